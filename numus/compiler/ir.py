@@ -1,0 +1,625 @@
+"""The kernel IR: what a kernel does, said once, before any target's syntax.
+
+A kernel is a list of structured statements (loops and uniform conditions, never jumps: WGSL has
+none) over hash-consed scalar expressions. It works on flat buffers and 8-byte scalar slots; every
+extent, stride and user constant is a slot, so a kernel serves all sizes of one structure.
+
+The four kinds of loop
+    grid      blocks that run in parallel, in any order; the outermost loop of every kernel
+    serial    an ordinary loop
+    lanes     iterations that run side by side: SIMD lanes on a CPU, threads of a group on a GPU.
+              Expressions that depend on its variable are *varying*, the others *uniform*.
+    unroll    constant extent, written out
+
+Narrow floats (float16, bfloat16, the 8-bit ones) appear only in loads, stores, selects and casts;
+arithmetic is done in float32. Complex numbers never appear: lowering carries them as pairs.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+
+INDEX = dt.int64
+
+# What each operation is, by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do;
+# comparisons are IEEE (all false on NaN but `ne`); shifts by the bit width or more are undefined
+# here and masked by who builds them; `idiv`/`irem` truncate as C's, and callers keep zero out.
+UNARY = frozenset(
+    "neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast".split()
+)
+BINARY = frozenset(
+    "add sub mul div idiv irem min max and or xor shl lshr ashr mulhi "
+    "lt le eq ne gt ge copysign".split()
+)
+TERNARY = frozenset("fma select".split())
+COMPARES = frozenset("lt le eq ne gt ge".split())
+
+
+class Expr:
+    """One scalar value. Equal expressions are the same object (within one build)."""
+
+    __slots__ = ("args", "attr", "dtype", "op")
+
+    def __init__(self, op: str, dtype: DType, args: tuple[Expr, ...], attr: Any) -> None:
+        self.op = op
+        self.dtype = dtype
+        self.args = args
+        self.attr = attr
+
+    # Operators build expressions; a Python number takes the dtype of the other side.
+    def __add__(self, other: Operand) -> Expr:
+        return add(self, _same(other, self))
+
+    def __radd__(self, other: Operand) -> Expr:
+        return add(_same(other, self), self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return sub(self, _same(other, self))
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return sub(_same(other, self), self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return mul(self, _same(other, self))
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return mul(_same(other, self), self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return binary("div", self, _same(other, self))
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return binary("div", _same(other, self), self)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+    def __and__(self, other: Operand) -> Expr:
+        return binary("and", self, _same(other, self))
+
+    def __or__(self, other: Operand) -> Expr:
+        return binary("or", self, _same(other, self))
+
+    def __xor__(self, other: Operand) -> Expr:
+        return binary("xor", self, _same(other, self))
+
+    def __invert__(self) -> Expr:
+        return unary("not", self)
+
+    def __lshift__(self, other: Operand) -> Expr:
+        return binary("shl", self, _same(other, self))
+
+    def __rshift__(self, other: Operand) -> Expr:
+        """Logical for unsigned, arithmetic for signed integers."""
+        return binary("ashr" if self.dtype.kind == "int" else "lshr", self, _same(other, self))
+
+    def __lt__(self, other: Operand) -> Expr:
+        return binary("lt", self, _same(other, self))
+
+    def __le__(self, other: Operand) -> Expr:
+        return binary("le", self, _same(other, self))
+
+    def __gt__(self, other: Operand) -> Expr:
+        return binary("gt", self, _same(other, self))
+
+    def __ge__(self, other: Operand) -> Expr:
+        return binary("ge", self, _same(other, self))
+
+    def eq(self, other: Operand) -> Expr:
+        return binary("eq", self, _same(other, self))
+
+    def ne(self, other: Operand) -> Expr:
+        return binary("ne", self, _same(other, self))
+
+    def cast(self, dtype: DType) -> Expr:
+        return cast(self, dtype)
+
+    def bitcast(self, dtype: DType) -> Expr:
+        return self if dtype is self.dtype else make("bitcast", dtype, (self,))
+
+    def __repr__(self) -> str:
+        inner = ", ".join(map(repr, self.args))
+        head = f"{self.op}[{self.attr}]" if self.attr is not None else self.op
+        return f"{head}({inner})" if inner else head
+
+
+Operand = Expr | int | float | bool
+
+_table: dict[tuple[Any, ...], Expr] = {}
+
+
+def fresh() -> None:
+    """Start a new build: forget the expressions of earlier ones."""
+    _table.clear()
+
+
+def make(op: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -> Expr:
+    """The one expression with these parts."""
+    key = (op, dtype, args, attr)
+    found = _table.get(key)
+    if found is None:
+        found = _table[key] = Expr(op, dtype, args, attr)
+    return found
+
+
+# -- leaves ---------------------------------------------------------------------------------------
+
+
+def const(value: Any, dtype: DType = INDEX) -> Expr:
+    """A constant. Floats are keyed by their bits, so that -0.0 and NaN stay what they are."""
+    if dtype.kind == "float":
+        value = float(value)
+        return make("const", dtype, (), struct.pack("<d", value))
+    if dtype.kind == "bool":
+        return make("const", dtype, (), bool(value))
+    value = int(value)
+    low, high = dt.int_range(dtype)
+    if not low <= value <= high:  # wrap as two's complement
+        value = (value - low) % (1 << dtype.bits) + low
+    return make("const", dtype, (), value)
+
+
+def const_value(e: Expr) -> Any:
+    """The Python value of a constant expression."""
+    return struct.unpack("<d", e.attr)[0] if e.dtype.kind == "float" else e.attr
+
+
+def _same(value: Operand, like: Expr) -> Expr:
+    return value if isinstance(value, Expr) else const(value, like.dtype)
+
+
+def scalar(slot: str, dtype: DType = INDEX) -> Expr:
+    """A value given at launch."""
+    return make("scalar", dtype, (), slot)
+
+
+def var(name: str, dtype: DType = INDEX) -> Expr:
+    """A loop variable or a `Let`."""
+    return make("var", dtype, (), name)
+
+
+def load(buffer: Buffer, index: Expr, mask: Expr | None = None) -> Expr:
+    """An element of a buffer; where the mask is false nothing is read and the value is zero."""
+    args = (index,) if mask is None else (index, mask)
+    return make("load", buffer.dtype, args, buffer)
+
+
+def read(register: Register) -> Expr:
+    """The current value of a register. Not hash-consed: its value changes between statements."""
+    return Expr("read", register.dtype, (), register)
+
+
+def lanes_reduce(op: str, register: Register) -> Expr:
+    """A per-lane register combined over its lanes in a fixed tree: add, mul, min, max, and, or."""
+    return Expr("lanes_reduce", register.dtype, (), (op, register))
+
+
+# -- builders that simplify -----------------------------------------------------------------------
+
+
+def unary(op: str, a: Expr) -> Expr:
+    if op == "not" and a.op == "not":
+        return a.args[0]
+    return make(op, a.dtype, (a,))
+
+
+def binary(op: str, a: Expr, b: Expr) -> Expr:
+    if a.dtype is not b.dtype:
+        raise TypeError(f"IR {op}: {a.dtype} with {b.dtype}")
+    if op in COMPARES:
+        if a.op == "const" and b.op == "const":
+            x, y = const_value(a), const_value(b)
+            results = {"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y}
+            return const(results.get(op, x != y), dt.bool_)
+        return make(op, dt.bool_, (a, b))
+    if a.dtype is dt.bool_ and op in ("and", "or"):
+        for x, y in ((a, b), (b, a)):
+            if x.op == "const":
+                return y if x.attr == (op == "and") else x
+        if a is b:
+            return a
+    return make(op, a.dtype, (a, b))
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_integer:
+        if a.op == "const" and b.op != "const":
+            a, b = b, a
+        if b.op == "const":
+            if b.attr == 0:
+                return a
+            if a.op == "const":
+                return const(a.attr + b.attr, a.dtype)
+            if a.op == "add" and a.args[1].op == "const":
+                return add(a.args[0], const(a.args[1].attr + b.attr, a.dtype))
+        elif a.op == "add" and a.args[1].op == "const":
+            return add(add(a.args[0], b), a.args[1])
+        elif b.op == "add":
+            return add(add(a, b.args[0]), b.args[1])
+        # (x // c) * c + x % c is x, wherever the two stand in a sum
+        whole = _rejoin(a, b)
+        if whole is not None:
+            return whole
+        if a.op == "add":
+            whole = _rejoin(a.args[1], b)
+            if whole is not None:
+                return add(a.args[0], whole)
+    return binary("add", a, b)
+
+
+def _rejoin(a: Expr, b: Expr) -> Expr | None:
+    for quotient, rest in ((a, b), (b, a)):
+        if rest.op != "irem":
+            continue
+        x, c = rest.args
+        scale: Expr | None = None
+        if quotient.op == "mul":
+            for q, s in (quotient.args, quotient.args[::-1]):
+                if q.op == "idiv" and q.args == (x, c) and s is c:
+                    return x
+                # ((x // c) % d) * c + x % c is x % (c * d)
+                if (
+                    q.op == "irem"
+                    and s is c
+                    and q.args[0].op == "idiv"
+                    and q.args[0].args == (x, c)
+                ):
+                    scale = q.args[1]
+        if scale is not None:
+            return make("irem", x.dtype, (x, mul(c, scale)))
+    return None
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_integer:
+        if b.op == "const":
+            return add(a, const(-b.attr, a.dtype))
+        if a is b:
+            return const(0, a.dtype)
+    return binary("sub", a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_integer:
+        if a.op == "const" and b.op != "const":
+            a, b = b, a
+        if b.op == "const":
+            if b.attr == 1:
+                return a
+            if b.attr == 0:
+                return b
+            if a.op == "const":
+                return const(a.attr * b.attr, a.dtype)
+            if a.op == "mul" and a.args[1].op == "const":
+                return mul(a.args[0], const(a.args[1].attr * b.attr, a.dtype))
+    return binary("mul", a, b)
+
+
+def cast(a: Expr, dtype: DType) -> Expr:
+    if a.dtype is dtype:
+        return a
+    if a.op == "const" and not a.dtype.is_narrow_float and not dtype.is_narrow_float:
+        value = const_value(a)
+        if dtype.kind != "float" and isinstance(value, float):
+            return make("cast", dtype, (a,))
+        if dtype is dt.bool_ or dtype.is_integer or dtype is dt.float64:
+            return const(value != 0 if dtype is dt.bool_ else value, dtype)
+        if abs(value) <= 1 << 20:  # exact in float32
+            if float(value) == int(value) if math.isfinite(value) else True:
+                return const(value, dtype)
+    return make("cast", dtype, (a,))
+
+
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    if condition.op == "const":
+        return yes if condition.attr else no
+    if yes is no:
+        return yes
+    return make("select", yes.dtype, (condition, yes, no))
+
+
+def fma(a: Expr, b: Operand, c: Operand) -> Expr:
+    """a * b + c with one rounding."""
+    return make("fma", a.dtype, (a, _same(b, a), _same(c, a)))
+
+
+def minimum(a: Expr, b: Operand) -> Expr:
+    return binary("min", a, _same(b, a))
+
+
+def maximum(a: Expr, b: Operand) -> Expr:
+    return binary("max", a, _same(b, a))
+
+
+def sqrt(a: Expr) -> Expr:
+    return unary("sqrt", a)
+
+
+def isnan(a: Expr) -> Expr:
+    return make("ne", dt.bool_, (a, a))
+
+
+def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
+    """`slow` where `rare` holds, `usual` elsewhere; code for `slow` is skipped when no lane needs it.
+
+    Unlike `select`, only what `usual` and `rare` use is computed always.
+    """
+    return make("guard", usual.dtype, (rare, slow, usual))
+
+
+# -- index arithmetic with ranges -----------------------------------------------------------------
+
+
+def _below(a: Expr, bound: Expr, extents: dict[Expr, Expr]) -> bool:
+    """Whether 0 <= a < bound can be shown."""
+    if a.op == "const" and bound.op == "const":
+        return 0 <= a.attr < bound.attr
+    if a.op == "irem":
+        return a.args[1] is bound
+    return extents.get(a) is bound
+
+
+def idiv(a: Expr, b: Expr, extents: dict[Expr, Expr]) -> Expr:
+    """a // b for a >= 0, b > 0; `extents` says which variables run below what."""
+    if b.op == "const" and b.attr == 1:
+        return a
+    if a.op == "const" and b.op == "const":
+        return const(a.attr // b.attr)
+    if _below(a, b, extents):
+        return const(0)
+    for x, y in _as_multiple(a, b):
+        if y.op == "const" and y.attr == 0:
+            return x
+        if _below(y, b, extents):
+            return x
+        return add(x, idiv(y, b, extents))
+    if a.op == "idiv":
+        return idiv(a.args[0], mul(a.args[1], b), extents)
+    return make("idiv", a.dtype, (a, b))
+
+
+def imod(a: Expr, b: Expr, extents: dict[Expr, Expr]) -> Expr:
+    """a % b for a >= 0, b > 0."""
+    if b.op == "const" and b.attr == 1:
+        return const(0)
+    if a.op == "const" and b.op == "const":
+        return const(a.attr % b.attr)
+    if _below(a, b, extents):
+        return a
+    for _, y in _as_multiple(a, b):
+        return imod(y, b, extents)
+    if a.op == "irem" and a.args[1] is b:
+        return a
+    return make("irem", a.dtype, (a, b))
+
+
+def _as_multiple(a: Expr, b: Expr) -> Iterator[tuple[Expr, Expr]]:
+    """(x, y) with a = x * b + y, where such a term stands in the sum."""
+    terms: list[Expr] = []
+    stack = [a]
+    while stack:
+        term = stack.pop()
+        if term.op == "add":
+            stack.extend(term.args)
+        else:
+            terms.append(term)
+    for i, term in enumerate(terms):
+        x: Expr | None = None
+        if term is b:
+            x = const(1)
+        elif term.op == "mul" and b in term.args:
+            x = term.args[1] if term.args[0] is b else term.args[0]
+        elif (
+            b.op == "const"
+            and term.op == "mul"
+            and term.args[1].op == "const"
+            and term.args[1].attr % b.attr == 0
+        ):
+            x = mul(term.args[0], const(term.args[1].attr // b.attr))
+        if x is not None:
+            rest: Expr = const(0)
+            for j, other in enumerate(terms):
+                if j != i:
+                    rest = add(rest, other)
+            yield x, rest
+            return
+
+
+# -- memory, registers, statements ----------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A flat array the kernel is given (or, `scratch`, one per worker, of `size` elements)."""
+
+    name: str
+    dtype: DType
+    access: str  # "read", "write", "scratch"
+    size: Expr | None = None  # scratch only: elements needed by one worker
+
+
+@dataclass(eq=False, slots=True)
+class Register:
+    """A mutable local. `lanes`: one value per lane of the enclosing or coming lanes loop."""
+
+    name: str
+    dtype: DType
+    lanes: bool = False
+
+
+class Stmt:
+    __slots__ = ()
+
+
+@dataclass(eq=False, slots=True)
+class For(Stmt):
+    """for var in range(start, stop, step). A lanes loop covers its whole range, tail included.
+
+    `unroll` of a lanes loop: how many vectors an iteration handles; registers that are `lanes`
+    and set in the loop then hold that many vectors, which hides the latency of a reduction.
+    """
+
+    var: Expr
+    start: Expr
+    stop: Expr
+    kind: str  # grid, serial, lanes, unroll
+    body: list[Stmt]
+    step: Expr = field(default_factory=lambda: const(1))
+    unroll: int = 1
+
+
+@dataclass(eq=False, slots=True)
+class If(Stmt):
+    """Uniform condition."""
+
+    condition: Expr
+    body: list[Stmt]
+
+
+@dataclass(eq=False, slots=True)
+class Let(Stmt):
+    """Name a value at this point of the program, so that later statements see it as it is now."""
+
+    var: Expr
+    value: Expr
+
+
+@dataclass(eq=False, slots=True)
+class Set(Stmt):
+    """Give a register its (first or next) value."""
+
+    register: Register
+    value: Expr
+
+
+@dataclass(eq=False, slots=True)
+class Store(Stmt):
+    buffer: Buffer
+    index: Expr
+    value: Expr
+    mask: Expr | None = None
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """A whole kernel. `scalars` are (slot, dtype) in argument order; `notes` what it fuses."""
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[tuple[str, DType], ...]
+    body: list[Stmt]
+    notes: tuple[str, ...] = ()
+    _text: str | None = None
+
+    def text(self) -> str:
+        """The kernel, readable; equal kernels have equal texts (names and notes left out)."""
+        if self._text is None:
+            self._text = _Printer(self).text()
+        return self._text
+
+
+# -- printing -------------------------------------------------------------------------------------
+
+
+class _Printer:
+    """Numbers every value in order of first use, so that the text depends on structure alone."""
+
+    def __init__(self, kernel: Kernel) -> None:
+        self.kernel = kernel
+        self.lines: list[str] = []
+        self.names: dict[Any, str] = {}
+        self.count = 0
+        self.scopes: list[list[Any]] = [[]]
+
+    def text(self) -> str:
+        k = self.kernel
+        for i, b in enumerate(k.buffers):
+            self.names[b] = f"b{i}"
+            size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
+            self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
+        for slot, dtype in k.scalars:
+            self.lines.append(f"scalar {slot}: {dtype.name}")
+        self.block(k.body, 0)
+        return "\n".join(self.lines) + "\n"
+
+    def name(self, thing: Any, prefix: str) -> str:
+        if thing not in self.names:
+            self.names[thing] = f"{prefix}{self.count}"
+            self.count += 1
+            self.scopes[-1].append(thing)
+        return self.names[thing]
+
+    def expr(self, e: Expr, depth: int) -> str:
+        if e.op == "const":
+            return f"{const_value(e)!r}" + ("" if e.dtype is INDEX else f":{e.dtype.name}")
+        if e.op == "scalar":
+            return str(e.attr)
+        if e.op == "var":
+            return self.name(e, "v")
+        if e.op == "read":
+            return self.name(e.attr, "r")
+        if e.op == "lanes_reduce":
+            return f"lanes_{e.attr[0]}({self.name(e.attr[1], 'r')})"
+        if e in self.names:
+            return self.names[e]
+        # operands first, iteratively: chains may be thousands deep
+        stack = [e]
+        while stack:
+            top = stack[-1]
+            if top in self.names:
+                stack.pop()
+                continue
+            missing = [a for a in top.args if a.args and a not in self.names]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            stack.pop()
+            args = ", ".join(self.expr(a, depth) for a in top.args)
+            head = f"{top.op} {self.names[top.attr]}" if top.op == "load" else top.op
+            name = self.name(top, "t")
+            self.lines.append(f"{'  ' * depth}{name}: {top.dtype.name} = {head}({args})")
+        return self.names[e]
+
+    def block(self, body: Iterable[Stmt], depth: int) -> None:
+        pad = "  " * depth
+        for s in body:
+            if isinstance(s, For):
+                start, stop, step = (self.expr(x, depth) for x in (s.start, s.stop, s.step))
+                by = f" by {step}" if step != "1" else ""
+                times = f" x{s.unroll}" if s.unroll != 1 else ""
+                self.lines.append(
+                    f"{pad}for {self.name(s.var, 'v')} in {start}..{stop}{by}: {s.kind}{times}"
+                )
+                self.inner(s.body, depth + 1)
+            elif isinstance(s, If):
+                condition = self.expr(s.condition, depth)
+                self.lines.append(f"{pad}if {condition}:")
+                self.inner(s.body, depth + 1)
+            elif isinstance(s, Let):
+                value = self.expr(s.value, depth)
+                self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}")
+            elif isinstance(s, Set):
+                value = self.expr(s.value, depth)
+                lanes = " per lane" if s.register.lanes else ""
+                dtype = s.register.dtype.name
+                self.lines.append(
+                    f"{pad}set {self.name(s.register, 'r')}: {dtype}{lanes} = {value}"
+                )
+            elif isinstance(s, Store):
+                index, value = self.expr(s.index, depth), self.expr(s.value, depth)
+                mask = f" if {self.expr(s.mask, depth)}" if s.mask is not None else ""
+                self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}")
+
+    def inner(self, body: Iterable[Stmt], depth: int) -> None:
+        """A block whose values are not visible after it."""
+        self.scopes.append([])
+        self.block(body, depth)
+        for thing in self.scopes.pop():
+            del self.names[thing]

@@ -1,0 +1,253 @@
+"""Dtypes and the rules by which they combine.
+
+Promotion follows the array API standard where it speaks (same kind: the wider one; mixed kinds
+within the real and complex floats) and NumPy 2 (NEP 50) where it is silent. Python scalars are
+weak: they take the dtype of the array they meet, as long as their kind fits it.
+"""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+from numus.errors import DTypeError
+
+# kind -> rank; a higher rank absorbs a lower one
+_KIND_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
+
+
+class DType:
+    """One element type. Instances are singletons, compared by identity."""
+
+    __slots__ = ("_np", "bits", "exponent", "itemsize", "kind", "mantissa", "name")
+
+    def __init__(
+        self, name: str, kind: str, itemsize: int, mantissa: int = 0, exponent: int = 0
+    ) -> None:
+        self.name = name
+        self.kind = kind  # bool, uint, int, float, complex
+        self.itemsize = itemsize
+        self.bits = itemsize * 8
+        self.mantissa = mantissa  # stored fraction bits of a float
+        self.exponent = exponent  # exponent bits of a float
+        self._np: np.dtype[Any] | None = None
+
+    @property
+    def np(self) -> np.dtype[Any]:
+        """The NumPy dtype of the same bits (from ml_dtypes for bfloat16 and the 8-bit floats)."""
+        if self._np is None:
+            if self.name in _ML_DTYPES:
+                import ml_dtypes
+
+                self._np = np.dtype(getattr(ml_dtypes, self.name))
+            else:
+                self._np = np.dtype(self.name)
+        return self._np
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Lets `numpy.dtype(nm.float32)` work."""
+        return self.np
+
+    @property
+    def is_floating(self) -> bool:
+        return self.kind == "float"
+
+    @property
+    def is_complex(self) -> bool:
+        return self.kind == "complex"
+
+    @property
+    def is_inexact(self) -> bool:
+        return self.kind in ("float", "complex")
+
+    @property
+    def is_integer(self) -> bool:
+        return self.kind in ("uint", "int")
+
+    @property
+    def is_narrow_float(self) -> bool:
+        """A float that is stored narrow and computed in float32."""
+        return self.kind == "float" and self.itemsize < 4
+
+    def __repr__(self) -> str:
+        return f"numus.{self.name}"
+
+    def __reduce__(self) -> tuple[Any, tuple[str]]:
+        return (as_dtype, (self.name,))
+
+
+_ML_DTYPES = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
+
+bool_ = DType("bool", "bool", 1)
+uint8 = DType("uint8", "uint", 1)
+uint16 = DType("uint16", "uint", 2)
+uint32 = DType("uint32", "uint", 4)
+uint64 = DType("uint64", "uint", 8)
+int8 = DType("int8", "int", 1)
+int16 = DType("int16", "int", 2)
+int32 = DType("int32", "int", 4)
+int64 = DType("int64", "int", 8)
+float16 = DType("float16", "float", 2, 10, 5)
+bfloat16 = DType("bfloat16", "float", 2, 7, 8)
+float32 = DType("float32", "float", 4, 23, 8)
+float64 = DType("float64", "float", 8, 52, 11)
+float8_e4m3fn = DType("float8_e4m3fn", "float", 1, 3, 4)
+float8_e5m2 = DType("float8_e5m2", "float", 1, 2, 5)
+complex64 = DType("complex64", "complex", 8, 23, 8)
+complex128 = DType("complex128", "complex", 16, 52, 11)
+
+ALL: tuple[DType, ...] = (
+    *(bool_, uint8, uint16, uint32, uint64, int8, int16, int32, int64),
+    *(float8_e4m3fn, float8_e5m2, float16, bfloat16, float32, float64, complex64, complex128),
+)
+BY_NAME: dict[str, DType] = {d.name: d for d in ALL}
+_ALIASES: dict[Any, DType] = {
+    **BY_NAME,
+    **{"bool_": bool_, "f16": float16, "bf16": bfloat16, "f32": float32, "f64": float64},
+    **{"u8": uint8, "u16": uint16, "u32": uint32, "u64": uint64},
+    **{"i8": int8, "i16": int16, "i32": int32, "i64": int64},
+    **{"c64": complex64, "c128": complex128, "half": float16, "float": float32, "double": float64},
+    **{"float8_e4m3": float8_e4m3fn, "fp8e4m3": float8_e4m3fn, "fp8e5m2": float8_e5m2},
+    **{bool: bool_, int: int64, float: float32, complex: complex64},
+}
+
+default_float = float32
+default_complex = complex64
+default_int = int64
+
+_UNSIGNED = (uint8, uint16, uint32, uint64)
+_SIGNED = (int8, int16, int32, int64)
+
+
+def as_dtype(given: Any) -> DType:
+    """A DType from a DType, a name ("float32", "bf16"), a Python type or a NumPy dtype."""
+    if isinstance(given, DType):
+        return given
+    try:
+        found = _ALIASES.get(given)
+    except TypeError:
+        found = None
+    if found is not None:
+        return found
+    try:
+        name = np.dtype(given).name
+    except TypeError:
+        name = str(given)
+    if name not in BY_NAME:
+        raise DTypeError(
+            f"{given!r} is not a dtype that numus has; it has {', '.join(d.name for d in ALL)}"
+        )
+    return BY_NAME[name]
+
+
+def real_of(dtype: DType) -> DType:
+    """The dtype of the real part."""
+    if dtype.kind != "complex":
+        return dtype
+    return float32 if dtype is complex64 else float64
+
+
+def complex_of(dtype: DType) -> DType:
+    """The complex dtype whose parts hold `dtype`."""
+    if dtype.kind == "complex":
+        return dtype
+    return complex128 if dtype is float64 else complex64
+
+
+def compute_dtype(dtype: DType) -> DType:
+    """The dtype in which arithmetic on `dtype` is done: narrow floats go through float32."""
+    return float32 if dtype.is_narrow_float else dtype
+
+
+@functools.cache
+def promote(a: DType, b: DType) -> DType:
+    """The dtype of an operation on two arrays, or a DTypeError where none holds both."""
+    if a is b:
+        return a
+    if _KIND_RANK[a.kind] > _KIND_RANK[b.kind]:
+        a, b = b, a
+    if b.kind == "complex":
+        if a.kind == "complex":
+            return complex128
+        if a.kind == "float":
+            return complex128 if a is float64 or b is complex128 else complex64
+        return b if a.kind == "bool" else promote(_float_holding(a), b)
+    if b.kind == "float":
+        if b is bfloat16 and a.itemsize == 1:  # its 8 significant bits hold an 8-bit integer
+            return b
+        if a.kind == "float":
+            if a.itemsize == b.itemsize:  # float16 with bfloat16, the two 8-bit floats
+                return float32 if a.itemsize == 2 else float16
+            return a if a.itemsize > b.itemsize else b
+        if a.kind == "bool":
+            return b
+        return promote(_float_holding(a), b)
+    if a.kind == "bool":
+        return b
+    if a.kind == b.kind:
+        return a if a.itemsize > b.itemsize else b
+    signed, unsigned = (a, b) if a.kind == "int" else (b, a)
+    if signed.itemsize > unsigned.itemsize:
+        return signed
+    if unsigned is uint64:
+        return float64  # as NumPy: no integer holds both
+    return _SIGNED[_UNSIGNED.index(unsigned) + 1]
+
+
+def _float_holding(integer: DType) -> DType:
+    """The narrowest float that holds every value of an integer dtype, or float64."""
+    if integer.itemsize == 1:
+        return float16
+    return float32 if integer.itemsize == 2 else float64
+
+
+_SCALAR_KIND: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
+
+
+def scalar_kind(value: Any) -> str | None:
+    """The kind of a Python scalar, None if it is not one."""
+    return _SCALAR_KIND.get(type(value))
+
+
+@functools.cache
+def promote_scalar(dtype: DType, kind: str) -> DType:
+    """The dtype of an operation on an array and a (weak) Python scalar of this kind."""
+    if kind == "bool" or dtype.kind == "complex":
+        return dtype
+    if kind == "int":
+        return default_int if dtype is bool_ else dtype
+    if kind == "float":
+        return dtype if dtype.kind == "float" else default_float
+    if dtype.kind == "float":
+        return complex_of(dtype)
+    return default_complex
+
+
+def scalar_dtype(value: Any) -> DType:
+    """The default dtype of a Python scalar that stands alone."""
+    kind = scalar_kind(value)
+    if kind is None:
+        raise DTypeError(f"{value!r} of type {type(value).__name__} is not a Python scalar")
+    return {"bool": bool_, "int": default_int, "float": default_float, "complex": default_complex}[
+        kind
+    ]
+
+
+def can_cast(source: DType, target: DType) -> bool:
+    """Whether every value of `source` is kept by promotion rules when cast to `target`."""
+    try:
+        return promote(source, target) is target
+    except DTypeError:
+        return False
+
+
+def int_range(dtype: DType) -> tuple[int, int]:
+    """The smallest and largest integer that a bool or integer dtype holds."""
+    if dtype.kind == "bool":
+        return 0, 1
+    if dtype.kind == "uint":
+        return 0, (1 << dtype.bits) - 1
+    return -(1 << (dtype.bits - 1)), (1 << (dtype.bits - 1)) - 1

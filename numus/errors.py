@@ -1,0 +1,39 @@
+"""The errors numus raises. Each names the operation, what it was given, and the way out."""
+
+from __future__ import annotations
+
+
+class NumusError(Exception):
+    """Base of every error that is numus's own."""
+
+
+class ShapeError(NumusError, ValueError):
+    """Shapes that do not fit the operation."""
+
+
+class DTypeError(NumusError, TypeError):
+    """A dtype that the operation does not take, or two that do not promote to a common one."""
+
+
+class DeviceError(NumusError, ValueError):
+    """Operands on different devices, or a device that is not there."""
+
+
+class IndexRangeError(NumusError, IndexError):
+    """An index outside the axis it points into."""
+
+
+class TracingError(NumusError, RuntimeError):
+    """A value was asked for inside a transformation that has only its shape and dtype."""
+
+
+class GradientError(NumusError, RuntimeError):
+    """A gradient that is not defined as asked."""
+
+
+class OutOfMemoryError(NumusError, MemoryError):
+    """A device could not provide memory, even after its pool was emptied."""
+
+
+class CompileError(NumusError, RuntimeError):
+    """A kernel could not be compiled: a defect in numus; the message carries the kernel."""

@@ -1,0 +1,94 @@
+"""What a backend must provide. Read this first when you add one.
+
+Nothing above `runtime/` asks which backend it is on: it speaks to a `Runtime` through the methods
+below, and reads the target's description (`Facts`) where a schedule has to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numus.dtypes import DType
+
+
+@dataclass(frozen=True)
+class Facts:
+    """A target as schedules see it. Sizes are in bytes."""
+
+    name: str  # "cpu", "cuda", "webgpu", "null", "reference"
+    description: str
+    dtypes: frozenset[str]
+    lanes_bytes: int  # width of a vector register (or of a group's natural access)
+    vector_registers: int
+    cache_l1: int
+    cache_l2: int
+    parallel_units: int  # cores (or multiprocessors)
+    renderer: str  # "llvm", "wgsl", "none"
+    features: frozenset[str] = field(default_factory=frozenset)
+
+
+class Memory(Protocol):
+    """A block of device memory. It returns to the pool when the last reference to it goes."""
+
+    nbytes: int
+
+    @property
+    def address(self) -> int:
+        """Where it is, for runtimes whose kernels take addresses."""
+        ...
+
+
+class Program(Protocol):
+    """A compiled kernel, ready to launch; it may be shared between threads."""
+
+    name: str
+    source: str  # what the renderer produced: LLVM IR, PTX, WGSL
+
+
+@dataclass(slots=True)
+class Launch:
+    """One kernel call: `grid` blocks over these buffers and scalar values (in slot order)."""
+
+    program: Any
+    memories: Sequence[Any]
+    scalars: Sequence[int | float]
+    grid: int
+
+
+class Runtime(Protocol):
+    """One device."""
+
+    facts: Facts
+
+    def allocate(self, nbytes: int) -> Memory:
+        """Uninitialised memory, 64-byte aligned; empties the pool and tries again when it's full."""
+        ...
+
+    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
+        """Copy a contiguous host array in."""
+        ...
+
+    def download(self, memory: Memory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+        """A flat host array of the first `count` elements (shared, not copied, where possible)."""
+        ...
+
+    def compile(self, kernel: Any) -> Program:
+        """A program for a kernel in IR, from the cache where it is there."""
+        ...
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run launches in order. May return before they are done."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until everything launched is done; errors of the work are raised here."""
+        ...
+
+    def memory_stats(self) -> dict[str, int]:
+        """Bytes in use, bytes kept in the pool, the peak, and counts of allocations."""
+        ...

@@ -1,0 +1,126 @@
+"""Shape arithmetic shared by every floor: pure functions on tuples of integers."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from numus.errors import ShapeError
+
+Shape = tuple[int, ...]
+
+
+def size_of(shape: Shape) -> int:
+    """The number of elements."""
+    return math.prod(shape)
+
+
+def row_major(shape: Shape) -> Shape:
+    """Strides, in elements, of a contiguous array."""
+    strides = []
+    step = 1
+    for extent in reversed(shape):
+        strides.append(step)
+        step *= extent
+    return tuple(reversed(strides))
+
+
+def is_row_major(shape: Shape, strides: Shape) -> bool:
+    """Whether the strides address a contiguous array (axes of extent 1 don't matter)."""
+    step = 1
+    for extent, stride in zip(reversed(shape), reversed(strides), strict=True):
+        if extent == 0:
+            return True
+        if extent != 1:
+            if stride != step:
+                return False
+            step *= extent
+    return True
+
+
+def broadcast(a: Shape, b: Shape, op: str = "broadcast") -> Shape:
+    """The shape both broadcast to, aligned from the right."""
+    if a == b:
+        return a
+    if len(a) < len(b):
+        a, b = b, a
+    lead = len(a) - len(b)
+    out = list(a)
+    for i, (m, n) in enumerate(zip(a[lead:], b, strict=True)):
+        if m == n or n == 1:
+            continue
+        if m != 1:
+            raise ShapeError(
+                f"{op}: shapes {a} and {b} do not broadcast: axis {i - len(b)} has {m} and {n}; "
+                "extents must be equal or 1"
+            )
+        out[lead + i] = n
+    return tuple(out)
+
+
+def as_shape(given: Any, op: str = "shape") -> Shape:
+    """A shape from an integer or a sequence of integers; negative extents are an error."""
+    if not isinstance(given, (tuple, list)) and not hasattr(given, "__iter__"):
+        given = (given,)
+    try:
+        shape = tuple(operator.index(n) for n in given)
+    except TypeError as error:
+        raise ShapeError(f"{op}: {given!r} is not a shape: extents must be integers") from error
+    if any(n < 0 for n in shape):
+        raise ShapeError(f"{op}: shape {shape} has a negative extent")
+    return shape
+
+
+def normal_axis(axis: Any, ndim: int, op: str) -> int:
+    """An axis counted from the front, checked."""
+    try:
+        index = operator.index(axis)
+    except TypeError as error:
+        raise ShapeError(f"{op}: axis must be an integer, not {axis!r}") from error
+    if not -ndim <= index < ndim:
+        raise ShapeError(f"{op}: axis {index} is out of range for an array of {ndim} dimensions")
+    return index + ndim if index < 0 else index
+
+
+def normal_axes(axes: Any, ndim: int, op: str) -> Shape:
+    """Axes (None: all, an integer, or a sequence) counted from the front, checked for repeats."""
+    if axes is None:
+        return tuple(range(ndim))
+    if not isinstance(axes, Sequence):
+        return (normal_axis(axes, ndim, op),)
+    out = tuple(normal_axis(a, ndim, op) for a in axes)
+    if len(set(out)) != len(out):
+        raise ShapeError(f"{op}: repeated axis in {tuple(axes)}")
+    return out
+
+
+def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
+    """Strides that view the same memory as `new`, or None where a copy would be needed."""
+    if size_of(shape) == 0:
+        return row_major(new)
+    old = [(n, s) for n, s in zip(shape, strides, strict=True) if n != 1]
+    out = [0] * len(new)
+    i = 0
+    j = 0
+    while i < len(old):
+        old_total, new_total = old[i][0], 1
+        first_i, first_j = i, j
+        while old_total != new_total:
+            if old_total < new_total:
+                i += 1
+                old_total *= old[i][0]
+            else:
+                new_total *= new[j]
+                j += 1
+        for k in range(first_i, i):
+            if old[k][1] != old[k + 1][0] * old[k + 1][1]:
+                return None
+        step = old[i][1]
+        for k in range(j - 1, first_j - 1, -1):
+            out[k] = step
+            step *= new[k]
+        i += 1
+    step = 1
+    return tuple(out)
