@@ -1,0 +1,45 @@
+# Everything a newcomer or CI runs. It needs Python >= 3.11, make and git, nothing else:
+# the tools themselves are installed into .venv by `make setup`.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+STAMP  := $(VENV)/.installed
+
+# Seconds after which a single test counts as hung.
+TIMEOUT ?= 300
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint bench accuracy clean
+
+help: ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/'
+
+setup: $(STAMP) ## create .venv and install numus with its development tools
+
+# The stamp makes setup a no-op until pyproject.toml changes.
+$(STAMP): pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@
+
+demo: setup ## fit a small network to two spirals and write out/spirals.png
+	$(BIN)/python examples/spirals.py
+
+test: lint ## everything that must hold: lint, types, floors, tests
+	$(BIN)/python -m pytest -n 2 --timeout $(TIMEOUT)
+
+lint: setup ## style, types and the import contract
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: setup ## numus beside NumPy, PyTorch and JAX, whichever are installed in .venv
+	$(BIN)/python -m bench
+
+accuracy: setup ## error of the math functions in units in the last place, against mpmath
+	$(BIN)/python -m bench accuracy
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -1,0 +1,1 @@
+"""numus beside its peers: `python -m bench` prints the table."""

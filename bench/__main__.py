@@ -1,0 +1,98 @@
+"""Print what numus takes beside its peers, in one process and in turns.
+
+    python -m bench                       every workload
+    python -m bench gemm softmax          those whose name contains one of the words
+    python -m bench overhead              what Python costs: building, evaluating, importing
+    python -m bench accuracy              errors of the math functions, against mpmath
+
+The last column is the time of the best peer over that of numus: above 1, numus is faster.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+
+def compare(words: list[str], *, torch_compile: bool, seconds: float) -> None:
+    """Print one line for each workload whose name contains one of `words`."""
+    # Imported here: the peers take seconds to load and the other reports do not need them.
+    from .libraries import available
+    from .timing import best_times
+    from .workloads import TABLE
+
+    libraries = available(torch_compile=torch_compile)
+    columns = ["numus", "numpy", "torch", *(["torch.compile"] if torch_compile else []), "jax"]
+    print(f"{'ms':28}", *(f"{name:>13}" for name in columns), f"{'peer/numus':>12}")
+
+    ratios = []
+    for workload in TABLE:
+        if words and not any(word in workload.name for word in words):
+            continue
+        inputs = workload.inputs(np.random.default_rng(0))
+        calls: dict[str, Callable[[], Any]] = {}
+        failures: dict[str, str] = {}
+        for library in libraries:
+            if library.speaks not in workload.functions:
+                continue
+            call = library.bind(workload.functions[library.speaks], inputs)
+            try:
+                call()
+            except Exception as error:  # one library that fails must not hide the others' times
+                failures[library.name] = type(error).__name__[:13]
+            else:
+                calls[library.name] = call
+        times = best_times(calls, seconds=seconds)
+
+        cells = {name: f"{time * 1e3:.3f}" for name, time in times.items()} | failures
+        peers = [time for name, time in times.items() if name != "numus"]
+        ratio = min(peers) / times["numus"] if peers and "numus" in times else None
+        if ratio is not None:
+            ratios.append(ratio)
+        print(
+            f"{workload.name:28}",
+            *(f"{cells.get(name, '-'):>13}" for name in columns),
+            f"{'-' if ratio is None else f'{ratio:.2f}':>12}",
+            flush=True,
+        )
+    if len(ratios) > 1:
+        mean = float(np.exp(np.mean(np.log(ratios))))
+        print(f"numus is ahead in {sum(r > 1 for r in ratios)} of {len(ratios)}; ", end="")
+        print(f"geometric mean of the ratios {mean:.2f}")
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "names", nargs="*", help="parts of workload names, or overhead, or accuracy"
+    )
+    parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
+    parser.add_argument(
+        "--seconds", type=float, default=1.0, help="time for each library and workload (default 1)"
+    )
+    options = parser.parse_args()
+
+    match options.names:
+        case ["overhead"]:
+            from . import overhead
+
+            return 0 if overhead.report() else 1
+        case ["accuracy"]:
+            from . import accuracy
+
+            accuracy.report()
+        case words:
+            compare(words, torch_compile=options.compile, seconds=options.seconds)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,102 @@
+"""What Python costs: building an operation, evaluating a cached graph, importing the library.
+
+Each figure is a ratio to NumPy's on the same machine, because a ratio is what stays the same from
+one machine to the next.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import numus as nm
+
+COUNT = 1000  # operations in a sample
+ROUNDS = 20
+IMPORTS = 7
+
+
+class Figure(NamedTuple):
+    name: str
+    seconds: float
+    numpy_seconds: float
+    budget: float  # the largest ratio we allow ourselves
+
+    @property
+    def ratio(self) -> float:
+        return self.seconds / self.numpy_seconds
+
+
+def _per_operation(sample: Callable[[], float]) -> float:
+    return min(sample() for _ in range(ROUNDS)) / COUNT
+
+
+def _loop(operation: Callable[[], Any]) -> Callable[[], float]:
+    """A sample that runs `operation` COUNT times."""
+
+    def sample() -> float:
+        start = time.perf_counter()
+        for _ in range(COUNT):
+            operation()
+        return time.perf_counter() - start
+
+    return sample
+
+
+def _import_seconds(module: str) -> float:
+    """Import `module` in a fresh interpreter and let it tell how long that took."""
+    code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
+    answer = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True
+    )
+    return float(answer.stdout)
+
+
+def measure() -> list[Figure]:
+    a = np.ones(4, np.float32)
+    x = nm.asarray(a)
+    nm.eval(x, x + x)  # realises x and compiles the kernel
+
+    def evaluate() -> float:
+        pending = [x + x for _ in range(COUNT)]
+        start = time.perf_counter()
+        for y in pending:
+            nm.eval(y)
+        return time.perf_counter() - start
+
+    add = _per_operation(_loop(lambda: a + a))
+    build = _per_operation(_loop(lambda: x + x))
+    cached = _per_operation(evaluate)
+
+    _import_seconds("numus")  # writes the byte code, which only the first start has to
+    pairs = [(_import_seconds("numpy"), _import_seconds("numus")) for _ in range(IMPORTS)]
+    numpy_import, numus_import = (min(column) for column in zip(*pairs, strict=True))
+
+    return [
+        Figure("build one operation", build, add, 10),
+        Figure("evaluate a cached one-kernel graph", cached, add, 40),
+        Figure("import", numus_import, numpy_import, 2.5),
+    ]
+
+
+def report() -> bool:
+    """Print the table; tell whether every budget is kept."""
+    print(f"{'':36}{'numus':>12}{'numpy':>12}{'ratio':>9}{'budget':>10}")
+    kept = True
+    for figure in measure():
+        within = figure.ratio <= figure.budget
+        kept &= within
+        print(
+            f"{figure.name:36}{_readable(figure.seconds):>12}{_readable(figure.numpy_seconds):>12}"
+            f"{figure.ratio:8.1f}x{f'<= {figure.budget:g}x':>10}{'' if within else '  over'}"
+        )
+    return kept
+
+
+def _readable(seconds: float) -> str:
+    return f"{seconds * 1e6:.2f} µs" if seconds < 1e-3 else f"{seconds * 1e3:.1f} ms"
