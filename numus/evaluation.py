@@ -1,0 +1,150 @@
+"""From pending nodes to values.
+
+`evaluate` realises nodes together: what they share is computed once. A device with a compiler gets
+one program for the whole pending graph; the reference device is walked node by node. Values that
+something outside the evaluated graph can still ask for are kept, the others live only as long as
+the program runs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numus.errors import TracingError
+from numus.graph import Node, Storage, View
+from numus.primitives.elementwise import is_boundary
+from numus.primitives.source import forget, value
+from numus.runtime.devices import Device, device
+from numus.shapes import Shape, row_major, size_of
+
+Array = np.ndarray[Any, Any]
+
+_lock = threading.RLock()
+
+
+def evaluate(nodes: Iterable[Node]) -> None:
+    """Give every node a view."""
+    pending = [n for n in nodes if n.view is None]
+    if not pending:
+        return
+    with _lock:
+        order = _pending_order(pending)
+        for node in order:
+            if node.view is None and node.prim.name == "transfer":
+                _transfer(node)
+        by_device: dict[Device, list[Node]] = {}
+        for node in pending:
+            if node.view is None:
+                by_device.setdefault(node.device or device(), []).append(node)
+        for place, roots in by_device.items():
+            if place.kind == "reference":
+                _walk(place, _pending_order(roots))
+            else:
+                from numus.compiler.program import realise
+
+                realise(place, roots)
+        for node in order:
+            if node.view is not None and (not node.tracked or is_boundary(node)):
+                forget(node)
+
+
+def relieve(node: Node) -> None:
+    """The pending graph has reached its bound: evaluate what `node` stands on."""
+    if all(not _abstract(n) for n in _pending_order(node.inputs)):
+        evaluate(node.inputs)
+        node.depth = 1
+        node.pinned = 0
+
+
+def _abstract(node: Node) -> bool:
+    return node.prim.name == "placeholder"
+
+
+def _pending_order(roots: Sequence[Node]) -> list[Node]:
+    """The pending nodes that the roots stand on, inputs first. Iterative: chains are long."""
+    order: list[Node] = []
+    seen: set[Node] = set()
+    stack: list[tuple[Node, bool]] = [(n, False) for n in reversed(roots)]
+    while stack:
+        node, ready = stack.pop()
+        if ready:
+            order.append(node)
+        elif node.view is None and node not in seen:
+            seen.add(node)
+            stack.append((node, True))
+            stack.extend((n, False) for n in reversed(node.inputs))
+    return order
+
+
+def _transfer(node: Node) -> None:
+    source = node.inputs[0]
+    evaluate((source,))
+    node.view = _upload(node.params, host_array(source))
+
+
+def _walk(place: Device, order: Sequence[Node]) -> None:
+    for node in order:
+        if node.view is None:
+            arrays = [
+                n.prim.reference(n) if n.prim.name == "constant" else host_array(n)
+                for n in node.inputs
+            ]
+            result = np.asarray(node.prim.reference(node, *arrays))
+            node.view = _upload(place, np.ascontiguousarray(result).reshape(node.shape))
+
+
+# -- between host and device ----------------------------------------------------------------------
+
+
+def _upload(place: Device, array: Array) -> View:
+    runtime = place.runtime
+    memory = runtime.allocate(array.nbytes)
+    runtime.upload(memory, np.ascontiguousarray(array))
+    return View(Storage(memory), 0, row_major(array.shape))
+
+
+def from_host(array: Array, dtype: Any, place: Device) -> Node:
+    """A realised node with a copy of the array's elements."""
+    return value(_upload(place, array), array.shape, dtype, place)
+
+
+def host_array(node: Node) -> Array:
+    """The elements on the host: a view of the storage where the device's memory is the host's."""
+    if node.view is None:
+        if _abstract(node):
+            node.prim.reference(node)  # raises, naming the transformation
+        evaluate((node,))
+    view = node.view
+    assert view is not None
+    place = node.device or device()
+    runtime = place.runtime
+    runtime.synchronize()
+    flat = runtime.download(
+        view.storage.memory, node.dtype, view.storage.memory.nbytes // node.dtype.itemsize
+    )
+    return strided(flat, node.shape, view)
+
+
+def strided(flat: Array, shape: Shape, view: View) -> Array:
+    """A NumPy view of flat storage."""
+    if size_of(shape) == 0:
+        return np.empty(shape, flat.dtype)
+    step = flat.dtype.itemsize
+    return np.lib.stride_tricks.as_strided(
+        flat[view.offset :], shape, tuple(s * step for s in view.strides), writeable=True
+    )
+
+
+def check_known(node: Node, what: str) -> None:
+    """Refuse to read a value that a transformation has not got."""
+    for n in _pending_order((node,)):
+        if _abstract(n):
+            raise TracingError(
+                f"{what} needs the value of a {node.dtype.name}{list(node.shape)} tensor, which is "
+                f"not known inside {n.params}; use nm.where instead of a Python condition, or "
+                "move the read outside"
+            )

@@ -1,0 +1,158 @@
+"""The graph: immutable nodes, each one primitive applied to others.
+
+A node is pending until it has a `view`: storage on its device, laid out by strides. Evaluated nodes
+drop their inputs unless a gradient can still ask for them (`tracked`), so memory goes back as soon
+as nobody holds a value.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from numus import config
+from numus.errors import DeviceError
+from numus.shapes import Shape
+
+if TYPE_CHECKING:
+    from numus.dtypes import DType
+    from numus.primitives.base import Primitive
+    from numus.runtime.devices import Device
+
+
+class Storage:
+    """A block of device memory and who may touch it from the host."""
+
+    __slots__ = ("__weakref__", "aliases", "guard", "memory")
+
+    def __init__(self, memory: Any) -> None:
+        self.memory = memory
+        self.guard: Any = None  # a readers-writer lock, made when a host first asks for access
+        self.aliases: list[Any] = []  # weak references to tensors that view this storage
+
+
+class View:
+    """Where a realised node's elements lie: storage, offset and strides in elements."""
+
+    __slots__ = ("offset", "storage", "strides")
+
+    def __init__(self, storage: Storage, offset: int, strides: Shape) -> None:
+        self.storage = storage
+        self.offset = offset
+        self.strides = strides
+
+
+class Node:
+    """One operation, or one realised value."""
+
+    __slots__ = (
+        "__weakref__",
+        "depth",
+        "device",
+        "dtype",
+        "grad_slot",
+        "inputs",
+        "params",
+        "pinned",
+        "prim",
+        "shape",
+        "tracked",
+        "view",
+    )
+
+    def __init__(
+        self,
+        prim: Primitive,
+        inputs: tuple[Node, ...],
+        params: Any,
+        shape: Shape,
+        dtype: DType,
+        device: Device | None,
+    ) -> None:
+        self.prim = prim
+        self.inputs = inputs
+        self.params = params
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device  # None: a constant, at home on any device
+        self.view: View | None = None
+        self.tracked = False  # whether a gradient may ask for what this was computed from
+        self.grad_slot: Any = None  # where reverse mode leaves its gradient (leaves, retained)
+        self.depth = 0
+        self.pinned = 0
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __repr__(self) -> str:
+        state = "realised" if self.view is not None else "pending"
+        return f"<{self.prim.name} {self.dtype.name}{list(self.shape)} {state}>"
+
+
+class _Mode(threading.local):
+    grad = True
+
+
+mode = _Mode()
+
+
+@contextlib.contextmanager
+def grad_mode(enabled: bool) -> Iterator[None]:
+    """Whether operations inside record what gradients need."""
+    before = mode.grad
+    mode.grad = enabled
+    try:
+        yield
+    finally:
+        mode.grad = before
+
+
+def apply(
+    prim: Primitive, inputs: tuple[Node, ...], params: Any, shape: Shape, dtype: DType
+) -> Node:
+    """A new pending node. Checks devices, inherits tracking, bounds the pending graph."""
+    device = None
+    tracked = False
+    depth = 0
+    pinned = 0
+    direct = 0
+    for node in inputs:
+        if node.device is not device and node.device is not None:
+            if device is not None:
+                raise DeviceError(
+                    f"{prim.name}: operands are on {device} and {node.device}; "
+                    "move one of them with .to(device)"
+                )
+            device = node.device
+        if node.tracked:
+            tracked = True
+        if node.view is None:
+            if node.depth > depth:
+                depth = node.depth
+            if node.pinned > pinned:
+                pinned = node.pinned
+        else:
+            size = node.dtype.itemsize
+            for extent in node.shape:
+                size *= extent
+            direct += size
+    node = Node(prim, inputs, params, shape, dtype, device)
+    node.depth = depth + 1
+    node.pinned = pinned + direct
+    if tracked and mode.grad:
+        node.tracked = True
+    if depth >= config.MAX_PENDING_DEPTH or (
+        node.pinned > config.MAX_PENDING_BYTES and pinned > direct
+    ):
+        _over_budget(node)
+    return node
+
+
+def _over_budget(node: Node) -> None:
+    # Imported late: evaluation stands on this module.
+    from numus import evaluation
+
+    evaluation.relieve(node)

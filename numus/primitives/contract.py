@@ -1,0 +1,78 @@
+"""The one contraction: a batch of matrix products. Everything else (einsum, tensordot, convolution)
+is views around it, and its kernel reads its operands through those views.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from numus.dtypes import DType
+from numus.graph import Node, apply
+from numus.primitives import elementwise as ew
+from numus.primitives.base import Array, Primitive
+from numus.primitives.views import broadcast, permute, reshape
+
+
+def _transpose(x: Node) -> Node:
+    return permute(x, (0, 2, 1))
+
+
+def _adjoint(x: Node) -> Node:
+    x = _transpose(x)
+    return ew.conj(x) if x.dtype.is_complex else x
+
+
+def _vjp(node: Node, g: Node) -> tuple[Node, Node]:
+    a, b = node.inputs
+    g = ew.cast(g, a.dtype)
+    return contract(g, _adjoint(b), a.dtype), contract(_adjoint(a), g, b.dtype)
+
+
+def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    a, b = node.inputs
+    ta, tb = tangents
+    terms = []
+    if ta is not None:
+        terms.append(contract(ta, b, node.dtype))
+    if tb is not None:
+        terms.append(contract(a, tb, node.dtype))
+    if not terms:
+        return None
+    return terms[0] if len(terms) == 1 else ew.add(*terms)
+
+
+def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    a, b = inputs
+    outer = node.shape[0]
+    if not batched[1] and outer == 1:  # fold the new axis into the rows: one larger product
+        rows, depth = a.shape[2:]
+        folded = contract(reshape(a, (1, size * rows, depth)), b, node.dtype)
+        return reshape(folded, (size, *node.shape))
+    if not batched[0]:
+        a = broadcast(a, (size, *a.shape))
+    if not batched[1]:
+        b = broadcast(b, (size, *b.shape))
+    a = reshape(a, (size * outer, *a.shape[2:]))
+    b = reshape(b, (size * outer, *b.shape[2:]))
+    return reshape(contract(a, b, node.dtype), (size, *node.shape))
+
+
+def _reference(node: Node, a: Array, b: Array) -> Array:
+    if node.inputs[0].dtype.is_narrow_float:
+        a, b = a.astype(np.float32), b.astype(np.float32)
+    elif node.dtype.is_integer:
+        a, b = a.astype(node.dtype.np), b.astype(node.dtype.np)
+    with np.errstate(all="ignore"):
+        return np.matmul(a, b).astype(node.dtype.np)
+
+
+_contract = Primitive(
+    "contract", "contract", reference=_reference, vjp=_vjp, jvp=_jvp, batch=_batch
+)
+
+
+def contract(a: Node, b: Node, dtype: DType) -> Node:
+    """(batch, m, k) times (batch, k, n) is (batch, m, n), accumulated in (at least) `dtype`."""
+    return apply(_contract, (a, b), None, (a.shape[0], a.shape[1], b.shape[2]), dtype)

@@ -1,0 +1,591 @@
+"""Elementwise primitives: one result element per element of the (broadcast) operands.
+
+Each row of the tables gives the name, the NumPy reference and the partial derivatives; vjp, jvp
+and batching follow from those. Operands have one dtype (the functions above promote) and broadcast
+as NumPy's do; a complex cotangent is multiplied by the conjugate of the derivative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import GradientError
+from numus.graph import Node, apply
+from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.primitives.source import constant
+from numus.primitives.views import reshape, unbroadcast
+from numus.shapes import Shape
+from numus.shapes import broadcast as broadcast_shapes
+
+Partial = Callable[..., Any]
+
+
+def _elementwise_batch(
+    node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int
+) -> Node:
+    rank = len(node.shape)
+    aligned = []
+    for x, is_batched in zip(inputs, batched, strict=True):
+        if is_batched and x.ndim - 1 < rank:
+            x = reshape(x, (size, *(1,) * (rank - x.ndim + 1), *x.shape[1:]))
+        aligned.append(x)
+    shape = (size, *node.shape)
+    return apply(node.prim, tuple(aligned), node.params, shape, node.dtype)
+
+
+def _vjp_from(partials: Partial) -> Callable[[Node, Node], tuple[Node | None, ...]]:
+    def vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+        derivatives = partials(node, *node.inputs)
+        if not isinstance(derivatives, tuple):
+            derivatives = (derivatives,)
+        return tuple(
+            None if d is None else unbroadcast(_scale(g, d, conjugate=True), x.shape)
+            for d, x in zip(derivatives, node.inputs, strict=True)
+        )
+
+    return vjp
+
+
+def _jvp_from(partials: Partial) -> Callable[[Node, Sequence[Node | None]], Node | None]:
+    def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+        derivatives = partials(node, *node.inputs)
+        if not isinstance(derivatives, tuple):
+            derivatives = (derivatives,)
+        total: Node | None = None
+        for d, t in zip(derivatives, tangents, strict=True):
+            if d is not None and t is not None:
+                term = _scale(t, d)
+                total = term if total is None else add(total, term)
+        if total is not None and total.shape != node.shape:
+            from numus.primitives.views import broadcast
+
+            total = broadcast(total, node.shape)
+        return total
+
+    return jvp
+
+
+def _scale(x: Node, by: Node | int, conjugate: bool = False) -> Node:
+    """x times a derivative; 1 and -1 cost nothing."""
+    if isinstance(by, int):
+        return x if by == 1 else neg(x)
+    if conjugate and by.dtype.is_complex:
+        by = conj(by)
+    return mul(x, by)
+
+
+def _define(
+    name: str, reference: Callable[..., Array], partials: Partial | None, *, computes: bool = True
+) -> Primitive:
+    """A row of the tables. `computes`: narrow floats go through float32, as in the kernels."""
+
+    def evaluate(node: Node, *arrays: Array) -> Array:
+        operands = arrays
+        if computes:
+            operands = tuple(
+                a.astype(np.float32) if x.dtype.is_narrow_float else a
+                for a, x in zip(arrays, node.inputs, strict=True)
+            )
+        with np.errstate(all="ignore"):
+            return np.asarray(reference(*operands)).astype(node.dtype.np)
+
+    return Primitive(
+        name,
+        "elementwise",
+        reference=evaluate,
+        vjp=zero_vjp if partials is None else _vjp_from(partials),
+        jvp=zero_jvp if partials is None else _jvp_from(partials),
+        batch=_elementwise_batch,
+    )
+
+
+# -- one operand ----------------------------------------------------------------------------------
+
+
+def _unary(
+    name: str, reference: Callable[..., Array], partial: Partial | None
+) -> Callable[[Node], Node]:
+    prim = _define(name, reference, partial)
+
+    def build(x: Node) -> Node:
+        return apply(prim, (x,), None, x.shape, x.dtype)
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"The elementwise primitive `{name}`."
+    return build
+
+
+def _c(value: float, like: Node) -> Node:
+    return constant(value, like.dtype)
+
+
+def _no_tetragamma(y: Node, x: Node) -> Node:
+    raise GradientError("lgamma has derivatives to the second order: trigamma has none yet")
+
+
+def _scipy(name: str) -> Callable[..., Array]:
+    def reference(*arrays: Array) -> Array:
+        import scipy.special
+
+        return getattr(scipy.special, name)(*arrays)  # type: ignore[no-any-return]
+
+    return reference
+
+
+
+neg = _unary("neg", np.negative, lambda y, x: -1)
+sign = _unary("sign", np.sign, None)
+floor = _unary("floor", np.floor, None)
+ceil = _unary("ceil", np.ceil, None)
+trunc = _unary("trunc", np.trunc, None)
+rint = _unary("rint", np.rint, None)
+invert = _unary("invert", np.invert, None)
+popcount = _unary("popcount", lambda x: np.bitwise_count(x), None)
+
+sqrt = _unary("sqrt", np.sqrt, lambda y, x: div(_c(0.5, x), y))
+rsqrt = _unary(
+    "rsqrt", lambda x: 1 / np.sqrt(x), lambda y, x: mul(_c(-0.5, x), div(y, x))
+)
+cbrt = _unary("cbrt", np.cbrt, lambda y, x: div(_c(1 / 3, x), mul(y, y)))
+exp = _unary("exp", np.exp, lambda y, x: y)
+exp2 = _unary("exp2", np.exp2, lambda y, x: mul(y, _c(math.log(2), x)))
+expm1 = _unary("expm1", np.expm1, lambda y, x: add(y, _c(1, x)))
+log = _unary("log", np.log, lambda y, x: div(_c(1, x), x))
+log2 = _unary("log2", np.log2, lambda y, x: div(_c(1 / math.log(2), x), x))
+log10 = _unary("log10", np.log10, lambda y, x: div(_c(1 / math.log(10), x), x))
+log1p = _unary("log1p", np.log1p, lambda y, x: div(_c(1, x), add(x, _c(1, x))))
+sin = _unary("sin", np.sin, lambda y, x: cos(x))
+cos = _unary("cos", np.cos, lambda y, x: neg(sin(x)))
+tan = _unary("tan", np.tan, lambda y, x: add(mul(y, y), _c(1, x)))
+asin = _unary(
+    "asin", np.arcsin, lambda y, x: rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x)))
+)
+acos = _unary(
+    "acos", np.arccos, lambda y, x: neg(rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
+)
+atan = _unary("atan", np.arctan, lambda y, x: div(_c(1, x), add(mul(x, x), _c(1, x))))
+sinh = _unary("sinh", np.sinh, lambda y, x: cosh(x))
+cosh = _unary("cosh", np.cosh, lambda y, x: sinh(x))
+tanh = _unary("tanh", np.tanh, lambda y, x: sub(_c(1, x), mul(y, y)))
+asinh = _unary("asinh", np.arcsinh, lambda y, x: rsqrt(add(mul(x, x), _c(1, x))))
+acosh = _unary(
+    "acosh",
+    np.arccosh,
+    lambda y, x: mul(rsqrt(sub(x, _c(1, x))), rsqrt(add(x, _c(1, x)))),
+)
+atanh = _unary(
+    "atanh", np.arctanh, lambda y, x: div(_c(1, x), mul(sub(_c(1, x), x), add(_c(1, x), x)))
+)
+erf = _unary(
+    "erf", _scipy("erf"), lambda y, x: mul(_c(2 / math.sqrt(math.pi), x), exp(neg(mul(x, x))))
+)
+erfc = _unary(
+    "erfc", _scipy("erfc"), lambda y, x: mul(_c(-2 / math.sqrt(math.pi), x), exp(neg(mul(x, x))))
+)
+erfinv = _unary(
+    "erfinv", _scipy("erfinv"), lambda y, x: mul(_c(math.sqrt(math.pi) / 2, x), exp(mul(y, y)))
+)
+lgamma = _unary("lgamma", _scipy("gammaln"), lambda y, x: digamma(x))
+digamma = _unary("digamma", _scipy("digamma"), lambda y, x: trigamma(x))
+trigamma = _unary("trigamma", lambda x: _scipy("polygamma")(1, x), _no_tetragamma)
+sigmoid = _unary("sigmoid", _scipy("expit"), lambda y, x: mul(y, sub(_c(1, x), y)))
+
+
+# -- two operands ---------------------------------------------------------------------------------
+
+
+def _binary(
+    name: str,
+    reference: Callable[..., Array],
+    partials: Partial | None,
+    result: DType | None = None,
+) -> Callable[[Node, Node], Node]:
+    prim = _define(name, reference, partials)
+
+    def build(a: Node, b: Node) -> Node:
+        shape = a.shape if a.shape == b.shape else broadcast_shapes(a.shape, b.shape, name)
+        return apply(prim, (a, b), None, shape, result or a.dtype)
+
+    build.__name__ = build.__qualname__ = name
+    build.__doc__ = f"The elementwise primitive `{name}`."
+    return build
+
+
+def _extreme_partials(y: Node, a: Node, b: Node) -> tuple[Node, Node]:
+    # ties share the gradient equally, so that the derivative is the same whichever came first
+    half = _c(0.5, y)
+    one, zero = _c(1, y), _c(0, y)
+    tie = eq(a, b)
+    return (
+        where(tie, half, where(eq(a, y), one, zero)),
+        where(tie, half, where(eq(b, y), one, zero)),
+    )
+
+
+def _pow_partials(y: Node, a: Node, b: Node) -> tuple[Node, Node]:
+    one, zero = _c(1, y), _c(0, y)
+    # d/da = b a^(b-1), without 0 * inf at b = 0; d/db = y log a, where a = 0 contributes nothing
+    da = where(eq(b, zero), zero, mul(b, pow_(a, where(eq(b, zero), one, sub(b, one)))))
+    if y.dtype.is_complex:
+        return da, where(eq(a, zero), zero, mul(y, log(where(eq(a, zero), one, a))))
+    safe = where(lt(zero, a), a, one)
+    return da, where(eq(a, zero), zero, mul(y, where(lt(a, zero), _c(math.nan, y), log(safe))))
+
+
+def _floor_divide_reference(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu":
+        safe = np.where(b == 0, np.ones_like(b), b)
+        return np.where(b == 0, np.zeros_like(a), np.floor_divide(a, safe))
+    return np.floor_divide(a, b)
+
+
+def _mod_reference(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu":
+        safe = np.where(b == 0, np.ones_like(b), b)
+        return np.where(b == 0, np.zeros_like(a), np.remainder(a, safe))
+    return np.remainder(a, b)
+
+
+def _integer_pow(a: Array, b: Array) -> Array:
+    if a.dtype.kind in "iu":
+        positive = np.maximum(b, np.zeros_like(b))
+        return np.where(b < 0, np.where(a == 1, a, np.zeros_like(a)), np.power(a, positive))
+    return np.power(a, b)
+
+
+def _shift_left(a: Array, b: Array) -> Array:
+    bits = a.dtype.itemsize * 8
+    big = (b < 0) | (b >= bits)
+    return np.where(big, np.zeros_like(a), np.left_shift(a, np.where(big, 0, b).astype(b.dtype)))
+
+
+def _shift_right(a: Array, b: Array) -> Array:
+    bits = a.dtype.itemsize * 8
+    top = np.where((b < 0) | (b >= bits), bits - 1, b).astype(b.dtype)
+    out = np.right_shift(a, top)
+    if a.dtype.kind == "u":
+        out = np.where((b < 0) | (b >= bits), np.zeros_like(a), out)
+    return out
+
+
+add = _binary("add", np.add, lambda y, a, b: (1, 1))
+sub = _binary("sub", np.subtract, lambda y, a, b: (1, -1))
+mul = _binary("mul", np.multiply, lambda y, a, b: (b, a))
+div = _binary(
+    "div", np.divide, lambda y, a, b: (div(_c(1, b), b), neg(div(y, b)))
+)
+floor_divide = _binary("floor_divide", _floor_divide_reference, None)
+mod = _binary("mod", _mod_reference, lambda y, a, b: (1, neg(floor_divide(a, b))))
+pow_ = _binary("pow", _integer_pow, _pow_partials)
+atan2 = _binary(
+    "atan2",
+    np.arctan2,
+    lambda y, a, b: (
+        div(b, add(mul(a, a), mul(b, b))),
+        neg(div(a, add(mul(a, a), mul(b, b)))),
+    ),
+)
+hypot = _binary("hypot", np.hypot, lambda y, a, b: (div(a, y), div(b, y)))
+maximum = _binary("maximum", np.maximum, _extreme_partials)
+minimum = _binary("minimum", np.minimum, _extreme_partials)
+copysign = _binary(
+    "copysign",
+    np.copysign,
+    lambda y, a, b: (mul(sign(a), copysign(_c(1, b), b)), None),
+)
+nextafter = _binary("nextafter", np.nextafter, None)
+and_ = _binary("and", np.bitwise_and, None)
+or_ = _binary("or", np.bitwise_or, None)
+xor = _binary("xor", np.bitwise_xor, None)
+shift_left = _binary("shift_left", _shift_left, None)
+shift_right = _binary("shift_right", _shift_right, None)
+lt = _binary("lt", np.less, None, dt.bool_)
+le = _binary("le", np.less_equal, None, dt.bool_)
+eq = _binary("eq", np.equal, None, dt.bool_)
+ne = _binary("ne", np.not_equal, None, dt.bool_)
+
+
+# -- three operands -------------------------------------------------------------------------------
+
+
+def _where_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+    condition, a, b = node.inputs
+    zero = _c(0, g)
+    return (
+        None,
+        unbroadcast(where(condition, g, zero), a.shape),
+        unbroadcast(where(condition, zero, g), b.shape),
+    )
+
+
+def _where_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    _, ta, tb = tangents
+    if ta is None and tb is None:
+        return None
+    zero = _c(0, node)
+    out = where(node.inputs[0], zero if ta is None else ta, zero if tb is None else tb)
+    if out.shape != node.shape:
+        from numus.primitives.views import broadcast
+
+        out = broadcast(out, node.shape)
+    return out
+
+
+_where = Primitive(
+    "where",
+    "elementwise",
+    reference=lambda node, c, a, b: np.where(c, a, b),
+    vjp=_where_vjp,
+    jvp=_where_jvp,
+    batch=_elementwise_batch,
+)
+
+
+def where(condition: Node, a: Node, b: Node) -> Node:
+    """a where the (bool) condition holds, b elsewhere."""
+    shape = broadcast_shapes(broadcast_shapes(condition.shape, a.shape, "where"), b.shape, "where")
+    return apply(_where, (condition, a, b), None, shape, a.dtype)
+
+
+# -- dtype changes, complex parts -----------------------------------------------------------------
+
+
+def _cast_reference(node: Node, x: Array) -> Array:
+    if node.dtype.kind == "bool":
+        return x != 0
+    with np.errstate(all="ignore"):
+        if np.iscomplexobj(x) and not node.dtype.is_complex:
+            x = x.real
+        if node.dtype.is_integer and x.dtype.kind not in "iub":
+            return _saturate(x, node.dtype)
+        return x.astype(node.dtype.np)
+
+
+def _saturate(x: Array, dtype: DType) -> Array:
+    """Float to integer as the kernels do it: clamped at the ends, NaN becomes 0."""
+    low, high = dt.int_range(dtype)
+    x = x.astype(np.float64)
+    out = np.where(np.isnan(x), 0, np.clip(np.trunc(x), float(low), float(high)))
+    top = out >= float(high)
+    safe = np.where(top, 0, out).astype(dtype.np)
+    return np.where(top, np.array(high, dtype.np), safe)
+
+
+def _cast_vjp(node: Node, g: Node) -> tuple[Node | None]:
+    source = node.inputs[0].dtype
+    return (cast(g, source) if source.is_inexact and node.dtype.is_inexact else None,)
+
+
+def _cast_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    t = tangents[0]
+    if t is None or not node.dtype.is_inexact:
+        return None
+    return cast(t, node.dtype)
+
+
+_cast = Primitive(
+    "cast",
+    "elementwise",
+    reference=_cast_reference,
+    vjp=_cast_vjp,
+    jvp=_cast_jvp,
+    batch=_elementwise_batch,
+)
+
+
+def cast(x: Node, dtype: DType) -> Node:
+    """The value in another dtype. Complex to real takes the real part; callers warn or refuse."""
+    if x.dtype is dtype:
+        return x
+    if x.prim.name == "constant":
+        return constant(_cast_reference_scalar(x, dtype), dtype)
+    return apply(_cast, (x,), None, x.shape, dtype)
+
+
+def _cast_reference_scalar(x: Node, dtype: DType) -> Any:
+    probe = Node(_cast, (x,), None, (), dtype, None)
+    value = _cast_reference(probe, x.prim.reference(x))
+    return value.astype(np.complex128).item() if dtype.is_complex else _plain(value, dtype)
+
+
+def _plain(value: Array, dtype: DType) -> Any:
+    return float(value) if dtype.kind == "float" else value.item()
+
+
+_bitcast = Primitive(
+    "bitcast",
+    "elementwise",
+    reference=lambda node, x: np.ascontiguousarray(x).view(node.dtype.np).reshape(x.shape),
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=_elementwise_batch,
+)
+
+
+def bitcast(x: Node, dtype: DType) -> Node:
+    """The same bits read as another dtype of the same width."""
+    return x if x.dtype is dtype else apply(_bitcast, (x,), None, x.shape, dtype)
+
+
+def _dtype_changing(
+    name: str, reference: Callable[..., Array], to: Callable[[DType], DType], vjp: Any, jvp: Any
+) -> Callable[[Node], Node]:
+    prim = Primitive(
+        name,
+        "elementwise",
+        reference=lambda node, *xs: np.asarray(reference(*xs)).astype(node.dtype.np),
+        vjp=vjp,
+        jvp=jvp,
+        batch=_elementwise_batch,
+    )
+
+    def build(x: Node) -> Node:
+        return apply(prim, (x,), None, x.shape, to(x.dtype))
+
+    build.__name__ = build.__qualname__ = name
+    return build
+
+
+def _map_tangent(build: Callable[[Node], Node]) -> Any:
+    return lambda node, ts: None if ts[0] is None else build(ts[0])
+
+
+def _abs_vjp(node: Node, g: Node) -> tuple[Node]:
+    x = node.inputs[0]
+    if x.dtype.is_complex:
+        return (mul(cast(g, x.dtype), sign(x)),)
+    return (mul(g, sign(x)),)
+
+
+def _abs_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    x, t = node.inputs[0], tangents[0]
+    if t is None:
+        return None
+    if x.dtype.is_complex:
+        return real(mul(conj(sign(x)), t))
+    return mul(t, sign(x))
+
+
+abs_ = _dtype_changing("abs", np.abs, dt.real_of, _abs_vjp, _abs_jvp)
+real = _dtype_changing(
+    "real",
+    np.real,
+    dt.real_of,
+    lambda node, g: (complex_(g, constant(0.0, g.dtype)),),
+    _map_tangent(lambda t: real(t)),
+)
+imag = _dtype_changing(
+    "imag",
+    np.imag,
+    dt.real_of,
+    lambda node, g: (complex_(constant(0.0, g.dtype), g),),
+    _map_tangent(lambda t: imag(t)),
+)
+conj = _dtype_changing(
+    "conj", np.conj, lambda d: d, lambda node, g: (conj(g),), _map_tangent(lambda t: conj(t))
+)
+
+
+def _complex_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    a, b = tangents
+    if a is None and b is None:
+        return None
+    zero = constant(0.0, node.inputs[0].dtype)
+    out = complex_(zero if a is None else a, zero if b is None else b)
+    if out.shape != node.shape:
+        from numus.primitives.views import broadcast
+
+        out = broadcast(out, node.shape)
+    return out
+
+
+_complex = Primitive(
+    "complex",
+    "elementwise",
+    reference=lambda node, a, b: (a + 1j * b).astype(node.dtype.np),
+    vjp=lambda node, g: (
+        unbroadcast(real(g), node.inputs[0].shape),
+        unbroadcast(imag(g), node.inputs[1].shape),
+    ),
+    jvp=_complex_jvp,
+    batch=_elementwise_batch,
+)
+
+
+def complex_(a: Node, b: Node) -> Node:
+    """a + ib from two real nodes."""
+    shape: Shape = broadcast_shapes(a.shape, b.shape, "complex")
+    return apply(_complex, (a, b), None, shape, dt.complex_of(a.dtype))
+
+
+# -- boundaries -----------------------------------------------------------------------------------
+
+_stop_gradient = Primitive(
+    "stop_gradient",
+    "elementwise",
+    reference=lambda node, x: x,
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=_elementwise_batch,
+)
+
+
+def stop_gradient(x: Node) -> Node:
+    """The same value, through which no gradient flows."""
+    node = apply(_stop_gradient, (x,), None, x.shape, x.dtype)
+    node.tracked = False
+    return node
+
+
+def is_boundary(node: Node) -> bool:
+    """Whether gradients end at this node whatever it was computed from."""
+    return node.prim is _stop_gradient
+
+
+# -- random bits ----------------------------------------------------------------------------------
+
+
+def _rotate(x: Array, by: int) -> Array:
+    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
+
+
+def _threefry_reference(node: Node, k0: Array, k1: Array, c0: Array, c1: Array) -> Array:
+    keys = (k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA))
+    rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
+    with np.errstate(over="ignore"):
+        x0, x1 = c0 + k0, c1 + k1
+        for block in range(5):
+            for r in rotations[block % 2]:
+                x0 = x0 + x1
+                x1 = x0 ^ _rotate(x1, r)
+            x0 = x0 + keys[(block + 1) % 3]
+            x1 = x1 + keys[(block + 2) % 3] + np.uint32(block + 1)
+    return x1 if node.params else x0
+
+
+_threefry = Primitive(
+    "threefry",
+    "elementwise",
+    reference=_threefry_reference,
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=_elementwise_batch,
+)
+
+
+def threefry(k0: Node, k1: Node, c0: Node, c1: Node) -> tuple[Node, Node]:
+    """Threefry-2x32 with 20 rounds: two random words per key and counter, all uint32."""
+    inputs = (k0, k1, c0, c1)
+    shape: Shape = ()
+    for x in inputs:
+        shape = broadcast_shapes(shape, x.shape, "threefry")
+    return (
+        apply(_threefry, inputs, 0, shape, dt.uint32),
+        apply(_threefry, inputs, 1, shape, dt.uint32),
+    )

@@ -1,0 +1,230 @@
+"""Reading and writing at computed places.
+
+Indices are int64, already counted from the front (the functions above wrap negative ones). A read
+outside an axis is clamped to it; a write outside is dropped: no kernel leaves its buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.graph import Node, apply
+from numus.primitives import elementwise as ew
+from numus.primitives.base import Array, Primitive
+from numus.primitives.source import full, iota
+from numus.primitives.views import broadcast, permute, reshape
+from numus.shapes import Shape
+
+# -- gather ---------------------------------------------------------------------------------------
+
+
+def _gather_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+    x, *indices = node.inputs
+    zeros = full(x.shape, 0, x.dtype)
+    return (scatter(zeros, tuple(indices), g, node.params, "add"), *(None for _ in indices))
+
+
+def _gather_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    t = tangents[0]
+    return None if t is None else gather(t, node.inputs[1:], node.params)
+
+
+def _own_rows(index: Node, size: int) -> Node:
+    """0 … size - 1 along the leading axis of `index`'s shape: each batch entry reads its own."""
+    rows = reshape(iota(size, dt.int64, index.device), (size, *(1,) * (index.ndim - 1)))
+    return broadcast(rows, index.shape)
+
+
+def _batch_indices(
+    indices: Sequence[Node], batched: Sequence[bool], size: int
+) -> list[Node]:
+    return [
+        i if is_batched else broadcast(i, (size, *i.shape))
+        for i, is_batched in zip(indices, batched, strict=True)
+    ]
+
+
+def _gather_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    x, *indices = inputs
+    if not batched[0]:
+        return gather(x, tuple(_batch_indices(indices, batched[1:], size)), node.params)
+    if not any(batched[1:]):
+        out = gather(x, tuple(indices), tuple(a + 1 for a in node.params))
+        lead = indices[0].ndim  # index axes come first, then the batch axis: bring it forward
+        order = (lead, *range(lead), *range(lead + 1, out.ndim))
+        return permute(out, order)
+    wide = _batch_indices(indices, batched[1:], size)
+    rows = _own_rows(wide[0], size)
+    return gather(x, (rows, *wide), (0, *(a + 1 for a in node.params)))
+
+
+def _gather_reference(node: Node, x: Array, *indices: Array) -> Array:
+    axes = node.params
+    rest = [i for i in range(x.ndim) if i not in axes]
+    moved = np.transpose(x, (*axes, *rest))
+    if 0 in node.shape:
+        return np.zeros(node.shape, x.dtype)
+    return moved[tuple(np.clip(i, 0, x.shape[a] - 1) for i, a in zip(indices, axes, strict=True))]
+
+
+_gather = Primitive(
+    "gather",
+    "gather",
+    reference=_gather_reference,
+    vjp=_gather_vjp,
+    jvp=_gather_jvp,
+    batch=_gather_batch,
+)
+
+
+def gather(x: Node, indices: tuple[Node, ...], axes: Shape) -> Node:
+    """Read x at index arrays (all of one shape), one for each of `axes`.
+
+    The result has the indices' axes first, then the axes of x that were not indexed.
+    """
+    rest = tuple(n for i, n in enumerate(x.shape) if i not in axes)
+    return apply(_gather, (x, *indices), axes, indices[0].shape + rest, x.dtype)
+
+
+# -- scatter --------------------------------------------------------------------------------------
+
+_COMBINE = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+    axes, mode = node.params
+    x, updates, *indices = node.inputs
+    at = tuple(indices)
+    none = (None,) * len(indices)
+    if mode == "add":
+        return (g, _inside(gather(g, at, axes), node), *none)
+    if mode == "set":
+        blank = full(updates.shape, 0, g.dtype)
+        return (scatter(g, at, blank, axes, "set"), _written(node, g), *none)
+    if mode in ("max", "min"):
+        # ties between the base and the updates share the gradient equally
+        hit_x = ew.cast(ew.eq(x, node), g.dtype)
+        hit_u = ew.cast(ew.eq(updates, gather(node, at, axes)), g.dtype)
+        count = scatter(hit_x, at, _inside(hit_u, node), axes, "add")
+        share = ew.div(g, count)
+        return (
+            ew.mul(share, hit_x),
+            _inside(ew.mul(gather(share, at, axes), hit_u), node),
+            *none,
+        )
+    # mul: a factor's cotangent is the result without that factor
+    factors = scatter(full(x.shape, 1, x.dtype), at, updates, axes, "mul")
+    without = ew.div(gather(ew.mul(node, g), at, axes), updates)
+    return (ew.mul(g, factors), _inside(without, node), *none)
+
+
+def _inside(value: Node, node: Node) -> Node:
+    """`value` where the write landed, zero where it was dropped."""
+    axes, _ = node.params
+    x, updates, *indices = node.inputs
+    ok: Node | None = None
+    for index, axis in zip(indices, axes, strict=True):
+        low = full(index.shape, 0, dt.int64)
+        high = full(index.shape, x.shape[axis], dt.int64)
+        inside = ew.and_(ew.le(low, index), ew.lt(index, high))
+        ok = inside if ok is None else ew.and_(ok, inside)
+    assert ok is not None
+    ok = reshape(ok, (*ok.shape, *(1,) * (updates.ndim - ok.ndim)))
+    return ew.where(ok, value, full((), 0, value.dtype))
+
+
+def _written(node: Node, g: Node) -> Node:
+    """The cotangent of updates under "set": only the last write to a place counts."""
+    axes, _ = node.params
+    x, updates, *indices = node.inputs
+    at = tuple(indices)
+    count = 1
+    for n in indices[0].shape:
+        count *= n
+    order = reshape(iota(count, dt.int64, x.device), indices[0].shape)
+    order = reshape(order, (*order.shape, *(1,) * (updates.ndim - order.ndim)))
+    order = broadcast(order, updates.shape)
+    last = scatter(full(x.shape, -1, dt.int64), at, order, axes, "set")
+    won = ew.eq(gather(last, at, axes), order)
+    return _inside(ew.where(won, gather(g, at, axes), full((), 0, g.dtype)), node)
+
+
+def _scatter_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    axes, mode = node.params
+    x, updates, *indices = node.inputs
+    tx, tu = tangents[0], tangents[1]
+    if tx is None and tu is None:
+        return None
+    tx = full(x.shape, 0, x.dtype) if tx is None else tx
+    tu = full(updates.shape, 0, x.dtype) if tu is None else tu
+    at = tuple(indices)
+    if mode in ("add", "set"):
+        return scatter(tx, at, tu, axes, mode)
+    if mode in ("max", "min"):
+        hit_x = ew.cast(ew.eq(x, node), x.dtype)
+        hit_u = ew.cast(ew.eq(updates, gather(node, at, axes)), x.dtype)
+        count = scatter(hit_x, at, hit_u, axes, "add")
+        total = scatter(ew.mul(tx, hit_x), at, ew.mul(tu, hit_u), axes, "add")
+        return ew.div(total, count)
+    ones = full(x.shape, 1, x.dtype)
+    factors = scatter(ones, at, updates, axes, "mul")
+    ratios = scatter(full(x.shape, 0, x.dtype), at, ew.div(tu, updates), axes, "add")
+    return ew.add(ew.mul(tx, factors), ew.mul(node, ratios))
+
+
+def _scatter_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    axes, mode = node.params
+    x, updates, *indices = inputs
+    if not batched[0]:
+        x = broadcast(x, (size, *x.shape))
+    if not batched[1]:
+        updates = broadcast(updates, (size, *updates.shape))
+    wide = _batch_indices(indices, batched[2:], size)
+    rows = _own_rows(wide[0], size)
+    return scatter(x, (rows, *wide), updates, (0, *(a + 1 for a in axes)), mode)
+
+
+def _scatter_reference(node: Node, x: Array, updates: Array, *indices: Array) -> Array:
+    axes, mode = node.params
+    rest = [i for i in range(x.ndim) if i not in axes]
+    order = (*axes, *rest)
+    out = np.array(np.transpose(x, order))
+    if updates.size:
+        ok = np.ones(indices[0].shape, bool)
+        for i, a in zip(indices, axes, strict=True):
+            ok &= (i >= 0) & (i < x.shape[a])
+        where = tuple(i[ok] for i in indices)
+        if mode == "set":
+            for place, row in zip(zip(*where, strict=True), updates[ok], strict=True):
+                out[place] = row
+        else:
+            with np.errstate(all="ignore"):
+                _COMBINE[mode].at(out, where, updates[ok])
+    return np.transpose(out, np.argsort(order))
+
+
+_scatter = Primitive(
+    "scatter",
+    "scatter",
+    reference=_scatter_reference,
+    vjp=_scatter_vjp,
+    jvp=_scatter_jvp,
+    batch=_scatter_batch,
+)
+
+
+def scatter(x: Node, indices: tuple[Node, ...], updates: Node, axes: Shape, mode: str) -> Node:
+    """x with updates written at index arrays, in row-major order of the indices.
+
+    The mirror of `gather`: updates have the indices' axes first, then x's other axes. `mode` is
+    set (the last write wins), add, mul, max or min.
+    """
+    return apply(_scatter, (x, updates, *indices), (axes, mode), x.shape, x.dtype)

@@ -1,0 +1,90 @@
+"""Ordering along an axis: stable, NaN last (first when descending, as NumPy's reversed order)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.graph import Node, apply
+from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.primitives.indexing import gather, scatter
+from numus.primitives.source import full, iota
+from numus.primitives.views import broadcast, reshape
+from numus.shapes import Shape
+
+
+def along(index: Node, axis: int) -> tuple[tuple[Node, ...], Shape]:
+    """Index arrays for `gather` and `scatter` that move only along one axis."""
+    rank = index.ndim
+    at = tuple(
+        index
+        if i == axis
+        else broadcast(
+            reshape(
+                iota(n, dt.int64, index.device), tuple(n if j == i else 1 for j in range(rank))
+            ),
+            index.shape,
+        )
+        for i, n in enumerate(index.shape)
+    )
+    return at, tuple(range(rank))
+
+
+def _order_reference(x: Array, axis: int, descending: bool) -> Array:
+    if x.dtype.itemsize == 1 and x.dtype.kind == "V" or x.dtype.name.startswith(("bf", "float8")):
+        x = x.astype(np.float32)
+    if not descending:
+        return np.argsort(x, axis=axis, kind="stable")
+    # stable and descending: reverse, sort, and read the places backwards
+    flipped = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
+    return np.flip(x.shape[axis] - 1 - flipped, axis)
+
+
+_argsort = Primitive(
+    "argsort",
+    "sort",
+    reference=lambda node, x: _order_reference(x, *node.params).astype(np.int64),
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=lambda node, inputs, batched, size: argsort(
+        inputs[0], node.params[0] + 1, node.params[1]
+    ),
+)
+
+
+def argsort(x: Node, axis: int, descending: bool = False) -> Node:
+    """The places of the elements in sorted order (int64), ties in order of place."""
+    return apply(_argsort, (x,), (axis, descending), x.shape, dt.int64)
+
+
+def _sort_vjp(node: Node, g: Node) -> tuple[Node]:
+    x = node.inputs[0]
+    at, axes = along(argsort(x, *node.params), node.params[0])
+    return (scatter(full(x.shape, 0, g.dtype), at, g, axes, "set"),)
+
+
+def _sort_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    t = tangents[0]
+    if t is None:
+        return None
+    at, axes = along(argsort(node.inputs[0], *node.params), node.params[0])
+    return gather(t, at, axes)
+
+
+_sort = Primitive(
+    "sort",
+    "sort",
+    reference=lambda node, x: np.take_along_axis(
+        x, _order_reference(x, *node.params), node.params[0]
+    ),
+    vjp=_sort_vjp,
+    jvp=_sort_jvp,
+    batch=lambda node, inputs, batched, size: sort(inputs[0], node.params[0] + 1, node.params[1]),
+)
+
+
+def sort(x: Node, axis: int, descending: bool = False) -> Node:
+    """The elements in order."""
+    return apply(_sort, (x,), (axis, descending), x.shape, x.dtype)

@@ -1,0 +1,116 @@
+"""Primitives that have no inputs: constants, counters, realised values, placeholders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numus.dtypes import DType
+from numus.errors import TracingError
+from numus.graph import Node, View
+from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.runtime.devices import Device
+from numus.shapes import Shape
+
+
+def _leaf_batch(node: Node, *_: Any) -> Node:
+    return node
+
+
+def _constant_reference(node: Node) -> Array:
+    return np.asarray(node.params).astype(node.dtype.np)
+
+
+_constant = Primitive(
+    "constant",
+    "source",
+    reference=_constant_reference,
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=_leaf_batch,
+)
+
+
+def constant(value: Any, dtype: DType) -> Node:
+    """A scalar known on the host. Its value is an argument of kernels, not part of their code."""
+    return Node(_constant, (), value, (), dtype, None)
+
+
+def _iota_reference(node: Node) -> Array:
+    return np.arange(node.shape[0], dtype=node.dtype.np)
+
+
+_iota = Primitive(
+    "iota", "source", reference=_iota_reference, vjp=zero_vjp, jvp=zero_jvp, batch=_leaf_batch
+)
+
+
+def iota(count: int, dtype: DType, device: Device | None) -> Node:
+    """0, 1, 2, … count - 1, computed where it is used. Integer dtypes."""
+    return Node(_iota, (), None, (count,), dtype, device)
+
+
+def _value_reference(node: Node) -> Array:
+    raise AssertionError("a realised node is read, not computed")
+
+
+_value = Primitive(
+    "value", "source", reference=_value_reference, vjp=zero_vjp, jvp=zero_jvp, batch=_leaf_batch
+)
+
+
+def value(view: View, shape: Shape, dtype: DType, device: Device) -> Node:
+    """A node that is realised from the start."""
+    node = Node(_value, (), None, shape, dtype, device)
+    node.view = view
+    return node
+
+
+def forget(node: Node) -> None:
+    """Turn an evaluated node into a plain value, letting go of what it was computed from."""
+    node.prim = _value
+    node.inputs = ()
+    node.params = None
+    node.depth = 0
+    node.pinned = 0
+
+
+def _placeholder_reference(node: Node) -> Array:
+    raise TracingError(
+        f"the value of a traced {node.dtype.name}{list(node.shape)} tensor is not known inside "
+        f"{node.params}; use nm.where instead of a Python condition, or move the read outside"
+    )
+
+
+_placeholder = Primitive(
+    "placeholder",
+    "source",
+    reference=_placeholder_reference,
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=_leaf_batch,
+)
+
+
+def placeholder(shape: Shape, dtype: DType, device: Device | None, owner: str) -> Node:
+    """An input of a traced function: a shape and a dtype without a value."""
+    return Node(_placeholder, (), owner, shape, dtype, device)
+
+
+def is_constant(node: Node, number: Any) -> bool:
+    """Whether the node is the host constant `number` (0 and 1 let rules be simplified)."""
+    return node.prim is _constant and node.params == number
+
+
+def zeros(shape: Shape, dtype: DType) -> Node:
+    return full(shape, 0, dtype)
+
+
+def full(shape: Shape, number: Any, dtype: DType) -> Node:
+    from numus.primitives.views import broadcast
+
+    kind = {"complex": complex, "float": float, "bool": bool}.get(dtype.kind, int)
+    return broadcast(constant(kind(number), dtype), shape)
+
+

@@ -1,0 +1,127 @@
+"""Primitives about the graph itself: joining, forcing memory, moving between devices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from numus.graph import Node, apply
+from numus.primitives.base import Array, Primitive
+from numus.primitives.source import full
+from numus.primitives.views import broadcast, take_range
+from numus.runtime.devices import Device
+
+# -- concat ---------------------------------------------------------------------------------------
+
+
+def _concat_vjp(node: Node, g: Node) -> tuple[Node, ...]:
+    parts = []
+    at = 0
+    for x in node.inputs:
+        end = at + x.shape[node.params]
+        parts.append(take_range(g, node.params, at, end))
+        at = end
+    return tuple(parts)
+
+
+def _concat_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    if all(t is None for t in tangents):
+        return None
+    parts = tuple(
+        full(x.shape, 0, x.dtype) if t is None else t
+        for x, t in zip(node.inputs, tangents, strict=True)
+    )
+    return concat(parts, node.params)
+
+
+def _concat_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    parts = tuple(
+        x if is_batched else broadcast(x, (size, *x.shape))
+        for x, is_batched in zip(inputs, batched, strict=True)
+    )
+    return concat(parts, node.params + 1)
+
+
+_concat = Primitive(
+    "concat",
+    "concat",
+    reference=lambda node, *xs: np.concatenate(xs, axis=node.params),
+    vjp=_concat_vjp,
+    jvp=_concat_jvp,
+    batch=_concat_batch,
+)
+
+
+def concat(xs: tuple[Node, ...], axis: int) -> Node:
+    """Arrays laid end to end along an existing axis."""
+    if len(xs) == 1:
+        return xs[0]
+    first = xs[0]
+    total = sum(x.shape[axis] for x in xs)
+    shape = tuple(total if i == axis else n for i, n in enumerate(first.shape))
+    return apply(_concat, xs, axis, shape, first.dtype)
+
+
+# -- copy, barrier, transfer ----------------------------------------------------------------------
+
+
+def _identity(name: str) -> Primitive:
+    def reference(node: Node, x: Array) -> Array:
+        return np.array(x)
+
+    prim = Primitive(
+        name,
+        "barrier",
+        reference=reference,
+        vjp=lambda node, g: (g,),
+        jvp=lambda node, ts: ts[0],
+        batch=lambda node, inputs, batched, size: apply(
+            prim, (inputs[0],), node.params, inputs[0].shape, node.dtype
+        ),
+    )
+    return prim
+
+
+_copy = _identity("copy")
+
+
+def copy(x: Node) -> Node:
+    """The same values in memory of their own, row-major."""
+    return apply(_copy, (x,), None, x.shape, x.dtype)
+
+
+_barrier = _identity("barrier")
+
+
+def barrier(x: Node, token: Any) -> Node:
+    """The same value, computed anew: never merged with an equal computation elsewhere.
+
+    `token` names the occasion; barriers with the same token and input are one.
+    """
+    return apply(_barrier, (x,), token, x.shape, x.dtype)
+
+
+def _transfer_vjp(node: Node, g: Node) -> tuple[Node]:
+    source = node.inputs[0].device
+    return (transfer(g, source) if source is not None else g,)
+
+
+_transfer = Primitive(
+    "transfer",
+    "barrier",
+    reference=lambda node, x: np.array(x),
+    vjp=_transfer_vjp,
+    jvp=lambda node, ts: None if ts[0] is None else transfer(ts[0], node.params),
+    batch=lambda node, inputs, batched, size: transfer(inputs[0], node.params),
+)
+
+
+def transfer(x: Node, device: Device) -> Node:
+    """The value on another device."""
+    if x.device is device:
+        return x
+    node = apply(_transfer, (x,), device, x.shape, x.dtype)
+    node.device = device
+    return node

@@ -1,0 +1,350 @@
+"""Primitives that only change how elements are indexed. They are never kernels.
+
+All are linear, so the tangent of the output is the same view of the tangent; each brings its
+transpose as its vjp, and the strides by which a realised input is viewed in O(1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numus.graph import Node, View, apply, mode
+from numus.primitives.base import Array, Primitive
+from numus.primitives.source import value
+from numus.shapes import Shape, reshape_strides, size_of
+
+
+def _view(
+    prim: Primitive,
+    x: Node,
+    params: Any,
+    shape: Shape,
+    layout: tuple[int, Shape] | None = None,
+) -> Node:
+    """The node of a view; `layout` (offset, strides) shares the storage of a realised input."""
+    if x.view is None or layout is None:
+        return apply(prim, (x,), params, shape, x.dtype)
+    view = View(x.view.storage, layout[0], layout[1])
+    if not (x.tracked and mode.grad):
+        return value(view, shape, x.dtype, x.device)
+    node = Node(prim, (x,), params, shape, x.dtype, x.device)
+    node.view = view
+    node.tracked = True
+    return node
+
+
+def _linear(build: Callable[[Node, Any], Node]) -> Callable[[Node, Sequence[Node | None]], Node | None]:
+    """The jvp of a view: the same view of the tangent."""
+
+    def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+        t = tangents[0]
+        return None if t is None else build(t, node.params)
+
+    return jvp
+
+
+# -- reshape --------------------------------------------------------------------------------------
+
+_reshape = Primitive(
+    "reshape",
+    "view",
+    vjp=lambda node, g: (reshape(g, node.inputs[0].shape),),
+    jvp=_linear(lambda t, shape: reshape(t, shape)),
+    batch=lambda node, inputs, batched, size: reshape(inputs[0], (size, *node.shape)),
+    reference=lambda node, x: np.reshape(x, node.shape),
+)
+
+
+def reshape(x: Node, shape: Shape) -> Node:
+    """The elements in row-major order under another shape of the same size."""
+    if x.shape == shape:
+        return x
+    if x.view is None:
+        if x.prim is _reshape:
+            x = x.inputs[0] if not x.inputs[0].tracked or x.tracked else x
+            if x.shape == shape:
+                return x
+        return _view(_reshape, x, shape, shape)
+    strides = reshape_strides(x.shape, x.view.strides, shape)
+    layout = None if strides is None else (x.view.offset, strides)
+    return _view(_reshape, x, shape, shape, layout)
+
+
+# -- permute --------------------------------------------------------------------------------------
+
+
+def _inverse(axes: Shape) -> Shape:
+    out = [0] * len(axes)
+    for i, a in enumerate(axes):
+        out[a] = i
+    return tuple(out)
+
+
+_permute = Primitive(
+    "permute",
+    "view",
+    vjp=lambda node, g: (permute(g, _inverse(node.params)),),
+    jvp=_linear(lambda t, axes: permute(t, axes)),
+    batch=lambda node, inputs, batched, size: permute(
+        inputs[0], (0, *(a + 1 for a in node.params))
+    ),
+    reference=lambda node, x: np.transpose(x, node.params),
+)
+
+
+def permute(x: Node, axes: Shape) -> Node:
+    """Output axis i is input axis axes[i]."""
+    if axes == tuple(range(len(axes))):
+        return x
+    shape = tuple(x.shape[a] for a in axes)
+    layout = None
+    if x.view is not None:
+        layout = (x.view.offset, tuple(x.view.strides[a] for a in axes))
+    return _view(_permute, x, axes, shape, layout)
+
+
+# -- broadcast ------------------------------------------------------------------------------------
+
+
+def _broadcast_batch(
+    node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int
+) -> Node:
+    x = inputs[0]
+    inner = x.shape[1:]
+    ones = (1,) * (len(node.shape) - len(inner))
+    return broadcast(reshape(x, (size, *ones, *inner)), (size, *node.shape))
+
+
+_broadcast = Primitive(
+    "broadcast",
+    "view",
+    vjp=lambda node, g: (unbroadcast(g, node.inputs[0].shape),),
+    jvp=_linear(lambda t, shape: broadcast(t, shape)),
+    batch=_broadcast_batch,
+    reference=lambda node, x: np.broadcast_to(x, node.shape),
+)
+
+
+def broadcast(x: Node, shape: Shape) -> Node:
+    """Repeat axes of extent 1 (and new leading ones) to `shape`: stride 0, nothing copied."""
+    if x.shape == shape:
+        return x
+    layout = None
+    if x.view is not None:
+        lead = len(shape) - len(x.shape)
+        strides = tuple(
+            0 if n == 1 and m != 1 else s
+            for n, m, s in zip(x.shape, shape[lead:], x.view.strides, strict=True)
+        )
+        layout = (x.view.offset, (0,) * lead + strides)
+    return _view(_broadcast, x, shape, shape, layout)
+
+
+def unbroadcast(g: Node, shape: Shape) -> Node:
+    """The transpose of `broadcast`: sum over the axes along which `shape` was repeated."""
+    if g.shape == shape:
+        return g
+    from numus.primitives.reduce import reduce_sum
+
+    lead = len(g.shape) - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1
+    )
+    return reshape(reduce_sum(g, axes), shape)
+
+
+# -- slice ----------------------------------------------------------------------------------------
+
+
+def _slice_vjp(node: Node, g: Node) -> tuple[Node]:
+    starts, steps = node.params
+    shape = node.inputs[0].shape
+    flips = tuple(i for i, step in enumerate(steps) if step < 0)
+    if flips:
+        g = flip(g, flips)
+    low, high, inner = [], [], []
+    for n, count, start, step in zip(shape, node.shape, starts, steps, strict=True):
+        first = start if step > 0 else start + (count - 1) * step
+        step = abs(step)
+        low.append(first if count else n)
+        inner.append(step - 1)
+        high.append(n - first - (count - 1) * step - 1 if count else 0)
+    return (pad(g, tuple(low), tuple(high), tuple(inner)),)
+
+
+def _slice_reference(node: Node, x: Array) -> Array:
+    starts, steps = node.params
+    return x[
+        tuple(
+            slice(0, 0)
+            if count == 0
+            else slice(start, None if (stop := start + count * step) < 0 else stop, step)
+            for start, step, count in zip(starts, steps, node.shape, strict=True)
+        )
+    ]
+
+
+_slice = Primitive(
+    "slice",
+    "view",
+    vjp=_slice_vjp,
+    jvp=lambda node, tangents: (
+        None if tangents[0] is None else slice_(tangents[0], *node.params, node.shape)
+    ),
+    batch=lambda node, inputs, batched, size: slice_(
+        inputs[0], (0, *node.params[0]), (1, *node.params[1]), (size, *node.shape)
+    ),
+    reference=_slice_reference,
+)
+
+
+def slice_(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
+    """Element i along an axis is input element start + i * step; steps may be negative.
+
+    Callers have checked that every element exists.
+    """
+    if shape == x.shape and all(s == 1 for s in steps) and not any(starts):
+        return x
+    layout = None
+    if x.view is not None:
+        strides = x.view.strides
+        empty = size_of(shape) == 0
+        move = 0 if empty else sum(a * s for a, s in zip(starts, strides, strict=True))
+        scaled = tuple(a * s for a, s in zip(steps, strides, strict=True))
+        layout = (x.view.offset + move, scaled)
+    return _view(_slice, x, (starts, steps), shape, layout)
+
+
+def flip(x: Node, axes: Sequence[int]) -> Node:
+    """Reverse these axes."""
+    steps = tuple(-1 if i in axes else 1 for i in range(x.ndim))
+    starts = tuple(n - 1 if s < 0 and n else 0 for n, s in zip(x.shape, steps, strict=True))
+    return slice_(x, starts, steps, x.shape)
+
+
+def take_range(x: Node, axis: int, start: int, stop: int) -> Node:
+    """x[..., start:stop, ...] along one axis."""
+    starts = tuple(start if i == axis else 0 for i in range(x.ndim))
+    shape = tuple(stop - start if i == axis else n for i, n in enumerate(x.shape))
+    return slice_(x, starts, (1,) * x.ndim, shape)
+
+
+# -- pad ------------------------------------------------------------------------------------------
+
+
+def _pad_slice(x: Node, node: Node) -> Node:
+    low, _, inner = node.params
+    return slice_(x, low, tuple(i + 1 for i in inner), node.inputs[0].shape)
+
+
+def _pad_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    low, high, inner = node.params
+    return pad(inputs[0], (0, *low), (0, *high), (0, *inner))
+
+
+def _pad_reference(node: Node, x: Array) -> Array:
+    low, _, inner = node.params
+    out = np.zeros(node.shape, node.dtype.np)
+    if x.size:
+        where = tuple(
+            slice(a, a + (n - 1) * (i + 1) + 1, i + 1)
+            for a, i, n in zip(low, inner, x.shape, strict=True)
+        )
+        out[where] = x
+    return out
+
+
+_pad = Primitive(
+    "pad",
+    "view",
+    vjp=lambda node, g: (_pad_slice(g, node),),
+    jvp=_linear(lambda t, params: pad(t, *params)),
+    batch=_pad_batch,
+    reference=_pad_reference,
+)
+
+
+def pad(x: Node, low: Shape, high: Shape, inner: Shape | None = None) -> Node:
+    """Zeros before, after and `inner` of them between the elements of each axis."""
+    inner = inner or (0,) * x.ndim
+    if not any(low) and not any(high) and not any(inner):
+        return x
+    shape = tuple(
+        a + b + n + max(n - 1, 0) * i
+        for a, b, i, n in zip(low, high, inner, x.shape, strict=True)
+    )
+    return _view(_pad, x, (low, high, inner), shape)
+
+
+# -- shear ----------------------------------------------------------------------------------------
+
+
+def _shear_vjp(node: Node, g: Node) -> tuple[Node]:
+    axis, along, _, scale, slope, offset, divide = node.params
+    extent = node.inputs[0].shape[axis]
+    return (shear(g, axis, along, extent, divide, -slope, -offset, scale),)
+
+
+def _shear_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    axis, along, *rest = node.params
+    return shear(inputs[0], axis + 1, along + 1, *rest)
+
+
+def _shear_reference(node: Node, x: Array) -> Array:
+    axis, along, extent, scale, slope, offset, divide = node.params
+    shape = [1] * x.ndim
+    shape[axis] = extent
+    i = np.arange(extent).reshape(shape)
+    shape[axis], shape[along] = 1, x.shape[along]
+    j = np.arange(x.shape[along]).reshape(shape)
+    at = i * scale + j * slope + offset
+    ok = (at % divide == 0) & (at // divide >= 0) & (at // divide < x.shape[axis])
+    if x.shape[axis] == 0:
+        return np.zeros(node.shape, node.dtype.np)
+    at = np.clip(at // divide, 0, x.shape[axis] - 1)
+    taken = np.take_along_axis(x, np.broadcast_to(at, node.shape), axis)
+    return np.where(ok, taken, np.zeros((), node.dtype.np)).astype(node.dtype.np)
+
+
+_shear = Primitive(
+    "shear",
+    "view",
+    vjp=_shear_vjp,
+    jvp=_linear(lambda t, params: shear(t, *params)),
+    batch=_shear_batch,
+    reference=_shear_reference,
+)
+
+
+def shear(
+    x: Node, axis: int, along: int, extent: int, scale: int, slope: int, offset: int, divide: int
+) -> Node:
+    """out[.. i .. j ..] = x[.. (i * scale + j * slope + offset) / divide .. j ..], zero where that
+    is not an element. Sliding windows, diagonals, convolutions and their transposes are shears:
+    a shear's transpose is the shear that solves the same equation for i.
+    """
+    shape = tuple(extent if k == axis else n for k, n in enumerate(x.shape))
+    params = (axis, along, extent, scale, slope, offset, divide)
+    layout = None
+    if x.view is not None and divide == 1 and size_of(shape):
+        ends = [
+            i * scale + j * slope + offset for i in (0, extent - 1) for j in (0, shape[along] - 1)
+        ]
+        if min(ends) >= 0 and max(ends) < x.shape[axis]:
+            strides = list(x.view.strides)
+            step = strides[axis]
+            strides[axis] = step * scale
+            strides[along] += step * slope
+            layout = (x.view.offset + step * offset, tuple(strides))
+    return _view(_shear, x, params, shape, layout)
+
+
+def windows(x: Node, axis: int, size: int, step: int = 1, dilation: int = 1) -> Node:
+    """Sliding windows along an axis; the place in the window becomes a new last axis."""
+    count = (x.shape[axis] - (size - 1) * dilation - 1) // step + 1
+    count = max(count, 0)
+    wide = broadcast(reshape(x, (*x.shape, 1)), (*x.shape, size))
+    return shear(wide, axis, x.ndim, count, step, dilation, 0, 1)

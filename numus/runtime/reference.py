@@ -1,0 +1,66 @@
+"""The reference backend: memory is NumPy's, primitives are evaluated by their NumPy references.
+
+It compiles nothing, so it is the oracle for all other backends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.runtime.contract import Facts, Launch
+
+
+class HostMemory:
+    """Bytes held by a NumPy array."""
+
+    __slots__ = ("array", "nbytes")
+
+    def __init__(self, array: np.ndarray[Any, Any]) -> None:
+        self.array = array
+        self.nbytes = array.nbytes
+
+    @property
+    def address(self) -> int:
+        return int(self.array.ctypes.data)
+
+
+class ReferenceRuntime:
+    """NumPy as a device."""
+
+    facts = Facts(
+        name="reference",
+        description=f"NumPy {np.__version__}",
+        dtypes=frozenset(d.name for d in dt.ALL),
+        lanes_bytes=16,
+        vector_registers=16,
+        cache_l1=1 << 15,
+        cache_l2=1 << 20,
+        parallel_units=1,
+        renderer="none",
+    )
+
+    def allocate(self, nbytes: int) -> HostMemory:
+        return HostMemory(np.empty(nbytes, np.uint8))
+
+    def upload(self, memory: HostMemory, array: np.ndarray[Any, Any]) -> None:
+        memory.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
+
+    def download(self, memory: HostMemory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+        return memory.array[: count * dtype.itemsize].view(dtype.np)
+
+    def compile(self, kernel: Any) -> Any:
+        raise TypeError("the reference device evaluates primitives; it has no kernels")
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        self.compile(launches)
+
+    def synchronize(self) -> None:
+        pass
+
+    def memory_stats(self) -> dict[str, int]:
+        return {}

@@ -1,0 +1,237 @@
+"""Tensor: a handle on a graph node.
+
+Nodes never change; in-place operators and assignments re-bind the handle. What people do with a
+tensor (arithmetic, indexing, gradients) is defined in `functions/` and `transforms/`, which add
+their methods to this class when they are imported.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import GradientError
+from numus.evaluation import check_known, evaluate, host_array
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.source import constant, value
+from numus.runtime.devices import Device, default
+from numus.shapes import Shape, is_row_major, size_of
+
+
+class GradSlot:
+    """Where reverse mode leaves a gradient: shared by a tensor and the node it stands for."""
+
+    __slots__ = ("grad", "hooks", "leaf")
+
+    def __init__(self, leaf: bool) -> None:
+        self.leaf = leaf
+        self.grad: Any = None
+        self.hooks: dict[int, Any] = {}
+
+
+class Tensor:
+    """An n-dimensional array: lazy, differentiable, on any device."""
+
+    __slots__ = ("__weakref__", "_node")
+
+    # NumPy defers to numus in mixed arithmetic
+    __array_priority__ = 100.0
+
+    _node: Node
+
+    def __init__(self, node: Node) -> None:
+        if node.__class__ is not Node:
+            raise TypeError("make tensors with nm.asarray, nm.zeros …; Tensor() wraps a graph node")
+        self._node = node
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> Shape:
+        """The extents of its axes."""
+        return self._node.shape
+
+    @property
+    def dtype(self) -> DType:
+        """The type of its elements."""
+        return self._node.dtype
+
+    @property
+    def device(self) -> Device:
+        """Where it lives."""
+        return self._node.device or default.device
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self._node.shape)
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return size_of(self._node.shape)
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes per element."""
+        return self._node.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all elements."""
+        return self.size * self._node.dtype.itemsize
+
+    # -- layout -----------------------------------------------------------------------------------
+
+    def _realised(self) -> Node:
+        node = self._node
+        if node.view is None:
+            check_known(node, "layout")
+            evaluate((node,))
+        return node
+
+    @property
+    def strides(self) -> Shape:
+        """Steps between neighbours along each axis, in elements. Evaluates the tensor."""
+        view = self._realised().view
+        assert view is not None
+        return view.strides
+
+    @property
+    def offset(self) -> int:
+        """Where its first element lies in its storage, in elements. Evaluates the tensor."""
+        view = self._realised().view
+        assert view is not None
+        return view.offset
+
+    def is_contiguous(self) -> bool:
+        """Whether its elements lie in row-major order without gaps. Evaluates the tensor."""
+        return is_row_major(self.shape, self.strides)
+
+    # -- values on the host -----------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray[Any, Any]:
+        """A NumPy copy of the elements."""
+        check_known(self._node, "numpy()")
+        return np.array(host_array(self._node))
+
+    def item(self) -> Any:
+        """The Python scalar of a tensor with one element."""
+        if self.size != 1:
+            raise ValueError(f"item(): needs a tensor of one element, not of shape {self.shape}")
+        check_known(self._node, "item()")
+        found = host_array(self._node).reshape(-1)[0]
+        return float(found) if self.dtype.kind == "float" else found.item()
+
+    def tolist(self) -> Any:
+        """Nested Python lists of Python scalars."""
+        array = self.numpy()
+        return (array.astype(np.float32) if self.dtype.is_narrow_float else array).tolist()
+
+    # -- gradients --------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether gradients flow to (or through) this tensor. Set it on tensors you make."""
+        return self._node.tracked
+
+    @requires_grad.setter
+    def requires_grad(self, wanted: bool) -> None:
+        if wanted == self._node.tracked:
+            return
+        if wanted:
+            if not self.dtype.is_inexact:
+                raise GradientError(
+                    f"only floating-point and complex tensors have gradients, not {self.dtype.name}"
+                )
+            self._node = leaf_of(self._node, GradSlot(leaf=True))
+        elif self.is_leaf:
+            self._node = detached(self._node)
+        else:
+            raise GradientError("a computed tensor keeps its history; use detach() for one without")
+
+    @property
+    def is_leaf(self) -> bool:
+        """Whether it is not the result of a tracked operation."""
+        slot = self._node.grad_slot
+        return not self._node.tracked or (slot is not None and slot.leaf)
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient accumulated by `backward()`."""
+        slot = self._node.grad_slot
+        return None if slot is None else slot.grad
+
+    @grad.setter
+    def grad(self, given: Tensor | None) -> None:
+        slot = self._node.grad_slot
+        if slot is None:
+            if given is None:
+                return
+            raise GradientError("this tensor does not keep a gradient; set requires_grad first")
+        if given is not None and (given.shape != self.shape or given.dtype is not self.dtype):
+            raise GradientError(
+                f"a gradient of {given.dtype.name}{list(given.shape)} does not fit a tensor of "
+                f"{self.dtype.name}{list(self.shape)}"
+            )
+        slot.grad = given
+
+    def detach(self) -> Tensor:
+        """The same values without history; shares storage once realised."""
+        return Tensor(detached(self._node))
+
+    def rebind(self, node: Node, op: str) -> Tensor:
+        """Let this handle stand for another node: what in-place operators do underneath."""
+        old = self._node
+        if old.shape != node.shape:
+            raise ValueError(
+                f"{op}: a result of shape {node.shape} cannot be put in place of {old.shape}"
+            )
+        if old.dtype is not node.dtype:
+            raise TypeError(
+                f"{op}: a result of {node.dtype.name} cannot be put in place of {old.dtype.name}; "
+                "write x = x op y instead"
+            )
+        slot = old.grad_slot
+        if slot is not None and slot.leaf:
+            if node.tracked:
+                raise GradientError(
+                    f"{op}: a leaf tensor that requires gradients cannot be changed in place while "
+                    "they are recorded; wrap the update in nm.no_grad()"
+                )
+            node = leaf_of(node, slot)
+        self._node = node
+        return self
+
+
+def leaf_of(node: Node, slot: GradSlot) -> Node:
+    """A node with the same value at which gradients end and are kept."""
+    node = detached(node)
+    if node.prim.name == "constant":  # a leaf needs a place of its own
+        node = ew.stop_gradient(node)
+    node.tracked = True
+    node.grad_slot = slot
+    return node
+
+
+def detached(node: Node) -> Node:
+    """A node with the same value and no history."""
+    if node.view is not None:
+        return value(node.view, node.shape, node.dtype, node.device or default.device)
+    return ew.stop_gradient(node)
+
+
+def scalar_node(number: Any, dtype: DType) -> Node:
+    """The constant of a Python scalar in a dtype that has been chosen for it."""
+    if dtype.is_integer:
+        low, high = dt.int_range(dtype)
+        if not low <= number <= high:
+            raise OverflowError(f"Python integer {number} is out of range for {dtype.name}")
+        return constant(int(number), dtype)
+    if dtype.kind == "float":
+        return constant(float(number), dtype)
+    return constant(complex(number) if dtype.is_complex else bool(number), dtype)
