@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from typing import Any
 
@@ -69,10 +70,12 @@ def device(given: Any = None) -> Device:
 
 
 class _Default(threading.local):
-    device = None  # type: ignore[assignment]
+    """The device on which tensors are made where none is named (`NUMUS_DEVICE` sets the first)."""
+
+    device: Device
 
     def __init__(self) -> None:
-        self.device = device("cpu")
+        self.device = device(os.environ.get("NUMUS_DEVICE", "cpu"))
 
 
 def _start(kind: str) -> Any:

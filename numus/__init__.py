@@ -1,0 +1,23 @@
+"""numus: arrays, gradients and kernels in one small library."""
+
+from numus.dtypes import (  # noqa: F401
+    DType,
+    bfloat16,
+    complex64,
+    complex128,
+    float8_e4m3fn,
+    float8_e5m2,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+)
+from numus.dtypes import bool_ as bool  # noqa: F401
+from numus.tensor import Tensor  # noqa: F401

@@ -1,0 +1,103 @@
+"""How public functions meet the graph: operands in, promotion, results out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import DTypeError
+from numus.evaluation import from_host
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.runtime.devices import default
+from numus.tensor import Tensor, scalar_node
+
+wrap = Tensor
+
+_SCALARS = (bool, int, float, complex)
+
+
+def node_of(x: Any, op: str) -> Node:
+    """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error."""
+    if x.__class__ is Tensor or isinstance(x, Tensor):
+        return x._node  # type: ignore[no-any-return]
+    if isinstance(x, (np.ndarray, np.generic)):
+        array = np.asarray(x)
+        return from_host(array, dt.as_dtype(array.dtype), default.device)
+    if type(x) in _SCALARS:
+        return scalar_node(x, dt.scalar_dtype(x))
+    raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")
+
+
+def pair(op: str, a: Any, b: Any) -> tuple[Node, Node]:
+    """Two operands in their common dtype. A Python scalar takes the dtype of the other side."""
+    if a.__class__ is Tensor:
+        x = a._node
+        if b.__class__ is Tensor:
+            y = b._node
+            if x.dtype is y.dtype:
+                return x, y
+        elif b.__class__ in _SCALARS:
+            dtype = dt.promote_scalar(x.dtype, dt.scalar_kind(b))  # type: ignore[arg-type]
+            return ew.cast(x, dtype), scalar_node(b, dtype)
+        else:
+            y = node_of(b, op)
+    elif a.__class__ in _SCALARS:
+        if b.__class__ in _SCALARS:
+            a = node_of(a, op)
+            b = node_of(b, op)
+            dtype = dt.promote(a.dtype, b.dtype)
+            return ew.cast(a, dtype), ew.cast(b, dtype)
+        y = node_of(b, op)
+        dtype = dt.promote_scalar(y.dtype, dt.scalar_kind(a))  # type: ignore[arg-type]
+        return scalar_node(a, dtype), ew.cast(y, dtype)
+    else:
+        x, y = node_of(a, op), node_of(b, op)
+    dtype = dt.promote(x.dtype, y.dtype)
+    return ew.cast(x, dtype), ew.cast(y, dtype)
+
+
+def common(op: str, *xs: Any) -> list[Node]:
+    """Any number of operands in their common dtype; Python scalars are weak."""
+    nodes = [None if type(x) in _SCALARS else node_of(x, op) for x in xs]
+    dtype: DType | None = None
+    for node in nodes:
+        if node is not None:
+            dtype = node.dtype if dtype is None else dt.promote(dtype, node.dtype)
+    for x, node in zip(xs, nodes, strict=True):
+        if node is None:
+            if dtype is None:
+                dtype = dt.scalar_dtype(x)
+            else:
+                dtype = dt.promote_scalar(dtype, dt.scalar_kind(x))  # type: ignore[arg-type]
+    assert dtype is not None
+    return [
+        scalar_node(x, dtype) if node is None else ew.cast(node, dtype)
+        for x, node in zip(xs, nodes, strict=True)
+    ]
+
+
+def to_float(x: Node) -> Node:
+    """Integers and booleans in the default float, as functions with fractional results need."""
+    return x if x.dtype.is_inexact else ew.cast(x, dt.default_float)
+
+
+def require(op: str, x: Node, *kinds: str) -> Node:
+    """Refuse dtypes outside these kinds (bool, uint, int, float, complex)."""
+    if x.dtype.kind not in kinds:
+        raise DTypeError(f"{op}: takes {', '.join(kinds)} dtypes, not {x.dtype.name}")
+    return x
+
+
+def method(*names: str) -> Any:
+    """Make a function a method of Tensor too, under these names (its own, where none is given)."""
+
+    def install(function: Any) -> Any:
+        for name in names or (function.__name__,):
+            setattr(Tensor, name, function)
+        return function
+
+    return install
