@@ -139,12 +139,15 @@ def strided(flat: Array, shape: Shape, view: View) -> Array:
     )
 
 
-def check_known(node: Node, what: str) -> None:
-    """Refuse to read a value that a transformation has not got."""
+def check_known(
+    node: Node,
+    what: str,
+    instead: str = "use nm.where instead of a Python condition, or move the read outside",
+) -> None:
+    """Refuse to read a value that a transformation has not got; `instead` names the way out."""
     for n in _pending_order((node,)):
         if _abstract(n):
             raise TracingError(
                 f"{what} needs the value of a {node.dtype.name}{list(node.shape)} tensor, which is "
-                f"not known inside {n.params}; use nm.where instead of a Python condition, or "
-                "move the read outside"
+                f"not known inside {n.params}; {instead}"
             )

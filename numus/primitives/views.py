@@ -160,19 +160,22 @@ def unbroadcast(g: Node, shape: Shape) -> Node:
 
 
 def _slice_vjp(node: Node, g: Node) -> tuple[Node]:
-    starts, steps = node.params
-    shape = node.inputs[0].shape
+    return (unslice(g, *node.params, node.inputs[0].shape),)
+
+
+def unslice(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
+    """The transpose of `slice_`: x at the places it reads in an array of `shape`, zero elsewhere."""
     flips = tuple(i for i, step in enumerate(steps) if step < 0)
     if flips:
-        g = flip(g, flips)
+        x = flip(x, flips)
     low, high, inner = [], [], []
-    for n, count, start, step in zip(shape, node.shape, starts, steps, strict=True):
+    for n, count, start, step in zip(shape, x.shape, starts, steps, strict=True):
         first = start if step > 0 else start + (count - 1) * step
         step = abs(step)
         low.append(first if count else n)
         inner.append(step - 1)
         high.append(n - first - (count - 1) * step - 1 if count else 0)
-    return (pad(g, tuple(low), tuple(high), tuple(inner)),)
+    return pad(x, tuple(low), tuple(high), tuple(inner))
 
 
 def _slice_reference(node: Node, x: Array) -> Array:

@@ -31,6 +31,11 @@ class Device:
                     self._runtime = _start(self.kind)
         return self._runtime
 
+    @property
+    def on_host(self) -> bool:
+        """Whether its memory is the host's, so that looking at a value costs no copy."""
+        return self.kind in ("cpu", "reference")
+
     def __repr__(self) -> str:
         return f"Device({self.name!r})"
 
