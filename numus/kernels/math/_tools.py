@@ -1,0 +1,166 @@
+"""What the math functions share: bits of floats, polynomials, double-word arithmetic.
+
+A *double-word* number is an unevaluated sum (high, low) of two floats, |low| at most half an ulp of
+high. The sequences below are exact or good to a few units of 2**-2p; they hold only where the
+target keeps IEEE rounding and never reassociates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numus import dtypes as dt
+from numus.compiler.ir import Expr, binary, const, fma, select, unary
+from numus.dtypes import DType
+
+Pair = tuple[Expr, Expr]
+
+
+class Format:
+    """The numbers that describe a binary float format."""
+
+    def __init__(self, dtype: DType, signed: DType, unsigned: DType) -> None:
+        self.dtype, self.signed, self.unsigned = dtype, signed, unsigned
+        self.mantissa = dtype.mantissa  # stored bits
+        self.bias = (1 << (dtype.exponent - 1)) - 1
+        self.one = self.bias << self.mantissa  # the bits of 1.0
+        self.infinity = ((1 << dtype.exponent) - 1) << self.mantissa  # the bits of inf
+        self.smallest_normal = 1 << self.mantissa  # the bits of 2**(1 - bias)
+        self.sign = 1 << (dtype.bits - 1)
+        # Adding this to a float below 2**(mantissa - 1) leaves its nearest integer, in two's
+        # complement, in the low bits of the sum.
+        self.rounder = 1.5 * 2.0**self.mantissa
+
+
+_FORMATS = {
+    dt.float32: Format(dt.float32, dt.int32, dt.uint32),
+    dt.float64: Format(dt.float64, dt.int64, dt.uint64),
+}
+
+
+def format_of(x: Expr) -> Format:
+    """The format of an expression's dtype: float32 or float64."""
+    return _FORMATS[x.dtype]
+
+
+def is32(x: Expr) -> bool:
+    return x.dtype is dt.float32
+
+
+def like(x: Expr, value: float) -> Expr:
+    """A constant of x's dtype."""
+    return const(value, x.dtype)
+
+
+def bits(x: Expr) -> Expr:
+    """The bits of a float as a signed integer."""
+    return x.bitcast(format_of(x).signed)
+
+
+def unsigned_bits(x: Expr) -> Expr:
+    """The bits of a float as an unsigned integer."""
+    return x.bitcast(format_of(x).unsigned)
+
+
+def from_bits(i: Expr) -> Expr:
+    """The float whose bits are the integer i."""
+    return i.bitcast(dt.float32 if i.dtype.bits == 32 else dt.float64)
+
+
+def absolute(x: Expr) -> Expr:
+    return unary("abs", x)
+
+
+def copysign(magnitude: Expr, sign: Expr) -> Expr:
+    return binary("copysign", magnitude, sign)
+
+
+def at_most(x: Expr, bound: float) -> Expr:
+    """min(x, bound), NaN kept: one instruction where the NaN rule of `minimum` costs three."""
+    c = like(x, bound)
+    return select(c < x, c, x)
+
+
+def at_least(x: Expr, bound: float) -> Expr:
+    """max(x, bound), NaN kept."""
+    c = like(x, bound)
+    return select(c > x, c, x)
+
+
+def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """Horner's rule; coefficients of 1, x, x**2, ..."""
+    result = like(x, coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        result = fma(result, x, c)
+    return result
+
+
+def nearest_integer(x: Expr, scale: float) -> Pair:
+    """rint(x * scale) as a float, and a float that holds it in its lowest bits.
+
+    For results below 2**(mantissa - 2); two instructions.
+    """
+    rounder = format_of(x).rounder
+    held = fma(x, scale, rounder)
+    return held - rounder, held
+
+
+def times_power_of_two(x: Expr, held: Expr) -> Expr:
+    """x * 2**n by adding n, from `nearest_integer`'s second result, to the exponent of x.
+
+    Right as long as x and the result are normal numbers.
+    """
+    shift = format_of(x).mantissa
+    return from_bits(bits(x) + (bits(held) << shift))
+
+
+def power_of_two(n: Expr) -> Expr:
+    """2**n for an integer n whose power is a normal number."""
+    f = _FORMATS[dt.float32 if n.dtype.bits == 32 else dt.float64]
+    return from_bits((n + f.bias) << f.mantissa)
+
+
+def scaled(x: Expr, n: Expr) -> Expr:
+    """x * 2**n in two steps, for |n| up to twice the exponent range; one rounding."""
+    half = n >> 1
+    return x * power_of_two(half) * power_of_two(n - half)
+
+
+# -- double-word arithmetic -----------------------------------------------------------------------
+
+
+def two_sum(a: Expr, b: Expr) -> Pair:
+    """a + b exactly."""
+    s = a + b
+    t = s - a
+    return s, (a - (s - t)) + (b - t)
+
+
+def fast_two_sum(a: Expr, b: Expr) -> Pair:
+    """a + b exactly, where |a| >= |b| or a = 0."""
+    s = a + b
+    return s, b - (s - a)
+
+
+def two_product(a: Expr, b: Expr) -> Pair:
+    """a * b exactly, unless it underflows."""
+    p = a * b
+    return p, fma(a, b, -p)
+
+
+def pair_add(a: Pair, b: Pair) -> Pair:
+    """The sum of two double-words that do not cancel."""
+    high, low = two_sum(a[0], b[0])
+    return fast_two_sum(high, low + (a[1] + b[1]))
+
+
+def pair_times(a: Pair, b: Pair) -> Pair:
+    """The product of two double-words."""
+    high, low = two_product(a[0], b[0])
+    return fast_two_sum(high, fma(a[0], b[1], fma(a[1], b[0], low)))
+
+
+def quotient(a: Expr, b: Expr) -> Pair:
+    """a / b as a double-word."""
+    high = a / b
+    return high, fma(-high, b, a) / b

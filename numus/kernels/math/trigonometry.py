@@ -1,0 +1,256 @@
+"""sin, cos, tan and sincos.
+
+Arguments are reduced by multiples of pi (sin, cos) or pi/2 (tan, sincos) with Cody and Waite's
+method: pi as a sum of three floats, subtracted by fma, the first subtraction exact and the last
+part carried beside the remainder. Huge arguments are reduced by Payne and Hanek's method behind a
+guard: the product of the mantissa with the bits of 2/pi that matter, in integers.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+from numus import dtypes as dt
+from numus.compiler.ir import Expr, binary, const, fma, guard, select
+from numus.kernels.math._tools import (
+    absolute,
+    bits,
+    fast_two_sum,
+    format_of,
+    from_bits,
+    is32,
+    like,
+    nearest_integer,
+    polynomial,
+    two_product,
+    unsigned_bits,
+)
+
+PI_2_32 = (1.57079637, -4.37113883e-08, -1.71512451e-15)
+PI_2_64 = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
+# Above these the nearest multiple of pi/2 is no longer found with enough certainty.
+HUGE_32 = 65536.0
+HUGE_64 = 2.0**30
+
+# (sin(x) / x - 1) / x**2 in x**2, |x| <= pi/4
+SIN_32 = (-0.166666538, 0.00833210628, -0.000195078785)
+SIN_64 = (
+    *(-0.1666666666666663, 0.0083333333333218407, -0.00019841269829358444),
+    *(2.7557313538480556e-06, -2.5050734385943086e-08, 1.5895433287904271e-10),
+)
+# (cos(x) - 1 + x**2 / 2) / x**4 in x**2, |x| <= pi/4
+COS_32 = (0.0416666456, -0.00138873083, 2.44321018e-05)
+COS_64 = (
+    *(0.041666666666666588, -0.0013888888888872184, 2.4801587288293147e-05),
+    *(-2.7557314014293049e-07, 2.0875677953567653e-09, -1.1357329175711744e-11),
+)
+# 2/pi, 32 bits a word, the first word of weight 2**-32. (Its integer part is 0.)
+_DIGITS = (
+    "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e0"
+    "06492eea09d1921cfe1deb1cb129a73ee88235f52ebb4484e99c7026b45f7e413991d639835339f4"
+    "9c845f8bbdf9283b1ff897ffde05980fef2f118b5a0a6d1f6d367ecf27cb09b74f463f669e5fea2d"
+    "7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d0856033046fc7b6babf0cfbc209af4361d"
+)
+TWO_OVER_PI = tuple(int(_DIGITS[i : i + 8], 16) for i in range(0, len(_DIGITS), 8))
+
+
+def _reduce(size: Expr) -> tuple[Expr, Expr]:
+    """size - n pi/2, |n pi/2| <= HUGE, within one rounding; a float that holds n."""
+    first, second, third = PI_2_32 if is32(size) else PI_2_64
+    n, held = nearest_integer(size, 2 / math.pi)
+    return fma(n, -third, fma(n, -second, fma(n, -first, size))), held
+
+
+def _reduce_twice(size: Expr) -> tuple[Expr, Expr, Expr]:
+    """size - n pi/2 as a double-word; a float that holds n."""
+    first, second, third = PI_2_32 if is32(size) else PI_2_64
+    n, held = nearest_integer(size, 2 / math.pi)
+    a = fma(n, -first, size)  # exact
+    b = n * second
+    r = a - b
+    low = ((a - r) - b) + fma(n, -second, b)
+    return r, fma(n, -third, low), held
+
+
+def sin_reduced(r: Expr, low: Expr | None = None) -> Expr:
+    """sin(r + low) for |r| <= pi/4."""
+    square = r * r
+    tail = polynomial(square, SIN_32 if is32(r) else SIN_64)
+    if low is None:
+        return fma(square * r, tail, r)
+    return fma(square * r, tail, low) + r
+
+
+def cos_reduced(r: Expr, low: Expr | None = None) -> Expr:
+    """cos(r + low) for |r| <= pi/4."""
+    square = r * r
+    tail = fma(polynomial(square, COS_32 if is32(r) else COS_64), square, -0.5)
+    if low is None:
+        return fma(tail, square, 1.0)
+    return fma(tail, square, -r * low) + 1.0
+
+
+def sin(x: Expr) -> Expr:
+    """The sine, for every argument."""
+    size = absolute(x)
+    usual = _in_quadrant(*_reduced(size), 0)
+    slow = _in_quadrant(*_payne_hanek(size), 0)
+    return negated_if(guard(_is_huge(size), slow, usual), x)
+
+
+def cos(x: Expr) -> Expr:
+    """The cosine, for every argument."""
+    size = absolute(x)
+    usual = _in_quadrant(*_reduced(size), 1)
+    slow = _in_quadrant(*_payne_hanek(size), 1)
+    return guard(_is_huge(size), slow, usual)
+
+
+def sincos(x: Expr) -> tuple[Expr, Expr]:
+    """sin(x) and cos(x) with one reduction."""
+    return sin(x), cos(x)  # equal expressions are one
+
+
+def tan(x: Expr) -> Expr:
+    """The tangent, for every argument: the quotient of sine and cosine of the remainder."""
+    size = absolute(x)
+    r, low, held = _reduce_twice(size)
+    usual = _tan_in_quadrant(r, low, bits(held))
+    slow = _tan_in_quadrant(*_payne_hanek(size))
+    return negated_if(guard(_is_huge(size), slow, usual), x)
+
+
+def _reduced(size: Expr) -> tuple[Expr, Expr | None, Expr]:
+    """The remainder and its quadrant. In float32 half an ulp is given for five instructions."""
+    if is32(size):
+        r, held = _reduce(size)
+        return r, None, bits(held)
+    r, low, held = _reduce_twice(size)
+    return r, low, bits(held)
+
+
+def _tan_in_quadrant(r: Expr, low: Expr, quadrant: Expr) -> Expr:
+    """tan(r + low + quadrant pi/2), sine and cosine kept as double-words until the quotient."""
+    square = r * r
+    s_tail = fma(square * r, polynomial(square, SIN_32 if is32(r) else SIN_64), low)
+    c_tail = fma(polynomial(square, COS_32 if is32(r) else COS_64), square, -0.5)
+    s, s_low = fast_two_sum(r, s_tail)
+    c, c_low = fast_two_sum(like(r, 1.0), fma(c_tail, square, -r * low))
+    odd = (quadrant & 1).ne(0)
+    top, top_low = select(odd, -c, s), select(odd, -c_low, s_low)
+    bottom, bottom_low = select(odd, s, c), select(odd, s_low, c_low)
+    inverse = 1.0 / bottom
+    q = top * inverse
+    error = fma(-q, bottom, top) + fma(-q, bottom_low, top_low)
+    return fma(error, inverse, q)
+
+
+def negated_if(value: Expr, sign: Expr) -> Expr:
+    """value, or -value where the sign bit of `sign` is set."""
+    flip = unsigned_bits(sign) & format_of(sign).sign
+    return from_bits(unsigned_bits(value) ^ flip)
+
+
+def _in_quadrant(r: Expr, low: Expr | None, quadrant: Expr, turn: int) -> Expr:
+    """sin(r + low + (quadrant + turn) pi/2)."""
+    quadrant = quadrant + turn
+    value = select((quadrant & 1).eq(0), sin_reduced(r, low), cos_reduced(r, low))
+    sign = (quadrant & 2).bitcast(format_of(r).unsigned) << (r.dtype.bits - 2)
+    return from_bits(unsigned_bits(value) ^ sign)
+
+
+def _is_huge(size: Expr) -> Expr:
+    return ~(size <= (HUGE_32 if is32(size) else HUGE_64))
+
+
+# -- huge arguments -------------------------------------------------------------------------------
+
+
+def _window(first: Expr, count: int, most: int) -> list[Expr]:
+    """`count` consecutive words of 2/pi (a zero word before them) from word number `first` on.
+
+    A shifter of log2(most) steps of selects: constants have no address to be gathered from.
+    """
+    steps = []
+    step = 1
+    while step <= most:
+        steps.append(step)
+        step *= 2
+    words = [const(w, first.dtype) for w in (0, *TWO_OVER_PI, 0, 0, 0, 0)]
+    for step in reversed(steps):
+        bit = (first & step).ne(0)
+        needed = count + step - 1
+        zero = const(0, first.dtype)
+        padded = words + [zero] * (needed + step - len(words))
+        words = [select(bit, padded[i + step], padded[i]) for i in range(needed)]
+    return words[:count]
+
+
+def _payne_hanek(size: Expr) -> tuple[Expr, Expr, Expr]:
+    """size modulo pi/2 as a double-word in [-pi/4, pi/4], and the quadrant (its low 2 bits).
+
+    size = m 2**e with an integer m. Bits of 2/pi whose product with m 2**e is a multiple of 4 do
+    not matter; the window starts right after them, with weight 2, and its product with m modulo the
+    window's length is the quadrant in 2 bits and the fraction in all others.
+    """
+    r, low, quadrant = _payne_hanek_32(size) if is32(size) else _payne_hanek_64(size)
+    return r, low + (size - size), quadrant  # NaN for infinity and NaN
+
+
+def _payne_hanek_32(size: Expr) -> tuple[Expr, Expr, Expr]:
+    u = unsigned_bits(size)
+    m = (u & 0x7FFFFF) | 0x800000
+    start = (u >> 23) - (127 + 23 + 2 - 32)  # 32: the zero word
+    shift = start & 31
+    words = _window(start >> 5, 4, 7)
+    a, b, c = (
+        (high << shift) | ((low >> 1) >> (31 - shift)) for high, low in itertools.pairwise(words)
+    )
+    second = b * m + binary("mulhi", c, m)
+    carry = (second < b * m).cast(dt.uint32)
+    top = a * m + binary("mulhi", b, m) + carry
+    quadrant = (top + 0x20000000) >> 30
+    fraction = ((top << 2) | (second >> 30)).bitcast(dt.int32)
+    rest = ((second << 2) >> 8).bitcast(dt.int32)
+    high = (fraction & -256).cast(dt.float32)
+    low = fma(rest.cast(dt.float32), 2.0**-24, (fraction & 255).cast(dt.float32))
+    high, low = fast_two_sum(high, low)
+    return *_times_quarter_turn(high, low, 2.0**-32), quadrant.bitcast(dt.int32)
+
+
+def _payne_hanek_64(size: Expr) -> tuple[Expr, Expr, Expr]:
+    u = unsigned_bits(size)
+    m = (u & ((1 << 52) - 1)) | (1 << 52)
+    m_high, m_low = m >> 32, m & 0xFFFFFFFF
+    start = (u >> 52) - (1023 + 52 + 2 - 32)
+    shift = start & 31
+    words = _window(start >> 5, 7, 31)
+    w = [
+        ((high << shift) & 0xFFFFFFFF) | (low >> (32 - shift))
+        for high, low in itertools.pairwise(words)
+    ]
+    # Schoolbook multiplication in 32-bit limbs, each in a 64-bit word; the last only carries.
+    columns: list[Expr] = []
+    carry = (m_low * w[5]) >> 32
+    for j in range(4, -1, -1):
+        total = carry + (m_low * w[j] & 0xFFFFFFFF) + (m_high * w[j + 1] & 0xFFFFFFFF)
+        columns.append(total & 0xFFFFFFFF)
+        carry = (total >> 32) + (m_low * w[j] >> 32) + (m_high * w[j + 1] >> 32)
+    _, fourth, third, second, first = columns
+    top = (first << 32) | second
+    after = (third << 32) | fourth
+    quadrant = (top + (1 << 61)) >> 62
+    fraction = ((top << 2) | (after >> 62)).bitcast(dt.int64)
+    rest = ((after << 2) >> 11).bitcast(dt.int64)
+    high = (fraction & -2048).cast(dt.float64)
+    low = fma(rest.cast(dt.float64), 2.0**-53, (fraction & 2047).cast(dt.float64))
+    high, low = fast_two_sum(high, low)
+    return *_times_quarter_turn(high, low, 2.0**-64), quadrant.bitcast(dt.int64)
+
+
+def _times_quarter_turn(high: Expr, low: Expr, scale: float) -> tuple[Expr, Expr]:
+    """(high + low) scale pi/2 as a double-word; scale is a power of two."""
+    pi, pi_low, _ = PI_2_32 if is32(high) else PI_2_64
+    r, error = two_product(high * scale, like(high, pi))
+    return fast_two_sum(r, fma(low * scale, pi, fma(high * scale, pi_low, error)))
