@@ -54,14 +54,9 @@ def evaluate(nodes: Iterable[Node]) -> None:
 
 def relieve(node: Node) -> None:
     """The pending graph has reached its bound: evaluate what `node` stands on."""
-    if all(not _abstract(n) for n in _pending_order(node.inputs)):
-        evaluate(node.inputs)
-        node.depth = 1
-        node.pinned = 0
-
-
-def _abstract(node: Node) -> bool:
-    return node.prim.name == "placeholder"
+    evaluate(node.inputs)
+    node.depth = 1
+    node.pinned = 0
 
 
 def _pending_order(roots: Sequence[Node]) -> list[Node]:
@@ -115,8 +110,7 @@ def from_host(array: Array, dtype: Any, place: Device) -> Node:
 def host_array(node: Node) -> Array:
     """The elements on the host: a view of the storage where the device's memory is the host's."""
     if node.view is None:
-        if _abstract(node):
-            node.prim.reference(node)  # raises, naming the transformation
+        check_known(node, "reading it")
         evaluate((node,))
     view = node.view
     assert view is not None
@@ -134,8 +128,13 @@ def strided(flat: Array, shape: Shape, view: View) -> Array:
     if size_of(shape) == 0:
         return np.empty(shape, flat.dtype)
     step = flat.dtype.itemsize
-    return np.lib.stride_tricks.as_strided(
-        flat[view.offset :], shape, tuple(s * step for s in view.strides), writeable=True
+    # not as_strided: it has no word for the 8-bit floats
+    return np.ndarray(
+        shape,
+        flat.dtype,
+        flat.view(np.uint8).data,
+        view.offset * step,
+        tuple(s * step for s in view.strides),
     )
 
 
@@ -145,8 +144,10 @@ def check_known(
     instead: str = "use nm.where instead of a Python condition, or move the read outside",
 ) -> None:
     """Refuse to read a value that a transformation has not got; `instead` names the way out."""
+    if not node.abstract:
+        return
     for n in _pending_order((node,)):
-        if _abstract(n):
+        if n.prim.name == "placeholder":
             raise TracingError(
                 f"{what} needs the value of a {node.dtype.name}{list(node.shape)} tensor, which is "
                 f"not known inside {n.params}; {instead}"

@@ -8,6 +8,7 @@ as nobody holds a value.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -44,11 +45,15 @@ class View:
         self.strides = strides
 
 
+_next_serial = itertools.count(1).__next__
+
+
 class Node:
     """One operation, or one realised value."""
 
     __slots__ = (
         "__weakref__",
+        "abstract",
         "depth",
         "device",
         "dtype",
@@ -57,6 +62,7 @@ class Node:
         "params",
         "pinned",
         "prim",
+        "serial",
         "shape",
         "tracked",
         "view",
@@ -78,6 +84,8 @@ class Node:
         self.dtype = dtype
         self.device = device  # None: a constant, at home on any device
         self.view: View | None = None
+        self.serial = _next_serial()  # nodes are numbered as they are made: inputs before results
+        self.abstract = False  # whether it stands on a placeholder, so that it has no value yet
         self.tracked = False  # whether a gradient may ask for what this was computed from
         self.grad_slot: Any = None  # where reverse mode leaves its gradient (leaves, retained)
         self.depth = 0
@@ -116,6 +124,7 @@ def apply(
     """A new pending node. Checks devices, inherits tracking, bounds the pending graph."""
     device = None
     tracked = False
+    abstract = False
     depth = 0
     pinned = 0
     direct = 0
@@ -130,6 +139,8 @@ def apply(
         if node.tracked:
             tracked = True
         if node.view is None:
+            if node.abstract:
+                abstract = True
             if node.depth > depth:
                 depth = node.depth
             if node.pinned > pinned:
@@ -144,7 +155,9 @@ def apply(
     node.pinned = pinned + direct
     if tracked and mode.grad:
         node.tracked = True
-    if depth >= config.MAX_PENDING_DEPTH or (
+    if abstract:  # it cannot be evaluated, however long the graph grows
+        node.abstract = True
+    elif depth >= config.MAX_PENDING_DEPTH or (
         node.pinned > config.MAX_PENDING_BYTES and pinned > direct
     ):
         _over_budget(node)

@@ -95,7 +95,9 @@ _placeholder = Primitive(
 
 def placeholder(shape: Shape, dtype: DType, device: Device | None, owner: str) -> Node:
     """An input of a traced function: a shape and a dtype without a value."""
-    return Node(_placeholder, (), owner, shape, dtype, device)
+    node = Node(_placeholder, (), owner, shape, dtype, device)
+    node.abstract = True
+    return node
 
 
 def is_constant(node: Node, number: Any) -> bool:

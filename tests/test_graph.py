@@ -1,0 +1,33 @@
+"""Nodes: their order, and what stands on a placeholder."""
+
+import time
+
+import pytest
+
+from numus import dtypes as dt
+from numus.errors import TracingError
+from numus.evaluation import host_array
+from numus.primitives import elementwise as ew
+from numus.primitives.source import constant, placeholder
+
+
+def test_inputs_are_numbered_before_results():
+    x = constant(1.0, dt.float32)
+    y = ew.exp(x)
+    z = ew.add(x, y)
+    assert x.serial < y.serial < z.serial
+
+
+def test_a_long_abstract_graph_is_not_searched_at_every_step():
+    start = time.perf_counter()
+    x = placeholder((), dt.float32, None, "a test")
+    for _ in range(20_000):
+        x = ew.neg(x)
+    assert x.abstract
+    assert time.perf_counter() - start < 5  # quadratic work takes minutes
+
+
+def test_reading_an_abstract_value_names_its_owner():
+    x = ew.neg(placeholder((3,), dt.float32, None, "nm.vmap"))
+    with pytest.raises(TracingError, match=r"nm\.vmap"):
+        host_array(x)
