@@ -14,7 +14,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
-from numus.evaluation import check_known, evaluate, host_array
+from numus.evaluation import check_known, evaluate, from_host, host_array
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, value
@@ -235,3 +235,29 @@ def scalar_node(number: Any, dtype: DType) -> Node:
     if dtype.kind == "float":
         return constant(float(number), dtype)
     return constant(complex(number) if dtype.is_complex else bool(number), dtype)
+
+
+_SCALARS = (bool, int, float, complex)
+
+
+def node_of(x: Any, op: str) -> Node:
+    """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error."""
+    if x.__class__ is Tensor or isinstance(x, Tensor):
+        return x._node  # type: ignore[no-any-return]
+    if isinstance(x, (np.ndarray, np.generic)):
+        array = np.asarray(x)
+        return from_host(array, dt.as_dtype(array.dtype), default.device)
+    if type(x) in _SCALARS:
+        return scalar_node(x, dt.scalar_dtype(x))
+    raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")
+
+
+def method(*names: str) -> Any:
+    """Make a function a method of Tensor too, under these names (its own, where none is given)."""
+
+    def install(function: Any) -> Any:
+        for name in names or (function.__name__,):
+            setattr(Tensor, name, function)
+        return function
+
+    return install

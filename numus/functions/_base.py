@@ -4,32 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError
-from numus.evaluation import from_host
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.runtime.devices import default
 from numus.tensor import Tensor, scalar_node
+from numus.tensor import method as method
+from numus.tensor import node_of as node_of
 
 wrap = Tensor
 
 _SCALARS = (bool, int, float, complex)
-
-
-def node_of(x: Any, op: str) -> Node:
-    """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error."""
-    if x.__class__ is Tensor or isinstance(x, Tensor):
-        return x._node  # type: ignore[no-any-return]
-    if isinstance(x, (np.ndarray, np.generic)):
-        array = np.asarray(x)
-        return from_host(array, dt.as_dtype(array.dtype), default.device)
-    if type(x) in _SCALARS:
-        return scalar_node(x, dt.scalar_dtype(x))
-    raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")
 
 
 def pair(op: str, a: Any, b: Any) -> tuple[Node, Node]:
@@ -90,14 +76,3 @@ def require(op: str, x: Node, *kinds: str) -> Node:
     if x.dtype.kind not in kinds:
         raise DTypeError(f"{op}: takes {', '.join(kinds)} dtypes, not {x.dtype.name}")
     return x
-
-
-def method(*names: str) -> Any:
-    """Make a function a method of Tensor too, under these names (its own, where none is given)."""
-
-    def install(function: Any) -> Any:
-        for name in names or (function.__name__,):
-            setattr(Tensor, name, function)
-        return function
-
-    return install
