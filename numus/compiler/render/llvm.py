@@ -1,0 +1,376 @@
+"""Kernel IR to LLVM IR, for CPUs.
+
+Every kernel becomes one function
+
+    void kernel(i64 begin, i64 end, i64 worker, ptr buffers, ptr scalars)
+
+that runs the blocks [begin, end) of its grid. `buffers` is an array of addresses, `scalars` one of
+8-byte slots: integers as they are, floats as doubles. A scratch buffer is given as one memory for
+all workers; each takes the part at `worker` times its size (rounded up to 64 bytes).
+
+Buffers are told to LLVM as not overlapping, so that it may move loads across stores. The memory
+of an output may still be that of an input if every element is read only by the lane iteration
+that writes it, before it writes: no reordering that LLVM may then do touches such an element,
+because what is stored depends on what was loaded.
+
+Lanes loops are written with vector types: full vectors first (`unroll` of them per iteration),
+then a masked remainder. Only generic operations are used; what they become is LLVM's part, so the
+same text serves AVX-512, AVX2 and Neon, but for the vector width.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from numus.compiler import ir
+from numus.compiler.render import llvm_casts, llvm_memory
+from numus.compiler.render.llvm_lanes import Growths, changed, plan
+from numus.compiler.render.llvm_text import SCALAR, Shape, Text, Value, register_type
+from numus.compiler.render.llvm_values import Block, Expressions, Lane
+from numus.dtypes import float64, int64
+from numus.errors import CompileError
+from numus.runtime.cpu.target import Target
+
+# Bodies with more operations than this get one masked loop for what is left over, instead of a
+# loop of full vectors and a masked end: a third copy would cost compile time.
+_LARGE = 300
+
+
+def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
+    """The kernel as an LLVM module with one function, `symbol`."""
+    return _Renderer(kernel, target).module(symbol)
+
+
+class _Renderer:
+    def __init__(self, kernel: ir.Kernel, target: Target) -> None:
+        self.kernel = kernel
+        self.target = target
+        self.t = Text()
+        self.plan = plan(kernel, target.lanes_bytes)
+        count = len(kernel.buffers)
+        # metadata: 0 is the domain; then per buffer its scope, the list of it, the list of others
+        self.tags = {
+            b: f", !alias.scope !{1 + count + i}, !noalias !{1 + 2 * count + i}"
+            if count > 1
+            else ""
+            for i, b in enumerate(kernel.buffers)
+        }
+        self.x = Expressions(target, self.plan, self.t, {}, {}, self.tags)
+
+    def module(self, symbol: str) -> str:
+        self._arguments()
+        self._top(self.kernel.body)
+        t = self.t
+        target = self.target
+        bits = target.lanes_bytes * 8
+        attributes = [
+            "nounwind",
+            f'"target-cpu"="{target.cpu}"',
+            f'"target-features"="{target.features}"',
+            f'"prefer-vector-width"="{bits}"',
+            f'"min-legal-vector-width"="{bits}"',
+            '"no-builtins"',  # a loop stays a loop: nothing outside is called
+        ]
+        return "\n".join(
+            [
+                f'target triple = "{target.triple}"',
+                "",
+                f"define void @{symbol}"
+                "(i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars) #0 {",
+                "entry:",
+                *t.allocas,
+                *t.lines,
+                "  ret void",
+                "}",
+                "",
+                *t.declares.values(),
+                "",
+                f"attributes #0 = {{ {' '.join(attributes)} }}",
+                *self._metadata(),
+                "",
+            ]
+        )
+
+    def _metadata(self) -> list[str]:
+        count = len(self.kernel.buffers)
+        if count < 2:
+            return []
+        scopes = [f"!{1 + i}" for i in range(count)]
+        return [
+            "!0 = distinct !{!0}",
+            *(f"{s} = distinct !{{{s}, !0}}" for s in scopes),
+            *(f"!{1 + count + i} = !{{{s}}}" for i, s in enumerate(scopes)),
+            *(
+                f"!{1 + 2 * count + i} = !{{{', '.join(scopes[:i] + scopes[i + 1 :])}}}"
+                for i in range(count)
+            ),
+        ]
+
+    def _arguments(self) -> None:
+        t, x = self.t, self.x
+        for i, (slot, dtype) in enumerate(self.kernel.scalars):
+            p = t.new(f"getelementptr i64, ptr %scalars, i64 {i}")
+            given = float64 if dtype.kind == "float" else int64
+            name = t.new(f"load {register_type(given)}, ptr {p}, align 8")
+            x.scalars[slot] = llvm_casts.cast(t, self.target, SCALAR, name, given, dtype)
+        for i, buffer in enumerate(self.kernel.buffers):
+            p = t.new(f"getelementptr ptr, ptr %buffers, i64 {i}")
+            x.buffers[buffer] = t.new(f"load ptr, ptr {p}, align 8")
+            if buffer.access == "scratch":
+                self._scratch(buffer)
+
+    def _scratch(self, buffer: ir.Buffer) -> None:
+        t, x = self.t, self.x
+        if buffer.size is None:
+            raise CompileError(f"scratch buffer {buffer.name!r} has no size")
+        size = x.uniform(buffer.size, "a scratch size")
+        nbytes = t.new(f"mul i64 {size}, {buffer.dtype.itemsize}")
+        nbytes = t.new(f"add i64 {nbytes}, 63")
+        nbytes = t.new(f"and i64 {nbytes}, -64")
+        offset = t.new(f"mul i64 {nbytes}, %worker")
+        x.buffers[buffer] = t.new(f"getelementptr i8, ptr {x.buffers[buffer]}, i64 {offset}")
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def _top(self, body: list[ir.Stmt]) -> None:
+        grids = [s for s in body if isinstance(s, ir.For) and s.kind == "grid"]
+        if len(grids) > 1:
+            raise CompileError("a kernel has one grid loop, not several")
+        if grids and not all(s is grids[0] or isinstance(s, ir.Let) for s in body):
+            raise CompileError("beside its grid loop a kernel may only name values (Let)")
+        self._block(body)
+
+    def _block(self, body: list[ir.Stmt]) -> None:
+        x = self.x
+        x.blocks.append(Block(body))
+        i = 0
+        while i < len(body):
+            s = body[i]
+            i += 1
+            if isinstance(s, ir.Let):
+                self._let(s)
+            elif isinstance(s, ir.Set):
+                self._set(s)
+            elif isinstance(s, ir.Store):
+                if i < len(body) and llvm_memory.are_pair(x, s, body[i]):
+                    llvm_memory.store_pair(x, s, body[i])  # type: ignore[arg-type]
+                    i += 1
+                else:
+                    llvm_memory.store(x, s)
+                x.forget((s.buffer,))
+            elif isinstance(s, ir.If):
+                self._if(s)
+            elif isinstance(s, ir.For):
+                self._for(s)
+            else:
+                raise CompileError(f"no statement of the kernel IR: {s!r}")
+        x.blocks.pop()
+
+    def _scoped(self, body: list[ir.Stmt]) -> None:
+        self.x.push()
+        self._block(body)
+        self.x.pop()
+
+    def _let(self, s: ir.Let) -> None:
+        x = self.x
+        v = x.value(s.value)
+        if x.lane is not None:
+            x.lane.growths.bind(s.var, s.value)
+            if v.vec and x.lane.growths.of(s.var) is not None:
+                x.remember(x.bases, s.var, x.base(s.value))
+        x.remember(x.values, s.var, v)
+
+    def _set(self, s: ir.Set) -> None:
+        x, t = self.x, self.t
+        register, lane = s.register, x.lane
+        v = x.value(s.value)
+        slots = x.storage(register)
+        shape = x.register_shape(register)
+        ty = shape.type(register.dtype)
+        if not register.lanes:
+            if v.vec:
+                raise CompileError(f"register {register.name!r} is uniform, its new value is not")
+            names: Sequence[str] = v.names
+        elif lane is None:
+            name = x.splat(register_type(register.dtype), v.names[0], shape)
+            names = [name] * len(slots)
+        else:
+            names = x.vectors(v, register.dtype)
+            if lane.mask is not None and register in lane.outer:
+                old = t.new(f"load {ty}, ptr {slots[0]}")
+                names = [t.new(f"select {shape.of('i1')} {lane.mask}, {ty} {names[0]}, {ty} {old}")]
+        for slot, name in zip(slots, names, strict=False):
+            t.do(f"store {ty} {name}, ptr {slot}")
+        x.forget((register,))
+
+    def _if(self, s: ir.If) -> None:
+        t = self.t
+        condition = self.x.uniform(s.condition, "the condition of an If")
+        if condition in ("true", "false"):
+            if condition == "true":
+                self._scoped(s.body)
+            return
+        yes, done = t.label("then"), t.label("done")
+        t.branch(condition, yes, done)
+        t.start(yes)
+        self._scoped(s.body)
+        t.jump(done)
+        t.start(done)
+
+    def _for(self, s: ir.For) -> None:
+        x = self.x
+        start, stop, step = (x.uniform(e, "a loop bound") for e in (s.start, s.stop, s.step))
+        if s.kind == "unroll":
+            self._unrolled(s)
+            return
+        x.forget(changed(s.body))
+        if s.kind == "lanes":
+            self._lanes(s, start, stop, step)
+        elif s.kind == "grid" and len(x.log) == 1:
+            self._grid(s, start, step)
+        elif s.kind in ("serial", "grid"):
+            self._loop(
+                start, stop, step, lambda i: self._iteration(s, i), register_type(s.var.dtype)
+            )
+        else:
+            raise CompileError(f"no kind of loop: {s.kind!r}")
+
+    def _iteration(self, s: ir.For, value: str) -> None:
+        x = self.x
+        x.push()
+        x.remember(x.values, s.var, Value((value,), False))
+        if x.lane is not None:
+            x.lane.growths.known[s.var] = 0
+        self._block(s.body)
+        x.pop()
+
+    def _unrolled(self, s: ir.For) -> None:
+        if not all(e.op == "const" for e in (s.start, s.stop, s.step)):
+            raise CompileError("an unrolled loop needs constant bounds")
+        for i in range(s.start.attr, s.stop.attr, s.step.attr):
+            self._iteration(s, str(i))
+
+    def _loop(
+        self, start: str, stop: str, step: str, body: Callable[[str], None], ty: str = "i64"
+    ) -> None:
+        """A counted loop, tested at its end: LLVM hoists more easily out of that shape."""
+        t = self.t
+        down = step.startswith("-")
+        order = "sgt" if down else "slt"
+        top, done = t.label("loop"), t.label("done")
+        constant = not start.startswith("%") and not stop.startswith("%")
+        if constant:
+            if (int(start) <= int(stop)) if down else (int(start) >= int(stop)):
+                return
+            t.jump(top)
+        else:
+            t.branch(t.new(f"icmp {order} {ty} {start}, {stop}"), top, done)
+        before = t.block
+        t.start(top)
+        i, following = t.name("i"), t.name("i")
+        phi = len(t.lines)
+        t.lines.append("")
+        body(i)
+        t.do(f"{following} = add nsw {ty} {i}, {step}")
+        t.lines[phi] = f"  {i} = phi {ty} [ {start}, %{before} ], [ {following}, %{t.block} ]"
+        t.branch(t.new(f"icmp {order} {ty} {following}, {stop}"), top, done)
+        t.start(done)
+
+    def _grid(self, s: ir.For, start: str, step: str) -> None:
+        t = self.t
+
+        def block(i: str) -> None:
+            if step != "1":
+                i = t.new(f"mul i64 {i}, {step}")
+            if start != "0":
+                i = t.new(f"add i64 {i}, {start}")
+            self._iteration(s, i)
+
+        self._loop("%begin", "%end", "1", block)
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
+        """Full vectors, `unroll` at a time; full vectors one at a time; the masked rest."""
+        x = self.x
+        if x.lane is not None:
+            raise CompileError("a lanes loop inside a lanes loop")
+        width = self.plan.widths[s]
+        unroll = max(1, s.unroll)
+        outer = frozenset(x.registers)
+        count = self._trips(start, stop, step)
+        done = "0"  # iterations written so far
+        masked_loop = self.target.masks or self.plan.sizes[s] > _LARGE
+        for u in dict.fromkeys((unroll, 1)):
+            if u == 1 and unroll > 1 and masked_loop:
+                break
+            end = self._round_down(count, width * u)
+            self._vectors(s, (start, step), (done, end, count), width, u, outer, masked=False)
+            done = end
+        self._vectors(s, (start, step), (done, count, count), width, 1, outer, masked=True)
+
+    def _trips(self, start: str, stop: str, step: str) -> str:
+        """How many iterations a loop has: a literal where that is known."""
+        t = self.t
+        if not any(e.startswith("%") for e in (start, stop, step)):
+            return str(len(range(int(start), int(stop), int(step))))
+        n = stop if start == "0" else t.new(f"sub i64 {stop}, {start}")
+        if step != "1":
+            n = t.new(f"add i64 {n}, {step}")
+            n = t.new(f"sub i64 {n}, 1")
+            n = t.new(f"sdiv i64 {n}, {step}")
+        return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
+
+    def _round_down(self, count: str, multiple: int) -> str:
+        if not count.startswith("%"):
+            return str(int(count) // multiple * multiple)
+        if multiple & (multiple - 1) == 0:
+            return self.t.new(f"and i64 {count}, {-multiple}")
+        left = self.t.new(f"urem i64 {count}, {multiple}")
+        return self.t.new(f"sub i64 {count}, {left}")
+
+    def _vectors(
+        self,
+        s: ir.For,
+        origin: tuple[str, str],
+        bounds: tuple[str, str, str],
+        width: int,
+        unroll: int,
+        outer: frozenset[ir.Register],
+        masked: bool,
+    ) -> None:
+        """The part of a lanes loop from iteration `begin` to `end`, `unroll` vectors at a time."""
+        x, t = self.x, self.t
+        (start, step), (begin, end, count) = origin, bounds
+
+        def body(k: str) -> None:
+            first = k if step == "1" else t.new(f"mul i64 {k}, {step}")
+            if start != "0":
+                first = t.new(f"add i64 {first}, {start}")
+            mask = self._mask(count, k, width) if masked else None
+            shape = Shape(width)
+            growths = Growths(s.var, s.step)
+            x.lane = Lane(s.var, growths, shape, unroll, first, step, mask, outer)
+            self._scoped(s.body)
+            x.lane = None
+
+        x.push()
+        known = not begin.startswith("%") and not end.startswith("%")
+        if known and 0 < int(end) - int(begin) <= width * unroll:
+            body(begin)
+        else:
+            self._loop(begin, end, str(width * unroll), body)
+        x.pop()
+
+    def _mask(self, count: str, k: str, width: int) -> str:
+        """Which lanes of the vector at iteration k exist."""
+        t = self.t
+        bits = max(8, self.target.lanes_bytes * 8 // width)
+        left = t.new(f"sub i64 {count}, {k}")
+        left = t.call("i64", "llvm.umin.i64", ("i64", left), ("i64", str(width)))
+        left = t.new(f"trunc i64 {left} to i{bits}")
+        shape = Shape(width)
+        ty = shape.of(f"i{bits}")
+        every = self.x.splat(f"i{bits}", left, shape)
+        iota = f"<{', '.join(f'i{bits} {i}' for i in range(width))}>"
+        return t.new(f"icmp ugt {ty} {every}, {iota}")

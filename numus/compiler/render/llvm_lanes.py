@@ -1,0 +1,201 @@
+"""What a lanes loop needs to know before it is written: how wide, and what varies how.
+
+A value inside a lanes loop is *uniform* (the same in every lane, kept as a scalar), *affine* (an
+index that grows by a constant from lane to lane, so that a load of it is one wide access), or
+merely *varying*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from numus.compiler import ir
+from numus.errors import CompileError
+
+# The growth of a value from lane to lane; None: it varies, and not by a constant.
+Growth = int | None
+
+
+class Growths:
+    """Growth per lane of the expressions in one lanes loop."""
+
+    def __init__(self, var: ir.Expr, step: ir.Expr) -> None:
+        self.known: dict[ir.Expr, Growth] = {var: step.attr if step.op == "const" else None}
+
+    def bind(self, var: ir.Expr, value: ir.Expr) -> None:
+        self.known[var] = self.of(value)
+
+    def of(self, e: ir.Expr) -> Growth:
+        known = self.known
+        if e in known:
+            return known[e]
+        stack = [e]
+        while stack:
+            top = stack[-1]
+            if top in known:
+                stack.pop()
+                continue
+            missing = [a for a in top.args if a not in known]
+            if missing:
+                stack.extend(missing)
+                continue
+            stack.pop()
+            known[top] = self._growth(top)
+        return known[e]
+
+    def _growth(self, e: ir.Expr) -> Growth:
+        if e.op == "read":
+            return None if e.attr.lanes else 0
+        growths = [self.known[a] for a in e.args]
+        if all(g == 0 for g in growths):
+            return 0
+        if e.dtype is not ir.INDEX or (None in growths and e.op != "select"):
+            return None
+        if e.op == "add":
+            return growths[0] + growths[1]  # type: ignore[operator]
+        if e.op == "sub":
+            return growths[0] - growths[1]  # type: ignore[operator]
+        if e.op == "neg":
+            return -growths[0]  # type: ignore[operator]
+        if e.op == "mul":
+            for side, other in ((0, 1), (1, 0)):
+                if e.args[other].op == "const":
+                    return growths[side] * e.args[other].attr  # type: ignore[no-any-return]
+        if e.op == "shl" and e.args[1].op == "const":
+            return growths[0] << e.args[1].attr  # type: ignore[no-any-return]
+        if e.op == "select" and growths[0] == 0 and growths[1] == growths[2]:
+            return growths[1]
+        return None
+
+
+@dataclass(slots=True)
+class Plan:
+    """Widths of the lanes loops and numbers of vectors in the registers of one kernel."""
+
+    widths: dict[ir.For, int]
+    vectors: dict[ir.Register, int]  # of lanes registers: how many vectors each holds
+    register_widths: dict[ir.Register, int]
+    sizes: dict[ir.For, int]  # roughly how many operations a body has
+
+
+def plan(kernel: ir.Kernel, lanes_bytes: int) -> Plan:
+    """Lanes = vector width / the widest type computed on; loops that share registers agree."""
+    loops: list[tuple[ir.For, int, set[ir.Register], int]] = []
+    for loop in _lanes_loops(kernel.body):
+        item, registers, size = _body_facts(loop.body)
+        loops.append((loop, item, registers, size))
+    # loops that share a lanes register form a group with one width
+    width_of: dict[ir.Register, int] = {}
+    changed = True
+    while changed:
+        changed = False
+        for index, (loop, item, registers, size) in enumerate(loops):
+            most = max([item, *(width_of.get(r, 0) for r in registers)])
+            if most != item:
+                loops[index] = (loop, most, registers, size)
+                changed = True
+            for r in registers:
+                if width_of.get(r) != most:
+                    width_of[r] = most
+                    changed = True
+    vectors: dict[ir.Register, int] = {}
+    for loop, _, registers, _ in loops:
+        for r in registers:
+            vectors[r] = max(vectors.get(r, 1), loop.unroll)
+    return Plan(
+        widths={loop: lanes_bytes // item for loop, item, _, _ in loops},
+        vectors=vectors,
+        register_widths={r: lanes_bytes // item for r, item in width_of.items()},
+        sizes={loop: size for loop, _, _, size in loops},
+    )
+
+
+def _lanes_loops(body: Sequence[ir.Stmt]) -> Iterator[ir.For]:
+    for s in body:
+        if isinstance(s, ir.For):
+            if s.kind == "lanes":
+                if any(True for _ in _lanes_loops(s.body)):
+                    raise CompileError("a lanes loop inside a lanes loop")
+                yield s
+            else:
+                yield from _lanes_loops(s.body)
+        elif isinstance(s, ir.If):
+            yield from _lanes_loops(s.body)
+
+
+def statements(body: Sequence[ir.Stmt]) -> Iterator[ir.Stmt]:
+    """All statements under a block, itself included, in order."""
+    for s in body:
+        yield s
+        if isinstance(s, (ir.For, ir.If)):
+            yield from statements(s.body)
+
+
+def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
+    """The widest item computed on, the lanes registers touched, and the number of operations.
+
+    64-bit integers count only where they are data (loaded, stored, kept in a register): index
+    arithmetic is 64 bits wide as well but mostly stays scalar.
+    """
+    widest = 1
+    registers: set[ir.Register] = set()
+    seen: set[ir.Expr] = set()
+    addressing: list[ir.Expr] = []
+    data: list[ir.Expr] = []
+    for s in statements(body):
+        if isinstance(s, ir.Store):
+            widest = max(widest, s.buffer.dtype.itemsize)
+            data.append(s.value)
+            addressing.append(s.index)
+            if s.mask is not None:
+                addressing.append(s.mask)
+        elif isinstance(s, ir.Set):
+            if s.register.lanes:
+                registers.add(s.register)
+                widest = max(widest, s.register.dtype.itemsize)
+            data.append(s.value)
+        elif isinstance(s, ir.Let):
+            data.append(s.value)
+        elif isinstance(s, ir.If):
+            addressing.append(s.condition)
+        elif isinstance(s, ir.For):
+            addressing.extend((s.start, s.stop, s.step))
+    for counts, pending in ((True, data), (False, addressing)):
+        while pending:
+            e = pending.pop()
+            if e in seen:
+                continue
+            seen.add(e)
+            if e.op == "read" and e.attr.lanes:
+                registers.add(e.attr)
+            if counts:
+                widest = max(widest, _weight(e))
+            if e.op == "load":
+                addressing.extend(e.args)
+            else:
+                pending.extend(e.args)
+    return widest, registers, len(seen)
+
+
+def _weight(e: ir.Expr) -> int:
+    if e.op in ("load", "read"):
+        return e.dtype.itemsize
+    if e.op == "cast" and (e.dtype.is_narrow_float or e.args[0].dtype.is_narrow_float):
+        return 4  # computed through float32
+    if e.dtype.itemsize == 8 and e.dtype.is_integer:
+        return 1
+    if e.op in ("const", "scalar"):
+        return 1
+    return e.dtype.itemsize
+
+
+def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
+    """The registers and buffers that a block may change."""
+    found: set[ir.Register | ir.Buffer] = set()
+    for s in statements(body):
+        if isinstance(s, ir.Set):
+            found.add(s.register)
+        elif isinstance(s, ir.Store):
+            found.add(s.buffer)
+    return frozenset(found)

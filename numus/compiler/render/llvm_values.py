@@ -1,0 +1,430 @@
+"""Expressions of the kernel IR written as LLVM IR, each once per scope.
+
+Inside a lanes loop a varying value is `unroll` vectors, written side by side, so that loops and
+conditions inside the lanes loop are shared by them; a uniform value stays one scalar and is
+spread over a vector where one is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.render import llvm_casts, llvm_memory, llvm_ops
+from numus.compiler.render.llvm_lanes import Growths, Plan
+from numus.compiler.render.llvm_text import (
+    SCALAR,
+    Shape,
+    Text,
+    Value,
+    const_literal,
+    register_type,
+)
+from numus.dtypes import DType
+from numus.errors import CompileError
+from numus.runtime.cpu.target import Target
+
+
+@dataclass(slots=True)
+class Lane:
+    """The lanes loop that is being written."""
+
+    var: ir.Expr
+    growths: Growths
+    shape: Shape
+    unroll: int
+    first: str  # the scalar value of `var` in lane 0 of vector 0
+    step: str
+    mask: str | None  # lanes that exist, where not all do
+    outer: frozenset[ir.Register]  # registers that lived before the loop
+
+
+@dataclass(slots=True)
+class _Close:
+    """On the work stack: the end of a guard's slow side."""
+
+    guard: ir.Expr
+    rare: Value
+    usual: tuple[str, ...]
+    before: str
+    join: str
+    vec: bool
+
+
+@dataclass(slots=True)
+class Block:
+    """The statements being written, and the loads of stride 2 among them that come in pairs."""
+
+    body: list[ir.Stmt]
+    pairs: dict[ir.Expr, tuple[ir.Expr, ir.Expr]] | None = None
+
+
+_NONE: frozenset[Any] = frozenset()
+
+
+@dataclass(slots=True)
+class Expressions:
+    """Writes expressions; remembers what is written and takes it back when a scope ends."""
+
+    target: Target
+    plan: Plan
+    t: Text
+    scalars: dict[str, str]
+    buffers: dict[ir.Buffer, str]
+    tags: dict[ir.Buffer, str]  # alias information of each buffer's accesses
+    lane: Lane | None = None
+    registers: dict[ir.Register, list[str]] = field(default_factory=dict)
+    values: dict[ir.Expr, Value] = field(default_factory=dict)
+    bases: dict[ir.Expr, str] = field(default_factory=dict)  # lane-0 values of affine indices
+    splats: dict[str, str] = field(default_factory=dict)
+    deps: dict[ir.Expr, frozenset[Any]] = field(default_factory=dict)
+    users: dict[Any, list[ir.Expr]] = field(default_factory=dict)
+    log: list[list[tuple[dict[Any, Any], Any, Any]]] = field(default_factory=lambda: [[]])
+    blocks: list[Block] = field(default_factory=list)
+
+    # -- scopes -----------------------------------------------------------------------------------
+
+    def push(self) -> None:
+        self.log.append([])
+
+    def pop(self) -> None:
+        for table, key, previous in reversed(self.log.pop()):
+            if previous is None:
+                table.pop(key, None)
+            else:
+                table[key] = previous
+
+    def remember(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        self.log[-1].append((table, key, table.get(key)))
+        table[key] = value
+
+    def forget(self, things: Iterable[Any]) -> None:
+        """Registers or buffers have new values: what was computed from the old ones is stale."""
+        for thing in things:
+            for e in self.users.pop(thing, ()):
+                self.values.pop(e, None)
+                self.bases.pop(e, None)
+
+    def _note_deps(self, e: ir.Expr) -> None:
+        found = _NONE
+        for a in e.args:
+            d = self.deps.get(a)
+            if d:
+                found = found | d
+        if e.op == "read":
+            found = found | {e.attr}
+        elif e.op == "lanes_reduce":
+            found = found | {e.attr[1]}
+        elif e.op == "load" and e.attr.access != "read":
+            found = found | {e.attr}
+        if found:
+            self.deps[e] = found
+            for thing in found:
+                self.users.setdefault(thing, []).append(e)
+
+    # -- shapes -----------------------------------------------------------------------------------
+
+    def growth(self, e: ir.Expr) -> int | None:
+        return 0 if self.lane is None else self.lane.growths.of(e)
+
+    def splat(self, scalar_type: str, name: str, shape: Shape) -> str:
+        """A scalar in every lane."""
+        if not name.startswith("%"):
+            return shape.const(scalar_type, name)
+        key = f"{shape.width} {name}"
+        found = self.splats.get(key)
+        if found is None:
+            ty = shape.of(scalar_type)
+            one = self.t.new(f"insertelement {ty} poison, {scalar_type} {name}, i64 0")
+            zeros = f"<{shape.width} x i32> zeroinitializer"
+            found = self.t.new(f"shufflevector {ty} {one}, {ty} poison, {zeros}")
+            self.remember(self.splats, key, found)
+        return found
+
+    def vectors(self, v: Value, dtype: DType) -> tuple[str, ...]:
+        """A value as the vectors of the current lanes loop."""
+        if v.vec:
+            return v.names
+        assert self.lane is not None
+        name = self.splat(register_type(dtype), v.names[0], self.lane.shape)
+        return (name,) * self.lane.unroll
+
+    def each(self, args: Iterable[ir.Expr], write: Callable[..., str]) -> Value:
+        """Write an operation on scalars, or once per vector where an argument varies."""
+        args = tuple(args)
+        given = [self.values[a] for a in args]
+        if not any(v.vec for v in given):
+            return Value((write(SCALAR, *(v.names[0] for v in given)),), False)
+        assert self.lane is not None
+        columns = [self.vectors(v, a.dtype) for v, a in zip(given, args, strict=True)]
+        shape = self.lane.shape
+        return Value(tuple(write(shape, *names) for names in zip(*columns, strict=True)), True)
+
+    def uniform(self, e: ir.Expr, what: str) -> str:
+        v = self.value(e)
+        if v.vec:
+            raise CompileError(f"{what} varies between lanes: {e!r:.200}")
+        return v.names[0]
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def value(self, root: ir.Expr) -> Value:
+        """Write an expression, operands first. Iterative: chains may be thousands deep."""
+        values = self.values
+        found = values.get(root)
+        if found is not None:
+            return found
+        stack: list[ir.Expr | _Close] = [root]
+        while stack:
+            top = stack[-1]
+            if isinstance(top, _Close):
+                stack.pop()
+                self._close_guard(top)
+                continue
+            if top in values:
+                stack.pop()
+                continue
+            missing = [a for a in self._needs(top) if a not in values]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            if top.op == "guard":
+                stack[-1] = self._open_guard(top)
+                stack.append(top.args[1])
+                continue
+            stack.pop()
+            written = self._write(top)
+            if top not in values:  # a load may have written itself with its pair
+                self.keep(top, written)
+        return values[root]
+
+    def keep(self, e: ir.Expr, v: Value) -> None:
+        self._note_deps(e)
+        self.remember(self.values, e, v)
+
+    def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
+        """The operands that must be written before this one (the rest is addressed or guarded)."""
+        if e.op == "guard":
+            return (e.args[0], e.args[2])
+        if e.op == "load" and self.growth(e.args[0]) in llvm_memory.WIDE:
+            return e.args[1:]
+        return e.args
+
+    def _write(self, e: ir.Expr) -> Value:
+        op, dtype, args, t = e.op, e.dtype, e.args, self.t
+        if op == "const":
+            return Value((const_literal(e),), False)
+        if op == "load":
+            return llvm_memory.load(self, e)
+        if op == "var":
+            return self._variable(e)
+        if op == "scalar":
+            return Value((self.scalars[e.attr],), False)
+        if op == "read":
+            return self._read(e.attr)
+        if op == "lanes_reduce":
+            return self._lanes_reduce(*e.attr)
+        try:
+            if op == "cast":
+                source = args[0].dtype
+                return self.each(
+                    args, lambda s, x: llvm_casts.cast(t, self.target, s, x, source, dtype)
+                )
+            if op == "bitcast":
+                source = args[0].dtype
+                return self.each(args, lambda s, x: llvm_casts.bitcast(t, s, x, source, dtype))
+            if op == "select":
+                return self.each(
+                    args,
+                    lambda s, c, x, y: t.new(
+                        f"select {s.of('i1')} {c}, {s.type(dtype)} {x}, {s.type(dtype)} {y}"
+                    ),
+                )
+            if op == "fma":
+                return self.each(args, lambda s, x, y, z: llvm_ops.fma(t, s, dtype, x, y, z))
+            if op in ir.COMPARES:
+                of = args[0].dtype
+                return self.each(args, lambda s, x, y: llvm_ops.compare(t, s, op, of, x, y))
+            if op in ("min", "max"):
+                tame = next((n for n, a in zip("xy", args, strict=True) if _not_nan(a)), "")
+                return self.each(
+                    args,
+                    lambda s, x, y: llvm_ops.extreme(t, self.target, s, op, dtype, x, y, tame),
+                )
+            if op in ("idiv", "irem"):
+                mask = self.lane.mask if self.lane is not None else None
+                return self.each(
+                    args,
+                    lambda s, x, y: llvm_ops.divide(
+                        t, s, op, dtype, x, y, args[1], mask if s.width else None
+                    ),
+                )
+            if op in ir.UNARY:
+                return self.each(args, lambda s, x: llvm_ops.unary(t, s, op, dtype, x))
+            if op in ir.BINARY:
+                return self.each(
+                    args, lambda s, x, y: llvm_ops.binary(t, self.target, s, op, dtype, x, y)
+                )
+        except llvm_ops.UnsupportedError as error:
+            raise CompileError(f"the kernel IR has no {error}") from None
+        raise CompileError(f"the kernel IR has no operation {op!r}")
+
+    def _variable(self, e: ir.Expr) -> Value:
+        lane = self.lane
+        if lane is None or e is not lane.var:
+            raise CompileError(f"variable {e.attr!r} is used where it has no value")
+        width, t = lane.shape.width, self.t
+        ty = lane.shape.of("i64")
+        start = self.splat("i64", lane.first, lane.shape)
+        step = self.splat("i64", lane.step, lane.shape)
+        names = []
+        for u in range(lane.unroll):
+            iota = ", ".join(f"i64 {u * width + i}" for i in range(width))
+            offset = f"<{iota}>"
+            if lane.step != "1":
+                offset = t.new(f"mul {ty} {step}, {offset}")
+            names.append(t.new(f"add {ty} {start}, {offset}"))
+        return Value(tuple(names), True)
+
+    def base(self, e: ir.Expr) -> str:
+        """The scalar value that an affine index has in the first lane."""
+        lane = self.lane
+        if lane is None or lane.growths.of(e) == 0:
+            return self.value(e).names[0]
+        if e is lane.var:
+            return lane.first
+        found = self.bases.get(e)
+        if found is not None:
+            return found
+        t = self.t
+        if e.op == "select":
+            c, x, y = self.value(e.args[0]).names[0], self.base(e.args[1]), self.base(e.args[2])
+            name = t.new(f"select i1 {c}, i64 {x}, i64 {y}")
+        elif e.op == "neg":
+            name = t.new(f"sub i64 0, {self.base(e.args[0])}")
+        else:
+            x, y = (self.base(a) for a in e.args)
+            name = t.new(f"{e.op} i64 {x}, {y}")
+        self._note_deps(e)
+        self.remember(self.bases, e, name)
+        return name
+
+    # -- guards -----------------------------------------------------------------------------------
+
+    def _open_guard(self, e: ir.Expr) -> _Close:
+        t = self.t
+        rare = self.values[e.args[0]]
+        usual = self.values[e.args[2]]
+        vec = self.growth(e) != 0
+        usual_names = self.vectors(usual, e.dtype) if vec else usual.names
+        slow, join = t.label("slow"), t.label("join")
+        close = _Close(e, rare, usual_names, t.block, join, vec)
+        t.branch(self.any(rare), slow, join)
+        t.start(slow)
+        self.push()
+        return close
+
+    def any(self, condition: Value) -> str:
+        """Whether a condition holds in any lane that exists."""
+        t = self.t
+        if not condition.vec:
+            return condition.names[0]
+        assert self.lane is not None
+        shape = self.lane.shape
+        ty = shape.of("i1")
+        total = condition.names[0]
+        for name in condition.names[1:]:
+            total = t.new(f"or {ty} {total}, {name}")
+        if self.lane.mask is not None:
+            total = t.new(f"and {ty} {total}, {self.lane.mask}")
+        return t.call("i1", f"llvm.vector.reduce.or.{shape.suffix('i1')}", (ty, total))
+
+    def _close_guard(self, close: _Close) -> None:
+        t, e = self.t, close.guard
+        slow = self.values[e.args[1]]
+        shape = self.lane.shape if close.vec and self.lane is not None else SCALAR
+        ty, b = shape.type(e.dtype), shape.of("i1")
+        names = self.vectors(slow, e.dtype) if close.vec else slow.names
+        if close.rare.vec:
+            names = tuple(
+                t.new(f"select {b} {c}, {ty} {x}, {ty} {y}")
+                for c, x, y in zip(close.rare.names, names, close.usual, strict=True)
+            )
+        end = t.block
+        t.jump(close.join)
+        self.pop()
+        t.start(close.join)
+        merged = tuple(
+            t.new(f"phi {ty} [ {y}, %{close.before} ], [ {x}, %{end} ]")
+            for x, y in zip(names, close.usual, strict=True)
+        )
+        self.keep(e, Value(merged, close.vec))
+
+    # -- registers --------------------------------------------------------------------------------
+
+    def storage(self, register: ir.Register) -> list[str]:
+        """The stack slots of a register; LLVM turns them into machine registers."""
+        slots = self.registers.get(register)
+        if slots is None:
+            count = self.plan.vectors.get(register, 1) if register.lanes else 1
+            ty = self.register_shape(register).type(register.dtype)
+            slots = self.registers[register] = [self.t.alloca(ty) for _ in range(count)]
+        return slots
+
+    def register_shape(self, register: ir.Register) -> Shape:
+        if not register.lanes:
+            return SCALAR
+        width = self.plan.register_widths.get(register)
+        if width is None:
+            raise CompileError(f"register {register.name!r} has lanes but no lanes loop uses it")
+        return Shape(width)
+
+    def _read(self, register: ir.Register) -> Value:
+        ty = self.register_shape(register).type(register.dtype)
+        if not register.lanes:
+            return Value((self.t.new(f"load {ty}, ptr {self.storage(register)[0]}"),), False)
+        if self.lane is None:
+            raise CompileError(
+                f"register {register.name!r} has lanes: outside a lanes loop it can only be reduced"
+            )
+        slots = self.storage(register)[: self.lane.unroll]
+        return Value(tuple(self.t.new(f"load {ty}, ptr {slot}") for slot in slots), True)
+
+    def _lanes_reduce(self, op: str, register: ir.Register) -> Value:
+        """Vectors pairwise, then halves of one vector, down to one lane: a fixed tree."""
+        t, dtype = self.t, register.dtype
+        shape = self.register_shape(register)
+        scalar, ty = register_type(dtype), shape.type(dtype)
+
+        def combine(s: Shape, x: str, y: str) -> str:
+            if op in ("min", "max"):
+                return llvm_ops.extreme(t, self.target, s, op, dtype, x, y)
+            return llvm_ops.binary(t, self.target, s, op, dtype, x, y)
+
+        parts = [t.new(f"load {ty}, ptr {slot}") for slot in self.storage(register)]
+        while len(parts) > 1:
+            pairs = [combine(shape, *parts[i : i + 2]) for i in range(0, len(parts) - 1, 2)]
+            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
+        whole = parts[0]
+        while shape.width > 2:
+            half = Shape(shape.width // 2)
+            low, high = (
+                t.new(
+                    f"shufflevector {shape.of(scalar)} {whole}, {shape.of(scalar)} poison, "
+                    f"<{half.width} x i32> <{', '.join(f'i32 {i + k}' for i in range(half.width))}>"
+                )
+                for k in (0, half.width)
+            )
+            whole, shape = combine(half, low, high), half
+        ends = [t.new(f"extractelement {shape.of(scalar)} {whole}, i64 {i}") for i in (0, 1)]
+        return Value((combine(SCALAR, ends[0], ends[1]),), False)
+
+
+def _not_nan(e: ir.Expr) -> bool:
+    if e.op != "const":
+        return False
+    value = ir.const_value(e)
+    return bool(value == value) and e.dtype is not dt.bool_

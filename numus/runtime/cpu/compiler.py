@@ -1,0 +1,121 @@
+"""Kernels in IR to programs, compiled once per machine.
+
+A kernel is looked up by its text: in this process's table, then on disk; only then is it rendered
+and compiled. The key of the disk cache names everything the code depends on, so nothing in it ever
+becomes wrong.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numus.runtime.cpu import cache
+from numus.runtime.cpu.jit import Jit
+from numus.runtime.cpu.program import CpuProgram
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRecord:
+    """One kernel that was made ready: compiled, or loaded from the disk cache."""
+
+    name: str
+    key: str
+    notes: tuple[str, ...]  # what it fuses
+    cause: str  # "compiled" or "disk"
+    seconds: float
+    program: Any
+
+    @property
+    def source(self) -> str:
+        return str(self.program.source)
+
+
+def _renderer() -> Any:
+    # by name: renderers live on a floor above this one
+    return importlib.import_module("numus.compiler.render.llvm")
+
+
+@functools.cache
+def _version() -> str:
+    """Changes when the code that makes code does."""
+    import llvmlite
+
+    digest = hashlib.sha256(llvmlite.__version__.encode())
+    here = Path(__file__).parent
+    renderer = here.parent.parent / "compiler" / "render"
+    for path in [*sorted(renderer.glob("llvm*.py")), here / "jit.py"]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
+
+
+class Compiler:
+    """Makes programs; safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self.log: list[CompileRecord] = []
+        self._lock = threading.RLock()
+        self._programs: dict[str, CpuProgram] = {}
+        self._jit: Jit | None = None
+
+    @property
+    def jit(self) -> Jit:
+        if self._jit is None:
+            self._jit = Jit()
+        return self._jit
+
+    def after_fork(self) -> None:
+        self._lock = threading.RLock()
+
+    def compile(self, kernel: Any) -> CpuProgram:
+        text: str = kernel.text()
+        program = self._programs.get(text)
+        if program is not None:
+            return program
+        with self._lock:
+            program = self._programs.get(text)
+            if program is None:
+                program = self._programs[text] = self._compile(kernel, text)
+        return program
+
+    def _compile(self, kernel: Any, text: str) -> CpuProgram:
+        began = time.perf_counter()
+        target = self.jit.target
+
+        def render() -> str:
+            return str(_renderer().render(kernel, target))
+
+        (address,), key, cause = self._load(text, render, ("kernel",))
+        program = CpuProgram(kernel, key, address, render)
+        seconds = time.perf_counter() - began
+        self.log.append(CompileRecord(kernel.name, key, kernel.notes, cause, seconds, program))
+        return program
+
+    def native(self, source: str, symbols: tuple[str, ...]) -> tuple[int, ...]:
+        """Addresses of functions given as LLVM IR, through the same cache."""
+        with self._lock:
+            return self._load(source, lambda: source, symbols)[0]
+
+    def _load(
+        self, text: str, render: Callable[[], str], symbols: tuple[str, ...]
+    ) -> tuple[tuple[int, ...], str, str]:
+        jit = self.jit
+        target = jit.target
+        parts = (text, _version(), target.triple, target.cpu, target.features)
+        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
+        code, cause = cache.get(key), "disk"
+        if code is None:
+            code, cause = jit.object_code(render()), "compiled"
+            cache.put(key, code)
+        return jit.link(code, symbols), key, cause
+
+    def assembly(self, program: CpuProgram) -> str:
+        with self._lock:
+            return self.jit.assembly(program.source)

@@ -1,0 +1,75 @@
+"""LLVM IR text to machine code, and machine code into this process."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from numus.errors import CompileError
+from numus.runtime.cpu.target import Target, host
+
+
+class Jit:
+    """One per process; not thread-safe: the compiler's lock guards it.
+
+    Code is made in two steps, so that the disk cache can stand between them: `object_code` turns
+    text into a relocatable object, `link` places such an object in memory.
+    """
+
+    def __init__(self) -> None:
+        import llvmlite.binding as llvm
+
+        llvm.initialize_native_target()
+        llvm.initialize_native_asmprinter()
+        llvm.initialize_native_asmparser()  # the worker loop has a line of assembly
+        self._llvm = llvm
+        self.target: Target = host()
+        self._machine: Any = llvm.Target.from_triple(self.target.triple).create_target_machine(
+            cpu=self.target.cpu,
+            features=self.target.features,
+            opt=2,
+            reloc="pic",
+            codemodel="jitdefault",
+            jit=True,
+        )
+        self._linker: Any = llvm.create_lljit_compiler(self._machine)
+        self._trackers: list[Any] = []  # what they track is unloaded when they go
+        self._names = itertools.count()
+
+    def _optimise(self, module: Any) -> None:
+        llvm = self._llvm
+        options = llvm.create_pipeline_tuning_options(speed_level=2)
+        # the renderer writes vectors itself
+        options.loop_vectorization = False
+        options.slp_vectorization = False
+        options.loop_interleaving = False
+        builder = llvm.create_pass_builder(self._machine, options)
+        builder.getModulePassManager().run(module, builder)
+
+    def _module(self, source: str) -> Any:
+        try:
+            module = self._llvm.parse_assembly(source)
+            module.verify()
+        except RuntimeError as error:
+            raise CompileError(f"LLVM rejects a kernel: {error}\n{source}") from None
+        self._optimise(module)
+        return module
+
+    def object_code(self, source: str) -> bytes:
+        return bytes(self._machine.emit_object(self._module(source)))
+
+    def assembly(self, source: str) -> str:
+        """What the machine will run, readable."""
+        return str(self._machine.emit_assembly(self._module(source)))
+
+    def link(self, code: bytes, symbols: tuple[str, ...]) -> tuple[int, ...]:
+        """Addresses of symbols of an object; it stays loaded until the process ends."""
+        library = self._llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for symbol in symbols:
+            library.export_symbol(symbol)
+        try:
+            tracker = library.link(self._linker, f"numus{next(self._names)}")
+        except RuntimeError as error:
+            raise CompileError(f"a compiled kernel could not be loaded: {error}") from None
+        self._trackers.append(tracker)
+        return tuple(tracker[symbol] for symbol in symbols)

@@ -1,0 +1,82 @@
+"""A compiled kernel."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+
+class CpuProgram:
+    """A kernel loaded into this process. It may be shared between threads."""
+
+    __slots__ = (
+        *("_kernel", "_source", "address", "buffers", "formats"),
+        *("key", "name", "notes", "outputs", "scratch"),
+    )
+
+    def __init__(self, kernel: Any, key: str, address: int, source: Callable[[], str]) -> None:
+        self.name: str = kernel.name
+        self.notes: tuple[str, ...] = kernel.notes
+        self.key = key
+        self.address = address  # of the native function
+        self.buffers = len(kernel.buffers)
+        self.outputs = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "write")
+        self.scratch = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "scratch")
+        # how `struct` writes each scalar slot
+        self.formats = "".join(_format(dtype) for _, dtype in kernel.scalars)
+        self._kernel = kernel
+        self._source = source
+
+    @property
+    def source(self) -> str:
+        """The LLVM IR it was compiled from."""
+        return self._source()
+
+    def scratch_nbytes(self, scalars: Sequence[Any]) -> list[int]:
+        """Bytes that one worker needs of each scratch buffer, for these scalar values."""
+        if not self.scratch:
+            return []
+        values = {slot: v for (slot, _), v in zip(self._kernel.scalars, scalars, strict=True)}
+        found = []
+        for i in self.scratch:
+            buffer = self._kernel.buffers[i]
+            found.append((_evaluate(buffer.size, values) * buffer.dtype.itemsize + 63) & ~63)
+        return found
+
+    def __repr__(self) -> str:
+        return f"CpuProgram({self.name!r})"
+
+
+def _format(dtype: Any) -> str:
+    if dtype.kind == "float":
+        return "d"
+    return "Q" if dtype.name == "uint64" else "q"
+
+
+_FOLD: dict[str, Callable[..., int]] = {
+    "add": operator.add,
+    "sub": operator.sub,
+    "mul": operator.mul,
+    "idiv": operator.floordiv,
+    "irem": operator.mod,
+    "min": min,
+    "max": max,
+    "shl": operator.lshift,
+    "select": lambda c, a, b: a if c else b,
+    "lt": operator.lt,
+    "le": operator.le,
+    "eq": operator.eq,
+    "gt": operator.gt,
+    "ge": operator.ge,
+    "ne": operator.ne,
+}
+
+
+def _evaluate(e: Any, values: dict[str, Any]) -> int:
+    """A size: few operations on non-negative integers."""
+    if e.op == "const":
+        return int(e.attr)
+    if e.op == "scalar":
+        return int(values[e.attr])
+    return int(_FOLD[e.op](*(_evaluate(a, values) for a in e.args)))
