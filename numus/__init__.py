@@ -21,3 +21,4 @@ from numus.dtypes import (  # noqa: F401
 )
 from numus.dtypes import bool_ as bool  # noqa: F401
 from numus.tensor import Tensor  # noqa: F401
+from numus.functions.indexing import *  # noqa: F403

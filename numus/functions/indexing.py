@@ -1,0 +1,338 @@
+"""x[index] and x[index] = value, with NumPy's rules.
+
+An index is read into a plan of three steps, each a primitive: a strided slice of every axis, a
+reshape that drops the axes of integers and puts in new ones, and a gather at the index arrays.
+Reading takes the steps forwards; assigning takes them backwards and re-binds the tensor, so that
+gradients flow to what stood there before and to what was put in.
+
+Indices outside an axis: those whose values can be looked at for free (Python and NumPy data,
+realised tensors in host memory) raise IndexRangeError at the call; those still pending are clamped
+to the axis when they read and dropped when they write.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import DTypeError, IndexRangeError, ShapeError
+from numus.functions._base import method, node_of, wrap
+from numus.functions._places import index_data, mask_positions, places, unravel, upload
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.indexing import gather, scatter
+from numus.primitives.source import full
+from numus.primitives.views import broadcast, permute, reshape, slice_, unslice
+from numus.shapes import Shape
+from numus.shapes import broadcast as broadcast_shapes
+from numus.tensor import Tensor, scalar_node
+
+__all__ = ["index_put"]
+
+
+class _Mask(NamedTuple):
+    """A boolean index: the node of its values, or host data."""
+
+    data: Node | np.ndarray[Any, Any]
+
+
+class _Plan(NamedTuple):
+    """How an index reads an array."""
+
+    starts: Shape  # the slice of each axis
+    steps: Shape
+    counts: Shape
+    middle: Shape  # that slice without the axes of integers, with new axes put in
+    indices: tuple[Node, ...]  # index arrays of one shape, for some axes of `middle`
+    axes: Shape
+    place: int  # before which of the other axes the index arrays' axes stand
+
+    @property
+    def shape(self) -> Shape:
+        rest = tuple(n for i, n in enumerate(self.middle) if i not in self.axes)
+        lead = self.indices[0].shape if self.indices else ()
+        return rest[: self.place] + lead + rest[self.place :]
+
+    def order(self) -> Shape:
+        """Where the axes of a gather's result (the index arrays' first) end up in the result."""
+        lead = self.indices[0].ndim
+        rest = tuple(range(lead, lead + len(self.middle) - len(self.axes)))
+        return rest[: self.place] + tuple(range(lead)) + rest[self.place :]
+
+
+# -- from an index to a plan ----------------------------------------------------------------------
+
+
+def _read_item(item: Any, op: str) -> Any:
+    """One item of an index: an int, a slice, None, ..., a _Mask, or a node or array of integers."""
+    kind = type(item)
+    if kind is int or kind is slice or item is None or item is Ellipsis:
+        return item
+    if isinstance(item, (bool, np.bool_)):
+        return _Mask(np.asarray(item))
+    if isinstance(item, (Tensor, np.ndarray, list)):
+        data = index_data(item, op)
+        if data.dtype in (dt.bool_, np.bool_):
+            return _Mask(data)
+        return int(data) if isinstance(data, np.ndarray) and data.ndim == 0 else data
+    try:
+        return operator.index(item)
+    except TypeError:
+        raise DTypeError(
+            f"{op}: an index is made of integers, slices, None, ..., integer and boolean arrays, "
+            f"not {item!r} of type {kind.__name__}"
+        ) from None
+
+
+def _read_items(index: Any, x: Node, op: str) -> list[Any]:
+    """The items of an index that covers every axis: the ellipsis becomes full slices.
+
+    One that stands for no axes is kept: it still parts the index arrays on its sides.
+    """
+    given = index if type(index) is tuple else (index,)
+    items = [_read_item(i, op) for i in given]
+    used = 0
+    ellipsis = len(items)
+    for position, item in enumerate(items):
+        if item is Ellipsis:
+            if ellipsis < len(items):
+                raise IndexRangeError(f"{op}: an index can have one ellipsis (...), not two")
+            ellipsis = position
+        elif type(item) is _Mask:
+            used += item.data.ndim
+        elif item is not None:
+            used += 1
+    if used > x.ndim:
+        raise IndexRangeError(
+            f"{op}: too many indices: an array of shape {x.shape} has {x.ndim} axes, the index "
+            f"asks for {used}"
+        )
+    items[ellipsis : ellipsis + 1] = [slice(None)] * (x.ndim - used) or [Ellipsis]
+    return items
+
+
+def _plan(index: Any, x: Node, op: str) -> _Plan:
+    starts: list[int] = []
+    steps: list[int] = []
+    counts: list[int] = []
+    middle: list[int] = []
+    arrays: list[Node] = []
+    axes: list[int] = []
+    advanced: list[int] = []  # positions of integers and index arrays, told by the items before
+    kept: list[int] = []  # for each of those, how many axes without index arrays stand before it
+
+    def take(start: int, step: int, count: int) -> None:
+        starts.append(start)
+        steps.append(step)
+        counts.append(count)
+
+    def array(data: Node, extent: int) -> None:
+        arrays.append(data)
+        axes.append(len(middle))
+        middle.append(extent)
+
+    for position, item in enumerate(_read_items(index, x, op)):
+        axis = len(starts)
+        if type(item) is slice:
+            first, stop, step = item.indices(x.shape[axis])
+            count = len(range(first, stop, step))
+            take(*((first, step) if count else (0, 1)), count)
+            middle.append(count)
+            continue
+        if item is None or item is Ellipsis:
+            middle.extend((1,) * (item is None))
+            continue
+        advanced.append(position)
+        kept.append(len(middle) - len(axes))
+        if type(item) is int:
+            extent = x.shape[axis]
+            if not -extent <= item < extent:
+                raise IndexRangeError(
+                    f"{op}: index {item} is out of range for axis {axis} with {extent} elements"
+                )
+            take(item + extent if item < 0 else item, 1, 1)
+        elif type(item) is _Mask:
+            for data, extent in _mask_arrays(item, x, axis, op):
+                if item.data.ndim:
+                    take(0, 1, extent)
+                array(data, extent)
+        else:
+            extent = x.shape[axis]
+            take(0, 1, extent)
+            array(places(item, extent, axis, op, x), extent)
+    indices: tuple[Node, ...] = ()
+    place = 0
+    if arrays:
+        indices = _aligned(arrays, op)
+        together = advanced[-1] - advanced[0] == len(advanced) - 1
+        place = kept[0] if together else 0
+    return _Plan(
+        *(tuple(starts), tuple(steps), tuple(counts), tuple(middle)), indices, tuple(axes), place
+    )
+
+
+def _mask_arrays(mask: _Mask, x: Node, axis: int, op: str) -> list[tuple[Node, int]]:
+    """A boolean index as index arrays, each with the extent of the axis it reads.
+
+    A 0-d one reads a new axis of extent 1, once or not at all.
+    """
+    data = mask.data
+    _check_mask(data.shape, x.shape[axis : axis + data.ndim], axis, op)
+    if isinstance(data, np.ndarray):
+        found = [upload(i.astype(np.int64), x) for i in np.nonzero(np.atleast_1d(data))]
+    else:
+        position = mask_positions(data, f"{op} by a boolean mask")
+        found = list(unravel(position, data.shape)) if data.ndim else [position]
+    return list(zip(found, data.shape or (1,), strict=True))
+
+
+def _check_mask(mask: Shape, extents: Shape, axis: int, op: str) -> None:
+    if mask != extents:
+        raise IndexRangeError(
+            f"{op}: a boolean index of shape {mask} does not fit axes of extents {extents} "
+            f"(from axis {axis})"
+        )
+
+
+def _aligned(arrays: list[Node], op: str) -> tuple[Node, ...]:
+    """Index arrays broadcast to one shape."""
+    shape: Shape = ()
+    for a in arrays:
+        shape = broadcast_shapes(shape, a.shape, f"{op}: index arrays")
+    return tuple(broadcast(a, shape) for a in arrays)
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+@method("__getitem__")
+def _getitem(x: Tensor, index: Any) -> Tensor:
+    node = x._node
+    plan = _plan(index, node, "indexing")
+    node = slice_(node, plan.starts, plan.steps, plan.counts)
+    node = reshape(node, plan.middle)
+    if plan.indices:
+        node = gather(node, plan.indices, plan.axes)
+        node = permute(node, plan.order())
+    return wrap(node)
+
+
+# -- assigning ------------------------------------------------------------------------------------
+
+
+@method("__setitem__")
+def _setitem(x: Tensor, index: Any, value: Any) -> None:
+    op = "assignment"
+    given = cast_value(value, x.dtype, op)
+    x.rebind(assign(x._node, index, given, "set", op), op)
+
+
+def index_put(x: Tensor, indices: tuple[Any, ...], values: Any, accumulate: bool = False) -> Tensor:
+    """A copy of x with values written at x[indices].
+
+    Args:
+        indices: what would stand in x[...]: index arrays, masks, integers, slices.
+        values: broadcast to the shape of x[indices].
+        accumulate: add to what is there (repeated places add up) instead of replacing it.
+
+    >>> nm.index_put(nm.zeros(3), ([0, 0, 2],), 1.0, accumulate=True).tolist()
+    [2.0, 0.0, 1.0]
+    """
+    op = "index_put"
+    node = node_of(x, op)
+    given = cast_value(values, node.dtype, op)
+    return wrap(assign(node, tuple(indices), given, "add" if accumulate else "set", op))
+
+
+_KINDS = ("bool", "uint", "int", "float", "complex")
+
+
+def cast_value(value: Any, dtype: DType, op: str) -> Node:
+    """A value in the dtype of the array it goes into: a wider kind is refused, not cut down."""
+    kind = dt.scalar_kind(value)
+    if kind is not None:
+        if _KINDS.index(kind) <= _KINDS.index(dtype.kind) or (kind, dtype.kind) == ("int", "uint"):
+            return scalar_node(value, dtype)
+        found = f"the Python {kind} {value!r}"
+    else:
+        node = node_of(value if isinstance(value, Tensor) else np.asarray(value), op)
+        if _KINDS.index(node.dtype.kind) <= _KINDS.index(dtype.kind):
+            return ew.cast(node, dtype)
+        found = f"a value of {node.dtype.name}"
+    raise DTypeError(
+        f"{op}: {found} does not go into an array of {dtype.name} without loss of its kind; "
+        f"cast it first with astype(nm.{dtype.name})"
+    )
+
+
+def fit_value(value: Node, shape: Shape, op: str) -> Node:
+    """A value broadcast to the shape it is written to; leading axes of extent 1 fall away."""
+    extra = value.ndim - len(shape)
+    if extra > 0 and all(n == 1 for n in value.shape[:extra]):
+        value = reshape(value, value.shape[extra:])
+    if value.shape != shape:
+        try:
+            fits = broadcast_shapes(value.shape, shape, op) == shape
+        except ShapeError:
+            fits = False
+        if not fits:
+            raise ShapeError(
+                f"{op}: a value of shape {value.shape} does not broadcast to the shape {shape} "
+                "that the index selects"
+            )
+    return broadcast(value, shape)
+
+
+def assign(x: Node, index: Any, value: Node, mode: str, op: str) -> Node:
+    """x with a value set (or added) at an index."""
+    mask = _only_mask(index, x, op)
+    if mask is not None and _spans(value.shape, x.ndim - mask.ndim):
+        # one value for all places of the mask: nothing has to be counted, so nothing is evaluated
+        value = fit_value(value, (1,) * mask.ndim + x.shape[mask.ndim :], op)
+        mask = reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
+        return ew.where(mask, ew.add(x, value) if mode == "add" else value, x)
+    plan = _plan(index, x, op)
+    value = fit_value(value, plan.shape, op)
+    if plan.indices:
+        order = plan.order()
+        value = permute(value, tuple(order.index(i) for i in range(len(order))))
+        part = reshape(slice_(x, plan.starts, plan.steps, plan.counts), plan.middle)
+        value = scatter(part, plan.indices, value, plan.axes, mode)
+        mode = "set"
+    return write(x, reshape(value, plan.counts), plan.starts, plan.steps, mode)
+
+
+def _only_mask(index: Any, x: Node, op: str) -> Node | None:
+    """The mask of an index that is nothing but one."""
+    if type(index) is tuple:
+        if len(index) != 1:
+            return None
+        index = index[0]
+    item = _read_item(index, op)
+    if type(item) is not _Mask:
+        return None
+    data = item.data
+    _check_mask(data.shape, x.shape[: data.ndim], 0, op)
+    return upload(data, x) if isinstance(data, np.ndarray) else data
+
+
+def _spans(shape: Shape, rest: int) -> bool:
+    """Whether a value is the same for every place of a mask over all but the last `rest` axes."""
+    return all(n == 1 for n in shape[: max(len(shape) - rest, 0)])
+
+
+def write(x: Node, value: Node, starts: Shape, steps: Shape, mode: str = "set") -> Node:
+    """x with a value of the slice's shape set (or added) where `slice_` would read: one pass."""
+    if 0 in value.shape:
+        return x
+    spread = unslice(value, starts, steps, x.shape)
+    if mode == "add":
+        return ew.add(x, spread)
+    if value.shape == x.shape:
+        return spread
+    here = unslice(full(value.shape, True, dt.bool_), starts, steps, x.shape)
+    return ew.where(here, spread, x)

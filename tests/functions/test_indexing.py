@@ -1,0 +1,246 @@
+"""x[index] and x[index] = value against NumPy, for random index tuples and all dtypes."""
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+import numus as nm
+from numus import dtypes as dt
+from numus.errors import DTypeError, IndexRangeError, ShapeError
+
+few = settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+
+
+@st.composite
+def indexed(draw):
+    """A shape and an index into it, made of everything NumPy takes."""
+    shape = draw(hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=4))
+    items = []
+    axis = 0
+    wide = draw(hnp.array_shapes(min_dims=0, max_dims=2, min_side=1, max_side=3))
+    while axis < len(shape) and draw(st.integers(0, 9)):
+        n = shape[axis]
+        kind = draw(st.sampled_from(["int", "slice", "new", "array", "point", "mask", "bool"]))
+        if kind == "slice":
+            items.append(draw(st.slices(n)))
+        elif kind == "new":
+            items.append(None)
+            continue
+        elif kind == "bool":
+            items.append(draw(st.booleans()) or bool(wide))
+            continue
+        elif kind == "mask":
+            rank = draw(st.integers(1, len(shape) - axis))
+            items.append(draw(hnp.arrays(bool, shape[axis : axis + rank])))
+            axis += rank
+            continue
+        elif n == 0:
+            items.append(slice(None))
+        elif kind == "int":
+            items.append(draw(st.integers(-n, n - 1)))
+        else:
+            given_shape = () if kind == "point" else wide
+            dtype = draw(st.sampled_from([np.int64, np.int32, np.int8]))
+            items.append(draw(hnp.arrays(dtype, given_shape, elements=st.integers(-n, n - 1))))
+        axis += 1
+    if draw(st.booleans()):
+        # in the middle only where it stands for no axes, so that the others keep theirs
+        items.insert(draw(st.integers(0, len(items))) if axis == len(shape) else len(items), ...)
+    index = tuple(items)
+    return shape, index[0] if len(index) == 1 and draw(st.booleans()) else index
+
+
+def numpy_takes(x, index):
+    try:
+        return x[index]
+    except IndexError:
+        return None
+
+
+def ours(draw_tensor, index):
+    """The index with its arrays as tensors, where asked."""
+    if not draw_tensor:
+        return index
+    turn = lambda i: nm.asarray(i) if isinstance(i, np.ndarray) else i
+    return tuple(map(turn, index)) if isinstance(index, tuple) else turn(index)
+
+
+@few
+@given(indexed(), st.booleans())
+def test_reading(case, as_tensors):
+    shape, index = case
+    x = np.arange(np.prod(shape), dtype=np.int64).reshape(shape)
+    expected = numpy_takes(x, index)
+    if expected is None:
+        with pytest.raises((IndexRangeError, ShapeError)):
+            nm.asarray(x)[ours(as_tensors, index)]
+        return
+    found = nm.asarray(x)[ours(as_tensors, index)]
+    assert found.shape == expected.shape
+    np.testing.assert_array_equal(found.numpy(), expected)
+
+
+@few
+@given(indexed(), st.booleans(), st.data())
+def test_writing(case, as_tensors, data):
+    shape, index = case
+    x = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+    selected = numpy_takes(x, index)
+    if selected is None:
+        return
+    fits = [(), selected.shape, selected.shape[1:]]
+    fits += [(1, *selected.shape)] * bool(selected.shape)  # NumPy refuses this for a scalar
+    fits += [tuple(1 if data.draw(st.booleans()) else n for n in selected.shape)]
+    value_shape = data.draw(st.sampled_from(fits))
+    value = -1 - np.arange(np.prod(value_shape), dtype=np.float64).reshape(value_shape)
+    expected = x.copy()
+    try:
+        expected[index] = value
+    except TypeError:  # NumPy takes values of at most one axis for a mask of all axes
+        return
+    t = nm.asarray(x)
+    t[ours(as_tensors, index)] = nm.asarray(value) if as_tensors else value
+    np.testing.assert_array_equal(t.numpy(), expected)
+
+
+@few
+@given(indexed(), st.data())
+def test_gradients(case, data):
+    """The cotangent of x[i] is scattered with addition; that of x[i] = v is blanked and read."""
+    shape, index = case
+    x = np.arange(np.prod(shape), dtype=np.float64).reshape(shape)
+    selected = numpy_takes(x, index)
+    if selected is None:
+        return
+    g = np.arange(1.0, selected.size + 1).reshape(selected.shape)
+    expected = np.zeros(shape)
+    np.add.at(expected, index, g)
+    _, pull = nm.vjp(lambda t: t[index], nm.asarray(x))
+    np.testing.assert_array_equal(pull(nm.asarray(g))[0].numpy(), expected)
+
+    def put(t, v):
+        t = t + 0
+        t[index] = v
+        return t
+
+    g = np.arange(1.0, x.size + 1).reshape(shape)
+    _, pull = nm.vjp(put, nm.asarray(x), nm.asarray(selected.copy()))
+    to_base, to_value = pull(nm.asarray(g))
+    kept = g.copy()
+    kept[index] = 0
+    np.testing.assert_array_equal(to_base.numpy(), kept)
+    # of several writes to one place the last counts
+    order = np.arange(selected.size, dtype=np.int64).reshape(selected.shape)
+    last = np.full(shape, -1)
+    last[index] = order
+    np.testing.assert_array_equal(to_value.numpy(), np.where(last[index] == order, g[index], 0))
+
+
+@pytest.mark.parametrize("dtype", dt.ALL, ids=lambda d: d.name)
+def test_dtypes(dtype):
+    x = np.arange(6).reshape(2, 3).astype(dtype.np)
+    t = nm.asarray(x)
+    assert t.dtype is dtype
+    for index in (0, (slice(None), -1), ([1, 0], [2, 2]), np.array([True, False])):
+        np.testing.assert_array_equal(t[index].numpy(), x[index])
+        y, u = x.copy(), nm.asarray(x)
+        y[index] = u[index] = x.dtype.type(1)
+        np.testing.assert_array_equal(u.numpy(), y)
+
+
+def test_views_share_storage():
+    t = nm.asarray(np.arange(12.0).reshape(3, 4))
+    part = t[1:, ::-2]
+    assert part.strides == (4, -2)
+    assert part._node.view.storage is t._node.view.storage
+
+
+def test_assignment_leaves_other_handles_alone():
+    t = nm.asarray(np.zeros(3))
+    before, row = t, t[:]
+    t[0] = 1
+    assert before is t
+    assert row.tolist() == [0, 0, 0]
+    assert t.tolist() == [1, 0, 0]
+
+
+def test_augmented_assignment():
+    t = nm.asarray(np.arange(4.0))
+    t[1:3] *= 10
+    t[[0, 0]] += 1
+    assert t.tolist() == [1, 10, 20, 3]
+
+
+@pytest.mark.parametrize(
+    "index", [3, -4, [0, 3], np.array([-4]), (0, 5), (slice(None), [1, 9]), np.int8(3)]
+)
+def test_out_of_range_is_named(index):
+    t = nm.asarray(np.zeros((3, 4)))
+    with pytest.raises(IndexRangeError, match="out of range for axis"):
+        t[index]
+    with pytest.raises(IndexRangeError, match="out of range for axis"):
+        t[index] = 0
+    if isinstance(index, (list, np.ndarray)):
+        with pytest.raises(IndexError, match="axis 0 with 3 elements"):
+            t[nm.asarray(np.asarray(index))]
+
+
+def test_pending_indices_are_clamped_when_read_and_dropped_when_written():
+    t = nm.asarray(np.arange(3.0))
+    far = nm.asarray(np.array([1, -1, 7, -9])) + 0
+    assert t[far].tolist() == [1, 2, 2, 0]
+    t[far + 0] = 5
+    assert t.tolist() == [0, 5, 5]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int32", "uint8", "bool"])
+def test_a_wider_kind_is_refused(dtype):
+    t = nm.asarray(np.zeros(3, dtype))
+    with pytest.raises(DTypeError, match="astype"):
+        t[0] = 1j
+    with pytest.raises(DTypeError, match="astype"):
+        t[:2] = np.zeros(2, np.complex64)
+    if dtype != "float32":
+        with pytest.raises(DTypeError, match="astype"):
+            t[0] = 1.5
+    t[0] = True
+    assert t.tolist()[0] == 1
+
+
+def test_integers_must_fit():
+    t = nm.asarray(np.zeros(3, np.uint8))
+    t[1] = 255
+    assert t.tolist() == [0, 255, 0]
+    with pytest.raises(OverflowError):
+        t[1] = 256
+
+
+def test_errors_name_the_way_out():
+    t = nm.asarray(np.zeros((2, 3)))
+    with pytest.raises(IndexRangeError, match="too many indices"):
+        t[0, 0, 0]
+    with pytest.raises(IndexRangeError, match="one ellipsis"):
+        t[..., ...]
+    with pytest.raises(IndexRangeError, match="boolean index of shape"):
+        t[np.zeros(3, bool)]
+    with pytest.raises(DTypeError, match="integers"):
+        t[1.0]
+    with pytest.raises(DTypeError, match="integers"):
+        t[nm.asarray(np.zeros(2))]
+    with pytest.raises(ShapeError, match="does not broadcast"):
+        t[0] = np.zeros(2)
+    with pytest.raises(ShapeError, match="index arrays"):
+        t[[0, 1], [0, 1, 2]]
+    with pytest.raises(IndexRangeError, match="empty"):
+        nm.asarray(np.zeros((0, 2)))[nm.asarray(np.array([0]))]
+
+
+def test_mask_assignment_of_one_value_evaluates_nothing():
+    t = nm.asarray(np.arange(6.0).reshape(2, 3))
+    mask = t > 2
+    t[mask] = 0.0
+    assert t._node.view is None
+    assert mask._node.view is None
+    assert t.tolist() == [[0, 1, 2], [0, 0, 0]]
