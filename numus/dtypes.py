@@ -208,8 +208,12 @@ _SCALAR_KIND: dict[type, str] = {bool: "bool", int: "int", float: "float", compl
 
 
 def scalar_kind(value: Any) -> str | None:
-    """The kind of a Python scalar, None if it is not one."""
-    return _SCALAR_KIND.get(type(value))
+    """The kind of a Python scalar, None if it is not one (NumPy's scalars have dtypes instead)."""
+    kind = _SCALAR_KIND.get(type(value))
+    if kind is not None or isinstance(value, np.generic):
+        return kind
+    # a subclass: an enumeration's member, say
+    return next((k for t, k in _SCALAR_KIND.items() if isinstance(value, t)), None)
 
 
 @functools.cache

@@ -237,9 +237,6 @@ def scalar_node(number: Any, dtype: DType) -> Node:
     return constant(complex(number) if dtype.is_complex else bool(number), dtype)
 
 
-_SCALARS = (bool, int, float, complex)
-
-
 def node_of(x: Any, op: str) -> Node:
     """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error."""
     if x.__class__ is Tensor or isinstance(x, Tensor):
@@ -247,7 +244,7 @@ def node_of(x: Any, op: str) -> Node:
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
         return from_host(array, dt.as_dtype(array.dtype), default.device)
-    if type(x) in _SCALARS:
+    if dt.scalar_kind(x) is not None:
         return scalar_node(x, dt.scalar_dtype(x))
     raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")
 

@@ -15,50 +15,48 @@ from numus.tensor import node_of as node_of
 
 wrap = Tensor
 
-_SCALARS = (bool, int, float, complex)
-
 
 def pair(op: str, a: Any, b: Any) -> tuple[Node, Node]:
     """Two operands in their common dtype. A Python scalar takes the dtype of the other side."""
-    if a.__class__ is Tensor:
+    if isinstance(a, Tensor):
         x = a._node
-        if b.__class__ is Tensor:
+        if isinstance(b, Tensor):
             y = b._node
-            if x.dtype is y.dtype:
-                return x, y
-        elif b.__class__ in _SCALARS:
-            dtype = dt.promote_scalar(x.dtype, dt.scalar_kind(b))  # type: ignore[arg-type]
-            return ew.cast(x, dtype), scalar_node(b, dtype)
         else:
+            kind = dt.scalar_kind(b)
+            if kind is not None:
+                dtype = dt.promote_scalar(x.dtype, kind)
+                return ew.cast(x, dtype), scalar_node(b, dtype)
             y = node_of(b, op)
-    elif a.__class__ in _SCALARS:
-        if b.__class__ in _SCALARS:
-            a = node_of(a, op)
-            b = node_of(b, op)
-            dtype = dt.promote(a.dtype, b.dtype)
-            return ew.cast(a, dtype), ew.cast(b, dtype)
-        y = node_of(b, op)
-        dtype = dt.promote_scalar(y.dtype, dt.scalar_kind(a))  # type: ignore[arg-type]
-        return scalar_node(a, dtype), ew.cast(y, dtype)
     else:
+        kind = dt.scalar_kind(a)
+        if kind is not None:
+            if dt.scalar_kind(b) is not None:
+                x, y = common(op, a, b)
+                return x, y
+            y = node_of(b, op)
+            dtype = dt.promote_scalar(y.dtype, kind)
+            return scalar_node(a, dtype), ew.cast(y, dtype)
         x, y = node_of(a, op), node_of(b, op)
+    if x.dtype is y.dtype:
+        return x, y
     dtype = dt.promote(x.dtype, y.dtype)
     return ew.cast(x, dtype), ew.cast(y, dtype)
 
 
 def common(op: str, *xs: Any) -> list[Node]:
     """Any number of operands in their common dtype; Python scalars are weak."""
-    nodes = [None if type(x) in _SCALARS else node_of(x, op) for x in xs]
+    kinds = [dt.scalar_kind(x) for x in xs]
+    nodes = [
+        None if kind is not None else node_of(x, op) for x, kind in zip(xs, kinds, strict=True)
+    ]
     dtype: DType | None = None
     for node in nodes:
         if node is not None:
             dtype = node.dtype if dtype is None else dt.promote(dtype, node.dtype)
-    for x, node in zip(xs, nodes, strict=True):
-        if node is None:
-            if dtype is None:
-                dtype = dt.scalar_dtype(x)
-            else:
-                dtype = dt.promote_scalar(dtype, dt.scalar_kind(x))  # type: ignore[arg-type]
+    for x, kind in zip(xs, kinds, strict=True):
+        if kind is not None:
+            dtype = dt.scalar_dtype(x) if dtype is None else dt.promote_scalar(dtype, kind)
     assert dtype is not None
     return [
         scalar_node(x, dtype) if node is None else ew.cast(node, dtype)

@@ -205,8 +205,10 @@ def _binary(
     reference: Callable[..., Array],
     partials: Partial | None,
     result: DType | None = None,
+    *,
+    computes: bool = True,
 ) -> Callable[[Node, Node], Node]:
-    prim = _define(name, reference, partials)
+    prim = _define(name, reference, partials, computes=computes)
 
     def build(a: Node, b: Node) -> Node:
         shape = a.shape if a.shape == b.shape else broadcast_shapes(a.shape, b.shape, name)
@@ -286,9 +288,10 @@ pow_ = _binary("pow", _integer_pow, _pow_partials)
 atan2 = _binary(
     "atan2",
     np.arctan2,
+    # divided twice by the length: its square may overflow or vanish
     lambda y, a, b: (
-        div(b, add(mul(a, a), mul(b, b))),
-        neg(div(a, add(mul(a, a), mul(b, b)))),
+        div(div(b, hypot(a, b)), hypot(a, b)),
+        neg(div(div(a, hypot(a, b)), hypot(a, b))),
     ),
 )
 hypot = _binary("hypot", np.hypot, lambda y, a, b: (div(a, y), div(b, y)))
@@ -299,7 +302,7 @@ copysign = _binary(
     np.copysign,
     lambda y, a, b: (mul(sign(a), copysign(_c(1, b), b)), None),
 )
-nextafter = _binary("nextafter", np.nextafter, None)
+nextafter = _binary("nextafter", np.nextafter, None, computes=False)
 and_ = _binary("and", np.bitwise_and, None)
 or_ = _binary("or", np.bitwise_or, None)
 xor = _binary("xor", np.bitwise_xor, None)
@@ -404,7 +407,9 @@ def cast(x: Node, dtype: DType) -> Node:
     if x.dtype is dtype:
         return x
     if x.prim.name == "constant":
-        return constant(_cast_reference_scalar(x, dtype), dtype)
+        node = constant(_cast_reference_scalar(x, dtype), dtype)
+        node.device = x.device
+        return node
     return apply(_cast, (x,), None, x.shape, dtype)
 
 
@@ -505,10 +510,16 @@ def _complex_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return out
 
 
+def _complex_reference(node: Node, a: Array, b: Array) -> Array:
+    out = np.empty(node.shape, node.dtype.np)
+    out.real, out.imag = a, b  # not a + 1j * b, which turns infinities into NaN and loses -0
+    return out
+
+
 _complex = Primitive(
     "complex",
     "elementwise",
-    reference=lambda node, a, b: (a + 1j * b).astype(node.dtype.np),
+    reference=_complex_reference,
     vjp=lambda node, g: (
         unbroadcast(real(g), node.inputs[0].shape),
         unbroadcast(imag(g), node.inputs[1].shape),
