@@ -73,7 +73,8 @@ def reduce_sum(x: Node, axes: Shape) -> Node:
 def _others_product(x: Node, axes: Shape) -> Node:
     """For each element the product of all others over the axes: right when some are zero."""
     from numus.primitives.scan import scan
-    from numus.primitives.views import pad, permute, slice_
+    from numus.primitives.structure import concat
+    from numus.primitives.views import permute, take_range
 
     rest = tuple(i for i in range(x.ndim) if i not in axes)
     order = (*rest, *axes)
@@ -83,13 +84,10 @@ def _others_product(x: Node, axes: Shape) -> Node:
 
     def shifted(products: Node, left: bool) -> Node:
         # drop the last (first) product and put a one before (after) the others
-        shape = (*flat.shape[:-1], count - 1)
-        starts = (0,) * last + ((0 if left else 1),)
-        kept = slice_(products, starts, (1,) * (last + 1), shape)
-        low = (0,) * last + ((1 if left else 0),)
-        high = (0,) * last + ((0 if left else 1),)
-        one = constant(1, x.dtype)
-        return ew.add(pad(ew.sub(kept, one), low, high), one)
+        one = full((*flat.shape[:-1], 1), 1, x.dtype)
+        if left:
+            return concat((one, take_range(products, last, 0, count - 1)), last)
+        return concat((take_range(products, last, 1, count), one), last)
 
     if count == 0:
         return x

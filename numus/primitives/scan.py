@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -50,22 +51,30 @@ def _vjp(node: Node, g: Node) -> tuple[Node]:
     if op in ("max", "min"):
         at, axes = _places(node)
         return (scatter(full(x.shape, 0, g.dtype), at, g, axes, "add"),)
-    if op == "logsumexp":
-        # dy_i / dx_j = exp(x_j - y_i) for j <= i: subtract a running shift to stay finite
-        weights = ew.exp(ew.sub(ew.neg(node), ew.neg(_final(node))))
-        spread = scan("sum", ew.mul(g, weights), axis, not reverse)
-        return (ew.mul(spread, ew.exp(ew.sub(x, _final(node)))),)
+    if op == "logsumexp":  # dy_i / dx_j = exp(x_j - y_i) for j <= i
+        return (_scaled_sums(g, _minus(node), x, axis, not reverse),)
     return (_prod_vjp(node, g),)
 
 
-def _final(node: Node) -> Node:
-    """The last running value along the axis, laid along it."""
-    from numus.primitives.views import take_range
+def _minus(y: Node) -> Node:
+    """-y for running log-sums, 0 where they are still -inf: nothing has been added there."""
+    nothing = ew.eq(y, constant(-math.inf, y.dtype))
+    return ew.where(nothing, constant(0.0, y.dtype), ew.neg(y))
 
-    _, axis, reverse = node.params
-    n = node.shape[axis]
-    end = take_range(node, axis, 0, 1) if reverse else take_range(node, axis, n - 1, n)
-    return broadcast(end, node.shape)
+
+def _scaled_sums(t: Node, before: Node, after: Node, axis: int, reverse: bool) -> Node:
+    """exp(after) times the running sum of t exp(before), where neither power need be finite.
+
+    It goes through logarithms, of the positive and the negative t apart.
+    """
+
+    def of_positive(t: Node) -> Node:
+        positive = ew.lt(constant(0.0, t.dtype), t)
+        logs = ew.log(ew.where(positive, t, constant(1.0, t.dtype)))
+        logs = ew.where(positive, logs, constant(-math.inf, t.dtype))
+        return ew.exp(ew.add(scan("logsumexp", ew.add(logs, before), axis, reverse), after))
+
+    return ew.sub(of_positive(t), of_positive(ew.neg(t)))
 
 
 def _prod_vjp(node: Node, g: Node) -> Node:
@@ -104,9 +113,7 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
         at, axes = _places(node)
         return gather(t, at, axes)
     if op == "logsumexp":
-        final = _final(node)
-        inner = scan("sum", ew.mul(t, ew.exp(ew.sub(x, final))), axis, reverse)
-        return ew.mul(inner, ew.exp(ew.sub(final, node)))
+        return _scaled_sums(t, x, _minus(node), axis, reverse)
     return _prod_jvp(node, t)
 
 

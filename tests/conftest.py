@@ -1,0 +1,1 @@
+"""Lets tests in any folder import the helpers that lie beside this file."""
