@@ -153,7 +153,7 @@ def apply(
     node = Node(prim, inputs, params, shape, dtype, device)
     node.depth = depth + 1
     node.pinned = pinned + direct
-    if tracked and mode.grad:
+    if tracked and mode.grad and dtype.kind in ("float", "complex"):
         node.tracked = True
     if abstract:  # it cannot be evaluated, however long the graph grows
         node.abstract = True

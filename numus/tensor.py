@@ -7,6 +7,7 @@ their methods to this class when they are imported.
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -25,12 +26,15 @@ from numus.shapes import Shape, is_row_major, size_of
 class GradSlot:
     """Where reverse mode leaves a gradient: shared by a tensor and the node it stands for."""
 
-    __slots__ = ("grad", "hooks", "leaf")
+    __slots__ = ("grad", "hooks", "later_hooks", "leaf", "owner", "retains")
 
-    def __init__(self, leaf: bool) -> None:
+    def __init__(self, leaf: bool, owner: Tensor) -> None:
         self.leaf = leaf
+        self.retains = leaf  # whether backward() keeps a gradient here
         self.grad: Any = None
-        self.hooks: dict[int, Any] = {}
+        self.owner = weakref.ref(owner)  # whom hooks are told about
+        self.hooks: dict[int, Any] = {}  # called with a gradient before it is added to `grad`
+        self.later_hooks: dict[int, Any] = {}  # called with the tensor afterwards
 
 
 class Tensor:
@@ -148,7 +152,7 @@ class Tensor:
                 raise GradientError(
                     f"only floating-point and complex tensors have gradients, not {self.dtype.name}"
                 )
-            self._node = leaf_of(self._node, GradSlot(leaf=True))
+            self._node = leaf_of(self._node, GradSlot(leaf=True, owner=self))
         elif self.is_leaf:
             self._node = detached(self._node)
         else:

@@ -7,8 +7,10 @@ import pytest
 from numus import dtypes as dt
 from numus.errors import TracingError
 from numus.evaluation import host_array
+from numus.graph import grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, placeholder
+from numus.primitives.views import reshape
 
 
 def test_inputs_are_numbered_before_results():
@@ -31,3 +33,20 @@ def test_reading_an_abstract_value_names_its_owner():
     x = ew.neg(placeholder((3,), dt.float32, None, "nm.vmap"))
     with pytest.raises(TracingError, match=r"nm\.vmap"):
         host_array(x)
+
+
+def test_reshaping_twice_keeps_a_tracked_reshape_between():
+    x = placeholder((6,), dt.float32, None, "a test")
+    x.tracked = True
+    middle = reshape(x, (2, 3))
+    assert reshape(middle, (3, 2)).inputs == (middle,)
+    with grad_mode(False):
+        cut = reshape(x, (2, 3))
+    assert reshape(cut, (3, 2)).inputs == (cut,)
+
+
+def test_only_floats_are_tracked():
+    x = placeholder((6,), dt.float32, None, "a test")
+    x.tracked = True
+    assert ew.exp(x).tracked
+    assert not ew.lt(x, x).tracked

@@ -63,14 +63,21 @@ def reshape(x: Node, shape: Shape) -> Node:
     if x.shape == shape:
         return x
     if x.view is None:
-        if x.prim is _reshape:
-            x = x.inputs[0] if not x.inputs[0].tracked or x.tracked else x
+        # a gradient may be asked for at a tracked one, or have been cut before an untracked one
+        if x.prim is _reshape and not x.tracked and not x.inputs[0].tracked:
+            x = x.inputs[0]
             if x.shape == shape:
                 return x
         return _view(_reshape, x, shape, shape)
     strides = reshape_strides(x.shape, x.view.strides, shape)
     layout = None if strides is None else (x.view.offset, strides)
     return _view(_reshape, x, shape, shape, layout)
+
+
+def identity(x: Node) -> Node:
+    """The same elements under a node of their own."""
+    layout = None if x.view is None else (x.view.offset, x.view.strides)
+    return _view(_reshape, x, x.shape, x.shape, layout)
 
 
 # -- permute --------------------------------------------------------------------------------------
