@@ -28,28 +28,39 @@ _lock = threading.RLock()
 
 def evaluate(nodes: Iterable[Node]) -> None:
     """Give every node a view."""
-    pending = [n for n in nodes if n.view is None]
-    if not pending:
-        return
     with _lock:
-        order = _pending_order(pending)
-        for node in order:
-            if node.view is None and node.prim.name == "transfer":
-                _transfer(node)
         by_device: dict[Device, list[Node]] = {}
-        for node in pending:
+        for node in nodes:
             if node.view is None:
-                by_device.setdefault(node.device or device(), []).append(node)
+                if node.prim.name == "transfer":
+                    _transfer(node)
+                else:
+                    roots = by_device.setdefault(node.device or device(), [])
+                    if node not in roots:
+                        roots.append(node)
         for place, roots in by_device.items():
             if place.kind == "reference":
                 _walk(place, _pending_order(roots))
             else:
-                from numus.compiler.program import realise
+                _realise(place, roots)
 
-                realise(place, roots)
-        for node in order:
-            if node.view is not None and (not node.tracked or is_boundary(node)):
-                forget(node)
+
+def _realise(place: Device, roots: list[Node]) -> None:
+    # Imported late: the compiler is needed only by those who evaluate something.
+    from numus.compiler.program import realise
+
+    storages: dict[Any, Storage] = {}  # results that lie in the same memory share its storage
+    for node, memory, (offset, strides) in realise(place, roots, _transfer):
+        if memory not in storages:
+            storages[memory] = Storage(memory)
+        node.view = View(storages[memory], offset, strides)
+        _settle(node)
+
+
+def _settle(node: Node) -> None:
+    """An evaluated node lets go of what it was computed from, unless a gradient may ask for it."""
+    if not node.tracked or is_boundary(node):
+        forget(node)
 
 
 def relieve(node: Node) -> None:
@@ -79,6 +90,7 @@ def _transfer(node: Node) -> None:
     source = node.inputs[0]
     evaluate((source,))
     node.view = _upload(node.params, host_array(source))
+    _settle(node)
 
 
 def _walk(place: Device, order: Sequence[Node]) -> None:
@@ -90,6 +102,8 @@ def _walk(place: Device, order: Sequence[Node]) -> None:
             ]
             result = np.asarray(node.prim.reference(node, *arrays))
             node.view = _upload(place, np.ascontiguousarray(result).reshape(node.shape))
+    for node in order:
+        _settle(node)
 
 
 # -- between host and device ----------------------------------------------------------------------

@@ -133,6 +133,7 @@ class Expr:
 Operand = Expr | int | float | bool
 
 _table: dict[tuple[Any, ...], Expr] = {}
+_constants: dict[tuple[Any, ...], Expr] = {}  # outlive builds: modules keep some of them
 
 
 def fresh() -> None:
@@ -143,9 +144,10 @@ def fresh() -> None:
 def make(op: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -> Expr:
     """The one expression with these parts."""
     key = (op, dtype, args, attr)
-    found = _table.get(key)
+    table = _constants if op == "const" else _table
+    found = table.get(key)
     if found is None:
-        found = _table[key] = Expr(op, dtype, args, attr)
+        found = table[key] = Expr(op, dtype, args, attr)
     return found
 
 

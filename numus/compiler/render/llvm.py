@@ -368,7 +368,8 @@ class _Renderer:
         bits = max(8, self.target.lanes_bytes * 8 // width)
         left = t.new(f"sub i64 {count}, {k}")
         left = t.call("i64", "llvm.umin.i64", ("i64", left), ("i64", str(width)))
-        left = t.new(f"trunc i64 {left} to i{bits}")
+        if bits < 64:
+            left = t.new(f"trunc i64 {left} to i{bits}")
         shape = Shape(width)
         ty = shape.of(f"i{bits}")
         every = self.x.splat(f"i{bits}", left, shape)

@@ -1,0 +1,99 @@
+"""Which strides an index expression has, in numbers: what loop shapes are chosen by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from numus.compiler.emit import Emitter
+from numus.compiler.ir import Expr
+
+Coefficients = dict[Expr, int]
+
+
+class Strides:
+    """Reads expressions of one emitter, whose slots have known numbers."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self.numbers = {slot: n for n, slot in emitter.numbers.items()}
+        self._memo: dict[Expr, Coefficients | None] = {}
+
+    def of(self, e: Expr) -> Coefficients | None:
+        """Coefficients of the loop variables, None if the expression is not affine in them."""
+        if e in self._memo:
+            return self._memo[e]
+        found = self._read(e)
+        self._memo[e] = found
+        return found
+
+    def _read(self, e: Expr) -> Coefficients | None:
+        if e.op == "var":
+            return {e: 1}
+        if e.op in ("const", "scalar"):
+            return {}
+        if e.op in ("add", "sub"):
+            a, b = self.of(e.args[0]), self.of(e.args[1])
+            if a is None or b is None:
+                return None
+            out = dict(a)
+            for v, c in b.items():
+                out[v] = out.get(v, 0) + (c if e.op == "add" else -c)
+            return out
+        if e.op == "mul":
+            for x, y in (e.args, e.args[::-1]):
+                scale = self._number(y)
+                if scale is not None:
+                    inner = self.of(x)
+                    return None if inner is None else {v: c * scale for v, c in inner.items()}
+        if e.op == "cast":
+            return self.of(e.args[0])
+        return {} if not self.variables(e) else None
+
+    def _number(self, e: Expr) -> int | None:
+        if e.op == "const" and isinstance(e.attr, int):
+            return e.attr
+        return self.numbers.get(e)
+
+    def variables(self, e: Expr) -> set[Expr]:
+        """The loop variables an expression depends on."""
+        found: set[Expr] = set()
+        seen: set[Expr] = set()
+        stack = [e]
+        while stack:
+            x = stack.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            if x.op == "var":
+                found.add(x)
+            stack.extend(x.args)
+        return found
+
+    def parts(self, e: Expr) -> list[Coefficients]:
+        """The affine pieces an expression is made of; keeping each keeps the whole."""
+        out: list[Coefficients] = []
+        seen: set[Expr] = set()
+        stack = [e]
+        while stack:
+            x = stack.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            found = self.of(x)
+            if found is not None:
+                if found:
+                    out.append(found)
+            else:
+                stack.extend(x.args)
+        return out
+
+
+def collapsible(
+    outer: Expr, inner: Expr, extent: int, pieces: Iterable[Coefficients]
+) -> bool:
+    """Whether two neighbouring loops are one: stepping the outer is `extent` steps of the inner."""
+    return all(p.get(outer, 0) == p.get(inner, 0) * extent for p in pieces)
+
+
+def unit_weight(pieces: Sequence[Coefficients], variable: Expr) -> int:
+    """How many accesses have neighbours along this variable next to each other in memory."""
+    return sum(abs(p.get(variable, 0)) == 1 for p in pieces)

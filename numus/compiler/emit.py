@@ -1,0 +1,447 @@
+"""From graph values to kernel-IR expressions: what is element `index` of a value?
+
+Views change the index on its way down, elementwise operations combine what comes up, and stored
+values are loaded. The rules are generators: `yield (value, index, mask)` asks for an operand, so
+graphs of any depth need no recursion.
+
+Sizes never become part of a kernel. Every extent and stride above 1 is a scalar slot; numbers that
+are equal in this graph share a slot, which lets index arithmetic cancel symbolically.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.ir import Expr, const
+from numus.compiler.local import Val
+from numus.compiler.scalar_ops import cast_value, lower
+from numus.dtypes import DType
+from numus.shapes import Shape, row_major
+
+Index = tuple[Expr, ...]
+Request = tuple[Val, Index, Expr | None]
+Rule = Generator[Request, Any, Any]
+
+ZERO = const(0)
+
+
+class Site:
+    """One place where a kernel touches memory (or uses a counter), for choosing loops."""
+
+    __slots__ = ("index", "masked", "store", "val")
+
+    def __init__(self, val: Val, index: Expr, store: bool, masked: bool) -> None:
+        self.val = val
+        self.index = index
+        self.store = store
+        self.masked = masked
+
+
+@dataclass(slots=True)
+class Step:
+    """A kernel and what one call of it takes."""
+
+    kernel: ir.Kernel
+    buffers: list[Val]  # in the order of the kernel's buffers; scratch comes after them
+    scalars: list[Any]  # numbers, or (constant, part) to be filled in at launch
+    grid: int
+    scratch: list[int]  # bytes per worker of each scratch buffer
+
+
+def evaluate(e: Expr, sizes: dict[str, int]) -> int:
+    """The number that a size expression stands for."""
+    if e.op == "const":
+        return int(e.attr)
+    if e.op == "scalar":
+        return sizes[e.attr]
+    a, b = (evaluate(x, sizes) for x in e.args)
+    return {"add": a + b, "sub": a - b, "mul": a * b, "idiv": a // max(b, 1), "min": min(a, b)}[e.op]
+
+
+class Emitter:
+    """Builds the expressions of one kernel and collects its buffers and slots.
+
+    `layouts` gives the strides of every value that is in memory; `known` the values that the kernel
+    holds in registers, as functions of the index.
+    """
+
+    def __init__(self, layouts: dict[Val, Shape]) -> None:
+        self.layouts = layouts
+        self.known: dict[Val, Callable[[Index], Any]] = {}
+        self.extents: dict[Expr, Expr] = {}
+        self.buffers: dict[Val, ir.Buffer] = {}
+        self.scratch: list[ir.Buffer] = []
+        self.numbers: dict[int, Expr] = {}  # size or stride -> its slot
+        self.parameters: list[int] = []  # what the schedule chose: block sizes, counts
+        self.constants: dict[Val, Any] = {}  # constant -> its slot expression(s)
+        self.sites: list[Site] = []
+        # parts of a larger value: part -> (whole, axis, where it starts along that axis)
+        self.redirect: dict[Val, tuple[Val, int, int]] = {}
+        self._memo: dict[tuple[Val, Index, Expr | None], Any] = {}
+
+    # -- numbers ----------------------------------------------------------------------------------
+
+    def number(self, n: int) -> Expr:
+        """A size, stride or offset as a value given at launch."""
+        if -1 <= n <= 1:
+            return const(n)
+        found = self.numbers.get(n)
+        if found is None:
+            found = self.numbers[n] = ir.scalar(f"n{len(self.numbers)}")
+        return found
+
+    def parameter(self, n: int) -> Expr:
+        """A number of the schedule's own: always a slot, so that its value shapes no code."""
+        self.parameters.append(n)
+        return ir.scalar(f"s{len(self.parameters) - 1}")
+
+    def variable(self, name: str, extent: Expr) -> Expr:
+        """A loop variable that runs below `extent`."""
+        v = ir.var(name)
+        self.extents[v] = extent
+        return v
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def buffer(self, val: Val, access: str = "read") -> ir.Buffer:
+        found = self.buffers.get(val)
+        if found is None:
+            dtype = dt.real_of(val.dtype)
+            found = ir.Buffer(f"b{len(self.buffers)}", dtype, access)
+            self.buffers[val] = found
+        elif access == "write":
+            found.access = "write"
+        return found
+
+    def address(self, val: Val, index: Index, strides: Shape | None = None) -> Expr:
+        """Where an element lies in its buffer."""
+        strides = strides if strides is not None else self.layouts[val]
+        total = ZERO
+        for i, s, n in zip(index, strides, val.shape, strict=True):
+            if n != 1 and s != 0:
+                total = ir.add(total, ir.mul(i, self.number(s)))
+        return total
+
+    def load(self, val: Val, index: Index, mask: Expr | None) -> Any:
+        at = self.address(val, index)
+        self.sites.append(Site(val, at, False, mask is not None))
+        buffer = self.buffer(val)
+        if val.dtype.is_complex:
+            twice = ir.mul(at, const(2))
+            return (ir.load(buffer, twice, mask), ir.load(buffer, ir.add(twice, const(1)), mask))
+        return ir.load(buffer, at, mask)
+
+    def store(self, val: Val, index: Index, value: Any, mask: Expr | None = None) -> list[ir.Stmt]:
+        """Statements that write an element of a value of this kernel (row-major in its buffer)."""
+        if val in self.redirect:
+            val, axis, start = self.redirect[val]
+            moved = ir.add(index[axis], self.number(start))
+            index = (*index[:axis], moved, *index[axis + 1 :])
+        at = self.address(val, index, row_major(val.shape))
+        self.sites.append(Site(val, at, True, mask is not None))
+        buffer = self.buffer(val, "write")
+        if val.dtype.is_complex:
+            twice = ir.mul(at, const(2))
+            return [
+                ir.Store(buffer, twice, value[0], mask),
+                ir.Store(buffer, ir.add(twice, const(1)), value[1], mask),
+            ]
+        return [ir.Store(buffer, at, value, mask)]
+
+    # -- the finished kernel ----------------------------------------------------------------------
+
+    def finish(self, name: str, body: list[ir.Stmt], grid: int, notes: tuple[str, ...]) -> Step:
+        """The kernel with these statements, and what it has to be given."""
+        buffers = (*self.buffers.values(), *self.scratch)
+        scalars: list[tuple[str, DType]] = []
+        values: list[Any] = []
+        for n, slot in self.numbers.items():
+            scalars.append((slot.attr, dt.int64))
+            values.append(n)
+        for i, n in enumerate(self.parameters):
+            scalars.append((f"s{i}", dt.int64))
+            values.append(n)
+        for place, val in enumerate(self.constants):
+            part = dt.compute_dtype(dt.real_of(val.dtype))
+            if val.dtype.is_complex:
+                scalars += [(f"c{place}r", part), (f"c{place}i", part)]
+                values += [(val.params[1], "real"), (val.params[1], "imag")]
+            else:
+                scalars.append((f"c{place}", dt.int64 if part is dt.bool_ else part))
+                values.append((val.params[1], "whole"))
+        kernel = ir.Kernel(name, buffers, tuple(scalars), body, notes)
+        sizes = {slot.attr: n for n, slot in self.numbers.items()}
+        sizes.update({f"s{i}": n for i, n in enumerate(self.parameters)})
+        scratch = [evaluate(b.size, sizes) * b.dtype.itemsize for b in self.scratch if b.size]
+        return Step(kernel, list(self.buffers), values, grid, scratch)
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def value(self, val: Val, index: Index, mask: Expr | None = None) -> Any:
+        """Element `index` of `val` (a pair if it is complex); nothing is read where mask is false."""
+        memo = self._memo
+        stack: list[tuple[tuple[Val, Index, Expr | None], Rule]] = []
+        wanted = (val, index, mask)
+        answer: Any = None
+        while True:
+            if wanted is not None:
+                if wanted in memo:
+                    answer = memo[wanted]
+                else:
+                    stack.append((wanted, self._rule(*wanted)))
+                    answer = None
+            if not stack:
+                return answer
+            key, rule = stack[-1]
+            try:
+                wanted = rule.send(answer)
+            except StopIteration as done:
+                stack.pop()
+                answer = memo[key] = done.value
+                wanted = None  # type: ignore[assignment]
+                if not stack:
+                    return answer
+
+    def _rule(self, val: Val, index: Index, mask: Expr | None) -> Rule:
+        if val in self.known:
+            return self.known[val](index)
+        if val in self.layouts:
+            return self.load(val, index, mask)
+        if val.kind == "elementwise" or val.op == "barrier":
+            args = []
+            for x in val.inputs:
+                args.append((yield x, _align(x, index), mask))
+            sources = [x.dtype for x in val.inputs]
+            return lower(val.op, args, sources, val.dtype, val.params)
+        rule = _RULES.get(val.op)
+        if rule is None:
+            raise AssertionError(f"{val.op} is neither in memory nor an expression")
+        return (yield from rule(self, val, index, mask))
+
+
+def _align(x: Val, index: Index) -> Index:
+    """The index of a broadcast operand."""
+    lead = len(index) - len(x.shape)
+    return tuple(
+        ZERO if n == 1 else i for n, i in zip(x.shape, index[lead:], strict=True)
+    )
+
+
+# -- sources --------------------------------------------------------------------------------------
+
+
+def _constant(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    number = val.params[0]
+    if number is not None:
+        real = dt.compute_dtype(dt.real_of(val.dtype))
+        return cast_value(const(number, real), real, val.dtype)
+    found = e.constants.get(val)
+    if found is None:
+        slot = f"c{len(e.constants)}"
+        part = dt.compute_dtype(dt.real_of(val.dtype))
+        if val.dtype.is_complex:
+            found = (ir.scalar(slot + "r", part), ir.scalar(slot + "i", part))
+        elif part is dt.bool_:
+            found = ir.scalar(slot, dt.int64).ne(const(0))
+        else:
+            found = ir.scalar(slot, part).cast(val.dtype)
+        e.constants[val] = found
+    return found
+    yield
+
+
+def _iota(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    e.sites.append(Site(val, index[0], False, False))
+    return index[0].cast(val.dtype)
+    yield
+
+
+# -- views ----------------------------------------------------------------------------------------
+
+
+def _reshape(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    x = val.inputs[0]
+    return (yield x, regroup(e, index, val.shape, x.shape), mask)
+
+
+def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
+    """The index under another shape of the same size, dividing only within groups of axes whose
+    products agree.
+    """
+    out: list[Expr] = [ZERO] * len(target)
+    i = j = 0
+    while i < len(shape) or j < len(target):
+        a, b = i, j
+        m = n = 1
+        while True:  # the smallest groups of axes with equal products
+            if i < len(shape) and (m < n or (m == n and i == a)):
+                m *= shape[i]
+                i += 1
+            elif j < len(target) and (n < m or (m == n and j == b)):
+                n *= target[j]
+                j += 1
+            if m == n and (i > a or i == len(shape)) and (j > b or j == len(target)):
+                break
+        linear = ZERO
+        steps = row_major(shape[a:i])
+        for k in range(a, i):
+            if shape[k] != 1:
+                linear = ir.add(linear, ir.mul(index[k], e.number(steps[k - a])))
+        _spread(e, linear, target, b, j, out)
+    return tuple(out)
+
+
+def _spread(e: Emitter, linear: Expr, target: Shape, b: int, j: int, out: list[Expr]) -> None:
+    """Write a linear index as digits of the axes b … j of `target`."""
+    axes = [k for k in range(b, j) if target[k] != 1]
+    for place, k in enumerate(axes):
+        below = 1
+        for q in axes[place + 1 :]:
+            below *= target[q]
+        digit = ir.idiv(linear, e.number(below), e.extents)
+        if place:
+            digit = ir.imod(digit, e.number(target[k]), e.extents)
+        out[k] = digit
+
+
+def _permute(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    out: list[Expr] = [ZERO] * len(index)
+    for i, a in enumerate(val.params):
+        out[a] = index[i]
+    return (yield val.inputs[0], tuple(out), mask)
+
+
+def _broadcast(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    return (yield val.inputs[0], _align(val.inputs[0], index), mask)
+
+
+def _slice(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    starts, steps = val.params
+    moved = tuple(
+        ir.add(ir.mul(i, e.number(step)), e.number(start))
+        for i, start, step in zip(index, starts, steps, strict=True)
+    )
+    return (yield val.inputs[0], moved, mask)
+
+
+def _copy(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    return (yield val.inputs[0], index, mask)
+
+
+def _both(a: Expr | None, b: Expr | None) -> Expr | None:
+    if a is None or b is None:
+        return a if b is None else b
+    return a & b
+
+
+def _masked(value: Any, inside: Expr | None, dtype: DType) -> Any:
+    """The value where `inside`, zero elsewhere."""
+    if inside is None:
+        return value
+    if dtype.is_complex:
+        zero = const(0.0, value[0].dtype)
+        return (ir.select(inside, value[0], zero), ir.select(inside, value[1], zero))
+    if dtype.is_narrow_float:
+        return ir.select(inside, value, const(0.0, dt.float32).cast(dtype))
+    return ir.select(inside, value, const(0, dtype))
+
+
+def _pad(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    x = val.inputs[0]
+    low, high, inner = val.params
+    moved = []
+    inside: Expr | None = None
+    for i, a, b, gap, n in zip(index, low, high, inner, x.shape, strict=True):
+        at = ir.sub(i, e.number(a)) if a else i
+        if a or b or gap:
+            e.sites.append(Site(val, at, False, True))
+        if gap:
+            step = e.number(gap + 1)
+            inside = _both(inside, ir.binary("irem", at, step).eq(0))
+            if a:
+                inside = _both(inside, at >= 0)
+            at = ir.make("idiv", at.dtype, (at, step))
+        elif a:
+            inside = _both(inside, at >= 0)
+        if b or gap:
+            inside = _both(inside, at < e.number(n))
+        moved.append(at)
+    value = yield x, tuple(moved), _both(mask, inside)
+    return _masked(value, inside, val.dtype)
+
+
+def _shear(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    x = val.inputs[0]
+    axis, along, extent, scale, slope, offset, divide = val.params
+    i, j = index[axis], index[along]
+    at = ir.add(
+        ir.add(ir.mul(i, e.number(scale)), ir.mul(j, e.number(slope))), e.number(offset)
+    )
+    e.sites.append(Site(val, at, False, True))
+    inside: Expr | None = None
+    ends = [
+        p * scale + q * slope + offset for p in (0, extent - 1) for q in (0, val.shape[along] - 1)
+    ]
+    if min(ends) < 0:
+        inside = at >= 0
+    if divide != 1:
+        inside = _both(inside, ir.binary("irem", at, e.number(divide)).eq(0))
+        at = ir.make("idiv", at.dtype, (at, e.number(divide)))
+    if max(ends) // divide >= x.shape[axis]:
+        inside = _both(inside, at < e.number(x.shape[axis]))
+    moved = tuple(at if k == axis else v for k, v in enumerate(index))
+    value = yield x, moved, _both(mask, inside)
+    return _masked(value, inside, val.dtype)
+
+
+# -- gather ---------------------------------------------------------------------------------------
+
+
+def _gather(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    x, *places = val.inputs
+    axes = val.params
+    lead = len(places[0].shape)
+    moved: list[Expr] = [ZERO] * len(x.shape)
+    rest = [i for i in range(len(x.shape)) if i not in axes]
+    for i, k in zip(rest, index[lead:], strict=True):
+        moved[i] = k
+    for p, axis in zip(places, axes, strict=True):
+        at = yield p, _align(p, index[:lead]), mask
+        if p.op == "iota" and p.shape[0] <= x.shape[axis]:
+            moved[axis] = at
+        else:  # no index leaves its axis
+            at = ir.maximum(at, 0)
+            moved[axis] = ir.minimum(at, ir.sub(e.number(x.shape[axis]), const(1)))
+    return (yield x, tuple(moved), mask)
+
+
+def _extent(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    """A count of elements, as a number of this value's dtype."""
+    return e.number(val.params).cast(val.dtype)
+    yield
+
+
+_RULES: dict[str, Callable[[Emitter, Val, Index, Expr | None], Rule]] = {
+    "constant": _constant,
+    "iota": _iota,
+    "reshape": _reshape,
+    "permute": _permute,
+    "broadcast": _broadcast,
+    "slice": _slice,
+    "pad": _pad,
+    "shear": _shear,
+    "gather": _gather,
+    "extent": _extent,
+    "copy": _copy,
+}
+
+INLINE = frozenset(_RULES) - {"copy"} | {"barrier"}
+
+
+def is_inline(val: Val) -> bool:
+    """Whether a value can be computed inside whichever kernel uses it."""
+    return val.kind == "elementwise" or val.op in INLINE

@@ -1,0 +1,380 @@
+"""Which values are computed in which kernel.
+
+Every value that has to be in memory starts as a group of its own; groups then merge, consumers into
+producers, wherever one kernel can serve both:
+    a map over the same space, reading its producer element for element;
+    a further stage over the same rows (softmax, layer norm and their gradients become one kernel);
+    a sibling that reads the same input over the same space (mean and variance in one pass);
+    the elementwise tail of a contraction (bias, activation, residual).
+What a merged group uses only within itself never reaches memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Index, is_inline
+from numus.compiler.local import Val
+from numus.shapes import Shape, size_of
+
+# Rows are merged over several stages only where they can run side by side or are short.
+ENOUGH_ROWS = 16
+SHORT_ROW = 1 << 16
+
+HEAVY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc erfinv lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod floor_divide "
+    "threefry".split()
+)
+
+
+def squeeze(shape: Shape) -> Shape:
+    """The shape without its axes of extent 1."""
+    return tuple(n for n in shape if n != 1)
+
+
+def place(shape: Shape, variables: Sequence[ir.Expr]) -> Index:
+    """An index of `shape` whose axes longer than 1 take the variables in order."""
+    left = iter(variables)
+    return tuple(ir.const(0) if n == 1 else next(left) for n in shape)
+
+
+class Group:
+    """Values computed by one kernel (or one hand-written schedule).
+
+    Loops run over `space` (squeezed); `axes` are the places in it that reductions run over.
+    """
+
+    __slots__ = ("axes", "kind", "members", "position", "space", "stored")
+
+    def __init__(self, val: Val, position: int) -> None:
+        self.members = [val]
+        self.position = position
+        self.stored: set[Val] = set()
+        self.axes: Shape = ()
+        if val.kind == "reduce":
+            self.kind = "loop"
+            shape = val.inputs[0].shape
+            self.space = squeeze(shape)
+            self.axes = _squeezed_axes(shape, val.params)
+        elif is_inline(val) or val.op == "copy":
+            self.kind = "loop"
+            self.space = squeeze(val.shape)
+        else:
+            self.kind = val.kind
+            self.space = squeeze(val.shape)
+
+    @property
+    def outer(self) -> Shape:
+        """The space without the axes that are reduced."""
+        return tuple(n for i, n in enumerate(self.space) if i not in self.axes)
+
+    def __repr__(self) -> str:
+        return f"<{self.kind} {self.space} over {self.axes}: {self.members}>"
+
+
+def _squeezed_axes(shape: Shape, axes: Shape) -> Shape:
+    places = [i for i, n in enumerate(shape) if n != 1]
+    return tuple(places.index(a) for a in axes if shape[a] != 1)
+
+
+def level(group: Group, val: Val) -> str:
+    """Where a member of a loop group is computed: "reduce", at every point ("full"), or per row."""
+    if val.kind == "reduce":
+        return "reduce"
+    return "full" if squeeze(val.shape) == group.space or not group.axes else "outer"
+
+
+def leaves_of(val: Val, stop: Iterable[Val] | dict[Val, Shape]) -> set[Val]:
+    """The values in memory that an expression reads (`stop`), not looking behind them."""
+    found: set[Val] = set()
+    seen: set[Val] = set()
+    stack = list(val.inputs)
+    while stack:
+        x = stack.pop()
+        if x in seen:
+            continue
+        seen.add(x)
+        if x in stop:
+            found.add(x)
+        else:
+            stack.extend(x.inputs)
+    return found
+
+
+class Fuser:
+    """Groups the values of a graph. `leaves` are in memory already; `roots` must come to be."""
+
+    def __init__(self, values: Sequence[Val], roots: Sequence[Val], leaves: set[Val]) -> None:
+        self.roots = set(roots)
+        self.leaves = leaves
+        self.order = self._needed(roots)
+        self.in_memory: set[Val] = set()
+        self.groups: list[Group] = []
+
+    def _needed(self, roots: Sequence[Val]) -> list[Val]:
+        seen: set[Val] = set()
+        stack = list(roots)
+        while stack:
+            v = stack.pop()
+            if v not in seen:
+                seen.add(v)
+                if v not in self.leaves:
+                    stack.extend(v.inputs)
+        return sorted(seen, key=lambda v: v.id)
+
+    def run(self) -> list[Group]:
+        """The groups in an order in which they can run."""
+        stored = {v for v in self.order if v in self.roots or not is_inline(v)} - self.leaves
+        while True:
+            self._group(stored)
+            shared = self._worth_storing(stored)
+            if not shared:
+                break
+            stored |= shared
+        self._mark_stored()
+        return self._ordered()
+
+    # -- merging ----------------------------------------------------------------------------------
+
+    def _group(self, stored: set[Val]) -> None:
+        self.in_memory = stored | self.leaves
+        self.home: dict[Val, Group] = {}
+        self.groups = []
+        self.reads: dict[Group, set[Val]] = {}
+        self.needs: dict[Group, set[Group]] = {}
+        self.by_space: dict[Shape, list[Group]] = {}
+        for v in self.order:
+            if v not in stored:
+                continue
+            group = Group(v, v.id)
+            reads = leaves_of(v, self.in_memory)
+            target = self._target(group, v, reads)
+            needs = {self.home[r] for r in reads if r in self.home}
+            for n in list(needs):
+                needs |= self.needs[n]
+            if target is not None:
+                target.members.append(v)
+                target.position = max(target.position, v.id)
+                if v.kind == "reduce" and not target.axes:
+                    target.axes = group.axes
+                self.home[v] = target
+                self.reads[target] |= reads
+                needs.discard(target)
+                self.needs[target] |= needs
+                for other in self.groups:  # what needed the target now needs these too
+                    if target in self.needs[other]:
+                        self.needs[other] |= needs
+            else:
+                self.home[v] = group
+                self.groups.append(group)
+                self.reads[group] = reads
+                self.needs[group] = needs
+                if group.kind in ("loop", "contract"):
+                    self.by_space.setdefault(group.space, []).append(group)
+
+    def _target(self, group: Group, v: Val, reads: set[Val]) -> Group | None:
+        if group.kind != "loop" or v.size == 0 or size_of(group.space) == 0:
+            return None
+        producers = {self.home[r] for r in reads if r in self.home}
+        candidates = sorted(producers, key=lambda g: -g.position)
+        shared = [
+            g
+            for g in self.by_space.get(group.space, ())[-8:]
+            if g not in producers and not self.reads[g].isdisjoint(reads)
+        ]
+        for target in [*candidates, *reversed(shared)]:
+            if self._may_join(target, group, v, producers) and self._aligned(target, group, v):
+                return target
+        return None
+
+    def _may_join(
+        self, target: Group, group: Group, v: Val, producers: set[Group]
+    ) -> bool:
+        if target.kind not in ("loop", "contract") or size_of(target.space) == 0:
+            return False
+        # nothing the newcomer needs may itself wait for the target
+        for p in producers:
+            if p is not target and target in self.needs[p]:
+                return False
+        if len(target.members) > 64:
+            return False
+        if target.kind == "contract":
+            return v.kind != "reduce" and group.space == target.space and v.op != "copy"
+        if v.kind == "reduce":
+            if group.space != target.space or target.axes not in ((), group.axes):
+                return False
+            if any(m.kind == "reduce" for m in target.members):
+                return self._rows_fit(group) or not self._depends(v, target)
+            # a reduction over a map that is also stored: fine where rows are the parallel unit
+            return True
+        if target.axes:
+            if group.space == target.space:
+                return self._rows_fit(target) or not self._depends(v, target)
+            return group.space == target.outer
+        return group.space == target.space
+
+    def _rows_fit(self, group: Group) -> bool:
+        rows = size_of(group.outer)
+        return rows >= ENOUGH_ROWS or size_of(group.space) <= rows * SHORT_ROW
+
+    def _depends(self, v: Val, target: Group) -> bool:
+        """Whether v reads a reduction of the target (directly or through other members)."""
+        inside = set(target.members)
+        seen: set[Val] = set()
+        stack = list(v.inputs)
+        while stack:
+            x = stack.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            if x in inside and x.kind == "reduce":
+                return True
+            if x in self.in_memory and x not in inside:
+                continue
+            stack.extend(x.inputs)
+        return False
+
+    def _aligned(self, target: Group, group: Group, v: Val) -> bool:
+        """Whether v reads the target's members only at the point (or row) it is computed for."""
+        probe = Emitter({x: (0,) * len(x.shape) for x in self.in_memory})
+        names = [ir.var(f"p{i}") for i in range(len(target.space))]
+        for name, n in zip(names, target.space, strict=True):
+            probe.extents[name] = probe.number(n)
+        axes = target.axes or group.axes
+        rows = [x for i, x in enumerate(names) if i not in axes]
+        good = True
+        at_full = group.space == target.space
+
+        def watch(m: Val, expected: Index) -> None:
+            def known(index: Index) -> object:
+                nonlocal good
+                if index != expected:
+                    good = False
+                part = ir.scalar(f"m{m.id}", m.dtype if not m.dtype.is_complex else ir.INDEX)
+                return (part, part) if m.dtype.is_complex else part
+
+            probe.known[m] = known
+
+        for m in target.members:
+            if m.kind == "reduce":
+                watch(m, place(m.shape, rows))
+            elif target.kind == "contract" or squeeze(m.shape) == target.space:
+                watch(m, place(m.shape, names))
+            else:
+                watch(m, place(m.shape, rows))
+        if not at_full and any(
+            m.kind != "reduce" and squeeze(m.shape) == target.space and target.axes
+            for m in target.members
+            if m in leaves_of(v, self.in_memory)
+        ):
+            return False
+        source = v.inputs[0] if v.kind == "reduce" or v.op == "copy" else v
+        index = place(source.shape, names if at_full else rows)
+        saved = probe.layouts.pop(v, None)
+        try:
+            if source is not v and source in probe.known:
+                probe.known[source](index)
+            else:
+                probe.value(source, index)
+        except TypeError:
+            return False
+        finally:
+            if saved is not None:
+                probe.layouts[v] = saved
+        return good
+
+    # -- what to store ----------------------------------------------------------------------------
+
+    def _worth_storing(self, stored: set[Val]) -> set[Val]:
+        """Costly expressions that several groups (or many points) would compute again."""
+        users: dict[Val, set[Group]] = {}
+        for v in self.order:
+            for x in v.inputs:
+                if x in self.in_memory:
+                    continue
+                homes = {self.home[v]} if v in self.home else users.get(v, set())
+                users.setdefault(x, set())
+        # walk from consumers to producers, handing down who uses each inline value
+        for v in reversed(self.order):
+            homes = {self.home[v]} if v in self.home else users.get(v, set())
+            for x in v.inputs:
+                if x not in self.in_memory:
+                    users.setdefault(x, set()).update(homes)
+        out: set[Val] = set()
+        for v in self.order:
+            if v in self.in_memory or v.kind != "elementwise" or v.size <= 1:
+                continue
+            many = len(users.get(v, ())) > 1
+            if (many and self._costly(v)) or self._repeated(v, users.get(v, set())):
+                out.add(v)
+        # the topmost of a chain is enough
+        return {v for v in out if not any(w in out for w in self._above(v))}
+
+    def _above(self, v: Val) -> list[Val]:
+        return [w for w in self.order if v in w.inputs and w not in self.in_memory]
+
+    def _costly(self, v: Val) -> bool:
+        """Whether computing v again costs more than a load."""
+        work = 0
+        seen: set[Val] = set()
+        stack = [v]
+        while stack:
+            x = stack.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            if x in self.in_memory:
+                work += 1
+                continue
+            if x.op in HEAVY or x.op == "gather":
+                return True
+            work += x.kind == "elementwise"
+            stack.extend(x.inputs)
+        return work > 12
+
+    def _repeated(self, v: Val, users: set[Group]) -> bool:
+        """Whether a costly value is broadcast along outer loops, and so computed many times."""
+        if v.op not in HEAVY:
+            return False
+        return any(
+            g.kind == "contract" and size_of(g.space) > 4 * v.size for g in users
+        ) or any(
+            g.kind == "loop" and size_of(g.space) >= 8 * v.size and self._outer_repeat(v, g)
+            for g in users
+        )
+
+    def _outer_repeat(self, v: Val, g: Group) -> bool:
+        # a value that spans the innermost axis but not the outer ones is recomputed per outer step
+        shape = squeeze(v.shape)
+        return bool(shape) and bool(g.space) and shape[-1] == g.space[-1] and shape != g.space
+
+    def _mark_stored(self) -> None:
+        for group in self.groups:
+            for m in group.members:
+                if m in self.roots:
+                    group.stored.add(m)
+        for group in self.groups:
+            for r in self.reads[group]:
+                home = self.home.get(r)
+                if home is not None and home is not group:
+                    home.stored.add(r)
+
+    def _ordered(self) -> list[Group]:
+        out: list[Group] = []
+        done: set[Group] = set()
+        waiting = sorted(self.groups, key=lambda g: g.position)
+        while waiting:
+            rest = []
+            for g in waiting:
+                direct = {self.home[r] for r in self.reads[g] if r in self.home} - {g}
+                if direct <= done:
+                    out.append(g)
+                    done.add(g)
+                else:
+                    rest.append(g)
+            if len(rest) == len(waiting):
+                raise AssertionError("groups wait for each other")
+            waiting = rest
+        return out

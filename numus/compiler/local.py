@@ -1,0 +1,135 @@
+"""The compiler's own copy of a pending graph, simplified while it is built.
+
+Values are hash-consed, so equal computations are one (common-subexpression elimination), and what
+no root needs is never copied (dead code). Only rewrites that keep IEEE results are made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numus.dtypes import DType
+from numus.shapes import Shape
+
+# Operations that hand their first input on unchanged.
+IDENTITIES = frozenset({"stop_gradient", "custom", "pick", "copy_through"})
+
+
+class Val:
+    """One value of the graph being compiled."""
+
+    __slots__ = ("dtype", "id", "inputs", "kind", "op", "params", "shape")
+
+    def __init__(
+        self,
+        id: int,
+        op: str,
+        kind: str,
+        inputs: tuple[Val, ...],
+        params: Any,
+        shape: Shape,
+        dtype: DType,
+    ) -> None:
+        self.id = id
+        self.op = op
+        self.kind = kind
+        self.inputs = inputs
+        self.params = params
+        self.shape = shape
+        self.dtype = dtype
+
+    @property
+    def size(self) -> int:
+        total = 1
+        for n in self.shape:
+            total *= n
+        return total
+
+    def __repr__(self) -> str:
+        args = ", ".join(f"%{x.id}" for x in self.inputs)
+        return f"%{self.id} = {self.op}({args}) {self.dtype.name}{list(self.shape)}"
+
+
+class Local:
+    """A graph under construction."""
+
+    def __init__(self) -> None:
+        self.values: list[Val] = []
+        self._table: dict[Any, Val] = {}
+
+    def make(
+        self,
+        op: str,
+        kind: str,
+        inputs: tuple[Val, ...],
+        params: Any,
+        shape: Shape,
+        dtype: DType,
+    ) -> Val:
+        """The value of an operation, or a simpler one that equals it bit for bit."""
+        simpler = self._simplify(op, inputs, params, shape, dtype)
+        if simpler is not None:
+            return simpler
+        key = (op, tuple(x.id for x in inputs), params, shape, dtype)
+        found = self._table.get(key)
+        if found is None:
+            found = Val(len(self.values), op, kind, inputs, params, shape, dtype)
+            self.values.append(found)
+            self._table[key] = found
+        return found
+
+    def _simplify(
+        self, op: str, inputs: Sequence[Val], params: Any, shape: Shape, dtype: DType
+    ) -> Val | None:
+        if not inputs:
+            return None
+        x = inputs[0]
+        if op in IDENTITIES:
+            return x
+        if op == "reshape":
+            while x.op == "reshape":
+                x = x.inputs[0]
+            if x.shape == shape:
+                return x
+            if x is not inputs[0]:
+                return self.make(op, "view", (x,), shape, shape, dtype)
+        elif op == "permute" and x.op == "permute":
+            axes = tuple(x.params[a] for a in params)
+            y = x.inputs[0]
+            if axes == tuple(range(len(axes))):
+                return y
+            return self.make(op, "view", (y,), axes, shape, dtype)
+        elif op == "broadcast" and x.op == "broadcast":
+            return self.make(op, "view", (x.inputs[0],), shape, shape, dtype)
+        elif op == "neg" and x.op == "neg":
+            return x.inputs[0]
+        elif len(inputs) == 2 and x.shape == shape:
+            y = inputs[1]
+            if op in ("mul", "div") and _is_constant(y, 1):
+                return x
+            if op == "sub" and _is_constant(y, 0):
+                return x
+            if op == "add" and dtype.is_integer and _is_constant(y, 0):
+                return x
+        if op == "mul" and len(inputs) == 2 and inputs[1].shape == shape:
+            if _is_constant(x, 1):
+                return inputs[1]
+        return None
+
+
+def _is_constant(v: Val, number: int) -> bool:
+    while v.op in ("broadcast", "reshape"):
+        v = v.inputs[0]
+    return v.op == "constant" and v.params[0] == number and v.params[0] is not None
+
+
+def number_class(value: Any) -> int | None:
+    """What of a constant's value is part of a kernel: 0 and 1 (of positive sign), nothing else."""
+    if value.__class__ is complex or value != value:
+        return None
+    if value == 1:
+        return 1
+    if value == 0 and not (value.__class__ is float and str(value)[0] == "-"):
+        return 0
+    return None

@@ -1,0 +1,843 @@
+"""Loop groups as kernels: maps, and row programs (stages of reductions and maps over rows).
+
+A group is emitted twice: first with one variable per axis, to see by which strides it touches
+memory; then, with neighbouring axes merged and the lanes chosen, for real.
+
+    map          blocks of rows; lanes along the axis that most accesses have next to each other
+    rows         one row after another, lanes along the row; every stage is a loop over the row
+    columns      lanes across rows, where neighbours in memory belong to different rows
+    split        few long rows: blocks of a row reduce into partial results, a second kernel merges
+                 them in a fixed order, so the thread count never shows in the result
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.affine import Coefficients, Strides, collapsible, unit_weight
+from numus.compiler.emit import Emitter, Index, Step
+from numus.compiler.fuse import HEAVY, Group, level, place, squeeze
+from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.local import Val
+from numus.compiler.reducers import Reducer, reducer
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, size_of
+
+BLOCK = 1 << 14  # elements that one block of a cheap kernel handles, at least
+SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
+FEW_ROWS = 16
+
+ZERO, ONE = const(0), const(1)
+
+
+@dataclass(slots=True, eq=False)
+class Dim:
+    """A loop: neighbouring axes of the space that memory sees as one."""
+
+    extent: int
+    reduced: bool
+    axes: list[int]
+
+
+def lower_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """The kernels of a loop group: one, or two where long rows are split."""
+    return _Lowering(group, layouts, facts).run()
+
+
+def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """Each part is computed where it belongs in the whole; parts of one shape share a kernel."""
+    whole = group.members[0]
+    axis = whole.params
+    parts: dict[Shape, list[Val]] = {}
+    redirect: dict[Val, tuple[Val, int, int]] = {}
+    start = 0
+    for i, x in enumerate(whole.inputs):
+        part = Val(-i - 1, "copy", "barrier", (x,), None, x.shape, x.dtype)
+        redirect[part] = (whole, axis, start)
+        start += x.shape[axis]
+        if part.size:
+            parts.setdefault(x.shape, []).append(part)
+    steps: list[Step] = []
+    for same in parts.values():
+        piece = Group(same[0], group.position)
+        piece.members = same
+        piece.stored = set(same)
+        steps += _Lowering(piece, layouts, facts, redirect=redirect).run()
+    return steps
+
+
+def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """A contraction as a plain sum of products: for dtypes and sizes that need no tiles."""
+    product, *tail = group.members
+    a, b = product.inputs
+    batch, m, n = product.shape
+    k = a.shape[2]
+    wide = product.dtype
+
+    def operand(x: Val, shape: Shape) -> Val:
+        if x.dtype is not wide:
+            x = Val(-10, "cast", "elementwise", (x,), None, x.shape, wide)
+        return Val(-11, "reshape", "view", (x,), shape, shape, wide)
+
+    left = operand(a, (batch, m, 1, k))
+    swapped = Val(-12, "permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
+    right = operand(swapped, (batch, 1, n, k))
+    terms = Val(-13, "mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
+    total = Val(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, wide)
+    rows = Group(total, group.position)
+    rows.members = [total, *tail]
+    rows.stored = {total if v is product else v for v in group.stored}
+    redirect = {total: (product, 0, 0)}
+    return _Lowering(rows, layouts, facts, {product: total}, redirect).run()
+
+
+class _Lowering:
+    def __init__(
+        self,
+        group: Group,
+        layouts: dict[Val, Shape],
+        facts: Facts,
+        aliases: dict[Val, Val] | None = None,
+        redirect: dict[Val, tuple[Val, int, int]] | None = None,
+    ) -> None:
+        self.group = group
+        self.facts = facts
+        # values that a reduction here computes: squared deviations, products
+        self.aliases: dict[Val, Val] = dict(aliases or {})
+        self.squares: set[Val] = set()
+        self.redirect = redirect or {}
+        self.members = self._expanded(group.members)
+        inside = {*self.members, *group.members, *self.aliases}
+        self.layouts = {v: s for v, s in layouts.items() if v not in inside}
+        self.reduces = [m for m in self.members if m.kind == "reduce"]
+        self.stage = self._stages()
+        self.notes = tuple(m.op for m in group.members)
+        self._finals: dict[Val, list[Expr]] = {}
+
+    # -- preparation ------------------------------------------------------------------------------
+
+    def _expanded(self, members: Sequence[Val]) -> list[Val]:
+        """Members with each sum of squared deviations written as two sums over the row."""
+        out: list[Val] = []
+        sums = {(m.inputs[0], m.params): m for m in members if m.op == "reduce_sum"}
+        for m in members:
+            if m.op != "reduce_sqdev":
+                out.append(m)
+                continue
+            x = m.inputs[0]
+            wide = dt.compute_dtype(x.dtype)
+            if wide is not x.dtype:
+                x = Val(-len(out) - 1000, "cast", "elementwise", (x,), None, x.shape, wide)
+            total = sums.get((x, m.params))
+            if total is None:
+                total = Val(-1, "reduce_sum", "reduce", (x,), m.params, m.shape, wide)
+                sums[x, m.params] = total
+                out.append(total)
+            count = Val(-2, "count", "source", (), None, (), wide)
+            mean = Val(-3, "div", "elementwise", (total, count), None, m.shape, wide)
+            kept = tuple(1 if i in m.params else n for i, n in enumerate(x.shape))
+            flat = Val(-4, "reshape", "view", (mean,), kept, kept, wide)
+            off = Val(-5, "sub", "elementwise", (x, flat), None, x.shape, wide)
+            square = Val(-6, "mul", "elementwise", (off, off), None, x.shape, wide)
+            result = Val(-7, "reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
+            self.aliases[m] = result
+            self.squares.add(result)
+            out.append(result)
+        return out
+
+    def _stages(self) -> dict[Val, int]:
+        """For each member, how many rounds of reductions must have run before it is computed."""
+        after: dict[Val, int] = {}
+        inverse = {b: a for a, b in self.aliases.items()}
+        for m in self.members:
+            rounds = 0
+            seen: set[Val] = set()
+            stack = list(m.inputs)
+            while stack:
+                x = stack.pop()
+                if x in seen:
+                    continue
+                seen.add(x)
+                x = self.aliases.get(x, x)
+                if x.kind == "reduce" and x in after:
+                    rounds = max(rounds, after[x] + 1)
+                elif x not in self.layouts:
+                    stack.extend(x.inputs)
+            after[m] = rounds
+            if m in inverse:
+                after[inverse[m]] = rounds
+        return after
+
+    def _emitter(self) -> Emitter:
+        e = Emitter(self.layouts)
+        e.redirect = self.redirect
+        return e
+
+    def _analyse(self) -> tuple[list[Dim], list[Coefficients], list[Coefficients]]:
+        """Merged loops and, per loop variable, the strides of all accesses and of the stores."""
+        e = self._emitter()
+        space = self.group.space
+        names = [e.variable(f"p{i}", e.number(n)) for i, n in enumerate(space)]
+        rows = [v for i, v in enumerate(names) if i not in self.group.axes]
+        self._know_dummies(e)
+        for m in self.members:
+            source = m.inputs[0] if m.kind == "reduce" else m
+            full = m.kind == "reduce" or level(self.group, m) == "full"
+            e.value(source, place(source.shape, names if full else rows))
+        stored: list[Coefficients] = []
+        for m in self.group.stored:
+            full = m.kind != "reduce" and level(self.group, m) == "full"
+            e.store(m, place(m.shape, names if full else rows), None)
+        strides = Strides(e)
+        pieces: list[Coefficients] = []
+        for site in e.sites:
+            found = strides.parts(site.index)
+            pieces += found
+            if site.store:
+                stored += found
+        for r in self.reduces:  # positions of arg reductions count along their axis
+            if r.op in ("argmax", "argmin"):
+                pieces.append({names[a]: 1 for a in self.group.axes})
+        dims: list[Dim] = []
+        for i, n in enumerate(space):
+            reduced = i in self.group.axes
+            if (
+                dims
+                and dims[-1].reduced == reduced
+                and collapsible(names[i - 1], names[i], n, pieces)
+            ):
+                dims[-1].extent *= n
+                dims[-1].axes.append(i)
+            else:
+                dims.append(Dim(n, reduced, [i]))
+        self.names = names
+        return dims, pieces, stored
+
+    def _know_dummies(self, e: Emitter) -> None:
+        def dummy(m: Val) -> Any:
+            part = dt.real_of(m.dtype)
+            slot = ir.scalar(f"k{m.id}", part)
+            return (slot, slot) if m.dtype.is_complex else slot
+
+        for r in self.reduces:
+            e.known[r] = lambda index, r=r: dummy(r)
+        for m in self.aliases:
+            e.known[m] = lambda index, m=m: dummy(m)
+        for v in self._counts():
+            e.known[v] = lambda index, v=v: dummy(v)
+
+    def _counts(self) -> set[Val]:
+        found: set[Val] = set()
+        for m in self.members:
+            stack = list(m.inputs)
+            seen: set[Val] = set()
+            while stack:
+                x = stack.pop()
+                if x not in seen and x not in self.layouts:
+                    seen.add(x)
+                    if x.op == "count":
+                        found.add(x)
+                    stack.extend(x.inputs)
+        return found
+
+    # -- choosing ---------------------------------------------------------------------------------
+
+    def run(self) -> list[Step]:
+        dims, pieces, stored = self._analyse()
+        if not self.reduces:
+            return [self._map(dims, pieces, stored)]
+        self.dims = dims
+        rows = [d for d in dims if not d.reduced]
+        inner = [d for d in dims if d.reduced]
+        row_count = math.prod(d.extent for d in rows)
+        row_size = math.prod(d.extent for d in inner)
+        lane = self._row_lane(rows, inner, pieces)
+        needs_all = any(
+            self.stage[m] > 0
+            for m in self.members
+            if (m.kind == "reduce" and m not in self.squares)
+            or (m.kind != "reduce" and level(self.group, m) == "full")
+        )
+        parallel = row_count if lane is None or lane.reduced else -(-row_count // 64)
+        if not needs_all and parallel < FEW_ROWS and row_size >= 2 * SPLIT // 8:
+            if row_size * row_count >= 4 * SPLIT:
+                return self._split(rows, inner, lane, row_count, row_size)
+        return [self._rows(rows, inner, lane, row_count, row_size)]
+
+    def _row_lane(
+        self, rows: list[Dim], inner: list[Dim], pieces: list[Coefficients]
+    ) -> Dim | None:
+        """The loop whose iterations are lanes: along the row, or across rows; None: neither."""
+        can_along = all(reducer(r).lanes is not None for r in self.reduces)
+        width = self._width()
+
+        def weight(d: Dim) -> float:
+            units = unit_weight(pieces, self.names[d.axes[-1]])
+            full = min(d.extent, width) / width
+            return (units + 0.01) * full
+
+        candidates = [d for d in rows if d.extent >= 2]
+        if can_along and inner:
+            candidates.append(inner[-1])
+        if not candidates:
+            return None
+        best = max(candidates, key=lambda d: (weight(d), d.reduced))
+        return best
+
+    def _width(self) -> int:
+        sizes = [dt.real_of(m.dtype).itemsize for m in self.members if m.dtype is not dt.bool_]
+        return max(1, self.facts.lanes_bytes // max(4, max(sizes, default=4)))
+
+    # -- maps -------------------------------------------------------------------------------------
+
+    def _map(self, dims: list[Dim], pieces: list[Coefficients], stored: list[Coefficients]) -> Step:
+        e = self._emitter()
+        if not dims:
+            g = ir.var("g")
+            body = self._stores(e, [ZERO] * len(self.group.space), None)
+            return e.finish("scalar", [ir.For(g, ZERO, ONE, "grid", body)], 1, self.notes)
+        lane = self._map_lane(dims, stored)
+        outer = [d for d in dims if d is not lane]
+        crossing = self._crossing(lane, outer, pieces)
+        if crossing is not None:
+            return self._tiled_map(e, lane, crossing, outer)
+        rows = math.prod(d.extent for d in outer)
+        work = self._work()
+        columns = min(lane.extent, max(BLOCK // work, 256))
+        if lane.extent - columns < columns // 2:
+            columns = lane.extent
+        column_blocks = -(-lane.extent // columns)
+        per_block = max(1, (BLOCK // work) // columns) if outer else 1
+        row_blocks = -(-rows // per_block)
+        width = e.parameter(columns)
+        at: dict[Dim, Expr] = {}
+        g = ir.var("g")
+        extent = e.number(lane.extent)
+        j = e.variable("j", extent)
+        at[lane] = j
+        if not outer:
+            start = ir.mul(g, width)
+            stop = ir.minimum(ir.add(start, width), extent)
+            body = [ir.For(j, start, stop, "lanes", self._stores(e, self._index(at), None))]
+        else:
+            split = column_blocks > 1
+            block_row: Expr = g
+            start, stop = ZERO, extent
+            if split:
+                count = e.parameter(column_blocks)
+                block_row = ir.make("idiv", g.dtype, (g, count))
+                start = ir.mul(ir.make("irem", g.dtype, (g, count)), width)
+                stop = ir.minimum(ir.add(start, width), extent)
+            per = e.parameter(per_block)
+            total = self._product(e, outer)
+            first = ir.mul(block_row, per)
+            r = ir.var("r")
+            self._digits(e, r, outer, at)
+            inner = ir.For(j, start, stop, "lanes", self._stores(e, self._index(at), None))
+            last = ir.minimum(ir.add(first, per), total)
+            body = [ir.For(r, first, last, "serial", [inner])]
+        grid = column_blocks * row_blocks
+        return e.finish(
+            "map", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, self.notes
+        )
+
+    def _map_lane(self, dims: list[Dim], stored: list[Coefficients]) -> Dim:
+        width = self._width()
+        best = dims[-1]
+        if best.extent * 2 <= width:
+            best = max(dims, key=lambda d: (min(d.extent, 4 * width), d.axes))
+        return best
+
+    def _crossing(
+        self, lane: Dim, outer: list[Dim], pieces: list[Coefficients]
+    ) -> Dim | None:
+        """A loop along which some input has its neighbours while the lanes run across it."""
+        if lane.extent < 32:
+            return None
+        along = self.names[lane.axes[-1]]
+        for d in outer:
+            v = self.names[d.axes[-1]]
+            if d.extent >= 32 and any(
+                abs(p.get(v, 0)) == 1 and abs(p.get(along, 0)) > 1 for p in pieces
+            ):
+                return d
+        return None
+
+    def _tiled_map(self, e: Emitter, lane: Dim, cross: Dim, outer: list[Dim]) -> Step:
+        """Square tiles over the two crossing loops, so that each cache line is read once."""
+        side = 64
+        rest = [d for d in outer if d is not cross]
+        at: dict[Dim, Expr] = {}
+        g = ir.var("g")
+        tiles_lane, tiles_cross = -(-lane.extent // side), -(-cross.extent // side)
+        lanes_count, cross_count = e.parameter(tiles_lane), e.parameter(tiles_cross)
+        size = e.parameter(side)
+        t = ir.make("idiv", g.dtype, (g, lanes_count))
+        j0 = ir.mul(ir.make("irem", g.dtype, (g, lanes_count)), size)
+        i0 = ir.mul(ir.make("irem", g.dtype, (t, cross_count)), size)
+        self._digits(e, ir.make("idiv", g.dtype, (t, cross_count)), rest, at)
+        lane_extent, cross_extent = e.number(lane.extent), e.number(cross.extent)
+        i, j = e.variable("i", cross_extent), e.variable("j", lane_extent)
+        at[lane], at[cross] = j, i
+        inner = ir.For(
+            j,
+            j0,
+            ir.minimum(ir.add(j0, size), lane_extent),
+            "lanes",
+            self._stores(e, self._index(at), None),
+        )
+        body: list[Stmt] = [
+            ir.For(i, i0, ir.minimum(ir.add(i0, size), cross_extent), "serial", [inner])
+        ]
+        grid = tiles_lane * tiles_cross * math.prod(d.extent for d in rest)
+        return e.finish(
+            "tiled_map", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, self.notes
+        )
+
+    # -- row programs -----------------------------------------------------------------------------
+
+    def _rows(
+        self, rows: list[Dim], inner: list[Dim], lane: Dim | None, row_count: int, row_size: int
+    ) -> Step:
+        e = self._emitter()
+        at: dict[Dim, Expr] = {}
+        g = ir.var("g")
+        if lane is None or lane.reduced:
+            per_block = max(1, BLOCK // max(1, row_size * self._work()))
+            grid = -(-row_count // per_block)
+            if rows:
+                per = e.parameter(per_block)
+                r = ir.var("r")
+                self._digits(e, r, rows, at)
+                first = ir.mul(g, per)
+                last = ir.minimum(ir.add(first, per), self._product(e, rows))
+                body: list[Stmt] = [
+                    ir.For(r, first, last, "serial", self._row(e, at, inner, lane, _whole(e, inner)))
+                ]
+            else:
+                body = self._row(e, at, inner, lane, _whole(e, inner))
+        else:
+            body, grid = self._columns(e, at, rows, inner, lane, g, _whole(e, inner), ONE)
+        return e.finish(
+            "rows", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, self.notes
+        )
+
+    def _columns(
+        self,
+        e: Emitter,
+        at: dict[Dim, Expr],
+        rows: list[Dim],
+        inner: list[Dim],
+        lane: Dim,
+        g: Expr,
+        ranges: dict[int, tuple[Expr, Expr]],
+        blocks: Expr,
+        partial: Any = None,
+    ) -> tuple[list[Stmt], int]:
+        """Lanes across rows: each lane walks its own row."""
+        others = [d for d in rows if d is not lane]
+        columns = min(lane.extent, self._width() * 4)
+        width = e.parameter(columns)
+        count = -(-lane.extent // columns)
+        counts = e.parameter(count)
+        block = g
+        start = ir.mul(ir.make("irem", g.dtype, (block, counts)), width)
+        self._digits(e, ir.make("idiv", g.dtype, (block, counts)), others, at)
+        extent = e.number(lane.extent)
+        j = e.variable("j", extent)
+        at[lane] = j
+        body = self._row(e, at, inner, None, ranges, partial=partial, varying=True)
+        loop = ir.For(j, start, ir.minimum(ir.add(start, width), extent), "lanes", body)
+        return [loop], count * math.prod(d.extent for d in others)
+
+    def _row(
+        self,
+        e: Emitter,
+        at: dict[Dim, Expr],
+        inner: list[Dim],
+        lane: Dim | None,
+        ranges: dict[int, tuple[Expr, Expr]],
+        partial: Any = None,
+        varying: bool = False,
+    ) -> list[Stmt]:
+        """The statements for one row: its stages, then what is stored per row."""
+        out: list[Stmt] = []
+        count = ONE
+        for i in range(len(inner)):
+            count = ir.mul(count, ir.sub(ranges[i][1], ranges[i][0]))
+        for v in self._counts():
+            e.known[v] = lambda index, v=v: count.cast(v.dtype)
+        stages = 1 + max((self.stage[m] for m in self.members), default=0)
+        cached = self._cache(e, inner, lane) if lane is not None and partial is None else {}
+        for stage in range(stages):
+            reduces = [r for r in self.reduces if self.stage[r] == stage]
+            maps = [
+                m
+                for m in self.members
+                if m.kind != "reduce"
+                and m in self.group.stored
+                and level(self.group, m) == "full"
+                and self.stage[m] == stage
+            ]
+            if reduces or maps:
+                self._stage(
+                    e, out, at, inner, lane, ranges, reduces, maps, stage, cached, varying
+                )
+        if partial is not None:
+            out += partial(e, at)
+            return out
+        out += self._per_row(e, at)
+        return out
+
+    def _stage(
+        self,
+        e: Emitter,
+        out: list[Stmt],
+        at: dict[Dim, Expr],
+        inner: list[Dim],
+        lane: Dim | None,
+        ranges: dict[int, tuple[Expr, Expr]],
+        reduces: list[Val],
+        maps: list[Val],
+        stage: int,
+        cached: dict[Val, tuple[ir.Buffer, int]],
+        varying: bool,
+    ) -> None:
+        """One loop over the row: reductions of this stage, maps that are ready."""
+        at = dict(at)
+        loops: list[tuple[Expr, Expr, Expr, str]] = []
+        for i, d in enumerate(inner):
+            v = e.variable(f"x{stage}_{i}", e.number(d.extent))
+            at[d] = v
+            loops.append((v, *ranges[i], "lanes" if d is lane else "serial"))
+        index = self._index(at)
+        offset = ZERO
+        for i, d in enumerate(inner):
+            offset = ir.add(ir.mul(offset, e.number(d.extent)), at[d])
+        saves: list[Stmt] = []
+        for v, (buffer, first) in cached.items():
+            if stage > first:
+                value = ir.load(buffer, offset)
+                e.known[v] = lambda idx, value=value: value
+            elif stage == first:
+                value = e.value(v, place(v.shape, index))
+                saves.append(ir.Store(buffer, offset, value))
+        body: list[Stmt] = []
+        pending: list[tuple[Val, Reducer, list[ir.Register]]] = []
+        position = ZERO
+        for d in inner:
+            position = ir.add(ir.mul(position, e.number(d.extent)), at[d])
+        for r in reduces:
+            how = reducer(r)
+            registers = [
+                ir.Register(f"a{r.id}_{i}", t, lanes=lane is not None or varying)
+                for i, t in enumerate(how.dtypes)
+            ]
+            for register, start in zip(registers, how.initial(), strict=True):
+                out.append(ir.Set(register, start))
+            source = r.inputs[0]
+            value = e.value(source, place(source.shape, index))
+            names = [ir.var(f"t{r.id}_{stage}_{i}", t) for i, t in enumerate(how.dtypes)]
+            new = how.step([ir.read(x) for x in registers], value, position)
+            if len(registers) == 1:
+                body.append(ir.Set(registers[0], new[0]))
+            else:  # all parts see the old state
+                body += [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
+                body += [ir.Set(x, n) for x, n in zip(registers, names, strict=True)]
+            pending.append((r, how, registers))
+        body += saves
+        for m in maps:
+            body += e.store(m, place(m.shape, index), e.value(m, place(m.shape, index)))
+        unroll = 4 if reduces and not maps and not saves else 1
+        nest = body
+        for v, start, stop, kind in reversed(loops):
+            nest = [ir.For(v, start, stop, kind, nest, unroll=unroll if kind == "lanes" else 1)]
+        out += nest
+        for r, how, registers in pending:
+            finals = []
+            for i, register in enumerate(registers):
+                final = ir.var(f"f{r.id}_{i}", register.dtype)
+                total = ir.lanes_reduce(how.lanes or "", register) if lane else ir.read(register)
+                out.append(ir.Let(final, total))
+                finals.append(final)
+            self._finals[r] = finals
+            result = how.finish(list(finals))
+            e.known[r] = lambda index, result=result: result
+        for m, r in self.aliases.items():
+            if r in reduces:
+                e.known[m] = lambda index, r=r, m=m: e.known[r](index)
+
+    def _per_row(self, e: Emitter, at: dict[Dim, Expr]) -> list[Stmt]:
+        """Stores of what exists once per row."""
+        out: list[Stmt] = []
+        rows = [
+            v
+            for i, v in enumerate(self._index_places(at))
+            if i not in self.group.axes
+        ]
+        for m in self.group.stored:
+            if m.kind == "reduce" or level(self.group, m) == "outer":
+                index = place(m.shape, rows)
+                value = e.known[m](index) if m.kind == "reduce" else e.value(m, index)
+                out += e.store(m, index, value)
+        return out
+
+    def _cache(
+        self, e: Emitter, inner: list[Dim], lane: Dim
+    ) -> dict[Val, tuple[ir.Buffer, int]]:
+        """Costly values that two stages need: kept in a scratch row after the first."""
+        users: dict[Val, set[int]] = {}
+        first: dict[Val, int] = {}
+        for m in self.members:
+            if m.kind != "reduce" and (
+                m not in self.group.stored or level(self.group, m) != "full"
+            ):
+                continue
+            stack = [m.inputs[0]] if m.kind == "reduce" else [m]
+            seen: set[Val] = set()
+            while stack:
+                x = stack.pop()
+                if x in seen or x in self.layouts or x.kind == "reduce":
+                    continue
+                seen.add(x)
+                if (
+                    x.op in HEAVY
+                    and squeeze(x.shape) == self.group.space
+                    and not x.dtype.is_complex
+                ):
+                    users.setdefault(x, set()).add(self.stage[m])
+                    continue  # what stands below is computed once with it
+                stack.extend(x.inputs)
+        out: dict[Val, tuple[ir.Buffer, int]] = {}
+        total = ONE
+        for d in inner:
+            total = ir.mul(total, e.number(d.extent))
+        for v, stages in users.items():
+            if len(stages) > 1:
+                first[v] = min(stages)
+                buffer = ir.Buffer(f"w{len(out)}", v.dtype, "scratch", total)
+                e.scratch.append(buffer)
+                out[v] = (buffer, first[v])
+        return out
+
+    # -- split reductions -------------------------------------------------------------------------
+
+    def _split(
+        self,
+        rows: list[Dim],
+        inner: list[Dim],
+        lane: Dim | None,
+        row_count: int,
+        row_size: int,
+    ) -> list[Step]:
+        """Partial results of blocks of each row, merged by a second kernel."""
+        top = inner[0]
+        below = row_size // top.extent
+        columns = lane is not None and not lane.reduced
+        chunk = max(1, SPLIT // max(1, below * (min(lane.extent, 64) if columns and lane else 1)))
+        if columns:
+            chunk = max(chunk, 64)
+        chunks = -(-top.extent // chunk)
+        partials = self._partials(row_count, chunks)
+        e = self._emitter()
+        at: dict[Dim, Expr] = {}
+        g = ir.var("g")
+        size, many = e.parameter(chunk), e.parameter(chunks)
+        c = ir.make("irem", g.dtype, (g, many))
+        start = ir.mul(c, size)
+        ranges = _whole(e, inner)
+        ranges[0] = (start, ir.minimum(ir.add(start, size), e.number(top.extent)))
+        block = ir.make("idiv", g.dtype, (g, many))
+
+        def save(e: Emitter, at: dict[Dim, Expr]) -> list[Stmt]:
+            row = ZERO
+            for d in rows:
+                row = ir.add(ir.mul(row, e.number(d.extent)), at[d])
+            out: list[Stmt] = []
+            for r, vals in partials.items():
+                for v, value in zip(vals, self._finals[r], strict=True):
+                    out += e.store(v, (row, c), value)
+            return out
+
+        if columns:
+            assert lane is not None
+            body, blocks = self._columns(e, at, rows, inner, lane, block, ranges, many, save)
+            grid = blocks * chunks
+        else:
+            self._digits(e, block, rows, at)
+            body = self._row(e, at, inner, lane, ranges, partial=save)
+            grid = row_count * chunks
+        first = e.finish(
+            "split_rows", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, self.notes
+        )
+        return [first, self._merge(rows, top, below, chunk, chunks, row_count, partials)]
+
+    def _partials(self, row_count: int, chunks: int) -> dict[Val, list[Val]]:
+        out: dict[Val, list[Val]] = {}
+        for r in self.reduces:
+            out[r] = [
+                Val(-100 - i, "partial", "partial", (), None, (row_count, chunks), t)
+                for i, t in enumerate(reducer(r).dtypes)
+            ]
+        return out
+
+    def _merge(
+        self,
+        rows: list[Dim],
+        top: Dim,
+        below: int,
+        chunk: int,
+        chunks: int,
+        row_count: int,
+        partials: dict[Val, list[Val]],
+    ) -> Step:
+        """For each row, combine the partial results in order; then what is stored per row."""
+        layouts = dict(self.layouts)
+        for vals in partials.values():
+            for v in vals:
+                layouts[v] = (chunks, 1)
+        e = Emitter(layouts)
+        e.redirect = self.redirect
+        at: dict[Dim, Expr] = {}
+        g = ir.var("g")
+        many = e.number(chunks)
+        self._digits(e, g, rows, at)
+        row = g if rows else ZERO
+        out: list[Stmt] = []
+        total_count = ir.mul(e.number(top.extent), e.number(below))
+        for v in self._counts():
+            e.known[v] = lambda index, v=v: total_count.cast(v.dtype)
+        for number, r in enumerate(self.reduces):
+            how = reducer(r)
+            c = ir.var(f"c{number}")
+            wide = [_wider(t, how, self.facts) for t in how.dtypes]
+            registers = [ir.Register(f"m{number}_{i}", t) for i, t in enumerate(wide)]
+            for register, start in zip(registers, how.initial(), strict=True):
+                out.append(ir.Set(register, start.cast(register.dtype)))
+            parts = [
+                ir.load(e.buffer(v), ir.add(ir.mul(row, many), c)).cast(t)
+                for v, t in zip(partials[r], wide, strict=True)
+            ]
+            if r in self.squares:
+                parts = self._with_drift(e, r, parts, partials, row, c, chunk, below, top, many)
+            new = how.merge([ir.read(x) for x in registers], parts)
+            lets = [ir.var(f"u{number}_{i}", t) for i, t in enumerate(wide)]
+            body: list[Stmt] = [ir.Let(n, x) for n, x in zip(lets, new, strict=True)]
+            body += [ir.Set(x, n) for x, n in zip(registers, lets, strict=True)]
+            out.append(ir.For(c, ZERO, many, "serial", body))
+            finals: list[Expr] = []
+            for i, (register, t) in enumerate(zip(registers, how.dtypes, strict=True)):
+                final = ir.var(f"f{number}_{i}", register.dtype)
+                out.append(ir.Let(final, ir.read(register)))
+                finals.append(final.cast(t))
+            self._finals[r] = finals
+            result = how.finish(list(finals))
+            e.known[r] = lambda index, result=result: result
+        for m, r in self.aliases.items():
+            e.known[m] = lambda index, r=r: e.known[r](index)
+        out += self._per_row(e, at)
+        return e.finish(
+            "merge",
+            [ir.For(g, ZERO, e.parameter(row_count), "grid", out)],
+            row_count,
+            ("combine",),
+        )
+
+    def _with_drift(
+        self,
+        e: Emitter,
+        r: Val,
+        parts: list[Expr],
+        partials: dict[Val, list[Val]],
+        row: Expr,
+        c: Expr,
+        chunk: int,
+        below: int,
+        top: Dim,
+        many: Expr,
+    ) -> list[Expr]:
+        """Squared deviations were taken from each block's own mean: add the means' own spread."""
+        total = _sum_behind(r)
+        wide = parts[0].dtype
+        size = e.parameter(chunk)
+        start = ir.mul(c, size)
+        stop = ir.minimum(ir.add(start, size), e.number(top.extent))
+        count = ir.mul(ir.sub(stop, start), e.number(below)).cast(wide)
+        here = ir.load(e.buffer(partials[total][0]), ir.add(ir.mul(row, many), c)).cast(wide)
+        whole = ir.mul(e.number(top.extent), e.number(below)).cast(wide)
+        mean = self._finals[total][0].cast(wide) / whole
+        drift = here / count - mean
+        return [parts[0] + count * drift * drift]
+
+    # -- pieces -----------------------------------------------------------------------------------
+
+    def _stores(self, e: Emitter, names: Sequence[Expr], mask: Expr | None) -> list[Stmt]:
+        out: list[Stmt] = []
+        for m in self.members:
+            if m in self.group.stored:
+                index = place(m.shape, names)
+                out += e.store(m, index, e.value(m, index))
+        return out
+
+    def _index_places(self, at: dict[Dim, Expr]) -> list[Expr]:
+        """One index per axis of the space; of merged axes only the last counts."""
+        out: list[Expr] = [ZERO] * len(self.group.space)
+        for d, v in at.items():
+            out[d.axes[-1]] = v
+        return out
+
+    _index = _index_places
+
+    def _product(self, e: Emitter, dims: Sequence[Dim]) -> Expr:
+        total = ONE
+        for d in dims:
+            total = ir.mul(total, e.number(d.extent))
+        return total
+
+    def _digits(self, e: Emitter, linear: Expr, dims: Sequence[Dim], at: dict[Dim, Expr]) -> None:
+        """Split one running number over several loops, the last running fastest."""
+        for place_, d in enumerate(dims):
+            digit = linear
+            below = self._product(e, dims[place_ + 1 :])
+            if below is not ONE:
+                digit = ir.make("idiv", ir.INDEX, (digit, below))
+            if place_:
+                digit = ir.make("irem", ir.INDEX, (digit, e.number(d.extent)))
+            e.extents[digit] = e.number(d.extent)
+            at[d] = digit
+
+    def _work(self) -> int:
+        """How heavy an element is, as a multiple of a plain memory-bound one."""
+        heavy = 0
+        seen: set[Val] = set()
+        stack = list(self.members)
+        while stack:
+            x = stack.pop()
+            if x in seen or x in self.layouts:
+                continue
+            seen.add(x)
+            heavy += x.op in HEAVY
+            stack.extend(x.inputs)
+        return min(16, 1 + heavy * 2)
+
+
+def _whole(e: Emitter, inner: Sequence[Dim]) -> dict[int, tuple[Expr, Expr]]:
+    return {i: (ZERO, e.number(d.extent)) for i, d in enumerate(inner)}
+
+
+def _wider(dtype: dt.DType, how: Reducer, facts: Facts) -> dt.DType:
+    """Partial sums of float32 are merged in float64 where the device has it."""
+    if dtype is dt.float32 and how.op in ("sum", "prod") and "float64" in facts.dtypes:
+        return dt.float64
+    return dtype
+
+
+def _sum_behind(r: Val) -> Val:
+    """The plain sum that a sum of squared deviations takes its mean from."""
+    off = r.inputs[0].inputs[0]
+    return off.inputs[1].inputs[0].inputs[0]

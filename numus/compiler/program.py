@@ -1,0 +1,284 @@
+"""Programs: the pending graph as launches and a memory plan, kept by structure.
+
+The first evaluation of a structure is compiled: simplified, fused, lowered. The second costs a walk
+over the graph, a look-up and the launches.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.compiler import ir
+from numus.compiler.emit import Step
+from numus.compiler.fuse import Fuser, Group
+from numus.compiler.local import IDENTITIES, Local, Val, number_class
+from numus.compiler.lower import lower_group
+from numus.runtime.contract import Launch
+from numus.shapes import Shape, reshape_strides, row_major, size_of
+
+Layout = tuple[int, Shape]  # offset and strides in elements
+
+_MAX_PLANS = 4096
+
+
+class Pending:
+    """A pending graph as one walk sees it: what there is, numbered, and what it is like."""
+
+    __slots__ = ("constants", "key", "kept", "leaves", "nodes", "number")
+
+    def __init__(self, roots: Sequence[Any], settle: Callable[[Any], None]) -> None:
+        self.nodes: list[Any] = []
+        self.number: dict[Any, int] = {}
+        self.leaves: list[Any] = []
+        self.constants: list[Any] = []
+        parts: list[Any] = []
+        uses: dict[Any, int] = {}
+        number = self.number
+        stack: list[Any] = list(reversed(roots))
+        opened: set[Any] = set()
+        while stack:
+            node = stack[-1]
+            if node in number:
+                stack.pop()
+                continue
+            if node.view is None and node.prim.name == "transfer":
+                settle(node)
+            if node.view is not None:
+                parts.append((node.dtype, node.shape, node.view.strides))
+                self.leaves.append(node)
+            elif node.prim.name == "constant":
+                parts.append((node.dtype, number_class(node.params)))
+                self.constants.append(node)
+            elif node in opened or not node.inputs:
+                inputs = node.inputs
+                for x in inputs:
+                    uses[x] = uses.get(x, 0) + 1
+                name = node.prim.name
+                params = None if name in IDENTITIES else node.params
+                parts.append(
+                    (name, params, node.shape, node.dtype, *[number[x] for x in inputs])
+                )
+            else:
+                opened.add(node)
+                stack.extend(reversed(node.inputs))
+                continue
+            stack.pop()
+            number[node] = len(self.nodes)
+            self.nodes.append(node)
+        del stack, opened, node
+        # What something outside this graph still refers to may be asked for later: keep it.
+        known = sys.getrefcount
+        self.kept: list[int] = []
+        wanted = {number[r] for r in roots}
+        for i, node in enumerate(self.nodes):
+            if (
+                i not in wanted
+                and node.view is None
+                and node.inputs
+                # this loop, the list, the dictionaries, getrefcount's own argument
+                and known(node) > uses.get(node, 0) + (4 if node in uses else 3) + 0
+            ):
+                self.kept.append(i)
+        self.key = (tuple(parts), tuple(number[r] for r in roots), tuple(self.kept))
+
+
+class Plan:
+    """What to launch for one structure, and where its values live.
+
+    Memory is numbered: first the leaves, then results (one each), then the arena's blocks, in which
+    values that nobody keeps follow each other.
+    """
+
+    def __init__(self, place: Any, pending: Pending, roots: Sequence[Any]) -> None:
+        self.runtime = place.runtime
+        ir.fresh()
+        local = Local()
+        vals: list[Val] = []
+        leaf_vals: list[Val] = []
+        for node in pending.nodes:
+            if node.view is not None:
+                val = local.make(
+                    "leaf", "leaf", (), (len(leaf_vals),), node.shape, node.dtype
+                )
+                leaf_vals.append(val)
+            elif node.prim.name == "constant":
+                which = pending.constants.index(node)
+                params = (number_class(node.params), which)
+                val = local.make("constant", "source", (), params, (), node.dtype)
+            else:
+                inputs = tuple(vals[pending.number[x]] for x in node.inputs)
+                val = local.make(
+                    node.prim.name, node.prim.kind, inputs, node.params, node.shape, node.dtype
+                )
+            vals.append(val)
+        self.leaf_strides = {
+            v: n.view.strides for v, n in zip(leaf_vals, pending.leaves, strict=True)
+        }
+        wanted = [vals[pending.number[r]] for r in roots] + [vals[i] for i in pending.kept]
+        bases = [_base(v, self.leaf_strides) for v in wanted]
+        self._fuse(local, [b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
+        self.outputs: list[tuple[int, Layout]] = [
+            (self.slot[b], layout) for b, layout in bases
+        ]
+
+    def _fuse(self, local: Local, roots: list[Val], leaves: list[Val]) -> None:
+        fuser = Fuser(local.values, roots, set(leaves))
+        self.groups: list[Group] = fuser.run()
+        layouts: dict[Val, Shape] = dict(self.leaf_strides)
+        for group in self.groups:
+            for v in group.stored:
+                layouts[v] = row_major(v.shape)
+        self.steps: list[Step] = []
+        for group in self.groups:
+            if any(v.size for v in group.stored):
+                self.steps += lower_group(group, layouts, self.runtime.facts)
+        self._place(leaves, roots, fuser)
+        self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
+
+    def _place(self, leaves: list[Val], roots: list[Val], fuser: Fuser) -> None:
+        """Give every value in memory a number; temporaries share blocks when their lives allow."""
+        self.slot: dict[Val, int] = {v: i for i, v in enumerate(leaves)}
+        self.result_bytes: list[int] = []
+        for group in self.groups:
+            for v in group.members:
+                if v in group.stored and v in fuser.roots and v not in self.slot:
+                    self.slot[v] = len(leaves) + len(self.result_bytes)
+                    self.result_bytes.append(v.size * v.dtype.itemsize)
+        first = len(leaves) + len(self.result_bytes)
+        last_use: dict[Val, int] = {}
+        for i, step in enumerate(self.steps):
+            for v in step.buffers:
+                last_use[v] = i
+        self.arena: list[int] = []
+        free: list[int] = []
+        for i, step in enumerate(self.steps):
+            for v in step.buffers:
+                if v not in self.slot:
+                    self.slot[v] = first + self._block(v.size * v.dtype.itemsize, free)
+            for v in step.buffers:
+                block = self.slot[v] - first
+                if block >= 0 and last_use[v] == i and block not in free:
+                    free.append(block)
+
+    def _block(self, nbytes: int, free: list[int]) -> int:
+        """A free block of the arena that fits (or is grown to), or a new one."""
+        fits = [b for b in free if self.arena[b] >= nbytes]
+        if fits:
+            best = min(fits, key=lambda b: self.arena[b])
+            free.remove(best)
+            return best
+        if free:
+            best = max(free, key=lambda b: self.arena[b])
+            free.remove(best)
+            self.arena[best] = nbytes
+            return best
+        self.arena.append(nbytes)
+        return len(self.arena) - 1
+
+    def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[tuple[Any, Layout]]:
+        """Launch, and give the memory and layout of each output."""
+        allocate = self.runtime.allocate
+        memories = [n.view.storage.memory for n in leaves]
+        results = [allocate(n) for n in self.result_bytes]
+        memories += results
+        memories += [allocate(n) for n in self.arena]
+        starts = [n.view.offset * n.dtype.itemsize for n in leaves]
+        starts += [0] * (len(memories) - len(starts))
+        launches = []
+        for step, program in zip(self.steps, self.programs, strict=True):
+            scalars = [
+                s if s.__class__ is int else _part(constants[s[0]].params, s[1])
+                for s in step.scalars
+            ]
+            places = [self.slot[v] for v in step.buffers]
+            launches.append(
+                Launch(
+                    program,
+                    [
+                        memories[p] if not starts[p] else _Inside(memories[p], starts[p])
+                        for p in places
+                    ],
+                    scalars,
+                    step.grid,
+                )
+            )
+        self.runtime.run(launches)
+        return [(memories[slot], layout) for slot, layout in self.outputs]
+
+
+class _Inside:
+    """A place within a block of memory."""
+
+    __slots__ = ("address", "memory", "nbytes")
+
+    def __init__(self, memory: Any, start: int) -> None:
+        self.memory = memory
+        self.address = memory.address + start
+        self.nbytes = memory.nbytes - start
+
+
+def _part(number: Any, part: str) -> Any:
+    if part == "whole":
+        return int(number) if number.__class__ is bool else number
+    number = complex(number)
+    return number.real if part == "real" else number.imag
+
+
+def _base(v: Val, leaf_strides: dict[Val, Shape]) -> tuple[Val, Layout]:
+    """The value to store for a wanted one, and how the wanted one lies in it.
+
+    Reshapes and permutations of something that is computed anyway need no kernel of their own.
+    """
+    chain: list[Val] = []
+    x = v
+    while x.op in ("reshape", "permute"):
+        chain.append(x)
+        x = x.inputs[0]
+    while True:
+        if x in leaf_strides and not chain:
+            return x, (0, leaf_strides[x])
+        if x not in leaf_strides:
+            strides: Shape | None = row_major(x.shape)
+            shape = x.shape
+            for view in reversed(chain):
+                assert strides is not None
+                if view.op == "permute":
+                    strides = tuple(strides[a] for a in view.params)
+                else:
+                    strides = reshape_strides(shape, strides, view.shape)
+                    if strides is None:
+                        break
+                shape = view.shape
+            if strides is not None:
+                return x, (0, strides)
+        x = chain.pop()
+
+
+_plans: OrderedDict[Any, Plan] = OrderedDict()
+
+
+def realise(
+    place: Any, roots: Sequence[Any], settle: Callable[[Any], None]
+) -> list[tuple[Any, Any, Layout]]:
+    """Compute the roots (and what else is kept): (node, memory, layout) of each."""
+    pending = Pending(roots, settle)
+    key = (place.name, pending.key)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = Plan(place, pending, roots)
+        if len(_plans) > _MAX_PLANS:
+            _plans.popitem(last=False)
+    placed = plan.run(pending.leaves, pending.constants)
+    nodes = [*roots, *(pending.nodes[i] for i in pending.kept)]
+    return [(n, memory, layout) for n, (memory, layout) in zip(nodes, placed, strict=True)]
+
+
+def clear_plans() -> None:
+    """Forget every plan (kernels stay compiled)."""
+    _plans.clear()
+
+
+__all__ = ["Pending", "Plan", "clear_plans", "realise", "size_of"]

@@ -1,0 +1,140 @@
+"""How each reduction accumulates: its registers, one step, and the merging of partial results."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.ir import Expr, const, select
+from numus.compiler.local import Val
+from numus.compiler.scalar_ops import complex_mul
+from numus.dtypes import DType
+
+State = list[Expr]
+
+
+class Reducer:
+    """A reduction with one register: sum, product, max, min (any, all on bool)."""
+
+    def __init__(self, val: Val) -> None:
+        self.val = val
+        self.source = val.inputs[0].dtype
+        self.acc = dt.compute_dtype(dt.real_of(self.source))
+        self.op = val.op.removeprefix("reduce_")
+
+    @property
+    def dtypes(self) -> list[DType]:
+        return [self.acc]
+
+    @property
+    def lanes(self) -> str | None:
+        """The operation that combines lanes, None where lanes cannot be combined by one."""
+        if self.acc is dt.bool_:
+            return {"max": "or", "min": "and", "sum": "or", "prod": "and"}[self.op]
+        return {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[self.op]
+
+    def initial(self) -> State:
+        if self.acc is dt.bool_:
+            return [const(self.op in ("min", "prod"), dt.bool_)]
+        if self.op in ("sum", "prod"):
+            return [const(0 if self.op == "sum" else 1, self.acc)]
+        return [lowest(self.acc) if self.op == "max" else highest(self.acc)]
+
+    def widen(self, value: Any) -> Any:
+        return value.cast(self.acc)
+
+    def step(self, state: State, value: Any, position: Expr) -> State:
+        return self.merge(state, [self.widen(value)])
+
+    def merge(self, a: State, b: State) -> State:
+        x, y = a[0], b[0]
+        if self.acc is dt.bool_:
+            return [x | y if self.op in ("max", "sum") else x & y]
+        op = {"sum": "add", "prod": "mul"}.get(self.op, self.op)
+        return [ir.binary(op, x, y)]
+
+    def finish(self, state: State) -> Any:
+        return state[0].cast(self.val.dtype)
+
+
+class ComplexReducer(Reducer):
+    """Sum or product of pairs."""
+
+    @property
+    def dtypes(self) -> list[DType]:
+        return [self.acc, self.acc]
+
+    @property
+    def lanes(self) -> str | None:
+        return "add" if self.op == "sum" else None
+
+    def initial(self) -> State:
+        return [const(0.0 if self.op == "sum" else 1.0, self.acc), const(0.0, self.acc)]
+
+    def step(self, state: State, value: Any, position: Expr) -> State:
+        return self.merge(state, list(value))
+
+    def merge(self, a: State, b: State) -> State:
+        if self.op == "sum":
+            return [a[0] + b[0], a[1] + b[1]]
+        return list(complex_mul((a[0], a[1]), (b[0], b[1])))
+
+    def finish(self, state: State) -> Any:
+        return (state[0], state[1])
+
+
+class ArgReducer(Reducer):
+    """The place of the first largest (smallest) element; NaN wins."""
+
+    @property
+    def dtypes(self) -> list[DType]:
+        return [self.acc, dt.int64]
+
+    @property
+    def lanes(self) -> str | None:
+        return None
+
+    def initial(self) -> State:
+        return [
+            lowest(self.acc) if self.op == "argmax" else highest(self.acc),
+            const(-1, dt.int64),
+        ]
+
+    def step(self, state: State, value: Any, position: Expr) -> State:
+        return self.merge(state, [self.widen(value), position])
+
+    def merge(self, a: State, b: State) -> State:
+        if self.acc is dt.bool_:
+            x, y = a[0].cast(dt.int32), b[0].cast(dt.int32)
+        else:
+            x, y = a[0], b[0]
+        better = y > x if self.op == "argmax" else y < x
+        if self.acc.kind == "float":
+            better = better | (ir.isnan(y) & ~ir.isnan(x))
+        # the very first element wins against the start, whatever its value
+        better = (better | (a[1] < 0)) & (b[1] >= 0)
+        return [select(better, b[0], a[0]), select(better, b[1], a[1])]
+
+    def finish(self, state: State) -> Any:
+        return state[1]
+
+
+def reducer(val: Val) -> Reducer:
+    """The way a reduction value accumulates."""
+    if val.op in ("argmax", "argmin"):
+        return ArgReducer(val)
+    return ComplexReducer(val) if val.inputs[0].dtype.is_complex else Reducer(val)
+
+
+def lowest(dtype: DType) -> Expr:
+    if dtype is dt.bool_:
+        return const(False, dtype)
+    return const(-math.inf if dtype.kind == "float" else dt.int_range(dtype)[0], dtype)
+
+
+def highest(dtype: DType) -> Expr:
+    if dtype is dt.bool_:
+        return const(True, dtype)
+    return const(math.inf if dtype.kind == "float" else dt.int_range(dtype)[1], dtype)
