@@ -1,0 +1,387 @@
+"""Shapes and axes: every function here changes how elements are indexed and moves none of them."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+from numus.errors import ShapeError
+from numus.functions._base import method, node_of, pair, wrap
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives import views
+from numus.primitives.structure import copy as copy_node
+from numus.shapes import Shape, as_shape, is_row_major, normal_axes, normal_axis, size_of
+from numus.shapes import broadcast as broadcast_shapes
+from numus.tensor import Tensor
+
+__all__ = [
+    "atleast_1d",
+    "atleast_2d",
+    "atleast_3d",
+    "broadcast_arrays",
+    "broadcast_to",
+    "clone",
+    "copy",
+    "expand",
+    "expand_dims",
+    "flatten",
+    "flip",
+    "matrix_transpose",
+    "moveaxis",
+    "movedim",
+    "permute",
+    "permute_dims",
+    "ravel",
+    "reshape",
+    "rot90",
+    "squeeze",
+    "swapaxes",
+    "transpose",
+    "unflatten",
+    "unsqueeze",
+]
+
+
+def _numbers(given: tuple[Any, ...]) -> Any:
+    """Arguments given one by one or as one sequence: x.reshape(2, 3), x.reshape((2, 3))."""
+    if len(given) == 1 and hasattr(given[0], "__iter__"):
+        return given[0]
+    return given
+
+
+# -- shapes ---------------------------------------------------------------------------------------
+
+
+def _filled(shape: Any, size: int, what: str, op: str) -> Shape:
+    """A shape of `size` elements in which one extent may be -1: whatever is left."""
+    given = tuple(shape) if hasattr(shape, "__iter__") else (shape,)
+    gaps = [i for i, n in enumerate(given) if n == -1]
+    known = as_shape([n for n in given if n != -1], op)
+    rest = size_of(known)
+    if len(gaps) > 1:
+        raise ShapeError(f"{op}: only one extent of {given} may be -1")
+    if gaps and rest and size % rest == 0:
+        known = (*known[: gaps[0]], size // rest, *known[gaps[0] :])
+    elif gaps or rest != size:
+        raise ShapeError(f"{op}: {what} with {size} elements does not take the shape {given}")
+    return known
+
+
+def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
+    """The elements, in row-major order, under another shape.
+
+    Args:
+        shape: one extent may be -1, which stands for whatever is left.
+        copy: True gives memory of its own; False refuses where a view is not possible.
+
+    >>> nm.reshape(nm.arange(6), (2, -1)).shape
+    (2, 3)
+    """
+    node = node_of(x, "reshape")
+    new = _filled(shape, size_of(node.shape), f"an array of shape {node.shape}", "reshape")
+    out = views.reshape(node, new)
+    if copy is False and node.view is not None and out.view is None:
+        raise ShapeError(
+            f"reshape: an array of shape {node.shape} with strides {node.view.strides} cannot be "
+            f"viewed as {new}; leave out copy=False to copy it"
+        )
+    return wrap(copy_node(out) if copy else out)
+
+
+@method("reshape", "view")
+def _reshape(x: Tensor, *shape: Any, copy: bool | None = None) -> Tensor:
+    return reshape(x, _numbers(shape), copy=copy)
+
+
+@method()
+def flatten(x: Tensor, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Axes start_dim to end_dim as one (all of them, unless told otherwise)."""
+    node = node_of(x, "flatten")
+    if node.ndim == 0:
+        return wrap(views.reshape(node, (1,)))
+    first = normal_axis(start_dim, node.ndim, "flatten")
+    last = normal_axis(end_dim, node.ndim, "flatten")
+    if first > last:
+        raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
+    shape = node.shape
+    joined = size_of(shape[first : last + 1])
+    return wrap(views.reshape(node, (*shape[:first], joined, *shape[last + 1 :])))
+
+
+@method()
+def ravel(x: Tensor, /) -> Tensor:
+    """All elements along one axis."""
+    return flatten(x)
+
+
+@method()
+def unflatten(x: Tensor, /, dim: int, sizes: Sequence[int]) -> Tensor:
+    """One axis as several: the opposite of `flatten`. One of the sizes may be -1."""
+    node = node_of(x, "unflatten")
+    axis = normal_axis(dim, node.ndim, "unflatten")
+    parts = _filled(sizes, node.shape[axis], f"axis {axis}", "unflatten")
+    return wrap(views.reshape(node, (*node.shape[:axis], *parts, *node.shape[axis + 1 :])))
+
+
+def _insert_axes(node: Node, axes: Shape) -> Node:
+    extents = iter(node.shape)
+    rank = node.ndim + len(axes)
+    return views.reshape(node, tuple(1 if i in axes else next(extents) for i in range(rank)))
+
+
+@method()
+def expand_dims(x: Tensor, /, axis: int | tuple[int, ...] = 0) -> Tensor:
+    """New axes of extent 1, at these positions of the result.
+
+    >>> nm.expand_dims(nm.zeros((3, 4)), axis=1).shape
+    (3, 1, 4)
+    """
+    node = node_of(x, "expand_dims")
+    count = len(axis) if isinstance(axis, (tuple, list)) else 1
+    return wrap(_insert_axes(node, normal_axes(axis, node.ndim + count, "expand_dims")))
+
+
+@method()
+def unsqueeze(x: Tensor, /, dim: int) -> Tensor:
+    """A new axis of extent 1 at position `dim` of the result: `expand_dims`."""
+    return expand_dims(x, dim)
+
+
+@method()
+def squeeze(x: Tensor, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
+    """Drop these axes of extent 1 (all of that extent, where none is named)."""
+    node = node_of(x, "squeeze")
+    if axis is None:
+        axes = tuple(i for i, n in enumerate(node.shape) if n == 1)
+    else:
+        axes = normal_axes(axis, node.ndim, "squeeze")
+    for i in axes:
+        if node.shape[i] != 1:
+            raise ShapeError(
+                f"squeeze: axis {i} of an array of shape {node.shape} has extent {node.shape[i]}, "
+                "only axes of extent 1 can be dropped"
+            )
+    return wrap(views.reshape(node, tuple(n for i, n in enumerate(node.shape) if i not in axes)))
+
+
+def _at_least(rank: int, arrays: tuple[Any, ...], op: str) -> Any:
+    # where the axes of extent 1 go, by rank: NumPy puts a vector in the middle of three axes
+    new = {0: (0, 1, 2)[:rank], 1: (0, 2)[: rank - 1], 2: (2,)[: rank - 2]}
+    nodes = (node_of(x, op) for x in arrays)
+    out = [wrap(_insert_axes(n, new[n.ndim]) if n.ndim < rank else n) for n in nodes]
+    return out[0] if len(out) == 1 else tuple(out)
+
+
+def atleast_1d(*arrays: Tensor) -> Any:
+    """Scalars as arrays of one axis, all else as it is; a tuple where several are given."""
+    return _at_least(1, arrays, "atleast_1d")
+
+
+def atleast_2d(*arrays: Tensor) -> Any:
+    """Arrays with at least two axes: a vector becomes a row; a tuple where several are given."""
+    return _at_least(2, arrays, "atleast_2d")
+
+
+def atleast_3d(*arrays: Tensor) -> Any:
+    """Arrays with at least three axes: (n,) becomes (1, n, 1), (m, n) becomes (m, n, 1)."""
+    return _at_least(3, arrays, "atleast_3d")
+
+
+# -- broadcasting ---------------------------------------------------------------------------------
+
+
+@method()
+def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
+    """Repeat axes of extent 1 (and new leading ones) to a shape, without copying anything.
+
+    >>> nm.broadcast_to(nm.arange(3), (2, 3)).tolist()
+    [[0, 1, 2], [0, 1, 2]]
+    """
+    node = node_of(x, "broadcast_to")
+    target = as_shape(shape, "broadcast_to")
+    try:
+        fits = broadcast_shapes(node.shape, target) == target
+    except ShapeError:
+        fits = False
+    if not fits:
+        raise ShapeError(
+            f"broadcast_to: an array of shape {node.shape} does not broadcast to {target}; aligned "
+            "from the right, its extents must be equal to those or 1"
+        )
+    return wrap(views.broadcast(node, target))
+
+
+@method()
+def expand(x: Tensor, /, *shape: Any) -> Tensor:
+    """`broadcast_to` with extents one by one; -1 keeps an axis as it is."""
+    given = tuple(_numbers(shape))
+    lead = len(given) - node_of(x, "expand").ndim
+    return broadcast_to(
+        x, tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(given))
+    )
+
+
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+    """All arrays broadcast to one shape."""
+    nodes = [node_of(x, "broadcast_arrays") for x in arrays]
+    shape: Shape = ()
+    for node in nodes:
+        shape = broadcast_shapes(shape, node.shape, "broadcast_arrays")
+    return [wrap(views.broadcast(node, shape)) for node in nodes]
+
+
+@method()
+def broadcast_add(x: Tensor, other: Any) -> Tensor:
+    """x + other: every operator broadcasts; this is its long name."""
+    return wrap(ew.add(*pair("broadcast_add", x, other)))
+
+
+@method()
+def broadcast_sub(x: Tensor, other: Any) -> Tensor:
+    """x - other, under its long name."""
+    return wrap(ew.sub(*pair("broadcast_sub", x, other)))
+
+
+@method()
+def broadcast_mul(x: Tensor, other: Any) -> Tensor:
+    """x * other, under its long name."""
+    return wrap(ew.mul(*pair("broadcast_mul", x, other)))
+
+
+# -- the order of axes ----------------------------------------------------------------------------
+
+
+def _permuted(node: Node, axes: Any, op: str) -> Node:
+    order = normal_axes(tuple(axes), node.ndim, op)
+    if len(order) != node.ndim:
+        raise ShapeError(
+            f"{op}: {tuple(axes)} does not name all {node.ndim} axes of an array of shape "
+            f"{node.shape}; to exchange two of them use swapaxes"
+        )
+    return views.permute(node, order)
+
+
+def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
+    """The axes in another order: axis i of the result is axis axes[i] of x.
+
+    >>> nm.permute_dims(nm.zeros((2, 3, 4)), (2, 0, 1)).shape
+    (4, 2, 3)
+    """
+    return wrap(_permuted(node_of(x, "permute_dims"), axes, "permute_dims"))
+
+
+permute = permute_dims
+
+
+@method("permute", "permute_dims")
+def _permute(x: Tensor, *axes: Any) -> Tensor:
+    return permute_dims(x, _numbers(axes))
+
+
+def transpose(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
+    """The axes in reverse order, or in the order given (as `permute_dims`)."""
+    node = node_of(x, "transpose")
+    return wrap(_permuted(node, range(node.ndim)[::-1] if axes is None else axes, "transpose"))
+
+
+@method("transpose")
+def _transpose(x: Tensor, *axes: Any) -> Tensor:
+    return transpose(x, _numbers(axes) if axes and axes != (None,) else None)
+
+
+Tensor.T = property(transpose, doc="The array with its axes in reverse order.")  # type: ignore[attr-defined]
+
+
+@method("swapaxes", "transpose_tracked", "swapdims")
+def swapaxes(x: Tensor, /, axis1: int, axis2: int) -> Tensor:
+    """The array with two axes exchanged."""
+    node = node_of(x, "swapaxes")
+    a = normal_axis(axis1, node.ndim, "swapaxes")
+    b = normal_axis(axis2, node.ndim, "swapaxes")
+    order = list(range(node.ndim))
+    order[a], order[b] = b, a
+    return wrap(views.permute(node, tuple(order)))
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """The last two axes exchanged: every matrix of a stack transposed."""
+    if node_of(x, "matrix_transpose").ndim < 2:
+        raise ShapeError(
+            f"matrix_transpose: needs an array of at least two axes, not of shape {x.shape}"
+        )
+    return swapaxes(x, -1, -2)
+
+
+Tensor.mT = property(matrix_transpose, doc="Every matrix transposed.")  # type: ignore[attr-defined]
+method("batched_transpose")(matrix_transpose)
+
+
+@method("moveaxis", "movedim")
+def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
+    """Move axes to new positions; the others keep their order.
+
+    >>> nm.moveaxis(nm.zeros((2, 3, 4)), 0, -1).shape
+    (3, 4, 2)
+    """
+    node = node_of(x, "moveaxis")
+    sources = normal_axes(source, node.ndim, "moveaxis")
+    destinations = normal_axes(destination, node.ndim, "moveaxis")
+    if len(sources) != len(destinations):
+        raise ShapeError(
+            f"moveaxis: {len(sources)} axes to move and {len(destinations)} places to put them"
+        )
+    placed = dict(zip(destinations, sources, strict=True))
+    others = iter([i for i in range(node.ndim) if i not in sources])
+    return wrap(
+        views.permute(
+            node, tuple(placed[i] if i in placed else next(others) for i in range(node.ndim))
+        )
+    )
+
+
+movedim = moveaxis
+
+
+@method()
+def flip(x: Tensor, /, axis: int | Sequence[int] | None = None) -> Tensor:
+    """The elements in reverse order along these axes (all, where none is named)."""
+    node = node_of(x, "flip")
+    return wrap(views.flip(node, normal_axes(axis, node.ndim, "flip")))
+
+
+@method()
+def rot90(x: Tensor, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+    """Turn by 90 degrees k times in the plane of two axes, from the first towards the second."""
+    node = node_of(x, "rot90")
+    plane = normal_axes(tuple(axes), node.ndim, "rot90")
+    if len(plane) != 2:
+        raise ShapeError(f"rot90: a plane has two axes, not {tuple(axes)}")
+    turns = operator.index(k) % 4
+    if turns == 2:
+        return flip(x, plane)
+    if turns == 1:
+        return swapaxes(flip(x, plane[1]), *plane)
+    return flip(swapaxes(x, *plane), plane[1]) if turns else wrap(node)
+
+
+# -- copies ---------------------------------------------------------------------------------------
+
+
+@method("clone", "copy")
+def copy(x: Tensor, /) -> Tensor:
+    """The same values in memory of their own, row-major; gradients flow through."""
+    return wrap(copy_node(node_of(x, "copy")))
+
+
+clone = copy
+
+
+@method("contiguous", "contiguous_tracked")
+def _contiguous(x: Tensor) -> Tensor:
+    """The same values in row-major order without gaps: x itself where it already is."""
+    node = x._node
+    if node.view is None:
+        return wrap(copy_node(node)) if node.prim.kind == "view" else x
+    return x if is_row_major(node.shape, node.view.strides) else wrap(copy_node(node))

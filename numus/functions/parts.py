@@ -1,0 +1,218 @@
+"""Parts of arrays: ranges, sections, diagonals, windows. All of them are views."""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections.abc import Sequence
+
+from numus.errors import ShapeError
+from numus.functions._base import method, node_of, wrap
+from numus.graph import Node
+from numus.primitives import views
+from numus.shapes import as_shape, normal_axes, normal_axis
+from numus.tensor import Tensor
+
+__all__ = [
+    "array_split",
+    "chunk",
+    "diag",
+    "diagonal",
+    "narrow",
+    "sliding_window_view",
+    "split",
+    "unstack",
+]
+
+# -- ranges and sections --------------------------------------------------------------------------
+
+
+@method()
+def narrow(x: Tensor, /, dim: int, start: int, length: int) -> Tensor:
+    """`length` elements from `start` on along one axis."""
+    node = node_of(x, "narrow")
+    axis = normal_axis(dim, node.ndim, "narrow")
+    extent = node.shape[axis]
+    first = start + extent if start < 0 else start
+    if length < 0 or not 0 <= first <= extent - length:
+        raise ShapeError(
+            f"narrow: {length} elements from {start} on do not lie within axis {axis} with "
+            f"{extent} elements"
+        )
+    return wrap(views.take_range(node, axis, first, first + length))
+
+
+@method("select")
+def _select(x: Tensor, dim: int, index: int) -> Tensor:
+    """The part of x at one index along an axis, without that axis."""
+    axis = normal_axis(dim, x.ndim, "select")
+    return x[(slice(None),) * axis + (index,)]  # type: ignore[index]
+
+
+def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+    """The parts of x along an axis, one for each index, without that axis.
+
+    >>> [p.tolist() for p in nm.unstack(nm.asarray([[1, 2], [3, 4]]), axis=1)]
+    [[1, 3], [2, 4]]
+    """
+    node = node_of(x, "unstack")
+    at = normal_axis(axis, node.ndim, "unstack")
+    shape = node.shape[:at] + node.shape[at + 1 :]
+    return tuple(
+        wrap(views.reshape(views.take_range(node, at, i, i + 1), shape))
+        for i in range(node.shape[at])
+    )
+
+
+method("unstack", "unbind")(lambda x, axis=0: unstack(x, axis=axis))
+
+
+def _cut(node: Node, axis: int, cuts: Sequence[int]) -> tuple[Tensor, ...]:
+    """The ranges between neighbouring cuts."""
+    return tuple(
+        wrap(views.take_range(node, axis, start, max(start, stop)))
+        for start, stop in itertools.pairwise(cuts)
+    )
+
+
+@method()
+def split(
+    x: Tensor, /, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> tuple[Tensor, ...]:
+    """Sections along an axis.
+
+    Args:
+        indices_or_sections: how many sections of equal extent, or the indices before which to cut.
+
+    >>> [p.tolist() for p in nm.split(nm.arange(5), [1, 3])]
+    [[0], [1, 2], [3, 4]]
+    """
+    node = node_of(x, "split")
+    at = normal_axis(axis, node.ndim, "split")
+    extent = node.shape[at]
+    if isinstance(indices_or_sections, (tuple, list)):
+        inner = [slice(operator.index(i)).indices(extent)[1] for i in indices_or_sections]
+        return _cut(node, at, (0, *inner, extent))
+    count = operator.index(indices_or_sections)
+    if count < 1 or extent % count:
+        raise ShapeError(
+            f"split: axis {at} with {extent} elements does not part into {count} equal sections; "
+            "array_split parts it nearly equally, chunk into sections of one extent but the last"
+        )
+    return array_split(x, count, axis)
+
+
+def array_split(
+    x: Tensor, /, indices_or_sections: int | Sequence[int], axis: int = 0
+) -> tuple[Tensor, ...]:
+    """As `split`, but the sections need only be nearly equal: the first ones may be longer by 1."""
+    if isinstance(indices_or_sections, (tuple, list)):
+        return split(x, indices_or_sections, axis)
+    node = node_of(x, "array_split")
+    at = normal_axis(axis, node.ndim, "array_split")
+    count = operator.index(indices_or_sections)
+    if count < 1:
+        raise ShapeError(f"array_split: there is no parting into {count} sections")
+    short, longer = divmod(node.shape[at], count)
+    return _cut(node, at, [i * short + min(i, longer) for i in range(count + 1)])
+
+
+@method()
+def chunk(x: Tensor, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+    """At most `chunks` sections along an axis, of one extent but the last, which may be shorter."""
+    node = node_of(x, "chunk")
+    axis = normal_axis(dim, node.ndim, "chunk")
+    if chunks < 1:
+        raise ShapeError(f"chunk: there is no parting into {chunks} sections")
+    extent = node.shape[axis]
+    step = -(-extent // chunks)
+    cuts = [*range(0, extent, step), extent] if extent else [0] * (chunks + 1)
+    return _cut(node, axis, cuts)
+
+
+# -- diagonals ------------------------------------------------------------------------------------
+
+
+@method()
+def diagonal(x: Tensor, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+    """The diagonals of the planes of two axes, as a new last axis.
+
+    Args:
+        offset: how far above (positive) or below (negative) the main diagonal.
+    """
+    node = node_of(x, "diagonal")
+    if node.ndim < 2:
+        raise ShapeError(f"diagonal: needs an array of two axes or more, not shape {node.shape}")
+    axes = normal_axes((axis1, axis2), node.ndim, "diagonal")
+    rest = tuple(i for i in range(node.ndim) if i not in axes)
+    node = views.permute(node, rest + axes)
+    row, column = len(rest), len(rest) + 1
+    rows, columns = node.shape[row], node.shape[column]
+    top, left = max(-offset, 0), max(offset, 0)
+    length = max(min(rows - top, columns - left), 0)
+    if length == 0:
+        top = left = 0
+    square = views.take_range(node, row, top, top + length)
+    square = views.take_range(square, column, left, left + length)
+    line = views.shear(square, row, column, min(length, 1), 1, 1, 0, 1)
+    return wrap(views.reshape(line, (*node.shape[:row], length)))
+
+
+@method()
+def diag(x: Tensor, /, k: int = 0) -> Tensor:
+    """The matrix with a vector on its k-th diagonal, or the k-th diagonal of a matrix.
+
+    >>> nm.diag(nm.asarray([1, 2]), 1).tolist()
+    [[0, 1, 0], [0, 0, 2], [0, 0, 0]]
+    """
+    node = node_of(x, "diag")
+    if node.ndim == 2:
+        return diagonal(x, k)
+    if node.ndim != 1:
+        raise ShapeError(f"diag: takes a vector or a matrix, not an array of shape {node.shape}")
+    n = node.shape[0]
+    square = views.shear(views.reshape(node, (1, n)), 0, 1, n, 1, -1, 0, 1)
+    low, high = (max(-k, 0), max(k, 0)), (max(k, 0), max(-k, 0))
+    return wrap(views.pad(square, low, high))
+
+
+# -- windows --------------------------------------------------------------------------------------
+
+
+@method("unfold")
+def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
+    """Windows of `size` elements, `step` apart, along one axis; they become a new last axis."""
+    axis = normal_axis(dimension, max(x.ndim, 1), "unfold")
+    node = x._node if x.ndim else views.reshape(x._node, (1,))
+    if not 1 <= size <= node.shape[axis] or step < 1:
+        raise ShapeError(
+            f"unfold: windows of {size} elements, {step} apart, do not fit axis {axis} of an array "
+            f"of shape {x.shape}"
+        )
+    return wrap(views.windows(node, axis, size, step))
+
+
+def sliding_window_view(
+    x: Tensor,
+    /,
+    window_shape: int | Sequence[int],
+    axis: int | Sequence[int] | None = None,
+) -> Tensor:
+    """All windows of a shape over an array; their axes come last.
+
+    >>> nm.sliding_window_view(nm.arange(5), 3).tolist()
+    [[0, 1, 2], [1, 2, 3], [2, 3, 4]]
+    """
+    node = node_of(x, "sliding_window_view")
+    sizes = as_shape(window_shape, "sliding_window_view")
+    axes = tuple(range(node.ndim)) if axis is None else axis
+    axes = axes if isinstance(axes, (tuple, list)) else (axes,)
+    if len(axes) != len(sizes):
+        raise ShapeError(
+            f"sliding_window_view: a window of shape {sizes} over {len(axes)} axes; name as many "
+            "axes as the window has"
+        )
+    out = wrap(node)
+    for a, size in zip(axes, sizes, strict=True):
+        out = _unfold(out, normal_axis(a, node.ndim, "sliding_window_view"), size)
+    return out
