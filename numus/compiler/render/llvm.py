@@ -63,10 +63,9 @@ class _Renderer:
         t = self.t
         target = self.target
         bits = target.lanes_bytes * 8
+        # cpu and features are those of the machine that compiles: no need to repeat them here
         attributes = [
             "nounwind",
-            f'"target-cpu"="{target.cpu}"',
-            f'"target-features"="{target.features}"',
             f'"prefer-vector-width"="{bits}"',
             f'"min-legal-vector-width"="{bits}"',
             '"no-builtins"',  # a loop stays a loop: nothing outside is called
@@ -79,7 +78,7 @@ class _Renderer:
                 "(i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars) #0 {",
                 "entry:",
                 *t.allocas,
-                *t.lines,
+                *t.written(),
                 "  ret void",
                 "}",
                 "",
@@ -166,8 +165,8 @@ class _Renderer:
                 raise CompileError(f"no statement of the kernel IR: {s!r}")
         x.blocks.pop()
 
-    def _scoped(self, body: list[ir.Stmt]) -> None:
-        self.x.push()
+    def _scoped(self, body: list[ir.Stmt], kind: str) -> None:
+        self.x.push(kind)
         self._block(body)
         self.x.pop()
 
@@ -192,13 +191,14 @@ class _Renderer:
                 raise CompileError(f"register {register.name!r} is uniform, its new value is not")
             names: Sequence[str] = v.names
         elif lane is None:
-            name = x.splat(register_type(register.dtype), v.names[0], shape)
+            name = x.splat(register_type(register.dtype), v, shape)
             names = [name] * len(slots)
         else:
             names = x.vectors(v, register.dtype)
             if lane.mask is not None and register in lane.outer:
                 old = t.new(f"load {ty}, ptr {slots[0]}")
-                names = [t.new(f"select {shape.of('i1')} {lane.mask}, {ty} {names[0]}, {ty} {old}")]
+                there = f"{shape.of('i1')} {lane.mask.names[0]}"
+                names = [t.new(f"select {there}, {ty} {names[0]}, {ty} {old}")]
         for slot, name in zip(slots, names, strict=False):
             t.do(f"store {ty} {name}, ptr {slot}")
         x.forget((register,))
@@ -208,12 +208,12 @@ class _Renderer:
         condition = self.x.uniform(s.condition, "the condition of an If")
         if condition in ("true", "false"):
             if condition == "true":
-                self._scoped(s.body)
+                self._scoped(s.body, "plain")
             return
         yes, done = t.label("then"), t.label("done")
         t.branch(condition, yes, done)
         t.start(yes)
-        self._scoped(s.body)
+        self._scoped(s.body, "branch")
         t.jump(done)
         t.start(done)
 
@@ -226,7 +226,7 @@ class _Renderer:
         x.forget(changed(s.body))
         if s.kind == "lanes":
             self._lanes(s, start, stop, step)
-        elif s.kind == "grid" and len(x.log) == 1:
+        elif s.kind == "grid" and x.depth == 0:
             self._grid(s, start, step)
         elif s.kind in ("serial", "grid"):
             self._loop(
@@ -236,24 +236,25 @@ class _Renderer:
             raise CompileError(f"no kind of loop: {s.kind!r}")
 
     def _iteration(self, s: ir.For, value: str) -> None:
+        """The body of a loop, inside a scope of its own, for one value of its variable."""
         x = self.x
-        x.push()
-        x.remember(x.values, s.var, Value((value,), False))
+        x.remember(x.values, s.var, Value((value,), False, x.depth))
         if x.lane is not None:
             x.lane.growths.known[s.var] = 0
         self._block(s.body)
-        x.pop()
 
     def _unrolled(self, s: ir.For) -> None:
         if not all(e.op == "const" for e in (s.start, s.stop, s.step)):
             raise CompileError("an unrolled loop needs constant bounds")
         for i in range(s.start.attr, s.stop.attr, s.step.attr):
+            self.x.push()
             self._iteration(s, str(i))
+            self.x.pop()
 
     def _loop(
         self, start: str, stop: str, step: str, body: Callable[[str], None], ty: str = "i64"
     ) -> None:
-        """A counted loop, tested at its end: LLVM hoists more easily out of that shape."""
+        """A counted loop, tested at its end; `body` writes an iteration in the loop's scope."""
         t = self.t
         down = step.startswith("-")
         order = "sgt" if down else "slt"
@@ -262,17 +263,23 @@ class _Renderer:
         if constant:
             if (int(start) <= int(stop)) if down else (int(start) >= int(stop)):
                 return
-            t.jump(top)
         else:
-            t.branch(t.new(f"icmp {order} {ty} {start}, {stop}"), top, done)
-        before = t.block
+            ahead = t.label("ahead")
+            t.branch(t.new(f"icmp {order} {ty} {start}, {stop}"), ahead, done)
+            t.start(ahead)
+        before: list[str] = []
+        t.body.append(before)
+        t.jump(top)
+        came_from = t.block
         t.start(top)
         i, following = t.name("i"), t.name("i")
-        phi = len(t.lines)
-        t.lines.append("")
+        phi = len(t.body)
+        t.body.append("")
+        self.x.push("loop", before)
         body(i)
+        self.x.pop()
         t.do(f"{following} = add nsw {ty} {i}, {step}")
-        t.lines[phi] = f"  {i} = phi {ty} [ {start}, %{before} ], [ {following}, %{t.block} ]"
+        t.body[phi] = f"  {i} = phi {ty} [ {start}, %{came_from} ], [ {following}, %{t.block} ]"
         t.branch(t.new(f"icmp {order} {ty} {following}, {stop}"), top, done)
         t.start(done)
 
@@ -280,6 +287,9 @@ class _Renderer:
         t = self.t
 
         def block(i: str) -> None:
+            # An opaque copy: LLVM would otherwise carry an address per access from block to block,
+            # which costs it time and the loops inside registers, and gains nothing.
+            i = t.new(f'call i64 asm "", "=r,0"(i64 {i})')
             if step != "1":
                 i = t.new(f"mul i64 {i}, {step}")
             if start != "0":
@@ -344,25 +354,27 @@ class _Renderer:
         (start, step), (begin, end, count) = origin, bounds
 
         def body(k: str) -> None:
-            first = k if step == "1" else t.new(f"mul i64 {k}, {step}")
+            name = k if step == "1" else t.new(f"mul i64 {k}, {step}")
             if start != "0":
-                first = t.new(f"add i64 {first}, {start}")
+                name = t.new(f"add i64 {name}, {start}")
+            first = Value((name,), False, x.depth)
+            each = Value((step,), False, x.depth)
             mask = self._mask(count, k, width) if masked else None
             shape = Shape(width)
             growths = Growths(s.var, s.step)
-            x.lane = Lane(s.var, growths, shape, unroll, first, step, mask, outer)
-            self._scoped(s.body)
+            x.lane = Lane(s.var, growths, shape, unroll, first, each, mask, outer)
+            self._block(s.body)
             x.lane = None
 
-        x.push()
         known = not begin.startswith("%") and not end.startswith("%")
         if known and 0 < int(end) - int(begin) <= width * unroll:
+            x.push()
             body(begin)
+            x.pop()
         else:
             self._loop(begin, end, str(width * unroll), body)
-        x.pop()
 
-    def _mask(self, count: str, k: str, width: int) -> str:
+    def _mask(self, count: str, k: str, width: int) -> Value:
         """Which lanes of the vector at iteration k exist."""
         t = self.t
         bits = max(8, self.target.lanes_bytes * 8 // width)
@@ -372,6 +384,6 @@ class _Renderer:
             left = t.new(f"trunc i64 {left} to i{bits}")
         shape = Shape(width)
         ty = shape.of(f"i{bits}")
-        every = self.x.splat(f"i{bits}", left, shape)
+        every = self.x.splat(f"i{bits}", Value((left,), False, self.x.depth), shape)
         iota = f"<{', '.join(f'i{bits} {i}' for i in range(width))}>"
-        return t.new(f"icmp ugt {ty} {every}, {iota}")
+        return Value((t.new(f"icmp ugt {ty} {every}, {iota}"),), True, self.x.depth)

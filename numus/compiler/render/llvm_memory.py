@@ -53,15 +53,14 @@ def _masks(r: Expressions, mask: Value | None) -> tuple[str | None, ...]:
     """The mask of each vector: what the access says and which lanes exist; None for all."""
     lane = r.lane
     assert lane is not None
-    if mask is None:
-        return (lane.mask,) * lane.unroll
-    if not mask.vec and mask.names[0] == "true":
-        return (lane.mask,) * lane.unroll
+    there = lane.mask.names[0] if lane.mask is not None else None
+    if mask is None or (not mask.vec and mask.names[0] == "true"):
+        return (there,) * lane.unroll
     names = r.vectors(mask, dt.bool_)
-    if lane.mask is None:
+    if there is None:
         return names
     ty = lane.shape.of("i1")
-    return tuple(r.t.new(f"and {ty} {name}, {lane.mask}") for name in names)
+    return tuple(r.t.new(f"and {ty} {name}, {there}") for name in names)
 
 
 def _indices(numbers: list[int]) -> str:
@@ -77,6 +76,20 @@ def _reverse(r: Expressions, shape: Shape, scalar: str, name: str) -> str:
 
 
 # -- loads ----------------------------------------------------------------------------------------
+
+
+def level(r: Expressions, e: ir.Expr) -> int:
+    """The innermost scope that a load depends on. What the kernel itself writes stays in place."""
+    buffer: ir.Buffer = e.attr
+    growth = r.growth(e.args[0])
+    mask = r.values[e.args[1]] if len(e.args) > 1 else None
+    if buffer.access != "read" or (growth == 0 and mask is not None):
+        return r.depth
+    index = r.base(e.args[0]) if growth in WIDE else r.values[e.args[0]]
+    found = max(index.level, mask.level if mask is not None else 0)
+    if growth != 0 and r.lane is not None and r.lane.mask is not None:
+        found = max(found, r.lane.mask.level)
+    return found
 
 
 def load(r: Expressions, e: ir.Expr) -> Value:
@@ -95,7 +108,7 @@ def load(r: Expressions, e: ir.Expr) -> Value:
             return _load_pair(r, e, pair, mask)
     masks = _masks(r, mask)
     if growth in WIDE:
-        first = r.base(index)
+        first = r.base(index).names[0]
         write = {1: _load_plain, -1: _load_reversed, 2: _load_second}[growth or 0]
         names = [
             write(r, buffer, _pointer(r, buffer, first, growth * width * u), masks[u])
@@ -112,7 +125,7 @@ def load(r: Expressions, e: ir.Expr) -> Value:
 def _load_uniform(r: Expressions, buffer: ir.Buffer, index: ir.Expr, mask: Value | None) -> Value:
     t, dtype = r.t, buffer.dtype
     ty = memory_type(dtype)
-    where = r.base(index)
+    where = r.base(index).names[0]
 
     def read() -> str:
         p = _pointer(r, buffer, where)
@@ -133,7 +146,7 @@ def _load_uniform(r: Expressions, buffer: ir.Buffer, index: ir.Expr, mask: Value
         return Value((name,), False)
     assert r.lane is not None
     shape = r.lane.shape
-    vector, vt = r.splat(scalar, name, shape), shape.of(scalar)
+    vector, vt = r.splat(scalar, Value((name,), False, r.depth), shape), shape.of(scalar)
     return Value(
         tuple(
             t.new(f"select {shape.of('i1')} {m}, {vt} {vector}, {vt} zeroinitializer")
@@ -276,7 +289,7 @@ def _load_pair(
     shape, scalar, width = lane.shape, memory_type(buffer.dtype), lane.shape.width
     wide = Shape(2 * width)
     masks = _masks(r, mask)
-    first = r.base(pair[0].args[0])
+    first = r.base(pair[0].args[0]).names[0]
     parts: tuple[list[str], list[str]] = ([], [])
     for u in range(lane.unroll):
         m = masks[u]
@@ -289,7 +302,8 @@ def _load_pair(
             name = _shuffle(r, wide.of(scalar), whole, "poison", numbers)
             parts[k].append(_from_memory(r, shape, buffer.dtype, name))
     for k in (0, 1):
-        r.keep(pair[k], Value(tuple(parts[k]), True))
+        v = Value(tuple(parts[k]), True, level(r, e))
+        r.keep(pair[k], v, r.place(v.level)[0])
     return r.values[e]
 
 
@@ -309,7 +323,7 @@ def store(r: Expressions, s: ir.Store) -> None:
     values = [_to_memory(r, shape, dtype, n) for n in r.vectors(value, dtype)]
     masks = _masks(r, mask)
     if growth in (1, -1):
-        first = r.base(s.index)
+        first = r.base(s.index).names[0]
         for u in range(lane.unroll):
             pointer = _pointer(r, s.buffer, first, growth * width * u)
             name, m = values[u], masks[u]
@@ -326,7 +340,7 @@ def store(r: Expressions, s: ir.Store) -> None:
 
 def _store_uniform(r: Expressions, s: ir.Store, name: str, mask: Value | None) -> None:
     t, dtype = r.t, s.buffer.dtype
-    where = r.base(s.index)
+    where = r.base(s.index).names[0]
     name = _to_memory(r, SCALAR, dtype, name)
 
     def write() -> None:
@@ -399,7 +413,7 @@ def store_pair(r: Expressions, a: ir.Store, b: ir.Store) -> None:
         [_to_memory(r, shape, dtype, n) for n in r.vectors(r.value(s.value), dtype)] for s in (a, b)
     ]
     masks = _masks(r, mask)
-    first = r.base(a.index)
+    first = r.base(a.index).names[0]
     zipped = [i // 2 + (i % 2) * width for i in range(2 * width)]
     for u in range(lane.unroll):
         m = masks[u]

@@ -79,10 +79,16 @@ SCALAR = Shape(0)
 
 
 class Text:
-    """A function under construction: instructions, labels, and the intrinsics they call."""
+    """A function under construction: instructions, labels, and the intrinsics they call.
+
+    Instructions go to `lines`, which is `body` unless something is being written elsewhere: the
+    code before a loop is a list of its own, standing in `body`, that is added to while the loop
+    is written.
+    """
 
     def __init__(self) -> None:
-        self.lines: list[str] = []
+        self.body: list[Any] = []
+        self.lines: list[Any] = self.body
         self.allocas: list[str] = []
         self.declares: dict[str, str] = {}
         self.count = 0
@@ -121,6 +127,16 @@ class Text:
     def branch(self, condition: str, yes: str, no: str) -> None:
         self.lines.append(f"  br i1 {condition}, label %{yes}, label %{no}")
 
+    def written(self) -> list[str]:
+        """All lines of the body in order."""
+        flat: list[str] = []
+        for line in self.body:
+            if isinstance(line, list):
+                flat += line
+            else:
+                flat.append(line)
+        return flat
+
     def call(self, result: str, name: str, *args: tuple[str, str], tags: str = "") -> str:
         """Call an intrinsic with (type, value) arguments; give the result's name, if it has one."""
         if name not in self.declares:
@@ -135,10 +151,14 @@ class Text:
 
 
 class Value:
-    """Names of a written value: one scalar, or the vectors of a varying one."""
+    """Names of a written value: one scalar, or the vectors of a varying one.
 
-    __slots__ = ("names", "vec")
+    `level` is the innermost scope that it depends on: it may be computed there or further in.
+    """
 
-    def __init__(self, names: tuple[str, ...], vec: bool) -> None:
+    __slots__ = ("level", "names", "vec")
+
+    def __init__(self, names: tuple[str, ...], vec: bool, level: int = 0) -> None:
         self.names = names
         self.vec = vec
+        self.level = level

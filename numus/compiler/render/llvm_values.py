@@ -3,6 +3,9 @@
 Inside a lanes loop a varying value is `unroll` vectors, written side by side, so that loops and
 conditions inside the lanes loop are shared by them; a uniform value stays one scalar and is
 spread over a vector where one is needed.
+
+What does not change in a loop is written before it. LLVM would do that too, but it takes longer
+over it, and it may not move loads as far as a kernel's own rules allow.
 """
 
 from __future__ import annotations
@@ -36,9 +39,9 @@ class Lane:
     growths: Growths
     shape: Shape
     unroll: int
-    first: str  # the scalar value of `var` in lane 0 of vector 0
-    step: str
-    mask: str | None  # lanes that exist, where not all do
+    first: Value  # the scalar value of `var` in lane 0 of vector 0
+    step: Value
+    mask: Value | None  # lanes that exist, where not all do
     outer: frozenset[ir.Register]  # registers that lived before the loop
 
 
@@ -62,7 +65,18 @@ class Block:
     pairs: dict[ir.Expr, tuple[ir.Expr, ir.Expr]] | None = None
 
 
+@dataclass(slots=True)
+class Scope:
+    """A region of the program: "loop", "branch" (it may not run), or "plain"."""
+
+    kind: str
+    before: list[Any]  # of a loop: the code ahead of it
+    undo: list[tuple[dict[Any, Any], Any, Any]] = field(default_factory=list)
+
+
 _NONE: frozenset[Any] = frozenset()
+# What may not be moved: it reads what statements change, or it is more than straight code.
+_FIXED = frozenset(("read", "lanes_reduce"))
 
 
 @dataclass(slots=True)
@@ -78,28 +92,50 @@ class Expressions:
     lane: Lane | None = None
     registers: dict[ir.Register, list[str]] = field(default_factory=dict)
     values: dict[ir.Expr, Value] = field(default_factory=dict)
-    bases: dict[ir.Expr, str] = field(default_factory=dict)  # lane-0 values of affine indices
+    bases: dict[ir.Expr, Value] = field(default_factory=dict)  # lane-0 values of affine indices
     splats: dict[str, str] = field(default_factory=dict)
     deps: dict[ir.Expr, frozenset[Any]] = field(default_factory=dict)
     users: dict[Any, list[ir.Expr]] = field(default_factory=dict)
-    log: list[list[tuple[dict[Any, Any], Any, Any]]] = field(default_factory=lambda: [[]])
+    scopes: list[Scope] = field(default_factory=lambda: [Scope("branch", [])])
     blocks: list[Block] = field(default_factory=list)
 
     # -- scopes -----------------------------------------------------------------------------------
 
-    def push(self) -> None:
-        self.log.append([])
+    @property
+    def depth(self) -> int:
+        return len(self.scopes) - 1
+
+    def push(self, kind: str = "plain", before: list[Any] | None = None) -> None:
+        self.scopes.append(Scope(kind, [] if before is None else before))
 
     def pop(self) -> None:
-        for table, key, previous in reversed(self.log.pop()):
+        for table, key, previous in reversed(self.scopes.pop().undo):
             if previous is None:
                 table.pop(key, None)
             else:
                 table[key] = previous
 
-    def remember(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        self.log[-1].append((table, key, table.get(key)))
+    def remember(self, table: dict[Any, Any], key: Any, value: Any, home: int = -1) -> None:
+        """Note something until the scope `home` ends."""
+        self.scopes[home].undo.append((table, key, table.get(key)))
         table[key] = value
+
+    def place(self, level: int) -> tuple[int, list[Any]]:
+        """Where to write what depends on nothing inside `level`: until when it holds, and where.
+
+        Out of every loop that it does not depend on, but not out of a branch, which may not run;
+        code ahead of a loop runs only if the loop does, so it holds no longer than that.
+        """
+        home, lines = self.depth, self.t.body
+        for j in range(self.depth, level, -1):
+            scope = self.scopes[j]
+            if scope.kind == "branch":
+                break
+            if scope.kind == "loop":
+                home, lines = j, scope.before
+            elif lines is self.t.body:
+                home = j - 1
+        return home, lines
 
     def forget(self, things: Iterable[Any]) -> None:
         """Registers or buffers have new values: what was computed from the old ones is stale."""
@@ -130,18 +166,23 @@ class Expressions:
     def growth(self, e: ir.Expr) -> int | None:
         return 0 if self.lane is None else self.lane.growths.of(e)
 
-    def splat(self, scalar_type: str, name: str, shape: Shape) -> str:
+    def splat(self, scalar_type: str, v: Value, shape: Shape) -> str:
         """A scalar in every lane."""
+        name = v.names[0]
         if not name.startswith("%"):
             return shape.const(scalar_type, name)
         key = f"{shape.width} {name}"
         found = self.splats.get(key)
         if found is None:
+            home, lines = self.place(v.level)
+            t, saved = self.t, self.t.lines
+            t.lines = lines
             ty = shape.of(scalar_type)
-            one = self.t.new(f"insertelement {ty} poison, {scalar_type} {name}, i64 0")
+            one = t.new(f"insertelement {ty} poison, {scalar_type} {name}, i64 0")
             zeros = f"<{shape.width} x i32> zeroinitializer"
-            found = self.t.new(f"shufflevector {ty} {one}, {ty} poison, {zeros}")
-            self.remember(self.splats, key, found)
+            found = t.new(f"shufflevector {ty} {one}, {ty} poison, {zeros}")
+            t.lines = saved
+            self.remember(self.splats, key, found, home)
         return found
 
     def vectors(self, v: Value, dtype: DType) -> tuple[str, ...]:
@@ -149,8 +190,7 @@ class Expressions:
         if v.vec:
             return v.names
         assert self.lane is not None
-        name = self.splat(register_type(dtype), v.names[0], self.lane.shape)
-        return (name,) * self.lane.unroll
+        return (self.splat(register_type(dtype), v, self.lane.shape),) * self.lane.unroll
 
     def each(self, args: Iterable[ir.Expr], write: Callable[..., str]) -> Value:
         """Write an operation on scalars, or once per vector where an argument varies."""
@@ -196,14 +236,32 @@ class Expressions:
                 stack.append(top.args[1])
                 continue
             stack.pop()
-            written = self._write(top)
-            if top not in values:  # a load may have written itself with its pair
-                self.keep(top, written)
+            self._write_in_place(top)
         return values[root]
 
-    def keep(self, e: ir.Expr, v: Value) -> None:
+    def _write_in_place(self, e: ir.Expr) -> None:
+        level = self._level(e)
+        home, lines = self.place(level)
+        saved, self.t.lines = self.t.lines, lines
+        v = self._write(e)
+        self.t.lines = saved
+        v.level = level
+        if e not in self.values:  # a load may have written itself with its pair
+            self.keep(e, v, home)
+
+    def _level(self, e: ir.Expr) -> int:
+        """The innermost scope that an expression depends on."""
+        if e.op in _FIXED:
+            return self.depth
+        if e.op == "var":
+            return self.lane.first.level if self.lane is not None else 0
+        if e.op == "load":
+            return llvm_memory.level(self, e)
+        return max((self.values[a].level for a in e.args), default=0)
+
+    def keep(self, e: ir.Expr, v: Value, home: int = -1) -> None:
         self._note_deps(e)
-        self.remember(self.values, e, v)
+        self.remember(self.values, e, v, home)
 
     def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
         """The operands that must be written before this one (the rest is addressed or guarded)."""
@@ -255,12 +313,9 @@ class Expressions:
                     lambda s, x, y: llvm_ops.extreme(t, self.target, s, op, dtype, x, y, tame),
                 )
             if op in ("idiv", "irem"):
-                mask = self.lane.mask if self.lane is not None else None
+                mask = self._lanes_there(args)
                 return self.each(
-                    args,
-                    lambda s, x, y: llvm_ops.divide(
-                        t, s, op, dtype, x, y, args[1], mask if s.width else None
-                    ),
+                    args, lambda s, x, y: llvm_ops.divide(t, s, op, dtype, x, y, args[1], mask)
                 )
             if op in ir.UNARY:
                 return self.each(args, lambda s, x: llvm_ops.unary(t, s, op, dtype, x))
@@ -272,6 +327,13 @@ class Expressions:
             raise CompileError(f"the kernel IR has no {error}") from None
         raise CompileError(f"the kernel IR has no operation {op!r}")
 
+    def _lanes_there(self, args: tuple[ir.Expr, ...]) -> str | None:
+        """The mask of lanes that exist, for an operation that varies and must not see others."""
+        lane = self.lane
+        if lane is None or lane.mask is None or not any(self.values[a].vec for a in args):
+            return None
+        return lane.mask.names[0]
+
     def _variable(self, e: ir.Expr) -> Value:
         lane = self.lane
         if lane is None or e is not lane.var:
@@ -280,37 +342,44 @@ class Expressions:
         ty = lane.shape.of("i64")
         start = self.splat("i64", lane.first, lane.shape)
         step = self.splat("i64", lane.step, lane.shape)
+        stepped = lane.step.names[0] != "1"
         names = []
         for u in range(lane.unroll):
             iota = ", ".join(f"i64 {u * width + i}" for i in range(width))
             offset = f"<{iota}>"
-            if lane.step != "1":
+            if stepped:
                 offset = t.new(f"mul {ty} {step}, {offset}")
             names.append(t.new(f"add {ty} {start}, {offset}"))
         return Value(tuple(names), True)
 
-    def base(self, e: ir.Expr) -> str:
+    def base(self, e: ir.Expr) -> Value:
         """The scalar value that an affine index has in the first lane."""
         lane = self.lane
         if lane is None or lane.growths.of(e) == 0:
-            return self.value(e).names[0]
+            return self.value(e)
         if e is lane.var:
             return lane.first
         found = self.bases.get(e)
         if found is not None:
             return found
-        t = self.t
+        args = [self.value(e.args[0])] if e.op == "select" else []
+        args += [self.base(a) for a in e.args[len(args) :]]
+        names = [a.names[0] for a in args]
+        level = max(a.level for a in args)
+        home, lines = self.place(level)
+        t, saved = self.t, self.t.lines
+        t.lines = lines
         if e.op == "select":
-            c, x, y = self.value(e.args[0]).names[0], self.base(e.args[1]), self.base(e.args[2])
-            name = t.new(f"select i1 {c}, i64 {x}, i64 {y}")
+            name = t.new("select i1 {}, i64 {}, i64 {}".format(*names))
         elif e.op == "neg":
-            name = t.new(f"sub i64 0, {self.base(e.args[0])}")
+            name = t.new(f"sub i64 0, {names[0]}")
         else:
-            x, y = (self.base(a) for a in e.args)
-            name = t.new(f"{e.op} i64 {x}, {y}")
+            name = t.new(f"{e.op} i64 {names[0]}, {names[1]}")
+        t.lines = saved
         self._note_deps(e)
-        self.remember(self.bases, e, name)
-        return name
+        found = Value((name,), False, level)
+        self.remember(self.bases, e, found, home)
+        return found
 
     # -- guards -----------------------------------------------------------------------------------
 
@@ -324,7 +393,7 @@ class Expressions:
         close = _Close(e, rare, usual_names, t.block, join, vec)
         t.branch(self.any(rare), slow, join)
         t.start(slow)
-        self.push()
+        self.push("branch")
         return close
 
     def any(self, condition: Value) -> str:
@@ -339,7 +408,7 @@ class Expressions:
         for name in condition.names[1:]:
             total = t.new(f"or {ty} {total}, {name}")
         if self.lane.mask is not None:
-            total = t.new(f"and {ty} {total}, {self.lane.mask}")
+            total = t.new(f"and {ty} {total}, {self.lane.mask.names[0]}")
         return t.call("i1", f"llvm.vector.reduce.or.{shape.suffix('i1')}", (ty, total))
 
     def _close_guard(self, close: _Close) -> None:
@@ -361,7 +430,7 @@ class Expressions:
             t.new(f"phi {ty} [ {y}, %{close.before} ], [ {x}, %{end} ]")
             for x, y in zip(names, close.usual, strict=True)
         )
-        self.keep(e, Value(merged, close.vec))
+        self.keep(e, Value(merged, close.vec, self.depth))
 
     # -- registers --------------------------------------------------------------------------------
 

@@ -16,14 +16,14 @@ class Jit:
     text into a relocatable object, `link` places such an object in memory.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: Target | None = None) -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         llvm.initialize_native_asmparser()  # the worker loop has a line of assembly
         self._llvm = llvm
-        self.target: Target = host()
+        self.target = target or host()
         self._machine: Any = llvm.Target.from_triple(self.target.triple).create_target_machine(
             cpu=self.target.cpu,
             features=self.target.features,
@@ -37,14 +37,19 @@ class Jit:
         self._names = itertools.count()
 
     def _optimise(self, module: Any) -> None:
+        """Little is left to do: the renderer writes vectors, and moves code out of loops, itself.
+
+        LLVM's standard pipelines give the same code for ten times the time.
+        """
         llvm = self._llvm
         options = llvm.create_pipeline_tuning_options(speed_level=2)
-        # the renderer writes vectors itself
-        options.loop_vectorization = False
-        options.slp_vectorization = False
-        options.loop_interleaving = False
         builder = llvm.create_pass_builder(self._machine, options)
-        builder.getModulePassManager().run(module, builder)
+        passes = llvm.create_new_module_pass_manager()
+        passes.add_sroa_pass()  # stack slots to registers
+        passes.add_simplify_cfg_pass()
+        passes.add_instruction_combine_pass()
+        passes.add_simplify_cfg_pass()
+        passes.run(module, builder)
 
     def _module(self, source: str) -> Any:
         try:

@@ -1,0 +1,63 @@
+"""Runs kernels written in IR by hand, on this machine, for several targets it can execute."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import struct
+from typing import Any
+
+import numpy as np
+
+from numus.compiler import ir
+from numus.compiler.render.llvm import render
+from numus.runtime.cpu.jit import Jit
+from numus.runtime.cpu.target import Target, host
+
+_NATIVE = ctypes.CFUNCTYPE(
+    None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
+)
+
+
+def targets() -> dict[str, Target]:
+    """This machine, and on x86 what older machines of its kind can do."""
+    found = {"host": host()}
+    if host().arch == "x86":
+        if host().lanes_bytes == 64:
+            found["avx2"] = Target(host().triple, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")
+        found["sse4"] = Target(host().triple, "x86-64-v2", "+sse4.1,+sse4.2,+popcnt")
+    return found
+
+
+@functools.cache
+def jit(target: Target) -> Jit:
+    return Jit(target)
+
+
+def compiled(kernel: ir.Kernel, target: Target | None = None) -> Any:
+    j = jit(target or host())
+    address = j.link(j.object_code(render(kernel, j.target)), ("kernel",))[0]
+    return _NATIVE(address)
+
+
+def run(
+    kernel: ir.Kernel,
+    arrays: list[np.ndarray[Any, Any]],
+    scalars: tuple[Any, ...] = (),
+    grid: int = 1,
+    target: Target | None = None,
+    native: Any = None,
+) -> None:
+    """Run a kernel on arrays, in place."""
+    native = native or compiled(kernel, target)
+    addresses = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+    slots = b"".join(
+        struct.pack("<d", v) if dtype.kind == "float" else struct.pack("<q", int(v))
+        for v, (_, dtype) in zip(scalars, kernel.scalars, strict=True)
+    )
+    native(0, grid, 0, addresses, ctypes.create_string_buffer(slots + bytes(8)))
+
+
+def one_block(*body: ir.Stmt) -> list[ir.Stmt]:
+    """A grid of one block."""
+    return [ir.For(ir.var("block"), ir.const(0), ir.const(1), "grid", list(body))]
