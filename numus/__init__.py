@@ -26,9 +26,11 @@ from numus.functions.manipulation import *  # noqa: F403
 from numus.functions.parts import *  # noqa: F403
 from numus.functions.joining import *  # noqa: F403
 from numus.functions.repeating import *  # noqa: F403
+from numus.functions.gathering import *  # noqa: F403
 from numus.functions.reductions import *  # noqa: F403
 from numus.functions.statistics import *  # noqa: F403
 from numus.functions.normalisation import *  # noqa: F403
 from numus.functions.cumulative import *  # noqa: F403
 from numus.functions.contraction import *  # noqa: F403
 from numus.functions.einsum import *  # noqa: F403
+from numus import random  # noqa: F401

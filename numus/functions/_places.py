@@ -16,10 +16,10 @@ from numus.errors import DTypeError, IndexRangeError
 from numus.evaluation import check_known, evaluate, from_host, host_array
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.indexing import scatter
+from numus.primitives.indexing import gather, scatter
 from numus.primitives.scan import scan
 from numus.primitives.source import constant, full, iota
-from numus.primitives.views import broadcast, reshape, take_range
+from numus.primitives.views import broadcast, permute, reshape, take_range
 from numus.runtime.devices import default
 from numus.shapes import Shape, size_of
 from numus.tensor import Tensor
@@ -137,3 +137,11 @@ def ramp(shape: Shape, axis: int, device: Any) -> Node:
     """An array of `shape` that counts along one axis."""
     line = tuple(n if i == axis else 1 for i, n in enumerate(shape))
     return broadcast(reshape(iota(shape[axis], dt.int64, device), line), shape)
+
+
+def take_axis(node: Node, index: Node, axis: int) -> Node:
+    """node read at an index of any shape along one axis: the index's axes stand in its place."""
+    out = gather(node, (index,), (axis,))
+    lead = index.ndim
+    rest = range(lead, out.ndim)
+    return permute(out, (*rest[:axis], *range(lead), *rest[axis:]))

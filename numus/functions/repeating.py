@@ -12,12 +12,12 @@ from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation import check_known, host_array
 from numus.functions._base import method, node_of, wrap
-from numus.functions._places import host_values, int_constant, ramp, upload
+from numus.functions._places import host_values, int_constant, ramp, take_axis, upload
 from numus.functions.indexing import cast_value
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import structure, views
-from numus.primitives.indexing import gather, scatter
+from numus.primitives.indexing import scatter
 from numus.primitives.reduce import reduce_sum
 from numus.primitives.scan import scan
 from numus.primitives.source import full, iota
@@ -25,12 +25,6 @@ from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
 
 __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
-
-
-def take_axis(node: Node, index: Node, axis: int) -> Node:
-    """node read at a 1-d index along one axis, which stays where it is."""
-    out = gather(node, (index,), (axis,))
-    return views.permute(out, (*range(1, axis + 1), 0, *range(axis + 1, node.ndim)))
 
 
 # -- repeat, tile, roll ---------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from numus import dtypes as dt
 from numus.graph import Node, apply
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
-from numus.primitives.source import full, iota
+from numus.primitives.source import constant, full, iota
 from numus.primitives.views import broadcast, permute, reshape
 from numus.shapes import Shape
 
@@ -120,10 +120,26 @@ def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
             _inside(ew.mul(gather(share, at, axes), hit_u), node),
             *none,
         )
-    # mul: a factor's cotangent is the result without that factor
-    factors = scatter(full(x.shape, 1, x.dtype), at, updates, axes, "mul")
-    without = ew.div(gather(ew.mul(node, g), at, axes), updates)
-    return (ew.mul(g, factors), _inside(without, node), *none)
+    # mul: a factor's cotangent is multiplied by all other factors of its place
+    by_x = scatter(full(x.shape, 1, x.dtype), at, updates, axes, "mul")
+    by_u = _other_factors(node)
+    if x.dtype.is_complex:
+        by_x, by_u = ew.conj(by_x), ew.conj(by_u)
+    return (ew.mul(g, by_x), _inside(ew.mul(gather(g, at, axes), by_u), node), *none)
+
+
+def _other_factors(node: Node) -> Node:
+    """Under "mul", for each update the product of all other factors: right when some are zero."""
+    axes, _ = node.params
+    x, updates, *indices = node.inputs
+    at = tuple(indices)
+    zero, one = constant(0, x.dtype), constant(1, x.dtype)
+    zero_x, zero_u = ew.eq(x, zero), ew.eq(updates, zero)
+    safe = ew.where(zero_u, one, updates)
+    product = gather(scatter(ew.where(zero_x, one, x), at, safe, axes, "mul"), at, axes)
+    zeros = scatter(ew.cast(zero_x, dt.int64), at, ew.cast(zero_u, dt.int64), axes, "add")
+    others = ew.sub(gather(zeros, at, axes), ew.cast(zero_u, dt.int64))
+    return ew.where(ew.eq(others, constant(0, dt.int64)), ew.div(product, safe), zero)
 
 
 def _inside(value: Node, node: Node) -> Node:
@@ -174,10 +190,9 @@ def _scatter_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
         count = scatter(hit_x, at, hit_u, axes, "add")
         total = scatter(ew.mul(tx, hit_x), at, ew.mul(tu, hit_u), axes, "add")
         return ew.div(total, count)
-    ones = full(x.shape, 1, x.dtype)
-    factors = scatter(ones, at, updates, axes, "mul")
-    ratios = scatter(full(x.shape, 0, x.dtype), at, ew.div(tu, updates), axes, "add")
-    return ew.add(ew.mul(tx, factors), ew.mul(node, ratios))
+    by_x = scatter(full(x.shape, 1, x.dtype), at, updates, axes, "mul")
+    by_u = _other_factors(node)
+    return scatter(ew.mul(tx, by_x), at, ew.mul(tu, by_u), axes, "add")
 
 
 def _scatter_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
