@@ -21,6 +21,8 @@ from numus.dtypes import (  # noqa: F401
 )
 from numus.dtypes import bool_ as bool  # noqa: F401
 from numus.tensor import Tensor  # noqa: F401
+from numus.transforms import *  # noqa: F403
+from numus import autograd  # noqa: F401
 from numus.functions.indexing import *  # noqa: F403
 from numus.functions.manipulation import *  # noqa: F403
 from numus.functions.parts import *  # noqa: F403

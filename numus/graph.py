@@ -48,6 +48,11 @@ class View:
 _next_serial = itertools.count(1).__next__
 
 
+def now() -> int:
+    """A number above the serials of all nodes that exist and below those of all to come."""
+    return _next_serial()
+
+
 class Node:
     """One operation, or one realised value."""
 

@@ -1,0 +1,47 @@
+"""Programs that rewrite graphs: derivatives, vmap, checkpoints.
+
+`tape` says what a derivative walks, `reverse` and `forward` walk it, `functional` and `jacobian`
+are their public faces on functions, `Tensor.backward` the one on tensors. `vmap` rewrites the graph
+of one example into that of many.
+"""
+
+from numus.transforms import tree
+from numus.transforms.checkpoint import checkpoint
+from numus.transforms.custom import custom_jvp, custom_vjp
+from numus.transforms.functional import grad, hvp, jvp, linearize, value_and_grad, vjp
+from numus.transforms.hooks import BackwardHook, RemovableHandle, register_backward_hook
+from numus.transforms.jacobian import hessian, jacfwd, jacobian, jacrev
+from numus.transforms.modes import (
+    enable_grad,
+    inference_mode,
+    is_grad_enabled,
+    no_grad,
+    set_grad_enabled,
+)
+from numus.transforms.vmap import vmap
+
+__all__ = [
+    "BackwardHook",
+    "RemovableHandle",
+    "checkpoint",
+    "custom_jvp",
+    "custom_vjp",
+    "enable_grad",
+    "grad",
+    "hessian",
+    "hvp",
+    "inference_mode",
+    "is_grad_enabled",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
+    "jvp",
+    "linearize",
+    "no_grad",
+    "register_backward_hook",
+    "set_grad_enabled",
+    "tree",
+    "value_and_grad",
+    "vjp",
+    "vmap",
+]

@@ -1,0 +1,112 @@
+"""Nodes that pass a value on and say for themselves where its derivative comes from.
+
+All are the identity on their first input: a compiler replaces them by it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from numus.graph import Node, apply
+from numus.primitives.base import Primitive
+from numus.primitives.views import broadcast
+
+# -- graft ----------------------------------------------------------------------------------------
+
+
+def _graft_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    value, source = (
+        x if is_batched else broadcast(x, (size, *x.shape))
+        for x, is_batched in zip(inputs, batched, strict=True)
+    )
+    return graft(value, source)
+
+
+_graft = Primitive(
+    "graft",
+    "elementwise",
+    reference=lambda node, value, source: value,
+    vjp=lambda node, g: (None, g),
+    jvp=lambda node, tangents: tangents[1],
+    batch=_graft_batch,
+)
+
+
+def graft(value: Node, source: Node) -> Node:
+    """`value`, differentiated as if it were `source`, which has the same shape and dtype."""
+    return apply(_graft, (value, source), None, value.shape, value.dtype)
+
+
+# -- custom ---------------------------------------------------------------------------------------
+
+
+class Rule(Protocol):
+    """How a call with its own derivative is differentiated: all its outputs together.
+
+    Operands are the nodes that the call was given and whatever it keeps for the way back;
+    cotangents and tangents that are None are zero.
+    """
+
+    count: int  # of outputs
+
+    def vjp(
+        self, operands: Sequence[Node], cotangents: Sequence[Node | None]
+    ) -> Sequence[Node | None]:
+        """A cotangent for each operand, from one for each output."""
+
+    def jvp(
+        self, operands: Sequence[Node], tangents: Sequence[Node | None]
+    ) -> Sequence[Node | None]:
+        """A tangent for each output, from one for each operand."""
+
+    def batched(self, size: int, flags: tuple[bool, ...]) -> Rule:
+        """The rule over a new leading axis, carried by the flagged operands and by every output.
+
+        The same arguments give the same rule, so that the outputs of a call stay together.
+        """
+
+
+def _custom_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+    rule, index = node.params
+    cotangents = [g if i == index else None for i in range(rule.count)]
+    return (None, *rule.vjp(node.inputs[1:], cotangents))
+
+
+def _custom_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    rule, index = node.params
+    if all(t is None for t in tangents[1:]):
+        return None
+    return rule.jvp(node.inputs[1:], tangents[1:])[index]  # type: ignore[no-any-return]
+
+
+def _custom_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    rule, index = node.params
+    value, *operands = inputs
+    if not batched[0]:
+        value = broadcast(value, (size, *value.shape))
+    return custom(rule.batched(size, tuple(batched[1:])), index, value, tuple(operands))
+
+
+_custom = Primitive(
+    "custom",
+    "elementwise",
+    reference=lambda node, value, *operands: value,
+    vjp=_custom_vjp,
+    jvp=_custom_jvp,
+    batch=_custom_batch,
+)
+
+
+def custom(rule: Rule, index: int, value: Node, operands: tuple[Node, ...]) -> Node:
+    """Output `index` of a call: `value` holds it, `rule` differentiates it.
+
+    Nodes with the same rule and operands are outputs of one call; they are made one after the
+    other, so that nothing which uses one of them is older than another.
+    """
+    return apply(_custom, (value, *operands), (rule, index), value.shape, value.dtype)
+
+
+def call_of(node: Node) -> tuple[Rule, tuple[Node, ...]] | None:
+    """The call whose output a custom node is; None for other nodes."""
+    return (node.params[0], node.inputs[1:]) if node.prim is _custom else None

@@ -1,0 +1,141 @@
+"""Jacobians and Hessians: one recorded call, differentiated along every direction at once."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import GradientError
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.source import full, iota, placeholder
+from numus.primitives.views import permute, reshape
+from numus.runtime.devices import Device
+from numus.shapes import size_of
+from numus.transforms.functional import by_argument, conjugate, trace_call
+from numus.transforms.trace import Trace
+from numus.transforms.tree import unflatten
+from numus.transforms.vmap import batch
+
+__all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
+
+Function = Callable[..., Any]
+
+
+def jacrev(
+    f: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Function:
+    """A function that gives the Jacobian of f, row by row in reverse mode.
+
+    For an output of shape (m, …) and an argument of shape (n, …) it has the shape (m, …, n, …);
+    with containers, each output has one for each argument. Best where f has few outputs.
+
+    >>> import numus as nm
+    >>> nm.jacrev(lambda x: x * x)(nm.asarray([1.0, 2.0])).tolist()
+    [[2.0, 0.0], [0.0, 4.0]]
+    """
+
+    @functools.wraps(f)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        trace = trace_call("jacrev", f, argnums, args, kwargs, has_aux)
+        _check(trace, holomorphic, trace.outputs, "results")
+        rows = []
+        for i, y in enumerate(trace.outputs):
+            spot = placeholder(y.shape, y.dtype, y.device, "jacrev")
+            seeds = [spot if k == i else None for k in range(len(trace.outputs))]
+            found = _along(trace.reverse(seeds), trace.primals, spot)
+            if holomorphic:
+                found = [conjugate(g) for g in found]  # type: ignore[misc]
+            rows.append([reshape(g, y.shape + g.shape[1:]) for g in found])
+        return _finish(trace, argnums, rows, has_aux)
+
+    return jacobian
+
+
+def jacfwd(
+    f: Function,
+    argnums: int | Sequence[int] = 0,
+    has_aux: bool = False,
+    holomorphic: bool = False,
+) -> Function:
+    """A function that gives the Jacobian of f as `jacrev` does, column by column in forward mode.
+
+    Best where f has few inputs.
+    """
+
+    @functools.wraps(f)
+    def jacobian(*args: Any, **kwargs: Any) -> Any:
+        trace = trace_call("jacfwd", f, argnums, args, kwargs, has_aux)
+        _check(trace, holomorphic, trace.primals, "arguments")
+        columns = []
+        for i, x in enumerate(trace.primals):
+            spot = placeholder(x.shape, x.dtype, x.device, "jacfwd")
+            seeds = [spot if k == i else None for k in range(len(trace.primals))]
+            found = _along(trace.forward(seeds), trace.outputs, spot)
+            columns.append(
+                [reshape(permute(t, (*range(1, t.ndim), 0)), t.shape[1:] + x.shape) for t in found]
+            )
+        rows = [[c[k] for c in columns] for k in range(len(trace.outputs))]
+        return _finish(trace, argnums, rows, has_aux)
+
+    return jacobian
+
+
+def jacobian(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """The Jacobian of f, in reverse mode: see `jacrev`."""
+    return jacrev(f, argnums, has_aux)
+
+
+def hessian(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
+    """A function that gives the second derivatives of f: forward over reverse.
+
+    >>> import numus as nm
+    >>> nm.hessian(lambda x: (x * x * x).sum())(nm.asarray([1.0, 2.0])).tolist()
+    [[6.0, 0.0], [0.0, 12.0]]
+    """
+    return jacfwd(jacrev(f, argnums, has_aux), argnums, has_aux)
+
+
+def _along(found: Sequence[Node | None], like: Sequence[Node], spot: Node) -> list[Node]:
+    """Derivatives that are linear in `spot`, for every unit vector in its place."""
+    count = size_of(spot.shape)
+    basis = reshape(_eye(count, spot.dtype, spot.device), (count, *spot.shape))
+    nodes = [
+        full(x.shape, 0, x.dtype) if g is None else g for g, x in zip(found, like, strict=True)
+    ]
+    return [
+        g if carries else full((count, *g.shape), 0, g.dtype)
+        for g, carries in batch(nodes, {spot: basis}, count)
+    ]
+
+
+def _eye(count: int, dtype: DType, device: Device | None) -> Node:
+    at = iota(count, dt.int64, device)
+    return ew.cast(ew.eq(reshape(at, (count, 1)), reshape(at, (1, count))), dtype)
+
+
+def _check(trace: Trace, holomorphic: bool, nodes: Sequence[Node], what: str) -> None:
+    for node in nodes:
+        if holomorphic and not node.dtype.is_complex:
+            raise GradientError(f"{trace.op}: holomorphic needs complex {what}")
+        if not holomorphic and node.dtype.is_complex:
+            raise GradientError(
+                f"{trace.op}: complex {what} have one Jacobian only where the function is "
+                "holomorphic; say so with holomorphic=True, or part real from imaginary"
+            )
+        if not node.dtype.is_inexact:
+            raise GradientError(f"{trace.op}: {what} of {node.dtype.name} have no Jacobian")
+
+
+def _finish(
+    trace: Trace, argnums: int | Sequence[int], rows: list[list[Node]], has_aux: bool
+) -> Any:
+    trace.close([node for row in rows for node in row])
+    jacobian = unflatten(trace.structure, [by_argument(trace, argnums, row) for row in rows])
+    return (jacobian, trace.aux) if has_aux else jacobian

@@ -1,0 +1,88 @@
+"""A stretch of graph as a recipe: what to do with which operands, holding no values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from numus.dtypes import DType
+from numus.graph import Node, apply, mode
+from numus.primitives.base import Primitive
+from numus.runtime.devices import Device
+from numus.shapes import Shape
+
+
+class _Step(NamedTuple):
+    prim: Primitive
+    operands: tuple[int | Node, ...]  # a place among the operands and earlier steps, or a node
+    params: Any
+    shape: Shape
+    dtype: DType
+    device: Device | None
+    tracked: bool
+
+
+class Recipe:
+    """How some nodes were made from others, to be made again from different ones.
+
+    `order` lists the nodes to make, inputs first; `inputs` are those that `replay` replaces.
+    Other nodes that they stand on are used as they are.
+    """
+
+    def __init__(
+        self, order: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]
+    ) -> None:
+        place: dict[Node, int] = {}
+        for node in inputs:
+            place[node] = len(place)
+        self._steps = []
+        for node in order:
+            operands = tuple(place.get(x, x) for x in node.inputs)
+            self._steps.append(
+                _Step(
+                    *(node.prim, operands, node.params),
+                    *(node.shape, node.dtype, node.device, node.tracked),
+                )
+            )
+            place[node] = len(place)
+        self._outputs = [place.get(x, x) for x in outputs]
+
+    def replay(self, operands: Sequence[Node]) -> list[Node]:
+        """The outputs that follow from other inputs of the same shapes and dtypes.
+
+        Steps that were recorded under `no_grad` are not tracked this time either.
+        """
+        made = list(operands)
+        ambient = mode.grad
+        try:
+            for step in self._steps:
+                mode.grad = ambient and step.tracked
+                inputs = tuple(made[x] if isinstance(x, int) else x for x in step.operands)
+                node = apply(step.prim, inputs, step.params, step.shape, step.dtype)
+                if step.device is not None:
+                    node.device = step.device
+                made.append(node)
+        finally:
+            mode.grad = ambient
+        return [made[x] if isinstance(x, int) else x for x in self._outputs]
+
+
+def dependents(outputs: Iterable[Node], placeholders: Collection[Node]) -> list[Node]:
+    """The nodes that the outputs stand on and that stand on these placeholders, inputs first."""
+    if not placeholders:
+        return []
+    since = min(p.serial for p in placeholders)
+    seen = {n for n in outputs if n.abstract}
+    stack = list(seen)
+    while stack:
+        for node in stack.pop().inputs:
+            if node.abstract and node.serial > since and node not in seen:
+                seen.add(node)
+                stack.append(node)
+    found: set[Node] = set(placeholders)
+    order = []
+    for node in sorted(seen, key=lambda n: n.serial):
+        if node not in found and any(x in found for x in node.inputs):
+            found.add(node)
+            order.append(node)
+    return order

@@ -1,0 +1,200 @@
+"""Reverse mode: a walk back along the tape, graph to graph.
+
+Each tracked node hands the cotangent that has gathered at it to its inputs, by the vjp rule of its
+primitive. The walk is iterative and in order of age, so that a node's cotangent is complete when
+it is met and sums are always formed in the same order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
+
+from numus.errors import GradientError
+from numus.graph import Node, grad_mode
+from numus.primitives import elementwise as ew
+from numus.primitives.custom import call_of
+from numus.primitives.source import full
+from numus.tensor import GradSlot, Tensor, detached, method, node_of
+from numus.transforms import hooks
+from numus.transforms.tape import tape
+
+Ready = Callable[[Node, Node], None]
+
+
+def pull_back(
+    order: Sequence[Node],
+    seeds: Mapping[Node, Node],
+    wanted: Collection[Node],
+    ready: Ready | None = None,
+) -> dict[Node, Node]:
+    """The cotangents of the wanted nodes, from those of some nodes on the tape `order`.
+
+    Wanted nodes that the seeds do not depend on are left out. `ready` is told of each as soon as
+    it is complete. Under `grad_mode(True)` the cotangents are differentiable themselves.
+    """
+    needed: set[Node] = set()
+    last_met: dict[Any, Node] = {}  # of the outputs of one call, the one the walk back meets last
+    for node in order:
+        if node in wanted or any(x in needed for x in node.inputs):
+            needed.add(node)
+            call = call_of(node)
+            if call is not None:
+                last_met.setdefault(call, node)
+
+    cotangents = dict(seeds)
+    gathered: dict[Any, list[Node | None]] = {}
+    found: dict[Node, Node] = {}
+    for node in reversed(order):
+        g = cotangents.pop(node, None)
+        if node not in needed:
+            continue
+        if g is not None:
+            if node.grad_slot is not None and node.grad_slot.hooks:
+                g = hooks.run(node, g)
+            if node in wanted:
+                found[node] = g
+                if ready is not None:
+                    ready(node, g)
+        call = call_of(node)
+        if call is not None:
+            _gather(gathered, call, node, g)
+            if last_met[call] is not node or call not in gathered:
+                continue
+            rule, operands = call
+            parts = (None, *rule.vjp(operands, gathered.pop(call)))
+        elif g is None:
+            continue
+        else:
+            parts = tuple(node.prim.vjp(node, g))
+        for x, part in zip(node.inputs, parts, strict=True):
+            if part is not None and x in needed:
+                before = cotangents.get(x)
+                cotangents[x] = part if before is None else ew.add(before, part)
+    return found
+
+
+def _gather(gathered: dict[Any, list[Node | None]], call: Any, node: Node, g: Node | None) -> None:
+    """Hold back a cotangent until those of the call's other outputs are complete."""
+    if g is not None:
+        rule, index = node.params
+        held = gathered.setdefault(call, [None] * rule.count)
+        before = held[index]
+        held[index] = g if before is None else ew.add(before, g)
+
+
+# -- the tape's face: backward() ------------------------------------------------------------------
+
+
+@method("backward")
+def backward(
+    self: Tensor,
+    gradient: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    inputs: Tensor | Sequence[Tensor] | None = None,
+) -> None:
+    """Add the gradient of this tensor to the `.grad` of the leaves it was computed from.
+
+    `gradient` is the cotangent to start from; a tensor of one element has 1 by default.
+    `retain_graph` is accepted and has no effect: graphs never change, so `backward()` can be
+    called again at any time. With `create_graph` the gradients can be differentiated further.
+    `inputs` limits the walk to these tensors.
+
+    >>> import numus as nm
+    >>> w = nm.asarray([1.0, 2.0])
+    >>> w.requires_grad = True
+    >>> (w * w).sum().backward()
+    >>> w.grad.tolist()
+    [2.0, 4.0]
+    """
+    root = self._node
+    if not root.tracked:
+        raise GradientError(
+            "backward(): this tensor was not computed from any that requires gradients (set "
+            "requires_grad on those you want them for), or inside nm.no_grad()"
+        )
+    seed = start(root, gradient, "backward()")
+    order = tape((root,))
+    if inputs is None:
+        wanted = {n for n in order if n.grad_slot is not None and n.grad_slot.retains}
+    else:
+        wanted = _kept_inputs((inputs,) if isinstance(inputs, Tensor) else inputs)
+
+    def ready(node: Node, g: Node) -> None:
+        hooks.deliver(node, g if create_graph or not g.tracked else detached(g))
+
+    with grad_mode(create_graph):
+        pull_back(order, {root: seed}, wanted, ready)
+
+
+def start(node: Node, gradient: Any, op: str) -> Node:
+    """The cotangent that a walk back from `node` starts with, checked."""
+    if gradient is None:
+        if node.shape and any(n != 1 for n in node.shape):
+            raise GradientError(
+                f"{op}: a tensor of shape {node.shape} needs the gradient to start from; "
+                "give one of the same shape, or reduce it to a scalar first"
+            )
+        if node.dtype.is_complex:
+            raise GradientError(
+                f"{op}: a complex result needs the gradient to start from, or a real part taken"
+            )
+        return full(node.shape, 1, node.dtype)
+    seed = node_of(gradient, op)
+    if seed.shape != node.shape or seed.dtype is not node.dtype:
+        raise GradientError(
+            f"{op}: a gradient of {seed.dtype.name}{list(seed.shape)} does not fit a result of "
+            f"{node.dtype.name}{list(node.shape)}"
+        )
+    return seed
+
+
+def _kept_inputs(inputs: Sequence[Tensor]) -> set[Node]:
+    wanted = set()
+    for i, x in enumerate(inputs):
+        if not x._node.tracked:
+            raise GradientError(f"backward(): inputs[{i}] does not require gradients")
+        if x._node.grad_slot is None:
+            x._node.grad_slot = GradSlot(leaf=False, owner=x)
+        wanted.add(x._node)
+    return wanted
+
+
+def gradients(
+    outputs: Tensor | Sequence[Tensor],
+    inputs: Tensor | Sequence[Tensor],
+    grad_outputs: Any = None,
+    *,
+    create_graph: bool = False,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """The gradients of tape tensors with respect to others, without touching any `.grad`.
+
+    The tape's other face, as `torch.autograd.grad`; public as `nm.autograd.grad`.
+    """
+    op = "autograd.grad"
+    results = [outputs] if isinstance(outputs, Tensor) else list(outputs)
+    sources = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if grad_outputs is None or isinstance(grad_outputs, Tensor):
+        grad_outputs = [grad_outputs] * len(results)
+    seeds: dict[Node, Node] = {}
+    for y, g in zip(results, grad_outputs, strict=True):
+        seed = start(y._node, g, op)
+        seeds[y._node] = ew.add(seeds[y._node], seed) if y._node in seeds else seed
+    for i, x in enumerate(sources):
+        if not x._node.tracked:
+            raise GradientError(f"{op}: inputs[{i}] does not require gradients")
+    order = tape(seeds)
+    with grad_mode(create_graph):
+        found = pull_back(order, seeds, {x._node for x in sources})
+    out: list[Tensor | None] = []
+    for i, x in enumerate(sources):
+        g = found.get(x._node)
+        if g is None and not allow_unused:
+            raise GradientError(
+                f"{op}: the outputs do not depend on inputs[{i}]; pass allow_unused=True to get "
+                "None for it"
+            )
+        out.append(None if g is None else Tensor(g if create_graph else detached(g)))
+    return tuple(out)

@@ -1,0 +1,55 @@
+"""The tape: the part of the graph that a derivative can walk.
+
+Nodes that are tracked keep their inputs, so the graph itself is the tape. A transformation that
+differentiates with respect to its arguments gives them nodes of their own (`variable`), runs the
+function, and walks back from the results no further than those: what is older cannot depend on
+them. As every call has its own variables, nested transformations never mistake one for another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from numus.graph import Node, mode
+from numus.primitives.source import forget
+from numus.primitives.views import identity
+
+
+def variable(x: Node) -> Node:
+    """A tracked node with x's value; where x is tracked itself, derivatives go on to it."""
+    node = identity(x)
+    node.tracked = True
+    return node
+
+
+def tape(roots: Iterable[Node], since: int = 0) -> list[Node]:
+    """The tracked nodes younger than `since` that the roots stand on, inputs first."""
+    found = {n for n in roots if n.tracked and n.serial > since}
+    stack = list(found)
+    while stack:
+        for node in stack.pop().inputs:
+            if node.tracked and node.serial > since and node not in found:
+                found.add(node)
+                stack.append(node)
+    return sorted(found, key=lambda n: n.serial)
+
+
+def leads_outside(order: Iterable[Node], since: int) -> bool:
+    """Whether anything on this stretch of tape is also differentiable by older nodes."""
+    return any(
+        is_leaf(node) or any(x.tracked and x.serial <= since for x in node.inputs) for node in order
+    )
+
+
+def settle(order: Iterable[Node]) -> None:
+    """Stop tracking what only the variables of a finished transformation made trackable."""
+    for node in order:
+        if not is_leaf(node):
+            node.tracked = mode.grad and any(x.tracked for x in node.inputs)
+            if node.view is not None and not node.tracked:
+                forget(node)
+
+
+def is_leaf(node: Node) -> bool:
+    """Whether this is where `backward()` leaves a gradient and ends."""
+    return node.grad_slot is not None and node.grad_slot.leaf

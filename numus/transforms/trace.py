@@ -1,0 +1,172 @@
+"""One call of a function, recorded so that it can be differentiated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.errors import GradientError
+from numus.graph import Node, grad_mode, mode
+from numus.primitives import elementwise as ew
+from numus.primitives.source import full
+from numus.tensor import Tensor, detached, node_of
+from numus.transforms import tree
+from numus.transforms.forward import push_forward
+from numus.transforms.reverse import pull_back
+from numus.transforms.tape import leads_outside, settle, tape, variable
+from numus.transforms.tree import Structure
+
+
+def nodes_of(container: Any, op: str, what: str) -> tuple[list[Node], Structure]:
+    """The nodes of a container's leaves; what is not a number is an error that names its place."""
+    leaves, structure = tree.flatten(container)
+    nodes = []
+    for i, leaf in enumerate(leaves):
+        try:
+            nodes.append(node_of(leaf, op))
+        except TypeError as error:
+            place = what + tree.paths(structure)[i]
+            raise TypeError(
+                f"{op}: {place} is a {type(leaf).__name__}; it must be a tensor or a number"
+            ) from error
+    return nodes, structure
+
+
+def tensors(structure: Structure, nodes: Sequence[Node | None]) -> Any:
+    """A container of tensors; None stays None."""
+    return tree.unflatten(structure, [None if n is None else Tensor(n) for n in nodes])
+
+
+class Trace:
+    """A call `f(*primals)`: its variables, its outputs, and the tape between them.
+
+    Values inside are concrete. Integer and boolean primals are no variables: their tangents and
+    cotangents are None; with `floats_only` they are an error instead.
+    """
+
+    def __init__(
+        self,
+        op: str,
+        f: Callable[..., Any],
+        primals: Sequence[Any],
+        *,
+        has_aux: bool = False,
+        floats_only: bool = False,
+        names: Sequence[str] | None = None,
+    ) -> None:
+        self.op = op
+        self.structures: list[Structure] = []
+        self.primals: list[Node] = []
+        for i, primal in enumerate(primals):
+            name = names[i] if names else f"argument {i}"
+            nodes, structure = nodes_of(primal, op, name)
+            if floats_only:
+                _require_floats(nodes, structure, op, name)
+            self.structures.append(structure)
+            self.primals += nodes
+        self.variables = [variable(x) if x.dtype.is_inexact else x for x in self.primals]
+        # every variable is younger than this, and every other node that the call can see is not
+        made = [v for v, x in zip(self.variables, self.primals, strict=True) if v is not x]
+        self.since = made[0].serial - 1 if made else 0
+        with grad_mode(True):
+            result = f(*self.split(tensors, self.variables))
+        if has_aux:
+            if not (isinstance(result, tuple) and len(result) == 2):
+                raise TypeError(f"{op}: with has_aux the function must return (result, aux)")
+            result, self.aux = result
+        else:
+            self.aux = None
+        self.outputs, self.structure = nodes_of(result, op, "the result")
+        others = [x._node for x in tree.leaves(self.aux) if isinstance(x, Tensor)]
+        self.order = tape((*self.outputs, *others), self.since) if made else []
+        self.outside = mode.grad and leads_outside(self.order, self.since)
+
+    def split(self, build: Callable[[Structure, Any], Any], flat: Sequence[Any]) -> list[Any]:
+        """One container per primal from a flat list over all their leaves."""
+        out = []
+        at = 0
+        for structure in self.structures:
+            out.append(build(structure, flat[at : at + structure.count]))
+            at += structure.count
+        return out
+
+    def reverse(self, cotangents: Sequence[Node | None]) -> list[Node | None]:
+        """Cotangents of the primals from those of the outputs."""
+        seeds: dict[Node, Node] = {}
+        for y, g in zip(self.outputs, cotangents, strict=True):
+            if g is not None and y.tracked:
+                seeds[y] = ew.add(seeds[y], g) if y in seeds else g
+        further = self.outside or (mode.grad and any(g.tracked for g in seeds.values()))
+        with grad_mode(further):
+            found = pull_back(self.order, seeds, set(self.variables))
+        return [found.get(v) for v in self.variables]
+
+    def forward(self, tangents: Sequence[Node | None]) -> list[Node | None]:
+        """Tangents of the outputs from those of the primals."""
+        seeds = {
+            v: t
+            for v, t in zip(self.variables, tangents, strict=True)
+            if t is not None and v.dtype.is_inexact
+        }
+        further = self.outside or (mode.grad and any(t.tracked for t in seeds.values()))
+        with grad_mode(further):
+            found = push_forward(self.order, seeds)
+        return [found.get(y) for y in self.outputs]
+
+    def close(self, results: Sequence[Node | None]) -> None:
+        """Nobody will ask for derivatives by the variables again: let go of what they need."""
+        settle(self.order)
+        settle(tape([n for n in results if n is not None], self.since))
+
+    def value(self) -> Any:
+        """The function's result, differentiable by what is outside the call and nothing else."""
+        keep = self.outside
+        return tensors(
+            self.structure, [y if keep or not y.tracked else detached(y) for y in self.outputs]
+        )
+
+
+def _require_floats(nodes: Sequence[Node], structure: Structure, op: str, name: str) -> None:
+    for i, node in enumerate(nodes):
+        if not node.dtype.is_inexact:
+            raise GradientError(
+                f"{op}: {name}{tree.paths(structure)[i]} is {node.dtype.name}, which has no "
+                "gradients; give it a float dtype (2.0, not 2)"
+            )
+
+
+def filled(found: Sequence[Node | None], like: Sequence[Node]) -> list[Node | None]:
+    """Zeros in the place of derivatives that nothing contributed to; None where there are none."""
+    return [
+        full(x.shape, 0, x.dtype) if g is None and x.dtype.is_inexact else g
+        for g, x in zip(found, like, strict=True)
+    ]
+
+
+def matching(
+    container: Any, structure: Structure, like: Sequence[Node], op: str, what: str
+) -> list[Node | None]:
+    """The nodes of tangents or cotangents, each checked against the value it belongs to.
+
+    None stands for zero, for one leaf or for everything below a place.
+    """
+    leaves = tree.spread_leaves(container, structure, op, what)
+    return [
+        fitting(leaf, x, op, what + path)
+        for leaf, x, path in zip(leaves, like, tree.paths(structure), strict=True)
+    ]
+
+
+def fitting(given: Any, x: Node, op: str, place: str) -> Node | None:
+    """The node of one tangent or cotangent of x, checked; None is zero."""
+    if given is None:
+        return None
+    node = node_of(given, op)
+    if type(given) in (int, float, complex):  # a Python scalar is weak
+        node = ew.cast(node, x.dtype)
+    if node.shape != x.shape or node.dtype is not x.dtype:
+        raise GradientError(
+            f"{op}: {place} is {node.dtype.name}{list(node.shape)}, but the value it belongs to "
+            f"is {x.dtype.name}{list(x.shape)}"
+        )
+    return node

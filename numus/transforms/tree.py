@@ -1,0 +1,339 @@
+"""Containers of tensors: what transformations take and give back.
+
+A container is a dict, list, tuple, named tuple, dataclass, None, or a class that was registered,
+nested to any depth; everything else is a leaf. Flattening is deterministic: the entries of a dict
+are taken in the order of their keys, so that equal dicts flatten equally.
+
+>>> leaves, structure = flatten({"b": 2, "a": (1, None)})
+>>> leaves
+[1, 2]
+>>> unflatten(structure, [10, 20])
+{'b': 20, 'a': (10, None)}
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+__all__ = [
+    "Structure",
+    "flatten",
+    "leaves",
+    "map",
+    "paths",
+    "reduce",
+    "register",
+    "spread",
+    "structure",
+    "unflatten",
+]
+
+_builtin_map = map  # before this module has its own
+
+
+class Structure:
+    """What is left of a container when its leaves are taken out. Compares and hashes by value."""
+
+    __slots__ = ("_hash", "children", "count", "kind", "names", "static")
+
+    def __init__(
+        self,
+        kind: type | None,
+        names: tuple[Any, ...],
+        children: tuple[Structure, ...],
+        static: Any = None,
+    ) -> None:
+        self.kind = kind  # None: a leaf
+        self.names = names  # dict keys, field names, or places
+        self.children = children
+        self.static = static  # what a container carries besides its entries
+        self.count = sum(c.count for c in children) if kind is not None else 1
+        self._hash: int | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return self is other or (
+            isinstance(other, Structure)
+            and self.kind is other.kind
+            and self.names == other.names
+            and self._meaning() == other._meaning()
+            and self.children == other.children
+        )
+
+    def __hash__(self) -> int:
+        if self._hash is None:
+            self._hash = hash((self.kind, self.names, self.children))
+        return self._hash
+
+    def _meaning(self) -> Any:
+        # the order in which a dict was filled is kept for rebuilding it, but means nothing
+        return None if self.kind in _DICTS else self.static
+
+    def __repr__(self) -> str:
+        return f"Structure({unflatten(self, [_Star()] * self.count)!r})"
+
+
+class _Star:
+    def __repr__(self) -> str:
+        return "*"
+
+
+class _Kind(NamedTuple):
+    """How one type of container is taken apart and put together."""
+
+    take: Callable[[Any], tuple[tuple[Any, ...], Sequence[Any], Any]]  # names, entries, static
+    make: Callable[[Structure, list[Any]], Any]
+    show: Callable[[Any], str]  # a name as a step of a path
+
+
+def _bracket(name: Any) -> str:
+    return f"[{name!r}]"
+
+
+def _attribute(name: Any) -> str:
+    return f".{name}"
+
+
+_LEAF = Structure(None, (), ())
+_NONE = Structure(type(None), (), ())
+
+
+def _key_order(keys: Iterable[Any]) -> list[Any]:
+    keys = list(keys)
+    try:
+        return sorted(keys)
+    except TypeError:  # keys of several types
+        return sorted(keys, key=lambda k: (type(k).__name__, repr(k)))
+
+
+def _take_dict(x: Any) -> tuple[tuple[Any, ...], Sequence[Any], Any]:
+    names = tuple(_key_order(x))
+    factory = x.default_factory if type(x) is defaultdict else None
+    return names, [x[k] for k in names], (tuple(x), factory)
+
+
+def _make_dict(structure: Structure, entries: list[Any]) -> Any:
+    order, factory = structure.static
+    found = dict(zip(structure.names, entries, strict=True))
+    items = ((k, found[k]) for k in order)
+    if structure.kind is defaultdict:
+        return defaultdict(factory, items)
+    return structure.kind(items)  # type: ignore[misc]
+
+
+_dict_kind = _Kind(_take_dict, _make_dict, _bracket)
+_DICTS = (dict, OrderedDict, defaultdict)
+
+_KINDS: dict[type, _Kind | None] = {
+    list: _Kind(lambda x: (tuple(range(len(x))), x, None), lambda s, xs: xs, _bracket),
+    tuple: _Kind(lambda x: (tuple(range(len(x))), x, None), lambda s, xs: tuple(xs), _bracket),
+    type(None): _Kind(lambda x: ((), (), None), lambda s, xs: None, _bracket),
+    **dict.fromkeys(_DICTS, _dict_kind),
+}
+
+
+def register(
+    kind: type,
+    take: Callable[[Any], tuple[Sequence[Any], Any]],
+    make: Callable[[Any, Sequence[Any]], Any],
+) -> type:
+    """Make a class of yours a container.
+
+    `take(x)` gives its entries and a hashable rest; `make(rest, entries)` puts it together again.
+    """
+    if kind in _KINDS and _KINDS[kind] is not None:
+        raise ValueError(f"tree.register: {kind.__name__} is a container already")
+
+    def taken(x: Any) -> tuple[tuple[Any, ...], Sequence[Any], Any]:
+        entries, rest = take(x)
+        return tuple(range(len(entries))), entries, rest
+
+    _KINDS[kind] = _Kind(taken, lambda s, xs: make(s.static, xs), _bracket)
+    return kind
+
+
+def _kind_of(x: Any) -> _Kind | None:
+    """How to take x apart; None for a leaf. Named tuples and dataclasses are met as they come."""
+    kind = type(x)
+    try:
+        return _KINDS[kind]
+    except KeyError:
+        pass
+    found: _Kind | None = None
+    if issubclass(kind, tuple) and hasattr(kind, "_fields"):
+        names = kind._fields
+        found = _Kind(lambda x: (names, x, None), lambda s, xs: s.kind(*xs), _attribute)  # type: ignore[misc]
+    elif dataclasses.is_dataclass(kind):
+        found = _dataclass_kind(kind)
+    _KINDS[kind] = found
+    return found
+
+
+def _dataclass_kind(kind: type) -> _Kind:
+    """The fields of a dataclass are its entries, but for those with `metadata={"static": True}`."""
+    fields = dataclasses.fields(kind)
+    names = tuple(f.name for f in fields if not f.metadata.get("static"))
+    fixed = tuple(f.name for f in fields if f.metadata.get("static"))
+
+    def take(x: Any) -> tuple[tuple[Any, ...], Sequence[Any], Any]:
+        return names, [getattr(x, n) for n in names], tuple(getattr(x, n) for n in fixed)
+
+    def make(structure: Structure, entries: list[Any]) -> Any:
+        # not through __init__, which may check or change what it is given
+        made = object.__new__(kind)
+        for name, value in zip((*names, *fixed), (*entries, *structure.static), strict=True):
+            object.__setattr__(made, name, value)
+        return made
+
+    return _Kind(take, make, _attribute)
+
+
+def flatten(tree: Any) -> tuple[list[Any], Structure]:
+    """The leaves of a container, in a fixed order, and its structure."""
+    found: list[Any] = []
+    return found, _flatten(tree, found)
+
+
+def _flatten(tree: Any, found: list[Any]) -> Structure:
+    if tree is None:
+        return _NONE
+    kind = _kind_of(tree)
+    if kind is None:
+        found.append(tree)
+        return _LEAF
+    names, entries, static = kind.take(tree)
+    return Structure(type(tree), names, tuple(_flatten(x, found) for x in entries), static)
+
+
+def unflatten(structure: Structure, leaves: Iterable[Any]) -> Any:
+    """A container of this structure with these leaves."""
+    given = list(leaves)
+    if len(given) != structure.count:
+        raise ValueError(
+            f"tree.unflatten: {len(given)} leaves for a structure of {structure.count}"
+        )
+    return _unflatten(structure, iter(given))
+
+
+def _unflatten(structure: Structure, leaves: Iterator[Any]) -> Any:
+    if structure.kind is None:
+        return next(leaves)
+    kind = _KINDS[structure.kind]
+    assert kind is not None
+    return kind.make(structure, [_unflatten(c, leaves) for c in structure.children])
+
+
+def leaves(tree: Any) -> list[Any]:
+    """The leaves of a container, in a fixed order."""
+    return flatten(tree)[0]
+
+
+def structure(tree: Any) -> Structure:
+    """The structure of a container."""
+    return flatten(tree)[1]
+
+
+def paths(tree: Any) -> list[str]:
+    """Where each leaf is, as Python would write it: `['layers'][0].weight`."""
+    return list(_paths(tree if isinstance(tree, Structure) else structure(tree), ""))
+
+
+def _paths(structure: Structure, prefix: str) -> Iterator[str]:
+    if structure.kind is None:
+        yield prefix
+        return
+    kind = _KINDS[structure.kind]
+    assert kind is not None
+    for name, child in zip(structure.names, structure.children, strict=True):
+        yield from _paths(child, prefix + kind.show(name))
+
+
+def map(function: Callable[..., Any], tree: Any, *rest: Any) -> Any:
+    """A container of the same structure with `function` applied to its leaves.
+
+    With several containers, all must have the structure of the first.
+
+    >>> map(lambda x, y: x + y, {"a": 1}, {"a": 10})
+    {'a': 11}
+    """
+    first, shape = flatten(tree)
+    columns = [first]
+    for i, other in enumerate(rest, start=1):
+        others, other_shape = flatten(other)
+        if other_shape != shape:
+            where = difference(shape, other_shape)
+            raise ValueError(f"tree.map: container {i} differs from the first at {where}")
+        columns.append(others)
+    return unflatten(shape, _builtin_map(function, *columns))
+
+
+def reduce(function: Callable[[Any, Any], Any], tree: Any, *initial: Any) -> Any:
+    """The leaves combined from the first to the last, as `functools.reduce` does."""
+    return functools.reduce(function, leaves(tree), *initial)
+
+
+def difference(a: Structure, b: Structure, path: str = "") -> str:
+    """The first place where two structures part, in words."""
+    place = path or "the top"
+    if a.kind is not b.kind:
+        return f"{place}: {_name(a)} and {_name(b)}"
+    if a.names != b.names:
+        return f"{place}: entries {list(a.names)} and {list(b.names)}"
+    for name, x, y in zip(a.names, a.children, b.children, strict=True):
+        if x != y:
+            kind = _KINDS[a.kind]  # type: ignore[index]
+            assert kind is not None
+            return difference(x, y, path + kind.show(name))
+    return f"{place}: static parts differ"
+
+
+def _name(structure: Structure) -> str:
+    return "a leaf" if structure.kind is None else structure.kind.__name__
+
+
+def spread(prefix: Any, tree: Any, op: str) -> list[Any]:
+    """One value for each leaf of `tree` from a container that may stop above them.
+
+    An integer or None in `prefix` holds for every leaf below its place.
+    """
+    shape = tree if isinstance(tree, Structure) else structure(tree)
+    return list(_spread(prefix, shape, op, "", lambda x: isinstance(x, int)))
+
+
+def spread_leaves(container: Any, shape: Structure, op: str, what: str) -> list[Any]:
+    """The leaves of a container that must have this structure, where None stands for anything."""
+    return list(_spread(container, shape, op, what, lambda x: False))
+
+
+def _spread(
+    prefix: Any, shape: Structure, op: str, path: str, ends: Callable[[Any], bool]
+) -> Iterator[Any]:
+    if prefix is None or ends(prefix):
+        yield from (prefix for _ in range(shape.count))
+        return
+    if shape.kind is None:
+        if _kind_of(prefix) is not None:
+            raise ValueError(f"{op}: {path or 'the top'} is {type(prefix).__name__}, not one value")
+        yield prefix
+        return
+    same = type(prefix) is shape.kind or (type(prefix) in _LISTS and shape.kind in _LISTS)
+    own = _kind_of(prefix) if same else None
+    if own is None:
+        raise ValueError(
+            f"{op}: {path or 'the top'} is {type(prefix).__name__} where {_name(shape)} is expected"
+        )
+    names, entries, _ = own.take(prefix)
+    if names != shape.names:
+        raise ValueError(
+            f"{op}: {path or 'the top'} has entries {list(names)}, expected {list(shape.names)}"
+        )
+    kind = _KINDS[shape.kind]
+    assert kind is not None
+    for name, entry, child in zip(names, entries, shape.children, strict=True):
+        yield from _spread(entry, child, op, path + kind.show(name), ends)
+
+
+_LISTS = (list, tuple)
