@@ -77,7 +77,7 @@ def _custom_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     rule, index = node.params
     if all(t is None for t in tangents[1:]):
         return None
-    return rule.jvp(node.inputs[1:], tangents[1:])[index]  # type: ignore[no-any-return]
+    return rule.jvp(node.inputs[1:], tangents[1:])[index]
 
 
 def _custom_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:

@@ -22,7 +22,7 @@ class _Custom:
     """A function, and which of its arguments are not to be differentiated."""
 
     def __init__(self, f: Function, nondiff_argnums: Sequence[int] = ()) -> None:
-        functools.update_wrapper(self, f)
+        functools.update_wrapper(self, f)  # type: ignore[arg-type]
         self._f = f
         self._fixed = tuple(nondiff_argnums)
         self._name = f.__name__

@@ -41,7 +41,7 @@ def _slot(x: Tensor, what: str) -> GradSlot:
         raise GradientError(f"{what}: this tensor does not require gradients")
     if node.grad_slot is None:
         node.grad_slot = GradSlot(leaf=False, owner=x)
-    return node.grad_slot  # type: ignore[no-any-return]
+    return node.grad_slot
 
 
 # -- on one tensor --------------------------------------------------------------------------------

@@ -38,12 +38,8 @@ class Recipe:
         self._steps = []
         for node in order:
             operands = tuple(place.get(x, x) for x in node.inputs)
-            self._steps.append(
-                _Step(
-                    *(node.prim, operands, node.params),
-                    *(node.shape, node.dtype, node.device, node.tracked),
-                )
-            )
+            what = (node.prim, operands, node.params, node.shape, node.dtype)
+            self._steps.append(_Step(*what, node.device, node.tracked))
             place[node] = len(place)
         self._outputs = [place.get(x, x) for x in outputs]
 

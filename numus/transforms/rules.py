@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
+from weakref import WeakValueDictionary
 
 from numus.graph import Node
 from numus.primitives.custom import custom
@@ -24,7 +25,8 @@ class CallRule:
     count: int
 
     def __init__(self) -> None:
-        self._batched: dict[tuple[int, tuple[bool, ...]], Batched] = {}
+        # weak, as a batched rule holds its inner one: the nodes that use it keep it
+        self._batched: WeakValueDictionary[Any, Batched] = WeakValueDictionary()
 
     def vjp(
         self, operands: Sequence[Node], cotangents: Sequence[Node | None]
@@ -37,10 +39,10 @@ class CallRule:
         raise NotImplementedError
 
     def batched(self, size: int, flags: tuple[bool, ...]) -> Batched:
-        key = (size, flags)
-        if key not in self._batched:
-            self._batched[key] = Batched(self, size, flags)
-        return self._batched[key]
+        rule = self._batched.get((size, flags))
+        if rule is None:
+            rule = self._batched[size, flags] = Batched(self, size, flags)
+        return rule
 
 
 class Batched(CallRule):

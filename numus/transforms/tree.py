@@ -51,7 +51,7 @@ class Structure:
         self.names = names  # dict keys, field names, or places
         self.children = children
         self.static = static  # what a container carries besides its entries
-        self.count = sum(c.count for c in children) if kind is not None else 1
+        self.count: int = sum(c.count for c in children) if kind is not None else 1
         self._hash: int | None = None
 
     def __eq__(self, other: object) -> bool:
@@ -183,7 +183,7 @@ def _dataclass_kind(kind: type) -> _Kind:
 
     def make(structure: Structure, entries: list[Any]) -> Any:
         # not through __init__, which may check or change what it is given
-        made = object.__new__(kind)
+        made: Any = object.__new__(kind)
         for name, value in zip((*names, *fixed), (*entries, *structure.static), strict=True):
             object.__setattr__(made, name, value)
         return made
