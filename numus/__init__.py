@@ -1,6 +1,15 @@
-"""numus: arrays, gradients and kernels in one small library."""
+"""numus: arrays, gradients and kernels in one small library.
 
-from numus.dtypes import (  # noqa: F401
+>>> import numus as nm
+>>> x = nm.arange(3.0)
+>>> (x * 2 + 1).sum()
+tensor(9.)
+"""
+
+# ruff: noqa: F401, F403, F405, I001
+from math import e, inf, nan, pi
+
+from numus.dtypes import (
     DType,
     bfloat16,
     complex64,
@@ -19,20 +28,38 @@ from numus.dtypes import (  # noqa: F401
     uint32,
     uint64,
 )
-from numus.dtypes import bool_ as bool  # noqa: F401
-from numus.tensor import Tensor  # noqa: F401
-from numus.transforms import *  # noqa: F403
-from numus import autograd  # noqa: F401
-from numus.functions.indexing import *  # noqa: F403
-from numus.functions.manipulation import *  # noqa: F403
-from numus.functions.parts import *  # noqa: F403
-from numus.functions.joining import *  # noqa: F403
-from numus.functions.repeating import *  # noqa: F403
-from numus.functions.gathering import *  # noqa: F403
-from numus.functions.reductions import *  # noqa: F403
-from numus.functions.statistics import *  # noqa: F403
-from numus.functions.normalisation import *  # noqa: F403
-from numus.functions.cumulative import *  # noqa: F403
-from numus.functions.contraction import *  # noqa: F403
-from numus.functions.einsum import *  # noqa: F403
-from numus import random  # noqa: F401
+from numus.dtypes import bool_ as bool
+from numus.runtime.devices import Device, device
+from numus.tensor import Tensor
+from numus.functions.activations import *
+from numus.functions.arithmetic import *
+from numus.functions.comparison import *
+from numus.functions.control import *
+from numus.functions.conversion import *
+from numus.functions.creation import *
+from numus.functions.dtype_functions import *
+from numus.functions.inspection import *
+from numus.functions.transcendental import *
+from numus.functions.indexing import *
+from numus.functions.manipulation import *
+from numus.functions.parts import *
+from numus.functions.joining import *
+from numus.functions.repeating import *
+from numus.functions.gathering import *
+from numus.functions.reductions import *
+from numus.functions.statistics import *
+from numus.functions.normalisation import *
+from numus.functions.cumulative import *
+from numus.functions.contraction import *
+from numus.functions.einsum import *
+from numus.functions import operators
+from numus import random
+
+__version__ = "0.1.0.dev0"
+__array_api_version__ = "2024.12"
+newaxis = None
+
+_INTERNAL = "compiler config dtypes errors evaluation functions graph kernels operators primitives"
+_INTERNAL += " runtime shapes transforms"
+__all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
+__all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]

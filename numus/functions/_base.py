@@ -9,6 +9,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.views import identity
 from numus.tensor import Tensor, scalar_node
 from numus.tensor import method as method
 from numus.tensor import node_of as node_of
@@ -67,6 +68,21 @@ def common(op: str, *xs: Any) -> list[Node]:
 def to_float(x: Node) -> Node:
     """Integers and booleans in the default float, as functions with fractional results need."""
     return x if x.dtype.is_inexact else ew.cast(x, dt.default_float)
+
+
+def same(x: Node) -> Node:
+    """x as the result of an operation that changes nothing: no longer a leaf of gradients."""
+    return x if x.grad_slot is None else identity(x)
+
+
+def widened(x: Node) -> Node:
+    """x in the dtype it is computed in: composites on narrow floats round once, at their end."""
+    return ew.cast(x, dt.compute_dtype(x.dtype))
+
+
+def like(x: Node, number: complex) -> Node:
+    """A constant in x's dtype."""
+    return scalar_node(number, x.dtype)
 
 
 def require(op: str, x: Node, *kinds: str) -> Node:

@@ -1,0 +1,367 @@
+"""Tensors from other people's arrays, sequences and buffers, and back."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType, as_dtype
+from numus.errors import DTypeError, ShapeError
+from numus.evaluation import from_host
+from numus.functions._base import same, wrap
+from numus.functions.dtype_functions import convert
+from numus.graph import Node, Storage, View
+from numus.primitives import elementwise as ew
+from numus.primitives.source import value
+from numus.primitives.structure import concat, transfer
+from numus.primitives.views import reshape
+from numus.runtime.devices import Device
+from numus.runtime.devices import device as as_device
+from numus.shapes import row_major
+from numus.tensor import Tensor, scalar_node
+
+__all__ = ["array", "asarray", "from_dlpack", "from_numpy", "frombuffer", "tensor"]
+
+Array = np.ndarray[Any, Any]
+
+
+def asarray(
+    obj: Any,
+    /,
+    *,
+    dtype: Any = None,
+    device: Device | str | None = None,
+    copy: bool | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor from a tensor, a number, nested sequences, a NumPy array, or any object with
+    DLPack, `__array__` or the buffer protocol.
+
+    Python numbers become float32, int64, bool or complex64; arrays keep their dtype.
+
+    Args:
+        copy: True never shares memory; False raises where it cannot be shared; None shares with
+            tensors only, because others may change their arrays before the tensor is used.
+
+    >>> nm.asarray([[1, 2], [3, 4]])
+    tensor([[1, 2],
+            [3, 4]])
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(obj, Tensor):
+        out = _from_tensor(obj, wanted, device, copy)
+    else:
+        out = wrap(_node_from(obj, wanted, as_device(device), copy))
+    if requires_grad:
+        out = wrap(same(out._node)) if out is obj else out
+        out.requires_grad = True
+    return out
+
+
+def tensor(
+    obj: Any,
+    /,
+    *,
+    dtype: Any = None,
+    device: Device | str | None = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A new tensor with a copy of the data: see asarray."""
+    return asarray(obj, dtype=dtype, device=device, copy=True, requires_grad=requires_grad)
+
+
+def array(
+    obj: Any,
+    /,
+    *,
+    dtype: Any = None,
+    device: Device | str | None = None,
+    copy: bool = True,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A new tensor with a copy of the data: see asarray."""
+    return asarray(obj, dtype=dtype, device=device, copy=copy, requires_grad=requires_grad)
+
+
+def from_numpy(array: Array, /) -> Tensor:
+    """A tensor with a copy of a NumPy array; asarray(array, copy=False) shares its memory."""
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"from_numpy: expected a NumPy array, not {type(array).__name__}")
+    return asarray(array)
+
+
+def frombuffer(buffer: Any, /, dtype: Any = dt.default_float, *, count: int = -1) -> Tensor:
+    """A one-dimensional tensor with a copy of the bytes of an object."""
+    return asarray(np.frombuffer(buffer, as_dtype(dtype).np, count))
+
+
+def _refuse_copy(reason: str) -> ValueError:
+    return ValueError(f"asarray: copy=False, but {reason}; use copy=None or copy=True")
+
+
+def _from_tensor(
+    x: Tensor, dtype: DType | None, device: Device | str | None, copy: bool | None
+) -> Tensor:
+    node = x._node
+    place = x.device if device is None else as_device(device)
+    unchanged = (dtype is None or node.dtype is dtype) and x.device is place
+    if unchanged and not copy:
+        return x
+    if copy is False:
+        raise _refuse_copy("the dtype or device changes")
+    node = convert(node, dtype or node.dtype, "asarray")
+    return wrap(same(transfer(node, place)))
+
+
+def _node_from(obj: Any, dtype: DType | None, place: Device, copy: bool | None) -> Node:
+    if dt.scalar_kind(obj) is not None:
+        if copy is False:
+            raise _refuse_copy("a number has no memory to share")
+        node = scalar_node(obj, dtype or dt.scalar_dtype(obj))
+        node.device = place
+        return node
+    if isinstance(obj, (list, tuple, range)):
+        if copy is False:
+            raise _refuse_copy("a sequence has no memory to share")
+        return _from_sequence(obj, dtype, place)
+    host = _host_array(obj)
+    if copy is False:
+        return _shared(host, dtype, place)
+    # half a conversion on the host, where the dtype is numus's own, would round twice
+    return convert(
+        from_host(host, as_dtype(host.dtype), place), dtype or as_dtype(host.dtype), "asarray"
+    )
+
+
+def _host_array(obj: Any) -> Array:
+    """A NumPy view of an object's memory, where it has one."""
+    if isinstance(obj, (np.ndarray, np.generic)):
+        return np.asarray(obj)
+    if hasattr(obj, "__dlpack__"):
+        return _dlpack_array(obj)
+    if hasattr(obj, "__array__") or hasattr(obj, "__array_interface__"):
+        return np.asarray(obj)
+    try:
+        return np.asarray(memoryview(obj))
+    except TypeError:
+        raise TypeError(
+            f"asarray: cannot make a tensor from {type(obj).__name__}; it takes numbers, nested "
+            "sequences of them, arrays, and objects with DLPack, __array__ or the buffer protocol"
+        ) from None
+
+
+def _shared(host: Array, dtype: DType | None, place: Device) -> Node:
+    """A node on the array's own memory."""
+    found = as_dtype(host.dtype)
+    if dtype is not None and dtype is not found:
+        raise _refuse_copy(f"{found.name} is not {dtype.name}")
+    share = getattr(place.runtime, "wrap", None)
+    if share is None:
+        raise _refuse_copy(f"{place} has memory of its own")
+    if not host.flags.c_contiguous or not host.flags.aligned or not host.dtype.isnative:
+        raise _refuse_copy("the array is not contiguous, aligned and in the machine's byte order")
+    view = View(Storage(share(host)), 0, row_major(host.shape))
+    return value(view, host.shape, found, place)
+
+
+# -- sequences ------------------------------------------------------------------------------------
+
+
+def _from_sequence(obj: Any, dtype: DType | None, place: Device) -> Node:
+    kinds = _leaf_types(obj)
+    if any(issubclass(k, Tensor) for k in kinds):
+        nodes = _stacked(obj, place)
+        return transfer(convert(nodes, dtype or nodes.dtype, "asarray"), place)
+    try:
+        host = np.asarray(obj)
+    except ValueError as error:
+        raise ShapeError(f"asarray: the nested sequences have unequal lengths: {error}") from None
+    if host.dtype == object or host.dtype.kind in "USmM":
+        raise DTypeError(
+            f"asarray: elements of {', '.join(sorted(k.__name__ for k in kinds))} are not numbers "
+            "that a dtype holds"
+        )
+    found = as_dtype(host.dtype)
+    if not kinds or kinds <= {bool, int, float, complex}:
+        # Python's numbers are weak: they have no width of their own
+        default = {"float": dt.default_float, "complex": dt.default_complex}.get(found.kind, found)
+        default = default if host.size or kinds else dt.default_float
+        target = dtype or default
+        if target.is_integer and found.is_integer and host.size:
+            low, high = dt.int_range(target)
+            if int(host.min()) < low or int(host.max()) > high:
+                raise OverflowError(
+                    f"asarray: integers from {host.min()} to {host.max()} do not fit {target.name}"
+                )
+        if target.kind == "float" and found.is_inexact and not found.is_complex:
+            with np.errstate(over="ignore"):
+                return from_host(host.astype(target.np), target, place)
+        if target is dt.complex64 and found is dt.complex128:
+            with np.errstate(over="ignore"):
+                return from_host(host.astype(np.complex64), target, place)
+        found_node = from_host(host, found, place)
+        return convert(found_node, target, "asarray")
+    return convert(from_host(host, found, place), dtype or found, "asarray")
+
+
+def _leaf_types(obj: Any) -> set[type]:
+    """The types of the elements of nested sequences."""
+    level = list(obj)
+    found: set[type] = set()
+    while level:
+        types = set(map(type, level))
+        nested = {t for t in types if issubclass(t, (list, tuple, range))}
+        found |= types - nested
+        level = list(
+            itertools.chain.from_iterable(x for x in level if type(x) in nested) if nested else ()
+        )
+    return found
+
+
+def _stacked(obj: Any, place: Device) -> Node:
+    """Nested sequences with tensors among them, joined in the graph: gradients flow through."""
+    dtype = _weakest(obj)
+
+    def build(item: Any) -> Node:
+        if isinstance(item, Tensor):
+            return ew.cast(transfer(item._node, place), dtype)
+        if isinstance(item, (list, tuple, range)):
+            parts = [build(i) for i in item]
+            shapes = {p.shape for p in parts}
+            if len(shapes) > 1:
+                raise ShapeError(
+                    f"asarray: elements of shapes {', '.join(map(str, sorted(shapes)))} do not "
+                    "stack to one tensor"
+                )
+            shape = parts[0].shape if parts else ()
+            if not parts:
+                return from_host(np.empty((0,), dtype.np), dtype, place)
+            return concat(tuple(reshape(p, (1, *shape)) for p in parts), 0)
+        if dt.scalar_kind(item) is not None:
+            return scalar_node(item, dtype)
+        return convert(_node_from(item, None, place, None), dtype, "asarray")
+
+    return build(obj)
+
+
+def _weakest(obj: Any) -> DType:
+    """The common dtype of nested tensors, arrays and weak numbers."""
+    strong: DType | None = None
+    kinds: set[str] = set()
+    level = list(obj)
+    while level:
+        deeper: list[Any] = []
+        for item in level:
+            kind = dt.scalar_kind(item)
+            if kind is not None:
+                kinds.add(kind)
+            elif isinstance(item, (list, tuple, range)):
+                deeper.extend(item)
+            else:
+                found = (
+                    item.dtype if isinstance(item, Tensor) else as_dtype(_host_array(item).dtype)
+                )
+                strong = found if strong is None else dt.promote(strong, found)
+        level = deeper
+    assert strong is not None
+    for kind in kinds:
+        strong = dt.promote_scalar(strong, kind)
+    return strong
+
+
+# -- DLPack ---------------------------------------------------------------------------------------
+
+
+def from_dlpack(
+    x: Any, /, *, device: Device | str | None = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor from any object with DLPack (torch, jax, cupy, …).
+
+    Args:
+        copy: False shares the memory or raises; otherwise the data is copied, because its owner
+            may change it before the tensor is used.
+    """
+    if isinstance(x, Tensor):
+        return asarray(x, device=device, copy=copy)
+    if not hasattr(x, "__dlpack__"):
+        raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__; use nm.asarray")
+    host = _dlpack_array(x)
+    place = as_device(device)
+    if copy is False:
+        return wrap(_shared(host, None, place))
+    return wrap(from_host(host, as_dtype(host.dtype), place))
+
+
+class _DLTensor(ctypes.Structure):
+    """The head of a DLPack tensor, as far as its element type."""
+
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+    )
+
+
+# DLPack's codes for the floats that NumPy has no word for; it gets them as unsigned integers
+_CODES = {dt.bfloat16: 4, dt.float8_e4m3fn: 10, dt.float8_e5m2: 12}
+_BY_CODE = {(code, dtype.bits): dtype for dtype, code in _CODES.items()}
+_UINT = 1
+
+
+def _head(capsule: Any) -> _DLTensor:
+    get = ctypes.pythonapi.PyCapsule_GetPointer
+    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
+    # a versioned capsule starts with its version, manager, deleter and flags
+    if "dltensor_versioned" in repr(capsule):
+        return _DLTensor.from_address(get(capsule, b"dltensor_versioned") + 32)
+    return _DLTensor.from_address(get(capsule, b"dltensor"))
+
+
+class _Renamed:
+    """A producer whose element type is one that NumPy knows."""
+
+    def __init__(self, source: Any) -> None:
+        self.source = source
+        self.dtype: DType | None = None
+
+    def __dlpack__(self, **options: Any) -> Any:
+        try:
+            capsule = self.source.__dlpack__(**options)
+        except TypeError:  # a producer from before these options
+            capsule = self.source.__dlpack__()
+        head = _head(capsule)
+        self.dtype = _BY_CODE.get((head.code, head.bits))
+        if self.dtype is not None:
+            head.code = _UINT
+        return capsule
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self.source.__dlpack_device__()  # type: ignore[no-any-return]
+
+
+def _dlpack_array(x: Any) -> Array:
+    if x.__dlpack_device__()[0] != 1:
+        raise ValueError(
+            f"from_dlpack: the {type(x).__name__} is not in the host's memory; bring it there first"
+        )
+    producer = _Renamed(x)
+    host = np.from_dlpack(producer)
+    return host if producer.dtype is None else host.view(producer.dtype.np)
+
+
+def to_dlpack(host: Array, dtype: DType, **options: Any) -> Any:
+    """The capsule of a NumPy array, under numus's dtype."""
+    code = _CODES.get(dtype)
+    if code is None:
+        return host.__dlpack__(**options)
+    capsule = host.view(f"u{dtype.itemsize}").__dlpack__(**options)
+    _head(capsule).code = code
+    return capsule

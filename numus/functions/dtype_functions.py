@@ -1,0 +1,206 @@
+"""Dtypes as the array API asks about them, and conversions between them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType, as_dtype
+from numus.errors import DTypeError
+from numus.functions._base import method, node_of, same, wrap
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.structure import transfer
+from numus.runtime.devices import Device
+from numus.runtime.devices import device as as_device
+from numus.tensor import Tensor
+
+__all__ = [
+    "astype",
+    "can_cast",
+    "finfo",
+    "iinfo",
+    "isdtype",
+    "promote_types",
+    "result_type",
+]
+
+
+# -- conversions ----------------------------------------------------------------------------------
+
+
+@method()
+def astype(
+    x: Tensor, dtype: Any, /, *, copy: bool = True, device: Device | str | None = None
+) -> Tensor:
+    """x in another dtype.
+
+    Floats become integers towards zero, held to the integers' range; NaN becomes 0.
+
+    Args:
+        copy: whether to make a new tensor even where nothing changes.
+
+    >>> nm.astype(nm.asarray([1.7, -1.7]), nm.int32)
+    tensor([ 1, -1], dtype=int32)
+    """
+    node = node_of(x, "astype")
+    wanted = as_dtype(dtype)
+    place = node.device if device is None else as_device(device)
+    if not copy and node.dtype is wanted and node.device is place and isinstance(x, Tensor):
+        return x
+    node = convert(node, wanted, "astype")
+    return wrap(same(node if place is None else transfer(node, place)))
+
+
+def convert(node: Node, dtype: DType, op: str) -> Node:
+    """A node in another dtype; complex numbers do not lose their imaginary part unasked."""
+    if node.dtype.is_complex and dtype.kind not in ("complex", "bool"):
+        raise DTypeError(
+            f"{op}: {node.dtype.name} to {dtype.name} would drop the imaginary part; "
+            "take nm.real(x), nm.imag(x) or nm.abs(x) first"
+        )
+    return ew.cast(node, dtype)
+
+
+def _converter(dtype: DType, name: str) -> None:
+    def method_(self: Tensor) -> Tensor:
+        return astype(self, dtype)
+
+    method_.__name__ = name
+    method_.__doc__ = f"The tensor in {dtype.name}."
+    setattr(Tensor, name, method_)
+
+
+for _name, _dtype in {
+    "bool": dt.bool_,
+    "int": dt.int32,
+    "long": dt.int64,
+    "half": dt.float16,
+    "bfloat16": dt.bfloat16,
+    "float": dt.float32,
+    "double": dt.float64,
+}.items():
+    _converter(_dtype, _name)
+
+
+@method()
+def to_dtype(self: Tensor, dtype: Any, /) -> Tensor:
+    """The tensor in another dtype."""
+    return astype(self, dtype)
+
+
+# -- questions ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class FloatInfo:
+    """The limits of a floating-point dtype."""
+
+    bits: int
+    eps: float  # the step from 1 to the next number
+    max: float
+    min: float
+    smallest_normal: float
+    smallest_subnormal: float
+    dtype: DType
+
+    @property
+    def tiny(self) -> float:
+        """NumPy's name for the smallest normal number."""
+        return self.smallest_normal
+
+
+@dataclass(frozen=True)
+class IntegerInfo:
+    """The limits of an integer dtype."""
+
+    bits: int
+    max: int
+    min: int
+    dtype: DType
+
+
+def _dtype_of(given: Any) -> DType:
+    return given.dtype if isinstance(given, Tensor) else as_dtype(given)
+
+
+def finfo(type: Any, /) -> FloatInfo:
+    """The limits of a floating-point dtype (of its parts, for a complex one)."""
+    dtype = dt.real_of(_dtype_of(type))
+    if dtype.kind != "float":
+        raise DTypeError(f"finfo: {dtype.name} is not a floating-point dtype; see nm.iinfo")
+    eps = 2.0**-dtype.mantissa
+    bias = (1 << (dtype.exponent - 1)) - 1
+    # float8_e4m3fn has no infinities: its top exponent holds numbers too, all but the last NaN
+    top = 448.0 if dtype is dt.float8_e4m3fn else (2 - eps) * 2.0**bias
+    normal = 2.0 ** (1 - bias)
+    return FloatInfo(dtype.bits, eps, top, -top, normal, normal * eps, dtype)
+
+
+def iinfo(type: Any, /) -> IntegerInfo:
+    """The limits of an integer dtype."""
+    dtype = _dtype_of(type)
+    if not dtype.is_integer:
+        raise DTypeError(f"iinfo: {dtype.name} is not an integer dtype; see nm.finfo")
+    low, high = dt.int_range(dtype)
+    return IntegerInfo(dtype.bits, high, low, dtype)
+
+
+_KINDS = {
+    "bool": ("bool",),
+    "signed integer": ("int",),
+    "unsigned integer": ("uint",),
+    "integral": ("int", "uint"),
+    "real floating": ("float",),
+    "complex floating": ("complex",),
+    "numeric": ("int", "uint", "float", "complex"),
+}
+
+
+def isdtype(dtype: Any, kind: Any) -> bool:
+    """Whether a dtype is of a kind: another dtype, a name from the array API, or a tuple of those.
+
+    >>> nm.isdtype(nm.float32, "real floating")
+    True
+    """
+    if isinstance(kind, tuple):
+        return any(isdtype(dtype, k) for k in kind)
+    if isinstance(kind, str) and kind in _KINDS:
+        return as_dtype(dtype).kind in _KINDS[kind]
+    if isinstance(kind, str) and kind not in dt.BY_NAME:
+        raise ValueError(f"isdtype: there is no kind {kind!r}; kinds: {', '.join(_KINDS)}")
+    return as_dtype(dtype) is as_dtype(kind)
+
+
+def can_cast(from_: Any, to: Any, /) -> bool:
+    """Whether promotion may turn one dtype (or a tensor's) into another."""
+    return dt.can_cast(_dtype_of(from_), as_dtype(to))
+
+
+def promote_types(type1: Any, type2: Any, /) -> DType:
+    """The dtype of an operation on two."""
+    return dt.promote(as_dtype(type1), as_dtype(type2))
+
+
+def result_type(*arrays_and_dtypes: Any) -> DType:
+    """The dtype of an operation on all of these: tensors, dtypes and (weak) Python scalars.
+
+    >>> nm.result_type(nm.float32, nm.int16, 1.0)
+    numus.float32
+    """
+    kinds = [k for k in map(dt.scalar_kind, arrays_and_dtypes) if k is not None]
+    given = [_strong(x) for x in arrays_and_dtypes if dt.scalar_kind(x) is None]
+    if not given:
+        raise ValueError("result_type: at least one argument must be an array or a dtype")
+    result = given[0]
+    for dtype in given[1:]:
+        result = dt.promote(result, dtype)
+    for kind in kinds:
+        result = dt.promote_scalar(result, kind)
+    return result
+
+
+def _strong(x: Any) -> DType:
+    found = getattr(x, "dtype", x)  # a tensor's, an array's
+    return as_dtype(x if isinstance(x, DType) else found)

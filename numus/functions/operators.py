@@ -1,0 +1,182 @@
+"""What Python's operators do with tensors.
+
+The fast path of an operator is short: two tensors of one dtype go straight to the primitive.
+In-place operators re-bind the handle to the result; shape and dtype must not change.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.errors import DTypeError
+from numus.functions import arithmetic, comparison
+from numus.functions.contraction import matmul
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.source import constant
+from numus.tensor import Tensor
+
+Binary = Callable[[Any, Any], Tensor]
+
+
+def _is_operand(x: Any) -> bool:
+    return isinstance(x, (Tensor, np.ndarray, np.generic)) or dt.scalar_kind(x) is not None
+
+
+def _install(name: str, function: Binary, prim: Callable[[Node, Node], Node] | None = None) -> None:
+    """x op y, y op x and x op= y. `prim`: what it comes down to for floats of one dtype."""
+
+    def forward(self: Tensor, other: Any) -> Any:
+        x = self._node
+        if prim is not None and x.dtype.kind == "float":
+            kind = other.__class__
+            if kind is Tensor:
+                if x.dtype is other._node.dtype:
+                    return Tensor(prim(x, other._node))
+            elif kind is float or kind is int:
+                return Tensor(prim(x, constant(float(other), x.dtype)))
+        return function(self, other) if _is_operand(other) else NotImplemented
+
+    def reflected(self: Tensor, other: Any) -> Any:
+        x = self._node
+        if prim is not None and x.dtype.kind == "float":
+            kind = other.__class__
+            if kind is float or kind is int:
+                return Tensor(prim(constant(float(other), x.dtype), x))
+        return function(other, self) if _is_operand(other) else NotImplemented
+
+    def in_place(self: Tensor, other: Any) -> Any:
+        result = forward(self, other)
+        if result is NotImplemented:
+            return result
+        return self.rebind(result._node, f"__i{name}__")
+
+    for prefix, method in (("", forward), ("r", reflected), ("i", in_place)):
+        method.__name__ = f"__{prefix}{name}__"
+        method.__qualname__ = f"Tensor.{method.__name__}"
+        setattr(Tensor, method.__name__, method)
+
+
+_install("add", arithmetic.add, ew.add)
+_install("sub", arithmetic.subtract, ew.sub)
+_install("mul", arithmetic.multiply, ew.mul)
+_install("truediv", arithmetic.divide, ew.div)
+_install("floordiv", arithmetic.floor_divide)
+_install("mod", arithmetic.remainder)
+_install("pow", arithmetic.pow)
+_install("matmul", matmul)
+_install("and", comparison.bitwise_and)
+_install("or", comparison.bitwise_or)
+_install("xor", comparison.bitwise_xor)
+_install("lshift", comparison.bitwise_left_shift)
+_install("rshift", comparison.bitwise_right_shift)
+
+
+def _divmod(self: Tensor, other: Any) -> Any:
+    return arithmetic.divmod(self, other) if _is_operand(other) else NotImplemented
+
+
+def _rdivmod(self: Tensor, other: Any) -> Any:
+    return arithmetic.divmod(other, self) if _is_operand(other) else NotImplemented
+
+
+def _compares(name: str, function: Binary) -> None:
+    def method(self: Tensor, other: Any) -> Any:
+        return function(self, other) if _is_operand(other) else NotImplemented
+
+    method.__name__ = f"__{name}__"
+    method.__qualname__ = f"Tensor.__{name}__"
+    setattr(Tensor, method.__name__, method)
+
+
+_compares("eq", comparison.equal)
+_compares("ne", comparison.not_equal)
+_compares("lt", comparison.less)
+_compares("le", comparison.less_equal)
+_compares("gt", comparison.greater)
+_compares("ge", comparison.greater_equal)
+
+
+# -- a tensor as a number or a sequence -----------------------------------------------------------
+
+
+def _bool(self: Tensor) -> bool:
+    if self.size != 1:
+        raise ValueError(
+            f"the truth value of a tensor of shape {self.shape} is ambiguous; "
+            "use nm.any(x) or nm.all(x)"
+        )
+    return bool(self.item())
+
+
+def _int(self: Tensor) -> int:
+    return int(_real(self, "int"))
+
+
+def _float(self: Tensor) -> float:
+    return float(_real(self, "float"))
+
+
+def _complex(self: Tensor) -> complex:
+    return complex(self.item())
+
+
+def _real(x: Tensor, wanted: str) -> Any:
+    if x.dtype.is_complex:
+        raise DTypeError(f"{wanted}(): a complex tensor has no order; take nm.real(x) or nm.abs(x)")
+    return x.item()
+
+
+def _index(self: Tensor) -> int:
+    if self.ndim or not self.dtype.is_integer:
+        raise TypeError(
+            f"only integer tensors without axes can be used as an index, not "
+            f"{self.dtype.name}{list(self.shape)}"
+        )
+    return operator.index(self.item())
+
+
+def _len(self: Tensor) -> int:
+    if not self.shape:
+        raise TypeError("len(): a tensor without axes has no length")
+    return self.shape[0]
+
+
+def _iter(self: Tensor) -> Iterator[Tensor]:
+    if not self.shape:
+        raise TypeError("a tensor without axes cannot be iterated over")
+    return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
+
+
+def _contains(self: Tensor, item: Any) -> bool:
+    return bool((self == item).numpy().any())
+
+
+_METHODS: dict[str, Any] = {
+    "__divmod__": _divmod,
+    "__rdivmod__": _rdivmod,
+    "__neg__": arithmetic.negative,
+    "__pos__": arithmetic.positive,
+    "__abs__": arithmetic.abs,
+    "__invert__": comparison.bitwise_invert,
+    "__round__": lambda self, ndigits=0: arithmetic.round(self, ndigits or 0),
+    "__floor__": arithmetic.floor,
+    "__ceil__": arithmetic.ceil,
+    "__trunc__": arithmetic.trunc,
+    "__bool__": _bool,
+    "__int__": _int,
+    "__float__": _float,
+    "__complex__": _complex,
+    "__index__": _index,
+    "__len__": _len,
+    "__iter__": _iter,
+    "__contains__": _contains,
+    "__hash__": object.__hash__,
+}
+for _name, _method in _METHODS.items():
+    setattr(Tensor, _name, _method)
