@@ -1,0 +1,60 @@
+"""Random numbers without state: a key and a counter give the bits (Threefry-2x32, 20 rounds).
+
+A key is a uint32 tensor of shape (2,). `key(seed)` makes one, `split` and `fold_in` make more of
+it; the same key gives the same numbers on every device and with any number of threads. Every
+function takes `key=`; without it, it draws from a generator of this process, which `seed(n)` starts
+anew: draw i after `seed(n)` uses `fold_in(key(n), i)`.
+
+How numbers are laid out. Counter i gives two words of 32 bits. N numbers that need one word each
+take ceil(N / 2) counters: the first words of all counters make the first half of the (row-major)
+result, the second words the other half. So they depend on N, and not on the shape. Numbers that
+need 64 bits (float64, uint64, integers from a range that is no power of two) take a counter each.
+Normals come in pairs by Box and Muller: r cos φ in the first half, r sin φ in the second; in
+float32 a pair takes one counter, in float64 two.
+"""
+
+from numus.random._choices import choice, permutation, shuffle
+from numus.random._distributions import (
+    categorical,
+    exponential,
+    gumbel,
+    truncated_normal,
+)
+from numus.random._draws import (
+    bernoulli,
+    bits,
+    integers,
+    normal,
+    rand,
+    randint,
+    randn,
+    uniform,
+)
+from numus.random._dropout import dropout, dropout_mask
+from numus.random._keys import fold_in, get_state, key, seed, set_state, split
+
+__all__ = [
+    "bernoulli",
+    "bits",
+    "categorical",
+    "choice",
+    "dropout",
+    "dropout_mask",
+    "exponential",
+    "fold_in",
+    "get_state",
+    "gumbel",
+    "integers",
+    "key",
+    "normal",
+    "permutation",
+    "rand",
+    "randint",
+    "randn",
+    "seed",
+    "set_state",
+    "shuffle",
+    "split",
+    "truncated_normal",
+    "uniform",
+]

@@ -1,0 +1,146 @@
+"""Other distributions, by what their inverse makes of a uniform number."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import ShapeError
+from numus.functions._base import node_of, require, to_float, wrap
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.reduce import argmax
+from numus.primitives.source import constant
+from numus.primitives.views import reshape
+from numus.random import _words
+from numus.random._draws import Number
+from numus.random._keys import Words, words_of
+from numus.runtime.devices import Device
+from numus.shapes import normal_axis, size_of
+from numus.tensor import Tensor
+
+Draw = Callable[[Words, int, Device, DType], Node]
+
+
+def _located(
+    op: str,
+    draw: Draw,
+    shape: Any,
+    loc: Number,
+    scale: Number,
+    dtype: Any,
+    device: Any,
+    key: Tensor | None,
+) -> Tensor:
+    """loc + scale * z for a standard distribution's z."""
+    dtype = _words.float_dtype(op, dtype)
+    wide = dt.compute_dtype(dtype)
+    source = words_of(op, key)
+    middle, width = (ew.cast(node_of(x, op), wide) for x in (loc, scale))
+    shape = _words.drawn_shape(op, shape, middle, width)
+    place = _words.place_of(device, *source, middle, width)
+    z = reshape(draw(source, size_of(shape), place, wide), shape)
+    if isinstance(scale, Tensor) or scale != 1:
+        z = ew.mul(z, width)
+    if isinstance(loc, Tensor) or loc != 0:
+        z = ew.add(z, middle)
+    return wrap(ew.cast(z, dtype))
+
+
+# -- exponential and gumbel ----------------------------------------------------------------------
+
+
+def _standard_exponential(key: Words, count: int, place: Device, dtype: DType) -> Node:
+    return _words.each_positive(key, count, place, dtype, lambda u: ew.neg(ew.log(u)))
+
+
+def exponential(
+    shape: Any = None,
+    scale: Number = 1.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    key: Tensor | None = None,
+) -> Tensor:
+    """Waiting times with mean `scale`."""
+    draw = _standard_exponential
+    return _located("exponential", draw, shape, 0.0, scale, dtype, device, key)
+
+
+def _standard_gumbel(key: Words, count: int, place: Device, dtype: DType) -> Node:
+    # -log(-log(1 - u)): u is finest near 0, where the upper tail comes from; just below 1 it stops
+    largest = 1 - 2.0 ** -(dtype.mantissa + 1)
+
+    def transform(u: Node) -> Node:
+        inside = ew.minimum(u, constant(largest, dtype))
+        return ew.neg(ew.log(ew.neg(ew.log1p(ew.neg(inside)))))
+
+    return _words.each_positive(key, count, place, dtype, transform)
+
+
+def gumbel(
+    shape: Any = None,
+    loc: Number = 0.0,
+    scale: Number = 1.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    key: Tensor | None = None,
+) -> Tensor:
+    """Gumbel numbers: the largest of many exponential ones, shifted to `loc`."""
+    return _located("gumbel", _standard_gumbel, shape, loc, scale, dtype, device, key)
+
+
+# -- truncated normal -----------------------------------------------------------------------------
+
+
+def truncated_normal(
+    shape: Any = (),
+    low: float = -2.0,
+    high: float = 2.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    key: Tensor | None = None,
+) -> Tensor:
+    """Standard normal numbers on the condition that they lie in [low, high]."""
+    if not low < high:
+        raise ValueError(f"truncated_normal: there is nothing from {low} to {high}")
+    dtype = _words.float_dtype("truncated_normal", dtype)
+    wide = dt.compute_dtype(dtype)
+    source = words_of("truncated_normal", key)
+    shape = _words.drawn_shape("truncated_normal", shape)
+    first, last = (math.erf(x / math.sqrt(2)) for x in (low, high))
+
+    def transform(u: Node) -> Node:
+        area = ew.add(ew.mul(u, constant(last - first, wide)), constant(first, wide))
+        z = ew.mul(ew.erfinv(area), constant(math.sqrt(2), wide))
+        z = ew.maximum(z, constant(float(low), wide))
+        return ew.cast(ew.minimum(z, constant(float(high), wide)), dtype)
+
+    place = _words.place_of(device, *source)
+    return wrap(reshape(_words.each_unit(source, size_of(shape), place, wide, transform), shape))
+
+
+# -- categorical ----------------------------------------------------------------------------------
+
+
+def categorical(logits: Tensor, axis: int = -1, *, key: Tensor | None = None) -> Tensor:
+    """One class for every row along an axis, class i with probability softmax(logits)[i].
+
+    >>> import numus as nm
+    >>> nm.random.categorical(nm.asarray([[0.0, -1e9], [-1e9, 0.0]])).tolist()
+    [0, 1]
+    """
+    node = require("categorical", to_float(node_of(logits, "categorical")), "float")
+    axis = normal_axis(axis, node.ndim, "categorical")
+    if node.shape[axis] == 0:
+        raise ShapeError(f"categorical: axis {axis} of shape {node.shape} has no classes")
+    wide = dt.compute_dtype(node.dtype)
+    source = words_of("categorical", key)
+    place = _words.place_of(None, node, *source)
+    noise = reshape(_standard_gumbel(source, size_of(node.shape), place, wide), node.shape)
+    return wrap(argmax(ew.add(ew.cast(node, wide), noise), axis))

@@ -1,0 +1,306 @@
+"""Bits, uniform and normal numbers, integers, coin throws."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import DTypeError
+from numus.functions._base import node_of, wrap
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.source import constant, full
+from numus.primitives.views import reshape
+from numus.random import _words
+from numus.random._keys import Words, words_of
+from numus.runtime.devices import Device
+from numus.shapes import as_shape, size_of
+from numus.tensor import Tensor
+
+Number = float | Tensor
+
+
+# -- bits -----------------------------------------------------------------------------------------
+
+
+def _bits64(key: Words, count: int, place: Device, start: int = 0) -> Node:
+    high, low = (ew.cast(w, dt.uint64) for w in _words.words(key, count, place, start))
+    return ew.or_(ew.shift_left(high, constant(32, dt.uint64)), low)
+
+
+def bits(
+    shape: Any = (), *, dtype: Any = dt.uint32, device: Any = None, key: Tensor | None = None
+) -> Tensor:
+    """Random bits as an unsigned integer dtype, every value equally likely."""
+    dtype = dt.as_dtype(dtype)
+    if dtype.kind != "uint":
+        raise DTypeError(f"bits: draws unsigned integers, not {dtype.name}")
+    shape, source = as_shape(shape, "bits"), words_of("bits", key)
+    place, count = _words.place_of(device, *source), size_of(shape)
+    if dtype is dt.uint64:
+        flat = _bits64(source, count, place)
+    else:
+        flat = _words.word_each(source, count, place, lambda w: ew.cast(w, dtype))
+    return wrap(reshape(flat, shape))
+
+
+# -- uniform --------------------------------------------------------------------------------------
+
+
+def _below(high: float, low: float, dtype: DType) -> float:
+    """The largest number of the dtype that is less than `high`, or `low` where they are equal."""
+    rounded = np.asarray(high).astype(dtype.np)
+    if float(rounded) >= high:
+        rounded = np.nextafter(rounded, np.asarray(low).astype(dtype.np))
+    return max(float(rounded), low)
+
+
+def uniform(
+    shape: Any = None,
+    low: Number = 0.0,
+    high: Number = 1.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    key: Tensor | None = None,
+) -> Tensor:
+    """Numbers from [low, high), all equally likely.
+
+    They have 24 random bits, in float64 53; narrower floats are rounded from float32, but never up
+    to `high`. The bounds may be tensors: gradients flow to them.
+
+    >>> import numus as nm
+    >>> nm.random.uniform((2, 3), key=nm.random.key(0)).shape
+    (2, 3)
+    """
+    dtype = _words.float_dtype("uniform", dtype)
+    wide = dt.compute_dtype(dtype)
+    source = words_of("uniform", key)
+    if isinstance(low, Tensor) or isinstance(high, Tensor):
+        a, b = (ew.cast(node_of(x, "uniform"), dtype) for x in (low, high))
+        shape = _words.drawn_shape("uniform", shape, a, b)
+        place = _words.place_of(device, *source, a, b)
+        u = _words.each_unit(source, size_of(shape), place, wide, lambda u: u)
+        top = ew.cast(ew.nextafter(b, a), wide)
+        a, b = ew.cast(a, wide), ew.cast(b, wide)
+        y = ew.add(a, ew.mul(reshape(u, shape), ew.sub(b, a)))
+        return wrap(ew.cast(ew.minimum(y, top), dtype))
+    first, last = float(low), float(high)
+    if not (first <= last and math.isfinite(last - first)):
+        raise ValueError(f"uniform: [{low}, {high}) is not a finite interval")
+
+    def scaled(u: Node) -> Node:
+        if (first, last) != (0.0, 1.0):
+            u = ew.add(ew.mul(u, constant(last - first, wide)), constant(first, wide))
+        if (first, last) != (0.0, 1.0) or wide is not dtype:
+            u = ew.minimum(u, constant(_below(last, first, dtype), wide))
+        return ew.cast(u, dtype)
+
+    shape = _words.drawn_shape("uniform", shape)
+    place = _words.place_of(device, *source)
+    return wrap(reshape(_words.each_unit(source, size_of(shape), place, wide, scaled), shape))
+
+
+# -- normal ---------------------------------------------------------------------------------------
+
+
+def standard_normal(key: Words, count: int, place: Device, dtype: DType, finish: Any) -> Node:
+    """finish(z) for `count` standard normals z, by Box and Muller, in float32 or float64."""
+    half = (count + 1) // 2
+    if dtype is dt.float64:
+        u = _words.positive64(_words.words(key, half, place))
+        turn = _words.unit64(_words.words(key, half, place, start=half))
+        angle = ew.mul(turn, constant(2 * math.pi, dt.float64))
+    else:
+        first, second = _words.words(key, half, place)
+        u, angle = _words.positive32(first), _words.signed_angle(second)
+    radius = ew.sqrt(ew.mul(ew.log(u), constant(-2.0, u.dtype)))
+    return _words.halves(
+        finish(ew.mul(radius, ew.cos(angle))), finish(ew.mul(radius, ew.sin(angle))), count
+    )
+
+
+def normal(
+    shape: Any = None,
+    loc: Number = 0.0,
+    scale: Number = 1.0,
+    *,
+    dtype: Any = None,
+    device: Any = None,
+    key: Tensor | None = None,
+) -> Tensor:
+    """Normal numbers with mean `loc` and standard deviation `scale`.
+
+    Both may be tensors: gradients flow to them. Narrow floats are rounded from float32.
+
+    >>> import numus as nm
+    >>> nm.random.normal((2, 3), key=nm.random.key(0)).shape
+    (2, 3)
+    """
+    dtype = _words.float_dtype("normal", dtype)
+    wide = dt.compute_dtype(dtype)
+    source = words_of("normal", key)
+    if isinstance(loc, Tensor) or isinstance(scale, Tensor):
+        mean, deviation = (ew.cast(node_of(x, "normal"), wide) for x in (loc, scale))
+        shape = _words.drawn_shape("normal", shape, mean, deviation)
+        place = _words.place_of(device, *source, mean, deviation)
+        z = standard_normal(source, size_of(shape), place, wide, lambda z: z)
+        return wrap(ew.cast(ew.add(mean, ew.mul(reshape(z, shape), deviation)), dtype))
+    if scale < 0:
+        raise ValueError(f"normal: scale must not be negative, but is {scale}")
+
+    def scaled(z: Node) -> Node:
+        if scale != 1:
+            z = ew.mul(z, constant(float(scale), wide))
+        if loc != 0:
+            z = ew.add(z, constant(float(loc), wide))
+        return ew.cast(z, dtype)
+
+    shape = _words.drawn_shape("normal", shape)
+    place = _words.place_of(device, *source)
+    return wrap(reshape(standard_normal(source, size_of(shape), place, wide, scaled), shape))
+
+
+# -- integers -------------------------------------------------------------------------------------
+
+
+def _high_product(a: Node, b: int) -> Node:
+    """The upper 64 bits of the 128 of a * b, from products of 32-bit halves."""
+    shift, mask = constant(32, dt.uint64), constant(0xFFFFFFFF, dt.uint64)
+    low, high = ew.and_(a, mask), ew.shift_right(a, shift)
+    b_low, b_high = constant(b & 0xFFFFFFFF, dt.uint64), constant(b >> 32, dt.uint64)
+    middle = ew.add(ew.mul(high, b_low), ew.shift_right(ew.mul(low, b_low), shift))
+    carry = ew.add(ew.mul(low, b_high), ew.and_(middle, mask))
+    top = ew.add(ew.mul(high, b_high), ew.shift_right(middle, shift))
+    return ew.add(top, ew.shift_right(carry, shift))
+
+
+def _any_range(key: Words, span: int, count: int, place: Device) -> Node:
+    """0 … span - 1 as uint64, for a span that is no power of two: a fraction of it, rounded down.
+
+    The fraction has 64 bits for spans below 2**32 and 128 above, so that no value is more likely
+    than another by more than one part in 2**32.
+    """
+    if span < 1 << 32:
+        high, low = (ew.cast(w, dt.uint64) for w in _words.words(key, count, place))
+        width, shift = constant(span, dt.uint64), constant(32, dt.uint64)
+        carry = ew.shift_right(ew.mul(low, width), shift)
+        return ew.shift_right(ew.add(ew.mul(high, width), carry), shift)
+    high = _bits64(key, count, place)
+    low = _bits64(key, count, place, start=count)
+    product = ew.mul(high, constant(span, dt.uint64))
+    carry = _high_product(low, span)
+    overflow = ew.cast(ew.lt(ew.add(product, carry), product), dt.uint64)
+    return ew.add(_high_product(high, span), overflow)
+
+
+def integers(
+    low: int,
+    high: int | None = None,
+    shape: Any = (),
+    *,
+    dtype: Any = dt.default_int,
+    device: Any = None,
+    key: Tensor | None = None,
+) -> Tensor:
+    """Integers from low … high - 1, or from 0 … low - 1 where `high` isn't given.
+
+    They are exactly uniform when the number of values is a power of two, and to one part in 2**32
+    otherwise.
+
+    >>> import numus as nm
+    >>> die = nm.random.integers(1, 7, (100,))
+    >>> bool(die.min() >= 1) and bool(die.max() <= 6)
+    True
+    """
+    first, last = (0, operator.index(low)) if high is None else map(operator.index, (low, high))
+    dtype = dt.as_dtype(dtype)
+    if not dtype.is_integer:
+        raise DTypeError(f"integers: draws integers, not {dtype.name}")
+    smallest, largest = dt.int_range(dtype)
+    if first >= last:
+        raise ValueError(f"integers: there is none from {first} to below {last}")
+    if first < smallest or last - 1 > largest:
+        raise OverflowError(
+            f"integers: {first} … {last - 1} does not fit {dtype.name}; ask for a wider dtype"
+        )
+    shape, source = as_shape(shape, "integers"), words_of("integers", key)
+    place, count = _words.place_of(device, *source), size_of(shape)
+    span = last - first
+    power_of_two = span & (span - 1) == 0
+
+    def moved(offset: Node) -> Node:
+        start = constant(first % (1 << offset.dtype.bits), offset.dtype)
+        return ew.cast(ew.add(offset, start) if first else offset, dtype)
+
+    if not power_of_two:
+        flat = moved(_any_range(source, span, count, place))
+    elif span <= 1 << 32:
+        mask = constant(span - 1, dt.uint32)
+        wide = dt.uint64 if dtype.itemsize == 8 else dt.uint32
+        flat = _words.word_each(
+            source, count, place, lambda w: moved(ew.cast(ew.and_(w, mask), wide))
+        )
+    else:
+        flat = moved(ew.and_(_bits64(source, count, place), constant(span - 1, dt.uint64)))
+    return wrap(reshape(flat, shape))
+
+
+# -- coins ----------------------------------------------------------------------------------------
+
+
+def threshold(op: str, p: float) -> int:
+    """How many of the 2**32 words mean true, for a probability."""
+    if not 0 <= p <= 1:
+        raise ValueError(f"{op}: a probability lies between 0 and 1, but {p} was given")
+    return round(p * (1 << 32))
+
+
+def below(word: Node, limit: int) -> Node:
+    """Whether a word is less than a limit of up to 2**32."""
+    if limit in (0, 1 << 32):
+        return full(word.shape, limit != 0, dt.bool_)
+    return ew.lt(word, constant(limit, dt.uint32))
+
+
+def bernoulli(
+    p: Number = 0.5, shape: Any = None, *, device: Any = None, key: Tensor | None = None
+) -> Tensor:
+    """Booleans that are true with probability p, to within 2**-32. p may be a tensor."""
+    source = words_of("bernoulli", key)
+    if isinstance(p, Tensor):
+        node = node_of(p, "bernoulli")
+        wide = dt.promote(dt.float32, node.dtype) if node.dtype.is_floating else dt.float32
+        shape = _words.drawn_shape("bernoulli", shape, node)
+        place = _words.place_of(device, *source, node)
+        u = _words.each_unit(source, size_of(shape), place, wide, lambda u: u)
+        return wrap(ew.lt(reshape(u, shape), ew.cast(node, wide)))
+    limit = threshold("bernoulli", p)
+    shape, place = _words.drawn_shape("bernoulli", shape), _words.place_of(device, *source)
+    flat = _words.word_each(source, size_of(shape), place, lambda w: below(w, limit))
+    return wrap(reshape(flat, shape))
+
+
+# -- PyTorch's names ------------------------------------------------------------------------------
+
+
+def _given_shape(shape: tuple[Any, ...]) -> Any:
+    return shape[0] if len(shape) == 1 else shape
+
+
+def rand(*shape: Any, dtype: Any = None, device: Any = None, key: Tensor | None = None) -> Tensor:
+    """Uniform numbers from [0, 1), of the shape given as one tuple or by its extents."""
+    return uniform(_given_shape(shape), dtype=dtype, device=device, key=key)
+
+
+def randn(*shape: Any, dtype: Any = None, device: Any = None, key: Tensor | None = None) -> Tensor:
+    """Standard normal numbers, of the shape given as one tuple or by its extents."""
+    return normal(_given_shape(shape), dtype=dtype, device=device, key=key)
+
+
+randint = integers

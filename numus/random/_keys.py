@@ -1,0 +1,151 @@
+"""Keys: where they come from, and the generator that hands them out."""
+
+from __future__ import annotations
+
+import operator
+import secrets
+import threading
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.errors import ShapeError
+from numus.evaluation import from_host
+from numus.functions._base import node_of, wrap
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.source import constant, iota
+from numus.primitives.structure import concat
+from numus.primitives.views import reshape, take_range
+from numus.runtime.devices import device as find_device
+from numus.shapes import as_shape, size_of
+from numus.tensor import Tensor
+
+Words = tuple[Node, Node]
+
+_MASK = 0xFFFFFFFF
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+
+
+def _threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]:
+    """The primitive `threefry` on Python integers: the generator's keys are made on the host."""
+    keys = (*key, key[0] ^ key[1] ^ 0x1BD11BDA)
+    x0, x1 = (counter[0] + key[0]) & _MASK, (counter[1] + key[1]) & _MASK
+    for block in range(5):
+        for r in _ROTATIONS[block % 2]:
+            x0 = (x0 + x1) & _MASK
+            x1 = ((x1 << r | x1 >> (32 - r)) & _MASK) ^ x0
+        x0 = (x0 + keys[(block + 1) % 3]) & _MASK
+        x1 = (x1 + keys[(block + 2) % 3] + block + 1) & _MASK
+    return x0, x1
+
+
+def _seed_words(seed: Any) -> tuple[int, int]:
+    number = operator.index(seed)
+    if not -(1 << 63) <= number < 1 << 64:
+        raise OverflowError(f"a seed has 64 bits; {number} does not fit")
+    return (number >> 32) & _MASK, number & _MASK
+
+
+# -- the generator of this process ----------------------------------------------------------------
+
+
+class _Generator:
+    """A seed and how many keys have been taken from it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.words = _seed_words(secrets.randbits(64))
+        self.taken = 0
+
+    def next(self) -> tuple[int, int]:
+        with self.lock:
+            words, taken = self.words, self.taken
+            self.taken = taken + 1
+        return _threefry(words, ((taken >> 32) & _MASK, taken & _MASK))
+
+
+_generator = _Generator()
+
+
+def seed(seed: int) -> None:
+    """Start the generator anew: the same draws follow the same seed.
+
+    >>> import numus as nm
+    >>> nm.random.seed(3)
+    >>> a = nm.random.uniform((2,))
+    >>> nm.random.seed(3)
+    >>> a.tolist() == nm.random.uniform((2,)).tolist()
+    True
+    """
+    set_state((*_seed_words(seed), 0))
+
+
+def get_state() -> tuple[int, int, int]:
+    """The generator's state: the two words of its key, and how many draws it has given."""
+    with _generator.lock:
+        return (*_generator.words, _generator.taken)
+
+
+def set_state(state: tuple[int, int, int]) -> None:
+    """Put the generator back to what `get_state` gave."""
+    high, low, taken = (operator.index(n) for n in state)
+    with _generator.lock:
+        _generator.words, _generator.taken = (high & _MASK, low & _MASK), taken
+
+
+# -- keys -----------------------------------------------------------------------------------------
+
+
+def key(seed: int, *, device: Any = None) -> Tensor:
+    """The key of a seed of 64 bits: its high and its low word.
+
+    >>> import numus as nm
+    >>> nm.random.key(7).tolist()
+    [0, 7]
+    """
+    words = np.array(_seed_words(seed), np.uint32)
+    return wrap(from_host(words, dt.uint32, find_device(device)))
+
+
+def words_of(op: str, key: Any) -> Words:
+    """The two words of a key, or of the next one of the generator where none is given."""
+    if key is None:
+        first, second = _generator.next()
+        return constant(first, dt.uint32), constant(second, dt.uint32)
+    node = node_of(key, op)
+    if node.dtype is not dt.uint32 or node.shape != (2,):
+        raise ShapeError(
+            f"{op}: a key is uint32 of shape (2,), not {node.dtype.name} of {node.shape}; make one "
+            "with nm.random.key(seed)"
+        )
+    return reshape(take_range(node, 0, 0, 1), ()), reshape(take_range(node, 0, 1, 2), ())
+
+
+def _as_keys(words: Words) -> Tensor:
+    return wrap(concat(tuple(reshape(w, (*w.shape, 1)) for w in words), words[0].ndim))
+
+
+def split(key: Any, n: int | tuple[int, ...] = 2) -> Tensor:
+    """n new keys from one, as a tensor of shape (n, 2). The old key should not be used again."""
+    shape = as_shape(n, "split")
+    node = node_of(key, "split")
+    counter = iota(size_of(shape), dt.uint32, node.device)
+    words = ew.threefry(*words_of("split", key), constant(0, dt.uint32), reshape(counter, shape))
+    return _as_keys(words)
+
+
+def fold_in(key: Any, data: int | Tensor) -> Tensor:
+    """A new key from a key and a number of 32 bits: a step, a rank, a layer's place."""
+    if isinstance(data, Tensor):
+        number = node_of(data, "fold_in")
+        if number.shape != () or not number.dtype.is_integer:
+            raise ShapeError(
+                f"fold_in: data is one integer, not {number.dtype.name} of shape {number.shape}"
+            )
+        number = ew.cast(number, dt.uint32)
+    else:
+        number = constant(operator.index(data) & _MASK, dt.uint32)
+    words = ew.threefry(*words_of("fold_in", key), constant(0, dt.uint32), number)
+    return _as_keys(words)
