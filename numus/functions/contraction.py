@@ -226,7 +226,8 @@ def inner(a: Any, b: Any, /) -> Tensor:
 def outer(a: Any, b: Any, /) -> Tensor:
     """All products of an element of a (rows) and one of b (columns), each taken flat."""
     x, y = pair("outer", a, b)
-    return contracted("outer", *(reshape(n, (size_of(n.shape),)) for n in (x, y)), (), ())
+    rows, columns = (reshape(n, (size_of(n.shape),)) for n in (x, y))
+    return contracted("outer", rows, columns, (), ())
 
 
 @method()

@@ -35,8 +35,8 @@ def einsum(subscripts: Any, /, *operands: Any) -> Tensor:
     >>> nm.einsum("ij,kj->ik", a, a).tolist()
     [[5, 11], [11, 25]]
     """
-    terms, output, operands = _parse(subscripts, operands)
-    nodes = common("einsum", *operands)
+    terms, output, tensors = _parse(subscripts, operands)
+    nodes = common("einsum", *tensors)
     dtype = nodes[0].dtype
     logical = dtype.kind == "bool"
     if logical:  # counts, of which those above zero are true
@@ -90,7 +90,7 @@ def _labelled(
                 name = "..." if isinstance(label, tuple) else label
                 raise ShapeError(f"einsum: axes named {name!r} have extents {known} and {n}")
     if output is None:
-        every = [label for s in spread for label in s if not isinstance(label, tuple)]
+        every: list[Any] = [x for s in spread for x in s if not isinstance(x, tuple)]
         out = (*ellipsis, *sorted(x for x in set(every) if every.count(x) == 1))
     else:
         out = _output(output, ellipsis, extents)
@@ -152,7 +152,8 @@ def _contract(parts: list[Operand], out: Labels) -> Node:
         if len(parts) == 2:
             i, j = 0, 1
         else:
-            i, j = min(combinations(range(len(parts)), 2), key=lambda p: _growth(parts, *p, out))
+            pairs = combinations(range(len(parts)), 2)
+            i, j = min(pairs, key=lambda p: _growth(parts, p[0], p[1], out))
         rest = [p for k, p in enumerate(parts) if k not in (i, j)]
         dtype = dt.compute_dtype(dt.promote(parts[i].node.dtype, parts[j].node.dtype))
         wanted = _wanted(parts, i, j, out)

@@ -90,14 +90,14 @@ def signed_angle(word: Node) -> Node:
 def each_unit(key: Words, count: int, place: Device, dtype: DType, finish: Any) -> Node:
     """finish(u) for `count` numbers u in [0, 1), in float64 where that is the dtype."""
     if dtype is dt.float64:
-        return finish(unit64(words(key, count, place)))  # type: ignore[no-any-return]
+        return finish(unit64(words(key, count, place)))
     return word_each(key, count, place, lambda w: finish(unit32(w)))
 
 
 def each_positive(key: Words, count: int, place: Device, dtype: DType, finish: Any) -> Node:
     """finish(u) for `count` numbers u in (0, 1], in float64 where that is the dtype."""
     if dtype is dt.float64:
-        return finish(positive64(words(key, count, place)))  # type: ignore[no-any-return]
+        return finish(positive64(words(key, count, place)))
     return word_each(key, count, place, lambda w: finish(positive32(w)))
 
 
