@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import struct
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,28 +11,42 @@ import numpy as np
 
 from numus.runtime.contract import Launch
 from numus.runtime.cpu import facts
-from numus.runtime.cpu.compiler import Compiler
+from numus.runtime.cpu.compiler import Compiler, CompileRecord
+from numus.runtime.cpu.launch import Prepared, Step
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
+from numus.runtime.cpu.pool import Pool
 from numus.runtime.cpu.program import CpuProgram
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
 
-_NATIVE = ctypes.CFUNCTYPE(
-    None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p
-)
+_MOST_PREPARED = 1024
 
 
 class CpuRuntime:
-    """The CPU as a device."""
+    """The CPU as a device. One per process is enough: `numus.runtime.get("cpu")`."""
 
     def __init__(self) -> None:
         self.facts = facts.facts()
         self.memory = MemoryPool()
         self.compiler = Compiler()
+        self.allocate = self.memory.allocate
+        self._pool: Pool | None = None
+        self._prepared: dict[tuple[int, ...], Prepared] = {}
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._after_fork)
 
-    def allocate(self, nbytes: int) -> Memory:
-        return self.memory.allocate(nbytes)
+    def _after_fork(self) -> None:
+        self.memory.after_fork()
+        self.compiler.after_fork()
+
+    @property
+    def pool(self) -> Pool:
+        if self._pool is None:
+            self._pool = Pool(self.compiler)
+        return self._pool
+
+    # -- memory -----------------------------------------------------------------------------------
 
     def wrap(self, array: np.ndarray[Any, Any]) -> Memory:
         """A contiguous NumPy array's own memory, without a copy."""
@@ -43,32 +57,68 @@ class CpuRuntime:
         ctypes.memmove(memory.address, array.__array_interface__["data"][0], array.nbytes)
 
     def download(self, memory: Memory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+        """Shared with the memory, which it keeps alive."""
         return memory.view(dtype.np, count)
+
+    def memory_stats(self) -> dict[str, int]:
+        return self.memory.stats()
+
+    # -- programs ---------------------------------------------------------------------------------
 
     def compile(self, kernel: Any) -> CpuProgram:
         return self.compiler.compile(kernel)
 
-    def run(self, launches: Sequence[Launch]) -> None:
-        for launch in launches:
-            program: CpuProgram = launch.program
-            memories = self._memories(launch)
-            addresses = (ctypes.c_void_p * max(1, program.buffers))(*(m.address for m in memories))
-            scalars = struct.pack(program.formats, *launch.scalars) + bytes(8)
-            values = ctypes.create_string_buffer(scalars)
-            _NATIVE(program.address)(0, launch.grid, 0, addresses, values)
+    @property
+    def compile_log(self) -> list[CompileRecord]:
+        """What was compiled or loaded so far, in order."""
+        return self.compiler.log
 
-    def _memories(self, launch: Launch) -> list[Memory]:
-        """The launch's memories, with scratch where it gives none."""
-        program: CpuProgram = launch.program
-        memories = list(launch.memories)
-        memories += [None] * (program.buffers - len(memories))
-        for i, nbytes in zip(program.scratch, program.scratch_nbytes(launch.scalars), strict=True):
-            if memories[i] is None:
-                memories[i] = self.allocate(nbytes)
-        return memories
+    # -- launches ---------------------------------------------------------------------------------
+
+    def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
+        """A list of kernels to be run many times; see `Prepared`."""
+        return Prepared(self.pool, self.memory, steps, slots)
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run launches in order; they are done on return."""
+        if not launches:
+            return
+        addresses: list[int] = []
+        values: list[int | float] = []
+        for launch in launches:
+            values.append(launch.grid)
+            values += launch.scalars
+            for memory in launch.memories:
+                if memory is not None:
+                    addresses.append(memory.address)
+        self._template(launches).run(addresses, values)
+
+    def _template(self, launches: Sequence[Launch]) -> Prepared:
+        """The prepared form of launches of these programs, one slot per memory."""
+        key = tuple([id(x.program) * 64 + sum(m is not None for m in x.memories) for x in launches])
+        found = self._prepared.get(key)
+        if found is None:
+            slots = 0
+            steps = []
+            for launch in launches:
+                places: list[tuple[int, int] | None] = []
+                for memory in launch.memories:
+                    places.append(None if memory is None else (slots, 0))
+                    slots += memory is not None
+                steps.append(Step(launch.program, places))
+            if len(self._prepared) >= _MOST_PREPARED:
+                self._prepared.clear()
+            # it keeps its programs alive, so that their ids stay theirs
+            found = self._prepared[key] = self.prepare(steps, slots)
+        return found
 
     def synchronize(self) -> None:
         """Launches are done when `run` returns."""
 
-    def memory_stats(self) -> dict[str, int]:
-        return self.memory.stats()
+    # -- threads ----------------------------------------------------------------------------------
+
+    def set_num_threads(self, count: int) -> None:
+        self.pool.set_threads(count)
+
+    def get_num_threads(self) -> int:
+        return self.pool.threads

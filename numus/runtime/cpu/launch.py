@@ -1,0 +1,136 @@
+"""Launches prepared once and run many times.
+
+A program of several kernels is laid out in one piece of memory, the image: for every launch its
+function, the places of its buffers and its scalars. Running it again means writing the addresses and
+values that differ into the image and making one native call.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numus.runtime.cpu import pool_source
+from numus.runtime.cpu.pool import Pool
+from numus.runtime.cpu.program import CpuProgram
+
+if TYPE_CHECKING:
+    from numus.runtime.cpu.memory import Memory, MemoryPool
+
+_UNBOUNDED = 1 << 30
+_THREADS = pool_source.IMAGE.index("threads")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel of a prepared program.
+
+    `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
+    from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
+    """
+
+    program: CpuProgram
+    buffers: Sequence[tuple[int, int] | None]
+
+
+class _Image:
+    """Memory that `numus_run` reads; used by one thread at a time."""
+
+    __slots__ = ("data", "head", "words")
+
+    def __init__(self, data: bytearray, head: int) -> None:
+        self.data = data
+        self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
+        self.head = ctypes.addressof(self.words) + 8 * head
+
+
+class Prepared:
+    """A list of kernels with places for what changes from run to run.
+
+    `run(addresses, values)` takes one address per slot, and for each step its grid followed by its
+    scalars, all in one flat sequence. It may be called from several threads at once.
+    """
+
+    def __init__(self, pool: Pool, memory: MemoryPool, steps: Sequence[Step], slots: int) -> None:
+        self._pool = pool
+        self._memory = memory
+        self.steps = tuple(steps)
+        self.slots = slots
+        self._scratch = [
+            (n, i, at) for n, s in enumerate(steps) for at, i in enumerate(s.program.scratch)
+        ]
+        formats = "".join("q" + s.program.formats for s in steps)
+        # scratch addresses follow the caller's, values follow those
+        self._format = struct.Struct(f"={slots + len(self._scratch)}Q{formats}")
+        self._pack = self._format.pack_into
+        self._native = pool.run
+        self._free: list[_Image] = []
+
+    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        """Run all steps; returns when they are done."""
+        if not self._pool.started:
+            self._pool.start()
+        if self._scratch:
+            self._run_with_scratch(addresses, values)
+            return
+        try:
+            image = self._free.pop()
+        except IndexError:
+            image = self._build()
+        self._pack(image.data, 0, *addresses, *values)
+        self._native(image.head)
+        self._free.append(image)
+
+    def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        threads = self._pool.threads
+        at, sizes = 0, []
+        for step in self.steps:
+            count = len(step.program.formats)
+            sizes.append(step.program.scratch_nbytes(values[at + 1 : at + 1 + count]))
+            at += count + 1
+        held: list[Memory] = [
+            self._memory.allocate(threads * sizes[n][k]) for n, _, k in self._scratch
+        ]
+        image = self._free.pop() if self._free else self._build()
+        image.words[self._format.size // 8 + _THREADS] = threads
+        self._pack(image.data, 0, *addresses, *(m.address for m in held), *values)
+        self._native(image.head)
+        self._free.append(image)
+
+    def _build(self) -> _Image:
+        """An image: changing values; the head; a record per launch; places; buffer addresses."""
+        changing = self._format.size // 8
+        head = changing
+        records = head + len(pool_source.IMAGE)
+        places = records + len(self.steps) * len(pool_source.LAUNCH)
+        buffers = places + 2 * sum(s.program.buffers for s in self.steps)
+        end = buffers + sum(s.program.buffers for s in self.steps)
+        image = _Image(bytearray(8 * end), head)
+        words, base = image.words, ctypes.addressof(image.words)
+
+        def at(word: int) -> int:
+            return base + 8 * word
+
+        words[head : head + len(pool_source.IMAGE)] = [
+            *(self._pool.address, at(records), len(self.steps), base, _UNBOUNDED)
+        ]
+        scratch = {(n, i): self.slots + k for k, (n, i, _) in enumerate(self._scratch)}
+        parameters = self.slots + len(self._scratch)
+        for n, step in enumerate(self.steps):
+            program = step.program
+            record = records + n * len(pool_source.LAUNCH)
+            words[record : record + len(pool_source.LAUNCH)] = [
+                *(program.address, at(buffers), at(places), program.buffers),
+                *(at(parameters), 0),
+            ]
+            given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
+            for i, place in enumerate(given):
+                slot, offset = (scratch[n, i], 0) if place is None else place
+                words[places], words[places + 1] = slot, offset
+                places += 2
+            buffers += program.buffers
+            parameters += 1 + len(program.formats)
+        return image

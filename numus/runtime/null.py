@@ -1,0 +1,153 @@
+"""A backend that launches nothing and counts everything.
+
+Schedulers are tested on it: how many kernels a graph becomes, how many bytes they move, how much
+memory they hold at once. It needs no device, no clock and no compiler, and it describes the same
+machine everywhere, so its numbers can be written into tests.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numus import dtypes
+from numus.runtime.contract import Facts, Launch
+
+if TYPE_CHECKING:
+    from numus.dtypes import DType
+
+FACTS = Facts(
+    name="null",
+    description="nothing, with 256-bit vectors",
+    dtypes=frozenset(d.name for d in dtypes.ALL),
+    lanes_bytes=32,
+    vector_registers=16,
+    cache_l1=32 << 10,
+    cache_l2=1 << 20,
+    parallel_units=4,
+    renderer="none",
+)
+
+
+@dataclass(slots=True)
+class Counts:
+    """What has happened since the start or the last `reset`."""
+
+    kernels: int = 0  # launched
+    compiled: int = 0
+    bytes_read: int = 0
+    bytes_written: int = 0
+    allocations: int = 0
+    bytes_allocated: int = 0
+    bytes_in_use: int = 0
+    peak: int = 0
+    names: list[str] = field(default_factory=list)  # of the kernels launched, in order
+
+
+class NullMemory:
+    """A block that is only a size."""
+
+    __slots__ = ("__weakref__", "_counts", "address", "nbytes")
+
+    def __init__(self, address: int, nbytes: int, counts: Counts) -> None:
+        self.address = address
+        self.nbytes = nbytes
+        self._counts = counts
+
+    def __del__(self) -> None:
+        self._counts.bytes_in_use -= self.nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class NullProgram:
+    """A kernel that was asked for; its source is its IR."""
+
+    kernel: Any
+
+    @property
+    def name(self) -> str:
+        return str(self.kernel.name)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        return tuple(self.kernel.notes)
+
+    @property
+    def source(self) -> str:
+        return str(self.kernel.text())
+
+
+class NullRuntime:
+    """The device on which nothing runs."""
+
+    def __init__(self) -> None:
+        self.facts = FACTS
+        self.counts = Counts()
+        self.launched: list[Launch] = []
+        self._programs: dict[str, NullProgram] = {}
+        self._next_address = 64
+
+    def reset(self) -> Counts:
+        """Start counting anew (memory in use stays in use); give the counts so far."""
+        counts = self.counts
+        so_far = dataclasses.replace(counts)
+        # blocks report to the object they were made with, so it stays and is set back
+        in_use = counts.bytes_in_use
+        counts.__init__(bytes_in_use=in_use, peak=in_use)  # type: ignore[misc]
+        self.launched = []
+        return so_far
+
+    def allocate(self, nbytes: int) -> NullMemory:
+        counts = self.counts
+        counts.allocations += 1
+        counts.bytes_allocated += nbytes
+        counts.bytes_in_use += nbytes
+        counts.peak = max(counts.peak, counts.bytes_in_use)
+        address = self._next_address
+        self._next_address += (nbytes + 127) & ~63
+        return NullMemory(address, nbytes, counts)
+
+    def upload(self, memory: NullMemory, array: np.ndarray[Any, Any]) -> None:
+        """Nothing to keep."""
+
+    def download(self, memory: NullMemory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+        return np.zeros(count, dtype.np)
+
+    def compile(self, kernel: Any) -> NullProgram:
+        text = kernel.text()
+        found = self._programs.get(text)
+        if found is None:
+            self.counts.compiled += 1
+            found = self._programs[text] = NullProgram(kernel)
+        return found
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        counts = self.counts
+        for launch in launches:
+            counts.kernels += 1
+            counts.names.append(launch.program.name)
+            buffers = launch.program.kernel.buffers
+            for buffer, memory in zip(buffers, launch.memories, strict=False):
+                if memory is None:
+                    continue
+                if buffer.access == "read":
+                    counts.bytes_read += memory.nbytes
+                elif buffer.access == "write":
+                    counts.bytes_written += memory.nbytes
+            self.launched.append(launch)
+
+    def synchronize(self) -> None:
+        """Nothing is under way."""
+
+    def memory_stats(self) -> dict[str, int]:
+        counts = self.counts
+        return {
+            "in_use": counts.bytes_in_use,
+            "pooled": 0,
+            "peak": counts.peak,
+            "allocations": counts.allocations,
+        }
