@@ -374,6 +374,9 @@ def test_gradients(name, kind):
     if kind == "complex128":
         arrays = [a + 1j * rng(9).standard_normal(a.shape) for a in arrays]
     derivatives.check(f, *arrays)
+    derivatives.check_batched(f, *arrays)
+    if kind == "float64":
+        derivatives.check_second(f, *arrays, rtol=1e-4)
 
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if len(s) < 14])

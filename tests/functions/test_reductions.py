@@ -470,7 +470,10 @@ COMPOSITES = {
 
 @pytest.mark.parametrize("name", COMPOSITES)
 def test_gradients(name):
-    derivatives.check(COMPOSITES[name], rng().standard_normal((2, 3, 4)))
+    x = rng().standard_normal((2, 3, 4))
+    derivatives.check(COMPOSITES[name], x)
+    derivatives.check_second(COMPOSITES[name], x, rtol=1e-4)
+    derivatives.check_batched(COMPOSITES[name], x)
 
 
 @pytest.mark.parametrize("name", ["sum", "prod", "mean", "var", "std", "cumsum", "cumprod"])
