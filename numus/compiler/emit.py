@@ -273,31 +273,32 @@ def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
     products agree.
     """
     out: list[Expr] = [ZERO] * len(target)
-    i = j = 0
-    while i < len(shape) or j < len(target):
-        a, b = i, j
-        m = n = 1
-        while True:  # the smallest groups of axes with equal products
-            if i < len(shape) and (m < n or (m == n and i == a)):
-                m *= shape[i]
-                i += 1
-            elif j < len(target) and (n < m or (m == n and j == b)):
-                n *= target[j]
-                j += 1
-            if m == n and (i > a or i == len(shape)) and (j > b or j == len(target)):
-                break
+    old = [k for k, n in enumerate(shape) if n != 1]
+    new = [k for k, n in enumerate(target) if n != 1]
+    if 0 in shape:
+        return tuple(out)
+    while old:
+        group, parts = [old.pop(0)], [new.pop(0)]
+        m, n = shape[group[0]], target[parts[0]]
+        while m != n:  # the smallest groups of axes with equal products
+            if m < n:
+                group.append(old.pop(0))
+                m *= shape[group[-1]]
+            else:
+                parts.append(new.pop(0))
+                n *= target[parts[-1]]
         linear = ZERO
-        steps = row_major(shape[a:i])
-        for k in range(a, i):
-            if shape[k] != 1:
-                linear = ir.add(linear, ir.mul(index[k], e.number(steps[k - a])))
-        _spread(e, linear, target, b, j, out)
+        steps = row_major(tuple(shape[k] for k in group))
+        for k, step in zip(group, steps, strict=True):
+            linear = ir.add(linear, ir.mul(index[k], e.number(step)))
+        _spread(e, linear, target, parts, out)
     return tuple(out)
 
 
-def _spread(e: Emitter, linear: Expr, target: Shape, b: int, j: int, out: list[Expr]) -> None:
-    """Write a linear index as digits of the axes b … j of `target`."""
-    axes = [k for k in range(b, j) if target[k] != 1]
+def _spread(
+    e: Emitter, linear: Expr, target: Shape, axes: list[int], out: list[Expr]
+) -> None:
+    """Write a linear index as digits of these axes of `target`."""
     for place, k in enumerate(axes):
         below = 1
         for q in axes[place + 1 :]:

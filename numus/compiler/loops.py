@@ -44,9 +44,14 @@ class Dim:
     axes: list[int]
 
 
-def lower_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+Redirect = dict[Val, tuple[Val, int, int]]
+
+
+def lower_loops(
+    group: Group, layouts: dict[Val, Shape], facts: Facts, redirect: Redirect | None = None
+) -> list[Step]:
     """The kernels of a loop group: one, or two where long rows are split."""
-    return _Lowering(group, layouts, facts).run()
+    return _Lowering(group, layouts, facts, redirect=redirect).run()
 
 
 def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -54,7 +59,7 @@ def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[
     whole = group.members[0]
     axis = whole.params
     parts: dict[Shape, list[Val]] = {}
-    redirect: dict[Val, tuple[Val, int, int]] = {}
+    redirect: Redirect = {}
     start = 0
     for i, x in enumerate(whole.inputs):
         part = Val(-i - 1, "copy", "barrier", (x,), None, x.shape, x.dtype)
@@ -103,7 +108,7 @@ class _Lowering:
         layouts: dict[Val, Shape],
         facts: Facts,
         aliases: dict[Val, Val] | None = None,
-        redirect: dict[Val, tuple[Val, int, int]] | None = None,
+        redirect: Redirect | None = None,
     ) -> None:
         self.group = group
         self.facts = facts
@@ -192,7 +197,7 @@ class _Lowering:
         stored: list[Coefficients] = []
         for m in self.group.stored:
             full = m.kind != "reduce" and level(self.group, m) == "full"
-            e.store(m, place(m.shape, names if full else rows), None)
+            e.store(m, place(m.shape, names if full else rows), (None, None))
         strides = Strides(e)
         pieces: list[Coefficients] = []
         for site in e.sites:

@@ -35,7 +35,7 @@ class Pending:
         self.leaves: list[Any] = []
         self.constants: list[Any] = []
         parts: list[Any] = []
-        uses: dict[Any, int] = {}
+        uses: dict[int, int] = {}  # how often each node is an input within this graph
         number = self.number
         stack: list[Any] = list(reversed(roots))
         opened: set[Any] = set()
@@ -53,14 +53,12 @@ class Pending:
                 parts.append((node.dtype, number_class(node.params)))
                 self.constants.append(node)
             elif node in opened or not node.inputs:
-                inputs = node.inputs
-                for x in inputs:
-                    uses[x] = uses.get(x, 0) + 1
                 name = node.prim.name
                 params = None if name in IDENTITIES else node.params
-                parts.append(
-                    (name, params, node.shape, node.dtype, *[number[x] for x in inputs])
-                )
+                places = [number[x] for x in node.inputs]
+                for i in places:
+                    uses[i] = uses.get(i, 0) + 1
+                parts.append((name, params, node.shape, node.dtype, *places))
             else:
                 opened.add(node)
                 stack.extend(reversed(node.inputs))
@@ -69,20 +67,24 @@ class Pending:
             number[node] = len(self.nodes)
             self.nodes.append(node)
         del stack, opened, node
-        # What something outside this graph still refers to may be asked for later: keep it.
-        known = sys.getrefcount
-        self.kept: list[int] = []
-        wanted = {number[r] for r in roots}
-        for i, node in enumerate(self.nodes):
-            if (
-                i not in wanted
-                and node.view is None
-                and node.inputs
-                # this loop, the list, the dictionaries, getrefcount's own argument
-                and known(node) > uses.get(node, 0) + (4 if node in uses else 3) + 0
-            ):
-                self.kept.append(i)
+        self.kept = self._still_referred_to(uses, {number[r] for r in roots})
         self.key = (tuple(parts), tuple(number[r] for r in roots), tuple(self.kept))
+
+
+    def _still_referred_to(self, uses: dict[int, int], roots: set[int]) -> list[int]:
+        """Pending nodes that something outside this graph holds: they may be asked for later, so
+        their values are kept. Inside, a node is held by its consumers, `nodes`, `number`, the name
+        below and getrefcount's own argument.
+        """
+        count = sys.getrefcount
+        kept = []
+        nodes = self.nodes
+        for i in range(len(nodes)):
+            node = nodes[i]
+            if node.view is None and node.inputs and i not in roots:
+                if count(node) > uses[i] + 4:
+                    kept.append(i)
+        return kept
 
 
 class Plan:

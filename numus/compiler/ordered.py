@@ -1,0 +1,187 @@
+"""Scans, sorts and scatters: groups of one value whose kernels walk in order."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Index, Step
+from numus.compiler.fuse import Group
+from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.local import Val
+from numus.compiler.loops import lower_loops
+from numus.compiler.scalar_ops import lower
+from numus.kernels import ordered
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, row_major
+
+ZERO, ONE = const(0), const(1)
+
+_COLUMNS = 1024  # lanes that one block of a scan or scatter handles
+
+
+def _digits(e: Emitter, linear: Expr, extents: list[int]) -> list[Expr]:
+    """A running number as one index per extent, the last running fastest."""
+    out = []
+    for i, n in enumerate(extents):
+        below = math.prod(extents[i + 1 :])
+        digit = linear
+        if below != 1:
+            digit = ir.make("idiv", ir.INDEX, (digit, e.number(below)))
+        if i:
+            digit = ir.make("irem", ir.INDEX, (digit, e.number(n)))
+        out.append(digit if n != 1 else ZERO)
+    return out
+
+
+def _without(layouts: dict[Val, Shape], val: Val) -> dict[Val, Shape]:
+    return {v: s for v, s in layouts.items() if v is not val}
+
+
+def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """Rows in parallel; lanes across the last axis where the scan runs along another."""
+    (val,) = group.members
+    op, axis, reverse = val.params
+    shape, source = val.shape, val.inputs[0]
+    e = Emitter(_without(layouts, val))
+    rank = len(shape)
+    last = rank - 1
+    across = axis != last and shape[last] > 1
+    rows = [i for i in range(rank) if i != axis and not (across and i == last)]
+    g = ir.var("g")
+    row_count = math.prod(shape[i] for i in rows)
+    blocks = -(-shape[last] // _COLUMNS) if across else 1
+    count = e.parameter(blocks)
+    row = ir.make("idiv", ir.INDEX, (g, count)) if across else g
+    digits = dict(zip(rows, _digits(e, row, [shape[i] for i in rows]), strict=True))
+    j = e.variable("j", e.number(shape[last]))
+
+    def index(at: Expr) -> Index:
+        return tuple(
+            at if i == axis else j if across and i == last else digits[i] for i in range(rank)
+        )
+
+    body = ordered.scan(
+        e.number(shape[axis]),
+        op,
+        val.dtype,
+        lambda at: e.value(source, index(at)),
+        lambda at, value: e.store(val, index(at), value),
+        reverse=reverse,
+        lanes=across,
+    )
+    if across:
+        start = ir.mul(ir.make("irem", ir.INDEX, (g, count)), const(_COLUMNS))
+        stop = ir.minimum(ir.add(start, const(_COLUMNS)), e.number(shape[last]))
+        body = [ir.For(j, start, stop, "lanes", body)]
+    grid = row_count * blocks
+    return [
+        e.finish(f"scan_{op}", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, (val.op,))
+    ]
+
+
+def lower_sort(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """A stable radix sort of every row."""
+    (val,) = group.members
+    axis, descending = val.params
+    source = val.inputs[0]
+    shape = source.shape
+    e = Emitter(_without(layouts, val))
+    rows = [i for i in range(len(shape)) if i != axis]
+    g = ir.var("g")
+    digits = dict(zip(rows, _digits(e, g, [shape[i] for i in rows]), strict=True))
+
+    def index(at: Expr) -> Index:
+        return tuple(at if i == axis else digits[i] for i in range(len(shape)))
+
+    wide = dt.compute_dtype(source.dtype)
+    key_dtype = dt.uint8 if wide is dt.bool_ else dt.BY_NAME[f"uint{wide.bits}"]
+
+    def key(at: Expr) -> Expr:
+        return ordered.sort_key(e.value(source, index(at)).cast(wide), descending)
+
+    def write(at: Expr, place: Expr) -> list[Stmt]:
+        value = place if val.op == "argsort" else e.value(source, index(place))
+        return e.store(val, index(at), value)
+
+    body, scratch = ordered.radix_sort(e.number(shape[axis]), key_dtype, key, write)
+    e.scratch += scratch
+    grid = math.prod(shape[i] for i in rows)
+    return [
+        e.finish(val.op, [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, (val.op,))
+    ]
+
+
+def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """Copy the base, then apply the updates in order; blocks own columns, so nothing races."""
+    (val,) = group.members
+    axes, mode = val.params
+    base, updates, *indices = val.inputs
+    copy = Val(-1, "copy", "barrier", (base,), None, base.shape, base.dtype)
+    first = Group(copy, group.position)
+    first.stored = {copy}
+    steps = lower_loops(first, layouts, facts, redirect={copy: (val, 0, 0)})
+    if updates.size == 0:
+        return steps
+    e = Emitter(_without(layouts, val))
+    rest = [i for i in range(len(val.shape)) if i not in axes]
+    lead = indices[0].shape
+    lane = max(rest, key=lambda i: (val.shape[i] > 1, i), default=None)
+    lane_extent = val.shape[lane] if lane is not None else 1
+    others = [i for i in rest if i != lane]
+    blocks = -(-lane_extent // _COLUMNS)
+    g, u = ir.var("g"), ir.var("u")
+    at_lead = tuple(_digits(e, u, list(lead)))
+    places: dict[int, Expr] = {}
+    inside: Expr = const(True, dt.bool_)
+    for p, axis in zip(indices, axes, strict=True):
+        place = e.value(p, at_lead)
+        places[axis] = place
+        inside = inside & (place >= 0) & (place < e.number(val.shape[axis]))
+    j = e.variable("j", e.number(lane_extent))
+    o = ir.var("o")
+    at_others = dict(zip(others, _digits(e, o, [val.shape[i] for i in others]), strict=True))
+
+    def at(i: int) -> Expr:
+        if i in places:
+            return places[i]
+        return j if i == lane else at_others[i]
+
+    target = tuple(at(i) for i in range(len(val.shape)))
+    value = e.value(updates, (*at_lead, *(at(i) for i in rest)))
+    body = e.store(val, target, _combined(e, val, target, value, mode))
+    start = ir.mul(g, const(_COLUMNS))
+    if lane is not None:
+        stop = ir.minimum(ir.add(start, const(_COLUMNS)), e.number(lane_extent))
+        body = [ir.For(j, start, stop, "lanes", body)]
+    if others:
+        total = e.number(math.prod(val.shape[i] for i in others))
+        body = [ir.For(o, ZERO, total, "serial", body)]
+    count = e.number(math.prod(lead))
+    body = [ir.For(u, ZERO, count, "serial", [ir.If(inside, body)])]
+    return [
+        *steps,
+        e.finish(
+            f"scatter_{mode}",
+            [ir.For(g, ZERO, e.parameter(blocks), "grid", body)],
+            blocks,
+            (val.op,),
+        ),
+    ]
+
+
+def _combined(e: Emitter, val: Val, target: Index, value: Any, mode: str) -> Any:
+    if mode == "set":
+        return value
+    address = e.address(val, target, row_major(val.shape))
+    buffer = e.buffer(val, "write")
+    op = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}[mode]
+    if val.dtype.is_complex:
+        twice = ir.mul(address, const(2))
+        old: Any = (ir.load(buffer, twice), ir.load(buffer, ir.add(twice, ONE)))
+    else:
+        old = ir.load(buffer, address)
+    return lower(op, [old, value], [val.dtype, val.dtype], val.dtype, None)
+
