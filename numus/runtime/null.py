@@ -87,7 +87,7 @@ class NullRuntime:
     def __init__(self) -> None:
         self.facts = FACTS
         self.counts = Counts()
-        self.launched: list[Launch] = []
+        self.launched: list[NullProgram] = []  # in order
         self._programs: dict[str, NullProgram] = {}
         self._next_address = 64
 
@@ -138,7 +138,7 @@ class NullRuntime:
                     counts.bytes_read += memory.nbytes
                 elif buffer.access == "write":
                     counts.bytes_written += memory.nbytes
-            self.launched.append(launch)
+            self.launched.append(launch.program)
 
     def synchronize(self) -> None:
         """Nothing is under way."""

@@ -1,8 +1,8 @@
 """Launches prepared once and run many times.
 
 A program of several kernels is laid out in one piece of memory, the image: for every launch its
-function, the places of its buffers and its scalars. Running it again means writing the addresses and
-values that differ into the image and making one native call.
+function, the places of its buffers and its scalars. Running it again means writing the addresses
+and values that differ into the image and making one native call.
 """
 
 from __future__ import annotations

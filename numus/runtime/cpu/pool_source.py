@@ -108,8 +108,10 @@ entry:
   %spins = getelementptr i64, ptr %pool, i64 $SPINS$
   br label %look
 look:
-  %seen = phi i64 [ -1, %entry ], [ %gen, %close ], [ %seen1, %wait ], [ %gen, %leave ], [ %seen, %retry ], [ %seen1, %sleep ]
-  %spun = phi i64 [ 0, %entry ], [ 0, %close ], [ %spun1, %wait ], [ 0, %leave ], [ %spun, %retry ], [ 0, %sleep ]
+  %seen = phi i64 [ -1, %entry ], [ %gen, %close ], [ %gen, %leave ], [ %seen, %retry ],
+                  [ %seen1, %wait ], [ %seen1, %sleep ]
+  %spun = phi i64 [ 0, %entry ], [ 0, %close ], [ 0, %leave ], [ %spun, %retry ],
+                  [ %spun1, %wait ], [ 0, %sleep ]
   %now = load atomic i64, ptr %state acquire, align 8
   %gen = lshr i64 %now, $GENERATION$
   %new = icmp ne i64 %gen, %seen
@@ -190,7 +192,8 @@ done:
 }
 
 ; One launch, shared with the workers.
-define internal void @share(ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads) {
+define internal void @share(
+    ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads) {
 entry:
   %state = getelementptr i64, ptr %pool, i64 $STATE$
   %parts = shl i64 %threads, 3

@@ -1,0 +1,146 @@
+"""The compiler's caches: in memory, on disk, between processes, damaged."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import kernels_by_hand as kernels
+import numpy as np
+import pytest
+
+from numus.runtime.cpu import cache
+from numus.runtime.cpu.compiler import Compiler
+from numus.runtime.cpu.target import Target, host
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
+    return tmp_path
+
+
+def files(tmp_path):
+    return [p for p in tmp_path.rglob("*") if p.is_file()]
+
+
+def test_a_kernel_is_compiled_once(tmp_path):
+    compiler = Compiler()
+    first = compiler.compile(kernels.affine())
+    assert compiler.compile(kernels.affine()) is first
+    assert compiler.compile(kernels.affine(name="another name")) is first
+    assert compiler.compile(kernels.affine(3.0)) is not first
+    assert [r.cause for r in compiler.log] == ["compiled", "compiled"]
+    record = compiler.log[0]
+    assert (record.name, record.notes) == ("affine", ("mul", "add"))
+    assert record.seconds > 0
+    assert "define void @kernel" in record.source
+    assert first.source == record.source
+    assert len(files(tmp_path)) == 2
+
+
+def test_the_disk_serves_another_compiler_without_rendering(monkeypatch):
+    Compiler().compile(kernels.affine())
+    second = Compiler()
+
+    def unwanted():
+        raise AssertionError("rendered although the code was there")
+
+    monkeypatch.setattr("numus.runtime.cpu.compiler._renderer", unwanted)
+    second.compile(kernels.affine())
+    assert [r.cause for r in second.log] == ["disk"]
+
+
+def test_the_disk_serves_another_process(tmp_path):
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import kernels_by_hand as kernels
+from numus import runtime
+runtime.get("cpu").compile(kernels.affine())
+rendered = "numus.compiler.render.llvm" in sys.modules
+print([r.cause for r in runtime.get("cpu").compile_log], rendered)
+"""
+
+    def run():
+        environment = {**os.environ, "NUMUS_CACHE_DIR": str(tmp_path)}
+        here = os.path.dirname(__file__)
+        done = subprocess.run(
+            [sys.executable, "-c", code, here],
+            capture_output=True,
+            text=True,
+            env=environment,
+            timeout=60,
+            check=True,
+        )
+        return done.stdout.strip()
+
+    assert run() == "['compiled'] True"
+    assert run() == "['disk'] False"
+
+
+@pytest.mark.parametrize("damage", ["cut", "flip", "empty", "other"])
+def test_a_damaged_file_is_made_anew(tmp_path, damage):
+    Compiler().compile(kernels.affine())
+    (path,) = files(tmp_path)
+    good = path.read_bytes()
+    path.write_bytes(
+        {
+            "cut": good[:-10],
+            "flip": good[:100] + bytes([good[100] ^ 1]) + good[101:],
+            "empty": b"",
+            "other": b"something else altogether",
+        }[damage]
+    )
+    compiler = Compiler()
+    compiler.compile(kernels.affine())
+    assert [r.cause for r in compiler.log] == ["compiled"]
+    assert path.read_bytes()[: len(good)] == good
+    assert len(files(tmp_path)) == 1  # no temporary files left
+
+
+def test_a_disk_that_refuses_is_no_error(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(blocked))
+    compiler = Compiler()
+    compiler.compile(kernels.affine())
+    assert [r.cause for r in compiler.log] == ["compiled"]
+    assert cache.get("00") is None
+
+
+def test_threads_that_want_the_same_kernel_share_it():
+    compiler = Compiler()
+    kernel_list = [kernels.affine() for _ in range(6)]
+    got = []
+    team = [
+        threading.Thread(target=lambda k=k: got.append(compiler.compile(k))) for k in kernel_list
+    ]
+    for t in team:
+        t.start()
+    for t in team:
+        t.join()
+    assert len({id(p) for p in got}) == 1
+    assert len(compiler.log) == 1
+
+
+def test_targets_describe_machines():
+    new = Target("x86_64-pc-linux-gnu", "x", "+avx512f,+avx512bw,+avx512dq,+avx512vl,+f16c")
+    old = Target("x86_64-pc-linux-gnu", "x", "+sse4.2,-avx")
+    arm = Target("arm64-apple-darwin", "apple-m1", "+neon")
+    assert (new.arch, new.lanes_bytes, new.vector_registers, new.half) == ("x86", 64, 32, True)
+    assert (old.arch, old.lanes_bytes, old.vector_registers, old.half) == ("x86", 16, 16, False)
+    assert (arm.arch, arm.lanes_bytes, arm.vector_registers, arm.half) == ("arm", 16, 32, True)
+    assert host().lanes_bytes in (16, 32, 64)
+
+
+def test_facts():
+    from numus.runtime.cpu.facts import facts
+
+    found = facts()
+    assert found.lanes_bytes == host().lanes_bytes
+    assert 8 << 10 <= found.cache_l1 <= found.cache_l2
+    assert found.parallel_units >= 1
+    assert np.float32.__name__ in found.dtypes
