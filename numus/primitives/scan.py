@@ -13,7 +13,8 @@ from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.source import constant, full, iota
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.structure import concat
+from numus.primitives.views import broadcast, pad, reshape, take_range
 
 
 def _places(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:
@@ -45,66 +46,79 @@ def _places(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:
 
 def _vjp(node: Node, g: Node) -> tuple[Node]:
     op, axis, reverse = node.params
-    x = node.inputs[0]
     if op == "sum":
         return (scan("sum", g, axis, not reverse),)
     if op in ("max", "min"):
         at, axes = _places(node)
-        return (scatter(full(x.shape, 0, g.dtype), at, g, axes, "add"),)
-    if op == "logsumexp":  # dy_i / dx_j = exp(x_j - y_i) for j <= i
-        return (_scaled_sums(g, _minus(node), x, axis, not reverse),)
-    return (_prod_vjp(node, g),)
+        return (scatter(full(g.shape, 0, g.dtype), at, g, axes, "add"),)
+    # dy_i / dx_j is what x_j does to y_j, carried on to i
+    links, own = _links(node), _own(node)
+    if g.dtype.is_complex:
+        links, own = ew.conj(links), ew.conj(own)
+    return (ew.mul(_carried(links, g, axis, back=not reverse), own),)
 
 
-def _minus(y: Node) -> Node:
-    """-y for running log-sums, 0 where they are still -inf: nothing has been added there."""
-    nothing = ew.eq(y, constant(-math.inf, y.dtype))
-    return ew.where(nothing, constant(0.0, y.dtype), ew.neg(y))
+# Products and log-sums are recurrences: a change of x_i changes y_i by `_own` times as much, and a
+# change of y_i changes its successor by the link between them. Nothing is divided by an x or taken
+# out of a total, so that zeros, infinities and huge ranges do no harm, at any order of derivatives.
 
 
-def _scaled_sums(t: Node, before: Node, after: Node, axis: int, reverse: bool) -> Node:
-    """exp(after) times the running sum of t exp(before), where neither power need be finite.
-
-    It goes through logarithms, of the positive and the negative t apart.
-    """
-
-    def of_positive(t: Node) -> Node:
-        positive = ew.lt(constant(0.0, t.dtype), t)
-        logs = ew.log(ew.where(positive, t, constant(1.0, t.dtype)))
-        logs = ew.where(positive, logs, constant(-math.inf, t.dtype))
-        return ew.exp(ew.add(scan("logsumexp", ew.add(logs, before), axis, reverse), after))
-
-    return ew.sub(of_positive(t), of_positive(ew.neg(t)))
-
-
-def _prod_vjp(node: Node, g: Node) -> Node:
-    """Right with zeros among the factors: each output's products without one element.
-
-    dx_j = sum_i>=j g_i * prod_{k<=i, k!=j} x_k, which is quadratic in the length; where x_j is not
-    zero it is (sum_i>=j g_i y_i) / x_j, and the places of the first zero take the long way.
-    """
-    _, axis, reverse = node.params
+def _own(node: Node) -> Node:
+    """How much y_i changes with x_i alone."""
+    op, axis, reverse = node.params
     x = node.inputs[0]
-    zero, one = constant(0, x.dtype), constant(1, x.dtype)
-    is_zero = ew.eq(x, zero)
-    if x.dtype.is_complex:
-        g = ew.conj(g)
-    safe = ew.where(is_zero, one, x)
-    plain = ew.div(scan("sum", ew.mul(g, node), axis, not reverse), safe)
-    # at the first zero: products that replace it by one, up to the next zero
-    seen = scan("sum", ew.cast(is_zero, dt.int64), axis, reverse)
-    first = ew.and_(is_zero, ew.eq(seen, constant(1, dt.int64)))
-    without = scan("prod", ew.where(first, one, x), axis, reverse)
-    after = ew.eq(seen, constant(1, dt.int64))
-    contribution = ew.where(after, ew.mul(g, without), zero)
-    at_zero = scan("sum", contribution, axis, not reverse)
-    out = ew.where(is_zero, ew.where(first, at_zero, zero), plain)
-    return ew.conj(out) if x.dtype.is_complex else out
+    if op == "logsumexp":  # exp(x_i - y_i); where y_i is -inf nothing has been added yet
+        nothing = ew.eq(node, constant(-math.inf, x.dtype))
+        zero = constant(0.0, x.dtype)
+        x, y = ew.where(nothing, zero, x), ew.where(nothing, zero, node)
+        return ew.where(nothing, zero, ew.exp(ew.sub(x, y)))
+    n = x.shape[axis]
+    one = full(tuple(min(m, 1) if i == axis else m for i, m in enumerate(x.shape)), 1, x.dtype)
+    if reverse:
+        return concat((take_range(node, axis, min(n, 1), n), one), axis)
+    return concat((one, take_range(node, axis, 0, max(n - 1, 0))), axis)
+
+
+def _links(node: Node) -> Node:
+    """How much y changes with its predecessor, between neighbours: one fewer than the elements."""
+    op, axis, reverse = node.params
+    n = node.shape[axis]
+    first, second = (0, max(n - 1, 0)), (min(n, 1), n)
+    before, after = (second, first) if reverse else (first, second)
+    if op == "prod":
+        return take_range(node.inputs[0], axis, *after)
+    a, b = take_range(node, axis, *before), take_range(node, axis, *after)
+    infinite = ew.eq(ew.abs_(b), constant(math.inf, b.dtype))
+    stays = ew.and_(infinite, ew.eq(a, b))  # inf - inf is no number, but nothing changes there
+    zero = constant(0.0, a.dtype)
+    return ew.exp(ew.sub(ew.where(stays, zero, a), ew.where(stays, zero, b)))
+
+
+def _carried(links: Node, b: Node, axis: int, back: bool) -> Node:
+    """w_i = b_i + link w_{i-1} (w_{i+1}, if `back`), in log(n) passes over the axis."""
+    n = b.shape[axis]
+    zeros = (0,) * b.ndim
+    step = 1
+    while step < n:
+        reach = tuple(step if i == axis else 0 for i in range(b.ndim))
+        if back:
+            part = ew.mul(links, take_range(b, axis, step, n))
+            b = ew.add(b, pad(part, zeros, reach))
+        else:
+            part = ew.mul(links, take_range(b, axis, 0, n - step))
+            b = ew.add(b, pad(part, reach, zeros))
+        left = n - step
+        if left > step:
+            links = ew.mul(
+                take_range(links, axis, step, left), take_range(links, axis, 0, left - step)
+            )
+        step *= 2
+    return b
 
 
 def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     op, axis, reverse = node.params
-    x, t = node.inputs[0], tangents[0]
+    t = tangents[0]
     if t is None:
         return None
     if op == "sum":
@@ -112,26 +126,7 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     if op in ("max", "min"):
         at, axes = _places(node)
         return gather(t, at, axes)
-    if op == "logsumexp":
-        return _scaled_sums(t, x, _minus(node), axis, reverse)
-    return _prod_jvp(node, t)
-
-
-def _prod_jvp(node: Node, t: Node) -> Node:
-    _, axis, reverse = node.params
-    x = node.inputs[0]
-    zero, one = constant(0, x.dtype), constant(1, x.dtype)
-    is_zero = ew.eq(x, zero)
-    safe = ew.where(is_zero, one, x)
-    ratios = scan("sum", ew.where(is_zero, zero, ew.div(t, safe)), axis, reverse)
-    seen = scan("sum", ew.cast(is_zero, dt.int64), axis, reverse)
-    none_yet, one_seen = (ew.eq(seen, constant(i, dt.int64)) for i in (0, 1))
-    first = ew.and_(is_zero, one_seen)
-    without = scan("prod", ew.where(first, one, x), axis, reverse)
-    at_zero = scan("sum", ew.where(first, t, zero), axis, reverse)
-    return ew.where(
-        none_yet, ew.mul(node, ratios), ew.where(one_seen, ew.mul(without, at_zero), zero)
-    )
+    return _carried(_links(node), ew.mul(t, _own(node)), axis, back=reverse)
 
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
