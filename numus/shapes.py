@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import operator
 from collections.abc import Sequence
@@ -96,6 +97,7 @@ def normal_axes(axes: Any, ndim: int, op: str) -> Shape:
     return out
 
 
+@functools.lru_cache(maxsize=4096)
 def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
     """Strides that view the same memory as `new`, or None where a copy would be needed."""
     if size_of(shape) == 0:
@@ -122,5 +124,4 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             out[k] = step
             step *= new[k]
         i += 1
-    step = 1
     return tuple(out)
