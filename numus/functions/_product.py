@@ -7,6 +7,7 @@ are rows and columns. That is one `contract` between views that copy nothing.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Hashable
 from itertools import pairwise
 from typing import NamedTuple
@@ -42,25 +43,45 @@ def product(a: Operand, b: Operand, out: Labels, dtype: DType) -> Operand:
     if a.node.dtype is not b.node.dtype:  # one of them has been widened
         common = dt.promote(a.node.dtype, b.node.dtype)
         a, b = (Operand(ew.cast(p.node, common), p.labels) for p in (a, b))
-    batch = [x for x in out if x in a.labels and x in b.labels]
-    inner = [x for x in a.labels if x in b.labels and x not in out]
+    roles = _roles(a.labels, b.labels, out)
+    if roles is None:
+        return _elementwise(a, b, out, dtype)
+    if roles.swapped:
+        a, b = b, a
+    extents = dict(zip((*a.labels, *b.labels), (*a.node.shape, *b.node.shape), strict=True))
+    left = _matrices(a, roles.batch, roles.rows, roles.inner, extents)
+    right = _matrices(b, roles.batch, roles.inner, roles.columns, extents)
+    labels = (*roles.batch, *roles.rows, *roles.columns)
+    y = reshape(contract(left, right, dtype), tuple([extents[x] for x in labels]))
+    return Operand(y, labels)
+
+
+class _Roles(NamedTuple):
+    """What the labels of a contraction are; `swapped`: whether the second operand has the rows."""
+
+    batch: Labels
+    rows: Labels
+    inner: Labels
+    columns: Labels
+    swapped: bool
+
+
+@functools.lru_cache(maxsize=1024)
+def _roles(a: Labels, b: Labels, out: Labels) -> _Roles | None:
+    """The roles of the labels, or None where there are no rows and columns, or no sum."""
+    batch = [x for x in out if x in a and x in b]
+    inner = tuple(x for x in a if x in b and x not in out)
     outer = [x for x in out if x not in batch]
     if not inner or not outer:
-        return _elementwise(a, b, out, dtype)
+        return None
     # Rows and columns come out side by side. Leading labels that would have to part them become
     # batch labels, along which the other operand is repeated.
-    while outer and not _two_runs([x in a.labels for x in outer]):
+    while not _two_runs([x in a for x in outer]):
         batch.append(outer.pop(0))
-    if outer and outer[0] in b.labels:
-        a, b = b, a
-    rows = [x for x in outer if x in a.labels]
-    columns = [x for x in outer if x in b.labels]
-    extents = {x: n for p in (a, b) for x, n in zip(p.labels, p.node.shape, strict=True)}
-    left = _matrices(a, batch, rows, inner, extents)
-    right = _matrices(b, batch, inner, columns, extents)
-    labels = (*batch, *rows, *columns)
-    y = reshape(contract(left, right, dtype), tuple(extents[x] for x in labels))
-    return Operand(y, labels)
+    swapped = outer[0] in b
+    rows = tuple(x for x in outer if (x in b) == swapped)
+    columns = tuple(x for x in outer if (x in b) != swapped)
+    return _Roles(tuple(batch), rows, inner, columns, swapped)
 
 
 def sum_out(x: Operand, wanted: Labels) -> Operand:
@@ -96,13 +117,14 @@ def _elementwise(a: Operand, b: Operand, out: Labels, dtype: DType) -> Operand:
 
 def _matrices(
     x: Operand,
-    batch: list[Hashable],
-    rows: list[Hashable],
-    columns: list[Hashable],
+    batch: Labels,
+    rows: Labels,
+    columns: Labels,
     extents: dict[Hashable, int],
 ) -> Node:
     """x as a batch of matrices: (batch, rows, columns)."""
     node = arrange(x, (*batch, *rows, *columns))
-    shape: Shape = tuple(extents[label] for label in (*batch, *rows, *columns))
-    sizes = [size_of(tuple(extents[label] for label in part)) for part in (batch, rows, columns)]
-    return reshape(broadcast(node, shape), tuple(sizes))
+    shape: Shape = tuple([extents[label] for label in (*batch, *rows, *columns)])
+    first, last = len(batch), len(batch) + len(rows)
+    sizes = (size_of(shape[:first]), size_of(shape[first:last]), size_of(shape[last:]))
+    return reshape(broadcast(node, shape), sizes)

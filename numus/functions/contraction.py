@@ -101,7 +101,7 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
     return arrange(product(left, right, out, dtype), out)
 
 
-@method("matmul")
+@method()
 def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Tensor:
     """The matrix product over the last two axes; leading axes broadcast, vectors stay vectors.
 
@@ -132,22 +132,6 @@ def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Tensor:
     if a.ndim == b.ndim == 1:
         return wrap(product(Operand(a, ("k",)), Operand(b, ("k",)), (), result).node)
     return wrap(_matmul(a, b, result))
-
-
-def _operator(name: str, swap: bool) -> None:
-    def apply(self: Tensor, other: Any) -> Tensor:
-        try:
-            node_of(other, "matmul")
-        except TypeError:
-            return NotImplemented
-        return matmul(other, self) if swap else matmul(self, other)
-
-    apply.__name__ = apply.__qualname__ = name
-    method(name)(apply)
-
-
-_operator("__matmul__", swap=False)
-_operator("__rmatmul__", swap=True)
 
 
 def _ranked(op: str, *operands: tuple[Any, int]) -> None:

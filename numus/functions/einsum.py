@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+import functools
+from collections.abc import Hashable
 from itertools import combinations
 from typing import Any
 
@@ -14,12 +15,12 @@ from numus.functions.contraction import diagonal_of
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.views import reshape
-from numus.shapes import size_of
+from numus.shapes import Shape, size_of
 from numus.tensor import Tensor
 
 __all__ = ["einsum"]
 
-Term = list[Any]  # labels and, at most once, Ellipsis
+Term = tuple[Any, ...]  # labels and, at most once, Ellipsis
 
 
 def einsum(subscripts: Any, /, *operands: Any) -> Tensor:
@@ -35,79 +36,76 @@ def einsum(subscripts: Any, /, *operands: Any) -> Tensor:
     >>> nm.einsum("ij,kj->ik", a, a).tolist()
     [[5, 11], [11, 25]]
     """
-    terms, output, tensors = _parse(subscripts, operands)
-    nodes = common("einsum", *tensors)
+    if isinstance(subscripts, str):
+        terms, output = _parse(subscripts)
+    else:
+        flat = [subscripts, *operands]
+        output = tuple(flat.pop()) if len(flat) % 2 else None
+        terms, operands = tuple(tuple(t) for t in flat[1::2]), tuple(flat[::2])
+    if len(terms) != len(operands):
+        raise ShapeError(
+            f"einsum: {subscripts!r} names {len(terms)} operands, but {len(operands)} were given"
+        )
+    nodes = common("einsum", *operands)
     dtype = nodes[0].dtype
-    logical = dtype.kind == "bool"
-    if logical:  # counts, of which those above zero are true
+    if dtype.kind == "bool":  # counts, of which those above zero are true
         nodes = [ew.cast(x, dt.int32) for x in nodes]
-    parts, out = _labelled(terms, output, nodes)
-    y = ew.cast(_contract(parts, out), dtype)
-    return wrap(y)
+    labels, out, extents = _label(terms, output, tuple(x.shape for x in nodes))
+    parts = [_single(x, own, extents) for x, own in zip(nodes, labels, strict=True)]
+    return wrap(ew.cast(_contract(parts, out), dtype))
 
 
 # -- reading the subscripts -----------------------------------------------------------------------
 
 
-def _parse(subscripts: Any, operands: Sequence[Any]) -> tuple[list[Term], Term | None, list[Any]]:
-    """One term per operand, the output's term if there is one, and the operands."""
-    if not isinstance(subscripts, str):
-        flat = [subscripts, *operands]
-        output = list(flat.pop()) if len(flat) % 2 else None
-        terms, operands = [list(t) for t in flat[1::2]], flat[::2]
-    else:
-        left, arrow, right = subscripts.replace(" ", "").partition("->")
-        terms = [_term(t, subscripts) for t in left.split(",")]
-        output = _term(right, subscripts) if arrow else None
-    if len(terms) != len(operands):
-        raise ShapeError(
-            f"einsum: {subscripts!r} names {len(terms)} operands, but {len(operands)} were given"
-        )
-    return terms, output, list(operands)
+@functools.lru_cache(maxsize=1024)
+def _parse(subscripts: str) -> tuple[tuple[Term, ...], Term | None]:
+    """One term per operand, and the output's term if there is one."""
+
+    def term(text: str) -> Term:
+        head, dots, tail = text.partition("...")
+        if not (head + tail).isalpha() and head + tail:
+            raise ShapeError(f"einsum: {text!r} in {subscripts!r} is not letters and '...'")
+        return (*head, *([...] if dots else []), *tail)
+
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    return tuple(term(t) for t in left.split(",")), term(right) if arrow else None
 
 
-def _term(text: str, subscripts: str) -> Term:
-    head, dots, tail = text.partition("...")
-    if not (head + tail).isalpha() and head + tail:
-        raise ShapeError(f"einsum: {text!r} in {subscripts!r} is not made of letters and '...'")
-    return [*head, *([...] if dots else []), *tail]
-
-
-def _labelled(
-    terms: list[Term], output: Term | None, nodes: Sequence[Node]
-) -> tuple[list[Operand], Labels]:
-    """Operands whose axes have one label each, no label twice, and the labels of the output."""
-    spread = [_spread(term, x, i) for i, (term, x) in enumerate(zip(terms, nodes, strict=True))]
+@functools.lru_cache(maxsize=1024)
+def _label(
+    terms: tuple[Term, ...], output: Term | None, shapes: tuple[Shape, ...]
+) -> tuple[list[Labels], Labels, dict[Hashable, int]]:
+    """A label for each axis of each operand, the output's labels, the extent of every label."""
+    spread = [_spread(t, s, i) for i, (t, s) in enumerate(zip(terms, shapes, strict=True))]
     dots = max((sum(isinstance(label, tuple) for label in s) for s in spread), default=0)
     ellipsis: Labels = tuple(("...", i) for i in range(-dots, 0))
     extents: dict[Hashable, int] = {}
-    for labels, x in zip(spread, nodes, strict=True):
-        for label, n in zip(labels, x.shape, strict=True):
+    for labels, shape in zip(spread, shapes, strict=True):
+        for label, n in zip(labels, shape, strict=True):
             known = extents.setdefault(label, n)
             if known == 1:
                 extents[label] = n
             elif n not in (1, known):
                 name = "..." if isinstance(label, tuple) else label
                 raise ShapeError(f"einsum: axes named {name!r} have extents {known} and {n}")
-    if output is None:
-        every: list[Any] = [x for s in spread for x in s if not isinstance(x, tuple)]
-        out = (*ellipsis, *sorted(x for x in set(every) if every.count(x) == 1))
-    else:
-        out = _output(output, ellipsis, extents)
-    return [_single(x, s, extents) for x, s in zip(nodes, spread, strict=True)], out
+    if output is not None:
+        return spread, _output(output, ellipsis, extents), extents
+    every: list[Any] = [x for s in spread for x in s if not isinstance(x, tuple)]
+    return spread, (*ellipsis, *sorted(x for x in set(every) if every.count(x) == 1)), extents
 
 
-def _spread(term: Term, x: Node, place: int) -> Labels:
+def _spread(term: Term, shape: Shape, place: int) -> Labels:
     """The term with a label for every axis that its ellipsis stands for, counted from the back."""
     named = len(term) - term.count(...)
-    hidden = x.ndim - named
+    hidden = len(shape) - named
     if hidden < 0 or (hidden and ... not in term) or term.count(...) > 1:
         raise ShapeError(
-            f"einsum: operand {place} of shape {x.shape} has {x.ndim} axes, but its subscripts "
+            f"einsum: operand {place} of shape {shape} has {len(shape)} axes, but its subscripts "
             f"name {named}"
         )
     if ... not in term:
-        return tuple(term)
+        return term
     at = term.index(...)
     return (*term[:at], *(("...", i) for i in range(-hidden, 0)), *term[at + 1 :])
 
@@ -131,16 +129,17 @@ def _output(term: Term, ellipsis: Labels, extents: dict[Hashable, int]) -> Label
 def _single(x: Node, labels: Labels, extents: dict[Hashable, int]) -> Operand:
     """Repeated labels become diagonals; axes of extent 1 that broadcast are dropped."""
     left = list(labels)
-    for label in dict.fromkeys(labels):
-        while left.count(label) > 1:
-            first = left.index(label)
-            second = left.index(label, first + 1)
-            if x.shape[first] != x.shape[second]:
-                raise ShapeError(f"einsum: the diagonal {label!r} of shape {x.shape} is not square")
-            x = diagonal_of(x, first, second)
-            del left[first]
+    if len(set(labels)) < len(labels):
+        for label in dict.fromkeys(labels):
+            while left.count(label) > 1:
+                first = left.index(label)
+                second = left.index(label, first + 1)
+                if x.shape[first] != x.shape[second]:
+                    raise ShapeError(f"einsum: the diagonal {label!r} of {x.shape} is not square")
+                x = diagonal_of(x, first, second)
+                del left[first]
     kept = [i for i, label in enumerate(left) if x.shape[i] == extents[label]]
-    return Operand(reshape(x, tuple(x.shape[i] for i in kept)), tuple(left[i] for i in kept))
+    return Operand(reshape(x, tuple([x.shape[i] for i in kept])), tuple([left[i] for i in kept]))
 
 
 # -- multiplying ----------------------------------------------------------------------------------
