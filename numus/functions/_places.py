@@ -99,10 +99,11 @@ def places(given: Any, extent: int, axis: int, op: str, like: Node) -> Node:
     return index
 
 
-def mask_positions(mask: Node, op: str) -> Node:
+def mask_positions(mask: Node, op: str, *also: Node) -> Node:
     """The places, in row-major order, at which a bool array of any shape holds (int64, 1-d).
 
-    How many there are is data: the mask is evaluated.
+    How many there are is data: the mask is evaluated, and `also` what it was made of, where that
+    is needed again.
     """
     check_known(
         mask,
@@ -115,7 +116,7 @@ def mask_positions(mask: Node, op: str) -> Node:
         return full((0,), 0, dt.int64)
     flat = reshape(mask, (size,))
     running = scan("sum", ew.cast(flat, dt.int64), 0)
-    evaluate((running,))
+    evaluate((running, flat, *also))
     count = int(host_array(take_range(running, 0, size - 1, size))[0])
     # each hit goes to its rank among the hits; the others go past the end, where writes are dropped
     rank = ew.where(flat, ew.sub(running, int_constant(1)), int_constant(count))
