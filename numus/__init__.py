@@ -46,20 +46,24 @@ from numus.functions.parts import *
 from numus.functions.joining import *
 from numus.functions.repeating import *
 from numus.functions.gathering import *
+from numus.functions.searching import *
+from numus.functions.sorting import *
+from numus.functions.histograms import *
+from numus.functions.sets import *
 from numus.functions.reductions import *
 from numus.functions.statistics import *
 from numus.functions.normalisation import *
 from numus.functions.cumulative import *
 from numus.functions.contraction import *
 from numus.functions.einsum import *
-from numus.functions import operators
+from numus.functions import display, host_access, operators, protocols
 from numus import random
 
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
 newaxis = None
 
-_INTERNAL = "compiler config dtypes errors evaluation functions graph kernels operators primitives"
-_INTERNAL += " runtime shapes transforms"
+_INTERNAL = "compiler config display dtypes errors evaluation functions graph guards host_access"
+_INTERNAL += " kernels operators primitives protocols runtime shapes transforms"
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
 __all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]

@@ -8,12 +8,12 @@ the program runs.
 
 from __future__ import annotations
 
-import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
 
+from numus import guards
 from numus.errors import TracingError
 from numus.graph import Node, Storage, View
 from numus.primitives.elementwise import is_boundary
@@ -23,12 +23,10 @@ from numus.shapes import Shape, row_major, size_of
 
 Array = np.ndarray[Any, Any]
 
-_lock = threading.RLock()
-
 
 def evaluate(nodes: Iterable[Node]) -> None:
     """Give every node a view."""
-    with _lock:
+    with guards.lock:
         by_device: dict[Device, list[Node]] = {}
         for node in nodes:
             if node.view is None:
@@ -39,10 +37,20 @@ def evaluate(nodes: Iterable[Node]) -> None:
                     if node not in roots:
                         roots.append(node)
         for place, roots in by_device.items():
+            if guards.being_written():
+                guards.await_writers(_storages_below(roots))
             if place.kind == "reference":
                 _walk(place, _pending_order(roots))
             else:
                 _realise(place, roots)
+
+
+def _storages_below(roots: Sequence[Node]) -> Iterator[Storage]:
+    """What evaluating the roots reads."""
+    for node in _pending_order(roots):
+        for x in node.inputs:
+            if x.view is not None:
+                yield x.view.storage
 
 
 def _realise(place: Device, roots: list[Node]) -> None:
@@ -128,6 +136,8 @@ def host_array(node: Node) -> Array:
         evaluate((node,))
     view = node.view
     assert view is not None
+    if guards.being_written():
+        guards.await_writers((view.storage,))
     place = node.device or device()
     runtime = place.runtime
     runtime.synchronize()

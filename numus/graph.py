@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,13 @@ class Storage:
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
-        self.guard: Any = None  # a readers-writer lock, made when a host first asks for access
-        self.aliases: list[Any] = []  # weak references to tensors that view this storage
+        self.guard: Any = None  # who reads it on the host: see guards.py
+        self.aliases: set[weakref.ref[Node]] = set()  # nodes of views that see what is written
+
+    def share(self, *nodes: Node) -> None:
+        """These nodes are views of one another: a write through one is seen by all."""
+        for node in nodes:
+            self.aliases.add(weakref.ref(node, self.aliases.discard))
 
 
 class View:
@@ -63,6 +69,7 @@ class Node:
         "device",
         "dtype",
         "grad_slot",
+        "handle",
         "inputs",
         "params",
         "pinned",
@@ -93,6 +100,7 @@ class Node:
         self.abstract = False  # whether it stands on a placeholder, so that it has no value yet
         self.tracked = False  # whether a gradient may ask for what this was computed from
         self.grad_slot: Any = None  # where reverse mode leaves its gradient (leaves, retained)
+        self.handle: Any = None  # a weak reference to the tensor that stands for it, or several
         self.depth = 0
         self.pinned = 0
 

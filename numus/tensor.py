@@ -22,6 +22,8 @@ from numus.primitives.source import constant, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, is_row_major, size_of
 
+_ref = weakref.ref
+
 
 class GradSlot:
     """Where reverse mode leaves a gradient: shared by a tensor and the node it stands for."""
@@ -51,6 +53,18 @@ class Tensor:
         if node.__class__ is not Node:
             raise TypeError("make tensors with nm.asarray, nm.zeros …; Tensor() wraps a graph node")
         self._node = node
+        if node.handle is None:
+            node.handle = _ref(self)
+        else:
+            self._bind(node)
+
+    def _bind(self, node: Node) -> None:
+        """Stand for this node, and let it know."""
+        self._node = node
+        known = node.handle or ()
+        known = (known,) if known.__class__ is _ref else known
+        alive = [h for h in known if h() is not None]
+        node.handle = (*alive, _ref(self)) if alive else _ref(self)
 
     # -- what it is -------------------------------------------------------------------------------
 
@@ -152,9 +166,9 @@ class Tensor:
                 raise GradientError(
                     f"only floating-point and complex tensors have gradients, not {self.dtype.name}"
                 )
-            self._node = leaf_of(self._node, GradSlot(leaf=True, owner=self))
+            self._bind(leaf_of(self._node, GradSlot(leaf=True, owner=self)))
         elif self.is_leaf:
-            self._node = detached(self._node)
+            self._bind(detached(self._node))
         else:
             raise GradientError("a computed tensor keeps its history; use detach() for one without")
 
@@ -208,7 +222,7 @@ class Tensor:
                     "they are recorded; wrap the update in nm.no_grad()"
                 )
             node = leaf_of(node, slot)
-        self._node = node
+        self._bind(node)
         return self
 
 
@@ -222,11 +236,14 @@ def leaf_of(node: Node, slot: GradSlot) -> Node:
     return node
 
 
-def detached(node: Node) -> Node:
+def detached(node: Node, *, sees_writes: bool = True) -> Node:
     """A node with the same value and no history."""
-    if node.view is not None:
-        return value(node.view, node.shape, node.dtype, node.device or default.device)
-    return ew.stop_gradient(node)
+    if node.view is None:
+        return ew.stop_gradient(node)
+    out = value(node.view, node.shape, node.dtype, node.device or default.device)
+    if sees_writes:
+        node.view.storage.share(node, out)
+    return out
 
 
 def scalar_node(number: Any, dtype: DType) -> Node:

@@ -9,7 +9,9 @@ from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.views import identity
+from numus.primitives.structure import transfer
+from numus.primitives.views import identity as same  # noqa: F401
+from numus.runtime.devices import Device, default
 from numus.tensor import Tensor, scalar_node
 from numus.tensor import method as method
 from numus.tensor import node_of as node_of
@@ -70,9 +72,9 @@ def to_float(x: Node) -> Node:
     return x if x.dtype.is_inexact else ew.cast(x, dt.default_float)
 
 
-def same(x: Node) -> Node:
-    """x as the result of an operation that changes nothing: no longer a leaf of gradients."""
-    return x if x.grad_slot is None else identity(x)
+def moved(x: Node, place: Device) -> Node:
+    """x on a device; what is at home everywhere stays as it is."""
+    return x if (x.device or default.device) is place else transfer(x, place)
 
 
 def widened(x: Node) -> Node:

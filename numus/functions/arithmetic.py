@@ -254,15 +254,15 @@ def pow(x1: Tensor, x2: Any, /) -> Tensor:
 def _scalar_pow(x: Node, exponent: Any) -> Node | None:
     """Powers known at the call for which there is something cheaper, and as exact, than pow."""
     dtype = x.dtype
+    if exponent == 1:
+        return same(x)
     if dtype.is_integer:
         if exponent < 0:
             raise ValueError(
                 f"pow: integers to a negative power ({exponent}) are not integers; "
                 "use a floating-point base"
             )
-        return _repeated(x, int(exponent)) if 1 <= exponent <= 64 else None
-    if exponent == 1:
-        return same(x)
+        return _repeated(x, int(exponent)) if 2 <= exponent <= 64 else None
     if exponent in (2, 3) or (dtype.is_complex and exponent in range(2, 17)):
         return ew.cast(_repeated(widened(x), int(exponent.real)), dtype)
     if exponent == -1:
@@ -285,7 +285,7 @@ def _repeated(x: Node, exponent: int) -> Node:
         exponent >>= 1
         if not exponent:
             assert power is not None
-            return same(power)
+            return power
         x = ew.mul(x, x)
 
 
@@ -398,7 +398,7 @@ def clip(x: Tensor, /, min: Any = None, max: Any = None) -> Tensor:
     if max is not None:
         a, high = pair("clip", wrap(node), max)
         node = ew.where(_beyond(ew.lt(high, require("clip", a, *_REAL)), high, max), high, a)
-    return wrap(same(node))
+    return wrap(same(node) if min is None and max is None else node)
 
 
 def _beyond(outside: Node, bound: Node, given: Any) -> Node:

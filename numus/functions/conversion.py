@@ -12,12 +12,12 @@ from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation import from_host
-from numus.functions._base import same, wrap
+from numus.functions._base import moved, same, wrap
 from numus.functions.dtype_functions import convert
 from numus.graph import Node, Storage, View
 from numus.primitives import elementwise as ew
 from numus.primitives.source import value
-from numus.primitives.structure import concat, transfer
+from numus.primitives.structure import concat
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
@@ -113,8 +113,8 @@ def _from_tensor(
         return x
     if copy is False:
         raise _refuse_copy("the dtype or device changes")
-    node = convert(node, dtype or node.dtype, "asarray")
-    return wrap(same(transfer(node, place)))
+    out = moved(convert(node, dtype or node.dtype, "asarray"), place)
+    return wrap(same(node) if out is node else out)
 
 
 def _node_from(obj: Any, dtype: DType | None, place: Device, copy: bool | None) -> Node:
@@ -175,7 +175,7 @@ def _from_sequence(obj: Any, dtype: DType | None, place: Device) -> Node:
     kinds = _leaf_types(obj)
     if any(issubclass(k, Tensor) for k in kinds):
         nodes = _stacked(obj, place)
-        return transfer(convert(nodes, dtype or nodes.dtype, "asarray"), place)
+        return moved(convert(nodes, dtype or nodes.dtype, "asarray"), place)
     try:
         host = np.asarray(obj)
     except ValueError as error:
@@ -228,7 +228,7 @@ def _stacked(obj: Any, place: Device) -> Node:
 
     def build(item: Any) -> Node:
         if isinstance(item, Tensor):
-            return ew.cast(transfer(item._node, place), dtype)
+            return ew.cast(moved(item._node, place), dtype)
         if isinstance(item, (list, tuple, range)):
             parts = [build(i) for i in item]
             shapes = {p.shape for p in parts}

@@ -9,13 +9,12 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import like, method, node_of, require, wrap
+from numus.functions._base import like, method, moved, node_of, require, wrap
 from numus.functions.arithmetic import pow as power
 from numus.functions.dtype_functions import convert
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, iota
-from numus.primitives.structure import transfer
 from numus.primitives.views import broadcast, reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
@@ -92,7 +91,7 @@ def full(
     if dt.scalar_kind(fill_value) is None:  # a tensor of one element, say
         node = node_of(fill_value, "full")
         out = node.dtype if dtype is None else as_dtype(dtype)
-        node = transfer(convert(node, out, "full"), place)
+        node = moved(convert(node, out, "full"), place)
         return _finish(broadcast(_fits(node, wanted), wanted), out, place, requires_grad)
     out = dt.scalar_dtype(fill_value) if dtype is None else as_dtype(dtype)
     return _finish(broadcast(scalar_node(fill_value, out), wanted), out, place, requires_grad)

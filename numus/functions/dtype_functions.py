@@ -8,10 +8,9 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError
-from numus.functions._base import method, node_of, same, wrap
+from numus.functions._base import method, moved, node_of, same, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.structure import transfer
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
 from numus.tensor import Tensor
@@ -49,8 +48,9 @@ def astype(
     place = node.device if device is None else as_device(device)
     if not copy and node.dtype is wanted and node.device is place and isinstance(x, Tensor):
         return x
-    node = convert(node, wanted, "astype")
-    return wrap(same(node if place is None else transfer(node, place)))
+    out = convert(node, wanted, "astype")
+    out = out if place is None else moved(out, place)
+    return wrap(same(node) if out is node else out)
 
 
 def convert(node: Node, dtype: DType, op: str) -> Node:

@@ -7,9 +7,8 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.functions._base import method, same, wrap
+from numus.functions._base import method, moved, wrap
 from numus.functions.dtype_functions import astype, isdtype
-from numus.primitives.structure import transfer
 from numus.runtime.devices import Device, default
 from numus.runtime.devices import device as as_device
 from numus.tensor import Tensor
@@ -52,7 +51,7 @@ def to_device(self: Tensor, device: Device | str, /, *, stream: Any = None) -> T
     if stream is not None:
         raise ValueError("to_device: streams are numus's own; leave stream at None")
     place = as_device(device)
-    return self if self.device is place else wrap(same(transfer(self._node, place)))
+    return self if self.device is place else wrap(moved(self._node, place))
 
 
 @method()

@@ -23,16 +23,20 @@ def _view(
     params: Any,
     shape: Shape,
     layout: tuple[int, Shape] | None = None,
+    sees_writes: bool = True,
 ) -> Node:
     """The node of a view; `layout` (offset, strides) shares the storage of a realised input."""
     if x.view is None or layout is None:
         return apply(prim, (x,), params, shape, x.dtype)
     view = View(x.view.storage, layout[0], layout[1])
-    if not (x.tracked and mode.grad):
-        return value(view, shape, x.dtype, x.device)
-    node = Node(prim, (x,), params, shape, x.dtype, x.device)
-    node.view = view
-    node.tracked = True
+    if x.tracked and mode.grad:
+        node = Node(prim, (x,), params, shape, x.dtype, x.device)
+        node.view = view
+        node.tracked = True
+    else:
+        node = value(view, shape, x.dtype, x.device)
+    if sees_writes:
+        view.storage.share(x, node)
     return node
 
 
@@ -75,9 +79,9 @@ def reshape(x: Node, shape: Shape) -> Node:
 
 
 def identity(x: Node) -> Node:
-    """The same elements under a node of their own."""
+    """The same elements under a node of their own: a copy, as far as anyone can tell."""
     layout = None if x.view is None else (x.view.offset, x.view.strides)
-    return _view(_reshape, x, x.shape, x.shape, layout)
+    return _view(_reshape, x, x.shape, x.shape, layout, sees_writes=False)
 
 
 # -- permute --------------------------------------------------------------------------------------

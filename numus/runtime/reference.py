@@ -28,6 +28,10 @@ class HostMemory:
     def address(self) -> int:
         return int(self.array.ctypes.data)
 
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return self.array.__array_interface__
+
 
 class ReferenceRuntime:
     """NumPy as a device."""
@@ -47,11 +51,16 @@ class ReferenceRuntime:
     def allocate(self, nbytes: int) -> HostMemory:
         return HostMemory(np.empty(nbytes, np.uint8))
 
+    def wrap(self, array: np.ndarray[Any, Any]) -> HostMemory:
+        """A contiguous NumPy array's own memory, without a copy."""
+        return HostMemory(array.reshape(-1).view(np.uint8))
+
     def upload(self, memory: HostMemory, array: np.ndarray[Any, Any]) -> None:
         memory.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
 
     def download(self, memory: HostMemory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
-        return memory.array[: count * dtype.itemsize].view(dtype.np)
+        # through the interface: the result holds the memory itself, so that it can be counted
+        return np.asarray(memory)[: count * dtype.itemsize].view(dtype.np)
 
     def compile(self, kernel: Any) -> Any:
         raise TypeError("the reference device evaluates primitives; it has no kernels")
