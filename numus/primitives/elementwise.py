@@ -140,7 +140,6 @@ def _scipy(name: str) -> Callable[..., Array]:
 
 
 neg = _unary("neg", np.negative, lambda y, x: -1)
-sign = _unary("sign", np.sign, None)
 floor = _unary("floor", np.floor, None)
 ceil = _unary("ceil", np.ceil, None)
 trunc = _unary("trunc", np.trunc, None)
@@ -356,7 +355,7 @@ def where(condition: Node, a: Node, b: Node) -> Node:
     return apply(_where, (condition, a, b), None, shape, a.dtype)
 
 
-# -- dtype changes, complex parts -----------------------------------------------------------------
+# -- dtype changes, complex numbers ---------------------------------------------------------------
 
 
 def _cast_reference(node: Node, x: Array) -> Array:
@@ -459,6 +458,31 @@ def _dtype_changing(
 
 def _map_tangent(build: Callable[[Node], Node]) -> Any:
     return lambda node, ts: None if ts[0] is None else build(ts[0])
+
+
+def _turn(x: Node, t: Node) -> Node:
+    """How x/|x| changes as complex x changes by t: by the part across x, over |x|; 0 at 0.
+
+    It is its own transpose.
+    """
+    direction, length = sign(x), abs_(x)
+    along = cast(real(mul(conj(direction), t)), x.dtype)
+    at_zero = eq(length, _c(0, length))
+    safe = cast(where(at_zero, _c(1, length), length), x.dtype)
+    return where(at_zero, _c(0, x), div(sub(t, mul(direction, along)), safe))
+
+
+def _sign_vjp(node: Node, g: Node) -> tuple[Node | None]:
+    x = node.inputs[0]
+    return (_turn(x, g) if x.dtype.is_complex else None,)
+
+
+def _sign_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    x, t = node.inputs[0], tangents[0]
+    return None if t is None or not x.dtype.is_complex else _turn(x, t)
+
+
+sign = _dtype_changing("sign", np.sign, lambda d: d, _sign_vjp, _sign_jvp)
 
 
 def _abs_vjp(node: Node, g: Node) -> tuple[Node]:
