@@ -31,6 +31,8 @@ from numus.dtypes import (
 from numus.dtypes import bool_ as bool
 from numus.runtime.devices import Device, device
 from numus.tensor import Tensor
+from numus.transforms import *
+from numus import autograd
 from numus.functions.activations import *
 from numus.functions.arithmetic import *
 from numus.functions.comparison import *
