@@ -187,11 +187,14 @@ def _mask_arrays(mask: _Mask, x: Node, axis: int, op: str) -> list[tuple[Node, i
     else:
         position = mask_positions(data, f"{op} by a boolean mask")
         found = list(unravel(position, data.shape)) if data.ndim else [position]
-    return list(zip(found, data.shape or (1,), strict=True))
+    extents = x.shape[axis : axis + data.ndim] or (1,)
+    return list(zip(found, extents, strict=True))
 
 
 def _check_mask(mask: Shape, extents: Shape, axis: int, op: str) -> None:
-    if mask != extents:
+    """A mask fits the axes it stands for; an axis of extent 0 fits any, and selects nothing."""
+    fits = len(mask) == len(extents)
+    if not fits or any(m not in (0, n) for m, n in zip(mask, extents, strict=True)):
         raise IndexRangeError(
             f"{op}: a boolean index of shape {mask} does not fit axes of extents {extents} "
             f"(from axis {axis})"
@@ -317,6 +320,8 @@ def _only_mask(index: Any, x: Node, op: str) -> Node | None:
         return None
     data = item.data
     _check_mask(data.shape, x.shape[: data.ndim], 0, op)
+    if data.shape != x.shape[: data.ndim]:
+        return None
     return upload(data, x) if isinstance(data, np.ndarray) else data
 
 

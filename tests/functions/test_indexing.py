@@ -244,3 +244,17 @@ def test_mask_assignment_of_one_value_evaluates_nothing():
     assert t._node.view is None
     assert mask._node.view is None
     assert t.tolist() == [[0, 1, 2], [0, 0, 0]]
+
+
+@pytest.mark.parametrize(
+    ("shape", "mask"),
+    [((5,), (0,)), ((5, 3), (0, 3)), ((5, 3), (5, 0)), ((5, 3), (0,)), ((0, 1), (0, 0))],
+)
+def test_an_empty_mask_fits_any_axis(shape, mask):
+    a, m = np.ones(shape), np.zeros(mask, bool)
+    t = nm.asarray(a)
+    for key in (m, nm.asarray(m)):
+        assert t[key].shape == a[m].shape
+        t[key] = 2.0
+        t[key] = nm.zeros(a[m].shape)
+    assert t.tolist() == a.tolist()
