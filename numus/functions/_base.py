@@ -10,7 +10,7 @@ from numus.errors import DTypeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.structure import transfer
-from numus.primitives.views import identity as same  # noqa: F401
+from numus.primitives.views import identity as same
 from numus.runtime.devices import Device, default
 from numus.tensor import Tensor, scalar_node
 from numus.tensor import method as method
@@ -75,6 +75,16 @@ def to_float(x: Node) -> Node:
 def moved(x: Node, place: Device) -> Node:
     """x on a device; what is at home everywhere stays as it is."""
     return x if (x.device or default.device) is place else transfer(x, place)
+
+
+def viewed(out: Node, x: Node) -> Tensor:
+    """The result of a view of x: one that changes nothing is still not a leaf of gradients."""
+    return wrap(same(out) if out is x and x.grad_slot is not None else out)
+
+
+def computed(out: Node) -> Tensor:
+    """A result of its own, as far as anyone can tell, even where it shares an operand's memory."""
+    return wrap(same(out) if out.view is not None or out.grad_slot is not None else out)
 
 
 def widened(x: Node) -> Node:

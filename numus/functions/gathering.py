@@ -13,7 +13,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
-from numus.functions._base import method, node_of, wrap
+from numus.functions._base import computed, method, node_of, wrap
 from numus.functions._places import index_data, int_constant, places, take_axis
 from numus.functions.indexing import cast_value, fit_value, write
 from numus.graph import Node
@@ -131,7 +131,7 @@ def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
         )
     given = fit_value(given, (*node.shape[:at], given.shape[at], *node.shape[at + 1 :]), op)
     starts = tuple(start if i == at else 0 for i in range(node.ndim))
-    return wrap(write(node, given, starts, (1,) * node.ndim))
+    return computed(write(node, given, starts, (1,) * node.ndim))
 
 
 # -- an index for every element -------------------------------------------------------------------
@@ -270,8 +270,15 @@ def gather_nd(x: Tensor, indices: Any, /) -> Tensor:
 
 _MODES = {
     None: "set",
-    "add": "add", "sum": "add", "mean": "add", "multiply": "mul", "prod": "mul",
-    "amax": "max", "max": "max", "amin": "min", "min": "min",
+    "add": "add",
+    "sum": "add",
+    "mean": "add",
+    "multiply": "mul",
+    "prod": "mul",
+    "amax": "max",
+    "max": "max",
+    "amin": "min",
+    "min": "min",
 }
 
 
@@ -404,7 +411,7 @@ def masked_scatter(x: Tensor, mask: Any, source: Any, /) -> Tensor:
     value = cast_value(source, node.dtype, op)
     given = size_of(value.shape)
     if given == 0:
-        return wrap(node)
+        return computed(node)
     flat = reshape(hit, (size_of(hit.shape),))
     rank = ew.sub(scan("sum", ew.cast(flat, dt.int64), 0), int_constant(1))
     taken = take_axis(reshape(value, (given,)), rank, 0)

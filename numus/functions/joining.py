@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.functions._base import common, wrap
+from numus.functions._base import common, computed
 from numus.functions.manipulation import atleast_1d, atleast_2d, atleast_3d, expand_dims
 from numus.graph import Node
 from numus.primitives import structure
@@ -57,7 +57,7 @@ def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
                 f"concat: shapes {first.shape} and {node.shape} differ in more than axis {at}, "
                 "along which they are joined"
             )
-    return wrap(structure.concat(tuple(nodes), at))
+    return computed(structure.concat(tuple(nodes), at))
 
 
 concatenate = concat
@@ -81,7 +81,7 @@ def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
             raise ShapeError(f"stack: shapes {shape} and {node.shape} differ; they must be equal")
     at = normal_axis(axis, len(shape) + 1, "stack")
     wide = tuple(reshape(n, (*shape[:at], 1, *shape[at:])) for n in nodes)
-    return wrap(structure.concat(wide, at))
+    return computed(structure.concat(wide, at))
 
 
 def hstack(arrays: Sequence[Tensor], /) -> Tensor:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.functions._base import method, node_of, pair, wrap
+from numus.functions._base import method, node_of, pair, viewed, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import views
@@ -87,7 +87,7 @@ def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = Non
             f"reshape: an array of shape {node.shape} with strides {node.view.strides} cannot be "
             f"viewed as {new}; leave out copy=False to copy it"
         )
-    return wrap(copy_node(out) if copy else out)
+    return wrap(copy_node(out)) if copy else viewed(out, node)
 
 
 @method("reshape", "view")
@@ -107,7 +107,7 @@ def flatten(x: Tensor, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         raise ShapeError(f"flatten: start_dim {start_dim} comes after end_dim {end_dim}")
     shape = node.shape
     joined = size_of(shape[first : last + 1])
-    return wrap(views.reshape(node, (*shape[:first], joined, *shape[last + 1 :])))
+    return viewed(views.reshape(node, (*shape[:first], joined, *shape[last + 1 :])), node)
 
 
 @method()
@@ -122,7 +122,8 @@ def unflatten(x: Tensor, /, dim: int, sizes: Sequence[int]) -> Tensor:
     node = node_of(x, "unflatten")
     axis = normal_axis(dim, node.ndim, "unflatten")
     parts = _filled(sizes, node.shape[axis], f"axis {axis}", "unflatten")
-    return wrap(views.reshape(node, (*node.shape[:axis], *parts, *node.shape[axis + 1 :])))
+    shape = (*node.shape[:axis], *parts, *node.shape[axis + 1 :])
+    return viewed(views.reshape(node, shape), node)
 
 
 def _insert_axes(node: Node, axes: Shape) -> Node:
@@ -163,14 +164,15 @@ def squeeze(x: Tensor, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
                 f"squeeze: axis {i} of an array of shape {node.shape} has extent {node.shape[i]}, "
                 "only axes of extent 1 can be dropped"
             )
-    return wrap(views.reshape(node, tuple(n for i, n in enumerate(node.shape) if i not in axes)))
+    shape = tuple(n for i, n in enumerate(node.shape) if i not in axes)
+    return viewed(views.reshape(node, shape), node)
 
 
 def _at_least(rank: int, arrays: tuple[Any, ...], op: str) -> Any:
     # where the axes of extent 1 go, by rank: NumPy puts a vector in the middle of three axes
     new = {0: (0, 1, 2)[:rank], 1: (0, 2)[: rank - 1], 2: (2,)[: rank - 2]}
     nodes = (node_of(x, op) for x in arrays)
-    out = [wrap(_insert_axes(n, new[n.ndim]) if n.ndim < rank else n) for n in nodes]
+    out = [viewed(_insert_axes(n, new[n.ndim]) if n.ndim < rank else n, n) for n in nodes]
     return out[0] if len(out) == 1 else tuple(out)
 
 
@@ -210,7 +212,7 @@ def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
             f"broadcast_to: an array of shape {node.shape} does not broadcast to {target}; aligned "
             "from the right, its extents must be equal to those or 1"
         )
-    return wrap(views.broadcast(node, target))
+    return viewed(views.broadcast(node, target), node)
 
 
 @method()
@@ -229,7 +231,7 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     shape: Shape = ()
     for node in nodes:
         shape = broadcast_shapes(shape, node.shape, "broadcast_arrays")
-    return [wrap(views.broadcast(node, shape)) for node in nodes]
+    return [viewed(views.broadcast(node, shape), node) for node in nodes]
 
 
 @method()
@@ -253,14 +255,14 @@ def broadcast_mul(x: Tensor, other: Any) -> Tensor:
 # -- the order of axes ----------------------------------------------------------------------------
 
 
-def _permuted(node: Node, axes: Any, op: str) -> Node:
+def _permuted(node: Node, axes: Any, op: str) -> Tensor:
     order = normal_axes(tuple(axes), node.ndim, op)
     if len(order) != node.ndim:
         raise ShapeError(
             f"{op}: {tuple(axes)} does not name all {node.ndim} axes of an array of shape "
             f"{node.shape}; to exchange two of them use swapaxes"
         )
-    return views.permute(node, order)
+    return viewed(views.permute(node, order), node)
 
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
@@ -269,7 +271,7 @@ def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     >>> nm.permute_dims(nm.zeros((2, 3, 4)), (2, 0, 1)).shape
     (4, 2, 3)
     """
-    return wrap(_permuted(node_of(x, "permute_dims"), axes, "permute_dims"))
+    return _permuted(node_of(x, "permute_dims"), axes, "permute_dims")
 
 
 permute = permute_dims
@@ -283,7 +285,7 @@ def _permute(x: Tensor, *axes: Any) -> Tensor:
 def transpose(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
     """The axes in reverse order, or in the order given (as `permute_dims`)."""
     node = node_of(x, "transpose")
-    return wrap(_permuted(node, range(node.ndim)[::-1] if axes is None else axes, "transpose"))
+    return _permuted(node, range(node.ndim)[::-1] if axes is None else axes, "transpose")
 
 
 @method("transpose")
@@ -302,7 +304,7 @@ def swapaxes(x: Tensor, /, axis1: int, axis2: int) -> Tensor:
     b = normal_axis(axis2, node.ndim, "swapaxes")
     order = list(range(node.ndim))
     order[a], order[b] = b, a
-    return wrap(views.permute(node, tuple(order)))
+    return viewed(views.permute(node, tuple(order)), node)
 
 
 def matrix_transpose(x: Tensor, /) -> Tensor:
@@ -334,11 +336,8 @@ def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence
         )
     placed = dict(zip(destinations, sources, strict=True))
     others = iter([i for i in range(node.ndim) if i not in sources])
-    return wrap(
-        views.permute(
-            node, tuple(placed[i] if i in placed else next(others) for i in range(node.ndim))
-        )
-    )
+    order = tuple(placed[i] if i in placed else next(others) for i in range(node.ndim))
+    return viewed(views.permute(node, order), node)
 
 
 movedim = moveaxis
@@ -348,7 +347,7 @@ movedim = moveaxis
 def flip(x: Tensor, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The elements in reverse order along these axes (all, where none is named)."""
     node = node_of(x, "flip")
-    return wrap(views.flip(node, normal_axes(axis, node.ndim, "flip")))
+    return viewed(views.flip(node, normal_axes(axis, node.ndim, "flip")), node)
 
 
 @method()
@@ -363,7 +362,7 @@ def rot90(x: Tensor, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
         return flip(x, plane)
     if turns == 1:
         return swapaxes(flip(x, plane[1]), *plane)
-    return flip(swapaxes(x, *plane), plane[1]) if turns else wrap(node)
+    return flip(swapaxes(x, *plane), plane[1]) if turns else viewed(node, node)
 
 
 # -- copies ---------------------------------------------------------------------------------------

@@ -7,7 +7,7 @@ import operator
 from collections.abc import Sequence
 
 from numus.errors import ShapeError
-from numus.functions._base import method, node_of, wrap
+from numus.functions._base import computed, method, node_of, viewed, wrap
 from numus.graph import Node
 from numus.primitives import views
 from numus.shapes import as_shape, normal_axes, normal_axis
@@ -39,7 +39,7 @@ def narrow(x: Tensor, /, dim: int, start: int, length: int) -> Tensor:
             f"narrow: {length} elements from {start} on do not lie within axis {axis} with "
             f"{extent} elements"
         )
-    return wrap(views.take_range(node, axis, first, first + length))
+    return viewed(views.take_range(node, axis, first, first + length), node)
 
 
 @method("select")
@@ -70,7 +70,7 @@ method("unstack", "unbind")(lambda x, axis=0: unstack(x, axis=axis))
 def _cut(node: Node, axis: int, cuts: Sequence[int]) -> tuple[Tensor, ...]:
     """The ranges between neighbouring cuts."""
     return tuple(
-        wrap(views.take_range(node, axis, start, max(start, stop)))
+        viewed(views.take_range(node, axis, start, max(start, stop)), node)
         for start, stop in itertools.pairwise(cuts)
     )
 
@@ -173,7 +173,7 @@ def diag(x: Tensor, /, k: int = 0) -> Tensor:
     n = node.shape[0]
     square = views.shear(views.reshape(node, (1, n)), 0, 1, n, 1, -1, 0, 1)
     low, high = (max(-k, 0), max(k, 0)), (max(k, 0), max(-k, 0))
-    return wrap(views.pad(square, low, high))
+    return computed(views.pad(square, low, high))
 
 
 # -- windows --------------------------------------------------------------------------------------
@@ -212,7 +212,7 @@ def sliding_window_view(
             f"sliding_window_view: a window of shape {sizes} over {len(axes)} axes; name as many "
             "axes as the window has"
         )
-    out = wrap(node)
+    out = viewed(node, node)
     for a, size in zip(axes, sizes, strict=True):
         out = _unfold(out, normal_axis(a, node.ndim, "sliding_window_view"), size)
     return out

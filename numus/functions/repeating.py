@@ -11,7 +11,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation import check_known, host_array
-from numus.functions._base import method, node_of, wrap
+from numus.functions._base import computed, method, node_of
 from numus.functions._places import host_values, int_constant, ramp, take_axis, upload
 from numus.functions.indexing import cast_value
 from numus.graph import Node
@@ -59,14 +59,14 @@ def repeat(x: Tensor, repeats: int | Any, /, *, axis: int | None = None) -> Tens
                 "give one number, or one for each"
             )
         if counts.shape == (extent,) and extent != 1:
-            return wrap(_repeat_each(node, ew.cast(counts, dt.int64), at))
+            return computed(_repeat_each(node, ew.cast(counts, dt.int64), at))
         times = int(_read(counts, "repeat").reshape(()))
     if times < 0:
         raise ShapeError(f"repeat: an element cannot be repeated {times} times")
     shape = node.shape
     wide = views.reshape(node, (*shape[: at + 1], 1, *shape[at + 1 :]))
     wide = views.broadcast(wide, (*shape[: at + 1], times, *shape[at + 1 :]))
-    return wrap(views.reshape(wide, (*shape[:at], extent * times, *shape[at + 1 :])))
+    return computed(views.reshape(wide, (*shape[:at], extent * times, *shape[at + 1 :])))
 
 
 def _read(node: Node, op: str) -> np.ndarray[Any, Any]:
@@ -110,7 +110,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
     shape = (1,) * (rank - node.ndim) + node.shape
     wide = views.reshape(node, tuple(n for extent in shape for n in (1, extent)))
     wide = views.broadcast(wide, tuple(n for pair in zip(times, shape, strict=True) for n in pair))
-    return wrap(views.reshape(wide, tuple(t * n for t, n in zip(times, shape, strict=True))))
+    return computed(views.reshape(wide, tuple(t * n for t, n in zip(times, shape, strict=True))))
 
 
 @method()
@@ -126,7 +126,7 @@ def roll(
     if axis is None:
         flat = views.reshape(node, (size_of(node.shape),))
         steps = sum(shift) if isinstance(shift, (tuple, list)) else shift
-        return wrap(views.reshape(_roll(flat, steps, 0), node.shape))  # type: ignore[arg-type]
+        return computed(views.reshape(_roll(flat, steps, 0), node.shape))  # type: ignore[arg-type]
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
     if len(axes) == 1:
@@ -135,7 +135,7 @@ def roll(
         raise ShapeError(f"roll: {len(shifts)} shifts for {len(axes)} axes")
     for a, steps in zip(axes, shifts, strict=True):
         node = _roll(node, steps, normal_axis(a, node.ndim, "roll"))
-    return wrap(node)
+    return computed(node)
 
 
 def _roll(node: Node, shift: int, axis: int) -> Node:
@@ -209,7 +209,7 @@ def pad(
         raise ShapeError(f"pad: a margin cannot be negative: {pad_width}; cut with a slice")
     if mode == "constant":
         values = _sides(constant_values, node.ndim, "constant_values", 0)
-        return wrap(_pad_constant(node, low, high, values))
+        return computed(_pad_constant(node, low, high, values))
     if mode not in _SOURCES:
         raise ValueError(f"pad: no mode {mode!r}; modes: constant, {', '.join(_SOURCES)}")
     for axis, extent in enumerate(node.shape):
@@ -219,7 +219,7 @@ def pad(
             count = iota(low[axis] + extent + high[axis], dt.int64, node.device)
             place = ew.sub(count, int_constant(low[axis]))
             node = take_axis(node, _SOURCES[mode](place, extent), axis)
-    return wrap(node)
+    return computed(node)
 
 
 def _sides(given: Any, rank: int, what: str, default: Any) -> list[tuple[Any, Any]]:

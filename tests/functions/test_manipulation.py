@@ -299,3 +299,30 @@ def test_gradients(name):
     (back,) = pull(nm.asarray(g))
     assert back.shape == x.shape
     assert np.sum(y.numpy() * g) == np.sum(x * back.numpy())
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda t: nm.reshape(t, (2, 3)),
+        lambda t: t.flatten(0, 0),
+        lambda t: nm.squeeze(t),
+        lambda t: nm.broadcast_to(t, (2, 3)),
+        lambda t: t.permute(0, 1),
+        lambda t: nm.flip(t, axis=()),
+        lambda t: nm.split(t, 1)[0],
+        lambda t: nm.concat((t,)),
+        lambda t: nm.tile(t, 1),
+        lambda t: nm.roll(t, 0, axis=0),
+        lambda t: nm.pad(t, 0),
+        lambda t: nm.repeat(t, 1, axis=0),
+        lambda t: nm.atleast_2d(t),
+    ],
+)
+def test_what_changes_nothing_is_no_leaf(call):
+    t = nm.asarray(count((2, 3)))
+    t.requires_grad = True
+    found = call(t)
+    assert found.requires_grad
+    assert not found.is_leaf
+    assert t.is_leaf
