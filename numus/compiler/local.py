@@ -13,7 +13,7 @@ from numus.dtypes import DType
 from numus.shapes import Shape
 
 # Operations that hand their first input on unchanged.
-IDENTITIES = frozenset({"stop_gradient", "custom", "pick", "copy_through"})
+IDENTITIES = frozenset({"stop_gradient", "custom", "graft"})
 
 
 class Val:

@@ -48,10 +48,18 @@ Redirect = dict[Val, tuple[Val, int, int]]
 
 
 def lower_loops(
-    group: Group, layouts: dict[Val, Shape], facts: Facts, redirect: Redirect | None = None
+    group: Group,
+    layouts: dict[Val, Shape],
+    facts: Facts,
+    redirect: Redirect | None = None,
+    aliases: dict[Val, Val] | None = None,
 ) -> list[Step]:
-    """The kernels of a loop group: one, or two where long rows are split."""
-    return _Lowering(group, layouts, facts, redirect=redirect).run()
+    """The kernels of a loop group: one, or two where long rows are split.
+
+    `redirect` stores a member as part of another value; `aliases` says which member computes a
+    value that others of the group refer to.
+    """
+    return _Lowering(group, layouts, facts, aliases, redirect).run()
 
 
 def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_concat, lower_loops, lower_product_loops
+from numus.compiler.loops import lower_concat, lower_loops
 from numus.compiler.ordered import lower_scan, lower_scatter, lower_sort
+from numus.compiler.products import lower_contraction
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -14,7 +15,7 @@ from numus.shapes import Shape
 LOWERINGS = {
     "loop": lower_loops,
     "concat": lower_concat,
-    "contract": lower_product_loops,
+    "contract": lower_contraction,
     "scan": lower_scan,
     "sort": lower_sort,
     "scatter": lower_scatter,

@@ -16,7 +16,7 @@ from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
 from numus.compiler.lower import lower_group
-from numus.runtime.contract import Launch
+from numus.runtime import contract
 from numus.shapes import Shape, reshape_strides, row_major, size_of
 
 Layout = tuple[int, Shape]  # offset and strides in elements
@@ -139,6 +139,25 @@ class Plan:
                 self.steps += lower_group(group, layouts, self.runtime.facts)
         self._place(leaves, roots, fuser)
         self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
+        self._prepare()
+
+    def _prepare(self) -> None:
+        """Lay out the launches, so that a run only fills in addresses and constants."""
+        self.values: list[Any] = []
+        self.holes: list[tuple[int, int, str]] = []  # (place in values, constant, part)
+        calls = []
+        for step, program in zip(self.steps, self.programs, strict=True):
+            self.values.append(step.grid)
+            for s in step.scalars:
+                if s.__class__ is tuple:
+                    self.holes.append((len(self.values), *s))
+                    s = 0
+                self.values.append(s)
+            places: list[tuple[int, int] | None] = [(self.slot[v], 0) for v in step.buffers]
+            places += [None] * len(step.scratch)
+            calls.append(contract.Step(program, places))
+        slots = len(self.leaf_strides) + len(self.result_bytes) + len(self.arena)
+        self.launch = self.runtime.prepare(calls, slots).run if calls else None
 
     def _place(self, leaves: list[Val], roots: list[Val], fuser: Fuser) -> None:
         """Give every value in memory a number; temporaries share blocks when their lives allow."""
@@ -184,42 +203,29 @@ class Plan:
         """Launch, and give the memory and layout of each output."""
         allocate = self.runtime.allocate
         memories = [n.view.storage.memory for n in leaves]
-        results = [allocate(n) for n in self.result_bytes]
-        memories += results
-        memories += [allocate(n) for n in self.arena]
-        starts = [n.view.offset * n.dtype.itemsize for n in leaves]
-        starts += [0] * (len(memories) - len(starts))
-        launches = []
-        for step, program in zip(self.steps, self.programs, strict=True):
-            scalars = [
-                s if s.__class__ is int else _part(constants[s[0]].params, s[1])
-                for s in step.scalars
-            ]
-            places = [self.slot[v] for v in step.buffers]
-            launches.append(
-                Launch(
-                    program,
-                    [
-                        memories[p] if not starts[p] else _Inside(memories[p], starts[p])
-                        for p in places
-                    ],
-                    scalars,
-                    step.grid,
-                )
-            )
-        self.runtime.run(launches)
-        return [(memories[slot], layout) for slot, layout in self.outputs]
-
-
-class _Inside:
-    """A place within a block of memory."""
-
-    __slots__ = ("address", "memory", "nbytes")
-
-    def __init__(self, memory: Any, start: int) -> None:
-        self.memory = memory
-        self.address = memory.address + start
-        self.nbytes = memory.nbytes - start
+        addresses = [
+            m.address + n.view.offset * n.dtype.itemsize
+            for m, n in zip(memories, leaves, strict=True)
+        ]
+        for nbytes in self.result_bytes:
+            memory = allocate(nbytes)
+            memories.append(memory)
+            addresses.append(memory.address)
+        arena = [allocate(n) for n in self.arena]
+        addresses += [m.address for m in arena]
+        if self.launch is not None:
+            values = self.values
+            if self.holes:
+                values = values.copy()
+                for at, constant, part in self.holes:
+                    values[at] = _part(constants[constant].params, part)
+            self.launch(addresses, values)
+        return [
+            (memories[slot], (layout[0] + leaves[slot].view.offset, layout[1]))
+            if slot < len(leaves)
+            else (memories[slot], layout)
+            for slot, layout in self.outputs
+        ]
 
 
 def _part(number: Any, part: str) -> Any:

@@ -50,6 +50,26 @@ class Program(Protocol):
     source: str  # what the renderer produced: LLVM IR, PTX, WGSL
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One kernel of a prepared program.
+
+    `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
+    from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
+    """
+
+    program: Any
+    buffers: Sequence[tuple[int, int] | None]
+
+
+class Prepared(Protocol):
+    """Kernels laid out to be run many times, by several threads at once."""
+
+    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        """Run with one address per slot and, for each step, its grid followed by its scalars."""
+        ...
+
+
 @dataclass(slots=True)
 class Launch:
     """One kernel call: `grid` blocks over these buffers and scalar values (in slot order)."""
@@ -79,6 +99,10 @@ class Runtime(Protocol):
 
     def compile(self, kernel: Any) -> Program:
         """A program for a kernel in IR, from the cache where it is there."""
+        ...
+
+    def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
+        """A list of kernels to be run many times over memory in numbered slots."""
         ...
 
     def run(self, launches: Sequence[Launch]) -> None:

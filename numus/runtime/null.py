@@ -11,11 +11,12 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from numus import dtypes
-from numus.runtime.contract import Facts, Launch
+from numus.runtime.contract import Facts, Launch, Step
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -81,6 +82,20 @@ class NullProgram:
         return str(self.kernel.text())
 
 
+class NullPrepared:
+    """Launches that are counted each time they would run."""
+
+    def __init__(self, runtime: NullRuntime, steps: Sequence[Step]) -> None:
+        self._runtime = runtime
+        self._steps = steps
+
+    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        blocks = self._runtime.blocks
+        for step in self._steps:
+            memories = [None if b is None else blocks.get(addresses[b[0]]) for b in step.buffers]
+            self._runtime.run([Launch(step.program, memories, (), 0)])
+
+
 class NullRuntime:
     """The device on which nothing runs."""
 
@@ -90,6 +105,7 @@ class NullRuntime:
         self.launched: list[NullProgram] = []  # in order
         self._programs: dict[str, NullProgram] = {}
         self._next_address = 64
+        self.blocks: WeakValueDictionary[int, NullMemory] = WeakValueDictionary()  # by address
 
     def reset(self) -> Counts:
         """Start counting anew (memory in use stays in use); give the counts so far."""
@@ -109,7 +125,9 @@ class NullRuntime:
         counts.peak = max(counts.peak, counts.bytes_in_use)
         address = self._next_address
         self._next_address += (nbytes + 127) & ~63
-        return NullMemory(address, nbytes, counts)
+        memory = NullMemory(address, nbytes, counts)
+        self.blocks[address] = memory
+        return memory
 
     def upload(self, memory: NullMemory, array: np.ndarray[Any, Any]) -> None:
         """Nothing to keep."""
@@ -124,6 +142,9 @@ class NullRuntime:
             self.counts.compiled += 1
             found = self._programs[text] = NullProgram(kernel)
         return found
+
+    def prepare(self, steps: Sequence[Step], slots: int) -> NullPrepared:
+        return NullPrepared(self, steps)
 
     def run(self, launches: Sequence[Launch]) -> None:
         counts = self.counts

@@ -15,7 +15,7 @@ import pytest
 
 from numus import runtime as runtimes
 from numus.runtime.contract import Launch
-from numus.runtime.cpu.launch import Step
+from numus.runtime.contract import Step
 
 
 @pytest.fixture(scope="module")

@@ -10,30 +10,17 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numus.runtime.contract import Step
 from numus.runtime.cpu import pool_source
 from numus.runtime.cpu.pool import Pool
-from numus.runtime.cpu.program import CpuProgram
 
 if TYPE_CHECKING:
     from numus.runtime.cpu.memory import Memory, MemoryPool
 
 _UNBOUNDED = 1 << 30
 _THREADS = pool_source.IMAGE.index("threads")
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """One kernel of a prepared program.
-
-    `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
-    from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
-    """
-
-    program: CpuProgram
-    buffers: Sequence[tuple[int, int] | None]
 
 
 class _Image:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.runtime.contract import Launch
+from numus.runtime.contract import Launch, Step
 from numus.runtime.cpu import facts
 from numus.runtime.cpu.compiler import Compiler, CompileRecord
-from numus.runtime.cpu.launch import Prepared, Step
+from numus.runtime.cpu.launch import Prepared
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.pool import Pool
 from numus.runtime.cpu.program import CpuProgram

@@ -1,0 +1,336 @@
+"""The tiled contraction: C = A B in register tiles, operands packed, any code fused at both ends.
+
+A task is a tile of C and runs on one thread. It packs its columns of B, then, block of rows by
+block of rows, packs A and multiplies. Packing reads the operands through whatever expression stands
+for them (views, casts, masks), once per element; what leaves a register tile goes through the
+epilogue. Each element of C is one running sum over k, so no choice of tiles shows in the result.
+
+    packed B    [panel of columns][k][columns of a panel]     rows of vectors
+    packed A    [panel of rows][k / W][row][W]                 W neighbours along k, to be broadcast
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numus.compiler import ir
+from numus.compiler.ir import Expr, Stmt, const
+from numus.dtypes import DType
+from numus.runtime.contract import Facts
+
+ZERO, ONE = const(0), const(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A schedule as data. The first three shape the code, the others are numbers given at launch."""
+
+    rows: int  # of a register tile
+    vectors: int  # columns of a register tile, in vectors
+    width: int  # lanes of a vector
+    block: int  # rows of A packed at a time
+    task_rows: int
+    task_columns: int
+
+    @property
+    def columns(self) -> int:
+        return self.vectors * self.width
+
+
+def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, k: int) -> Tiles:
+    """Tile sizes from the target's registers and caches and the problem's size."""
+    width = facts.lanes_bytes // dtype.itemsize
+    if facts.vector_registers >= 32:
+        rows, vectors = (8, 3) if facts.lanes_bytes == 16 else (14, 2)
+    else:
+        rows, vectors = 6, 2
+    columns = vectors * width
+    # a block of A stays in half of the second cache while panels of B pass by
+    block = facts.cache_l2 // 2 // (max(k, 1) * dtype.itemsize)
+    block = max(rows, min(block, 512) // rows * rows)
+    task_rows, task_columns = _tasks(facts.parallel_units, batch, m, n, rows, columns)
+    return Tiles(rows, vectors, width, min(block, task_rows), task_rows, task_columns)
+
+
+def _tasks(units: int, batch: int, m: int, n: int, rows: int, columns: int) -> tuple[int, int]:
+    """The size of a task: enough of them to keep every unit busy, none too thin."""
+    row_panels, column_panels = -(-m // rows), -(-n // columns)
+    wanted = max(1, -(-2 * units // batch)) if batch * row_panels * column_panels > 8 else 1
+    if m * n <= 300 * 300:
+        wanted = min(wanted, units)
+    best = (1, 1)
+    while best[0] * best[1] < wanted:
+        # columns first: packing a task's share of B is what a task must not repeat
+        can_columns = column_panels // (best[1] * 2) >= 2
+        can_rows = row_panels // (best[0] * 2) >= 4
+        if can_columns and (n / best[1] >= m / best[0] / 2 or not can_rows):
+            best = (best[0], best[1] * 2)
+        elif can_rows:
+            best = (best[0] * 2, best[1])
+        else:
+            break
+    # wide products: bound what a task packs of B
+    while column_panels // best[1] * columns > 2048:
+        best = (best[0], best[1] * 2)
+    return (
+        -(-row_panels // best[0]) * rows,
+        -(-column_panels // best[1]) * columns,
+    )
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The numbers of a launch, as expressions."""
+
+    m: Expr
+    n: Expr
+    k: Expr
+    block: Expr
+    task_rows: Expr
+    task_columns: Expr
+    row_tasks: Expr
+    column_tasks: Expr
+
+
+Read = Callable[[Expr, Expr, Expr, Expr | None], Any]
+Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
+
+
+def contraction(
+    tiles: Tiles, sizes: Sizes, dtype: DType, g: Expr, left: Read, right: Read, finish: Epilogue
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The work of task g. `left(batch, m, k, mask)` and `right(batch, k, n, mask)` are elements of
+    the operands; `finish(batch, m, n, value)` stores an element of the result.
+    """
+    s = sizes
+    batch = _div(g, ir.mul(s.row_tasks, s.column_tasks))
+    m0 = ir.mul(_mod(_div(g, s.column_tasks), s.row_tasks), s.task_rows)
+    n0 = ir.mul(_mod(g, s.column_tasks), s.task_columns)
+    m1 = ir.minimum(ir.add(m0, s.task_rows), s.m)
+    n1 = ir.minimum(ir.add(n0, s.task_columns), s.n)
+    width, columns = const(tiles.width), const(tiles.columns)
+    k_blocks = _up(s.k, width)
+    padded_k = ir.mul(k_blocks, width)
+    packed_b = ir.Buffer("packed_b", dtype, "scratch", ir.mul(padded_k, s.task_columns))
+    packed_a = ir.Buffer("packed_a", dtype, "scratch", ir.mul(padded_k, s.block))
+    tile = ir.Buffer("tile", dtype, "scratch", const(tiles.rows * tiles.columns))
+    out = _pack_b(packed_b, right, dtype, batch, s.k, padded_k, n0, n1, columns)
+
+    mb = ir.var("mb")
+    m_end = ir.minimum(ir.add(mb, s.block), m1)
+    body = _pack_a(packed_a, left, dtype, tiles, batch, s.k, k_blocks, mb, m_end, s.m)
+    jp, ip = ir.var("jp"), ir.var("ip")
+    row, column = ir.add(mb, ip), ir.add(n0, jp)
+    multiply = _register_tile(
+        tiles, dtype, packed_a, packed_b, tile, ir.mul(ip, padded_k), ir.mul(jp, padded_k), k_blocks
+    )
+    multiply += _store_tile(tiles, tile, batch, row, column, m_end, n1, finish)
+    body.append(
+        ir.For(
+            jp,
+            ZERO,
+            ir.sub(n1, n0),
+            "serial",
+            [ir.For(ip, ZERO, ir.sub(m_end, mb), "serial", multiply, step=const(tiles.rows))],
+            step=columns,
+        )
+    )
+    out.append(ir.For(mb, m0, m1, "serial", body, step=s.block))
+    return out, [packed_b, packed_a, tile]
+
+
+def _div(a: Expr, b: Expr) -> Expr:
+    return ir.make("idiv", ir.INDEX, (a, b))
+
+
+def _mod(a: Expr, b: Expr) -> Expr:
+    return ir.make("irem", ir.INDEX, (a, b))
+
+
+def _up(a: Expr, b: Expr) -> Expr:
+    return _div(ir.add(a, ir.sub(b, ONE)), b)
+
+
+def _pack_b(
+    packed: ir.Buffer,
+    right: Read,
+    dtype: DType,
+    batch: Expr,
+    k_size: Expr,
+    padded_k: Expr,
+    n0: Expr,
+    n1: Expr,
+    columns: Expr,
+) -> list[Stmt]:
+    """Columns n0 … n1 of B, panel by panel; zeros beyond the last column and the last k."""
+    k, p, j = ir.var("pack_k"), ir.var("pack_p"), ir.var("pack_j")
+    n = ir.add(n0, ir.add(p, j))
+    at = ir.add(ir.add(ir.mul(p, padded_k), ir.mul(k, columns)), j)
+    inside = n < n1
+    value = ir.select(inside, right(batch, k, n, inside), const(0, dtype))
+    zk, zp, zj = ir.var("zero_k"), ir.var("zero_p"), ir.var("zero_j")
+    blank = ir.add(ir.add(ir.mul(zp, padded_k), ir.mul(zk, columns)), zj)
+    span = ir.sub(n1, n0)
+    return [
+        ir.For(
+            k,
+            ZERO,
+            k_size,
+            "serial",
+            [
+                ir.For(
+                    p,
+                    ZERO,
+                    span,
+                    "serial",
+                    [ir.For(j, ZERO, columns, "lanes", [ir.Store(packed, at, value)])],
+                    step=columns,
+                )
+            ],
+        ),
+        ir.For(
+            zk,
+            k_size,
+            padded_k,
+            "serial",
+            [
+                ir.For(
+                    zp,
+                    ZERO,
+                    span,
+                    "serial",
+                    [ir.For(zj, ZERO, columns, "lanes", [ir.Store(packed, blank, const(0, dtype))])],
+                    step=columns,
+                )
+            ],
+        ),
+    ]
+
+
+def _pack_a(
+    packed: ir.Buffer,
+    left: Read,
+    dtype: DType,
+    tiles: Tiles,
+    batch: Expr,
+    k_size: Expr,
+    k_blocks: Expr,
+    m0: Expr,
+    m1: Expr,
+    m_size: Expr,
+) -> list[Stmt]:
+    """Rows m0 … m1 of A, a vector of neighbours along k at a time; zeros beyond the last k.
+
+    A panel's rows beyond the last are that last row again: their results are never stored.
+    """
+    rows, width = const(tiles.rows), const(tiles.width)
+    p, i, kb, kk = (ir.var(f"pack_{x}") for x in ("r", "i", "kb", "kk"))
+    k = ir.add(ir.mul(kb, width), kk)
+    m = ir.minimum(ir.add(m0, ir.add(p, i)), ir.sub(m_size, ONE))
+    panel = ir.mul(p, ir.mul(k_blocks, width))
+    at = ir.add(
+        ir.add(ir.add(panel, ir.mul(kb, ir.mul(rows, width))), ir.mul(i, width)), kk
+    )
+    inside = k < k_size
+    value = ir.select(inside, left(batch, m, k, inside), const(0, dtype))
+    return [
+        ir.For(
+            p,
+            ZERO,
+            ir.sub(m1, m0),
+            "serial",
+            [
+                ir.For(
+                    i,
+                    ZERO,
+                    rows,
+                    "serial",
+                    [
+                        ir.For(
+                            kb,
+                            ZERO,
+                            k_blocks,
+                            "serial",
+                            [ir.For(kk, ZERO, width, "lanes", [ir.Store(packed, at, value)])],
+                        )
+                    ],
+                )
+            ],
+            step=rows,
+        )
+    ]
+
+
+def _register_tile(
+    tiles: Tiles,
+    dtype: DType,
+    packed_a: ir.Buffer,
+    packed_b: ir.Buffer,
+    tile: ir.Buffer,
+    a0: Expr,
+    b0: Expr,
+    k_blocks: Expr,
+) -> list[Stmt]:
+    """One panel of A times one panel of B, kept in registers, then laid into `tile`."""
+    j, kb, kk = ir.var("lane"), ir.var("kb"), ir.var("kk")
+    rows, vectors, width = tiles.rows, tiles.vectors, tiles.width
+    sums = [
+        [ir.Register(f"c{i}_{v}", dtype, lanes=True) for v in range(vectors)] for i in range(rows)
+    ]
+    unroll = 4
+    a_block = ir.add(a0, ir.mul(kb, const(rows * width)))
+    b_block = ir.add(b0, ir.mul(kb, const(width * tiles.columns)))
+    step: list[Stmt] = []
+    for u in range(unroll):
+        b_row = ir.add(b_block, ir.mul(ir.add(kk, const(u)), const(tiles.columns)))
+        bs = []
+        for v in range(vectors):
+            name = ir.var(f"b{u}_{v}", dtype)
+            step.append(ir.Let(name, ir.load(packed_b, ir.add(ir.add(b_row, j), const(v * width)))))
+            bs.append(name)
+        for i in range(rows):
+            a = ir.load(packed_a, ir.add(ir.add(a_block, kk), const(i * width + u)))
+            for v in range(vectors):
+                old = ir.read(sums[i][v])
+                new = ir.fma(a, bs[v], old) if dtype.kind == "float" else old + a * bs[v]
+                step.append(ir.Set(sums[i][v], new))
+    body: list[Stmt] = [
+        ir.Set(sums[i][v], const(0, dtype)) for i in range(rows) for v in range(vectors)
+    ]
+    body.append(
+        ir.For(
+            kb,
+            ZERO,
+            k_blocks,
+            "serial",
+            [ir.For(kk, ZERO, const(width), "serial", step, step=const(min(unroll, width)))],
+        )
+    )
+    for i in range(rows):
+        for v in range(vectors):
+            at = ir.add(j, const(i * tiles.columns + v * width))
+            body.append(ir.Store(tile, at, ir.read(sums[i][v])))
+    return [ir.For(j, ZERO, const(width), "lanes", body)]
+
+
+def _store_tile(
+    tiles: Tiles,
+    tile: ir.Buffer,
+    batch: Expr,
+    m: Expr,
+    n: Expr,
+    m1: Expr,
+    n1: Expr,
+    finish: Epilogue,
+) -> list[Stmt]:
+    """The part of a register tile that lies within the result, through the epilogue."""
+    i, j = ir.var("out_i"), ir.var("out_j")
+    value = ir.load(tile, ir.add(ir.mul(i, const(tiles.columns)), j))
+    rows = ir.minimum(ir.sub(m1, m), const(tiles.rows))
+    columns = ir.minimum(ir.sub(n1, n), const(tiles.columns))
+    store = finish(batch, ir.add(m, i), ir.add(n, j), value)
+    return [
+        ir.For(i, ZERO, rows, "serial", [ir.For(j, ZERO, columns, "lanes", store)]),
+    ]
