@@ -10,6 +10,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError
 from numus.functions._base import like, method, node_of, pair, require, same, wrap
 from numus.functions.dtype_functions import finfo
+from numus.functions.searching import nonzero
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_min
@@ -295,12 +296,14 @@ def bitwise_count(x: Tensor, /) -> Tensor:
 # -- choosing -------------------------------------------------------------------------------------
 
 
-def where(condition: Tensor, x1: Any, x2: Any, /) -> Tensor:
-    """x1 where the condition holds, x2 elsewhere.
+def where(condition: Tensor, x1: Any = None, x2: Any = None, /) -> Any:
+    """x1 where the condition holds, x2 elsewhere; without them, where it holds (`nonzero`).
 
     >>> nm.where(nm.asarray([True, False]), 1.0, 0.0)
     tensor([1., 0.])
     """
+    if x1 is None and x2 is None:
+        return nonzero(condition)
     a, b = pair("where", x1, x2)
     return wrap(ew.where(_truth(condition, "where"), a, b))
 

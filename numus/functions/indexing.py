@@ -20,7 +20,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, IndexRangeError, ShapeError
-from numus.functions._base import method, node_of, wrap
+from numus.functions._base import method, node_of, viewed, wrap
 from numus.functions._places import index_data, mask_positions, places, unravel, upload
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -216,12 +216,10 @@ def _aligned(arrays: list[Node], op: str) -> tuple[Node, ...]:
 def _getitem(x: Tensor, index: Any) -> Tensor:
     node = x._node
     plan = _plan(index, node, "indexing")
-    node = slice_(node, plan.starts, plan.steps, plan.counts)
-    node = reshape(node, plan.middle)
+    out = reshape(slice_(node, plan.starts, plan.steps, plan.counts), plan.middle)
     if plan.indices:
-        node = gather(node, plan.indices, plan.axes)
-        node = permute(node, plan.order())
-    return wrap(node)
+        out = permute(gather(out, plan.indices, plan.axes), plan.order())
+    return viewed(out, node)
 
 
 # -- assigning ------------------------------------------------------------------------------------
