@@ -16,8 +16,9 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, from_host, host_array
-from numus.graph import Node
+from numus.graph import Node, mode
 from numus.primitives import elementwise as ew
+from numus.primitives.custom import graft
 from numus.primitives.source import constant, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, is_row_major, size_of
@@ -222,6 +223,10 @@ class Tensor:
                     "they are recorded; wrap the update in nm.no_grad()"
                 )
             node = leaf_of(node, slot)
+        elif old.tracked and not mode.grad:
+            # a change that is not recorded: the value is new, its derivative that of the old one
+            node = graft(node, old)
+            node.tracked = True
         self._bind(node)
         return self
 

@@ -117,7 +117,8 @@ def run(node: Node, g: Node) -> Node:
 def deliver(node: Node, g: Node) -> None:
     """Add a complete gradient to the `.grad` it belongs to, telling whoever listens."""
     slot: GradSlot = node.grad_slot
-    owner = slot.owner() or Tensor(node)
+    owner = slot.owner()
+    owner = Tensor(node) if owner is None else owner
     if slot.leaf:
         for listener in tuple(_on_leaves.values()):
             g = _replaced(g, listener.on_leaf_grad_ready(owner, Tensor(g)), "a BackwardHook")
