@@ -47,6 +47,7 @@ def run(
     grid: int = 1,
     target: Target | None = None,
     native: Any = None,
+    worker: int = 0,
 ) -> None:
     """Run a kernel on arrays, in place."""
     native = native or compiled(kernel, target)
@@ -55,7 +56,7 @@ def run(
         struct.pack("<d", v) if dtype.kind == "float" else struct.pack("<q", int(v))
         for v, (_, dtype) in zip(scalars, kernel.scalars, strict=True)
     )
-    native(0, grid, 0, addresses, ctypes.create_string_buffer(slots + bytes(8)))
+    native(0, grid, worker, addresses, ctypes.create_string_buffer(slots + bytes(8)))
 
 
 def one_block(*body: ir.Stmt) -> list[ir.Stmt]:

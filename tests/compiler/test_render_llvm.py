@@ -125,6 +125,29 @@ def test_constant_extent(extent, target):
         assert "masked" not in render(kernel, target)
 
 
+@pytest.mark.parametrize("dtype", [f32, f64, dt.uint8], ids=lambda d: d.name)
+def test_large_results_are_stored_past_the_caches(dtype, target):
+    """Streamed stores need whole, aligned vectors: everything else must fall back."""
+    x, y = buffers(dtype)
+    body = lanes([Store(y, lane() + scalar("k"), load(x, lane()) + 1)], unroll=2)
+    kernel = Kernel("stream", (x, y), (*N, ("k", INDEX)), harness.one_block(body))
+    assert "!nontemporal" in render(kernel, target)
+    native = harness.compiled(kernel, target)
+    n = 1000
+    a, block = rand(n, dtype), np.zeros(64 * 200, np.uint8)
+    start = -block.ctypes.data % 64
+    for offset in (0, 1, 3, 16, 64):
+        out = block[start:][: 8 * (n + 80)].view(dtype.np)
+        out[:] = 9
+        harness.run(kernel, [a, out], (n, offset), native=native, worker=1 << 40)
+        assert np.array_equal(out[offset : offset + n], a + dtype.np.type(1)), offset
+        assert (out[:offset] == 9).all()
+        assert (out[offset + n :] == 9).all()
+    same = a.copy()
+    harness.run(kernel, [same, same], (n, 0), native=native, worker=1 << 40)
+    assert np.array_equal(same, a + dtype.np.type(1))
+
+
 def test_lanes_step():
     x, y = buffers(f32)
     body = lanes([Store(y, lane(), load(x, lane()))], scalar("n"), 1, step=3)

@@ -5,8 +5,10 @@ Every kernel becomes one function
     void kernel(i64 begin, i64 end, i64 worker, ptr buffers, ptr scalars)
 
 that runs the blocks [begin, end) of its grid. `buffers` is an array of addresses, `scalars` one of
-8-byte slots: integers as they are, floats as doubles. A scratch buffer is given as one memory for
-all workers; each takes the part at `worker` times its size (rounded up to 64 bytes).
+8-byte slots: integers as they are, floats as doubles. `worker` is the number of the thread, in its
+lower 16 bits, and how many blocks each thread will run, above them. A scratch buffer is given as
+one memory for all workers; each takes the part at its number times the buffer's size (rounded up
+to 64 bytes).
 
 Buffers are told to LLVM as not overlapping, so that it may move loads across stores. The memory
 of an output may still be that of an input if every element is read only by the lane iteration
@@ -14,13 +16,15 @@ that writes it, before it writes: no reordering that LLVM may then do touches su
 because what is stored depends on what was loaded.
 
 Lanes loops are written with vector types: full vectors first (`unroll` of them per iteration),
-then a masked remainder. Only generic operations are used; what they become is LLVM's part, so the
-same text serves AVX-512, AVX2 and Neon, but for the vector width.
+then a masked remainder. Results larger than a core's cache are stored past it, so that memory is
+not read before it is overwritten. Only generic operations are used; what they become is LLVM's
+part, so the same text serves AVX-512, AVX2 and Neon, but for the vector width.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.render import llvm_casts, llvm_memory
@@ -31,6 +35,8 @@ from numus.dtypes import float64, int64
 from numus.errors import CompileError
 from numus.runtime.cpu.target import Target
 
+# Bodies with fewer operations than this may get a second loop that stores past the caches.
+_SMALL = 150
 # Bodies with more operations than this get one masked loop for what is left over, instead of a
 # loop of full vectors and a masked end: a third copy would cost compile time.
 _LARGE = 300
@@ -41,6 +47,17 @@ def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
     return _Renderer(kernel, target).module(symbol)
 
 
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A stretch of a lanes loop."""
+
+    origin: tuple[str, str]  # the loop's start and step
+    bounds: tuple[str, str, str]  # first iteration, end, end of the whole loop
+    width: int
+    unroll: int
+    outer: frozenset[ir.Register]  # registers that lived before the loop
+
+
 class _Renderer:
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
         self.kernel = kernel
@@ -48,9 +65,10 @@ class _Renderer:
         self.t = Text()
         self.plan = plan(kernel, target.lanes_bytes)
         count = len(kernel.buffers)
-        # metadata: 0 is the domain; then per buffer its scope, the list of it, the list of others
+        # metadata: 0 marks streams, 1 is the domain; then per buffer its scope, the list of that,
+        # the list of the others
         self.tags = {
-            b: f", !alias.scope !{1 + count + i}, !noalias !{1 + 2 * count + i}"
+            b: f", !alias.scope !{2 + count + i}, !noalias !{2 + 2 * count + i}"
             if count > 1
             else ""
             for i, b in enumerate(kernel.buffers)
@@ -92,15 +110,17 @@ class _Renderer:
 
     def _metadata(self) -> list[str]:
         count = len(self.kernel.buffers)
+        stream = f"!{llvm_memory.STREAM} = !{{i32 1}}"
         if count < 2:
-            return []
-        scopes = [f"!{1 + i}" for i in range(count)]
+            return [stream]
+        scopes = [f"!{2 + i}" for i in range(count)]
         return [
-            "!0 = distinct !{!0}",
-            *(f"{s} = distinct !{{{s}, !0}}" for s in scopes),
-            *(f"!{1 + count + i} = !{{{s}}}" for i, s in enumerate(scopes)),
+            stream,
+            "!1 = distinct !{!1}",
+            *(f"{s} = distinct !{{{s}, !1}}" for s in scopes),
+            *(f"!{2 + count + i} = !{{{s}}}" for i, s in enumerate(scopes)),
             *(
-                f"!{1 + 2 * count + i} = !{{{', '.join(scopes[:i] + scopes[i + 1 :])}}}"
+                f"!{2 + 2 * count + i} = !{{{', '.join(scopes[:i] + scopes[i + 1 :])}}}"
                 for i in range(count)
             ),
         ]
@@ -126,7 +146,8 @@ class _Renderer:
         nbytes = t.new(f"mul i64 {size}, {buffer.dtype.itemsize}")
         nbytes = t.new(f"add i64 {nbytes}, 63")
         nbytes = t.new(f"and i64 {nbytes}, -64")
-        offset = t.new(f"mul i64 {nbytes}, %worker")
+        number = t.new("and i64 %worker, 65535")
+        offset = t.new(f"mul i64 {nbytes}, {number}")
         x.buffers[buffer] = t.new(f"getelementptr i8, ptr {x.buffers[buffer]}, i64 {offset}")
 
     # -- statements -------------------------------------------------------------------------------
@@ -315,9 +336,15 @@ class _Renderer:
             if u == 1 and unroll > 1 and masked_loop:
                 break
             end = self._round_down(count, width * u)
-            self._vectors(s, (start, step), (done, end, count), width, u, outer, masked=False)
+            part = _Part((start, step), (done, end, count), width, u, outer)
+            streamed = self._streamable(s) if u == unroll else None
+            if streamed:
+                self._stream_or_not(s, part, streamed)
+            else:
+                self._vectors(s, part)
             done = end
-        self._vectors(s, (start, step), (done, count, count), width, 1, outer, masked=True)
+        part = _Part((start, step), (done, count, count), width, 1, outer)
+        self._vectors(s, part, masked=True)
 
     def _trips(self, start: str, stop: str, step: str) -> str:
         """How many iterations a loop has: a literal where that is known."""
@@ -342,27 +369,21 @@ class _Renderer:
     def _vectors(
         self,
         s: ir.For,
-        origin: tuple[str, str],
-        bounds: tuple[str, str, str],
-        width: int,
-        unroll: int,
-        outer: frozenset[ir.Register],
-        masked: bool,
+        part: _Part,
+        masked: bool = False,
+        streamed: frozenset[ir.Store] = frozenset(),
     ) -> None:
-        """The part of a lanes loop from iteration `begin` to `end`, `unroll` vectors at a time."""
+        """A part of a lanes loop, `unroll` vectors at a time."""
         x, t = self.x, self.t
-        (start, step), (begin, end, count) = origin, bounds
+        (start, step), (begin, end, count) = part.origin, part.bounds
+        width, unroll = part.width, part.unroll
 
         def body(k: str) -> None:
             name = k if step == "1" else t.new(f"mul i64 {k}, {step}")
             if start != "0":
                 name = t.new(f"add i64 {name}, {start}")
-            first = Value((name,), False, x.depth)
-            each = Value((step,), False, x.depth)
             mask = self._mask(count, k, width) if masked else None
-            shape = Shape(width)
-            growths = Growths(s.var, s.step)
-            x.lane = Lane(s.var, growths, shape, unroll, first, each, mask, outer)
+            self._enter(s, part, name, mask, streamed)
             self._block(s.body)
             x.lane = None
 
@@ -387,3 +408,103 @@ class _Renderer:
         every = self.x.splat(f"i{bits}", Value((left,), False, self.x.depth), shape)
         iota = f"<{', '.join(f'i{bits} {i}' for i in range(width))}>"
         return Value((t.new(f"icmp ugt {ty} {every}, {iota}"),), True, self.x.depth)
+
+    # -- stores past the caches -------------------------------------------------------------------
+
+    def _streamable(self, s: ir.For) -> frozenset[ir.Store]:
+        """Stores of a small lanes loop that could go past the caches: whole vectors in a row, to
+        buffers that this kernel does not read."""
+        if not self.target.streams or self.plan.sizes[s] > _SMALL:
+            return frozenset()
+        if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
+            return frozenset()
+        growths = Growths(s.var, s.step)
+        return frozenset(
+            x
+            for x in s.body
+            if isinstance(x, ir.Store)
+            and x.mask is None
+            and growths.of(x.index) == 1
+            and x.buffer.access == "write"
+            and x.buffer not in self.plan.loaded
+            and _computed_from(x.index, self.x.values, s.var)
+        )
+
+    def _stream_condition(self, stores: frozenset[ir.Store], part: _Part, s: ir.For) -> str:
+        """Whether the results of each thread exceed its cache, start at whole vectors, and do not
+        overwrite what is read (which is in the cache already)."""
+        x, t = self.x, self.t
+        item = sum(store.buffer.dtype.itemsize for store in stores)
+        blocks = t.new("lshr i64 %worker, 16")
+        written = t.new(f"mul i64 {blocks}, {part.bounds[2]}")
+        written = t.new(f"mul i64 {written}, {item}")
+        condition = t.new(f"icmp ugt i64 {written}, {self.target.cache_l2}")
+        x.push()
+        self._enter(s, part, part.origin[0])
+        for store in sorted(stores, key=s.body.index):
+            size = store.buffer.dtype.itemsize
+            first = x.base(store.index).names[0]
+            address = t.new(
+                f"getelementptr [{size} x i8], ptr {x.buffers[store.buffer]}, i64 {first}"
+            )
+            address = t.new(f"ptrtoint ptr {address} to i64")
+            odd = t.new(f"and i64 {address}, {part.width * size - 1}")
+            tests = [f"icmp eq i64 {odd}, 0"]
+            tests += [
+                f"icmp ne ptr {x.buffers[store.buffer]}, {x.buffers[other]}"
+                for other in self.kernel.buffers
+                if other.access == "read"
+            ]
+            for test in tests:
+                condition = t.new(f"and i1 {condition}, {t.new(test)}")
+        x.lane = None
+        x.pop()
+        return condition
+
+    def _enter(
+        self,
+        s: ir.For,
+        part: _Part,
+        first: str,
+        mask: Value | None = None,
+        streamed: frozenset[ir.Store] = frozenset(),
+    ) -> None:
+        """Begin to write lanes of a loop, in the current scope."""
+        x = self.x
+        x.lane = Lane(
+            s.var,
+            Growths(s.var, s.step),
+            Shape(part.width),
+            part.unroll,
+            Value((first,), False, x.depth),
+            Value((part.origin[1],), False, x.depth),
+            mask,
+            part.outer,
+            streamed,
+        )
+
+    def _stream_or_not(self, s: ir.For, part: _Part, streamed: frozenset[ir.Store]) -> None:
+        t, x = self.t, self.x
+        condition = self._stream_condition(streamed, part, s)
+        past, plain, done = t.label("stream"), t.label("plain"), t.label("done")
+        t.branch(condition, past, plain)
+        for label, chosen in ((past, streamed), (plain, frozenset[ir.Store]())):
+            t.start(label)
+            x.push("branch")
+            self._vectors(s, part, streamed=chosen)
+            x.pop()
+            t.jump(done)
+        t.start(done)
+
+
+def _computed_from(index: ir.Expr, known: dict[ir.Expr, Value], lane: ir.Expr) -> bool:
+    """Whether an index needs nothing but arithmetic on what is known before its loop."""
+    stack = [index]
+    while stack:
+        e = stack.pop()
+        if e is lane or e in known:
+            continue
+        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
+            return False
+        stack.extend(e.args)
+    return True

@@ -77,6 +77,7 @@ class Plan:
     vectors: dict[ir.Register, int]  # of lanes registers: how many vectors each holds
     register_widths: dict[ir.Register, int]
     sizes: dict[ir.For, int]  # roughly how many operations a body has
+    loaded: frozenset[ir.Buffer]  # buffers that the kernel reads
 
 
 def plan(kernel: ir.Kernel, lanes_bytes: int) -> Plan:
@@ -108,6 +109,7 @@ def plan(kernel: ir.Kernel, lanes_bytes: int) -> Plan:
         vectors=vectors,
         register_widths={r: lanes_bytes // item for r, item in width_of.items()},
         sizes={loop: size for loop, _, _, size in loops},
+        loaded=_loaded(kernel),
     )
 
 
@@ -176,6 +178,29 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
             else:
                 pending.extend(e.args)
     return widest, registers, len(seen)
+
+
+def _loaded(kernel: ir.Kernel) -> frozenset[ir.Buffer]:
+    seen: set[ir.Expr] = set()
+    pending: list[ir.Expr] = []
+    for s in statements(kernel.body):
+        if isinstance(s, ir.Store):
+            pending += [s.index, s.value, *([] if s.mask is None else [s.mask])]
+        elif isinstance(s, (ir.Set, ir.Let)):
+            pending.append(s.value)
+        elif isinstance(s, ir.If):
+            pending.append(s.condition)
+        elif isinstance(s, ir.For):
+            pending += [s.start, s.stop, s.step]
+    found = set()
+    while pending:
+        e = pending.pop()
+        if e not in seen:
+            seen.add(e)
+            if e.op == "load":
+                found.add(e.attr)
+            pending.extend(e.args)
+    return frozenset(found)
 
 
 def _weight(e: ir.Expr) -> int:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from numus.compiler.render.llvm_values import Expressions
 
 WIDE = (0, 1, -1, 2)  # growths that are addressed by their first lane
+STREAM = 0  # number of the metadata that marks a store past the caches
 
 
 def _align(dtype: DType) -> str:
@@ -332,7 +333,7 @@ def store(r: Expressions, s: ir.Store) -> None:
                 name = _reverse(r, shape, scalar, name)
                 m = None if m is None else _reverse(r, shape, "i1", m)
                 pointer = r.t.new(f"getelementptr {scalar}, ptr {pointer}, i64 {1 - width}")
-            _vector_store(r, s.buffer, pointer, name, m, shape)
+            _vector_store(r, s.buffer, pointer, name, m, shape, s in lane.streamed)
         return
     for name, i, m in zip(values, r.vectors(r.value(s.index), ir.INDEX), masks, strict=True):
         _scatter(r, s.buffer, i, name, m)
@@ -360,10 +361,20 @@ def _store_uniform(r: Expressions, s: ir.Store, name: str, mask: Value | None) -
 
 
 def _vector_store(
-    r: Expressions, buffer: ir.Buffer, pointer: str, name: str, mask: str | None, shape: Shape
+    r: Expressions,
+    buffer: ir.Buffer,
+    pointer: str,
+    name: str,
+    mask: str | None,
+    shape: Shape,
+    streamed: bool = False,
 ) -> None:
     scalar, tags = memory_type(buffer.dtype), r.tags[buffer]
     ty = shape.of(scalar)
+    if streamed:
+        whole = f"align {shape.width * buffer.dtype.itemsize}"
+        r.t.do(f"store {ty} {name}, ptr {pointer}, {whole}{tags}, !nontemporal !{STREAM}")
+        return
     if mask is None:
         r.t.do(f"store {ty} {name}, ptr {pointer}, {_align(buffer.dtype)}{tags}")
         return
@@ -397,6 +408,8 @@ def are_pair(r: Expressions, a: ir.Store, b: ir.Stmt) -> bool:
     if not isinstance(b, ir.Store) or a.buffer is not b.buffer or a.mask is not b.mask:
         return False
     if r.lane is None or r.growth(a.index) != 2 or r.growth(b.index) != 2:
+        return False
+    if a.buffer in r.plan.loaded:  # the second might read what the first one stores
         return False
     (rest_a, offset_a), (rest_b, offset_b) = _offset(a.index), _offset(b.index)
     return rest_a is rest_b and offset_b == offset_a + 1

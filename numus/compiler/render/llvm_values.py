@@ -43,6 +43,7 @@ class Lane:
     step: Value
     mask: Value | None  # lanes that exist, where not all do
     outer: frozenset[ir.Register]  # registers that lived before the loop
+    streamed: frozenset[ir.Store]  # stores that go past the caches
 
 
 @dataclass(slots=True)

@@ -108,7 +108,7 @@ class Compiler:
     ) -> tuple[tuple[int, ...], str, str]:
         jit = self.jit
         target = jit.target
-        parts = (text, _version(), target.triple, target.cpu, target.features)
+        parts = (text, _version(), repr(target))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         code, cause = cache.get(key), "disk"
         if code is None:

@@ -21,7 +21,7 @@ from numus.runtime.cpu.target import Target
 # Words (of 8 bytes) of the pool's shared memory; what is written often has a line to itself.
 STATE = 0  # generation << 17 | closed << 16 | workers inside
 NEXT = 16  # the next block to be taken
-JOB = 32  # the open launch: function, buffers, scalars, grid, chunk
+JOB = 32  # the open launch: function, buffers, scalars, grid, chunk, threads, share
 SLEEPERS = 48
 LIMIT = 49  # workers with an id from here on go home; 0 ends all
 SPINS = 50  # how long an idle worker spins before it sleeps
@@ -72,6 +72,9 @@ entry:
   %grid = load i64, ptr %p3
   %p4 = getelementptr i64, ptr %job, i64 4
   %chunk = load i64, ptr %p4
+  %p6 = getelementptr i64, ptr %job, i64 6
+  %share = load i64, ptr %p6
+  %worker = or i64 %share, %id
   %next = getelementptr i64, ptr %pool, i64 $NEXT$
   br label %loop
 loop:
@@ -82,7 +85,7 @@ run:
   %sum = add i64 %begin, %chunk
   %past = icmp slt i64 %sum, %grid
   %end = select i1 %past, i64 %sum, i64 %grid
-  call void %fn(i64 %begin, i64 %end, i64 %id, ptr %buffers, ptr %scalars)
+  call void %fn(i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars)
   br label %loop
 done:
   ret void
@@ -211,6 +214,10 @@ entry:
   store i64 %chunk, ptr %p4
   %p5 = getelementptr i64, ptr %job, i64 5
   store i64 %threads, ptr %p5
+  %per_thread = udiv i64 %grid, %threads
+  %share = shl i64 %per_thread, 16
+  %p6 = getelementptr i64, ptr %job, i64 6
+  store i64 %share, ptr %p6
   %next = getelementptr i64, ptr %pool, i64 $NEXT$
   store atomic i64 0, ptr %next monotonic, align 8
   %old = load atomic i64, ptr %state monotonic, align 8
@@ -308,7 +315,8 @@ inline:
   %some = icmp sgt i64 %grid, 0
   br i1 %some, label %call, label %latch
 call:
-  call void %fn(i64 0, i64 %grid, i64 0, ptr %buffers, ptr %scalars)
+  %alone = shl i64 %grid, 16
+  call void %fn(i64 0, i64 %grid, i64 %alone, ptr %buffers, ptr %scalars)
   br label %latch
 latch:
   %held1 = phi i64 [ %held2, %parallel ], [ %held3, %inline ], [ %held3, %call ]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
+import subprocess
+import sys
 from dataclasses import dataclass
+from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -13,6 +17,7 @@ class Target:
     triple: str
     cpu: str
     features: str
+    cache_l2: int = 1 << 20
 
     @functools.cached_property
     def enabled(self) -> frozenset[str]:
@@ -49,6 +54,11 @@ class Target:
         return self.lanes_bytes == 64
 
     @functools.cached_property
+    def streams(self) -> bool:
+        """Whether stores past the caches pay: Arm cores find out by themselves."""
+        return self.arch == "x86"
+
+    @functools.cached_property
     def half(self) -> bool:
         """Whether the hardware converts between float16 and float32."""
         return self.arch == "arm" or "f16c" in self.enabled
@@ -63,4 +73,24 @@ def host() -> Target:
         features = llvm.get_host_cpu_features().flatten()
     except RuntimeError:  # LLVM cannot tell on some systems: the baseline of the architecture
         features = ""
-    return Target(llvm.get_process_triple(), llvm.get_host_cpu_name(), features)
+    triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
+    return Target(triple, cpu, features, cache_sizes()[1])
+
+
+def cache_sizes() -> tuple[int, int]:
+    """Bytes of a core's level 1 data cache and level 2 cache; a careful guess where unknown."""
+    sizes = {1: 32 << 10, 2: 512 << 10}
+    with contextlib.suppress(OSError, ValueError, KeyError):
+        if sys.platform == "darwin":
+            for level, name in ((1, "hw.l1dcachesize"), (2, "hw.l2cachesize")):
+                sizes[level] = int(subprocess.check_output(["sysctl", "-n", name]))
+        for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+            level = int((entry / "level").read_text())
+            if level in sizes and (entry / "type").read_text().strip() != "Instruction":
+                sizes[level] = _bytes((entry / "size").read_text().strip())
+    return sizes[1], sizes[2]
+
+
+def _bytes(text: str) -> int:
+    units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+    return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
