@@ -16,12 +16,13 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, method, node_of, pair, wrap
 from numus.functions._product import Operand, arrange, product
+from numus.functions.parts import diagonal
 from numus.functions.reductions import accumulator
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.contract import contract
 from numus.primitives.reduce import reduce_sum
-from numus.primitives.views import permute, reshape, shear, take_range
+from numus.primitives.views import permute, reshape
 from numus.shapes import broadcast as broadcast_shapes
 from numus.shapes import normal_axes, normal_axis, size_of
 from numus.tensor import Tensor
@@ -35,7 +36,6 @@ __all__ = [
     "inner",
     "kron",
     "matmul",
-    "matrix_transpose",
     "mm",
     "mv",
     "outer",
@@ -284,34 +284,14 @@ def kron(a: Any, b: Any, /) -> Tensor:
     return wrap(reshape(blocks, tuple(m * n for m, n in zip(left, right, strict=True))))
 
 
-def matrix_transpose(x: Any, /) -> Tensor:
-    """The transpose of each matrix in a stack: the last two axes exchanged."""
-    node = node_of(x, "matrix_transpose")
-    if node.ndim < 2:
-        raise ShapeError(f"matrix_transpose: takes matrices, not shape {node.shape}")
-    return wrap(permute(node, (*range(node.ndim - 2), node.ndim - 1, node.ndim - 2)))
-
-
-def diagonal_of(x: Node, first: int, second: int, offset: int = 0) -> Node:
-    """x along one of its diagonals: axis `first` goes, `second` runs along the diagonal."""
-    rows, columns = x.shape[first], x.shape[second]
-    start, stop = max(offset, 0), min(rows + offset, columns)
-    x = take_range(x, second, start, max(stop, start))
-    x = shear(x, first, second, 1, 1, 1, start - offset, 1)
-    return reshape(x, tuple(n for i, n in enumerate(x.shape) if i != first))
-
-
 @method()
 def trace(
     x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1, *, dtype: Any = None
 ) -> Tensor:
     """The sum along a diagonal; small integers are summed in int64, as `sum` does."""
     node = accumulator("trace", node_of(x, "trace"), dtype)
-    if node.ndim < 2:
-        raise ShapeError(f"trace: takes matrices, not shape {node.shape}")
-    first, second = normal_axes((axis1, axis2), node.ndim, "trace")
-    line = diagonal_of(node, first, second, operator.index(offset))
-    return wrap(reduce_sum(line, (second - (first < second),)))
+    line = diagonal(wrap(node), operator.index(offset), axis1, axis2)._node
+    return wrap(reduce_sum(line, (line.ndim - 1,)))
 
 
 # -- with an addend -------------------------------------------------------------------------------

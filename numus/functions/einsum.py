@@ -11,7 +11,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import common, wrap
 from numus.functions._product import Labels, Operand, arrange, product, sum_out
-from numus.functions.contraction import diagonal_of
+from numus.functions.parts import diagonal
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.views import reshape
@@ -136,8 +136,9 @@ def _single(x: Node, labels: Labels, extents: dict[Hashable, int]) -> Operand:
                 second = left.index(label, first + 1)
                 if x.shape[first] != x.shape[second]:
                     raise ShapeError(f"einsum: the diagonal {label!r} of {x.shape} is not square")
-                x = diagonal_of(x, first, second)
-                del left[first]
+                x = diagonal(wrap(x), 0, first, second)._node
+                del left[second], left[first]
+                left.append(label)
     kept = [i for i, label in enumerate(left) if x.shape[i] == extents[label]]
     return Operand(reshape(x, tuple([x.shape[i] for i in kept])), tuple([left[i] for i in kept]))
 

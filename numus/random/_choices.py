@@ -8,6 +8,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import node_of, require, to_float, wrap
+from numus.functions.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather
@@ -17,6 +18,7 @@ from numus.primitives.source import constant, full
 from numus.primitives.views import permute, reshape, take_range
 from numus.random._distributions import gumbel
 from numus.random._draws import bits, integers, uniform
+from numus.random._words import place_of
 from numus.shapes import as_shape, normal_axis, size_of
 from numus.tensor import Tensor
 
@@ -83,7 +85,6 @@ def choice(
     node, axis, count = _source("choice", a, axis)
     shape = as_shape(shape, "choice")
     size = size_of(shape)
-    place = device if node is None else device or node.device
     weights = None if p is None else require("choice", to_float(node_of(p, "choice")), "float")
     if weights is not None and weights.shape != (count,):
         raise ShapeError(f"choice: p of shape {weights.shape} does not weigh {count} elements")
@@ -93,6 +94,7 @@ def choice(
         raise ShapeError(f"choice: {size} of {count} cannot be chosen without replacement")
     if weights is not None:
         weights = ew.cast(weights, dt.compute_dtype(weights.dtype))
+    place = place_of(device, *(n for n in (node, weights) if n is not None))
     if not size:
         index = full(shape, 0, dt.int64)
     elif replace and weights is None:
@@ -117,10 +119,4 @@ def _weighted(weights: Any, shape: Any, device: Any, key: Tensor | None) -> Node
     u = uniform(shape, dtype=weights.dtype, device=device, key=key)._node
     # never up to the total itself, where elements of weight 0 may lie
     u = ew.minimum(ew.mul(u, total), ew.nextafter(total, constant(0.0, total.dtype)))
-    place = full(shape, 0, dt.int64)
-    for step in (1 << i for i in reversed(range((count - 1).bit_length()))):  # bisection
-        ahead = ew.add(place, constant(step, dt.int64))
-        passed = gather(sums, (ew.sub(ahead, constant(1, dt.int64)),), (0,))
-        inside = ew.lt(ahead, constant(count, dt.int64))
-        place = ew.where(ew.and_(inside, ew.le(passed, u)), ahead, place)
-    return place
+    return count_before(sums, u, "right")

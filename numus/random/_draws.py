@@ -109,7 +109,9 @@ def uniform(
 # -- normal ---------------------------------------------------------------------------------------
 
 
-def standard_normal(key: Words, count: int, place: Device, dtype: DType, finish: Any) -> Node:
+def standard_normal(
+    key: Words, count: int, place: Device, dtype: DType, finish: _words.Transform
+) -> Node:
     """finish(z) for `count` standard normals z, by Box and Muller, in float32 or float64."""
     half = (count + 1) // 2
     if dtype is dt.float64:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
@@ -18,6 +19,8 @@ from numus.runtime.devices import Device
 from numus.runtime.devices import device as find_device
 from numus.shapes import Shape, as_shape
 from numus.shapes import broadcast as broadcast_shapes
+
+Transform = Callable[[Node], Node]
 
 
 def words(key: Words, count: int, place: Device, start: int = 0) -> Words:
@@ -39,7 +42,7 @@ def halves(first: Node, second: Node, count: int) -> Node:
     return first if rest <= 0 else concat((first, take_range(second, 0, 0, rest)), 0)
 
 
-def word_each(key: Words, count: int, place: Device, number: Any) -> Node:
+def word_each(key: Words, count: int, place: Device, number: Transform) -> Node:
     """`number` (a function of a word) for each of `count` words, two from each counter.
 
     It comes before the halves are joined: a kernel that writes both computes each counter once.
@@ -87,14 +90,14 @@ def signed_angle(word: Node) -> Node:
     return ew.mul(ew.cast(ew.bitcast(word, dt.int32), dt.float32), turn)
 
 
-def each_unit(key: Words, count: int, place: Device, dtype: DType, finish: Any) -> Node:
+def each_unit(key: Words, count: int, place: Device, dtype: DType, finish: Transform) -> Node:
     """finish(u) for `count` numbers u in [0, 1), in float64 where that is the dtype."""
     if dtype is dt.float64:
         return finish(unit64(words(key, count, place)))
     return word_each(key, count, place, lambda w: finish(unit32(w)))
 
 
-def each_positive(key: Words, count: int, place: Device, dtype: DType, finish: Any) -> Node:
+def each_positive(key: Words, count: int, place: Device, dtype: DType, finish: Transform) -> Node:
     """finish(u) for `count` numbers u in (0, 1], in float64 where that is the dtype."""
     if dtype is dt.float64:
         return finish(positive64(words(key, count, place)))

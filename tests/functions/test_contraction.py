@@ -212,13 +212,6 @@ def test_trace(shape, offset):
     same(nm.trace(T(stack), offset, -1, 1), theirs)
 
 
-def test_matrix_transpose():
-    x = some((2, 3, 4))
-    same(nm.matrix_transpose(T(x)), np.swapaxes(x, -1, -2))
-    with pytest.raises(ShapeError, match="matrices"):
-        nm.matrix_transpose(T(np.ones(3)))
-
-
 # -- einsum ---------------------------------------------------------------------------------------
 
 SIZES = dict(zip("abcdefghij", (2, 3, 4, 5, 2, 3, 1, 2, 3, 2), strict=True))
