@@ -5,7 +5,8 @@ and a NumPy reference, in consecutive lines. Everything else in numus is compose
 function works on every backend, forwards and backwards, from the day it is written.
 
 The rules work on nodes:
-    vjp(node, g)            -> one cotangent (or None) per input, in terms of other primitives
+    vjp(node, g)            -> one cotangent (or None) per input, in terms of other primitives;
+                               inputs that are not tracked need none
     jvp(node, tangents)     -> the tangent of the output; a tangent may be None (zero)
     batch(node, inputs, batched, size) -> the node over a new leading axis of extent `size`;
                                `inputs` are the replaced inputs, `batched[i]` says which carry it

@@ -24,10 +24,13 @@ def _adjoint(x: Node) -> Node:
     return ew.conj(x) if x.dtype.is_complex else x
 
 
-def _vjp(node: Node, g: Node) -> tuple[Node, Node]:
+def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     a, b = node.inputs
     g = ew.cast(g, a.dtype)
-    return contract(g, _adjoint(b), a.dtype), contract(_adjoint(a), g, b.dtype)
+    return (
+        contract(g, _adjoint(b), a.dtype) if a.tracked else None,
+        contract(_adjoint(a), g, b.dtype) if b.tracked else None,
+    )
 
 
 def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:

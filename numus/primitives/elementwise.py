@@ -45,7 +45,7 @@ def _vjp_from(partials: Partial) -> Callable[[Node, Node], tuple[Node | None, ..
         if not isinstance(derivatives, tuple):
             derivatives = (derivatives,)
         return tuple(
-            None if d is None else unbroadcast(_scale(g, d, conjugate=True), x.shape)
+            None if d is None or not x.tracked else unbroadcast(_scale(g, d, True), x.shape)
             for d, x in zip(derivatives, node.inputs, strict=True)
         )
 
