@@ -1,21 +1,28 @@
-"""Polynomial coefficients of the math library, made again from their definitions.
+"""The polynomial coefficients of the math library, made again from their definitions.
 
-`fit(f, a, b, degree)` finds the polynomial whose largest weighted error on [a, b] is smallest
-(Remez exchange in mpmath). Coefficients are rounded to the target's precision one at a time, the
-lowest power first, and the rest fitted again, so that a rounded coefficient is paid for by its
-neighbours. `python -m tools.minimax NAME ...` prints the tables of tools/coefficients.py that
-`numus/kernels/math` holds.
+    python -m tools.minimax [NAME ...]      all of tools/coefficients.py, or those named
+
+rewrites numus/kernels/math/_coefficients.py. A fit is a Remez exchange in mpmath: the polynomial
+whose largest weighted error on an interval is smallest. Its coefficients are then rounded to the
+target's precision one after the other, the lowest power first, and after each the others are
+adjusted, so that what a rounded coefficient spoils its neighbours make good.
 """
 
 from __future__ import annotations
 
+import re
+import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import mpmath as mp
 import numpy as np
+from scipy.optimize import linprog
 
 Function = Callable[[Any], Any]
+TARGET = Path(__file__).parents[1] / "numus/kernels/math/_coefficients.py"
+PRECISION = 240
 
 
 class Problem:
@@ -33,35 +40,32 @@ class Problem:
         w = [abs(mp.mpf(weight(x))) for x in self.x]
         floor = max(w) / 1000  # where the weight vanishes any error would do: keep it in bounds
         self.w = [max(floor, v) for v in w]
-        self.two_sided = a < 0 < b
+
+    def errors(self, c: Sequence[Any]) -> list[Any]:
+        """Weighted errors of a polynomial at the samples."""
+        top_first = list(c)[::-1]
+        return [
+            w * (mp.polyval(top_first, x) - y)
+            for x, y, w in zip(self.x, self.f, self.w, strict=True)
+        ]
 
 
-def _errors(p: Problem, powers: Sequence[int], c: Sequence[Any], known: Sequence[float]) -> list:
-    dense = [mp.mpf(0)] * (max([*powers, len(known) - 1]) + 1)
-    for k, v in zip(powers, c, strict=True):
-        dense[k] += v
-    for k, v in enumerate(known):
-        dense[k] += v
-    dense.reverse()
-    return [w * (mp.polyval(dense, x) - y) for x, y, w in zip(p.x, p.f, p.w, strict=True)]
-
-
-def remez(p: Problem, powers: Sequence[int], known: Sequence[float] = ()) -> list[Any]:
-    """Minimax coefficients of x**k, k in powers, beside the known ones of 1, x, x**2, ..."""
-    n = len(powers)
+def remez(p: Problem, degree: int) -> list[Any]:
+    """Minimax coefficients of 1, x, ..., x**degree."""
+    n = degree + 1
     chosen = [round(i * p.samples / n) for i in range(n + 1)]
     best: tuple[Any, list[Any]] = (mp.inf, [])
     for _ in range(40):
         matrix, right = mp.matrix(n + 1, n + 1), mp.matrix(n + 1, 1)
         for row, i in enumerate(chosen):
             x, w = p.x[i], p.w[i]
-            for j, k in enumerate(powers):
-                matrix[row, j] = w * x**k
+            for k in range(n):
+                matrix[row, k] = w * x**k
             matrix[row, n] = (-1) ** row
-            right[row] = w * (p.f[i] - mp.polyval(list(known)[::-1] or [0], x))
+            right[row] = w * p.f[i]
         solution = mp.lu_solve(matrix, right)
-        c, level = [solution[j] for j in range(n)], abs(solution[n])
-        errors = _errors(p, powers, c, known)
+        c, level = [solution[k] for k in range(n)], abs(solution[n])
+        errors = p.errors(c)
         extrema: list[int] = []  # one per run of equal sign
         for i, e in enumerate(errors):
             if extrema and (errors[extrema[-1]] > 0) == (e > 0):
@@ -80,28 +84,41 @@ def remez(p: Problem, powers: Sequence[int], known: Sequence[float] = ()) -> lis
 
 
 def fit(
-    f: Function,
-    a: Any,
-    b: Any,
-    degree: int,
-    bits: int,
-    weight: Function = lambda x: mp.mpf(1),
-    keep: int = 3,
+    f: Function, a: Any, b: Any, degree: int, bits: int, weight: Function = lambda x: mp.mpf(1)
 ) -> tuple[list[float], Any]:
-    """Coefficients of 1, x, ..., x**degree rounded to floats of 24 or 53 bits; their error.
-
-    The first `keep` of them are rounded one by one and the others fitted again.
-    """
+    """Coefficients of 1, x, ..., x**degree rounded to floats of 24 or 53 bits; their error."""
     p = Problem(f, a, b, weight, 24 * (degree + 2))
-    known: list[float] = []
-    for k in range(min(keep, degree)):
-        # Powers from x on cannot alternate on both sides of 0: there all are rounded at the end.
-        if p.two_sided:
-            break
-        known.append(rounded(remez(p, range(k, degree + 1), known)[0], bits))
-    rest = remez(p, range(len(known), degree + 1), known)
-    c = known + [rounded(v, bits) for v in rest]
-    return c, max(abs(e) for e in _errors(p, range(degree + 1), c, ()))
+    c = remez(p, degree)
+    for k in range(degree + 1):
+        c[k] = mp.mpf(rounded(c[k], bits))
+        if k < degree:
+            c[k + 1 :] = _refit(p, c, k + 1)
+    return [float(v) for v in c], max(abs(e) for e in p.errors(c))
+
+
+def _refit(p: Problem, c: list[Any], first: int) -> list[Any]:
+    """The coefficients from x**first on, changed to make the largest error smallest again.
+
+    The changes are as small as the rounding that caused them: a linear program in float64, with
+    the errors scaled to about 1, finds them well enough.
+    """
+    errors = p.errors(c)
+    scale = max(abs(e) for e in errors)
+    e = np.array([float(v / scale) for v in errors])
+    basis = np.array(
+        [[float(w * x**k) for k in range(first, len(c))] for x, w in zip(p.x, p.w, strict=True)]
+    )
+    size = np.abs(basis).max(axis=0)
+    basis /= size
+    one = np.ones((len(e), 1))
+    rows = np.block([[basis, -one], [-basis, -one]])
+    objective = np.zeros(basis.shape[1] + 1)
+    objective[-1] = 1
+    free = [(None, None)] * basis.shape[1] + [(0, None)]
+    found = linprog(objective, rows, np.concatenate([-e, e]), bounds=free)
+    if found.status != 0 or found.x[-1] > 1:
+        return c[first:]
+    return [v + scale * mp.mpf(d / s) for v, d, s in zip(c[first:], found.x, size, strict=False)]
 
 
 def rounded(x: Any, bits: int) -> float:
@@ -109,9 +126,80 @@ def rounded(x: Any, bits: int) -> float:
     return float(np.float32(float(x))) if bits == 24 else float(x)
 
 
-def show(name: str, coefficients: Sequence[float], bits: int, error: Any) -> str:
-    """Python source of a coefficient table, lowest power first."""
-    digits = 9 if bits == 24 else 17
-    lines = [f"{name} = (  # error 2**{float(mp.log(error, 2)):.1f}"]
-    lines += [f"    {c:.{digits}g}," for c in coefficients]
+def split(value: Any, bits: int, parts: int) -> list[float]:
+    """A real number as a sum of floats, largest first."""
+    out = []
+    for _ in range(parts):
+        out.append(rounded(value, bits))
+        value = value - out[-1]
+    return out
+
+
+# -- the file -------------------------------------------------------------------------------------
+
+HEAD = '''"""Made by `python -m tools.minimax`; defined in tools/coefficients.py.
+
+A table is (float32's, float64's): coefficients of 1, x, x**2, ... or the parts of a constant.
+"""
+
+# fmt: off
+Table = tuple[tuple[float, ...], tuple[float, ...]]
+'''
+
+
+def literal(values: Sequence[float], bits: int) -> str:
+    """The items of a tuple of floats as source."""
+    words = [f"{v:.9g}" if bits == 24 else repr(v) for v in values]
+    words = [w if any(ch in w for ch in ".en") else w + ".0" for w in words]
+    lines, line = [], "        "
+    for word in words:
+        if len(line) + len(word) + 2 > 98:
+            lines.append(line.rstrip())
+            line = "        "
+        line += word + ", "
+    return "\n".join([*lines, line.rstrip()])
+
+
+def block(name: str, about: str, tables: Sequence[tuple[Sequence[float], int, Any]]) -> str:
+    """The source of one table."""
+    lines = [f"# {about}", f"{name}: Table = ("]
+    for values, bits, error in tables:
+        note = f"  # error 2**{float(mp.log(error, 2)):.1f}" if error else ""
+        if values:
+            lines += [f"    ({note}", literal(values, bits), "    ),"]
+        else:
+            lines.append("    (),")
     return "\n".join([*lines, ")"])
+
+
+def main(names: Sequence[str]) -> None:
+    from tools.coefficients import CONSTANTS, FITS
+
+    mp.mp.prec = PRECISION
+    blocks: dict[str, str] = {}
+    if TARGET.exists():
+        written = re.finditer(r"^# .*\n(\w+): Table = .*?^\)", TARGET.read_text(), re.M | re.S)
+        blocks = {found[1]: found[0] for found in written}
+    for constant in CONSTANTS:
+        if not names or constant.name in names:
+            both = [(split(constant.value(), b, constant.parts), b, None) for b in (24, 53)]
+            blocks[constant.name] = block(constant.name, constant.about, both)
+    for want in FITS:
+        if names and want.name not in names:
+            continue
+        tables = []
+        for bits, degree in zip((24, 53), want.degrees, strict=True):
+            if degree < 0:
+                tables.append(((), bits, None))
+                continue
+            a, b = want.interval(bits)
+            c, error = fit(want.function(bits), a, b, degree, bits, want.weight(bits))
+            tables.append((c, bits, error))
+            print(f"{want.name} {bits} bits, degree {degree}: 2**{float(mp.log(error, 2)):.1f}")
+        blocks[want.name] = block(want.name, want.about, tables)
+    order = [c.name for c in CONSTANTS] + [f.name for f in FITS]
+    TARGET.write_text(HEAD + "".join(f"\n\n{blocks[n]}" for n in order if n in blocks) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from numus import dtypes as dt
 from numus.compiler.ir import Expr, binary, const, fma, select, unary
 from numus.dtypes import DType
+from numus.kernels.math._coefficients import Table
 
 Pair = tuple[Expr, Expr]
 
@@ -87,8 +88,18 @@ def at_least(x: Expr, bound: float) -> Expr:
     return select(c > x, c, x)
 
 
-def polynomial(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """Horner's rule; coefficients of 1, x, x**2, ..."""
+def parts(x: Expr, table: Table) -> tuple[float, ...]:
+    """The half of a table that is made for x's dtype."""
+    return table[0 if is32(x) else 1]
+
+
+def polynomial(x: Expr, table: Table) -> Expr:
+    """Horner's rule with the coefficients made for x's dtype."""
+    return horner(x, parts(x, table))
+
+
+def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """Coefficients of 1, x, x**2, ..."""
     result = like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         result = fma(result, x, c)

@@ -2,38 +2,33 @@
 
 from __future__ import annotations
 
-from numus.compiler.ir import Expr, fma, select
-from numus.kernels.math._tools import absolute, at_most, copysign, is32, polynomial
+import math
 
-# erf(x) / x - 1 in x**2, |x| <= 1.25
-ERF_32 = (
-    *(0.128379166, -0.376126289, 0.112836584, -0.0268595014),
-    *(0.00520751299, -0.000832448015, 0.000103200749, -7.43286046e-06),
+from numus.compiler.ir import Expr, fma, guard, select, sqrt
+from numus.kernels.math._coefficients import (
+    ERF,
+    ERFC_ROOT,
+    ERFCX,
+    ERFINV,
+    ERFINV_FAR,
+    ERFINV_TAIL,
+    HALF_ROOT_PI,
+    LN2,
+    LOG2_E,
 )
-# erfc(x) ** (1/4) in x - 2.59375, 1.25 <= x <= 3.9375
-ERFC_ROOT_32 = (
-    *(0.125026718, -0.172843322, 0.0898771137, -0.0144996559, -0.00527935848),
-    *(0.00265292614, -6.54538962e-05, -0.000167916529, 7.65836376e-06),
+from numus.kernels.math._tools import (
+    absolute,
+    at_most,
+    copysign,
+    is32,
+    like,
+    nearest_integer,
+    parts,
+    polynomial,
+    scaled,
 )
-
-ERF_64 = (
-    *(0.12837916709551259, -0.37612638903184004, 0.11283791670963578, -0.026866170646250999),
-    *(0.0052239776331421857, -0.00085483273371772615, 0.00012055341111498888),
-    *(-1.4925789155607969e-05, 1.6463685957825224e-06, -1.6377294291744653e-07),
-    *(1.4854817195667002e-08, -1.2343169757057354e-09, 8.9352462500790685e-11),
-    -4.2318474451453817e-12,
-)
-# erfc(x) ** (1/8) in x - 3.625, 1.25 <= x <= 6
-ERFC_ROOT_64 = (
-    *(0.15266994337980286, -0.143281240988478, 0.048749802734737918, -0.0037768417157821358),
-    *(-0.0019855052158556908, 0.00052424699730637965, 4.8150238307397222e-06),
-    *(-1.9438556469854634e-05, 2.1162037287670473e-06, 3.1041279372348489e-07),
-    *(-7.927840383940745e-08, -5.3141347875017633e-10, 1.6719858711550476e-09),
-    *(-1.0337372417879341e-10, -2.3753650186766392e-11, 3.3371567347872689e-12),
-    *(1.3719166455364033e-13, -5.0458969842033535e-14, 5.9899433955833729e-16),
-    *(7.9623456786964138e-16, -1.0435998990699433e-16, -1.3958493279483441e-17),
-    4.2921683061863613e-18,
-)
+from numus.kernels.math.exponential import exp_of_reduced, held_integer, held_power
+from numus.kernels.math.logarithm import natural, reduce_log
 
 
 def erf(x: Expr) -> Expr:
@@ -43,12 +38,51 @@ def erf(x: Expr) -> Expr:
     much easier to approximate than erfc.
     """
     size = absolute(x)
-    near = fma(x, polynomial(x * x, ERF_32 if is32(x) else ERF_64), x)
+    near = fma(x, polynomial(x * x, ERF), x)
     if is32(x):
-        power = polynomial(at_most(size, 3.9375) - 2.59375, ERFC_ROOT_32)
+        power = polynomial(at_most(size, 3.9375) - 2.59375, ERFC_ROOT)
     else:
-        power = polynomial(at_most(size, 6.0) - 3.625, ERFC_ROOT_64)
+        power = polynomial(at_most(size, 6.0) - 3.625, ERFC_ROOT)
         power = power * power
     power = power * power
     far = copysign(fma(-power, power, 1.0), x)
     return select(size < 1.25, near, far)
+
+
+def erfc(x: Expr) -> Expr:
+    """1 - erf(x) without cancellation: exp(-x**2) times a polynomial in (x - k) / (x + k).
+
+    1 - erf(x) below 1/2, 2 - erfc(-x) for negative x. Within 4 ulp.
+    """
+    size = absolute(x)
+    near = 1.0 - fma(x, polynomial(x * x, ERF), x)
+    # exp(-x**2), the square as a double-word
+    size = at_most(size, 10.3 if is32(x) else 28.0)
+    square = size * size
+    square_low = fma(size, size, -square)
+    high, low = parts(x, LN2)
+    n, held = nearest_integer(square, -parts(x, LOG2_E)[0])
+    gauss = exp_of_reduced(fma(n, -low, fma(n, -high, -square)) - square_low)
+    k = 1.5 if is32(x) else 2.5
+    inverse = 1.0 / (size + k)
+    rest = polynomial((size - k) * inverse, ERFCX) * inverse
+    usual = gauss * rest * held_power(held)
+    slow = scaled(gauss * rest, held_integer(held))
+    tail = guard(size > (9.0 if is32(x) else 26.0), slow, usual)
+    far = select(x < 0.0, 2.0 - tail, tail)
+    return select(absolute(x) < 0.5, near, far)
+
+
+def erfinv(x: Expr) -> Expr:
+    """The inverse of erf: x times a polynomial in w = -log(1 - x**2); far out in sqrt(w)."""
+    rest = fma(-x, x, 1.0)
+    w = -natural(*reduce_log(rest))
+    first, first_low = parts(x, HALF_ROOT_PI)
+    usual = fma(x, first, x * fma(w, polynomial(w - 2.5, ERFINV), first_low))
+    root = sqrt(w)
+    far = polynomial(root - 3.0, ERFINV_TAIL)
+    if not is32(x):
+        far = select(w > 15.0, polynomial(root - 5.0, ERFINV_FAR), far)
+    size = absolute(x)
+    outside = select(size.eq(1.0), copysign(like(x, math.inf), x), like(x, math.nan))
+    return guard(~(w <= 5.0) | ~(size < 1.0), select(size < 1.0, x * far, outside), usual)

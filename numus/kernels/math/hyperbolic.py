@@ -1,33 +1,144 @@
-"""sinh, cosh, tanh, asinh, acosh, atanh."""
+"""sinh, cosh, tanh, asinh, acosh, atanh, and the logistic function."""
 
 from __future__ import annotations
 
-from numus.compiler.ir import Expr, fma, select
+import math
+
+from numus.compiler.ir import Expr, fma, guard, select, sqrt
+from numus.kernels.math._coefficients import COSH, LN2, LOG2_E, SINH, TANH
 from numus.kernels.math._tools import (
+    Pair,
     absolute,
     at_most,
+    bits,
     copysign,
+    fast_two_sum,
+    format_of,
+    from_bits,
     is32,
+    like,
+    nearest_integer,
+    parts,
     polynomial,
+    scaled,
 )
-from numus.kernels.math.exponential import exp_of_reduced, held_power, reduce_exp
+from numus.kernels.math.exponential import (
+    exp,
+    exp_of_reduced,
+    held_integer,
+    held_power,
+    reduce_exp,
+)
+from numus.kernels.math.logarithm import log1p_pair, natural, reduce_log
 
-# (tanh(x) / x - 1) / x**2 in x**2, |x| <= 0.625
-TANH_32 = (-0.333332807, 0.133314058, -0.0537365228, 0.0206282325, -0.00569243217)
-TANH_64 = (
-    *(-0.33333333333333315, 0.13333333333329961, -0.053968253966149425, 0.02186948847069814),
-    *(-0.0088632343387308465, 0.0035921142221440809, -0.0014557272075127697),
-    *(0.00058945660739663302, -0.00023702395265138399, 9.1578241150775723e-05),
-    *(-3.0205799041068073e-05, 6.0501172648522005e-06),
-)
+_LARGE = 2.0**40  # where sqrt(x**2 + 1) is x to the last bit, and x**2 far from overflow
+
+
+def _powers(size: Expr) -> tuple[Expr, Expr, Pair]:
+    """2**(n - 1), 2**(-n - 1) and r (as a double-word) with size = n ln 2 + r.
+
+    sinh and cosh of the sum need sinh(r) and cosh(r) only, and no division.
+    """
+    high, low = parts(size, LN2)
+    n, held = nearest_integer(size, parts(size, LOG2_E)[0])
+    first = fma(n, -high, size)
+    r = fma(n, -low, first)
+    f = format_of(size)
+    half = f.one - f.smallest_normal  # the bits of 1/2
+    shifted = bits(held) << f.mantissa
+    return from_bits(shifted + half), from_bits(half - shifted), (r, fma(n, -low, first - r))
+
+
+def _half_exp(size: Expr) -> Expr:
+    """exp(size) / 2 for large and infinite sizes and NaN."""
+    r, held = reduce_exp(at_most(size, 100.0 if is32(size) else 800.0))
+    return scaled(exp_of_reduced(r), held_integer(held) - 1)
+
+
+def sinh(x: Expr) -> Expr:
+    """The hyperbolic sine: cosh(r) sinh(n ln 2) + sinh(r) cosh(n ln 2)."""
+    size = absolute(x)
+    up, down, (r, r_low) = _powers(size)
+    odd, even = up - down, up + down
+    odd_low = (up - odd) - down
+    square = r * r
+    s = fma(square * r, polynomial(square, SINH), r_low)  # sinh(r) - r
+    c = square * polynomial(square, COSH)  # cosh(r) - 1
+    usual = fma(even, r, odd) + fma(even, s, fma(odd, c, odd_low))
+    return copysign(guard(_overflows(size), _half_exp(size), usual), x)
+
+
+def cosh(x: Expr) -> Expr:
+    """The hyperbolic cosine: cosh(r) cosh(n ln 2) + sinh(r) sinh(n ln 2)."""
+    size = absolute(x)
+    up, down, (r, r_low) = _powers(size)
+    odd, even = up - down, up + down
+    even_low = down - (even - up)
+    square = r * r
+    s = fma(square * r, polynomial(square, SINH), r_low)
+    c = square * polynomial(square, COSH)
+    usual = even + fma(odd, r, fma(odd, s, fma(even, c, even_low)))
+    return guard(_overflows(size), _half_exp(size), usual)
+
+
+def _overflows(size: Expr) -> Expr:
+    """Whether 2**n and 2**-n may leave the normal range. True for NaN."""
+    return ~(size <= (86.0 if is32(size) else 707.0))
 
 
 def tanh(x: Expr) -> Expr:
     """A polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond."""
     size = absolute(x)
     square = x * x
-    near = fma(square * x, polynomial(square, TANH_32 if is32(x) else TANH_64), x)
+    near = fma(square * x, polynomial(square, TANH), x)
     twice = at_most(size, 9.5 if is32(x) else 20.0) * 2.0  # 1 beyond
     r, held = reduce_exp(twice)
     far = copysign(1.0 - 2.0 / fma(exp_of_reduced(r), held_power(held), 1.0), x)
     return select(size < 0.625, near, far)
+
+
+def sigmoid(x: Expr) -> Expr:
+    """1 / (1 + e**-x), by e = exp(-|x|): nothing overflows and both tails keep their digits."""
+    e = exp(-absolute(x))
+    return select(x < 0.0, e, like(x, 1.0)) / (e + 1.0)
+
+
+def asinh(x: Expr) -> Expr:
+    """log(|x| + sqrt(x**2 + 1)) as log1p(|x| + x**2 / (1 + sqrt(x**2 + 1))), with x's sign."""
+    size = absolute(x)
+    root = sqrt(fma(size, size, 1.0))
+    usual = log1p_pair(*fast_two_sum(size, size * size / (root + 1.0)))
+    return copysign(guard(~(size < _LARGE), _log_twice(size), usual), x)
+
+
+def acosh(x: Expr) -> Expr:
+    """log(x + sqrt(x**2 - 1)) as log1p(t + sqrt(2 t + t**2)), t = x - 1; NaN below 1."""
+    t = x - 1.0
+    square = fma(t, t, t + t)
+    square_low = fma(t, t, (t + t) - square)
+    root = sqrt(square)
+    root_low = (fma(-root, root, square) + square_low) / (root + root)
+    total, low = fast_two_sum(root, t)
+    usual = log1p_pair(total, low + select(root > 0.0, root_low, root))
+    slow = select(x < 1.0, like(x, math.nan), _log_twice(x))
+    return guard(~((x >= 1.0) & (x < _LARGE)), slow, usual)
+
+
+def atanh(x: Expr) -> Expr:
+    """log1p(2 |x| / (1 - |x|)) / 2 with x's sign; NaN outside [-1, 1]."""
+    size = absolute(x)
+    below = 1.0 - size
+    below_low = (1.0 - below) - size
+    inverse = 1.0 / below
+    twice = size + size
+    ratio = twice * inverse
+    ratio_low = fma(-ratio, below_low, fma(-ratio, below, twice)) * inverse
+    usual = log1p_pair(ratio, ratio_low) * 0.5
+    at_one = select(size.eq(1.0), like(x, math.inf), like(x, math.nan))
+    return copysign(select(size < 1.0, usual, at_one), x)
+
+
+def _log_twice(x: Expr) -> Expr:
+    """log(2 x) for large x, infinity and NaN."""
+    e, f = reduce_log(x)
+    return select(x < math.inf, natural(e + 1.0, f), x + x)

@@ -9,16 +9,21 @@ from __future__ import annotations
 import math
 
 from numus.compiler.ir import Expr, fma, guard, isnan, select, sqrt, unary
+from numus.kernels.math._coefficients import ATANH_TAIL, CBRT, THIRD, TWO_OVER_LN2
 from numus.kernels.math._tools import (
     Pair,
     absolute,
     at_least,
     at_most,
+    bits,
+    copysign,
     fast_two_sum,
     format_of,
+    from_bits,
     is32,
     like,
     nearest_integer,
+    parts,
     polynomial,
     scaled,
     times_power_of_two,
@@ -28,32 +33,20 @@ from numus.kernels.math._tools import (
 from numus.kernels.math.exponential import exp2_of_reduced, held_integer
 from numus.kernels.math.logarithm import reduce_log
 
-# (atanh(s) / s - 1 - s**2 / 3) / s**4 in s**2, |s| <= (sqrt(2) - 1) / (sqrt(2) + 1)
-ATANH_TAIL_32 = (0.200000763, 0.142735392, 0.117100708)
-ATANH_TAIL_64 = (
-    *(0.1999999999999999, 0.14285714285722065, 0.11111111108837179, 0.090909094309862673),
-    *(0.076922785067512323, 0.066681621777203118, 0.058372407600460141, 0.059965594630497721),
-)
-THIRD_32 = (0.333333343, -9.93410776e-09)
-THIRD_64 = (0.3333333333333333, 1.850371707708594e-17)
-TWO_OVER_LN2_32 = (2.88539004, 3.85192607e-08)
-TWO_OVER_LN2_64 = (2.8853900817779268, 4.0710547481862066e-17)
-
 
 def log2_pair(e: Expr, f: Expr) -> Pair:
     """log2(2**e (1 + f)) as a double-word: 2 atanh(s) / ln 2 + e with s = f / (2 + f).
 
     atanh(s) = s (1 + s**2 (1/3 + s**2 T(s**2))): all but T is carried in double-words.
     """
-    small = is32(f)
     below, below_low = fast_two_sum(like(f, 2.0), f)
     inverse = 1.0 / below
     s = f * inverse
     s_low = fma(-s, below_low, fma(-s, below, f)) * inverse
     z = s * s
     z_low = fma(s + s, s_low, fma(s, s, -z))
-    third, third_low = THIRD_32 if small else THIRD_64
-    tail = z * polynomial(z, ATANH_TAIL_32 if small else ATANH_TAIL_64)
+    third, third_low = parts(f, THIRD)
+    tail = z * polynomial(z, ATANH_TAIL)
     q, q_low = fast_two_sum(like(f, third), tail)
     q_low = q_low + third_low
     w = z * q
@@ -62,7 +55,7 @@ def log2_pair(e: Expr, f: Expr) -> Pair:
     p_low = fma(s, w_low, fma(s_low, w, fma(s, w, -p)))
     g, g_low = fast_two_sum(s, p)
     g_low = g_low + (s_low + p_low)
-    factor, factor_low = TWO_OVER_LN2_32 if small else TWO_OVER_LN2_64
+    factor, factor_low = parts(f, TWO_OVER_LN2)
     h = g * factor
     h_low = fma(g_low, factor, fma(g, factor_low, fma(g, factor, -h)))
     total, total_low = fast_two_sum(e, h)
@@ -126,3 +119,59 @@ def rsqrt(x: Expr) -> Expr:
     correction = fma(-y, error, fma(-y, product, 1.0)) * 0.5
     corrected = fma(y, correction, y)
     return select(isnan(correction), y, corrected)  # 0 and infinity
+
+
+def cbrt(x: Expr) -> Expr:
+    """The cube root, by m**(-1/3) from a polynomial and one step of third order (fourth in
+    float64), then one Newton step with the residual in double-word arithmetic. Below 1 ulp."""
+    size = absolute(x)
+    g = format_of(x)
+    usual = _cube_root(size)
+    step = 24 if is32(x) else 54
+    slow = _cube_root(size * 2.0**step) * 2.0 ** (-step // 3)
+    slow = select(size.eq(0.0) | ~(size < math.inf), size, slow)
+    rare = (unsigned_bits(size) - g.smallest_normal) >= (g.infinity - g.smallest_normal)
+    return copysign(guard(rare, slow, usual), x)
+
+
+def _cube_root(x: Expr) -> Expr:
+    """For positive normal x."""
+    g = format_of(x)
+    i = bits(x)
+    # x = 2**(3 k + j) f with f in [1, 2) and j in {0, 1, 2}; 43691 / 2**17 is 1/3 closely enough.
+    exponent = (i >> g.mantissa) + (3 * g.bias - g.bias)  # three biases: positive, k + bias below
+    k = (exponent * 43691) >> 17
+    j = exponent - k * 3
+    f = from_bits((i & (g.smallest_normal - 1)) | g.one)
+    m = from_bits((i & (g.smallest_normal - 1)) + ((j + g.bias) << g.mantissa))
+    third = 1 / 3
+    start = select(j.eq(0), like(x, 1.0), select(j.eq(1), like(x, 2**-third), like(x, 4**-third)))
+    r = polynomial(f, CBRT) * start
+    h = fma(-m * r * r, r, 1.0)
+    series = fma(h, 14 / 81, 2 / 9) if not is32(x) else like(x, 2 / 9)
+    r = fma(r * h, fma(h, series, third), r)
+    y = m * r * r
+    square, square_low = two_product(y, y)
+    residual = fma(-square_low, y, fma(-square, y, m))
+    y = fma(residual, r * r * third, y)
+    return y * from_bits(k << g.mantissa)
+
+
+def hypot(x: Expr, y: Expr) -> Expr:
+    """sqrt(x**2 + y**2) without overflow or underflow on the way; infinite if either is."""
+    a, b = absolute(x), absolute(y)
+    large, small = select(a < b, b, a), select(a < b, a, b)
+    usual = sqrt(fma(large, large, small * small))
+    low, high = (2.0**-40, 2.0**60) if is32(x) else (2.0**-400, 2.0**500)
+    # Scaling by a power of two chosen from three is enough to keep the squares in range.
+    down, up = (2.0**-64, 2.0**80) if is32(x) else (2.0**-600, 2.0**600)
+    big = large >= high
+    one = like(x, 1.0)
+    tiny = large <= low
+    factor = select(big, like(x, down), select(tiny, like(x, up), one))
+    back = select(big, like(x, 1 / down), select(tiny, like(x, 1 / up), one))
+    p, q = large * factor, small * factor
+    slow = sqrt(fma(p, p, q * q)) * back
+    slow = select(isnan(x) | isnan(y), x + y, slow)
+    slow = select(a.eq(math.inf) | b.eq(math.inf), like(x, math.inf), slow)
+    return guard(~((large > low) & (large < high) & (small >= 0.0)), slow, usual)

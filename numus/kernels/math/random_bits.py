@@ -7,8 +7,13 @@ whatever the number of threads.
 
 from __future__ import annotations
 
+import math
+
 from numus import dtypes as dt
-from numus.compiler.ir import Expr
+from numus.compiler.ir import Expr, fma, select, sqrt
+from numus.kernels.math._tools import from_bits, unsigned_bits
+from numus.kernels.math.logarithm import natural, reduce_log
+from numus.kernels.math.trigonometry import cos_reduced, sin_reduced
 
 _ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
 _PARITY = 0x1BD11BDA
@@ -36,3 +41,32 @@ def uniform64(x0: Expr, x1: Expr) -> Expr:
     """A float64 in [0, 1) from two words: a multiple of 2**-53."""
     word = (x0.cast(dt.uint64) << 32) | x1.cast(dt.uint64)
     return (word >> 11).bitcast(dt.int64).cast(dt.float64) * 2.0**-53
+
+
+def normal_pair(x0: Expr, x1: Expr) -> tuple[Expr, Expr]:
+    """Two independent standard normal float32 from two words of random bits (Box and Muller).
+
+    The radius sqrt(-2 log u) takes u = (k + 1/2) 2**-31 from the upper 31 bits of x0 and reaches
+    6.66; the angle takes all bits of x1: 30 for a signed eighth of a turn at most, one that puts it
+    about the axis of x or y, one for the side. Both come out of the bits directly, so neither the
+    logarithm nor sine and cosine have special cases. Each result is within 3 ulp of the formula's.
+    """
+    return _box_muller(x0, x1, dt.float32, dt.int32)
+
+
+def normal_pair64(x0: Expr, x1: Expr) -> tuple[Expr, Expr]:
+    """Two independent standard normal float64 from two uint64: the same with 63 and 62 bits."""
+    return _box_muller(x0, x1, dt.float64, dt.int64)
+
+
+def _box_muller(x0: Expr, x1: Expr, dtype: dt.DType, signed: dt.DType) -> tuple[Expr, Expr]:
+    width = dtype.bits
+    unit = 2.0 ** (1 - width)
+    u = fma((x0 >> 1).bitcast(signed).cast(dtype), unit, unit / 2)
+    radius = sqrt(natural(*reduce_log(u)) * -2.0)
+    angle = (x1 << 2).bitcast(signed).cast(dtype) * (math.pi / 4 * unit)
+    sign = 1 << (width - 1)
+    along = from_bits(unsigned_bits(cos_reduced(angle)) ^ (x1 & sign))
+    across = sin_reduced(angle)
+    turned = (x1 & (sign >> 1)).ne(0)
+    return radius * select(turned, across, along), radius * select(turned, along, across)

@@ -13,6 +13,7 @@ import math
 
 from numus import dtypes as dt
 from numus.compiler.ir import Expr, binary, const, fma, guard, select
+from numus.kernels.math._coefficients import COS, PI_2, SIN
 from numus.kernels.math._tools import (
     absolute,
     bits,
@@ -22,29 +23,16 @@ from numus.kernels.math._tools import (
     is32,
     like,
     nearest_integer,
+    parts,
     polynomial,
     two_product,
     unsigned_bits,
 )
 
-PI_2_32 = (1.57079637, -4.37113883e-08, -1.71512451e-15)
-PI_2_64 = (1.5707963267948966, 6.123233995736766e-17, -1.4973849048591698e-33)
 # Above these the nearest multiple of pi/2 is no longer found with enough certainty.
 HUGE_32 = 65536.0
 HUGE_64 = 2.0**30
 
-# (sin(x) / x - 1) / x**2 in x**2, |x| <= pi/4
-SIN_32 = (-0.166666538, 0.00833210628, -0.000195078785)
-SIN_64 = (
-    *(-0.1666666666666663, 0.0083333333333218407, -0.00019841269829358444),
-    *(2.7557313538480556e-06, -2.5050734385943086e-08, 1.5895433287904271e-10),
-)
-# (cos(x) - 1 + x**2 / 2) / x**4 in x**2, |x| <= pi/4
-COS_32 = (0.0416666456, -0.00138873083, 2.44321018e-05)
-COS_64 = (
-    *(0.041666666666666588, -0.0013888888888872184, 2.4801587288293147e-05),
-    *(-2.7557314014293049e-07, 2.0875677953567653e-09, -1.1357329175711744e-11),
-)
 # 2/pi, 32 bits a word, the first word of weight 2**-32. (Its integer part is 0.)
 _DIGITS = (
     "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e0"
@@ -57,14 +45,14 @@ TWO_OVER_PI = tuple(int(_DIGITS[i : i + 8], 16) for i in range(0, len(_DIGITS), 
 
 def _reduce(size: Expr) -> tuple[Expr, Expr]:
     """size - n pi/2, |n pi/2| <= HUGE, within one rounding; a float that holds n."""
-    first, second, third = PI_2_32 if is32(size) else PI_2_64
+    first, second, third = parts(size, PI_2)
     n, held = nearest_integer(size, 2 / math.pi)
     return fma(n, -third, fma(n, -second, fma(n, -first, size))), held
 
 
 def _reduce_twice(size: Expr) -> tuple[Expr, Expr, Expr]:
     """size - n pi/2 as a double-word; a float that holds n."""
-    first, second, third = PI_2_32 if is32(size) else PI_2_64
+    first, second, third = parts(size, PI_2)
     n, held = nearest_integer(size, 2 / math.pi)
     a = fma(n, -first, size)  # exact
     b = n * second
@@ -76,7 +64,7 @@ def _reduce_twice(size: Expr) -> tuple[Expr, Expr, Expr]:
 def sin_reduced(r: Expr, low: Expr | None = None) -> Expr:
     """sin(r + low) for |r| <= pi/4."""
     square = r * r
-    tail = polynomial(square, SIN_32 if is32(r) else SIN_64)
+    tail = polynomial(square, SIN)
     if low is None:
         return fma(square * r, tail, r)
     return fma(square * r, tail, low) + r
@@ -85,7 +73,7 @@ def sin_reduced(r: Expr, low: Expr | None = None) -> Expr:
 def cos_reduced(r: Expr, low: Expr | None = None) -> Expr:
     """cos(r + low) for |r| <= pi/4."""
     square = r * r
-    tail = fma(polynomial(square, COS_32 if is32(r) else COS_64), square, -0.5)
+    tail = fma(polynomial(square, COS), square, -0.5)
     if low is None:
         return fma(tail, square, 1.0)
     return fma(tail, square, -r * low) + 1.0
@@ -133,8 +121,8 @@ def _reduced(size: Expr) -> tuple[Expr, Expr | None, Expr]:
 def _tan_in_quadrant(r: Expr, low: Expr, quadrant: Expr) -> Expr:
     """tan(r + low + quadrant pi/2), sine and cosine kept as double-words until the quotient."""
     square = r * r
-    s_tail = fma(square * r, polynomial(square, SIN_32 if is32(r) else SIN_64), low)
-    c_tail = fma(polynomial(square, COS_32 if is32(r) else COS_64), square, -0.5)
+    s_tail = fma(square * r, polynomial(square, SIN), low)
+    c_tail = fma(polynomial(square, COS), square, -0.5)
     s, s_low = fast_two_sum(r, s_tail)
     c, c_low = fast_two_sum(like(r, 1.0), fma(c_tail, square, -r * low))
     odd = (quadrant & 1).ne(0)
@@ -251,6 +239,6 @@ def _payne_hanek_64(size: Expr) -> tuple[Expr, Expr, Expr]:
 
 def _times_quarter_turn(high: Expr, low: Expr, scale: float) -> tuple[Expr, Expr]:
     """(high + low) scale pi/2 as a double-word; scale is a power of two."""
-    pi, pi_low, _ = PI_2_32 if is32(high) else PI_2_64
+    pi, pi_low, _ = parts(high, PI_2)
     r, error = two_product(high * scale, like(high, pi))
     return fast_two_sum(r, fma(low * scale, pi, fma(high * scale, pi_low, error)))

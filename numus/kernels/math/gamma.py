@@ -1,0 +1,137 @@
+"""lgamma, digamma, trigamma.
+
+Positive arguments: a polynomial on a short interval that the recurrence leads to, and an asymptotic
+series for large ones. Negative arguments use the reflection formulas, behind a guard.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numus.compiler.ir import Expr, fma, guard, select, unary
+from numus.kernels.math._coefficients import (
+    DIGAMMA,
+    DIGAMMA_FAR,
+    DIGAMMA_ROOT,
+    DIGAMMA_ROOT_LESS_1,
+    LGAMMA,
+    STIRLING,
+    TRIGAMMA_FAR,
+)
+from numus.kernels.math._tools import absolute, is32, like, parts, polynomial
+from numus.kernels.math.logarithm import log
+from numus.kernels.math.trigonometry import cos_reduced, sin_reduced
+
+
+def lgamma(x: Expr) -> Expr:
+    """log |gamma(x)|.
+
+    [1, 3]: (z - 1) (z - 2) P(z), which is exact at the two zeros. Below 1, lgamma(x + 1) - log(x);
+    up to 8, lgamma(x - k) + log((x - 1) ... (x - k)); beyond, Stirling's series. For x < 0,
+    log(pi / (a |sin(pi a)|)) - lgamma(a) with a = -x.
+    """
+    a = absolute(x)
+    below, beyond = a < 1.0, a >= 8.0
+    product, shifted = like(x, 1.0), a
+    for j in range(1, 6):
+        step = a >= float(j + 2)
+        product = select(step, product * (a - float(j)), product)
+        shifted = select(step, a - float(j), shifted)
+    logarithm = log(select(below | beyond, a, product))
+    u = select(below, a - 1.0, shifted - 2.0)
+    core = u * select(below, a, shifted - 1.0) * polynomial(u, LGAMMA)
+    near = core + select(below, -logarithm, logarithm)
+    inverse = 1.0 / a
+    rest = fma(polynomial(inverse * inverse, STIRLING), inverse, 0.5 * math.log(2 * math.pi) - 0.5)
+    far = fma(a - 0.5, logarithm - 1.0, rest)
+    positive = select(beyond, far, near)
+    positive = select(a.eq(math.inf), a, positive)
+    return guard(x < 0.0, _lgamma_reflected(a, positive, logarithm), positive)
+
+
+def _lgamma_reflected(a: Expr, positive: Expr, logarithm: Expr) -> Expr:
+    """lgamma(-a) from lgamma(a)."""
+    s, _ = _sin_cos_half_turns(a)
+    turned = log(math.pi / (a * s)) - positive
+    turned = select(s.eq(0.0), like(a, math.inf), turned)  # the poles
+    turned = select(_is_tiny(a), -logarithm, turned)
+    return select(a.eq(math.inf), a, turned)
+
+
+def _is_tiny(a: Expr) -> Expr:
+    """So near the pole at 0 that the other terms do not count."""
+    return a < (2.0**-30 if is32(a) else 2.0**-60)
+
+
+def _sin_cos_half_turns(a: Expr) -> tuple[Expr, Expr]:
+    """|sin(pi a)|, and cos(pi a) with the sign that makes their quotient the cotangent of pi a."""
+    r = a - unary("rint", a)  # exact
+    size = absolute(r)
+    small = size <= 0.25
+    t = select(small, size, 0.5 - size)  # exact
+    angle = t * math.pi
+    angle_low = fma(t, math.pi, -angle) + t * (
+        1.2246467991473532e-16 if not is32(a) else -8.742278e-08
+    )
+    s, c = sin_reduced(angle, angle_low), cos_reduced(angle, angle_low)
+    sine, cosine = select(small, s, c), select(small, c, s)
+    return sine, select(r < 0.0, -cosine, cosine)
+
+
+def digamma(x: Expr) -> Expr:
+    """The derivative of lgamma.
+
+    [1, 2]: (x - x0) P(x) with the zero x0 as a double-word. Below 1 and up to 6 by the recurrence,
+    its reciprocals summed as one fraction; beyond, the asymptotic series. For x < 0,
+    digamma(a) + 1/a + pi cot(pi a) with a = -x.
+    """
+    a = absolute(x)
+    below, beyond = a < 1.0, a >= 6.0
+    top, bottom, shifted = like(x, 0.0), like(x, 1.0), a
+    for j in range(1, 5):
+        step = a >= float(j + 1)
+        factor = a - float(j)
+        top = select(step, fma(top, factor, bottom), top)
+        bottom = select(step, bottom * factor, bottom)
+        shifted = select(step, factor, shifted)
+    top = select(below, like(x, -1.0), select(beyond, like(x, 1.0), top))
+    bottom = select(below | beyond, a, bottom)
+    fraction = top / bottom
+    root, root_low = parts(x, DIGAMMA_ROOT)
+    less, less_low = parts(x, DIGAMMA_ROOT_LESS_1)
+    distance = select(below, (a - less) - less_low, (shifted - root) - root_low)
+    u = select(below, a - 0.5, shifted - 1.5)
+    near = fma(distance, polynomial(u, DIGAMMA), fraction)
+    t = fraction * fraction
+    far = log(a) - fma(t, polynomial(t, DIGAMMA_FAR), fraction * 0.5)
+    positive = select(beyond, far, near)
+    s, c = _sin_cos_half_turns(a)
+    reflected = positive + fma(c / s, math.pi, 1.0 / a)
+    reflected = select(s.eq(0.0), like(x, math.nan), reflected)
+    reflected = select(_is_tiny(a), 1.0 / a, reflected)
+    positive = select(a.eq(0.0), -1.0 / x, positive)
+    return guard(x < 0.0, reflected, positive)
+
+
+def trigamma(x: Expr) -> Expr:
+    """The derivative of digamma: six terms 1 / (x + j)**2, then the asymptotic series at x + 6.
+
+    For x < 0, pi**2 / sin(pi a)**2 - trigamma(a) + 1 / a**2 with a = -x.
+    """
+    a = absolute(x)
+    beyond = a >= 6.0
+    top, bottom = like(x, 0.0), like(x, 1.0)
+    for j in range(1, 6):
+        square = (a + float(j)) * (a + float(j))
+        top, bottom = fma(top, square, bottom), bottom * square
+    y = select(beyond, a, a + 6.0)
+    inverse = 1.0 / y
+    t = inverse * inverse
+    series = fma(t * inverse, polynomial(t, TRIGAMMA_FAR), fma(t, 0.5, inverse))
+    own = 1.0 / a
+    own = own * own
+    positive = select(beyond, series, (series + top / bottom) + own)
+    s, _ = _sin_cos_half_turns(a)
+    ratio = math.pi / s
+    reflected = select(_is_tiny(a), own, fma(ratio, ratio, own - positive))
+    return guard(x < 0.0, reflected, positive)

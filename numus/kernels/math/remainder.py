@@ -1,0 +1,112 @@
+"""fmod, nextafter, ldexp, frexp: exact operations on the parts of a float."""
+
+from __future__ import annotations
+
+import math
+
+from numus.compiler.ir import Expr, fma, guard, isnan, maximum, minimum, select, unary
+from numus.kernels.math._tools import (
+    absolute,
+    bits,
+    copysign,
+    format_of,
+    from_bits,
+    is32,
+    like,
+    power_of_two,
+    scaled,
+)
+
+
+def fmod(x: Expr, y: Expr) -> Expr:
+    """x - trunc(x / y) y, exactly, with the sign of x (C's fmod).
+
+    While the quotient has few bits one fma gives the remainder. Larger quotients: x = m 2**d,
+    measured in units of y's last place, and m 2**d mod y by repeated squaring (see below).
+    """
+    a, b = absolute(x), absolute(y)
+    ratio = a / b
+    rest = fma(-unary("trunc", ratio), b, a)
+    rest = select(rest < 0.0, rest + b, rest)  # the quotient was rounded up
+    usual = select(a < b, a, rest)
+    rare = ~(ratio < 2.0 ** (format_of(x).mantissa - 2))
+    return copysign(guard(rare, _long_remainder(a, b), usual), x)
+
+
+def _significand(a: Expr) -> tuple[Expr, Expr]:
+    """(m, e) with a = m 2**e, m an integer of full length held in a float. a positive, finite."""
+    g = format_of(a)
+    subnormal = bits(a) < g.smallest_normal
+    i = bits(select(subnormal, a * 2.0 ** (g.mantissa + 1), a))
+    m = from_bits((i & (g.smallest_normal - 1)) | g.one) * 2.0**g.mantissa
+    e = (i >> g.mantissa) - (g.bias + g.mantissa)
+    return m, select(subnormal, e - (g.mantissa + 1), e)
+
+
+def _centred(r: Expr, m: Expr) -> Expr:
+    """r modulo m into [-m/2, m/2], for |r| < 3/2 m."""
+    return select(absolute(r) * 2.0 > m, r - copysign(m, r), r)
+
+
+def _times_modulo(a: Expr, b: Expr, m: Expr) -> Expr:
+    """a b modulo m, all centred integers: every step is exact as long as |a|, |b| <= m/2."""
+    product = a * b
+    low = fma(a, b, -product)
+    q = unary("rint", product / m)
+    return _centred(fma(-q, m, product) + low, m)
+
+
+def _long_remainder(a: Expr, b: Expr) -> Expr:
+    """a mod b for positive a, b with a large quotient."""
+    m, e = _significand(a)
+    n, f = _significand(b)
+    d = e - f
+    steps = 5 if is32(a) else 6
+    power = power_of_two(d >> steps)  # at most 2**35: below n / 2
+    for bit in reversed(range(steps)):
+        power = _times_modulo(power, power, n)
+        power = select((d & (1 << bit)).ne(0), _centred(power + power, n), power)
+    rest = _times_modulo(_centred(_centred(m, n), n), power, n)
+    rest = select(rest < 0.0, rest + n, rest)
+    result = scaled(rest, f)
+    result = select(b.eq(math.inf), a, result)
+    return select((a < math.inf) & (b > 0.0), result, like(a, math.nan))
+
+
+def nextafter(x: Expr, y: Expr) -> Expr:
+    """The next float from x towards y."""
+    away = (y > x) ^ (x < 0.0)  # grows in size
+    step = select(away, bits(like(x, 0.0)) + 1, bits(like(x, 0.0)) - 1)
+    moved = from_bits(bits(x) + step)
+    smallest = copysign(from_bits(bits(like(x, 0.0)) + 1), y)
+    result = select(x.eq(y), y, select(x.eq(0.0), smallest, moved))
+    return select(isnan(x) | isnan(y), x + y, result)
+
+
+def ldexp(x: Expr, n: Expr) -> Expr:
+    """x * 2**n for an integer n of x's width: one rounding, whatever the sizes.
+
+    Three factors reach from the smallest to the largest number. On the way down the first two stop
+    a mantissa's length short of the subnormal range, so that only the last one rounds.
+    """
+    g = format_of(x)
+    most, least = g.bias, 1 - g.bias
+    zero = n - n
+    for _ in range(2):
+        step = select(n > most, zero + most, zero)
+        step = select(n < least, zero + (least + g.mantissa + 1), step)
+        x, n = x * power_of_two(step), n - step
+    return x * power_of_two(minimum(maximum(n, least), most))
+
+
+def frexp(x: Expr) -> tuple[Expr, Expr]:
+    """(m, n) with x = m 2**n and 1/2 <= |m| < 1; zeros, infinities and NaN come back with n = 0."""
+    g = format_of(x)
+    size = absolute(x)
+    subnormal = size < from_bits(bits(like(x, 0.0)) + g.smallest_normal)
+    i = bits(select(subnormal, size * 2.0 ** (g.mantissa + 1), size))
+    n = (i >> g.mantissa) - (g.bias - 1)
+    n = select(subnormal, n - (g.mantissa + 1), n)
+    m = from_bits((i & (g.smallest_normal - 1)) | (g.one - g.smallest_normal))
+    plain = size.eq(0.0) | ~(size < math.inf)
+    return select(plain, x, copysign(m, x)), select(plain, n - n, n)
