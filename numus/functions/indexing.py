@@ -111,7 +111,8 @@ def _read_items(index: Any, x: Node, op: str) -> list[Any]:
             f"{op}: too many indices: an array of shape {x.shape} has {x.ndim} axes, the index "
             f"asks for {used}"
         )
-    items[ellipsis : ellipsis + 1] = [slice(None)] * (x.ndim - used) or [Ellipsis]
+    full_slices: list[Any] = [slice(None)] * (x.ndim - used)
+    items[ellipsis : ellipsis + 1] = full_slices or [Ellipsis]
     return items
 
 

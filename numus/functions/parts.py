@@ -90,7 +90,7 @@ def split(
     node = node_of(x, "split")
     at = normal_axis(axis, node.ndim, "split")
     extent = node.shape[at]
-    if isinstance(indices_or_sections, (tuple, list)):
+    if isinstance(indices_or_sections, Sequence):
         inner = [slice(operator.index(i)).indices(extent)[1] for i in indices_or_sections]
         return _cut(node, at, (0, *inner, extent))
     count = operator.index(indices_or_sections)
@@ -106,7 +106,7 @@ def array_split(
     x: Tensor, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> tuple[Tensor, ...]:
     """As `split`, but the sections need only be nearly equal: the first ones may be longer by 1."""
-    if isinstance(indices_or_sections, (tuple, list)):
+    if isinstance(indices_or_sections, Sequence):
         return split(x, indices_or_sections, axis)
     node = node_of(x, "array_split")
     at = normal_axis(axis, node.ndim, "array_split")
