@@ -706,6 +706,43 @@ def test_integer_arithmetic(dtype, target):
         assert np.array_equal(got, want), (name, got[got != want][:3], want[got != want][:3])
 
 
+@pytest.mark.parametrize("divisor", ["varying", "slot", "constant"])
+def test_division_of_64_bit_integers(divisor, target):
+    """Small ones go through floats, large ones lane by lane; remainders share the quotient."""
+    x0, x1, y = buffers(i64, i64)
+    z, w = Buffer("z", i64, "write"), Buffer("w", i64, "write")
+    i = lane()
+    d = {"varying": load(x1, i), "slot": scalar("d"), "constant": const(12345)}[divisor]
+    body = [
+        Store(y, i, ir.binary("idiv", load(x0, i), d)),
+        Store(z, i, ir.binary("irem", load(x0, i), d)),
+        Store(w, i, ir.binary("irem", i * 3 + scalar("s"), d)),
+    ]
+    slots = (*N, ("d", INDEX), ("s", INDEX))
+    kernel = Kernel("divide", (x0, x1, y, z, w), slots, harness.one_block(lanes(body, unroll=2)))
+    native = harness.compiled(kernel, target)
+    rng = np.random.default_rng(0)
+    for bits in (8, 30, 51, 52, 53, 63):
+        for n in (5, 64, 83):
+            a = rng.integers(-(1 << bits) + 1, 1 << bits, n, dtype=np.int64)
+            b = rng.integers(1, 1 << min(bits, 62), n, dtype=np.int64) * rng.choice([-1, 1], n)
+            a[: n // 2] //= b[: n // 2]
+            a[: n // 2] *= b[: n // 2]  # exact multiples
+            many = {"varying": b, "slot": b[:1].repeat(n), "constant": np.full(n, 12345)}[divisor]
+            outs = [np.zeros(n, np.int64) for _ in range(3)]
+            start = (1 << bits) - 7 * n
+            harness.run(kernel, [a, b, *outs], (n, int(b[0]), start), native=native)
+            pairs = list(zip(a.tolist(), many.tolist(), strict=True))
+            want = [abs(u) // abs(v) * (1 if (u < 0) == (v < 0) else -1) for u, v in pairs]
+            assert outs[0].tolist() == want
+            assert outs[1].tolist() == [u - q * v for (u, v), q in zip(pairs, want, strict=True)]
+            third = [start + 3 * k for k in range(n)]
+            assert outs[2].tolist() == [
+                u - abs(u) // abs(v) * (1 if (u < 0) == (v < 0) else -1) * v
+                for u, v in zip(third, many.tolist(), strict=True)
+            ]
+
+
 @pytest.mark.parametrize("dtype", [f32, f64], ids=lambda d: d.name)
 def test_float_arithmetic(dtype, target):
     rng = np.random.default_rng(3)

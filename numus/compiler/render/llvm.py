@@ -100,6 +100,7 @@ class _Renderer:
                 "  ret void",
                 "}",
                 "",
+                *t.functions.values(),
                 *t.declares.values(),
                 "",
                 f"attributes #0 = {{ {' '.join(attributes)} }}",

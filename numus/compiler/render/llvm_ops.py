@@ -6,7 +6,6 @@ Strict IEEE: no fast-math flags, and a multiply-add is fused only where the IR s
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.compiler import ir
 from numus.compiler.render.llvm_text import Shape, Text, float_literal, register_type
 from numus.dtypes import DType
 from numus.runtime.cpu.target import Target
@@ -118,51 +117,6 @@ def fma(t: Text, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
     if not _float(dtype) or dtype.is_narrow_float:
         raise UnsupportedError(f"fma on {dtype}")
     return t.call(ty, f"llvm.fma.{s.suffix(scalar)}", (ty, x), (ty, y), (ty, z))
-
-
-def divide(
-    t: Text, s: Shape, op: str, dtype: DType, x: str, y: str, divisor: ir.Expr, mask: str | None
-) -> str:
-    """idiv and irem. `mask`: lanes that are not there may hold a zero, which must not trap."""
-    ty, scalar, b = s.type(dtype), register_type(dtype), s.of("i1")
-    signed = dtype.kind == "int"
-    constant = divisor.op == "const"
-    one = s.const(scalar, 1)
-    if mask is not None and not constant:
-        y = t.new(f"select {b} {mask}, {ty} {y}, {ty} {one}")
-    minus = ""
-    if signed and (not constant or divisor.attr == -1):
-        # the smallest integer by -1 overflows, which traps on x86: it wraps here
-        minus = t.new(f"icmp eq {ty} {y}, {s.const(scalar, -1)}")
-        y = t.new(f"select {b} {minus}, {ty} {one}, {ty} {y}")
-    if s.width and dtype.bits <= 32 and not constant:
-        result = _divide_by_float(t, s, op, dtype, x, y)
-    else:
-        name = ("s" if signed else "u") + ("div" if op == "idiv" else "rem")
-        result = t.new(f"{name} {ty} {x}, {y}")
-    if minus and op == "idiv":
-        negated = t.new(f"sub {ty} {s.const(scalar, 0)}, {x}")
-        result = t.new(f"select {b} {minus}, {ty} {negated}, {ty} {result}")
-    return result
-
-
-def _divide_by_float(t: Text, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
-    """Vectors of integers have no division: a float wide enough gives the exact quotient.
-
-    The true quotient is at least 1/x below the next integer, relatively more than half a last
-    place of the float, so truncation never sees a quotient rounded up to one.
-    """
-    ty = s.type(dtype)
-    wide = s.of("double" if dtype.bits == 32 else "float")
-    sign = "s" if dtype.kind == "int" else "u"
-    fx = t.new(f"{sign}itofp {ty} {x} to {wide}")
-    fy = t.new(f"{sign}itofp {ty} {y} to {wide}")
-    q = t.new(f"fdiv {wide} {fx}, {fy}")
-    quotient = t.new(f"fpto{sign}i {wide} {q} to {ty}")
-    if op == "idiv":
-        return quotient
-    whole = t.new(f"mul {ty} {quotient}, {y}")
-    return t.new(f"sub {ty} {x}, {whole}")
 
 
 def _mulhi(t: Text, s: Shape, dtype: DType, x: str, y: str) -> str:

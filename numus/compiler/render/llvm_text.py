@@ -91,6 +91,7 @@ class Text:
         self.lines: list[Any] = self.body
         self.allocas: list[str] = []
         self.declares: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
         self.count = 0
         self.block = "entry"
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.render import llvm_casts, llvm_memory, llvm_ops
+from numus.compiler.render import llvm_casts, llvm_divide, llvm_memory, llvm_ops
 from numus.compiler.render.llvm_lanes import Growths, Plan
 from numus.compiler.render.llvm_text import (
     SCALAR,
@@ -99,6 +99,11 @@ class Expressions:
     users: dict[Any, list[ir.Expr]] = field(default_factory=dict)
     scopes: list[Scope] = field(default_factory=lambda: [Scope("branch", [])])
     blocks: list[Block] = field(default_factory=list)
+    # quotients of 64-bit vectors by the names of their operands, see `llvm_divide`
+    quotients: dict[tuple[tuple[str, ...], ...], tuple[tuple[str, str, str], ...]] = field(
+        default_factory=dict
+    )
+    division_space: tuple[str, str] | None = None
 
     # -- scopes -----------------------------------------------------------------------------------
 
@@ -252,7 +257,7 @@ class Expressions:
 
     def _level(self, e: ir.Expr) -> int:
         """The innermost scope that an expression depends on."""
-        if e.op in _FIXED:
+        if e.op in _FIXED or (e.op in ("idiv", "irem") and llvm_divide.is_fixed(self, e)):
             return self.depth
         if e.op == "var":
             return self.lane.first.level if self.lane is not None else 0
@@ -314,10 +319,7 @@ class Expressions:
                     lambda s, x, y: llvm_ops.extreme(t, self.target, s, op, dtype, x, y, tame),
                 )
             if op in ("idiv", "irem"):
-                mask = self._lanes_there(args)
-                return self.each(
-                    args, lambda s, x, y: llvm_ops.divide(t, s, op, dtype, x, y, args[1], mask)
-                )
+                return llvm_divide.divide(self, e)
             if op in ir.UNARY:
                 return self.each(args, lambda s, x: llvm_ops.unary(t, s, op, dtype, x))
             if op in ir.BINARY:
@@ -327,13 +329,6 @@ class Expressions:
         except llvm_ops.UnsupportedError as error:
             raise CompileError(f"the kernel IR has no {error}") from None
         raise CompileError(f"the kernel IR has no operation {op!r}")
-
-    def _lanes_there(self, args: tuple[ir.Expr, ...]) -> str | None:
-        """The mask of lanes that exist, for an operation that varies and must not see others."""
-        lane = self.lane
-        if lane is None or lane.mask is None or not any(self.values[a].vec for a in args):
-            return None
-        return lane.mask.names[0]
 
     def _variable(self, e: ir.Expr) -> Value:
         lane = self.lane

@@ -54,6 +54,11 @@ class Target:
         return self.lanes_bytes == 64
 
     @functools.cached_property
+    def converts64(self) -> bool:
+        """Whether vectors of 64-bit integers convert to float64 and back in one instruction."""
+        return self.arch == "arm" or self.masks
+
+    @functools.cached_property
     def streams(self) -> bool:
         """Whether stores past the caches pay: Arm cores find out by themselves."""
         return self.arch == "x86"
