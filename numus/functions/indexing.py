@@ -116,7 +116,43 @@ def _read_items(index: Any, x: Node, op: str) -> list[Any]:
     return items
 
 
+def _cut(item: Any, extent: int, axis: int, op: str) -> tuple[int, int, int]:
+    """The start, step and count of an integer or a slice along an axis."""
+    if type(item) is int:
+        if not -extent <= item < extent:
+            raise IndexRangeError(
+                f"{op}: index {item} is out of range for axis {axis} with {extent} elements"
+            )
+        return item + extent if item < 0 else item, 1, 1
+    start, stop, step = item.indices(extent)
+    count = len(range(start, stop, step))
+    return (start, step, count) if count else (0, 1, 0)
+
+
+def _basic_plan(items: tuple[Any, ...], shape: Shape, op: str) -> _Plan | None:
+    """The plan of an index of integers and slices alone, as most are."""
+    cuts = []
+    middle = []
+    for axis, (item, extent) in enumerate(zip(items, shape, strict=False)):
+        if type(item) is slice:
+            cuts.append(cut := _cut(item, extent, axis, op))
+            middle.append(cut[2])
+        elif type(item) is int:
+            cuts.append(_cut(item, extent, axis, op))
+        else:
+            return None
+    rest = shape[len(cuts) :]
+    if len(cuts) != len(items):
+        return None
+    starts, steps, counts = zip(*cuts, strict=True) if cuts else ((), (), ())
+    none, one = (0,) * len(rest), (1,) * len(rest)
+    return _Plan(starts + none, steps + one, counts + rest, (*middle, *rest), (), (), 0)
+
+
 def _plan(index: Any, x: Node, op: str) -> _Plan:
+    basic = _basic_plan(index if type(index) is tuple else (index,), x.shape, op)
+    if basic is not None:
+        return basic
     starts: list[int] = []
     steps: list[int] = []
     counts: list[int] = []
@@ -139,10 +175,9 @@ def _plan(index: Any, x: Node, op: str) -> _Plan:
     for position, item in enumerate(_read_items(index, x, op)):
         axis = len(starts)
         if type(item) is slice:
-            first, stop, step = item.indices(x.shape[axis])
-            count = len(range(first, stop, step))
-            take(*((first, step) if count else (0, 1)), count)
-            middle.append(count)
+            cut = _cut(item, x.shape[axis], axis, op)
+            take(*cut)
+            middle.append(cut[2])
             continue
         if item is None or item is Ellipsis:
             middle.extend((1,) * (item is None))
@@ -150,12 +185,7 @@ def _plan(index: Any, x: Node, op: str) -> _Plan:
         advanced.append(position)
         kept.append(len(middle) - len(axes))
         if type(item) is int:
-            extent = x.shape[axis]
-            if not -extent <= item < extent:
-                raise IndexRangeError(
-                    f"{op}: index {item} is out of range for axis {axis} with {extent} elements"
-                )
-            take(item + extent if item < 0 else item, 1, 1)
+            take(*_cut(item, x.shape[axis], axis, op))
         elif type(item) is _Mask:
             for data, extent in _mask_arrays(item, x, axis, op):
                 if item.data.ndim:

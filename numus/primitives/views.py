@@ -7,6 +7,7 @@ transpose as its vjp, and the strides by which a realised input is viewed in O(1
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import mul
 from typing import Any
 
 import numpy as np
@@ -220,15 +221,15 @@ def slice_(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
 
     Callers have checked that every element exists.
     """
-    if shape == x.shape and all(s == 1 for s in steps) and not any(starts):
+    if shape == x.shape and steps == (1,) * len(steps) and not any(starts):
         return x
     layout = None
     if x.view is not None:
         strides = x.view.strides
-        empty = size_of(shape) == 0
-        move = 0 if empty else sum(a * s for a, s in zip(starts, strides, strict=True))
-        scaled = tuple(a * s for a, s in zip(steps, strides, strict=True))
-        layout = (x.view.offset + move, scaled)
+        offset = x.view.offset
+        if 0 not in shape:
+            offset += sum(map(mul, starts, strides))
+        layout = (offset, tuple(map(mul, steps, strides)))
     return _view(_slice, x, (starts, steps), shape, layout)
 
 
