@@ -38,8 +38,8 @@ lint: setup ## style, types and the import contract
 bench: setup ## numus beside NumPy, PyTorch and JAX, whichever are installed in .venv
 	$(BIN)/python -m bench
 
-accuracy: setup ## error of the math functions in units in the last place, against mpmath
-	$(BIN)/python -m bench accuracy
+accuracy: setup ## errors of the math functions; writes docs/accuracy.md
+	$(BIN)/python -m tools.accuracy
 
 clean: ## remove what the other targets made
 	rm -rf $(VENV) build dist out .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

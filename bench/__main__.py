@@ -3,7 +3,6 @@
     python -m bench                       every workload
     python -m bench gemm softmax          those whose name contains one of the words
     python -m bench overhead              what Python costs: building, evaluating, importing
-    python -m bench accuracy              errors of the math functions, against mpmath
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
 """
@@ -71,9 +70,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "names", nargs="*", help="parts of workload names, or overhead, or accuracy"
-    )
+    parser.add_argument("names", nargs="*", help="parts of workload names, or overhead")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="time for each library and workload (default 1)"
@@ -85,10 +82,6 @@ def main() -> int:
             from . import overhead
 
             return 0 if overhead.report() else 1
-        case ["accuracy"]:
-            from . import accuracy
-
-            accuracy.report()
         case words:
             compare(words, torch_compile=options.compile, seconds=options.seconds)
     return 0
