@@ -143,6 +143,11 @@ def as_dtype(given: Any) -> DType:
     return BY_NAME[name]
 
 
+def kind_rank(dtype: DType) -> int:
+    """bool, then integers, floats, complex numbers: promotion never goes down."""
+    return _KIND_RANK[dtype.kind]
+
+
 def real_of(dtype: DType) -> DType:
     """The dtype of the real part."""
     if dtype.kind != "complex":

@@ -131,10 +131,8 @@ def _node_from(obj: Any, dtype: DType | None, place: Device, copy: bool | None) 
     host = _host_array(obj)
     if copy is False:
         return _shared(host, dtype, place)
-    # half a conversion on the host, where the dtype is numus's own, would round twice
-    return convert(
-        from_host(host, as_dtype(host.dtype), place), dtype or as_dtype(host.dtype), "asarray"
-    )
+    found = as_dtype(host.dtype)
+    return convert(from_host(host, found, place), dtype or found, "asarray")
 
 
 def _host_array(obj: Any) -> Array:
@@ -172,40 +170,41 @@ def _shared(host: Array, dtype: DType | None, place: Device) -> Node:
 
 
 def _from_sequence(obj: Any, dtype: DType | None, place: Device) -> Node:
-    kinds = _leaf_types(obj)
-    if any(issubclass(k, Tensor) for k in kinds):
-        nodes = _stacked(obj, place)
-        return moved(convert(nodes, dtype or nodes.dtype, "asarray"), place)
+    types = _leaf_types(obj)
+    if any(issubclass(t, Tensor) for t in types):
+        node = _stacked(obj, place)
+        return moved(convert(node, dtype or node.dtype, "asarray"), place)
+    host = _numbers(obj, types)
+    found = as_dtype(host.dtype)
+    if not types <= {bool, int, float, complex}:
+        return convert(from_host(host, found, place), dtype or found, "asarray")
+    # Python's numbers have no width of their own: they are written in the dtype they are to have
+    target = dtype or _DEFAULTS.get(found.kind, found)
+    if target.is_integer and found.is_integer and host.size:
+        low, high = dt.int_range(target)
+        if int(host.min()) < low or int(host.max()) > high:
+            raise OverflowError(
+                f"asarray: integers from {host.min()} to {host.max()} do not fit {target.name}"
+            )
+    if dt.kind_rank(found) <= dt.kind_rank(target):
+        with np.errstate(over="ignore"):
+            return from_host(host.astype(target.np), target, place)
+    return convert(from_host(host, found, place), target, "asarray")
+
+
+_DEFAULTS = {"float": dt.default_float, "complex": dt.default_complex}
+
+
+def _numbers(obj: Any, types: set[type]) -> Array:
+    """Nested sequences of numbers as an array."""
     try:
         host = np.asarray(obj)
     except ValueError as error:
         raise ShapeError(f"asarray: the nested sequences have unequal lengths: {error}") from None
-    if host.dtype == object or host.dtype.kind in "USmM":
-        raise DTypeError(
-            f"asarray: elements of {', '.join(sorted(k.__name__ for k in kinds))} are not numbers "
-            "that a dtype holds"
-        )
-    found = as_dtype(host.dtype)
-    if not kinds or kinds <= {bool, int, float, complex}:
-        # Python's numbers are weak: they have no width of their own
-        default = {"float": dt.default_float, "complex": dt.default_complex}.get(found.kind, found)
-        default = default if host.size or kinds else dt.default_float
-        target = dtype or default
-        if target.is_integer and found.is_integer and host.size:
-            low, high = dt.int_range(target)
-            if int(host.min()) < low or int(host.max()) > high:
-                raise OverflowError(
-                    f"asarray: integers from {host.min()} to {host.max()} do not fit {target.name}"
-                )
-        if target.kind == "float" and found.is_inexact and not found.is_complex:
-            with np.errstate(over="ignore"):
-                return from_host(host.astype(target.np), target, place)
-        if target is dt.complex64 and found is dt.complex128:
-            with np.errstate(over="ignore"):
-                return from_host(host.astype(np.complex64), target, place)
-        found_node = from_host(host, found, place)
-        return convert(found_node, target, "asarray")
-    return convert(from_host(host, found, place), dtype or found, "asarray")
+    if host.dtype == object or host.dtype.kind in "SUmM":
+        names = ", ".join(sorted(t.__name__ for t in types))
+        raise DTypeError(f"asarray: elements of {names} are not numbers that a dtype holds")
+    return host
 
 
 def _leaf_types(obj: Any) -> set[type]:
@@ -237,10 +236,9 @@ def _stacked(obj: Any, place: Device) -> Node:
                     f"asarray: elements of shapes {', '.join(map(str, sorted(shapes)))} do not "
                     "stack to one tensor"
                 )
-            shape = parts[0].shape if parts else ()
             if not parts:
                 return from_host(np.empty((0,), dtype.np), dtype, place)
-            return concat(tuple(reshape(p, (1, *shape)) for p in parts), 0)
+            return concat(tuple(reshape(p, (1, *p.shape)) for p in parts), 0)
         if dt.scalar_kind(item) is not None:
             return scalar_node(item, dtype)
         return convert(_node_from(item, None, place, None), dtype, "asarray")

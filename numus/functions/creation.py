@@ -295,15 +295,13 @@ def _spaced(
 ) -> Node:
     """Counted from the nearer end, so that both are exact."""
     steps = max(count - 1 if endpoint else count, 1)
-    step = last / steps - first / steps  # not (last - first) / steps, which may overflow
+    # not (last - first) / steps, which may overflow
+    step = last / steps - first / steps if count > 1 else 0.0
     index = iota(count, dt.int64, place)
     behind = ew.cast(ew.sub(constant(steps, dt.int64), index), dtype)
     ahead = ew.cast(index, dtype)
-    one, zero = constant(1.0, dtype), constant(0.0, dtype)
     from_first = ew.add(constant(float(first), dtype), ew.mul(constant(step, dtype), ahead))
     from_last = ew.sub(constant(float(last), dtype), ew.mul(constant(step, dtype), behind))
-    if count == 1 or not math.isfinite(step):
-        return from_first if count == 1 else ew.add(from_first, ew.mul(zero, one))
     return ew.where(ew.le(ahead, behind), from_first, from_last)
 
 
