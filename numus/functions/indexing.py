@@ -246,6 +246,9 @@ def _aligned(arrays: list[Node], op: str) -> tuple[Node, ...]:
 @method("__getitem__")
 def _getitem(x: Tensor, index: Any) -> Tensor:
     node = x._node
+    if isinstance(index, Tensor) and index.dtype.is_integer and node.ndim:  # the short way
+        at = places(index._node, node.shape[0], 0, "indexing", node)
+        return wrap(gather(node, (at,), (0,)))
     plan = _plan(index, node, "indexing")
     out = reshape(slice_(node, plan.starts, plan.steps, plan.counts), plan.middle)
     if plan.indices:
