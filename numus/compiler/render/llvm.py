@@ -16,7 +16,7 @@ that writes it, before it writes: no reordering that LLVM may then do touches su
 because what is stored depends on what was loaded.
 
 Lanes loops are written with vector types: full vectors first (`unroll` of them per iteration),
-then a masked remainder. Results larger than a core's cache are stored past it, so that memory is
+then the remainder, masked. Results larger than a core's cache are stored past it, so that memory is
 not read before it is overwritten. Only generic operations are used; what they become is LLVM's
 part, so the same text serves AVX-512, AVX2 and Neon, but for the vector width.
 """
@@ -217,7 +217,9 @@ class _Renderer:
             names = [name] * len(slots)
         else:
             names = x.vectors(v, register.dtype)
-            if lane.mask is not None and register in lane.outer:
+            if lane.shape.width != shape.width:
+                names = [x.into_first_lane(register, names[0])]
+            elif lane.mask is not None and register in lane.outer:
                 old = t.new(f"load {ty}, ptr {slots[0]}")
                 there = f"{shape.of('i1')} {lane.mask.names[0]}"
                 names = [t.new(f"select {there}, {ty} {names[0]}, {ty} {old}")]
@@ -323,7 +325,8 @@ class _Renderer:
     # -- lanes ------------------------------------------------------------------------------------
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        """Full vectors, `unroll` at a time; full vectors one at a time; the masked rest."""
+        """Full vectors, `unroll` at a time; full vectors one at a time; the rest, masked where the
+        target has masks for it and element by element (vectors of one) where not."""
         x = self.x
         if x.lane is not None:
             raise CompileError("a lanes loop inside a lanes loop")
@@ -332,10 +335,10 @@ class _Renderer:
         outer = frozenset(x.registers)
         count = self._trips(start, stop, step)
         done = "0"  # iterations written so far
-        masked_loop = self.target.masks or self.plan.sizes[s] > _LARGE
-        for u in dict.fromkeys((unroll, 1)):
-            if u == 1 and unroll > 1 and masked_loop:
-                break
+        masks = self.target.masks_from <= self.plan.narrowest[s]
+        alone = self.target.masks_from == 1 or self.plan.sizes[s] > _LARGE
+        counts = (unroll,) if unroll == 1 or (masks and alone) else (unroll, 1)
+        for u in counts:
             end = self._round_down(count, width * u)
             part = _Part((start, step), (done, end, count), width, u, outer)
             streamed = self._streamable(s) if u == unroll else None
@@ -344,8 +347,8 @@ class _Renderer:
             else:
                 self._vectors(s, part)
             done = end
-        part = _Part((start, step), (done, count, count), width, 1, outer)
-        self._vectors(s, part, masked=True)
+        part = _Part((start, step), (done, count, count), width if masks else 1, 1, outer)
+        self._vectors(s, part, masked=masks, once=masks and counts[-1] == 1)
 
     def _trips(self, start: str, stop: str, step: str) -> str:
         """How many iterations a loop has: a literal where that is known."""
@@ -372,9 +375,10 @@ class _Renderer:
         s: ir.For,
         part: _Part,
         masked: bool = False,
+        once: bool = False,
         streamed: frozenset[ir.Store] = frozenset(),
     ) -> None:
-        """A part of a lanes loop, `unroll` vectors at a time."""
+        """A part of a lanes loop, `unroll` vectors at a time; `once`: one iteration at most."""
         x, t = self.x, self.t
         (start, step), (begin, end, count) = part.origin, part.bounds
         width, unroll = part.width, part.unroll
@@ -393,6 +397,15 @@ class _Renderer:
             x.push()
             body(begin)
             x.pop()
+        elif once and not known:
+            some, done = t.label("rest"), t.label("done")
+            t.branch(t.new(f"icmp slt i64 {begin}, {end}"), some, done)
+            t.start(some)
+            x.push("branch")
+            body(begin)
+            x.pop()
+            t.jump(done)
+            t.start(done)
         else:
             self._loop(begin, end, str(width * unroll), body)
 

@@ -77,6 +77,7 @@ class Plan:
     vectors: dict[ir.Register, int]  # of lanes registers: how many vectors each holds
     register_widths: dict[ir.Register, int]
     sizes: dict[ir.For, int]  # roughly how many operations a body has
+    narrowest: dict[ir.For, int]  # the smallest item that a body loads or stores
     loaded: frozenset[ir.Buffer]  # buffers that the kernel reads
 
 
@@ -109,7 +110,8 @@ def plan(kernel: ir.Kernel, lanes_bytes: int) -> Plan:
         vectors=vectors,
         register_widths={r: lanes_bytes // item for r, item in width_of.items()},
         sizes={loop: size for loop, _, _, size in loops},
-        loaded=_loaded(kernel),
+        narrowest={loop: _narrowest(loop.body) for loop, _, _, _ in loops},
+        loaded=frozenset(e.attr for e in _loads(kernel.body)),
     )
 
 
@@ -180,10 +182,11 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
     return widest, registers, len(seen)
 
 
-def _loaded(kernel: ir.Kernel) -> frozenset[ir.Buffer]:
+def _loads(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
+    """Every load that a block makes."""
     seen: set[ir.Expr] = set()
     pending: list[ir.Expr] = []
-    for s in statements(kernel.body):
+    for s in statements(body):
         if isinstance(s, ir.Store):
             pending += [s.index, s.value, *([] if s.mask is None else [s.mask])]
         elif isinstance(s, (ir.Set, ir.Let)):
@@ -192,15 +195,19 @@ def _loaded(kernel: ir.Kernel) -> frozenset[ir.Buffer]:
             pending.append(s.condition)
         elif isinstance(s, ir.For):
             pending += [s.start, s.stop, s.step]
-    found = set()
     while pending:
         e = pending.pop()
         if e not in seen:
             seen.add(e)
-            if e.op == "load":
-                found.add(e.attr)
             pending.extend(e.args)
-    return frozenset(found)
+            if e.op == "load":
+                yield e
+
+
+def _narrowest(body: Sequence[ir.Stmt]) -> int:
+    sizes = [e.dtype.itemsize for e in _loads(body)]
+    sizes += [s.buffer.dtype.itemsize for s in statements(body) if isinstance(s, ir.Store)]
+    return min(sizes, default=8)
 
 
 def _weight(e: ir.Expr) -> int:

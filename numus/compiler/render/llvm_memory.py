@@ -111,6 +111,8 @@ def load(r: Expressions, e: ir.Expr) -> Value:
     if growth in WIDE:
         first = r.base(index).names[0]
         write = {1: _load_plain, -1: _load_reversed, 2: _load_second}[growth or 0]
+        if width == 1:
+            write = _load_plain
         names = [
             write(r, buffer, _pointer(r, buffer, first, growth * width * u), masks[u])
             for u in range(lane.unroll)

@@ -456,7 +456,23 @@ class Expressions:
                 f"register {register.name!r} has lanes: outside a lanes loop it can only be reduced"
             )
         slots = self.storage(register)[: self.lane.unroll]
-        return Value(tuple(self.t.new(f"load {ty}, ptr {slot}") for slot in slots), True)
+        names = tuple(self.t.new(f"load {ty}, ptr {slot}") for slot in slots)
+        if self.lane.shape.width != self.register_shape(register).width:
+            names = (self._first_lane(register, names[0]),)
+        return Value(names, True)
+
+    def _first_lane(self, register: ir.Register, whole: str) -> str:
+        """A register's first lane, as a vector of one."""
+        ty = self.register_shape(register).type(register.dtype)
+        return self.t.new(f"shufflevector {ty} {whole}, {ty} poison, <1 x i32> zeroinitializer")
+
+    def into_first_lane(self, register: ir.Register, one: str) -> str:
+        """A register with its first lane from a vector of one."""
+        scalar, t = register_type(register.dtype), self.t
+        ty = self.register_shape(register).of(scalar)
+        old = t.new(f"load {ty}, ptr {self.storage(register)[0]}")
+        element = t.new(f"extractelement <1 x {scalar}> {one}, i64 0")
+        return t.new(f"insertelement {ty} {old}, {scalar} {element}, i64 0")
 
     def _lanes_reduce(self, op: str, register: ir.Register) -> Value:
         """Vectors pairwise, then halves of one vector, down to one lane: a fixed tree."""

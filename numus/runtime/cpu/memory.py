@@ -70,8 +70,8 @@ class Memory:
 
 def wrap(array: np.ndarray[Any, Any]) -> Memory:
     """A NumPy array's own memory, shared; the array lives as long as the result."""
-    if not array.flags.c_contiguous:
-        raise ValueError("only a contiguous array can be wrapped without a copy")
+    if not (array.flags.c_contiguous and array.flags.aligned):
+        raise ValueError("only a contiguous, aligned array can be wrapped without a copy")
     address = array.__array_interface__["data"][0]
     return Memory(address, array.nbytes, None, array)
 

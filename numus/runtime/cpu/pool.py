@@ -15,7 +15,7 @@ from numus.runtime.cpu import pool_source
 from numus.runtime.cpu.compiler import Compiler
 
 _SPIN_SECONDS = 30e-6  # an idle worker is at hand for so long, then sleeps
-_JOIN_SECONDS = 1.0
+_EXIT_SECONDS = 1.0  # how long the interpreter's end waits for a worker
 
 
 class Pool:
@@ -101,20 +101,22 @@ class Pool:
             self._dismiss(count, leaving)
             self.started = False
 
-    def _dismiss(self, limit: int, leaving: list[threading.Thread]) -> None:
+    def _dismiss(
+        self, limit: int, leaving: list[threading.Thread], patience: float | None = None
+    ) -> None:
         """Workers with ids from `limit` on leave; a launch that they are in is finished first."""
         self._state[pool_source.LIMIT] = limit
         if leaving:
             self._wake(self.address)
             for thread in leaving:
-                thread.join(_JOIN_SECONDS)
+                thread.join(patience)
 
     def stop(self) -> None:
         """Send all workers home; later launches run on their caller's thread alone."""
         with self._lock:
             leaving, self._workers = self._workers, []
             self._state[pool_source.THREADS] = 1
-            self._dismiss(0, leaving)
+            self._dismiss(0, leaving, _EXIT_SECONDS)
             self.started = True
 
 

@@ -49,14 +49,16 @@ class Target:
         return 32
 
     @functools.cached_property
-    def masks(self) -> bool:
-        """Whether masked vector loads and stores of every type are single instructions."""
-        return self.lanes_bytes == 64
+    def masks_from(self) -> int:
+        """The smallest item of which masked loads and stores are single instructions."""
+        if self.arch == "x86" and self.lanes_bytes > 16:
+            return 1 if self.lanes_bytes == 64 else 4
+        return 1 << 10
 
     @functools.cached_property
     def converts64(self) -> bool:
         """Whether vectors of 64-bit integers convert to float64 and back in one instruction."""
-        return self.arch == "arm" or self.masks
+        return self.arch == "arm" or self.lanes_bytes == 64
 
     @functools.cached_property
     def streams(self) -> bool:
