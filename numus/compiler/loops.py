@@ -139,25 +139,29 @@ class _Lowering:
         out: list[Val] = []
         sums = {(m.inputs[0], m.params): m for m in members if m.op == "reduce_sum"}
         for m in members:
+            if m in out:  # a sum that had to come before its squared deviations
+                continue
             if m.op != "reduce_sqdev":
                 out.append(m)
                 continue
             x = m.inputs[0]
             wide = dt.compute_dtype(x.dtype)
+            own = -100 * (len(self.squares) + 1)  # registers are named by ids: each has its own
             if wide is not x.dtype:
-                x = Val(-len(out) - 1000, "cast", "elementwise", (x,), None, x.shape, wide)
+                x = Val(own, "cast", "elementwise", (x,), None, x.shape, wide)
             total = sums.get((x, m.params))
             if total is None:
-                total = Val(-1, "reduce_sum", "reduce", (x,), m.params, m.shape, wide)
+                total = Val(own - 1, "reduce_sum", "reduce", (x,), m.params, m.shape, wide)
                 sums[x, m.params] = total
+            if total not in out:
                 out.append(total)
-            count = Val(-2, "count", "source", (), None, (), wide)
-            mean = Val(-3, "div", "elementwise", (total, count), None, m.shape, wide)
+            count = Val(own - 2, "count", "source", (), None, (), wide)
+            mean = Val(own - 3, "div", "elementwise", (total, count), None, m.shape, wide)
             kept = tuple(1 if i in m.params else n for i, n in enumerate(x.shape))
-            flat = Val(-4, "reshape", "view", (mean,), kept, kept, wide)
-            off = Val(-5, "sub", "elementwise", (x, flat), None, x.shape, wide)
-            square = Val(-6, "mul", "elementwise", (off, off), None, x.shape, wide)
-            result = Val(-7, "reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
+            flat = Val(own - 4, "reshape", "view", (mean,), kept, kept, wide)
+            off = Val(own - 5, "sub", "elementwise", (x, flat), None, x.shape, wide)
+            square = Val(own - 6, "mul", "elementwise", (off, off), None, x.shape, wide)
+            result = Val(own - 7, "reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
             self.aliases[m] = result
             self.squares.add(result)
             out.append(result)

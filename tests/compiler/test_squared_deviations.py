@@ -1,0 +1,29 @@
+"""Sums of squared deviations that share a kernel with other reductions."""
+
+import numpy as np
+
+import numus as nm
+from numus.primitives import elementwise as ew
+from numus.primitives.reduce import reduce_sqdev, reduce_sum
+from numus.primitives.views import broadcast, reshape
+
+
+def node(array):
+    return nm.asarray(array, device="cpu")._node
+
+
+def test_two_of_them_in_one_kernel():
+    z = np.array([[0, 1], [1, 1]]) + 1j * np.array([[1, 0], [1, 1]])
+    n = node(z)
+    both = ew.add(reduce_sqdev(ew.real(n), (0,)), reduce_sqdev(ew.imag(n), (0,)))
+    np.testing.assert_allclose(nm.Tensor(both).numpy(), z.var(0) * 2, rtol=1e-12)
+
+
+def test_beside_a_sum_that_comes_later():
+    x = np.random.default_rng(0).standard_normal((5, 40))
+    n = node(x)
+    squares = broadcast(reshape(reduce_sqdev(n, (1,)), (5, 1)), x.shape)
+    total = broadcast(reshape(reduce_sum(n, (1,)), (5, 1)), x.shape)
+    scaled = ew.add(ew.sub(squares, n), total)
+    expected = x.var(1, keepdims=True) * 40 - x + x.sum(1, keepdims=True)
+    np.testing.assert_allclose(nm.Tensor(scaled).numpy(), expected, rtol=1e-12)
