@@ -11,6 +11,10 @@ class ShapeError(NumusError, ValueError):
     """Shapes that do not fit the operation."""
 
 
+class AxisError(ShapeError, IndexError):
+    """An axis that the array has not got."""
+
+
 class DTypeError(NumusError, TypeError):
     """A dtype that the operation does not take, or two that do not promote to a common one."""
 

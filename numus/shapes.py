@@ -8,7 +8,7 @@ import operator
 from collections.abc import Sequence
 from typing import Any
 
-from numus.errors import ShapeError
+from numus.errors import AxisError, ShapeError
 
 Shape = tuple[int, ...]
 
@@ -81,7 +81,7 @@ def normal_axis(axis: Any, ndim: int, op: str) -> int:
     except TypeError as error:
         raise ShapeError(f"{op}: axis must be an integer, not {axis!r}") from error
     if not -ndim <= index < ndim:
-        raise ShapeError(f"{op}: axis {index} is out of range for an array of {ndim} dimensions")
+        raise AxisError(f"{op}: axis {index} is out of range for an array of {ndim} dimensions")
     return index + ndim if index < 0 else index
 
 

@@ -326,3 +326,10 @@ def test_what_changes_nothing_is_no_leaf(call):
     assert found.requires_grad
     assert not found.is_leaf
     assert t.is_leaf
+
+
+def test_an_axis_that_is_not_there_is_an_index_error_too():
+    with pytest.raises(IndexError, match="axis 3 is out of range for an array of 3 dimensions"):
+        nm.expand_dims(nm.asarray(count((2, 3))), axis=3)
+    with pytest.raises(ValueError, match="axis -3 is out of range"):
+        nm.flip(nm.asarray(count((2, 3))), axis=-3)
