@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -33,6 +34,13 @@ class _Custom:
             [args[i] for i in self._fixed],
             [x for i, x in enumerate(args) if i not in self._fixed],
         )
+
+    def _joined(self, fixed: Sequence[Any], moving: Sequence[Any]) -> list[Any]:
+        """The inverse of `_parted`."""
+        held = dict(zip(self._fixed, fixed, strict=True))
+        rest = iter(moving)
+        count = len(fixed) + len(moving)
+        return [held[i] if i in held else next(rest) for i in range(count)]
 
 
 def _recorded(nodes: Sequence[Node]) -> bool:
@@ -73,16 +81,47 @@ class custom_vjp(_Custom):  # noqa: N801
         form, nodes = taken_apart(tuple(moving))
         if not _recorded(nodes):
             return self._f(*given)
-        answer = self._forward(*given)
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise TypeError(
-                f"custom_vjp: the forward rule of {self._name} must return (result, residuals)"
-            )
+        if self in _inside.forward:
+            return self._lazily(given, fixed, form, nodes)
+        answer = self._kept(*given)
         result, values = taken_apart(answer[0])
         residual, kept = taken_apart(answer[1])
         backward = functools.partial(self._backward, *fixed)
         rule = VjpRule(self._name, backward, form, residual, result)
         return connected(rule, result, values, (*nodes, *kept))
+
+    def _kept(self, *args: Any) -> tuple[Any, Any]:
+        """The result and the residuals."""
+        _inside.forward.append(self)
+        try:
+            answer = self._forward(*args)
+        finally:
+            _inside.forward.pop()
+        if not (isinstance(answer, tuple) and len(answer) == 2):
+            raise TypeError(
+                f"custom_vjp: the forward rule of {self._name} must return (result, residuals)"
+            )
+        return answer
+
+    def _lazily(self, given: list[Any], fixed: list[Any], form: Form, nodes: Sequence[Node]) -> Any:
+        """A call by the forward rule itself: its residuals are found when they are asked for."""
+        with grad_mode(False):
+            result, values = taken_apart(self._f(*given))
+
+        def backward(moving: tuple[Any, ...], cotangent: Any) -> Any:
+            _, residual = self._kept(*self._joined(fixed, moving))
+            return self._backward(*fixed, residual, cotangent)
+
+        rule = VjpRule(self._name, backward, form, form, result)
+        return connected(rule, result, values, (*nodes, *nodes))
+
+
+class _Inside(threading.local):
+    def __init__(self) -> None:
+        self.forward: list[custom_vjp] = []  # functions whose forward rules are running
+
+
+_inside = _Inside()
 
 
 class VjpRule(CallRule):
@@ -119,8 +158,8 @@ class VjpRule(CallRule):
         self, operands: Sequence[Node], tangents: Sequence[Node | None]
     ) -> Sequence[Node | None]:
         raise GradientError(
-            f"custom_vjp: {self._name} has a reverse rule only, so forward mode (jvp, linearize, "
-            "jacfwd, hessian, hvp) cannot pass through it; use custom_jvp, which gives both"
+            f"custom_vjp: {self._name} has a reverse rule only, so forward mode (jvp, jacfwd, "
+            "linearize) cannot pass through it; use custom_jvp, which gives both"
         )
 
 
