@@ -34,6 +34,10 @@ class Storage:
         self.guard: Any = None  # who reads it on the host: see guards.py
         self.aliases: set[weakref.ref[Node]] = set()  # nodes of views that see what is written
 
+    def copy(self) -> Storage:
+        """The same memory, which both give up when one is written to."""
+        return Storage(self.memory)
+
     def share(self, *nodes: Node) -> None:
         """These nodes are views of one another: a write through one is seen by all."""
         for node in nodes:

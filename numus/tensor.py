@@ -16,7 +16,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, from_host, host_array
-from numus.graph import Node, mode
+from numus.graph import Node, View, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import constant, value
@@ -245,9 +245,12 @@ def detached(node: Node, *, sees_writes: bool = True) -> Node:
     """A node with the same value and no history."""
     if node.view is None:
         return ew.stop_gradient(node)
-    out = value(node.view, node.shape, node.dtype, node.device or default.device)
+    view = node.view
+    if not sees_writes:
+        view = View(view.storage.copy(), view.offset, view.strides)
+    out = value(view, node.shape, node.dtype, node.device or default.device)
     if sees_writes:
-        node.view.storage.share(node, out)
+        view.storage.share(node, out)
     return out
 
 

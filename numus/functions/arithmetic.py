@@ -212,8 +212,8 @@ def square(x: Tensor, /) -> Tensor:
 def sqrt(x: Tensor, /) -> Tensor:
     """The square root; NaN for negative real numbers.
 
-    >>> nm.sqrt(nm.asarray([4.0, 2.0]))
-    tensor([2.       , 1.4142135])
+    >>> nm.sqrt(nm.asarray([4.0, 9.0]))
+    tensor([2., 3.])
     """
     node = to_float(node_of(x, "sqrt"))
     return wrap(cm.sqrt(node) if node.dtype.is_complex else ew.sqrt(node))

@@ -29,7 +29,8 @@ def _view(
     """The node of a view; `layout` (offset, strides) shares the storage of a realised input."""
     if x.view is None or layout is None:
         return apply(prim, (x,), params, shape, x.dtype)
-    view = View(x.view.storage, layout[0], layout[1])
+    storage = x.view.storage if sees_writes else x.view.storage.copy()
+    view = View(storage, layout[0], layout[1])
     if x.tracked and mode.grad:
         node = Node(prim, (x,), params, shape, x.dtype, x.device)
         node.view = view
@@ -37,7 +38,7 @@ def _view(
     else:
         node = value(view, shape, x.dtype, x.device)
     if sees_writes:
-        view.storage.share(x, node)
+        storage.share(x, node)
     return node
 
 
