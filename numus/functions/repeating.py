@@ -16,11 +16,11 @@ from numus.functions._places import host_values, int_constant, ramp, take_axis, 
 from numus.functions.indexing import cast_value
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives import structure, views
+from numus.primitives import views
 from numus.primitives.indexing import scatter
 from numus.primitives.reduce import reduce_sum
 from numus.primitives.scan import scan
-from numus.primitives.source import full, iota
+from numus.primitives.source import full
 from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
 
@@ -140,44 +140,86 @@ def roll(
 
 def _roll(node: Node, shift: int, axis: int) -> Node:
     extent = node.shape[axis]
-    cut = -operator.index(shift) % extent if extent else 0
-    if cut == 0:
-        return node
-    ends = views.take_range(node, axis, cut, extent), views.take_range(node, axis, 0, cut)
-    return structure.concat(ends, axis)
+    start = -operator.index(shift) % extent if extent else 0
+    return _cycle(node, axis, start, extent) if start else node
+
+
+def _cycle(node: Node, axis: int, start: int, count: int) -> Node:
+    """`count` elements from `start` on along an axis that begins anew whenever it ends.
+
+    Nothing but views: where an element comes from is told by its index.
+    """
+    shape = node.shape
+    extent = shape[axis]
+    start %= extent
+    laps = -(-(start + count) // extent)
+    wide = views.reshape(node, (*shape[:axis], 1, *shape[axis:]))
+    wide = views.broadcast(wide, (*shape[:axis], laps, *shape[axis:]))
+    long = views.reshape(wide, (*shape[:axis], laps * extent, *shape[axis + 1 :]))
+    return views.take_range(long, axis, start, start + count)
 
 
 # -- pad ------------------------------------------------------------------------------------------
 
 
-def _edge(place: Node, n: int) -> Node:
-    return ew.minimum(ew.maximum(place, int_constant(0)), int_constant(n - 1))
+def _between(before: Node, node: Node, after: Node, axis: int) -> Node:
+    """Three arrays end to end, chosen by place: one pass that fuses, as its gradient does."""
+    low, extent, high = (n.shape[axis] for n in (before, node, after))
+
+    def spread(part: Node, left: int, right: int) -> Node:
+        sides = (tuple(n if i == axis else 0 for i in range(node.ndim)) for n in (left, right))
+        return views.pad(part, *sides)
+
+    out = spread(node, low, high)
+    place = ramp(out.shape, axis, node.device)
+    if low:
+        first = ew.lt(place, int_constant(low))
+        out = ew.where(first, spread(before, 0, extent + high), out)
+    if high:
+        last = ew.le(int_constant(low + extent), place)
+        out = ew.where(last, spread(after, low + extent, 0), out)
+    return out
 
 
-def _wrap(place: Node, n: int) -> Node:
-    return ew.mod(place, int_constant(n))
+def _pad_edge(node: Node, axis: int, low: int, high: int) -> Node:
+    def end(start: int, count: int) -> Node:
+        shape = (*node.shape[:axis], count, *node.shape[axis + 1 :])
+        return views.broadcast(views.take_range(node, axis, start, start + 1), shape)
+
+    return _between(end(0, low), node, end(node.shape[axis] - 1, high), axis)
 
 
-def _reflect(place: Node, n: int) -> Node:
-    """There and back without repeating the ends: 2 1 | 0 1 2 | 1 0."""
-    if n == 1:
-        return full(place.shape, 0, dt.int64)
-    there = ew.mod(place, int_constant(2 * n - 2))
-    return ew.minimum(there, ew.sub(int_constant(2 * n - 2), there))
+def _pad_wrap(node: Node, axis: int, low: int, high: int) -> Node:
+    return _cycle(node, axis, -low, low + node.shape[axis] + high)
 
 
-def _symmetric(place: Node, n: int) -> Node:
-    """There and back with the ends repeated: 1 0 | 0 1 2 | 2 1."""
-    there = ew.mod(place, int_constant(2 * n))
-    return ew.minimum(there, ew.sub(int_constant(2 * n - 1), there))
+def _pad_mirror(node: Node, axis: int, low: int, high: int, skip: int) -> Node:
+    """Mirrored at the last element (skip = 1) or behind it (0); over and over for wide margins."""
+    while low or high:
+        extent = node.shape[axis]
+        a, b = min(low, extent - skip), min(high, extent - skip)
+        before = views.take_range(node, axis, skip, skip + a)
+        after = views.take_range(node, axis, extent - skip - b, extent - skip)
+        node = _between(views.flip(before, (axis,)), node, views.flip(after, (axis,)), axis)
+        low, high = low - a, high - b
+    return node
 
 
-# which element of an axis of n fills the place so far from its first (negative: before it)
-_SOURCES: dict[str, Callable[[Node, int], Node]] = {
-    "edge": _edge,
-    "wrap": _wrap,
-    "reflect": _reflect,
-    "symmetric": _symmetric,
+def _pad_reflect(node: Node, axis: int, low: int, high: int) -> Node:
+    if node.shape[axis] == 1:  # the mirror shows the only element
+        return _pad_edge(node, axis, low, high)
+    return _pad_mirror(node, axis, low, high, 1)
+
+
+def _pad_symmetric(node: Node, axis: int, low: int, high: int) -> Node:
+    return _pad_mirror(node, axis, low, high, 0)
+
+
+_FILLS: dict[str, Callable[[Node, int, int, int], Node]] = {
+    "edge": _pad_edge,
+    "wrap": _pad_wrap,
+    "reflect": _pad_reflect,
+    "symmetric": _pad_symmetric,
 }
 
 
@@ -210,15 +252,13 @@ def pad(
     if mode == "constant":
         values = _sides(constant_values, node.ndim, "constant_values", 0)
         return computed(_pad_constant(node, low, high, values))
-    if mode not in _SOURCES:
-        raise ValueError(f"pad: no mode {mode!r}; modes: constant, {', '.join(_SOURCES)}")
+    if mode not in _FILLS:
+        raise ValueError(f"pad: no mode {mode!r}; modes: constant, {', '.join(_FILLS)}")
     for axis, extent in enumerate(node.shape):
         if low[axis] or high[axis]:
             if extent == 0:
                 raise ShapeError(f"pad: axis {axis} is empty: {mode} has nothing to fill it with")
-            count = iota(low[axis] + extent + high[axis], dt.int64, node.device)
-            place = ew.sub(count, int_constant(low[axis]))
-            node = take_axis(node, _SOURCES[mode](place, extent), axis)
+            node = _FILLS[mode](node, axis, low[axis], high[axis])
     return computed(node)
 
 
