@@ -91,6 +91,8 @@ def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -
     batch, m, n = product.shape
     k = a.shape[2]
     wide = product.dtype
+    if wide.is_floating:  # products of narrow floats are not rounded one by one
+        wide = dt.promote(dt.compute_dtype(wide), a.dtype)
 
     def operand(x: Val, shape: Shape) -> Val:
         if x.dtype is not wide:
@@ -101,7 +103,7 @@ def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -
     swapped = Val(-12, "permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
     right = operand(swapped, (batch, 1, n, k))
     terms = Val(-13, "mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
-    total = Val(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, wide)
+    total = Val(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
     rows = Group(total, group.position)
     rows.members = [total, *tail]
     rows.stored = {total if v is product else v for v in group.stored}
