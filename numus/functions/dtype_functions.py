@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError
@@ -122,7 +124,9 @@ class IntegerInfo:
 
 
 def _dtype_of(given: Any) -> DType:
-    return given.dtype if isinstance(given, Tensor) else as_dtype(given)
+    """The dtype of an array, or a dtype itself."""
+    is_array = isinstance(given, (Tensor, np.ndarray, np.generic))
+    return as_dtype(given.dtype if is_array else given)
 
 
 def finfo(type: Any, /) -> FloatInfo:
@@ -190,7 +194,7 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     numus.float32
     """
     kinds = [k for k in map(dt.scalar_kind, arrays_and_dtypes) if k is not None]
-    given = [_strong(x) for x in arrays_and_dtypes if dt.scalar_kind(x) is None]
+    given = [_dtype_of(x) for x in arrays_and_dtypes if dt.scalar_kind(x) is None]
     if not given:
         raise ValueError("result_type: at least one argument must be an array or a dtype")
     result = given[0]
@@ -199,8 +203,3 @@ def result_type(*arrays_and_dtypes: Any) -> DType:
     for kind in kinds:
         result = dt.promote_scalar(result, kind)
     return result
-
-
-def _strong(x: Any) -> DType:
-    found = getattr(x, "dtype", x)  # a tensor's, an array's
-    return as_dtype(x if isinstance(x, DType) else found)
