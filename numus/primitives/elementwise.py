@@ -229,14 +229,35 @@ def _extreme_partials(y: Node, a: Node, b: Node) -> tuple[Node, Node]:
     )
 
 
-def _pow_partials(y: Node, a: Node, b: Node) -> tuple[Node, Node]:
-    one, zero = _c(1, y), _c(0, y)
-    # d/da = b a^(b-1), without 0 * inf at b = 0; d/db = y log a, where a = 0 contributes nothing
-    da = where(eq(b, zero), zero, mul(b, pow_(a, where(eq(b, zero), one, sub(b, one)))))
-    if y.dtype.is_complex:
-        return da, where(eq(a, zero), zero, mul(y, log(where(eq(a, zero), one, a))))
-    safe = where(lt(zero, a), a, one)
-    return da, where(eq(a, zero), zero, mul(y, where(lt(a, zero), _c(math.nan, y), log(safe))))
+def _part(x: Node, length: Node) -> Node:
+    """x over a length; 0 where that is 0, as the derivative of |x| has it."""
+    at_zero = eq(length, _c(0, length))
+    return where(at_zero, _c(0, x), div(x, where(at_zero, _c(1, length), length)))
+
+
+def _pow_partials(y: Node, a: Node, b: Node) -> tuple[Node | int | None, Node | None]:
+    return _pow_by_base(a, b), _pow_by_exponent(y, a) if b.tracked else None
+
+
+def _pow_by_base(a: Node, b: Node) -> Node | int | None:
+    """b a^(b-1), without 0 * inf at b = 0."""
+    one, zero = _c(1, a), _c(0, a)
+    if b.prim is not zero.prim:
+        less = where(eq(b, zero), one, sub(b, one))
+        return where(eq(b, zero), zero, mul(b, pow_(a, less)))
+    power = b.params  # a number on the host: the usual case
+    if power in (0, 1):
+        return 1 if power else None
+    return mul(b, a if power == 2 else pow_(a, _c(power - 1, a)))
+
+
+def _pow_by_exponent(y: Node, a: Node) -> Node:
+    """y log a; 0 where a is 0, NaN where it is negative."""
+    zero = _c(0, y)
+    known = ne(a, zero) if y.dtype.is_complex else lt(zero, a)
+    slope = mul(y, log(where(known, a, _c(1, y))))
+    unknown = zero if y.dtype.is_complex else where(lt(a, zero), _c(math.nan, y), zero)
+    return where(known, slope, unknown)
 
 
 def _floor_divide_reference(a: Array, b: Array) -> Array:
@@ -289,11 +310,11 @@ atan2 = _binary(
     np.arctan2,
     # divided twice by the length: its square may overflow or vanish
     lambda y, a, b: (
-        div(div(b, hypot(a, b)), hypot(a, b)),
-        neg(div(div(a, hypot(a, b)), hypot(a, b))),
+        _part(_part(b, hypot(a, b)), hypot(a, b)),
+        neg(_part(_part(a, hypot(a, b)), hypot(a, b))),
     ),
 )
-hypot = _binary("hypot", np.hypot, lambda y, a, b: (div(a, y), div(b, y)))
+hypot = _binary("hypot", np.hypot, lambda y, a, b: (_part(a, y), _part(b, y)))
 maximum = _binary("maximum", np.maximum, _extreme_partials)
 minimum = _binary("minimum", np.minimum, _extreme_partials)
 copysign = _binary(
