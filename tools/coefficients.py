@@ -234,9 +234,9 @@ FITS = (
     ),
     Fit(
         "ERFCX",
-        "exp(x**2) erfc(x) (x + k) in w = (x - k) / (x + k), x >= 7/16; k = 3/2, 5/2 in float64",
+        "exp(x**2) erfc(x) (x + k) in w = (x - k) / (x + k), x >= 1; k = 3/2, 5/2 in float64",
         lambda bits, w: erfcx(_from_w(bits, w)) * (_from_w(bits, w) + _k(bits)),
-        lambda bits: (_to_w(bits, "0.4375"), _to_w(bits, "10.2" if bits == 24 else "27.5")),
+        lambda bits: (_to_w(bits, "0.97"), _to_w(bits, "10.2" if bits == 24 else "27.5")),
         (10, 21),
         lambda bits, w: 1 / (erfcx(_from_w(bits, w)) * (_from_w(bits, w) + _k(bits))),
         by_bits=True,

@@ -178,7 +178,7 @@ def main(names: Sequence[str]) -> None:
     mp.mp.prec = PRECISION
     blocks: dict[str, str] = {}
     if TARGET.exists():
-        written = re.finditer(r"^# .*\n(\w+): Table = .*?^\)", TARGET.read_text(), re.M | re.S)
+        written = re.finditer(r"^# [^\n]*\n(\w+): Table = .*?^\)", TARGET.read_text(), re.M | re.S)
         blocks = {found[1]: found[0] for found in written}
     for constant in CONSTANTS:
         if not names or constant.name in names:

@@ -17,6 +17,7 @@ from numus.kernels.math._coefficients import (
     LOG2_E,
 )
 from numus.kernels.math._tools import (
+    Pair,
     absolute,
     at_most,
     copysign,
@@ -28,7 +29,7 @@ from numus.kernels.math._tools import (
     scaled,
 )
 from numus.kernels.math.exponential import exp_of_reduced, held_integer, held_power
-from numus.kernels.math.logarithm import natural, reduce_log
+from numus.kernels.math.logarithm import log_tail, reduce_log
 
 
 def erf(x: Expr) -> Expr:
@@ -52,10 +53,10 @@ def erf(x: Expr) -> Expr:
 def erfc(x: Expr) -> Expr:
     """1 - erf(x) without cancellation: exp(-x**2) times a polynomial in (x - k) / (x + k).
 
-    1 - erf(x) below 1/2, 2 - erfc(-x) for negative x. Within 4 ulp.
+    (1 - x) - (erf(x) - x) up to 1, where 1 - x is exact or harmless; 2 - erfc(-x) below -1.
     """
     size = absolute(x)
-    near = 1.0 - fma(x, polynomial(x * x, ERF), x)
+    near = fma(-x, polynomial(x * x, ERF), 1.0 - x)
     # exp(-x**2), the square as a double-word
     size = at_most(size, 10.3 if is32(x) else 28.0)
     square = size * size
@@ -70,15 +71,16 @@ def erfc(x: Expr) -> Expr:
     slow = scaled(gauss * rest, held_integer(held))
     tail = guard(size > (9.0 if is32(x) else 26.0), slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
-    return select(absolute(x) < 0.5, near, far)
+    return select(absolute(x) < 1.0, near, far)
 
 
 def erfinv(x: Expr) -> Expr:
     """The inverse of erf: x times a polynomial in w = -log(1 - x**2); far out in sqrt(w)."""
     rest = fma(-x, x, 1.0)
-    w = -natural(*reduce_log(rest))
+    w, w_low = _minus_log(rest)
     first, first_low = parts(x, HALF_ROOT_PI)
-    usual = fma(x, first, x * fma(w, polynomial(w - 2.5, ERFINV), first_low))
+    slope = polynomial(w - 2.5, ERFINV)
+    usual = fma(x, first, x * fma(w, slope, fma(w_low, slope, first_low)))
     root = sqrt(w)
     far = polynomial(root - 3.0, ERFINV_TAIL)
     if not is32(x):
@@ -86,3 +88,12 @@ def erfinv(x: Expr) -> Expr:
     size = absolute(x)
     outside = select(size.eq(1.0), copysign(like(x, math.inf), x), like(x, math.nan))
     return guard(~(w <= 5.0) | ~(size < 1.0), select(size < 1.0, x * far, outside), usual)
+
+
+def _minus_log(x: Expr) -> Pair:
+    """-log(x) for positive normal x, with the error of its last rounding beside it."""
+    e, f = reduce_log(x)
+    high, low = parts(x, LN2)
+    rest = fma(f * f, log_tail(f), e * low) + f
+    w = fma(e, -high, -rest)
+    return w, fma(e, -high, -w) - rest

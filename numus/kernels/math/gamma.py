@@ -27,8 +27,7 @@ def lgamma(x: Expr) -> Expr:
     """log |gamma(x)|.
 
     [1, 3]: (z - 1) (z - 2) P(z), which is exact at the two zeros. Below 1, lgamma(x + 1) - log(x);
-    up to 8, lgamma(x - k) + log((x - 1) ... (x - k)); beyond, Stirling's series. For x < 0,
-    log(pi / (a |sin(pi a)|)) - lgamma(a) with a = -x.
+    up to 8, lgamma(x - k) + log((x - 1) ... (x - k)); beyond, Stirling's series.
     """
     a = absolute(x)
     below, beyond = a < 1.0, a >= 8.0
@@ -46,16 +45,30 @@ def lgamma(x: Expr) -> Expr:
     far = fma(a - 0.5, logarithm - 1.0, rest)
     positive = select(beyond, far, near)
     positive = select(a.eq(math.inf), a, positive)
-    return guard(x < 0.0, _lgamma_reflected(a, positive, logarithm), positive)
+    return guard(x < 0.0, _lgamma_negative(x, a, positive), positive)
 
 
-def _lgamma_reflected(a: Expr, positive: Expr, logarithm: Expr) -> Expr:
-    """lgamma(-a) from lgamma(a)."""
+def _lgamma_negative(x: Expr, a: Expr, positive: Expr) -> Expr:
+    """lgamma(x) for x = -a < 0, given lgamma(a).
+
+    Down to where the zeros between the poles are too narrow for floats to come near, the recurrence
+    up to z in [1, 2): lgamma(z) - log |x (x + 1) ... (z - 1)|, both terms small where the result
+    is. Beyond, the reflection log(pi / (a |sin(pi a)|)) - lgamma(a).
+    """
+    steps = 16 if is32(x) else 24
+    product, z = like(x, 1.0), x
+    for j in range(steps):
+        t = x + float(j)  # exact, but for |x| < 1
+        product = select(t < 1.0, product * t, product)
+        z = select(t < 1.0, x + float(j + 1), z)
     s, _ = _sin_cos_half_turns(a)
-    turned = log(math.pi / (a * s)) - positive
-    turned = select(s.eq(0.0), like(a, math.inf), turned)  # the poles
-    turned = select(_is_tiny(a), -logarithm, turned)
-    return select(a.eq(math.inf), a, turned)
+    near = a < float(steps - 1)
+    u = z - 2.0
+    core = u * (z - 1.0) * polynomial(u, LGAMMA)
+    logarithm = log(select(near, absolute(product), math.pi / (a * s)))
+    result = select(near, core - logarithm, logarithm - positive)
+    result = select(a.eq(unary("floor", a)), like(x, math.inf), result)  # the poles
+    return select(a.eq(math.inf), a, result)
 
 
 def _is_tiny(a: Expr) -> Expr:
@@ -134,4 +147,5 @@ def trigamma(x: Expr) -> Expr:
     s, _ = _sin_cos_half_turns(a)
     ratio = math.pi / s
     reflected = select(_is_tiny(a), own, fma(ratio, ratio, own - positive))
+    reflected = select(s.eq(0.0), like(x, math.inf), reflected)  # the poles
     return guard(x < 0.0, reflected, positive)

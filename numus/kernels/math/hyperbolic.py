@@ -93,8 +93,8 @@ def tanh(x: Expr) -> Expr:
     near = fma(square * x, polynomial(square, TANH), x)
     twice = at_most(size, 9.5 if is32(x) else 20.0) * 2.0  # 1 beyond
     r, held = reduce_exp(twice)
-    far = copysign(1.0 - 2.0 / fma(exp_of_reduced(r), held_power(held), 1.0), x)
-    return select(size < 0.625, near, far)
+    far = 1.0 - 2.0 / fma(exp_of_reduced(r), held_power(held), 1.0)
+    return copysign(select(size < 0.625, near, far), x)
 
 
 def sigmoid(x: Expr) -> Expr:

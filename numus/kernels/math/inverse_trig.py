@@ -71,10 +71,8 @@ def atan2(y: Expr, x: Expr) -> Expr:
     height, width = absolute(y), absolute(x)
     steep = height > width
     low, high = select(steep, width, height), select(steep, height, width)
-    ratio = low / high
-    ratio = select(low.eq(high), like(x, 1.0), ratio)  # both infinite
-    ratio = select(high.eq(0.0), like(x, 0.0), ratio)  # both zero
-    angle = _arctangent(ratio)
+    equal = select(high.eq(0.0), like(x, 0.0), like(x, 1.0))  # two zeros, two infinities
+    angle = _arctangent(select(low.eq(high), equal, low / high))
     quarter, quarter_low, _ = parts(x, PI_2)
     angle = select(steep, quarter - (angle - quarter_low), angle)
     half, half_low, _ = parts(x, PI)

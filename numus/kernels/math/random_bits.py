@@ -49,7 +49,8 @@ def normal_pair(x0: Expr, x1: Expr) -> tuple[Expr, Expr]:
     The radius sqrt(-2 log u) takes u = (k + 1/2) 2**-31 from the upper 31 bits of x0 and reaches
     6.66; the angle takes all bits of x1: 30 for a signed eighth of a turn at most, one that puts it
     about the axis of x or y, one for the side. Both come out of the bits directly, so neither the
-    logarithm nor sine and cosine have special cases. Each result is within 3 ulp of the formula's.
+    logarithm nor sine and cosine have special cases. Results are within 4 ulp of the formula's
+    where u < 1/2; further in u is rounded to 24 bits, and the radius off by 2**-25 / radius.
     """
     return _box_muller(x0, x1, dt.float32, dt.int32)
 
