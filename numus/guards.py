@@ -34,7 +34,7 @@ def guard_of(storage: Storage) -> Guard:
     """The storage's guard, made when it is first needed."""
     if storage.guard is None:
         storage.guard = Guard()
-    return storage.guard  # type: ignore[no-any-return]
+    return storage.guard
 
 
 def being_written() -> bool:

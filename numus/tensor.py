@@ -269,7 +269,7 @@ def scalar_node(number: Any, dtype: DType) -> Node:
 def node_of(x: Any, op: str) -> Node:
     """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error."""
     if x.__class__ is Tensor or isinstance(x, Tensor):
-        return x._node  # type: ignore[no-any-return]
+        return x._node
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
         return from_host(array, dt.as_dtype(array.dtype), default.device)

@@ -10,13 +10,15 @@ from numus.errors import DTypeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.structure import transfer
-from numus.primitives.views import identity as same
+from numus.primitives.views import identity
 from numus.runtime.devices import Device, default
-from numus.tensor import Tensor, scalar_node
+from numus.tensor import Tensor
 from numus.tensor import method as method
 from numus.tensor import node_of as node_of
+from numus.tensor import scalar_node as scalar_node
 
 wrap = Tensor
+same = identity  # the result of an operation that changes nothing
 
 
 def pair(op: str, a: Any, b: Any) -> tuple[Node, Node]:

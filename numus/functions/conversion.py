@@ -342,7 +342,7 @@ class _Renamed:
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        return self.source.__dlpack_device__()  # type: ignore[no-any-return]
+        return self.source.__dlpack_device__()
 
 
 def _dlpack_array(x: Any) -> Array:

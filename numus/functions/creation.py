@@ -206,7 +206,7 @@ def arange(
     if move == 0:
         raise ValueError("arange: step must not be 0")
     if whole:
-        count = max(0, -((first - last) // move))  # type: ignore[operator]
+        count = max(0, -((first - last) // move))
     else:
         span = (last - first) / move
         if not math.isfinite(span):
@@ -320,7 +320,7 @@ def logspace(
     out = dt.default_float if dtype is None else as_dtype(dtype)
     compute = out if out.is_inexact else dt.float64
     exponents = linspace(start, stop, num, dtype=compute, device=device, endpoint=endpoint)
-    values = power(base, exponents)  # type: ignore[arg-type]
+    values = power(base, exponents)
     return wrap(convert(values._node, out, "logspace"))
 
 
@@ -387,7 +387,8 @@ def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
     node = node_of(x, op)
     if node.ndim < 2:
         raise ShapeError(f"{op}: needs a matrix (or a stack of them), not shape {node.shape}")
-    offset, diagonal = _offset(*node.shape[-2:], node.device), _diagonal(k, op)
+    rows, columns = node.shape[-2:]
+    offset, diagonal = _offset(rows, columns, node.device), _diagonal(k, op)
     kept = ew.le(offset, diagonal) if lower else ew.le(diagonal, offset)
     return wrap(ew.where(kept, node, like(node, 0)))
 

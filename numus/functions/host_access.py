@@ -99,7 +99,7 @@ def _lent(x: Tensor, storage: Storage) -> Array:
 def _flat(x: Tensor, storage: Storage) -> Array:
     runtime, dtype, memory = x.device.runtime, x.dtype, storage.memory
     runtime.synchronize()
-    return runtime.download(memory, dtype, memory.nbytes // dtype.itemsize)  # type: ignore[no-any-return]
+    return runtime.download(memory, dtype, memory.nbytes // dtype.itemsize)
 
 
 # -- where a write goes ---------------------------------------------------------------------------
@@ -135,15 +135,17 @@ def _together(x: Tensor) -> list[Tensor]:
     return sorted(found.values(), key=lambda t: t._node.serial)
 
 
-class _Probe:
+class _Owner:
     __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = object()
 
 
 def _held_once() -> int:
     """What `sys.getrefcount(owner.attribute)` says of an object that only its owner holds."""
-    probe = _Probe()
-    probe.held = object()
-    return sys.getrefcount(probe.held)
+    owner = _Owner()
+    return sys.getrefcount(owner.held)
 
 
 _ONE_HOLDER = _held_once() if hasattr(sys, "getrefcount") else None

@@ -92,7 +92,7 @@ def buffer(self: Tensor, flags: int, /) -> memoryview:
         raise BufferError("a tensor's buffer is read-only; write with x.data_write()")
     array = _shared(self, "the buffer protocol")
     array.flags.writeable = False
-    return memoryview(array)
+    return array.data
 
 
 # -- copies and pickles ---------------------------------------------------------------------------

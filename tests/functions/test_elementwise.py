@@ -376,6 +376,8 @@ OPEN = {
     "tan": lambda z: np.isinf(z.imag) & ~np.isfinite(z.real),
     "log2": lambda z: ~np.isfinite(z),
     "log10": lambda z: ~np.isfinite(z),
+    "sign": lambda z: np.isinf(z) | (z == 0),
+    "reciprocal": lambda z: z == 0,
 }
 
 
@@ -407,6 +409,7 @@ def test_complex_special_values_that_numpy_does_not_have():
     assert math.isnan(got[2].real)
     assert got[2].imag == 0
     assert got[3] == -1
+    assert at(nm.sign, 0j, -0j) == [0, 0]
     (got,) = at(nm.sinh, complex(inf, nan))
     assert math.isinf(got.real)
     assert math.isnan(got.imag)
