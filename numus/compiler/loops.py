@@ -6,6 +6,8 @@ memory; then, with neighbouring axes merged and the lanes chosen, for real.
     map          blocks of rows; lanes along the axis that most accesses have next to each other
     rows         one row after another, lanes along the row; every stage is a loop over the row
     columns      lanes across rows, where neighbours in memory belong to different rows
+    stream       the same for plain reductions: blocks of whole lines pass by in memory order, and
+                 the running results of many rows lie in a scratch line
     split        few long rows: blocks of a row reduce into partial results, a second kernel merges
                  them in a fixed order, so the thread count never shows in the result
 """
@@ -31,6 +33,8 @@ from numus.shapes import Shape, size_of
 BLOCK = 1 << 14  # elements that one block of a cheap kernel handles, at least
 SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 FEW_ROWS = 16
+STREAM_WIDTH = 2048  # rows whose running results lie in a scratch line
+MERGE_ROWS = 1024  # rows whose partial results one block merges
 
 ZERO, ONE = const(0), const(1)
 
@@ -283,8 +287,10 @@ class _Lowering:
             or (m.kind != "reduce" and level(self.group, m) == "full")
         )
         parallel = row_count if lane is None or lane.reduced else -(-row_count // 64)
-        if not needs_all and parallel < FEW_ROWS and row_size >= 2 * SPLIT // 8:
-            if row_size * row_count >= 4 * SPLIT:
+        if not needs_all and row_size * row_count >= 4 * SPLIT:
+            if lane is not None and not lane.reduced and row_size >= 64:
+                return self._stream(rows, inner, lane, row_count, row_size)
+            if parallel < FEW_ROWS and row_size >= SPLIT // 4:
                 return self._split(rows, inner, lane, row_count, row_size)
         return [self._rows(rows, inner, lane, row_count, row_size)]
 
@@ -657,10 +663,7 @@ class _Lowering:
         """Partial results of blocks of each row, merged by a second kernel."""
         top = inner[0]
         below = row_size // top.extent
-        columns = lane is not None and not lane.reduced
-        chunk = max(1, SPLIT // max(1, below * (min(lane.extent, 64) if columns and lane else 1)))
-        if columns:
-            chunk = max(chunk, 64)
+        chunk = max(1, SPLIT // max(1, below))
         chunks = -(-top.extent // chunk)
         partials = self._partials(row_count, chunks)
         e = self._emitter()
@@ -674,17 +677,14 @@ class _Lowering:
         block = ir.make("idiv", g.dtype, (g, many))
 
         def save(e: Emitter, at: dict[Dim, Expr]) -> list[Stmt]:
-            row = ZERO
-            for d in rows:
-                row = ir.add(ir.mul(row, e.number(d.extent)), at[d])
+            row = self._row_number(e, rows, at)
             out: list[Stmt] = []
             for r, vals in partials.items():
                 for v, value in zip(vals, self._finals[r], strict=True):
-                    out += e.store(v, (row, c), value)
+                    out += e.store(v, (c, row), value)
             return out
 
-        if columns:
-            assert lane is not None
+        if lane is not None and not lane.reduced:
             body, blocks = self._columns(e, at, rows, inner, lane, block, ranges, many, save)
             grid = blocks * chunks
         else:
@@ -696,11 +696,160 @@ class _Lowering:
         )
         return [first, self._merge(rows, top, below, chunk, chunks, row_count, partials)]
 
+    def _stream(
+        self, rows: list[Dim], inner: list[Dim], lane: Dim, row_count: int, row_size: int
+    ) -> list[Step]:
+        """Lines pass by in memory order; each adds to running results kept in a scratch line."""
+        top, below = inner[0], row_size // inner[0].extent
+        others = [d for d in rows if d is not lane]
+        width = min(lane.extent, STREAM_WIDTH)
+        column_blocks = -(-lane.extent // width)
+        chunk = max(16, 8 * SPLIT // (width * below))
+        chunks = -(-top.extent // chunk)
+        partials = self._partials(row_count, chunks)
+        e = self._emitter()
+        g = ir.var("g")
+        size, many = e.parameter(chunk), e.parameter(chunks)
+        line, blocks = e.parameter(width), e.parameter(column_blocks)
+        c = ir.make("irem", g.dtype, (g, many))
+        rest = ir.make("idiv", g.dtype, (g, many))
+        at: dict[Dim, Expr] = {}
+        self._digits(e, ir.make("idiv", g.dtype, (rest, blocks)), others, at)
+        first = ir.mul(c, size)
+        last = ir.minimum(ir.add(first, size), e.number(top.extent))
+        left = ir.mul(ir.make("irem", g.dtype, (rest, blocks)), line)
+        right = ir.minimum(ir.add(left, line), e.number(lane.extent))
+        count = ir.mul(ir.sub(last, first), e.number(below))
+        for v in self._counts():
+            e.known[v] = lambda index, v=v: count.cast(v.dtype)
+        body: list[Stmt] = []
+        here: list[Expr] = []  # the lane variable of the loop being written
+
+        def over_line(name: str, make: Any) -> Stmt:
+            j = e.variable(name, e.number(lane.extent))
+            here[:] = [j]
+            at[lane] = j
+            return ir.For(j, left, right, "lanes", make(ir.sub(j, left)))
+
+        held: dict[Val, list[ir.Buffer]] = {}
+        for stage in range(1 + max(self.stage.values())):
+            reduces = [r for r in self.reduces if self.stage[r] == stage]
+            maps = [
+                m
+                for m in self.members
+                if m in self.group.stored and m.kind != "reduce" and self.stage[m] == stage
+                and level(self.group, m) == "full"
+            ]
+            for r in reduces:
+                held[r] = [
+                    ir.Buffer(f"h{len(e.scratch) + i}", t, "scratch", line)
+                    for i, t in enumerate(reducer(r).dtypes)
+                ]
+                e.scratch += held[r]
+                body.append(
+                    over_line(
+                        f"z{r.id}",
+                        lambda k, r=r: [
+                            ir.Store(b, k, x)
+                            for b, x in zip(held[r], reducer(r).initial(), strict=True)
+                        ],
+                    )
+                )
+            body += self._stream_stage(
+                e, at, inner, (first, last), stage, reduces, maps, held, over_line
+            )
+            for r in reduces:
+                how = reducer(r)
+
+                def known(index: Index, r: Val = r, how: Reducer = how) -> Any:
+                    return how.finish([ir.load(b, ir.sub(here[0], left)) for b in held[r]])
+
+                e.known[r] = known
+            for m, r in self.aliases.items():
+                if r in reduces:
+                    e.known[m] = lambda index, r=r: e.known[r](index)
+
+        def save(k: Expr) -> list[Stmt]:
+            row = self._row_number(e, rows, at)
+            return [
+                s
+                for r, vals in partials.items()
+                for v, b in zip(vals, held[r], strict=True)
+                for s in e.store(v, (c, row), ir.load(b, k))
+            ]
+
+        body.append(over_line("save", save))
+        grid = chunks * column_blocks * math.prod(d.extent for d in others)
+        step = e.finish(
+            "stream_rows", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, self.notes
+        )
+        return [step, self._merge(rows, top, below, chunk, chunks, row_count, partials)]
+
+    def _stream_stage(
+        self,
+        e: Emitter,
+        at: dict[Dim, Expr],
+        inner: list[Dim],
+        span: tuple[Expr, Expr],
+        stage: int,
+        reduces: list[Val],
+        maps: list[Val],
+        held: dict[Val, list[ir.Buffer]],
+        over_line: Any,
+    ) -> list[Stmt]:
+        """The loops of one stage: several lines at a time, then those that are left."""
+        together = 4 if len(inner) == 1 and self._work() == 1 and not maps else 1
+
+        def lines(tag: str, start: Expr, stop: Expr, many: int) -> list[Stmt]:
+            steps = [e.variable(f"y{stage}{tag}{i}", e.number(d.extent)) for i, d in enumerate(inner)]
+
+            def body(k: Expr) -> list[Stmt]:
+                out: list[Stmt] = []
+                states = {r: [ir.load(b, k) for b in held[r]] for r in reduces}
+                for u in range(many):
+                    for i, d in enumerate(inner):
+                        at[d] = ir.add(steps[i], const(u)) if i == 0 else steps[i]
+                    index = self._index(at)
+                    position = ZERO
+                    for d in inner:
+                        position = ir.add(ir.mul(position, e.number(d.extent)), at[d])
+                    for r in reduces:
+                        value = e.value(r.inputs[0], place(r.inputs[0].shape, index))
+                        states[r] = reducer(r).step(states[r], value, position)
+                    for m in maps:
+                        out += e.store(m, place(m.shape, index), e.value(m, place(m.shape, index)))
+                for r in reduces:
+                    # all parts are computed before any is stored
+                    names = [ir.var(f"w{r.id}{tag}{i}", x.dtype) for i, x in enumerate(states[r])]
+                    out += [ir.Let(n, x) for n, x in zip(names, states[r], strict=True)]
+                    out += [ir.Store(b, k, n) for b, n in zip(held[r], names, strict=True)]
+                return out
+
+            nest: list[Stmt] = [over_line(f"l{stage}{tag}", body)]
+            for i in reversed(range(1, len(inner))):
+                nest = [ir.For(steps[i], ZERO, e.number(inner[i].extent), "serial", nest)]
+            return [ir.For(steps[0], start, stop, "serial", nest, step=const(many))]
+
+        first, last = span
+        if together == 1:
+            return lines("a", first, last, 1)
+        whole = ir.mul(
+            ir.make("idiv", ir.INDEX, (ir.sub(last, first), const(together))), const(together)
+        )
+        middle = ir.add(first, whole)
+        return lines("a", first, middle, together) + lines("b", middle, last, 1)
+
+    def _row_number(self, e: Emitter, rows: list[Dim], at: dict[Dim, Expr]) -> Expr:
+        row = ZERO
+        for d in rows:
+            row = ir.add(ir.mul(row, e.number(d.extent)), at[d])
+        return row
+
     def _partials(self, row_count: int, chunks: int) -> dict[Val, list[Val]]:
         out: dict[Val, list[Val]] = {}
         for r in self.reduces:
             out[r] = [
-                Val(-100 - i, "partial", "partial", (), None, (row_count, chunks), t)
+                Val(-100 - i, "partial", "partial", (), None, (chunks, row_count), t)
                 for i, t in enumerate(reducer(r).dtypes)
             ]
         return out
@@ -719,31 +868,37 @@ class _Lowering:
         layouts = dict(self.layouts)
         for vals in partials.values():
             for v in vals:
-                layouts[v] = (chunks, 1)
+                layouts[v] = (row_count, 1)
         e = Emitter(layouts)
         e.redirect = self.redirect
         at: dict[Dim, Expr] = {}
         g = ir.var("g")
         many = e.number(chunks)
-        self._digits(e, g, rows, at)
-        row = g if rows else ZERO
+        stride = e.number(row_count)
+        wide_rows = row_count >= FEW_ROWS
+        row = e.variable("row", stride) if wide_rows else g if rows else ZERO
+        self._digits(e, row, rows, at)
         out: list[Stmt] = []
         total_count = ir.mul(e.number(top.extent), e.number(below))
         for v in self._counts():
             e.known[v] = lambda index, v=v: total_count.cast(v.dtype)
+
+        def part(v: Val, c: Expr) -> Expr:
+            return ir.load(e.buffer(v), ir.add(ir.mul(c, stride), row))
+
         for number, r in enumerate(self.reduces):
             how = reducer(r)
             c = ir.var(f"c{number}")
             wide = [_wider(t, how, self.facts) for t in how.dtypes]
-            registers = [ir.Register(f"m{number}_{i}", t) for i, t in enumerate(wide)]
+            registers = [
+                ir.Register(f"m{number}_{i}", t, lanes=wide_rows) for i, t in enumerate(wide)
+            ]
             for register, start in zip(registers, how.initial(), strict=True):
                 out.append(ir.Set(register, start.cast(register.dtype)))
-            parts = [
-                ir.load(e.buffer(v), ir.add(ir.mul(row, many), c)).cast(t)
-                for v, t in zip(partials[r], wide, strict=True)
-            ]
+            parts = [part(v, c).cast(t) for v, t in zip(partials[r], wide, strict=True)]
             if r in self.squares:
-                parts = self._with_drift(e, r, parts, partials, row, c, chunk, below, top, many)
+                here = part(partials[_sum_behind(r)][0], c)
+                parts = self._with_drift(e, r, parts, here, c, chunk, below, top)
             new = how.merge([ir.read(x) for x in registers], parts)
             lets = [ir.var(f"u{number}_{i}", t) for i, t in enumerate(wide)]
             body: list[Stmt] = [ir.Let(n, x) for n, x in zip(lets, new, strict=True)]
@@ -760,37 +915,38 @@ class _Lowering:
         for m, r in self.aliases.items():
             e.known[m] = lambda index, r=r: e.known[r](index)
         out += self._per_row(e, at)
-        return e.finish(
-            "merge",
-            [ir.For(g, ZERO, e.parameter(row_count), "grid", out)],
-            row_count,
-            ("combine",),
-        )
+        grid = row_count
+        if wide_rows:
+            grid = -(-row_count // MERGE_ROWS)
+            start = ir.mul(g, const(MERGE_ROWS))
+            stop = ir.minimum(ir.add(start, const(MERGE_ROWS)), stride)
+            out = [ir.For(row, start, stop, "lanes", out)]
+        loop = ir.For(g, ZERO, e.parameter(grid), "grid", out)
+        return e.finish("merge", [loop], grid, ("combine",))
 
     def _with_drift(
         self,
         e: Emitter,
         r: Val,
         parts: list[Expr],
-        partials: dict[Val, list[Val]],
-        row: Expr,
+        here: Expr,
         c: Expr,
         chunk: int,
         below: int,
         top: Dim,
-        many: Expr,
     ) -> list[Expr]:
-        """Squared deviations were taken from each block's own mean: add the means' own spread."""
-        total = _sum_behind(r)
+        """Squared deviations were taken from each block's own mean: add the means' own spread.
+
+        `here` is the plain sum over the same block.
+        """
         wide = parts[0].dtype
         size = e.parameter(chunk)
         start = ir.mul(c, size)
         stop = ir.minimum(ir.add(start, size), e.number(top.extent))
         count = ir.mul(ir.sub(stop, start), e.number(below)).cast(wide)
-        here = ir.load(e.buffer(partials[total][0]), ir.add(ir.mul(row, many), c)).cast(wide)
         whole = ir.mul(e.number(top.extent), e.number(below)).cast(wide)
-        mean = self._finals[total][0].cast(wide) / whole
-        drift = here / count - mean
+        mean = self._finals[_sum_behind(r)][0].cast(wide) / whole
+        drift = here.cast(wide) / count - mean
         return [parts[0] + count * drift * drift]
 
     # -- pieces -----------------------------------------------------------------------------------
