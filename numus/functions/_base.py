@@ -81,7 +81,8 @@ def moved(x: Node, place: Device) -> Node:
 
 def viewed(out: Node, x: Node) -> Tensor:
     """The result of a view of x: one that changes nothing is still not a leaf of gradients."""
-    return wrap(same(out) if out is x and x.grad_slot is not None else out)
+    leaf = out is x and x.grad_slot is not None
+    return wrap(identity(out, sees_writes=True) if leaf else out)
 
 
 def computed(out: Node) -> Tensor:

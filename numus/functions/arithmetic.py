@@ -241,19 +241,23 @@ def pow(x1: Tensor, x2: Any, /) -> Tensor:
     >>> nm.pow(nm.asarray([1, 2, 3]), 2)
     tensor([1, 4, 9])
     """
+    kind = dt.scalar_kind(x2)
+    if kind is not None and isinstance(x1, Tensor):
+        base = x1._node
+        special = _scalar_pow(ew.cast(base, dt.promote_scalar(base.dtype, kind)), x2)
+        if special is not None:
+            return wrap(special)
     x, y = pair("pow", x1, x2)
     if x.dtype is dt.bool_:
         x, y = ew.cast(x, dt.int8), ew.cast(y, dt.int8)
-    if dt.scalar_kind(x2) is not None:
-        special = _scalar_pow(x, x2)
-        if special is not None:
-            return wrap(special)
     return wrap(cm.pow_(x, y) if x.dtype.is_complex else ew.pow_(x, y))
 
 
 def _scalar_pow(x: Node, exponent: Any) -> Node | None:
     """Powers known at the call for which there is something cheaper, and as exact, than pow."""
     dtype = x.dtype
+    if dtype is dt.bool_:
+        return None
     if exponent == 1:
         return same(x)
     if dtype.is_integer:
@@ -263,7 +267,9 @@ def _scalar_pow(x: Node, exponent: Any) -> Node | None:
                 "use a floating-point base"
             )
         return _repeated(x, int(exponent)) if 2 <= exponent <= 64 else None
-    if exponent in (2, 3) or (dtype.is_complex and exponent in range(2, 17)):
+    if exponent == 2:
+        return ew.mul(x, x)
+    if exponent == 3 or (dtype.is_complex and exponent in range(4, 17)):
         return ew.cast(_repeated(widened(x), int(exponent.real)), dtype)
     if exponent == -1:
         return ew.div(like(x, 1), x)

@@ -22,7 +22,7 @@ from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
 from numus.shapes import row_major
-from numus.tensor import Tensor, scalar_node
+from numus.tensor import Tensor, detached, scalar_node
 
 __all__ = ["array", "asarray", "from_dlpack", "from_numpy", "frombuffer", "tensor"]
 
@@ -56,8 +56,8 @@ def asarray(
         out = _from_tensor(obj, wanted, device, copy)
     else:
         out = wrap(_node_from(obj, wanted, as_device(device), copy))
-    if requires_grad:
-        out = wrap(same(out._node)) if out is obj else out
+    if requires_grad and not (out is obj and out.requires_grad):
+        out = wrap(detached(out._node, sees_writes=False))  # a leaf of its own
         out.requires_grad = True
     return out
 

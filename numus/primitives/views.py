@@ -80,10 +80,10 @@ def reshape(x: Node, shape: Shape) -> Node:
     return _view(_reshape, x, shape, shape, layout)
 
 
-def identity(x: Node) -> Node:
+def identity(x: Node, *, sees_writes: bool = False) -> Node:
     """The same elements under a node of their own: a copy, as far as anyone can tell."""
     layout = None if x.view is None else (x.view.offset, x.view.strides)
-    return _view(_reshape, x, x.shape, x.shape, layout, sees_writes=False)
+    return _view(_reshape, x, x.shape, x.shape, layout, sees_writes)
 
 
 # -- permute --------------------------------------------------------------------------------------

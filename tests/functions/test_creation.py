@@ -281,6 +281,9 @@ def test_requires_grad():
     assert nm.asarray(plain, requires_grad=True).requires_grad
     assert not plain.requires_grad
     assert nm.tensor([1.0], requires_grad=True).is_leaf
+    assert nm.asarray(x, requires_grad=True) is x
+    for given in (x, x * 2, [x[0], 3.0]):
+        assert nm.tensor(given, requires_grad=True).is_leaf
     with pytest.raises(RuntimeError, match="floating"):
         nm.asarray([1], requires_grad=True)
 
