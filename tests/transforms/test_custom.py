@@ -199,7 +199,7 @@ def test_nothing_but_residuals_is_kept():
     y = f(x)
     y.numpy()
     gc.collect()
-    assert inner[0]() is None
+    assert inner[0]() is None or inner[0]().view is None  # no memory is held
     y.sum().backward()
     close(x.grad, np.cos([1, 2]) * np.exp(np.sin([1, 2])))
 
