@@ -69,8 +69,9 @@ class Emitter:
     holds in registers, as functions of the index.
     """
 
-    def __init__(self, layouts: dict[Val, Shape]) -> None:
+    def __init__(self, layouts: dict[Val, Shape], small: bool = False) -> None:
         self.layouts = layouts
+        self.small = small  # whether there is so little data that short code beats quick code
         self.known: dict[Val, Callable[[Index], Any]] = {}
         self.extents: dict[Expr, Expr] = {}
         self.buffers: dict[Val, ir.Buffer] = {}
@@ -173,7 +174,7 @@ class Emitter:
             else:
                 scalars.append((f"c{place}", dt.int64 if part is dt.bool_ else part))
                 values.append((val.params[1], "whole"))
-        kernel = ir.Kernel(name, buffers, tuple(scalars), body, notes)
+        kernel = ir.Kernel(name, buffers, tuple(scalars), body, notes, self.small)
         sizes = {slot.attr: n for n, slot in self.numbers.items()}
         sizes.update({f"s{i}": n for i, n in enumerate(self.parameters)})
         scratch = [evaluate(b.size, sizes) * b.dtype.itemsize for b in self.scratch if b.size]

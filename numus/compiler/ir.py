@@ -511,13 +511,17 @@ class Store(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Kernel:
-    """A whole kernel. `scalars` are (slot, dtype) in argument order; `notes` what it fuses."""
+    """A whole kernel. `scalars` are (slot, dtype) in argument order; `notes` what it fuses.
+
+    A `small` kernel is for little data: the renderer keeps its code short rather than quick.
+    """
 
     name: str
     buffers: tuple[Buffer, ...]
     scalars: tuple[tuple[str, DType], ...]
     body: list[Stmt]
     notes: tuple[str, ...] = ()
+    small: bool = False
     _text: str | None = None
 
     def text(self) -> str:
@@ -542,6 +546,8 @@ class _Printer:
 
     def text(self) -> str:
         k = self.kernel
+        if k.small:
+            self.lines.append("small")
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""

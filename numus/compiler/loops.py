@@ -30,6 +30,7 @@ from numus.compiler.reducers import Reducer, reducer
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
 
+SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 14  # elements that one block of a cheap kernel handles, at least
 SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 FEW_ROWS = 16
@@ -197,7 +198,7 @@ class _Lowering:
         return after
 
     def _emitter(self) -> Emitter:
-        e = Emitter(self.layouts)
+        e = Emitter(self.layouts, size_of(self.group.space) <= SMALL)
         e.redirect = self.redirect
         return e
 
@@ -287,10 +288,10 @@ class _Lowering:
             or (m.kind != "reduce" and level(self.group, m) == "full")
         )
         parallel = row_count if lane is None or lane.reduced else -(-row_count // 64)
-        if not needs_all and row_size * row_count >= 4 * SPLIT:
+        if not needs_all and row_size * row_count > SMALL:
             if lane is not None and not lane.reduced and row_size >= 64:
                 return self._stream(rows, inner, lane, row_count, row_size)
-            if parallel < FEW_ROWS and row_size >= SPLIT // 4:
+            if parallel < FEW_ROWS and row_size > SMALL // FEW_ROWS:
                 return self._split(rows, inner, lane, row_count, row_size)
         return [self._rows(rows, inner, lane, row_count, row_size)]
 

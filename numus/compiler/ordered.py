@@ -11,7 +11,7 @@ from numus.compiler.emit import Emitter, Index, Step
 from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops
+from numus.compiler.loops import SMALL, lower_loops
 from numus.compiler.scalar_ops import lower
 from numus.kernels import ordered
 from numus.runtime.contract import Facts
@@ -45,7 +45,7 @@ def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     (val,) = group.members
     op, axis, reverse = val.params
     shape, source = val.shape, val.inputs[0]
-    e = Emitter(_without(layouts, val))
+    e = Emitter(_without(layouts, val), val.size <= SMALL)
     rank = len(shape)
     last = rank - 1
     across = axis != last and shape[last] > 1
@@ -88,7 +88,7 @@ def lower_sort(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     axis, descending = val.params
     source = val.inputs[0]
     shape = source.shape
-    e = Emitter(_without(layouts, val))
+    e = Emitter(_without(layouts, val), val.size <= SMALL)
     rows = [i for i in range(len(shape)) if i != axis]
     g = ir.var("g")
     digits = dict(zip(rows, _digits(e, g, [shape[i] for i in rows]), strict=True))
@@ -125,7 +125,7 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     steps = lower_loops(first, layouts, facts, redirect={copy: (val, 0, 0)})
     if updates.size == 0:
         return steps
-    e = Emitter(_without(layouts, val))
+    e = Emitter(_without(layouts, val), val.size <= SMALL)
     rest = [i for i in range(len(val.shape)) if i not in axes]
     lead = indices[0].shape
     lane = max(rest, key=lambda i: (val.shape[i] > 1, i), default=None)
