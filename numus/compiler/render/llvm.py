@@ -311,9 +311,7 @@ class _Renderer:
         t = self.t
 
         def block(i: str) -> None:
-            # An opaque copy: LLVM would otherwise carry an address per access from block to block,
-            # which costs it time and the loops inside registers, and gains nothing.
-            i = t.new(f'call i64 asm "", "=r,0"(i64 {i})')
+            i = self._opaque(i)
             if step != "1":
                 i = t.new(f"mul i64 {i}, {step}")
             if start != "0":
@@ -321,6 +319,12 @@ class _Renderer:
             self._iteration(s, i)
 
         self._loop("%begin", "%end", "1", block)
+
+    def _opaque(self, name: str) -> str:
+        """A copy that LLVM cannot see through. It would otherwise carry an address per access from
+        iteration to iteration, which costs it time, takes registers from the loops inside, and
+        gains nothing where an instruction adds base, index and offset itself."""
+        return self.t.new(f'call i64 asm "", "=r,0"(i64 {name})')
 
     # -- lanes ------------------------------------------------------------------------------------
 
@@ -337,7 +341,12 @@ class _Renderer:
         done = "0"  # iterations written so far
         masks = self.target.masks_from <= self.plan.narrowest[s]
         alone = self.target.masks_from == 1 or self.plan.sizes[s] > _LARGE
-        counts = (unroll,) if unroll == 1 or (masks and alone) else (unroll, 1)
+        counts: tuple[int, ...] = (unroll, 1)
+        if unroll == 1 or (masks and alone):
+            counts = (unroll,)
+        even = not count.startswith("%") and int(count) % (width * unroll) == 0
+        if self.kernel.small and masks and not even:
+            counts = ()  # one masked loop is the shortest
         for u in counts:
             end = self._round_down(count, width * u)
             part = _Part((start, step), (done, end, count), width, u, outer)
@@ -348,7 +357,7 @@ class _Renderer:
                 self._vectors(s, part)
             done = end
         part = _Part((start, step), (done, count, count), width if masks else 1, 1, outer)
-        self._vectors(s, part, masked=masks, once=masks and counts[-1] == 1)
+        self._vectors(s, part, masked=masks, once=masks and counts[-1:] == (1,))
 
     def _trips(self, start: str, stop: str, step: str) -> str:
         """How many iterations a loop has: a literal where that is known."""
@@ -384,6 +393,8 @@ class _Renderer:
         width, unroll = part.width, part.unroll
 
         def body(k: str) -> None:
+            if k.startswith("%i") and self.target.arch == "x86":
+                k = self._opaque(k)
             name = k if step == "1" else t.new(f"mul i64 {k}, {step}")
             if start != "0":
                 name = t.new(f"add i64 {name}, {start}")

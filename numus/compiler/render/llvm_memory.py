@@ -32,10 +32,20 @@ def _align(dtype: DType) -> str:
     return f"align {dtype.itemsize}"
 
 
-def _pointer(r: Expressions, buffer: ir.Buffer, index: str, offset: int = 0) -> str:
+def _pointer(r: Expressions, buffer: ir.Buffer, index: str) -> str:
     ty = memory_type(buffer.dtype)
-    p = r.t.new(f"getelementptr {ty}, ptr {r.buffers[buffer]}, i64 {index}")
-    return r.t.new(f"getelementptr {ty}, ptr {p}, i64 {offset}") if offset else p
+    return r.t.new(f"getelementptr {ty}, ptr {r.buffers[buffer]}, i64 {index}")
+
+
+def _pointers(r: Expressions, buffer: ir.Buffer, index: str, stride: int) -> list[str]:
+    """Where the first lane of each vector is, `stride` elements apart."""
+    first = _pointer(r, buffer, index)
+    assert r.lane is not None
+    ty = memory_type(buffer.dtype)
+    return [first] + [
+        r.t.new(f"getelementptr {ty}, ptr {first}, i64 {stride * u}")
+        for u in range(1, r.lane.unroll)
+    ]
 
 
 def _from_memory(r: Expressions, shape: Shape, dtype: DType, name: str) -> str:
@@ -113,10 +123,8 @@ def load(r: Expressions, e: ir.Expr) -> Value:
         write = {1: _load_plain, -1: _load_reversed, 2: _load_second}[growth or 0]
         if width == 1:
             write = _load_plain
-        names = [
-            write(r, buffer, _pointer(r, buffer, first, growth * width * u), masks[u])
-            for u in range(lane.unroll)
-        ]
+        pointers = _pointers(r, buffer, first, growth * width)
+        names = [write(r, buffer, p, m) for p, m in zip(pointers, masks, strict=True)]
     else:
         names = [
             _gather(r, buffer, i, m)
@@ -294,11 +302,10 @@ def _load_pair(
     masks = _masks(r, mask)
     first = r.base(pair[0].args[0]).names[0]
     parts: tuple[list[str], list[str]] = ([], [])
-    for u in range(lane.unroll):
-        m = masks[u]
+    pointers = _pointers(r, buffer, first, 2 * width)
+    for pointer, m in zip(pointers, masks, strict=True):
         if m is not None:
             m = _shuffle(r, shape.of("i1"), m, "poison", [i // 2 for i in range(2 * width)])
-        pointer = _pointer(r, buffer, first, 2 * width * u)
         whole = _vector_load(r, buffer, pointer, m, wide)
         for k in (0, 1):
             numbers = [2 * i + k for i in range(width)]
@@ -327,9 +334,8 @@ def store(r: Expressions, s: ir.Store) -> None:
     masks = _masks(r, mask)
     if growth in (1, -1):
         first = r.base(s.index).names[0]
-        for u in range(lane.unroll):
-            pointer = _pointer(r, s.buffer, first, growth * width * u)
-            name, m = values[u], masks[u]
+        pointers = _pointers(r, s.buffer, first, growth * width)
+        for pointer, name, m in zip(pointers, values, masks, strict=True):
             if growth == -1:
                 scalar = memory_type(dtype)
                 name = _reverse(r, shape, scalar, name)
@@ -429,10 +435,9 @@ def store_pair(r: Expressions, a: ir.Store, b: ir.Store) -> None:
     masks = _masks(r, mask)
     first = r.base(a.index).names[0]
     zipped = [i // 2 + (i % 2) * width for i in range(2 * width)]
-    for u in range(lane.unroll):
-        m = masks[u]
+    pointers = _pointers(r, a.buffer, first, 2 * width)
+    for pointer, m, one, other in zip(pointers, masks, *parts, strict=True):
         if m is not None:
             m = _shuffle(r, shape.of("i1"), m, "poison", [i // 2 for i in range(2 * width)])
-        whole = _shuffle(r, shape.of(scalar), parts[0][u], parts[1][u], zipped)
-        pointer = _pointer(r, a.buffer, first, 2 * width * u)
+        whole = _shuffle(r, shape.of(scalar), one, other, zipped)
         _vector_store(r, a.buffer, pointer, whole, m, wide)

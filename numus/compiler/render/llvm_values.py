@@ -490,6 +490,10 @@ class Expressions:
             pairs = [combine(shape, *parts[i : i + 2]) for i in range(0, len(parts) - 1, 2)]
             parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
         whole = parts[0]
+        if dtype.kind != "float":  # any order gives the same
+            name = ("s" if dtype.kind == "int" else "u") + op if op in ("min", "max") else op
+            name = f"llvm.vector.reduce.{name}.{shape.suffix(scalar)}"
+            return Value((t.call(scalar, name, (ty, whole)),), False)
         while shape.width > 2:
             half = Shape(shape.width // 2)
             low, high = (
