@@ -92,7 +92,7 @@ class Compiler:
         def render() -> str:
             return str(_renderer().render(kernel, target))
 
-        (address,), key, cause = self._load(text, render, ("kernel",))
+        (address,), key, cause = self._load(text, render, ("kernel",), kernel.small)
         program = CpuProgram(kernel, key, address, render)
         seconds = time.perf_counter() - began
         self.log.append(CompileRecord(kernel.name, key, kernel.notes, cause, seconds, program))
@@ -104,7 +104,7 @@ class Compiler:
             return self._load(source, lambda: source, symbols)[0]
 
     def _load(
-        self, text: str, render: Callable[[], str], symbols: tuple[str, ...]
+        self, text: str, render: Callable[[], str], symbols: tuple[str, ...], small: bool = False
     ) -> tuple[tuple[int, ...], str, str]:
         jit = self.jit
         target = jit.target
@@ -112,7 +112,7 @@ class Compiler:
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         code, cause = cache.get(key), "disk"
         if code is None:
-            code, cause = jit.object_code(render()), "compiled"
+            code, cause = jit.object_code(render(), small), "compiled"
             cache.put(key, code)
         return jit.link(code, symbols), key, cause
 

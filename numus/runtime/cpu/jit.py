@@ -24,17 +24,21 @@ class Jit:
         llvm.initialize_native_asmparser()  # the worker loop has a line of assembly
         self._llvm = llvm
         self.target = target or host()
-        self._machine: Any = llvm.Target.from_triple(self.target.triple).create_target_machine(
+        self._machine = self._make_machine(2)
+        self._hasty_machine = self._make_machine(0)  # a third of the time, for small kernels
+        self._linker: Any = llvm.create_lljit_compiler(self._machine)
+        self._trackers: list[Any] = []  # what they track is unloaded when they go
+        self._names = itertools.count()
+
+    def _make_machine(self, effort: int) -> Any:
+        return self._llvm.Target.from_triple(self.target.triple).create_target_machine(
             cpu=self.target.cpu,
             features=self.target.features,
-            opt=2,
+            opt=effort,
             reloc="pic",
             codemodel="jitdefault",
             jit=True,
         )
-        self._linker: Any = llvm.create_lljit_compiler(self._machine)
-        self._trackers: list[Any] = []  # what they track is unloaded when they go
-        self._names = itertools.count()
 
     def _optimise(self, module: Any) -> None:
         """Little is left to do: the renderer writes vectors, and moves code out of loops, itself.
@@ -60,8 +64,9 @@ class Jit:
         self._optimise(module)
         return module
 
-    def object_code(self, source: str) -> bytes:
-        return bytes(self._machine.emit_object(self._module(source)))
+    def object_code(self, source: str, small: bool = False) -> bytes:
+        machine = self._hasty_machine if small else self._machine
+        return bytes(machine.emit_object(self._module(source)))
 
     def assembly(self, source: str) -> str:
         """What the machine will run, readable."""
