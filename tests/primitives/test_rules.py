@@ -33,7 +33,7 @@ def test_every_primitive_has_cases():
 
 @pytest.fixture(autouse=True)
 def _on_the_reference(monkeypatch):
-    """Rules are about graphs: they are judged by the oracle, not by what a backend makes of them."""
+    """Rules are about graphs: the oracle judges them, not what a backend makes of them."""
     monkeypatch.setattr(default, "device", device("reference"))
 
 
