@@ -21,7 +21,7 @@ def get(key: str) -> bytes | None:
     """The code kept under a key; None when there is none or it is damaged."""
     try:
         data = _path(key).read_bytes()
-    except OSError:
+    except (OSError, RuntimeError):  # the second: there is no home directory
         return None
     head = len(_MAGIC) + 32
     body = data[head:]
@@ -32,15 +32,15 @@ def get(key: str) -> bytes | None:
 
 def put(key: str, code: bytes) -> None:
     """Keep code. Readers see all of it or nothing; a disk that refuses is no error."""
-    path = _path(key)
     temporary = ""
     try:
+        path = _path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
             temporary = file.name
             file.write(_MAGIC + hashlib.sha256(code).digest() + code)
         os.replace(temporary, path)
-    except OSError:
+    except (OSError, RuntimeError):
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
