@@ -14,8 +14,7 @@ import numpy as np
 import pytest
 
 from numus import runtime as runtimes
-from numus.runtime.contract import Launch
-from numus.runtime.contract import Step
+from numus.runtime.contract import Launch, Step
 
 
 @pytest.fixture(scope="module")
