@@ -37,6 +37,7 @@ from numus.functions.activations import *
 from numus.functions.arithmetic import *
 from numus.functions.comparison import *
 from numus.functions.control import *
+from numus.functions.looking import *
 from numus.functions.conversion import *
 from numus.functions.creation import *
 from numus.functions.dtype_functions import *

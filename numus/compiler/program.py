@@ -17,7 +17,7 @@ from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
 from numus.compiler.lower import lower_group
 from numus.runtime import contract
-from numus.shapes import Shape, reshape_strides, row_major, size_of
+from numus.shapes import Shape, reshape_strides, row_major
 
 Layout = tuple[int, Shape]  # offset and strides in elements
 
@@ -134,9 +134,12 @@ class Plan:
             for v in group.stored:
                 layouts[v] = row_major(v.shape)
         self.steps: list[Step] = []
+        self.group_of_step: list[Group] = []
         for group in self.groups:
             if any(v.size for v in group.stored):
-                self.steps += lower_group(group, layouts, self.runtime.facts)
+                steps = lower_group(group, layouts, self.runtime.facts)
+                self.steps += steps
+                self.group_of_step += [group] * len(steps)
         self._place(leaves, roots, fuser)
         self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
         self._prepare()
@@ -145,7 +148,7 @@ class Plan:
         """Lay out the launches, so that a run only fills in addresses and constants."""
         self.values: list[Any] = []
         self.holes: list[tuple[int, int, str]] = []  # (place in values, constant, part)
-        calls = []
+        self.calls: list[contract.Step] = []
         for step, program in zip(self.steps, self.programs, strict=True):
             self.values.append(step.grid)
             for s in step.scalars:
@@ -155,9 +158,13 @@ class Plan:
                 self.values.append(s)
             places: list[tuple[int, int] | None] = [(self.slot[v], 0) for v in step.buffers]
             places += [None] * len(step.scratch)
-            calls.append(contract.Step(program, places))
-        slots = len(self.leaf_strides) + len(self.result_bytes) + len(self.arena)
-        self.launch = self.runtime.prepare(calls, slots).run if calls else None
+            self.calls.append(contract.Step(program, places))
+        self.slots = len(self.leaf_strides) + len(self.result_bytes) + len(self.arena)
+        self.launch = self.runtime.prepare(self.calls, self.slots).run if self.calls else None
+
+    def single_launches(self) -> list[Callable[..., None]]:
+        """Each kernel by itself, for timing."""
+        return [self.runtime.prepare([call], self.slots).run for call in self.calls]
 
     def _place(self, leaves: list[Val], roots: list[Val], fuser: Fuser) -> None:
         """Give every value in memory a number; temporaries share blocks when their lives allow."""
@@ -199,8 +206,10 @@ class Plan:
         self.arena.append(nbytes)
         return len(self.arena) - 1
 
-    def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[tuple[Any, Layout]]:
-        """Launch, and give the memory and layout of each output."""
+    def arguments(
+        self, leaves: Sequence[Any], constants: Sequence[Any]
+    ) -> tuple[list[Any], list[int], list[Any]]:
+        """Memory for every slot, its addresses, and the values of a launch."""
         allocate = self.runtime.allocate
         memories = [n.view.storage.memory for n in leaves]
         addresses = [
@@ -211,14 +220,21 @@ class Plan:
             memory = allocate(nbytes)
             memories.append(memory)
             addresses.append(memory.address)
-        arena = [allocate(n) for n in self.arena]
-        addresses += [m.address for m in arena]
+        for nbytes in self.arena:
+            memory = allocate(nbytes)
+            memories.append(memory)
+            addresses.append(memory.address)
+        values = self.values
+        if self.holes:
+            values = values.copy()
+            for at, constant, part in self.holes:
+                values[at] = _part(constants[constant].params, part)
+        return memories, addresses, values
+
+    def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[tuple[Any, Layout]]:
+        """Launch, and give the memory and layout of each output."""
+        memories, addresses, values = self.arguments(leaves, constants)
         if self.launch is not None:
-            values = self.values
-            if self.holes:
-                values = values.copy()
-                for at, constant, part in self.holes:
-                    values[at] = _part(constants[constant].params, part)
             self.launch(addresses, values)
         return [
             (memories[slot], (layout[0] + leaves[slot].view.offset, layout[1]))
@@ -265,6 +281,9 @@ def _base(v: Val, leaf_strides: dict[Val, Shape]) -> tuple[Val, Layout]:
         x = chain.pop()
 
 
+# Called with (device, plan, leaves, constants) before a program runs: how `explain` listens.
+watchers: list[Callable[..., None]] = []
+
 _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
@@ -279,6 +298,8 @@ def realise(
         plan = _plans[key] = Plan(place, pending, roots)
         if len(_plans) > _MAX_PLANS:
             _plans.popitem(last=False)
+    for watch in watchers:
+        watch(place, plan, pending.leaves, pending.constants)
     placed = plan.run(pending.leaves, pending.constants)
     nodes = [*roots, *(pending.nodes[i] for i in pending.kept)]
     return [(n, memory, layout) for n, (memory, layout) in zip(nodes, placed, strict=True)]
@@ -288,5 +309,3 @@ def clear_plans() -> None:
     """Forget every plan (kernels stay compiled)."""
     _plans.clear()
 
-
-__all__ = ["Pending", "Plan", "clear_plans", "realise", "size_of"]

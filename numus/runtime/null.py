@@ -78,8 +78,12 @@ class NullProgram:
         return tuple(self.kernel.notes)
 
     @property
-    def source(self) -> str:
+    def text(self) -> str:
         return str(self.kernel.text())
+
+    @property
+    def source(self) -> str:
+        return self.text
 
 
 class NullPrepared:

@@ -33,6 +33,11 @@ class CpuProgram:
         """The LLVM IR it was compiled from."""
         return self._source()
 
+    @property
+    def text(self) -> str:
+        """The kernel IR it was rendered from."""
+        return str(self._kernel.text())
+
     def scratch_nbytes(self, scalars: Sequence[Any]) -> list[int]:
         """Bytes that one worker needs of each scratch buffer, for these scalar values."""
         if not self.scratch:

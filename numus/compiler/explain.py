@@ -1,0 +1,139 @@
+"""What a program does, kernel by kernel: operations fused, bytes moved, work done, time taken."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from numus.compiler.fuse import Group
+from numus.compiler.local import Val
+from numus.compiler.program import Plan, watchers
+
+
+@dataclass(frozen=True, slots=True)
+class KernelReport:
+    """One kernel of a program."""
+
+    name: str
+    fused: tuple[str, ...]  # the operations it computes
+    blocks: int  # that run in parallel
+    bytes_read: int
+    bytes_written: int
+    flops: int  # arithmetic operations, each elementwise function counted as one
+    seconds: float | None  # None where nothing ran
+    program: Any
+
+    @property
+    def source(self) -> str:
+        """What the renderer made of it: LLVM IR, PTX, WGSL."""
+        return str(self.program.source)
+
+    @property
+    def ir(self) -> str:
+        """The kernel IR it was rendered from."""
+        return str(self.program.text)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramReport:
+    """One evaluation."""
+
+    device: str
+    kernels: tuple[KernelReport, ...]
+    result_bytes: int
+    temporary_bytes: int
+
+
+@contextlib.contextmanager
+def recording(found: list[ProgramReport], timed: bool) -> Iterator[None]:
+    """Append a report of every program that is evaluated inside."""
+
+    def watch(place: Any, plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> None:
+        seconds = _time_steps(plan, leaves, constants) if timed and place.kind != "null" else None
+        found.append(_report(place, plan, seconds))
+
+    watchers.append(watch)
+    try:
+        yield
+    finally:
+        watchers.remove(watch)
+
+
+def _time_steps(plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> list[float]:
+    """The best of three times of each kernel, on memory of its own."""
+    held, addresses, values = plan.arguments(leaves, constants)
+    best = [float("inf")] * len(plan.steps)
+    for _ in range(3):
+        at = 0
+        for i, launch in enumerate(plan.single_launches()):
+            count = 1 + len(plan.steps[i].scalars)
+            began = time.perf_counter()
+            launch(addresses, values[at : at + count])
+            plan.runtime.synchronize()
+            best[i] = min(best[i], time.perf_counter() - began)
+            at += count
+    del held
+    return best
+
+
+def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramReport:
+    kernels = []
+    for i, (step, program) in enumerate(zip(plan.steps, plan.programs, strict=True)):
+        read = written = 0
+        for buffer, val in zip(step.kernel.buffers, step.buffers, strict=False):
+            nbytes = val.size * val.dtype.itemsize
+            if buffer.access == "write":
+                written += nbytes
+            else:
+                read += nbytes
+        group = plan.group_of_step[i]
+        first = i == 0 or plan.group_of_step[i - 1] is not group
+        kernels.append(
+            KernelReport(
+                step.kernel.name,
+                _fused(group, plan) if first else step.kernel.notes,
+                step.grid,
+                read,
+                written,
+                _flops(group, plan) if first else 0,
+                None if seconds is None else seconds[i],
+                program,
+            )
+        )
+    return ProgramReport(
+        place.name, tuple(kernels), sum(plan.result_bytes), sum(plan.arena)
+    )
+
+
+def _inside(group: Group, plan: Plan) -> list[Val]:
+    """The values that a group computes, in order."""
+    members = set(group.members)
+    seen: set[Val] = set()
+    stack = list(group.members)
+    while stack:
+        v = stack.pop()
+        if v in seen or (v in plan.slot and v not in members):
+            continue
+        seen.add(v)
+        stack.extend(v.inputs)
+    return sorted(seen, key=lambda v: v.id)
+
+
+def _fused(group: Group, plan: Plan) -> tuple[str, ...]:
+    quiet = ("constant", "broadcast", "reshape", "permute")
+    return tuple(v.op for v in _inside(group, plan) if v.op not in quiet)
+
+
+def _flops(group: Group, plan: Plan) -> int:
+    total = 0
+    for v in _inside(group, plan):
+        if v.kind == "elementwise" and v.op not in ("cast", "bitcast"):
+            total += v.size
+        elif v.kind == "reduce":
+            total += v.inputs[0].size
+        elif v.kind == "contract":
+            total += 2 * v.size * v.inputs[0].shape[2]
+    return total

@@ -1,0 +1,143 @@
+"""Looking inside: which kernels run, what was compiled, how much memory is held."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numus.functions.control import eval as evaluate
+from numus.runtime.devices import Device, device
+
+if TYPE_CHECKING:
+    from numus.compiler.explain import KernelReport, ProgramReport
+
+__all__ = [
+    *("Explanation", "compile_log", "explain", "get_num_threads", "memory_stats"),
+    "set_num_threads",
+]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """The kernels behind a computation. Print it, or look at `kernels` and their `source`."""
+
+    programs: tuple[ProgramReport, ...]
+
+    @property
+    def kernels(self) -> tuple[KernelReport, ...]:
+        """All kernels, in the order in which they ran."""
+        return tuple(k for p in self.programs for k in p.kernels)
+
+    @property
+    def peak_bytes(self) -> int:
+        """The most memory one program held for its results and temporaries."""
+        return max((p.result_bytes + p.temporary_bytes for p in self.programs), default=0)
+
+    def __str__(self) -> str:
+        lines = []
+        for p in self.programs:
+            lines.append(
+                f"{len(p.kernels)} kernel{'s' * (len(p.kernels) != 1)} on {p.device}; results "
+                f"{_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}"
+            )
+            for k in p.kernels:
+                lines.append(f"  {k.name:12} {_cost(k, p.device)}")
+                lines.append(f"    {_shorten(k.fused)}")
+        return "\n".join(lines) or "nothing had to be computed"
+
+    __repr__ = __str__
+
+
+def explain(what: Any, *args: Any, timed: bool = True) -> Explanation:
+    """The kernels that a computation becomes: what each fuses, moves and costs.
+
+    Args:
+        what: a function, called with `args`, or tensors that are still pending.
+        timed: also run each kernel by itself, and compare with the device's limits.
+
+    >>> x = nm.ones((64, 64))
+    >>> found = nm.explain(lambda x: nm.softmax(x, axis=-1), x)
+    >>> len(found.kernels)
+    1
+    """
+    from numus.compiler.explain import recording
+
+    evaluate(args)
+    if timed:
+        _limits("cpu")  # measured before anything is recorded
+    reports: list[ProgramReport] = []
+    with recording(reports, timed):
+        result = what(*args) if callable(what) else (what, *args)
+        evaluate(result)
+    return Explanation(tuple(reports))
+
+
+def _shorten(names: tuple[str, ...], most: int = 16) -> str:
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+
+
+def _bytes(n: float) -> str:
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if n < 1024:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1024
+    return f"{n:.1f} TiB"
+
+
+def _cost(k: KernelReport, place: str) -> str:
+    out = f"reads {_bytes(k.bytes_read)}, writes {_bytes(k.bytes_written)}, {k.flops:,} flops"
+    if k.seconds is None:
+        return out
+    bandwidth, flops = _limits(place)
+    least = max((k.bytes_read + k.bytes_written) / bandwidth, k.flops / flops)
+    return f"{out}; {k.seconds * 1e6:.1f} µs, {100 * least / k.seconds:.0f}% of the device's limit"
+
+
+@functools.cache
+def _limits(place: str) -> tuple[float, float]:
+    """Bytes and operations per second that the device reaches, measured once."""
+    from numus.functions.creation import ones
+
+    def best(f: Callable[[], Any]) -> float:
+        seconds = []
+        for _ in range(5):
+            began = time.perf_counter()
+            evaluate(f())
+            device(place).runtime.synchronize()
+            seconds.append(time.perf_counter() - began)
+        return min(seconds)
+
+    long, square = ones(1 << 23, device=place), ones((512, 512), device=place)
+    evaluate(long, square)
+    bandwidth = 2 * long.nbytes / best(lambda: long + 1.0)
+    return bandwidth, 2 * 512**3 / best(lambda: square @ square)
+
+
+def compile_log(on: Device | str | None = None) -> list[Any]:
+    """What was compiled (or loaded from the disk cache) so far, in order.
+
+    Each record has `name`, `notes` (what the kernel fuses), `cause` ("compiled" or "disk"),
+    `seconds` and `source`.
+    """
+    return list(getattr(device(on).runtime, "compile_log", ()))
+
+
+def memory_stats(on: Device | str | None = None) -> dict[str, int]:
+    """Bytes in use, kept in the pool and at the peak, and counts of allocations."""
+    return dict(device(on).runtime.memory_stats())
+
+
+def set_num_threads(count: int) -> None:
+    """How many CPU threads kernels run on; results do not depend on it."""
+    if count < 1:
+        raise ValueError(f"set_num_threads: needs at least 1 thread, not {count}")
+    device("cpu").runtime.set_num_threads(count)
+
+
+def get_num_threads() -> int:
+    """How many CPU threads kernels run on."""
+    return int(device("cpu").runtime.get_num_threads())
