@@ -122,10 +122,15 @@ def backward(
         wanted = _kept_inputs((inputs,) if isinstance(inputs, Tensor) else inputs)
 
     def ready(node: Node, g: Node) -> None:
-        hooks.deliver(node, g if create_graph or not g.tracked else detached(g))
+        hooks.deliver(node, g if create_graph else _plain(g))
 
     with grad_mode(create_graph):
         pull_back(order, {root: seed}, wanted, ready)
+
+
+def _plain(g: Node) -> Node:
+    """A gradient without history; one that was handed in may have brought some."""
+    return detached(g, sees_writes=False) if g.tracked else g
 
 
 def start(node: Node, gradient: Any, op: str) -> Node:
@@ -196,5 +201,5 @@ def gradients(
                 f"{op}: the outputs do not depend on inputs[{i}]; pass allow_unused=True to get "
                 "None for it"
             )
-        out.append(None if g is None else Tensor(g if create_graph else detached(g)))
+        out.append(None if g is None else Tensor(g if create_graph else _plain(g)))
     return tuple(out)

@@ -120,10 +120,11 @@ class Trace:
 
     def value(self) -> Any:
         """The function's result, differentiable by what is outside the call and nothing else."""
-        keep = self.outside
-        return tensors(
-            self.structure, [y if keep or not y.tracked else detached(y) for y in self.outputs]
-        )
+        outputs = [
+            y if self.outside or not y.tracked else detached(y, sees_writes=False)
+            for y in self.outputs
+        ]
+        return tensors(self.structure, outputs)
 
 
 def _require_floats(nodes: Sequence[Node], structure: Structure, op: str, name: str) -> None:
