@@ -36,7 +36,7 @@ def jit(target: Target) -> Jit:
 
 def compiled(kernel: ir.Kernel, target: Target | None = None) -> Any:
     j = jit(target or host())
-    address = j.link(j.object_code(render(kernel, j.target)), ("kernel",))[0]
+    address = j.link(j.object_code(render(kernel, j.target), kernel.small), ("kernel",))[0]
     return _NATIVE(address)
 
 

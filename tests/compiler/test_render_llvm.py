@@ -100,6 +100,31 @@ def test_map_has_every_tail(dtype, unroll, target):
         assert (b[n:] == 9).all(), n
 
 
+@pytest.mark.parametrize("unroll", [1, 4])
+def test_small_kernels_are_short_and_right(unroll, target):
+    x, y = buffers(f32)
+    acc = Register("acc", f32, lanes=True)
+    body = lanes(
+        [Set(acc, read(acc) + load(x, lane())), Store(y, lane(), load(x, lane()) * 2.0)],
+        unroll=unroll,
+    )
+    total = Buffer("total", f32, "write")
+    block = harness.one_block(
+        Set(acc, const(0, f32)), body, Store(total, const(0), lanes_reduce("add", acc))
+    )
+    kernel = Kernel("small", (x, y, total), N, block, small=True)
+    usual = Kernel("usual", kernel.buffers, kernel.scalars, kernel.body)
+    assert len(render(kernel, target)) <= len(render(usual, target))
+    native = harness.compiled(kernel, target)
+    for n in LENGTHS:
+        a = np.random.default_rng(n).integers(-9, 9, n).astype(np.float32)
+        b, s = np.full(n + 20, 9, np.float32), np.zeros(1, np.float32)
+        harness.run(kernel, [a, b, s], (n,), native=native)
+        assert np.array_equal(b[:n], a * 2)
+        assert (b[n:] == 9).all()
+        assert s[0] == a.sum()
+
+
 def test_grid_blocks_with_start_and_step():
     x, y = buffers(f32)
     b, n = var("b"), scalar("n")
