@@ -10,7 +10,7 @@ from numus.transforms.checkpoint import checkpoint
 from numus.transforms.custom import custom_jvp, custom_vjp
 from numus.transforms.functional import grad, hvp, jvp, linearize, value_and_grad, vjp
 from numus.transforms.hooks import BackwardHook, RemovableHandle, register_backward_hook
-from numus.transforms.jacobian import hessian, jacfwd, jacobian, jacrev
+from numus.transforms.jacobian import hessian, jacfwd, jacrev
 from numus.transforms.modes import (
     enable_grad,
     inference_mode,
@@ -33,7 +33,6 @@ __all__ = [
     "inference_mode",
     "is_grad_enabled",
     "jacfwd",
-    "jacobian",
     "jacrev",
     "jvp",
     "linearize",

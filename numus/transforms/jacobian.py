@@ -20,7 +20,7 @@ from numus.transforms.trace import Trace
 from numus.transforms.tree import unflatten
 from numus.transforms.vmap import batch
 
-__all__ = ["hessian", "jacfwd", "jacobian", "jacrev"]
+__all__ = ["hessian", "jacfwd", "jacrev"]
 
 Function = Callable[..., Any]
 
@@ -85,11 +85,6 @@ def jacfwd(
         return _finish(trace, argnums, rows, has_aux)
 
     return jacobian
-
-
-def jacobian(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:
-    """The Jacobian of f, in reverse mode: see `jacrev`."""
-    return jacrev(f, argnums, has_aux)
 
 
 def hessian(f: Function, argnums: int | Sequence[int] = 0, has_aux: bool = False) -> Function:

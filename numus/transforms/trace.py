@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.errors import GradientError
-from numus.graph import Node, grad_mode, mode
+from numus.graph import Node, grad_mode, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.source import full
 from numus.tensor import Tensor, detached, node_of
@@ -64,10 +64,8 @@ class Trace:
                 _require_floats(nodes, structure, op, name)
             self.structures.append(structure)
             self.primals += nodes
+        self.since = now()
         self.variables = [variable(x) if x.dtype.is_inexact else x for x in self.primals]
-        # every variable is younger than this, and every other node that the call can see is not
-        made = [v for v, x in zip(self.variables, self.primals, strict=True) if v is not x]
-        self.since = made[0].serial - 1 if made else 0
         with grad_mode(True):
             result = f(*self.split(tensors, self.variables))
         if has_aux:
@@ -78,7 +76,7 @@ class Trace:
             self.aux = None
         self.outputs, self.structure = nodes_of(result, op, "the result")
         others = [x._node for x in tree.leaves(self.aux) if isinstance(x, Tensor)]
-        self.order = tape((*self.outputs, *others), self.since) if made else []
+        self.order = tape((*self.outputs, *others), self.since)
         self.outside = mode.grad and leads_outside(self.order, self.since)
 
     def split(self, build: Callable[[Structure, Any], Any], flat: Sequence[Any]) -> list[Any]:

@@ -317,6 +317,15 @@ def test_vjp_of_integers_and_aux():
     assert gi is None
 
 
+def test_a_call_without_float_arguments_keeps_what_it_closes_over():
+    w = array([1.0, 2.0])
+    w.requires_grad = True
+    y, pull = nm.vjp(lambda i: w[i] * w[i], nm.asarray(1))
+    assert pull(array(1.0)) == (None,)
+    y.backward()
+    close(w.grad, [0, 4])
+
+
 def test_vjp_is_differentiable_in_everything():
     f = lambda x: x**3
     g = lambda x, v: nm.vjp(f, x)[1](v)[0]
