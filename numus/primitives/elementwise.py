@@ -15,7 +15,6 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.errors import GradientError
 from numus.graph import Node, apply
 from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.primitives.source import constant
@@ -125,8 +124,33 @@ def _c(value: float, like: Node) -> Node:
     return constant(value, like.dtype)
 
 
-def _no_tetragamma(y: Node, x: Node) -> Node:
-    raise GradientError("lgamma has derivatives to the second order: trigamma has none yet")
+# (2k + 1) B_2k for k = 8 … 1: see `_tetragamma`
+_TETRAGAMMA = (-3617 / 30, 35 / 2, -691 / 210, 5 / 6, -3 / 10, 1 / 6, -1 / 6, 1 / 2)
+
+
+def _tetragamma(y: Node, x: Node) -> Node:
+    """The derivative of trigamma, composed of primitives, so that it has every further one.
+
+    Below 1/2 it is reflected; then ten steps lead to where its asymptotic series holds:
+    -1/z^2 - 1/z^3 - sum (2k + 1) B_2k / z^(2k + 2).
+    """
+    one = _c(1, x)
+    reflected = lt(x, _c(0.5, x))
+    z = where(reflected, sub(one, x), x)
+    total: Node | None = None
+    for _ in range(10):
+        term = div(_c(2, x), mul(z, mul(z, z)))
+        total = term if total is None else add(total, term)
+        z = add(z, one)
+    w = div(one, mul(z, z))
+    series = _c(0, x)
+    for coefficient in _TETRAGAMMA:
+        series = mul(add(series, _c(coefficient, x)), w)
+    total = add(total, mul(w, add(add(one, div(one, z)), series)))  # type: ignore[arg-type]
+    angle = mul(_c(math.pi, x), where(reflected, x, _c(0.5, x)))
+    cube = mul(sin(angle), mul(sin(angle), sin(angle)))
+    beyond = div(mul(_c(2 * math.pi**3, x), cos(angle)), cube)
+    return neg(add(total, where(reflected, beyond, _c(0, x))))
 
 
 def _scipy(name: str) -> Callable[..., Array]:
@@ -192,7 +216,7 @@ erfinv = _unary(
 )
 lgamma = _unary("lgamma", _scipy("gammaln"), lambda y, x: digamma(x))
 digamma = _unary("digamma", _scipy("digamma"), lambda y, x: trigamma(x))
-trigamma = _unary("trigamma", lambda x: _scipy("polygamma")(1, x), _no_tetragamma)
+trigamma = _unary("trigamma", lambda x: _scipy("polygamma")(1, x), _tetragamma)
 sigmoid = _unary("sigmoid", _scipy("expit"), lambda y, x: mul(y, sub(_c(1, x), y)))
 
 

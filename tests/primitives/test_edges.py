@@ -127,3 +127,19 @@ def test_running_log_sum_far_apart_twice():
     jac = nm.jacrev(lambda x: nm.logcumsumexp(x, axis=0))(x).numpy()
     np.testing.assert_allclose(nm.hessian(f)(x).numpy(), jac.T @ jac, atol=1e-12)
     assert np.isfinite(jac).all()
+
+
+@pytest.mark.parametrize("order", [2, 3, 4])
+def test_gamma_to_every_order(order):
+    special = pytest.importorskip("scipy.special")
+    x = np.array([-3.3, -0.7, 0.01, 0.3, 0.5, 1.0, 2.5, 9.0, 30.0, 1e4])
+    f = nm.digamma
+    for _ in range(order):
+        f = (lambda g: lambda x: nm.grad(lambda x: g(x).sum())(x))(f)
+    expected = special.polygamma(order, np.abs(x))
+    ours = f(array(np.abs(x))).numpy()
+    np.testing.assert_allclose(ours, expected, rtol=1e-9)
+    if order == 2:  # by reflection; scipy's polygamma is for positive x
+        mpmath = pytest.importorskip("mpmath")
+        exact = [float(mpmath.polygamma(2, v)) for v in x]
+        np.testing.assert_allclose(f(array(x)).numpy(), exact, rtol=1e-11)
