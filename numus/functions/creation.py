@@ -351,13 +351,14 @@ def eye(
     rows, columns = _shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
     out = dt.default_float if dtype is None else as_dtype(dtype)
     place = as_device(device)
-    on = ew.eq(_offset(rows, columns, place), _diagonal(k, "eye"))
+    on = ew.eq(_offset(rows, columns, place), _diagonal(k, rows, columns, "eye"))
     return _finish(on, out, place)
 
 
-def _diagonal(k: int, op: str) -> Node:
+def _diagonal(k: int, rows: int, columns: int, op: str) -> Node:
+    """k as a constant; all diagonals outside the matrix are the one beside it."""
     try:
-        return scalar_node(operator.index(k), dt.int64)
+        return constant(min(max(operator.index(k), -rows), columns), dt.int64)
     except TypeError:
         raise TypeError(f"{op}: k must be an integer, not {k!r}") from None
 
@@ -380,7 +381,9 @@ def tri(
     rows, columns = _shape((n_rows, n_rows if n_cols is None else n_cols), "tri")
     out = dt.default_float if dtype is None else as_dtype(dtype)
     place = as_device(device)
-    return _finish(ew.le(_offset(rows, columns, place), _diagonal(k, "tri")), out, place)
+    return _finish(
+        ew.le(_offset(rows, columns, place), _diagonal(k, rows, columns, "tri")), out, place
+    )
 
 
 def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
@@ -388,7 +391,7 @@ def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
     if node.ndim < 2:
         raise ShapeError(f"{op}: needs a matrix (or a stack of them), not shape {node.shape}")
     rows, columns = node.shape[-2:]
-    offset, diagonal = _offset(rows, columns, node.device), _diagonal(k, op)
+    offset, diagonal = _offset(rows, columns, node.device), _diagonal(k, rows, columns, op)
     kept = ew.le(offset, diagonal) if lower else ew.le(diagonal, offset)
     return wrap(ew.where(kept, node, like(node, 0)))
 

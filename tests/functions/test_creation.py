@@ -298,3 +298,12 @@ def test_devices():
     assert nm.zeros(2, device=here.name).device == here.name
     with pytest.raises(DeviceError, match="devices"):
         nm.zeros(2, device="abacus")
+
+
+@pytest.mark.parametrize("k", [2**63, -(2**63), -(2**70), 3, -4])
+def test_diagonals_outside_the_matrix(k):
+    assert not nm.eye(3, 4, k=k).any() or k == 3
+    ones = nm.ones((3, 4))
+    inside = max(min(k, 4), -4)
+    assert nm.tril(ones, k=k).tolist() == np.tril(np.ones((3, 4)), k=inside).tolist()
+    assert nm.triu(ones, k=k).tolist() == np.triu(np.ones((3, 4)), k=inside).tolist()
