@@ -190,7 +190,8 @@ _sqdev = _define("reduce_sqdev", _sqdev_reference, _sqdev_vjp, _sqdev_jvp)
 
 def reduce_sqdev(x: Node, axes: Shape) -> Node:
     """The sum of squared deviations from the mean, in one pass over real x."""
-    return full(x.shape, 0, x.dtype) if not axes else _build(_sqdev, x, axes)
+    # over no axes every element is its own mean, and infinity minus itself is NaN
+    return ew.sub(x, x) if not axes else _build(_sqdev, x, axes)
 
 
 # -- arg max and arg min --------------------------------------------------------------------------
@@ -202,9 +203,7 @@ def _arg(name: str, function: Callable[..., Array]) -> Primitive:
             x = x.astype(np.float32)
         return np.asarray(function(x, axis=node.params[0])).astype(np.int64)
 
-    return Primitive(
-        name, "reduce", reference=reference, vjp=zero_vjp, jvp=zero_jvp, batch=_batch
-    )
+    return Primitive(name, "reduce", reference=reference, vjp=zero_vjp, jvp=zero_jvp, batch=_batch)
 
 
 _argmax = _arg("argmax", np.argmax)

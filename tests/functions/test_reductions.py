@@ -208,6 +208,15 @@ def test_statistics_of_integers():
     assert nm.mean(T(np.array([True, False]))).item() == 0.5
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1.0])
+def test_variance_of_single_elements(value):
+    for shape, axis in [((), None), ((2,), ()), ((2, 1), 1), ((1,), None)]:
+        x = np.full(shape, value)
+        with np.errstate(invalid="ignore"):
+            expected = np.var(x, axis=axis)
+        np.testing.assert_array_equal(nm.var(nm.asarray(x), axis=axis).numpy(), expected)
+
+
 def test_variance_keeps_digits_under_a_large_mean():
     x = rng().standard_normal(10_000).astype(np.float32) + np.float32(1e4)
     assert nm.var(T(x)).item() == pytest.approx(x.astype(np.float64).var(), rel=1e-5)
