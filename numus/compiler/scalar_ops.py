@@ -38,6 +38,8 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
     if any(s.is_complex for s in sources):
         return _complex(op, args, dtype)
     if sources[0].is_narrow_float:
+        if op == "nextafter":
+            return _narrow_nextafter(*args)
         wide = [a.cast(dt.float32) for a in args]
         result = _real(op, wide, dt.float32)
         return result.cast(dtype) if dtype is not dt.bool_ else result
@@ -72,6 +74,19 @@ def _where(args: list[Any], dtype: DType) -> Any:
 
 
 # -- real -----------------------------------------------------------------------------------------
+
+
+def _narrow_nextafter(x: Expr, y: Expr) -> Expr:
+    """The neighbour among the narrow floats themselves: one step in the bits of x."""
+    a, b = x.cast(dt.float32), y.cast(dt.float32)
+    unsigned = dt.BY_NAME[f"uint{x.dtype.bits}"]
+    zero, one = const(0.0, dt.float32), const(1, unsigned)
+    bits = x.bitcast(unsigned)
+    moved = select((b > a) ^ (a < zero), bits + one, bits - one)
+    sign = const(1 << (x.dtype.bits - 1), unsigned)
+    smallest = select(b < zero, sign | one, one)
+    result = select(a.eq(b), y, select(a.eq(zero), smallest, moved).bitcast(x.dtype))
+    return select(a.ne(a) | b.ne(b), (a + b).cast(x.dtype), result)
 
 
 def _real(op: str, args: list[Expr], dtype: DType) -> Expr:
