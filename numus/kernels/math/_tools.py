@@ -98,8 +98,19 @@ def polynomial(x: Expr, table: Table) -> Expr:
     return horner(x, parts(x, table))
 
 
+# From this length on two interleaved chains, of even and odd powers, hide each other's latency.
+_LONG = 14
+
+
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
     """Coefficients of 1, x, x**2, ..."""
+    if len(coefficients) >= _LONG:
+        square = x * x
+        return fma(_chain(square, coefficients[1::2]), x, _chain(square, coefficients[0::2]))
+    return _chain(x, coefficients)
+
+
+def _chain(x: Expr, coefficients: Sequence[float]) -> Expr:
     result = like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         result = fma(result, x, c)

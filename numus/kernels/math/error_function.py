@@ -12,6 +12,7 @@ from numus.kernels.math._coefficients import (
     ERFINV,
     ERFINV_FAR,
     ERFINV_TAIL,
+    EXP,
     HALF_ROOT_PI,
     LN2,
     LOG2_E,
@@ -28,7 +29,7 @@ from numus.kernels.math._tools import (
     polynomial,
     scaled,
 )
-from numus.kernels.math.exponential import exp_of_reduced, held_integer, held_power
+from numus.kernels.math.exponential import held_integer, held_power
 from numus.kernels.math.logarithm import log_tail, reduce_log
 
 
@@ -53,7 +54,7 @@ def erf(x: Expr) -> Expr:
 def erfc(x: Expr) -> Expr:
     """1 - erf(x) without cancellation: exp(-x**2) times a polynomial in (x - k) / (x + k).
 
-    (1 - x) - (erf(x) - x) up to 1, where 1 - x is exact or harmless; 2 - erfc(-x) below -1.
+    (1 - x) - (erf(x) - x) up to 1, where 1 - x is exact or harmless; 2 - erfc(-x) below.
     """
     size = absolute(x)
     near = fma(-x, polynomial(x * x, ERF), 1.0 - x)
@@ -63,12 +64,17 @@ def erfc(x: Expr) -> Expr:
     square_low = fma(size, size, -square)
     high, low = parts(x, LN2)
     n, held = nearest_integer(square, -parts(x, LOG2_E)[0])
-    gauss = exp_of_reduced(fma(n, -low, fma(n, -high, -square)) - square_low)
+    r = fma(n, -low, fma(n, -high, -square)) - square_low
+    growth = fma(r * r, polynomial(r, EXP), r)  # exp(r) - 1
     k = 1.5 if is32(x) else 2.5
-    inverse = 1.0 / (size + k)
-    rest = polynomial((size - k) * inverse, ERFCX) * inverse
-    usual = gauss * rest * held_power(held)
-    slow = scaled(gauss * rest, held_integer(held))
+    below = size + k
+    inverse = 1.0 / below
+    top = polynomial((size - k) * inverse, ERFCX)
+    rest = top * inverse
+    rest = fma(fma(-rest, below, top), inverse, rest)  # top / below, rounded once
+    value = fma(rest, growth, rest)
+    usual = value * held_power(held)
+    slow = scaled(value, held_integer(held))
     tail = guard(size > (9.0 if is32(x) else 26.0), slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
     return select(absolute(x) < 1.0, near, far)
