@@ -32,10 +32,13 @@ def evaluate(nodes: Iterable[Node]) -> None:
             if node.view is None:
                 if node.prim.name == "transfer":
                     _transfer(node)
-                else:
-                    roots = by_device.setdefault(node.device or device(), [])
-                    if node not in roots:
-                        roots.append(node)
+                    continue
+                place = node.device or device()
+                roots = by_device.get(place)
+                if roots is None:
+                    by_device[place] = [node]
+                elif node not in roots:
+                    roots.append(node)
         for place, roots in by_device.items():
             if guards.being_written():
                 guards.await_writers(_storages_below(roots))
@@ -54,15 +57,24 @@ def _storages_below(roots: Sequence[Node]) -> Iterator[Storage]:
 
 
 def _realise(place: Device, roots: list[Node]) -> None:
-    # Imported late: the compiler is needed only by those who evaluate something.
-    from numus.compiler.program import realise
-
-    storages: dict[Any, Storage] = {}  # results that lie in the same memory share its storage
-    for node, memory, (offset, strides) in realise(place, roots, _transfer):
-        if memory not in storages:
-            storages[memory] = Storage(memory)
-        node.view = View(storages[memory], offset, strides)
+    global _program
+    if _program is None:
+        # Imported late: the compiler is needed only by those who evaluate something.
+        from numus.compiler import program as _program
+    made: dict[Any, Storage] = {}  # results that lie in the same memory share its storage
+    for node, leaf, memory, (offset, strides) in _program.realise(place, roots, _transfer):
+        if leaf is not None:
+            view = View(leaf.view.storage, leaf.view.offset + offset, strides)
+        else:
+            storage = made.get(memory)
+            if storage is None:
+                storage = made[memory] = Storage(memory)
+            view = View(storage, offset, strides)
+        node.view = view
         _settle(node)
+
+
+_program: Any = None
 
 
 def _settle(node: Node) -> None:

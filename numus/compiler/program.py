@@ -30,48 +30,51 @@ class Pending:
     __slots__ = ("constants", "key", "kept", "leaves", "nodes", "number")
 
     def __init__(self, roots: Sequence[Any], settle: Callable[[Any], None]) -> None:
-        self.nodes: list[Any] = []
-        self.number: dict[Any, int] = {}
-        self.leaves: list[Any] = []
-        self.constants: list[Any] = []
+        self.nodes = nodes = []  # type: list[Any]
+        self.number = number = {}  # type: dict[Any, int]
+        self.leaves = leaves = []  # type: list[Any]
+        self.constants = constants = []  # type: list[Any]
         parts: list[Any] = []
         uses: dict[int, int] = {}  # how often each node is an input within this graph
-        number = self.number
-        stack: list[Any] = list(reversed(roots))
-        opened: set[Any] = set()
+        stack: list[Any] = list(roots)
         while stack:
             node = stack[-1]
             if node in number:
                 stack.pop()
                 continue
-            if node.view is None and node.prim.name == "transfer":
+            name = node.prim.name
+            if name == "transfer" and node.view is None:
                 settle(node)
-            if node.view is not None:
-                parts.append((node.dtype, node.shape, node.view.strides))
-                self.leaves.append(node)
-            elif node.prim.name == "constant":
+            view = node.view
+            if view is not None:
+                parts.append((node.dtype, node.shape, view.strides))
+                leaves.append(node)
+            elif name == "constant":
                 parts.append((node.dtype, number_class(node.params)))
-                self.constants.append(node)
-            elif node in opened or not node.inputs:
-                name = node.prim.name
-                params = None if name in IDENTITIES else node.params
-                places = [number[x] for x in node.inputs]
+                constants.append(node)
+            else:
+                inputs = node.inputs
+                waiting = [x for x in inputs if x not in number]
+                if waiting:
+                    stack += waiting
+                    continue
+                places = [number[x] for x in inputs]
                 for i in places:
                     uses[i] = uses.get(i, 0) + 1
+                params = None if name in IDENTITIES else node.params
                 parts.append((name, params, node.shape, node.dtype, *places))
-            else:
-                opened.add(node)
-                stack.extend(reversed(node.inputs))
-                continue
             stack.pop()
-            number[node] = len(self.nodes)
-            self.nodes.append(node)
-        del stack, opened, node
-        self.kept = self._still_referred_to(uses, {number[r] for r in roots})
-        self.key = (tuple(parts), tuple(number[r] for r in roots), tuple(self.kept))
+            number[node] = len(nodes)
+            nodes.append(node)
+        inputs = waiting = stack = []  # let go of every node but through `nodes` and `number`
+        wanted = tuple([number[r] for r in roots])
+        self.kept: tuple[int, ...] = ()
+        if len(nodes) - len(leaves) - len(constants) > len(wanted):
+            del node
+            self.kept = self._still_referred_to(uses, wanted)
+        self.key = (tuple(parts), wanted, self.kept)
 
-
-    def _still_referred_to(self, uses: dict[int, int], roots: set[int]) -> list[int]:
+    def _still_referred_to(self, uses: dict[int, int], roots: Sequence[int]) -> tuple[int, ...]:
         """Pending nodes that something outside this graph holds: they may be asked for later, so
         their values are kept. Inside, a node is held by its consumers, `nodes`, `number`, the name
         below and getrefcount's own argument.
@@ -81,10 +84,9 @@ class Pending:
         nodes = self.nodes
         for i in range(len(nodes)):
             node = nodes[i]
-            if node.view is None and node.inputs and i not in roots:
-                if count(node) > uses[i] + 4:
-                    kept.append(i)
-        return kept
+            if node.view is None and node.inputs and i not in roots and count(node) > uses[i] + 4:
+                kept.append(i)
+        return tuple(kept)
 
 
 class Plan:
@@ -231,17 +233,12 @@ class Plan:
                 values[at] = _part(constants[constant].params, part)
         return memories, addresses, values
 
-    def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[tuple[Any, Layout]]:
-        """Launch, and give the memory and layout of each output."""
+    def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
+        """Launch, and give the memory of each output."""
         memories, addresses, values = self.arguments(leaves, constants)
         if self.launch is not None:
             self.launch(addresses, values)
-        return [
-            (memories[slot], (layout[0] + leaves[slot].view.offset, layout[1]))
-            if slot < len(leaves)
-            else (memories[slot], layout)
-            for slot, layout in self.outputs
-        ]
+        return [memories[slot] for slot, _ in self.outputs]
 
 
 def _part(number: Any, part: str) -> Any:
@@ -289,8 +286,10 @@ _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 def realise(
     place: Any, roots: Sequence[Any], settle: Callable[[Any], None]
-) -> list[tuple[Any, Any, Layout]]:
-    """Compute the roots (and what else is kept): (node, memory, layout) of each."""
+) -> list[tuple[Any, Any, Any, Layout]]:
+    """Compute the roots, and what else is kept: the node, the leaf it is a view of (or None), its
+    memory and its layout.
+    """
     pending = Pending(roots, settle)
     key = (place.name, pending.key)
     plan = _plans.get(key)
@@ -298,11 +297,17 @@ def realise(
         plan = _plans[key] = Plan(place, pending, roots)
         if len(_plans) > _MAX_PLANS:
             _plans.popitem(last=False)
-    for watch in watchers:
-        watch(place, plan, pending.leaves, pending.constants)
-    placed = plan.run(pending.leaves, pending.constants)
-    nodes = [*roots, *(pending.nodes[i] for i in pending.kept)]
-    return [(n, memory, layout) for n, (memory, layout) in zip(nodes, placed, strict=True)]
+    leaves = pending.leaves
+    if watchers:
+        for watch in watchers:
+            watch(place, plan, leaves, pending.constants)
+    memories = plan.run(leaves, pending.constants)
+    nodes = [*roots, *[pending.nodes[i] for i in pending.kept]] if pending.kept else roots
+    count = len(leaves)
+    return [
+        (node, leaves[slot] if slot < count else None, memory, layout)
+        for node, memory, (slot, layout) in zip(nodes, memories, plan.outputs, strict=True)
+    ]
 
 
 def clear_plans() -> None:
