@@ -129,7 +129,9 @@ def _scatter_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
 
 
 def _other_factors(node: Node) -> Node:
-    """Under "mul", for each update the product of all other factors: right when some are zero."""
+    """Under "mul", for each update the product of all other factors: right when some are zero,
+    to the second order too.
+    """
     axes, _ = node.params
     x, updates, *indices = node.inputs
     at = tuple(indices)
@@ -137,9 +139,15 @@ def _other_factors(node: Node) -> Node:
     zero_x, zero_u = ew.eq(x, zero), ew.eq(updates, zero)
     safe = ew.where(zero_u, one, updates)
     product = gather(scatter(ew.where(zero_x, one, x), at, safe, axes, "mul"), at, axes)
-    zeros = scatter(ew.cast(zero_x, dt.int64), at, ew.cast(zero_u, dt.int64), axes, "add")
-    others = ew.sub(gather(zeros, at, axes), ew.cast(zero_u, dt.int64))
-    return ew.where(ew.eq(others, constant(0, dt.int64)), ew.div(product, safe), zero)
+    rest = ew.div(product, safe)  # of those that are not zero
+
+    def others(of_x: Node, of_u: Node) -> Node:
+        return ew.sub(gather(scatter(of_x, at, of_u, axes, "add"), at, axes), of_u)
+
+    zeros = others(ew.cast(zero_x, dt.int64), ew.cast(zero_u, dt.int64))
+    the_zero = others(ew.where(zero_x, x, zero), ew.where(zero_u, updates, zero))
+    none, single = (ew.eq(zeros, constant(i, dt.int64)) for i in (0, 1))
+    return ew.where(none, rest, ew.where(single, ew.mul(rest, the_zero), zero))
 
 
 def _inside(value: Node, node: Node) -> Node:

@@ -290,6 +290,18 @@ for _mode in ("set", "add", "mul"):
         label=_mode,
     )
 
+for _zeros in ([], [0], [0, 1], [2, 4]):
+    _u = real(6)
+    _u[_zeros] = 0
+    _x = real(4)
+    _x[3] = 0
+    case(
+        "scatter",
+        lambda x, u, i: scatter(x, (i,), u, (0,), "mul"),
+        *(_x, _u, np.array([1, 1, 3, 1, 3, 0])),
+        label="mul-zeros" + "".join(map(str, _zeros)),
+    )
+
 # -- scans and sorts ------------------------------------------------------------------------------
 
 for _op in ("sum", "prod", "max", "min", "logsumexp"):
