@@ -289,7 +289,8 @@ class _Lowering:
         )
         parallel = row_count if lane is None or lane.reduced else -(-row_count // 64)
         if not needs_all and row_size * row_count > SMALL:
-            if lane is not None and not lane.reduced and row_size >= 64:
+            large = row_size * row_count >= 4 * SPLIT
+            if large and lane is not None and not lane.reduced and row_size >= 64:
                 return self._stream(rows, inner, lane, row_count, row_size)
             if parallel < FEW_ROWS and row_size > SMALL // FEW_ROWS:
                 return self._split(rows, inner, lane, row_count, row_size)
@@ -779,11 +780,14 @@ class _Lowering:
                 for s in e.store(v, (c, row), ir.load(b, k))
             ]
 
-        body.append(over_line("save", save))
+        alone = chunks == 1
+        body.append(over_line("save", lambda k: self._per_row(e, at) if alone else save(k)))
         grid = chunks * column_blocks * math.prod(d.extent for d in others)
         step = e.finish(
             "stream_rows", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, self.notes
         )
+        if alone:
+            return [step]
         return [step, self._merge(rows, top, below, chunk, chunks, row_count, partials)]
 
     def _stream_stage(

@@ -151,7 +151,7 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
 
     target = tuple(at(i) for i in range(len(val.shape)))
     value = e.value(updates, (*at_lead, *(at(i) for i in rest)))
-    body = e.store(val, target, _combined(e, val, target, value, mode))
+    body = _stored_whole(e, val, target, _combined(e, val, target, value, mode))
     start = ir.mul(g, const(_COLUMNS))
     if lane is not None:
         stop = ir.minimum(ir.add(start, const(_COLUMNS)), e.number(lane_extent))
@@ -170,6 +170,15 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
             (val.op,),
         ),
     ]
+
+
+def _stored_whole(e: Emitter, val: Val, target: Index, value: Any) -> list[Stmt]:
+    """Store a value that was computed from what it replaces: both parts before either is written."""
+    if not val.dtype.is_complex:
+        return e.store(val, target, value)
+    names = (ir.var("new_real", value[0].dtype), ir.var("new_imag", value[1].dtype))
+    lets: list[Stmt] = [ir.Let(n, v) for n, v in zip(names, value, strict=True)]
+    return lets + e.store(val, target, names)
 
 
 def _combined(e: Emitter, val: Val, target: Index, value: Any, mode: str) -> Any:

@@ -42,31 +42,44 @@ class Pending:
             if node in number:
                 stack.pop()
                 continue
+            waiting = False
+            inputs = node.inputs
+            for x in inputs:
+                if x in number:
+                    continue
+                name = x.prim.name
+                if name == "transfer" and x.view is None:
+                    settle(x)
+                view = x.view
+                if view is not None:
+                    parts.append((x.dtype, x.shape, view.strides))
+                    leaves.append(x)
+                elif name == "constant":
+                    parts.append((x.dtype, number_class(x.params)))
+                    constants.append(x)
+                else:
+                    stack.append(x)
+                    waiting = True
+                    continue
+                number[x] = len(nodes)
+                nodes.append(x)
+            if waiting:
+                continue
+            stack.pop()
             name = node.prim.name
-            if name == "transfer" and node.view is None:
-                settle(node)
-            view = node.view
-            if view is not None:
-                parts.append((node.dtype, node.shape, view.strides))
-                leaves.append(node)
-            elif name == "constant":
+            if name == "constant":
                 parts.append((node.dtype, number_class(node.params)))
                 constants.append(node)
             else:
-                inputs = node.inputs
-                waiting = [x for x in inputs if x not in number]
-                if waiting:
-                    stack += waiting
-                    continue
                 places = [number[x] for x in inputs]
                 for i in places:
                     uses[i] = uses.get(i, 0) + 1
                 params = None if name in IDENTITIES else node.params
                 parts.append((name, params, node.shape, node.dtype, *places))
-            stack.pop()
             number[node] = len(nodes)
             nodes.append(node)
-        inputs = waiting = stack = []  # let go of every node but through `nodes` and `number`
+        x = None
+        inputs = stack = []  # let go of every node but through `nodes` and `number`
         wanted = tuple([number[r] for r in roots])
         self.kept: tuple[int, ...] = ()
         if len(nodes) - len(leaves) - len(constants) > len(wanted):
@@ -161,7 +174,8 @@ class Plan:
             places: list[tuple[int, int] | None] = [(self.slot[v], 0) for v in step.buffers]
             places += [None] * len(step.scratch)
             self.calls.append(contract.Step(program, places))
-        self.slots = len(self.leaf_strides) + len(self.result_bytes) + len(self.arena)
+        self.blocks = (*self.result_bytes, *self.arena)
+        self.slots = len(self.leaf_strides) + len(self.blocks)
         self.launch = self.runtime.prepare(self.calls, self.slots).run if self.calls else None
 
     def single_launches(self) -> list[Callable[..., None]]:
@@ -212,17 +226,15 @@ class Plan:
         self, leaves: Sequence[Any], constants: Sequence[Any]
     ) -> tuple[list[Any], list[int], list[Any]]:
         """Memory for every slot, its addresses, and the values of a launch."""
-        allocate = self.runtime.allocate
-        memories = [n.view.storage.memory for n in leaves]
-        addresses = [
-            m.address + n.view.offset * n.dtype.itemsize
-            for m, n in zip(memories, leaves, strict=True)
-        ]
-        for nbytes in self.result_bytes:
-            memory = allocate(nbytes)
+        memories = []
+        addresses = []
+        for n in leaves:
+            view = n.view
+            memory = view.storage.memory
             memories.append(memory)
-            addresses.append(memory.address)
-        for nbytes in self.arena:
+            addresses.append(memory.address + view.offset * n.dtype.itemsize)
+        allocate = self.runtime.allocate
+        for nbytes in self.blocks:
             memory = allocate(nbytes)
             memories.append(memory)
             addresses.append(memory.address)
