@@ -26,7 +26,7 @@ class _Custom:
         functools.update_wrapper(self, f)  # type: ignore[arg-type]
         self._f = f
         self._fixed = tuple(nondiff_argnums)
-        self._name = f.__name__
+        self._name = getattr(f, "__name__", type(f).__name__)
 
     def _parted(self, args: Sequence[Any]) -> tuple[list[Any], list[Any]]:
         """Arguments that are held fixed, and the others."""
