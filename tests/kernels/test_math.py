@@ -9,6 +9,7 @@ from numus import dtypes as dt
 from numus.kernels.math import FUNCTIONS, frexp, ldexp, sincos
 from numus.kernels.math import random_bits as rb
 from numus.kernels.math._coefficients import EXP, LN2
+from numus.runtime.cpu.target import Target, host
 from tools import accuracy
 from tools.lanes import Lanes
 from tools.minimax import fit, split
@@ -26,6 +27,18 @@ def test_error_is_within_its_bar(name, dtype):
 
 def test_every_function_has_a_bar():
     assert set(FUNCTIONS) == set(accuracy.CASES)
+
+
+@pytest.mark.skipif(host().lanes_bytes < 64, reason="there is no narrower target to compare with")
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_narrower_vectors_give_the_same_bits(name):
+    narrow = Target(host().triple, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")
+    case = accuracy.CASES[name]
+    points = accuracy.binary_points if case in accuracy.BINARY else accuracy.unary_points
+    arrays = points(case, dt.float32, 500)
+    types = [dt.float32] * len(arrays)
+    want = Lanes(FUNCTIONS[name], types)(*arrays)
+    np.testing.assert_array_equal(Lanes(FUNCTIONS[name], types, narrow)(*arrays), want)
 
 
 # Arguments that come close to a multiple of pi/2, and huge ones: the worst for the reduction.

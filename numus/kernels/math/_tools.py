@@ -7,6 +7,7 @@ target keeps IEEE rounding and never reassociates.
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 
 from numus import dtypes as dt
@@ -32,6 +33,10 @@ class Format:
         # complement, in the low bits of the sum.
         self.rounder = 1.5 * 2.0**self.mantissa
 
+    def bits_of(self, value: float) -> int:
+        """The bits of a positive float."""
+        return int.from_bytes(struct.pack("<f" if self.mantissa == 23 else "<d", value), "little")
+
 
 _FORMATS = {
     dt.float32: Format(dt.float32, dt.int32, dt.uint32),
@@ -51,6 +56,11 @@ def is32(x: Expr) -> bool:
 def like(x: Expr, value: float) -> Expr:
     """A constant of x's dtype."""
     return const(value, x.dtype)
+
+
+def integer(x: Expr, value: int) -> Expr:
+    """An integer constant as wide as x."""
+    return const(value, format_of(x).signed)
 
 
 def bits(x: Expr) -> Expr:
@@ -151,13 +161,6 @@ def scaled(x: Expr, n: Expr) -> Expr:
 # -- double-word arithmetic -----------------------------------------------------------------------
 
 
-def two_sum(a: Expr, b: Expr) -> Pair:
-    """a + b exactly."""
-    s = a + b
-    t = s - a
-    return s, (a - (s - t)) + (b - t)
-
-
 def fast_two_sum(a: Expr, b: Expr) -> Pair:
     """a + b exactly, where |a| >= |b| or a = 0."""
     s = a + b
@@ -168,21 +171,3 @@ def two_product(a: Expr, b: Expr) -> Pair:
     """a * b exactly, unless it underflows."""
     p = a * b
     return p, fma(a, b, -p)
-
-
-def pair_add(a: Pair, b: Pair) -> Pair:
-    """The sum of two double-words that do not cancel."""
-    high, low = two_sum(a[0], b[0])
-    return fast_two_sum(high, low + (a[1] + b[1]))
-
-
-def pair_times(a: Pair, b: Pair) -> Pair:
-    """The product of two double-words."""
-    high, low = two_product(a[0], b[0])
-    return fast_two_sum(high, fma(a[0], b[1], fma(a[1], b[0], low)))
-
-
-def quotient(a: Expr, b: Expr) -> Pair:
-    """a / b as a double-word."""
-    high = a / b
-    return high, fma(-high, b, a) / b

@@ -36,8 +36,8 @@ from numus.kernels.math.logarithm import log_tail, reduce_log
 def erf(x: Expr) -> Expr:
     """The error function: x + x P(x**2) up to 1.25, 1 - Q(|x|)**4 (or 8) beyond.
 
-    No exponential and no division: two polynomials are cheaper than either, and a root of erfc is
-    much easier to approximate than erfc.
+    1.7 ulp. No exponential and no division: two polynomials are cheaper than either, and a root of
+    erfc is much easier to approximate than erfc.
     """
     size = absolute(x)
     near = fma(x, polynomial(x * x, ERF), x)
@@ -52,7 +52,7 @@ def erf(x: Expr) -> Expr:
 
 
 def erfc(x: Expr) -> Expr:
-    """1 - erf(x) without cancellation: exp(-x**2) times a polynomial in (x - k) / (x + k).
+    """1 - erf(x) without cancellation: exp(-x**2) times a polynomial in (x - k) / (x + k). 3.6 ulp.
 
     (1 - x) - (erf(x) - x) up to 1, where 1 - x is exact or harmless; 2 - erfc(-x) below.
     """
@@ -81,7 +81,10 @@ def erfc(x: Expr) -> Expr:
 
 
 def erfinv(x: Expr) -> Expr:
-    """The inverse of erf: x times a polynomial in w = -log(1 - x**2); far out in sqrt(w)."""
+    """The inverse of erf: x times a polynomial in w = -log(1 - x**2); far out in sqrt(w).
+
+    1.9 ulp; 2.4 in float64.
+    """
     rest = fma(-x, x, 1.0)
     w, w_low = _minus_log(rest)
     first, first_low = parts(x, HALF_ROOT_PI)

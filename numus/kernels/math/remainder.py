@@ -11,6 +11,7 @@ from numus.kernels.math._tools import (
     copysign,
     format_of,
     from_bits,
+    integer,
     is32,
     like,
     power_of_two,
@@ -76,9 +77,8 @@ def _long_remainder(a: Expr, b: Expr) -> Expr:
 def nextafter(x: Expr, y: Expr) -> Expr:
     """The next float from x towards y."""
     away = (y > x) ^ (x < 0.0)  # grows in size
-    step = select(away, bits(like(x, 0.0)) + 1, bits(like(x, 0.0)) - 1)
-    moved = from_bits(bits(x) + step)
-    smallest = copysign(from_bits(bits(like(x, 0.0)) + 1), y)
+    moved = from_bits(bits(x) + select(away, integer(x, 1), integer(x, -1)))
+    smallest = copysign(from_bits(integer(x, 1)), y)
     result = select(x.eq(y), y, select(x.eq(0.0), smallest, moved))
     return select(isnan(x) | isnan(y), x + y, result)
 
@@ -91,10 +91,9 @@ def ldexp(x: Expr, n: Expr) -> Expr:
     """
     g = format_of(x)
     most, least = g.bias, 1 - g.bias
-    zero = n - n
     for _ in range(2):
-        step = select(n > most, zero + most, zero)
-        step = select(n < least, zero + (least + g.mantissa + 1), step)
+        step = select(n > most, integer(x, most), integer(x, 0))
+        step = select(n < least, integer(x, least + g.mantissa + 1), step)
         x, n = x * power_of_two(step), n - step
     return x * power_of_two(minimum(maximum(n, least), most))
 
@@ -103,10 +102,10 @@ def frexp(x: Expr) -> tuple[Expr, Expr]:
     """(m, n) with x = m 2**n and 1/2 <= |m| < 1; zeros, infinities and NaN come back with n = 0."""
     g = format_of(x)
     size = absolute(x)
-    subnormal = size < from_bits(bits(like(x, 0.0)) + g.smallest_normal)
+    subnormal = bits(size) < g.smallest_normal
     i = bits(select(subnormal, size * 2.0 ** (g.mantissa + 1), size))
     n = (i >> g.mantissa) - (g.bias - 1)
     n = select(subnormal, n - (g.mantissa + 1), n)
     m = from_bits((i & (g.smallest_normal - 1)) | (g.one - g.smallest_normal))
     plain = size.eq(0.0) | ~(size < math.inf)
-    return select(plain, x, copysign(m, x)), select(plain, n - n, n)
+    return select(plain, x, copysign(m, x)), select(plain, integer(x, 0), n)
