@@ -21,6 +21,7 @@ from numus.primitives.indexing import scatter
 from numus.primitives.reduce import reduce_sum
 from numus.primitives.scan import scan
 from numus.primitives.source import full
+from numus.primitives.structure import copy
 from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
 
@@ -163,7 +164,10 @@ def _cycle(node: Node, axis: int, start: int, count: int) -> Node:
 
 
 def _between(before: Node, node: Node, after: Node, axis: int) -> Node:
-    """Three arrays end to end, chosen by place: one pass that fuses, as its gradient does."""
+    """Three arrays end to end, chosen by place: one pass that fuses, as its gradient does.
+
+    It reads what is in the middle three times over, so that comes from memory.
+    """
     low, extent, high = (n.shape[axis] for n in (before, node, after))
 
     def spread(part: Node, left: int, right: int) -> Node:
@@ -181,7 +185,13 @@ def _between(before: Node, node: Node, after: Node, axis: int) -> Node:
     return out
 
 
+def _stored(node: Node) -> Node:
+    return node if node.view is not None or node.prim.kind == "source" else copy(node)
+
+
 def _pad_edge(node: Node, axis: int, low: int, high: int) -> Node:
+    node = _stored(node)
+
     def end(start: int, count: int) -> Node:
         shape = (*node.shape[:axis], count, *node.shape[axis + 1 :])
         return views.broadcast(views.take_range(node, axis, start, start + 1), shape)
@@ -198,6 +208,7 @@ def _pad_mirror(node: Node, axis: int, low: int, high: int, skip: int) -> Node:
     while low or high:
         extent = node.shape[axis]
         a, b = min(low, extent - skip), min(high, extent - skip)
+        node = _stored(node)
         before = views.take_range(node, axis, skip, skip + a)
         after = views.take_range(node, axis, extent - skip - b, extent - skip)
         node = _between(views.flip(before, (axis,)), node, views.flip(after, (axis,)), axis)
