@@ -108,7 +108,8 @@ def _sign(x: Expr) -> Expr:
     zero, one = const(0, x.dtype), const(1, x.dtype)
     if x.dtype.kind == "uint":
         return select(x > zero, one, zero)
-    return select(x > zero, one, select(x < zero, const(-1, x.dtype), x))
+    rest = select(x.eq(zero), zero, x) if x.dtype.kind == "float" else zero  # NaN stays, -0 is 0
+    return select(x > zero, one, select(x < zero, const(-1, x.dtype), rest))
 
 
 def _sigmoid(x: Expr) -> Expr:
@@ -289,8 +290,11 @@ def _complex(op: str, args: list[Any], dtype: DType) -> Any:
         return (a[0] < b[0]) | (a[0].eq(b[0]) & strict)
     if op == "sign":
         size = FUNCTIONS["hypot"](a[0], a[1])
-        zero = size.eq(const(0.0, size.dtype))
-        return (select(zero, a[0], a[0] / size), select(zero, a[1], a[1] / size))
+        zero = const(0.0, size.dtype)
+        return (
+            select(size.eq(zero), zero, a[0] / size),
+            select(size.eq(zero), zero, a[1] / size),
+        )
     if op == "square":
         return complex_mul(a, a)
     raise TypeError(f"{op} is not defined on {dtype.name} as one operation")

@@ -527,7 +527,11 @@ def _sign_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return None if t is None or not x.dtype.is_complex else _turn(x, t)
 
 
-sign = _dtype_changing("sign", np.sign, lambda d: d, _sign_vjp, _sign_jvp)
+def _sign_reference(x: Array) -> Array:
+    return np.where(x == 0, np.zeros_like(x), np.sign(x))  # ml_dtypes' own keeps -0
+
+
+sign = _dtype_changing("sign", _sign_reference, lambda d: d, _sign_vjp, _sign_jvp)
 
 
 def _abs_vjp(node: Node, g: Node) -> tuple[Node]:
