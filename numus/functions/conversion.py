@@ -355,8 +355,16 @@ def _dlpack_array(x: Any) -> Array:
     return host if producer.dtype is None else host.view(producer.dtype.np)
 
 
-def to_dlpack(host: Array, dtype: DType, **options: Any) -> Any:
-    """The capsule of a NumPy array, under numus's dtype."""
+# NumPy 2.0 knows neither versioned capsules nor, therefore, read-only ones
+_VERSIONED = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
+
+
+def to_dlpack(host: Array, dtype: DType, max_version: tuple[int, int] | None, owned: bool) -> Any:
+    """The capsule of a NumPy array, under numus's dtype; read-only unless the consumer owns it."""
+    options: dict[str, Any] = {}
+    if _VERSIONED and max_version is not None and max_version[0] >= 1:
+        options["max_version"] = max_version
+        host.flags.writeable = owned
     code = _CODES.get(dtype)
     if code is None:
         return host.__dlpack__(**options)

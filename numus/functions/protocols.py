@@ -72,11 +72,7 @@ def dlpack(
     if dl_device is not None and tuple(dl_device) != _HOST:
         raise BufferError(f"__dlpack__: cannot export to device {dl_device}, only to the host")
     array = _shared(self, "DLPack export")
-    if copy:
-        array = array.copy()
-    elif max_version is not None and max_version[0] >= 1:
-        array.flags.writeable = False
-    return to_dlpack(array, self.dtype, max_version=max_version)
+    return to_dlpack(array.copy() if copy else array, self.dtype, max_version, owned=bool(copy))
 
 
 @method("__dlpack_device__")
