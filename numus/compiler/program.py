@@ -27,7 +27,7 @@ _MAX_PLANS = 4096
 class Pending:
     """A pending graph as one walk sees it: what there is, numbered, and what it is like."""
 
-    __slots__ = ("constants", "key", "kept", "leaves", "nodes", "number")
+    __slots__ = ("constants", "key", "kept", "leaves", "nodes", "number", "tracked")
 
     def __init__(self, roots: Sequence[Any], settle: Callable[[Any], None]) -> None:
         self.nodes = nodes = []  # type: list[Any]
@@ -82,10 +82,12 @@ class Pending:
         inputs = stack = []  # let go of every node but through `nodes` and `number`
         wanted = tuple([number[r] for r in roots])
         self.kept: tuple[int, ...] = ()
+        self.tracked: tuple[int, ...] = ()  # a gradient may ask for these
         if len(nodes) - len(leaves) - len(constants) > len(wanted):
             del node
             self.kept = self._still_referred_to(uses, wanted)
-        self.key = (tuple(parts), wanted, self.kept)
+            self.tracked = tuple([i for i, n in enumerate(nodes) if n.tracked and n.view is None])
+        self.key = (tuple(parts), wanted, self.kept, self.tracked)
 
     def _still_referred_to(self, uses: dict[int, int], roots: Sequence[int]) -> tuple[int, ...]:
         """Pending nodes that something outside this graph holds: they may be asked for later, so
@@ -137,9 +139,15 @@ class Plan:
         wanted = [vals[pending.number[r]] for r in roots] + [vals[i] for i in pending.kept]
         bases = [_base(v, self.leaf_strides) for v in wanted]
         self._fuse(local, [b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
-        self.outputs: list[tuple[int, Layout]] = [
-            (self.slot[b], layout) for b, layout in bases
-        ]
+        # What has to be in memory anyway is kept for the gradients that may ask for it.
+        done = {*pending.kept, *(pending.number[r] for r in roots)}
+        self.spared = tuple(
+            i for i in pending.tracked if i not in done and vals[i] in self.in_memory
+        )
+        bases += [(vals[i], (0, row_major(vals[i].shape))) for i in self.spared]
+        self._place(leaf_vals, {b for b, _ in bases})
+        self.outputs: list[tuple[int, Layout]] = [(self.slot[b], layout) for b, layout in bases]
+        self._prepare()
 
     def _fuse(self, local: Local, roots: list[Val], leaves: list[Val]) -> None:
         fuser = Fuser(local.values, roots, set(leaves))
@@ -155,9 +163,8 @@ class Plan:
                 steps = lower_group(group, layouts, self.runtime.facts)
                 self.steps += steps
                 self.group_of_step += [group] * len(steps)
-        self._place(leaves, roots, fuser)
+        self.in_memory = {v for group in self.groups for v in group.stored}
         self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
-        self._prepare()
 
     def _prepare(self) -> None:
         """Lay out the launches, so that a run only fills in addresses and constants."""
@@ -173,7 +180,7 @@ class Plan:
                 self.values.append(s)
             places: list[tuple[int, int] | None] = [(self.slot[v], 0) for v in step.buffers]
             places += [None] * len(step.scratch)
-            self.calls.append(contract.Step(program, places))
+            self.calls.append(contract.Step(program, places, step.scratch))
         self.blocks = (*self.result_bytes, *self.arena)
         self.slots = len(self.leaf_strides) + len(self.blocks)
         self.launch = self.runtime.prepare(self.calls, self.slots).run if self.calls else None
@@ -182,13 +189,13 @@ class Plan:
         """Each kernel by itself, for timing."""
         return [self.runtime.prepare([call], self.slots).run for call in self.calls]
 
-    def _place(self, leaves: list[Val], roots: list[Val], fuser: Fuser) -> None:
+    def _place(self, leaves: list[Val], results: set[Val]) -> None:
         """Give every value in memory a number; temporaries share blocks when their lives allow."""
         self.slot: dict[Val, int] = {v: i for i, v in enumerate(leaves)}
         self.result_bytes: list[int] = []
         for group in self.groups:
             for v in group.members:
-                if v in group.stored and v in fuser.roots and v not in self.slot:
+                if v in group.stored and v in results and v not in self.slot:
                     self.slot[v] = len(leaves) + len(self.result_bytes)
                     self.result_bytes.append(v.size * v.dtype.itemsize)
         first = len(leaves) + len(self.result_bytes)
@@ -314,7 +321,9 @@ def realise(
         for watch in watchers:
             watch(place, plan, leaves, pending.constants)
     memories = plan.run(leaves, pending.constants)
-    nodes = [*roots, *[pending.nodes[i] for i in pending.kept]] if pending.kept else roots
+    nodes = roots
+    if pending.kept or plan.spared:
+        nodes = [*roots, *[pending.nodes[i] for i in (*pending.kept, *plan.spared)]]
     count = len(leaves)
     return [
         (node, leaves[slot] if slot < count else None, memory, layout)

@@ -56,10 +56,12 @@ class Step:
 
     `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
     from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
+    `scratch` gives the bytes that one worker needs of each scratch buffer, where they are known.
     """
 
     program: Any
     buffers: Sequence[tuple[int, int] | None]
+    scratch: Sequence[int] | None = None
 
 
 class Prepared(Protocol):

@@ -54,7 +54,23 @@ class Prepared:
         self._format = struct.Struct(f"={slots + len(self._scratch)}Q{formats}")
         self._pack = self._format.pack_into
         self._native = pool.run
+        self._areas = self._shared_scratch()
         self._free: list[_Image] = []
+
+    def _shared_scratch(self) -> list[tuple[int, int]] | None:
+        """Where each scratch buffer starts, in bytes per thread from the start of one block that
+        the steps use in turn, and its size; None where a size depends on the run.
+        """
+        if any(s.scratch is None for s in self.steps):
+            return None
+        areas = []
+        for step in self.steps:
+            start = 0
+            for nbytes in step.scratch or ():
+                size = (nbytes + 63) & ~63
+                areas.append((start, size))
+                start += size
+        return areas
 
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         """Run all steps; returns when they are done."""
@@ -73,6 +89,12 @@ class Prepared:
 
     def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         threads = self._pool.threads
+        if self._areas is not None:
+            block = self._memory.allocate(threads * max(a + b for a, b in self._areas))
+            first = block.address
+            scratch = [first + threads * start for start, _ in self._areas]
+            self._run_on(addresses, scratch, values, threads)
+            return
         at, sizes = 0, []
         for step in self.steps:
             count = len(step.program.formats)
@@ -81,9 +103,17 @@ class Prepared:
         held: list[Memory] = [
             self._memory.allocate(threads * sizes[n][k]) for n, _, k in self._scratch
         ]
-        image = self._free.pop() if self._free else self._build()
+        self._run_on(addresses, [m.address for m in held], values, threads)
+
+    def _run_on(
+        self, addresses: Sequence[int], scratch: Sequence[int], values: Any, threads: int
+    ) -> None:
+        try:
+            image = self._free.pop()
+        except IndexError:
+            image = self._build()
         image.words[self._format.size // 8 + _THREADS] = threads
-        self._pack(image.data, 0, *addresses, *(m.address for m in held), *values)
+        self._pack(image.data, 0, *addresses, *scratch, *values)
         self._native(image.head)
         self._free.append(image)
 
