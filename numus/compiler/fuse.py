@@ -127,6 +127,7 @@ class Fuser:
     def run(self) -> list[Group]:
         """The groups in an order in which they can run."""
         stored = {v for v in self.order if v in self.roots or not is_inline(v)} - self.leaves
+        stored |= self._costly_operands(stored)
         while True:
             self._group(stored)
             shared = self._worth_storing(stored)
@@ -285,17 +286,25 @@ class Fuser:
                 probe.layouts[v] = saved
         return good
 
+    def _costly_operands(self, stored: set[Val]) -> set[Val]:
+        """Activations that contractions read: stored once, as the tail of what computes them."""
+        self.in_memory = stored | self.leaves
+        found: set[Val] = set()
+        for v in self.order:
+            if v.kind != "contract" or v in self.leaves:
+                continue
+            for x in v.inputs:
+                while x.kind == "view" and x not in self.in_memory:
+                    x = x.inputs[0]
+                if x.kind == "elementwise" and x not in self.in_memory and self._costly(x):
+                    found.add(x)
+        return found
+
     # -- what to store ----------------------------------------------------------------------------
 
     def _worth_storing(self, stored: set[Val]) -> set[Val]:
         """Costly expressions that several groups (or many points) would compute again."""
         users: dict[Val, set[Group]] = {}
-        for v in self.order:
-            for x in v.inputs:
-                if x in self.in_memory:
-                    continue
-                homes = {self.home[v]} if v in self.home else users.get(v, set())
-                users.setdefault(x, set())
         # walk from consumers to producers, handing down who uses each inline value
         for v in reversed(self.order):
             homes = {self.home[v]} if v in self.home else users.get(v, set())
