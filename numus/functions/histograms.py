@@ -14,7 +14,7 @@ from numus.functions._places import int_constant
 from numus.functions.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.indexing import scatter
+from numus.primitives.indexing import gather, scatter
 from numus.primitives.reduce import reduce_max, reduce_min, reduce_sum
 from numus.primitives.source import constant, full, iota
 from numus.primitives.views import broadcast, flip, reshape, take_range
@@ -116,9 +116,9 @@ def histogram(
             raise ShapeError(f"{op}: edges are a vector, not an array of shape {edges.shape}")
     count = edges.shape[0] - 1
     line, values = common(op, wrap(edges), wrap(node))
-    place = ew.sub(count_before(line, values, "right"), int_constant(1))
-    last = reshape(take_range(line, 0, count, count + 1), ())
-    place = ew.where(ew.eq(values, last), int_constant(count - 1), place)
+    # among more bins than this a quotient may miss by more than one
+    even = isinstance(bins, int) and bins <= 1 << 16
+    place = _even_bins(line, values) if even else _search_bins(line, values)
     found = _counted(place, _weights(weights, given, op), count)
     if density:
         widths = ew.sub(take_range(edges, 0, 1, count + 1), take_range(edges, 0, 0, count))
@@ -127,6 +127,29 @@ def histogram(
             heights, widths = (ew.cast(n, dt.default_float) for n in (heights, widths))
         found = ew.div(ew.div(heights, widths), reduce_sum(heights, (0,)))
     return wrap(found), wrap(edges)
+
+
+def _search_bins(edges: Node, values: Node) -> Node:
+    """The bin of each value; one outside, where it falls into none."""
+    count = edges.shape[0] - 1
+    place = ew.sub(count_before(edges, values, "right"), int_constant(1))
+    last = reshape(take_range(edges, 0, count, count + 1), ())
+    return ew.where(ew.eq(values, last), int_constant(count - 1), place)
+
+
+def _even_bins(edges: Node, values: Node) -> Node:
+    """The same for bins of equal width: a quotient, set right by the edges beside it."""
+    count = edges.shape[0] - 1
+    first, last = (reshape(take_range(edges, 0, i, i + 1), ()) for i in (0, count))
+    one, most = int_constant(1), int_constant(count - 1)
+    scale = ew.div(constant(float(count), edges.dtype), ew.sub(last, first))
+    guess = ew.cast(ew.mul(ew.sub(values, first), scale), dt.int64)
+    guess = ew.minimum(ew.maximum(guess, int_constant(0)), most)
+    left, right = (gather(edges, (i,), (0,)) for i in (guess, ew.add(guess, one)))
+    guess = ew.where(ew.lt(values, left), ew.sub(guess, one), guess)
+    guess = ew.where(ew.le(right, values), ew.add(guess, one), guess)
+    inside = ew.and_(ew.le(first, values), ew.le(values, last))
+    return ew.where(inside, ew.minimum(guess, most), int_constant(count))
 
 
 def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
