@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.evaluation import check_known, evaluate, host_array
-from numus.functions._base import common, node_of, require, wrap
+from numus.functions._base import common, method, node_of, require, wrap
 from numus.functions._places import int_constant
 from numus.functions.searching import count_before
 from numus.graph import Node
@@ -42,6 +42,7 @@ def _weights(given: Any, like: Node, op: str) -> Node | None:
     return reshape(weights, (size_of(weights.shape),))
 
 
+@method()
 def bincount(
     x: Tensor, /, weights: Any = None, minlength: int = 0, *, length: int | None = None
 ) -> Tensor:

@@ -266,6 +266,7 @@ def _setitem(x: Tensor, index: Any, value: Any) -> None:
     x.rebind(assign(x._node, index, given, "set", op), op)
 
 
+@method()
 def index_put(x: Tensor, indices: tuple[Any, ...], values: Any, accumulate: bool = False) -> Tensor:
     """A copy of x with values written at x[indices].
 

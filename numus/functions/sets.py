@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 from numus import dtypes as dt
-from numus.functions._base import common, node_of, wrap
+from numus.functions._base import common, method, node_of, wrap
 from numus.functions._places import int_constant, mask_positions
 from numus.functions.searching import count_before
 from numus.functions.sorting import lexical_order, order
@@ -129,6 +129,7 @@ def unique_values(x: Tensor, /) -> Tensor:
     return wrap(_distinct(_flat(x, "unique_values"), "unique_values", False)[0])
 
 
+@method()
 def unique(
     x: Tensor,
     /,

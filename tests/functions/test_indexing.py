@@ -258,3 +258,22 @@ def test_an_empty_mask_fits_any_axis(shape, mask):
         t[key] = 2.0
         t[key] = nm.zeros(a[m].shape)
     assert t.tolist() == a.tolist()
+
+
+def test_assignment_on_the_tape():
+    w = nm.asarray(np.arange(4.0))
+    w.requires_grad = True
+    y = w * 2
+    y[1:3] = w[:2] * 10
+    y[[0, 3]] *= 3
+    y.sum().backward()
+    assert w.grad.tolist() == [16, 10, 0, 6]
+    with nm.no_grad():
+        w[0] = 7.0
+    assert w.is_leaf
+    assert w.tolist() == [7, 1, 2, 3]
+
+
+def test_rows_are_iterated_over():
+    t = nm.asarray(np.arange(6.0).reshape(2, 3))
+    assert [row.tolist() for row in t] == t.tolist()
