@@ -136,6 +136,7 @@ class _Lowering:
         self.layouts = {v: s for v, s in layouts.items() if v not in inside}
         self.reduces = [m for m in self.members if m.kind == "reduce"]
         self.stage = self._stages()
+        self.stored = [m for m in group.members if m in group.stored]  # always in this order
         self.notes = tuple(m.op for m in group.members)
         self._finals: dict[Val, list[Expr]] = {}
 
@@ -214,7 +215,7 @@ class _Lowering:
             full = m.kind == "reduce" or level(self.group, m) == "full"
             e.value(source, place(source.shape, names if full else rows))
         stored: list[Coefficients] = []
-        for m in self.group.stored:
+        for m in self.stored:
             full = m.kind != "reduce" and level(self.group, m) == "full"
             e.store(m, place(m.shape, names if full else rows), (None, None))
         strides = Strides(e)
@@ -607,7 +608,7 @@ class _Lowering:
             for i, v in enumerate(self._index_places(at))
             if i not in self.group.axes
         ]
-        for m in self.group.stored:
+        for m in self.stored:
             if m.kind == "reduce" or level(self.group, m) == "outer":
                 index = place(m.shape, rows)
                 value = e.known[m](index) if m.kind == "reduce" else e.value(m, index)

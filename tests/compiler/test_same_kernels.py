@@ -1,0 +1,35 @@
+"""The same graph always becomes the same kernels: compiled code is found again by its text."""
+
+from __future__ import annotations
+
+import pytest
+
+import numus as nm
+from numus.compiler import program
+
+
+def statistics(x, axis):
+    return nm.sum(x, axis=axis), nm.max(x, axis=axis), nm.var(x, axis=axis), nm.exp(x)
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis"), [((64, 300), 1), ((64, 300), 0), ((1 << 20,), 0), ((3000, 2000), 0)]
+)
+def test_a_graph_that_is_built_anew_becomes_the_same_kernels(shape, axis):
+    x = nm.ones(shape, device="null")
+    nm.eval(x)
+    texts = set()
+
+    def watch(place, plan, leaves, constants):
+        texts.add(tuple(step.kernel.text() for step in plan.steps))
+
+    program.watchers.append(watch)
+    try:
+        held = []
+        for i in range(12):
+            program.clear_plans()
+            nm.eval(*statistics(x, axis))
+            held.append([object() for _ in range(i)])  # other addresses for what comes next
+    finally:
+        program.watchers.remove(watch)
+    assert len(texts) == 1
