@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.affine import Strides, unit_weight
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
@@ -76,15 +78,28 @@ def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     return steps + lower_loops(rest, layouts, facts, redirect, {product: total})
 
 
+def _neighbours(x: Val, layouts: dict[Val, Shape]) -> int:
+    """Along which axis most of what an operand reads lies next to each other in memory."""
+    e = Emitter(layouts)
+    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+    e.value(x, tuple(names))
+    strides = Strides(e)
+    pieces = [p for site in e.sites for p in strides.parts(site.index)]
+    return max((2, 1), key=lambda axis: unit_weight(pieces, names[axis]))
+
+
 def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> Step:
     product = group.members[0]
     a, b = product.inputs
     batch, m, n = product.shape
     k = a.shape[2]
     dtype = dt.compute_dtype(product.dtype)
-    tiles = choose(facts, dtype, batch, m, n, k)
     inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside})
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    tiles = choose(facts, dtype, batch, m, n, k)
+    if _neighbours(a, layouts) == 1:
+        tiles = replace(tiles, across=True)
+    e = Emitter(layouts)
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)
     sizes = Sizes(
         *(e.number(x) for x in (m, n, k)),

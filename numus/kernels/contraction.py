@@ -7,6 +7,7 @@ epilogue. Each element of C is one running sum over k, so no choice of tiles sho
 
     packed B    [panel of columns][k][columns of a panel]     rows of vectors
     packed A    [panel of rows][k / W][row][W]                 W neighbours along k, to be broadcast
+            or  [panel of rows][k][row]                        where A has its neighbours along m
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ class Tiles:
     block: int  # rows of A packed at a time
     task_rows: int
     task_columns: int
+    across: bool = False  # A has its neighbours along m: pack it row by row of k
 
     @property
     def columns(self) -> int:
@@ -47,8 +49,8 @@ def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, k: int) -> Ti
     else:
         rows, vectors = 6, 2
     columns = vectors * width
-    # a block of A stays in half of the second cache while panels of B pass by
-    block = facts.cache_l2 // 2 // (max(k, 1) * dtype.itemsize)
+    # a block of A stays in a quarter of the second cache while panels of B pass by
+    block = facts.cache_l2 // 4 // (max(k, 1) * dtype.itemsize)
     block = max(rows, min(block, 512) // rows * rows)
     task_rows, task_columns = _tasks(facts.parallel_units, batch, m, n, rows, columns)
     return Tiles(rows, vectors, width, min(block, task_rows), task_rows, task_columns)
@@ -120,7 +122,8 @@ def contraction(
 
     mb = ir.var("mb")
     m_end = ir.minimum(ir.add(mb, s.block), m1)
-    body = _pack_a(packed_a, left, dtype, tiles, batch, s.k, k_blocks, mb, m_end, s.m)
+    pack_a = _pack_a_across if tiles.across else _pack_a
+    body = pack_a(packed_a, left, dtype, tiles, batch, s.k, k_blocks, mb, m_end, s.m)
     jp, ip = ir.var("jp"), ir.var("ip")
     row, column = ir.add(mb, ip), ir.add(n0, jp)
     multiply = _register_tile(
@@ -263,6 +266,31 @@ def _pack_a(
     ]
 
 
+def _pack_a_across(
+    packed: ir.Buffer,
+    left: Read,
+    dtype: DType,
+    tiles: Tiles,
+    batch: Expr,
+    k_size: Expr,
+    k_blocks: Expr,
+    m0: Expr,
+    m1: Expr,
+    m_size: Expr,
+) -> list[Stmt]:
+    """The same for an A whose rows are neighbours: line by line of k; zeros beyond both ends."""
+    rows = const(tiles.rows)
+    padded_k = ir.mul(k_blocks, const(tiles.width))
+    k, p, i = (ir.var(f"pack_{x}") for x in ("ka", "ra", "ia"))
+    m = ir.add(m0, ir.add(p, i))
+    at = ir.add(ir.add(ir.mul(p, padded_k), ir.mul(k, rows)), i)
+    inside = (m < m_size) & (k < k_size)
+    value = ir.select(inside, left(batch, m, k, inside), const(0, dtype))
+    line = ir.For(i, ZERO, rows, "lanes", [ir.Store(packed, at, value)])
+    panels = ir.For(p, ZERO, ir.sub(m1, m0), "serial", [line], step=rows)
+    return [ir.For(k, ZERO, padded_k, "serial", [panels])]
+
+
 def _register_tile(
     tiles: Tiles,
     dtype: DType,
@@ -291,7 +319,11 @@ def _register_tile(
             step.append(ir.Let(name, ir.load(packed_b, ir.add(ir.add(b_row, j), const(v * width)))))
             bs.append(name)
         for i in range(rows):
-            a = ir.load(packed_a, ir.add(ir.add(a_block, kk), const(i * width + u)))
+            if tiles.across:
+                at = ir.add(a_block, ir.add(ir.mul(kk, const(rows)), const(u * rows + i)))
+            else:
+                at = ir.add(ir.add(a_block, kk), const(i * width + u))
+            a = ir.load(packed_a, at)
             for v in range(vectors):
                 old = ir.read(sums[i][v])
                 new = ir.fma(a, bs[v], old) if dtype.kind == "float" else old + a * bs[v]
