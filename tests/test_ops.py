@@ -13,6 +13,7 @@ import derivatives
 import numpy as np
 import pytest
 from ops import ROWS
+from ops.exemptions import EXEMPT
 from ops.row import Drawn
 
 import numus as nm
@@ -106,7 +107,7 @@ def tolerance(row, dtype):
     return allowed if base is dt.real_of(dtype) else allowed + 2.0**-dtype.mantissa
 
 
-def disagreement(row, got, want, dtype):
+def disagreement(row, case, got, want, dtype):
     """What is wrong with a result, or nothing."""
     want = np.asarray(want)
     if got.dtype is not dtype:
@@ -124,7 +125,7 @@ def disagreement(row, got, want, dtype):
         finite = np.isfinite(want)
         bound = np.abs(want)
         if not row.relative:
-            bound = np.max(bound[finite], initial=0.0)
+            bound = np.max(bound[finite], initial=_largest(case))
         smallest = nm.finfo(dtype).smallest_subnormal
         with np.errstate(all="ignore"):
             close = np.abs(found - want) <= tolerance(row, dtype) * bound + smallest
@@ -137,6 +138,13 @@ def disagreement(row, got, want, dtype):
     place = tuple(int(i[0]) for i in np.nonzero(np.atleast_1d(wrong)))
     values = np.atleast_1d(found)[place], np.atleast_1d(want)[place]
     return f"at {place} is {values[0]!r}, not {values[1]!r} ({np.sum(wrong)} such)"
+
+
+def _largest(case):
+    """The largest finite number among the arrays of a case."""
+    arrays = [a for a in case.leaves() if isinstance(a, np.ndarray) and a.dtype != bool]
+    sizes = [np.abs(a.astype(np.complex128)).ravel() for a in arrays]
+    return max((np.max(s[np.isfinite(s)], initial=0.0) for s in sizes), default=0.0)
 
 
 # -- values ---------------------------------------------------------------------------------------
@@ -180,7 +188,7 @@ def test_values(row, device):
                 zip(results, wants, rules_for(row, len(wants)), strict=True)
             ):
                 assert got.device is place
-                problem = disagreement(row, got, want, rule(dtype))
+                problem = disagreement(row, drawn, got, want, rule(dtype))
                 if problem:
                     wrong.append(f"{row.name}: {label}: result {i} {problem}")
         assert not wrong, "\n".join(wrong)
@@ -337,3 +345,51 @@ def _compare_with_loop(row, case, stacks, places, chosen):
             np.testing.assert_allclose(
                 np.asarray(got[b]), np.asarray(want), rtol=1e-10, atol=1e-12, err_msg=str(case)
             )
+
+
+# -- the table itself -----------------------------------------------------------------------------
+
+
+def public_names():
+    """All that numus offers: its functions, those of nm.random, and what Tensor has."""
+    names = set(nm.__all__) | {f"random.{n}" for n in nm.random.__all__}
+    own = {n for n, v in vars(nm.Tensor).items() if not n.startswith("_") or _is_protocol(n, v)}
+    return names | {f"Tensor.{n}" for n in own}
+
+
+def _is_protocol(name, value):
+    plumbing = ("__init__", "__module__", "__doc__", "__slots__", "__weakref__", "__annotations__")
+    return name.startswith("__") and name not in plumbing
+
+
+def resolve(name):
+    """What a name stands for; methods of Tensor as they lie in the class."""
+    if name.startswith("Tensor."):
+        return vars(nm.Tensor).get(name.removeprefix("Tensor."))
+    found = nm
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def test_every_public_name_has_a_row():
+    """Or is an alias of one, or a method that is the function of a row, or is exempt by name."""
+    covered = {row.name for row in ROWS} | {a for row in ROWS for a in row.aliases}
+    functions = {id(resolve(name)) for name in covered}
+    missing = [
+        name
+        for name in sorted(public_names() - covered - EXEMPT.keys())
+        if not (name.startswith("Tensor.") and id(resolve(name)) in functions)
+    ]
+    assert not missing, f"no row, and no reason in ops/exemptions.py, for {', '.join(missing)}"
+
+
+def test_rows_name_what_there_is():
+    names = [row.name for row in ROWS]
+    assert len(names) == len(set(names))
+    assert not set(names) & EXEMPT.keys()
+    assert not EXEMPT.keys() - public_names()
+    for row in ROWS:
+        assert resolve(row.name) is not None, row.name
+        for alias in row.aliases:
+            assert resolve(alias) is resolve(row.name), f"{alias} is not {row.name}"

@@ -1,5 +1,19 @@
 """The op table: a row for every public function."""
 
-from ops import elementwise, transcendental
+from ops import (
+    contraction,
+    creation,
+    elementwise,
+    indexing,
+    manipulation,
+    random_numbers,
+    reductions,
+    sorting,
+    transcendental,
+)
 
-ROWS = [row for module in (elementwise, transcendental) for row in module.ROWS]
+_PARTS = (
+    *(elementwise, transcendental, reductions, contraction, manipulation, indexing, sorting),
+    *(creation, random_numbers),
+)
+ROWS = [row for part in _PARTS for row in part.ROWS]

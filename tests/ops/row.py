@@ -188,7 +188,7 @@ class Op:
     out: Rule | tuple[Rule, ...] = same  # the dtype of the result (or of each result)
     values: tuple[Case, ...] = ()  # values only: special numbers, ties, places without derivative
     ulps: float = 4  # the error allowed, in units of the last place of float32 or float64
-    relative: bool = True  # to each element; else to the largest of the result
+    relative: bool = True  # to each element; else to the largest of arguments and results
     signs: bool = False  # the signs of zeros count too
     widen: bool = True  # whether the reference gets wider numbers than the function
     orders: int = 2  # how often it can be differentiated; 0: it is flat or takes integers alone

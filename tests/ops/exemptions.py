@@ -1,0 +1,53 @@
+"""Public names without a row, and why they have none."""
+
+REASONS = {
+    "numbers and types": """
+        DType Device Tensor device e inf nan pi newaxis bool int8 int16 int32 int64 uint8 uint16
+        uint32 uint64 float8_e4m3fn float8_e5m2 float16 bfloat16 float32 float64 complex64
+        complex128 __version__ __array_api_version__ autograd random tree
+    """,
+    "inspection: answers about the library, not tensors (tests/functions/test_operators.py)": """
+        __array_namespace_info__ default_device devices set_default_device can_cast finfo iinfo
+        isdtype promote_types result_type compile_log explain memory_stats get_num_threads
+        set_num_threads Explanation
+    """,
+    "when things run (tests/functions/test_operators.py)": "eval synchronize",
+    "transformations (tests/transforms)": """
+        checkpoint custom_jvp custom_vjp grad hessian hvp jacfwd jacrev jvp linearize
+        value_and_grad vjp vmap enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled
+        BackwardHook RemovableHandle register_backward_hook
+    """,
+    "there may be no GPU (tests/functions/test_operators.py)": "to_gpu Tensor.to_gpu",
+    "the state of the generator (tests/random)": "random.seed random.get_state random.set_state",
+    "what a tensor is (tests/functions/test_host_access.py, test_manipulation.py)": """
+        Tensor.data Tensor.data_write Tensor.device Tensor.dtype Tensor.is_contiguous Tensor.item
+        Tensor.itemsize Tensor.nbytes Tensor.ndim Tensor.numpy Tensor.offset Tensor.rebind
+        Tensor.shape Tensor.size Tensor.strides Tensor.tolist Tensor.cpu Tensor.to_device
+    """,
+    "gradients of a tensor (tests/transforms)": """
+        Tensor.backward Tensor.detach Tensor.grad Tensor.is_leaf Tensor.register_hook
+        Tensor.register_post_accumulate_grad_hook Tensor.requires_grad Tensor.requires_grad_
+        Tensor.retain_grad
+    """,
+    "operators are the functions (tests/functions/test_operators.py)": """
+        Tensor.__add__ Tensor.__radd__ Tensor.__iadd__ Tensor.__sub__ Tensor.__rsub__
+        Tensor.__isub__ Tensor.__mul__ Tensor.__rmul__ Tensor.__imul__ Tensor.__truediv__
+        Tensor.__rtruediv__ Tensor.__itruediv__ Tensor.__floordiv__ Tensor.__rfloordiv__
+        Tensor.__ifloordiv__ Tensor.__mod__ Tensor.__rmod__ Tensor.__imod__ Tensor.__pow__
+        Tensor.__rpow__ Tensor.__ipow__ Tensor.__matmul__ Tensor.__rmatmul__ Tensor.__imatmul__
+        Tensor.__and__ Tensor.__rand__ Tensor.__iand__ Tensor.__or__ Tensor.__ror__ Tensor.__ior__
+        Tensor.__xor__ Tensor.__rxor__ Tensor.__ixor__ Tensor.__lshift__ Tensor.__rlshift__
+        Tensor.__ilshift__ Tensor.__rshift__ Tensor.__rrshift__ Tensor.__irshift__
+        Tensor.__divmod__ Tensor.__rdivmod__ Tensor.__round__ Tensor.__eq__ Tensor.__ne__
+        Tensor.__lt__ Tensor.__le__ Tensor.__gt__ Tensor.__ge__
+    """,
+    "Python's protocols (tests/functions/test_operators.py, test_interchange.py)": """
+        Tensor.__bool__ Tensor.__int__ Tensor.__float__ Tensor.__complex__ Tensor.__index__
+        Tensor.__len__ Tensor.__iter__ Tensor.__contains__ Tensor.__hash__ Tensor.__repr__
+        Tensor.__str__ Tensor.__format__ Tensor.__array__ Tensor.__array_namespace__
+        Tensor.__array_priority__ Tensor.__buffer__ Tensor.__dlpack__ Tensor.__dlpack_device__
+        Tensor.__copy__ Tensor.__deepcopy__ Tensor.__reduce__
+    """,
+}
+
+EXEMPT = {name: reason for reason, names in REASONS.items() for name in names.split()}
