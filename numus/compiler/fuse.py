@@ -22,6 +22,9 @@ from numus.shapes import Shape, size_of
 ENOUGH_ROWS = 16
 SHORT_ROW = 1 << 16
 
+# A value that views read at more places than this is stored: each place is a copy of its code.
+MANY_PLACES = 8
+
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc erfinv lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod floor_divide "
@@ -128,6 +131,7 @@ class Fuser:
         """The groups in an order in which they can run."""
         stored = {v for v in self.order if v in self.roots or not is_inline(v)} - self.leaves
         stored |= self._costly_operands(stored)
+        stored |= self._read_in_many_places(stored)
         while True:
             self._group(stored)
             shared = self._worth_storing(stored)
@@ -298,6 +302,26 @@ class Fuser:
                     x = x.inputs[0]
                 if x.kind == "elementwise" and x not in self.in_memory and self._costly(x):
                     found.add(x)
+        return found
+
+    def _read_in_many_places(self, stored: set[Val]) -> set[Val]:
+        """Values that views read at so many different places that copies of their code pile up."""
+        found: set[Val] = set()
+        places: dict[Val, set[object]] = {}  # by which index maps a value is read
+        for v in reversed(self.order):
+            if v in self.leaves:
+                continue
+            mine = places.pop(v, set())
+            if v in stored or not mine:
+                mine = {v}
+            elif len(mine) > MANY_PLACES and v.kind == "elementwise" and v.size > 1:
+                found.add(v)
+                mine = {v}
+            for x in v.inputs:
+                if v.kind == "elementwise" and x.shape == v.shape:
+                    places.setdefault(x, set()).update(mine)
+                else:
+                    places.setdefault(x, set()).update((v, m) for m in mine)
         return found
 
     # -- what to store ----------------------------------------------------------------------------
