@@ -21,6 +21,7 @@ setup: $(STAMP) ## create .venv and install numus with its development tools
 $(STAMP): pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	$(BIN)/python -m compileall -q numus
 	@touch $@
 
 demo: setup ## fit a small network to two spirals and write out/spirals.png
