@@ -666,7 +666,8 @@ class _Lowering:
         """Partial results of blocks of each row, merged by a second kernel."""
         top = inner[0]
         below = row_size // top.extent
-        chunk = max(1, SPLIT // max(1, below))
+        # two pieces at least, so that every size has the same code
+        chunk = max(1, min(SPLIT // max(1, below), -(-top.extent // 2)))
         chunks = -(-top.extent // chunk)
         partials = self._partials(row_count, chunks)
         e = self._emitter()
