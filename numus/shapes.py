@@ -43,8 +43,10 @@ def is_row_major(shape: Shape, strides: Shape) -> bool:
 
 def broadcast(a: Shape, b: Shape, op: str = "broadcast") -> Shape:
     """The shape both broadcast to, aligned from the right."""
-    if a == b:
+    if a == b or not b:
         return a
+    if not a:
+        return b
     if len(a) < len(b):
         a, b = b, a
     lead = len(a) - len(b)
