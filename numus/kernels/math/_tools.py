@@ -113,14 +113,17 @@ _LONG = 14
 
 
 def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """Coefficients of 1, x, x**2, ..."""
-    if len(coefficients) >= _LONG:
-        square = x * x
-        return fma(_chain(square, coefficients[1::2]), x, _chain(square, coefficients[0::2]))
-    return _chain(x, coefficients)
+    """Coefficients of 1, x, x**2, ...; the last two steps are Horner's own for their rounding."""
+    first, second, *rest = coefficients
+    if len(coefficients) < _LONG:
+        return chain(x, coefficients)
+    square = x * x
+    tail = fma(chain(square, rest[1::2]), x, chain(square, rest[0::2]))
+    return fma(fma(tail, x, second), x, first)
 
 
-def _chain(x: Expr, coefficients: Sequence[float]) -> Expr:
+def chain(x: Expr, coefficients: Sequence[float]) -> Expr:
+    """Horner's rule and nothing else."""
     result = like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         result = fma(result, x, c)

@@ -7,6 +7,7 @@ from numus.kernels.math._coefficients import ASIN, ATAN, PI, PI_2
 from numus.kernels.math._tools import (
     Pair,
     absolute,
+    chain,
     copysign,
     fast_two_sum,
     format_of,
@@ -54,7 +55,8 @@ def acos(x: Expr) -> Expr:
 def _arctangent(ratio: Expr) -> Expr:
     """atan(ratio) for 0 <= ratio <= 1."""
     z = ratio * ratio
-    return fma(ratio * z, polynomial(z, ATAN), ratio)
+    # In one chain: the coefficients fall slowly and alternate, two chains would cancel.
+    return fma(ratio * z, chain(z, parts(z, ATAN)), ratio)
 
 
 def atan(x: Expr) -> Expr:
