@@ -162,7 +162,6 @@ def _scipy(name: str) -> Callable[..., Array]:
     return reference
 
 
-
 neg = _unary("neg", np.negative, lambda y, x: -1)
 floor = _unary("floor", np.floor, None)
 ceil = _unary("ceil", np.ceil, None)
@@ -172,9 +171,7 @@ invert = _unary("invert", np.invert, None)
 popcount = _unary("popcount", lambda x: np.bitwise_count(x), None)
 
 sqrt = _unary("sqrt", np.sqrt, lambda y, x: div(_c(0.5, x), y))
-rsqrt = _unary(
-    "rsqrt", lambda x: 1 / np.sqrt(x), lambda y, x: mul(_c(-0.5, x), div(y, x))
-)
+rsqrt = _unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda y, x: mul(_c(-0.5, x), div(y, x)))
 cbrt = _unary("cbrt", np.cbrt, lambda y, x: div(_c(1 / 3, x), mul(y, y)))
 exp = _unary("exp", np.exp, lambda y, x: y)
 exp2 = _unary("exp2", np.exp2, lambda y, x: mul(y, _c(math.log(2), x)))
@@ -186,12 +183,8 @@ log1p = _unary("log1p", np.log1p, lambda y, x: div(_c(1, x), add(x, _c(1, x))))
 sin = _unary("sin", np.sin, lambda y, x: cos(x))
 cos = _unary("cos", np.cos, lambda y, x: neg(sin(x)))
 tan = _unary("tan", np.tan, lambda y, x: add(mul(y, y), _c(1, x)))
-asin = _unary(
-    "asin", np.arcsin, lambda y, x: rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x)))
-)
-acos = _unary(
-    "acos", np.arccos, lambda y, x: neg(rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
-)
+asin = _unary("asin", np.arcsin, lambda y, x: rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
+acos = _unary("acos", np.arccos, lambda y, x: neg(rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x)))))
 atan = _unary("atan", np.arctan, lambda y, x: div(_c(1, x), add(mul(x, x), _c(1, x))))
 sinh = _unary("sinh", np.sinh, lambda y, x: cosh(x))
 cosh = _unary("cosh", np.cosh, lambda y, x: sinh(x))
@@ -217,7 +210,15 @@ erfinv = _unary(
 lgamma = _unary("lgamma", _scipy("gammaln"), lambda y, x: digamma(x))
 digamma = _unary("digamma", _scipy("digamma"), lambda y, x: trigamma(x))
 trigamma = _unary("trigamma", lambda x: _scipy("polygamma")(1, x), _tetragamma)
-sigmoid = _unary("sigmoid", _scipy("expit"), lambda y, x: mul(y, sub(_c(1, x), y)))
+
+
+def _expit(x: Array) -> Array:
+    """As SciPy's, but its lower tail does not end where exp(-x) overflows."""
+    e = np.exp(-np.abs(x))
+    return np.where(x < 0, e, np.ones_like(x)) / (1 + e)
+
+
+sigmoid = _unary("sigmoid", _expit, lambda y, x: mul(y, sub(_c(1, x), y)))
 
 
 # -- two operands ---------------------------------------------------------------------------------
@@ -323,9 +324,7 @@ def _shift_right(a: Array, b: Array) -> Array:
 add = _binary("add", np.add, lambda y, a, b: (1, 1))
 sub = _binary("sub", np.subtract, lambda y, a, b: (1, -1))
 mul = _binary("mul", np.multiply, lambda y, a, b: (b, a))
-div = _binary(
-    "div", np.divide, lambda y, a, b: (div(_c(1, b), b), neg(div(y, b)))
-)
+div = _binary("div", np.divide, lambda y, a, b: (div(_c(1, b), b), neg(div(y, b))))
 floor_divide = _binary("floor_divide", _floor_divide_reference, None)
 mod = _binary("mod", _mod_reference, lambda y, a, b: (1, neg(floor_divide(a, b))))
 pow_ = _binary("pow", _integer_pow, _pow_partials)
