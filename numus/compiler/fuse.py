@@ -28,7 +28,7 @@ MANY_PLACES = 8
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc erfinv lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod floor_divide "
-    "threefry".split()
+    "threefry normal".split()
 )
 
 

@@ -15,7 +15,7 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, const, select
 from numus.dtypes import DType
 from numus.kernels.math import FUNCTIONS
-from numus.kernels.math.random_bits import threefry2x32
+from numus.kernels.math.random_bits import normal_pair, normal_pair64, threefry2x32
 
 Pair = tuple[Expr, Expr]
 Value = Expr | Pair
@@ -33,6 +33,9 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
         return (args[0], args[1])
     if op == "threefry":
         return threefry2x32(*args)[params]
+    if op == "normal":
+        pair = normal_pair(*args) if dtype is dt.float32 else normal_pair64(*args)
+        return pair[params]
     if op == "barrier":
         return args[0]
     if any(s.is_complex for s in sources):
@@ -110,13 +113,6 @@ def _sign(x: Expr) -> Expr:
         return select(x > zero, one, zero)
     rest = select(x.eq(zero), zero, x) if x.dtype.kind == "float" else zero  # NaN stays, -0 is 0
     return select(x > zero, one, select(x < zero, const(-1, x.dtype), rest))
-
-
-def _sigmoid(x: Expr) -> Expr:
-    # exp of a negative number only: no overflow, and full precision in both tails
-    e = FUNCTIONS["exp"](-ir.unary("abs", x))
-    s = 1.0 / (1.0 + e)
-    return select(x >= const(0.0, x.dtype), s, e * s)
 
 
 def _float_divmod(a: Expr, b: Expr) -> tuple[Expr, Expr]:
@@ -254,7 +250,6 @@ _FLOAT: dict[str, Callable[..., Expr]] = {
     "copysign": lambda a, b: ir.binary("copysign", a, b),
     "floor_divide": lambda a, b: _float_divmod(a, b)[0],
     "mod": lambda a, b: _float_divmod(a, b)[1],
-    "sigmoid": _sigmoid,
 }
 
 

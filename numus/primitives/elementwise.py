@@ -25,7 +25,7 @@ from numus.shapes import broadcast as broadcast_shapes
 Partial = Callable[..., Any]
 
 
-def _elementwise_batch(
+def elementwise_batch(
     node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int
 ) -> Node:
     rank = len(node.shape)
@@ -100,7 +100,7 @@ def _define(
         reference=evaluate,
         vjp=zero_vjp if partials is None else _vjp_from(partials),
         jvp=zero_jvp if partials is None else _jvp_from(partials),
-        batch=_elementwise_batch,
+        batch=elementwise_batch,
     )
 
 
@@ -389,7 +389,7 @@ _where = Primitive(
     reference=lambda node, c, a, b: np.where(c, a, b),
     vjp=_where_vjp,
     jvp=_where_jvp,
-    batch=_elementwise_batch,
+    batch=elementwise_batch,
 )
 
 
@@ -441,7 +441,7 @@ _cast = Primitive(
     reference=_cast_reference,
     vjp=_cast_vjp,
     jvp=_cast_jvp,
-    batch=_elementwise_batch,
+    batch=elementwise_batch,
 )
 
 
@@ -472,7 +472,7 @@ _bitcast = Primitive(
     reference=lambda node, x: np.ascontiguousarray(x).view(node.dtype.np).reshape(x.shape),
     vjp=zero_vjp,
     jvp=zero_jvp,
-    batch=_elementwise_batch,
+    batch=elementwise_batch,
 )
 
 
@@ -490,7 +490,7 @@ def _dtype_changing(
         reference=lambda node, *xs: np.asarray(reference(*xs)).astype(node.dtype.np),
         vjp=vjp,
         jvp=jvp,
-        batch=_elementwise_batch,
+        batch=elementwise_batch,
     )
 
     def build(x: Node) -> Node:
@@ -597,7 +597,7 @@ _complex = Primitive(
         unbroadcast(imag(g), node.inputs[1].shape),
     ),
     jvp=_complex_jvp,
-    batch=_elementwise_batch,
+    batch=elementwise_batch,
 )
 
 
@@ -615,7 +615,7 @@ _stop_gradient = Primitive(
     reference=lambda node, x: x,
     vjp=zero_vjp,
     jvp=zero_jvp,
-    batch=_elementwise_batch,
+    batch=elementwise_batch,
 )
 
 
@@ -629,46 +629,3 @@ def stop_gradient(x: Node) -> Node:
 def is_boundary(node: Node) -> bool:
     """Whether gradients end at this node whatever it was computed from."""
     return node.prim is _stop_gradient
-
-
-# -- random bits ----------------------------------------------------------------------------------
-
-
-def _rotate(x: Array, by: int) -> Array:
-    return (x << np.uint32(by)) | (x >> np.uint32(32 - by))
-
-
-def _threefry_reference(node: Node, k0: Array, k1: Array, c0: Array, c1: Array) -> Array:
-    keys = (k0, k1, k0 ^ k1 ^ np.uint32(0x1BD11BDA))
-    rotations = ((13, 15, 26, 6), (17, 29, 16, 24))
-    with np.errstate(over="ignore"):
-        x0, x1 = c0 + k0, c1 + k1
-        for block in range(5):
-            for r in rotations[block % 2]:
-                x0 = x0 + x1
-                x1 = x0 ^ _rotate(x1, r)
-            x0 = x0 + keys[(block + 1) % 3]
-            x1 = x1 + keys[(block + 2) % 3] + np.uint32(block + 1)
-    return x1 if node.params else x0
-
-
-_threefry = Primitive(
-    "threefry",
-    "elementwise",
-    reference=_threefry_reference,
-    vjp=zero_vjp,
-    jvp=zero_jvp,
-    batch=_elementwise_batch,
-)
-
-
-def threefry(k0: Node, k1: Node, c0: Node, c1: Node) -> tuple[Node, Node]:
-    """Threefry-2x32 with 20 rounds: two random words per key and counter, all uint32."""
-    inputs = (k0, k1, c0, c1)
-    shape: Shape = ()
-    for x in inputs:
-        shape = broadcast_shapes(shape, x.shape, "threefry")
-    return (
-        apply(_threefry, inputs, 0, shape, dt.uint32),
-        apply(_threefry, inputs, 1, shape, dt.uint32),
-    )

@@ -14,6 +14,7 @@ from numus.errors import DTypeError
 from numus.functions._base import node_of, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.random_bits import normal_pair
 from numus.primitives.source import constant, full
 from numus.primitives.views import reshape
 from numus.random import _words
@@ -115,16 +116,11 @@ def standard_normal(
     """finish(z) for `count` standard normals z, by Box and Muller, in float32 or float64."""
     half = (count + 1) // 2
     if dtype is dt.float64:
-        u = _words.positive64(_words.words(key, half, place))
-        turn = _words.unit64(_words.words(key, half, place, start=half))
-        angle = ew.mul(turn, constant(2 * math.pi, dt.float64))
+        bits = tuple(_words.long_words(key, half, place, start) for start in (0, half))
     else:
-        first, second = _words.words(key, half, place)
-        u, angle = _words.positive32(first), _words.signed_angle(second)
-    radius = ew.sqrt(ew.mul(ew.log(u), constant(-2.0, u.dtype)))
-    return _words.halves(
-        finish(ew.mul(radius, ew.cos(angle))), finish(ew.mul(radius, ew.sin(angle))), count
-    )
+        bits = _words.words(key, half, place)
+    first, second = normal_pair(*bits)
+    return _words.halves(finish(first), finish(second), count)
 
 
 def normal(

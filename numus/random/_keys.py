@@ -15,6 +15,7 @@ from numus.evaluation import from_host
 from numus.functions._base import node_of, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.random_bits import threefry
 from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape, take_range
@@ -132,7 +133,7 @@ def split(key: Any, n: int | tuple[int, ...] = 2) -> Tensor:
     shape = as_shape(n, "split")
     node = node_of(key, "split")
     counter = iota(size_of(shape), dt.uint32, node.device)
-    words = ew.threefry(*words_of("split", key), constant(0, dt.uint32), reshape(counter, shape))
+    words = threefry(*words_of("split", key), constant(0, dt.uint32), reshape(counter, shape))
     return _as_keys(words)
 
 
@@ -147,5 +148,5 @@ def fold_in(key: Any, data: int | Tensor) -> Tensor:
         number = ew.cast(number, dt.uint32)
     else:
         number = constant(operator.index(data) & _MASK, dt.uint32)
-    words = ew.threefry(*words_of("fold_in", key), constant(0, dt.uint32), number)
+    words = threefry(*words_of("fold_in", key), constant(0, dt.uint32), number)
     return _as_keys(words)

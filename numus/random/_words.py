@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,6 +10,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.random_bits import threefry
 from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import take_range
@@ -30,10 +30,16 @@ def words(key: Words, count: int, place: Device, start: int = 0) -> Words:
         low = iota(count, dt.uint32, place)
         if start:
             low = ew.add(low, constant(start, dt.uint32))
-        return ew.threefry(*key, low, zero)
+        return threefry(*key, low, zero)
     wide = ew.add(iota(count, dt.uint64, place), constant(start, dt.uint64))
     high = ew.cast(ew.shift_right(wide, constant(32, dt.uint64)), dt.uint32)
-    return ew.threefry(*key, ew.cast(wide, dt.uint32), high)
+    return threefry(*key, ew.cast(wide, dt.uint32), high)
+
+
+def long_words(key: Words, count: int, place: Device, start: int = 0) -> Node:
+    """The two words of each counter as one uint64."""
+    high, low = (ew.cast(w, dt.uint64) for w in words(key, count, place, start))
+    return ew.or_(ew.shift_left(high, constant(32, dt.uint64)), low)
 
 
 def halves(first: Node, second: Node, count: int) -> Node:
@@ -82,12 +88,6 @@ def positive64(pair: Words) -> Node:
     """(0, 1] in float64."""
     one_more = ew.add(_whole53(pair), constant(1.0, dt.float64))
     return ew.mul(one_more, constant(2.0**-53, dt.float64))
-
-
-def signed_angle(word: Node) -> Node:
-    """An angle in [-π, π] in float32."""
-    turn = constant(math.pi * 2.0**-31, dt.float32)
-    return ew.mul(ew.cast(ew.bitcast(word, dt.int32), dt.float32), turn)
 
 
 def each_unit(key: Words, count: int, place: Device, dtype: DType, finish: Transform) -> Node:

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
+from numus.primitives.random_bits import normal_pair, threefry
 from numus.primitives import contract, custom, reduce, scan, sort, structure, views
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, scatter
@@ -183,8 +184,9 @@ case("complex", ew.complex_, real(3, 1), real(2))
 case("complex", ew.complex_, real(), real(4))
 case("complex", ew.complex_, real(2, 0), real(1))
 _words = [ints(4, high=2**32).astype(np.uint32) for _ in range(4)]
-case("threefry", lambda *ks: ew.threefry(*ks)[0], *_words, flat=True)
-case("threefry", lambda *ks: ew.threefry(*ks)[1], *_words[:3], _words[3][:1], flat=True)
+case("normal", lambda a, b: normal_pair(a, b)[0], *_words[:2], flat=True)
+case("threefry", lambda *ks: threefry(*ks)[0], *_words, flat=True)
+case("threefry", lambda *ks: threefry(*ks)[1], *_words[:3], _words[3][:1], flat=True)
 
 # -- views ----------------------------------------------------------------------------------------
 
