@@ -27,9 +27,10 @@ from numus.kernels.math._tools import (
     nearest_integer,
     parts,
     polynomial,
-    scaled,
+    scaled_positive,
+    times_power_of_two,
 )
-from numus.kernels.math.exponential import held_integer, held_power
+from numus.kernels.math.exponential import held_integer
 from numus.kernels.math.logarithm import log_tail, reduce_log
 
 
@@ -73,8 +74,8 @@ def erfc(x: Expr) -> Expr:
     rest = top * inverse
     rest = fma(fma(-rest, below, top), inverse, rest)  # top / below, rounded once
     value = fma(rest, growth, rest)
-    usual = value * held_power(held)
-    slow = scaled(value, held_integer(held))
+    usual = times_power_of_two(value, held)
+    slow = scaled_positive(value, held_integer(held))
     tail = guard(size > (9.0 if is32(x) else 26.0), slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
     return select(absolute(x) < 1.0, near, far)

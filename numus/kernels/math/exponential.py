@@ -21,7 +21,7 @@ from numus.kernels.math._tools import (
     nearest_integer,
     parts,
     polynomial,
-    scaled,
+    scaled_positive,
     times_power_of_two,
 )
 
@@ -58,7 +58,7 @@ def exp(x: Expr) -> Expr:
     # Beyond these the result is infinite or zero, and n stays in the reach of two scalings.
     near = at_most(at_least(x, -110.0 if is32(x) else -760.0), 90.0 if is32(x) else 720.0)
     r, held = reduce_exp(near)
-    slow = scaled(exp_of_reduced(r), held_integer(held))
+    slow = scaled_positive(exp_of_reduced(r), held_integer(held))
     return guard(~(absolute(x) <= top), slow, usual)
 
 
@@ -74,7 +74,7 @@ def exp2(x: Expr) -> Expr:
     top = 125.0 if is32(x) else 1021.0
     near = at_most(at_least(x, -160.0 if is32(x) else -1100.0), 130.0 if is32(x) else 1030.0)
     n, held = nearest_integer(near, 1.0)
-    slow = scaled(exp2_of_reduced(near - n), held_integer(held))
+    slow = scaled_positive(exp2_of_reduced(near - n), held_integer(held))
     return guard(~(absolute(x) <= top), slow, usual)
 
 
@@ -91,5 +91,5 @@ def expm1(x: Expr) -> Expr:
     usual = copysign(fma(power, tail, fma(power, r, power - 1.0)), x)
     top = 87.0 if is32(x) else 708.0
     r, held = reduce_exp(at_most(x, 90.0 if is32(x) else 720.0))
-    slow = scaled(exp_of_reduced(r), held_integer(held))  # the 1 no longer counts
+    slow = scaled_positive(exp_of_reduced(r), held_integer(held))  # the 1 no longer counts
     return guard(~(x <= top), slow, usual)

@@ -20,7 +20,7 @@ from numus.kernels.math._tools import (
     nearest_integer,
     parts,
     polynomial,
-    scaled,
+    scaled_positive,
 )
 from numus.kernels.math.exponential import (
     exp,
@@ -52,7 +52,7 @@ def _powers(size: Expr) -> tuple[Expr, Expr, Pair]:
 def _half_exp(size: Expr) -> Expr:
     """exp(size) / 2 for large and infinite sizes and NaN."""
     r, held = reduce_exp(at_most(size, 100.0 if is32(size) else 800.0))
-    return scaled(exp_of_reduced(r), held_integer(held) - 1)
+    return scaled_positive(exp_of_reduced(r), held_integer(held) - 1)
 
 
 def sinh(x: Expr) -> Expr:

@@ -25,7 +25,7 @@ from numus.kernels.math._tools import (
     nearest_integer,
     parts,
     polynomial,
-    scaled,
+    scaled_positive,
     times_power_of_two,
     two_product,
     unsigned_bits,
@@ -95,7 +95,7 @@ def _pow_slow(x: Expr, y: Expr) -> Expr:
     near = at_most(at_least(exponent, -limit), limit)
     n, held = nearest_integer(near, 1.0)
     low = select(near.eq(exponent), low, like(x, 0.0))
-    result = scaled(exp2_of_reduced((near - n) + low), held_integer(held))
+    result = scaled_positive(exp2_of_reduced((near - n) + low), held_integer(held))
 
     zero, infinite, one = like(x, 0.0), like(x, math.inf), like(x, 1.0)
     at_zero = size.eq(0.0)
