@@ -66,14 +66,14 @@ class Emitter:
     """Builds the expressions of one kernel and collects its buffers and slots.
 
     `layouts` gives the strides of every value that is in memory; `known` the values that the kernel
-    holds in registers, as functions of the index.
+    holds in registers, as functions of the index (None: not at this one).
     """
 
     def __init__(self, layouts: dict[Val, Shape], small: bool = False) -> None:
         self.layouts = layouts
         self.small = small  # whether there is so little data that short code beats quick code
         self.known: dict[Val, Callable[[Index], Any]] = {}
-        self.extents: dict[Expr, Expr] = {}
+        self.extents: ir.Extents = {}
         self.buffers: dict[Val, ir.Buffer] = {}
         self.scratch: list[ir.Buffer] = []
         self.numbers: dict[int, Expr] = {}  # size or stride -> its slot
@@ -93,6 +93,8 @@ class Emitter:
         found = self.numbers.get(n)
         if found is None:
             found = self.numbers[n] = ir.scalar(f"n{len(self.numbers)}")
+            if n > 0:
+                self.extents[found] = None
         return found
 
     def parameter(self, n: int) -> Expr:
@@ -209,7 +211,9 @@ class Emitter:
 
     def _rule(self, val: Val, index: Index, mask: Expr | None) -> Rule:
         if val in self.known:
-            return self.known[val](index)
+            held = self.known[val](index)
+            if held is not None:
+                return held
         if val in self.layouts:
             return self.load(val, index, mask)
         if val.kind == "elementwise" or val.op == "barrier":

@@ -358,8 +358,11 @@ def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
 
 # -- index arithmetic with ranges -----------------------------------------------------------------
 
+# Expressions that are never negative, and what they stay below (None: nobody knows).
+Extents = dict["Expr", "Expr | None"]
 
-def _below(a: Expr, bound: Expr, extents: dict[Expr, Expr]) -> bool:
+
+def _below(a: Expr, bound: Expr, extents: Extents) -> bool:
     """Whether 0 <= a < bound can be shown."""
     if a.op == "const" and bound.op == "const":
         return 0 <= a.attr < bound.attr
@@ -368,15 +371,24 @@ def _below(a: Expr, bound: Expr, extents: dict[Expr, Expr]) -> bool:
     return extents.get(a) is bound
 
 
-def idiv(a: Expr, b: Expr, extents: dict[Expr, Expr]) -> Expr:
-    """a // b for a >= 0, b > 0; `extents` says which variables run below what."""
+def _not_negative(e: Expr, extents: Extents) -> bool:
+    """Whether e >= 0 can be shown."""
+    if e.op == "const":
+        return bool(e.attr >= 0)
+    if e.op in ("add", "mul", "idiv", "irem", "min"):
+        return all(_not_negative(x, extents) for x in e.args)
+    return e.op == "var" or e in extents
+
+
+def idiv(a: Expr, b: Expr, extents: Extents) -> Expr:
+    """a // b for a >= 0, b > 0."""
     if b.op == "const" and b.attr == 1:
         return a
     if a.op == "const" and b.op == "const":
         return const(a.attr // b.attr)
     if _below(a, b, extents):
         return const(0)
-    for x, y in _as_multiple(a, b):
+    for x, y in _as_multiple(a, b, extents):
         if y.op == "const" and y.attr == 0:
             return x
         if _below(y, b, extents):
@@ -387,7 +399,7 @@ def idiv(a: Expr, b: Expr, extents: dict[Expr, Expr]) -> Expr:
     return make("idiv", a.dtype, (a, b))
 
 
-def imod(a: Expr, b: Expr, extents: dict[Expr, Expr]) -> Expr:
+def imod(a: Expr, b: Expr, extents: Extents) -> Expr:
     """a % b for a >= 0, b > 0."""
     if b.op == "const" and b.attr == 1:
         return const(0)
@@ -395,15 +407,15 @@ def imod(a: Expr, b: Expr, extents: dict[Expr, Expr]) -> Expr:
         return const(a.attr % b.attr)
     if _below(a, b, extents):
         return a
-    for _, y in _as_multiple(a, b):
+    for _, y in _as_multiple(a, b, extents):
         return imod(y, b, extents)
     if a.op == "irem" and a.args[1] is b:
         return a
     return make("irem", a.dtype, (a, b))
 
 
-def _as_multiple(a: Expr, b: Expr) -> Iterator[tuple[Expr, Expr]]:
-    """(x, y) with a = x * b + y, where such a term stands in the sum."""
+def _as_multiple(a: Expr, b: Expr, extents: Extents) -> Iterator[tuple[Expr, Expr]]:
+    """(x, y) with a = x * b + y and y >= 0, where such a term stands in the sum."""
     terms: list[Expr] = []
     stack = [a]
     while stack:
@@ -430,7 +442,8 @@ def _as_multiple(a: Expr, b: Expr) -> Iterator[tuple[Expr, Expr]]:
             for j, other in enumerate(terms):
                 if j != i:
                     rest = add(rest, other)
-            yield x, rest
+            if _not_negative(rest, extents):
+                yield x, rest
             return
 
 

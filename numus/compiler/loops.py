@@ -550,8 +550,8 @@ class _Lowering:
         saves: list[Stmt] = []
         for v, (buffer, first) in cached.items():
             if stage > first:
-                value = ir.load(buffer, offset)
-                e.known[v] = lambda idx, value=value: value
+                value, here = ir.load(buffer, offset), place(v.shape, index)
+                e.known[v] = lambda at, value=value, here=here: value if at == here else None
             elif stage == first:
                 value = e.value(v, place(v.shape, index))
                 saves.append(ir.Store(buffer, offset, value))
