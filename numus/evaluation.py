@@ -28,11 +28,12 @@ def evaluate(nodes: Iterable[Node]) -> None:
     """Give every node a view."""
     with guards.lock:
         by_device: dict[Device, list[Node]] = {}
-        for node in nodes:
+        wanted = [n for n in nodes if n.view is None]
+        for node in wanted:
+            if node.prim.name == "transfer":
+                _transfer(node)
+        for node in wanted:
             if node.view is None:
-                if node.prim.name == "transfer":
-                    _transfer(node)
-                    continue
                 place = node.device or device()
                 roots = by_device.get(place)
                 if roots is None:
@@ -107,6 +108,8 @@ def _pending_order(roots: Sequence[Node]) -> list[Node]:
 
 
 def _transfer(node: Node) -> None:
+    if node.view is not None:
+        return
     source = node.inputs[0]
     evaluate((source,))
     node.view = _upload(node.params, host_array(source))
@@ -114,8 +117,13 @@ def _transfer(node: Node) -> None:
 
 
 def _walk(place: Device, order: Sequence[Node]) -> None:
+    order = [n for n in order if n.device is None or n.device is place]
     for node in order:
-        if node.view is None:
+        if node.view is not None:
+            continue
+        if node.prim.name == "transfer":
+            _transfer(node)
+        else:
             arrays = [
                 n.prim.reference(n) if n.prim.name == "constant" else host_array(n)
                 for n in node.inputs

@@ -208,9 +208,11 @@ class Fuser:
         if target.kind == "contract":
             return v.kind != "reduce" and group.space == target.space and v.op != "copy"
         if v.kind == "reduce":
-            if group.space != target.space or target.axes not in ((), group.axes):
+            if group.space != target.space:
                 return False
             if any(m.kind == "reduce" for m in target.members):
+                if group.axes != target.axes:
+                    return False
                 return self._rows_fit(group) or not self._depends(v, target)
             # a reduction over a map that is also stored: fine where rows are the parallel unit
             return True

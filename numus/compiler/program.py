@@ -21,19 +21,20 @@ from numus.shapes import Shape, reshape_strides, row_major
 
 Layout = tuple[int, Shape]  # offset and strides in elements
 
-_MAX_PLANS = 4096
+_MAX_PLANS = 2048
 
 
 class Pending:
     """A pending graph as one walk sees it: what there is, numbered, and what it is like."""
 
-    __slots__ = ("constants", "key", "kept", "leaves", "nodes", "number", "tracked")
+    __slots__ = ("constants", "kept", "key", "leaves", "nodes", "number", "tracked", "transfers")
 
-    def __init__(self, roots: Sequence[Any], settle: Callable[[Any], None]) -> None:
+    def __init__(self, roots: Sequence[Any]) -> None:
         self.nodes = nodes = []  # type: list[Any]
         self.number = number = {}  # type: dict[Any, int]
         self.leaves = leaves = []  # type: list[Any]
         self.constants = constants = []  # type: list[Any]
+        self.transfers: list[Any] = []  # from other devices, still to be made
         parts: list[Any] = []
         uses: dict[int, int] = {}  # how often each node is an input within this graph
         stack: list[Any] = list(roots)
@@ -48,8 +49,6 @@ class Pending:
                 if x in number:
                     continue
                 name = x.prim.name
-                if name == "transfer" and x.view is None:
-                    settle(x)
                 view = x.view
                 if view is not None:
                     parts.append((x.dtype, x.shape, view.strides))
@@ -57,6 +56,8 @@ class Pending:
                 elif name == "constant":
                     parts.append((x.dtype, number_class(x.params)))
                     constants.append(x)
+                elif name == "transfer":
+                    self.transfers.append(x)
                 else:
                     stack.append(x)
                     waiting = True
@@ -165,6 +166,8 @@ class Plan:
                 self.group_of_step += [group] * len(steps)
         self.in_memory = {v for group in self.groups for v in group.stored}
         self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
+        for step, program in zip(self.steps, self.programs, strict=True):
+            step.kernel = program.kernel  # plans of one structure hold one kernel
 
     def _prepare(self) -> None:
         """Lay out the launches, so that a run only fills in addresses and constants."""
@@ -307,9 +310,16 @@ def realise(
     place: Any, roots: Sequence[Any], settle: Callable[[Any], None]
 ) -> list[tuple[Any, Any, Any, Layout]]:
     """Compute the roots, and what else is kept: the node, the leaf it is a view of (or None), its
-    memory and its layout.
+    memory and its layout. `settle` makes a transfer from another device.
     """
-    pending = Pending(roots, settle)
+    pending = Pending(roots)
+    if pending.transfers:
+        transfers = pending.transfers
+        del pending  # it holds nodes, of which those that others hold are kept
+        for node in transfers:
+            settle(node)
+        # what a transfer stands on may have been part of this graph, or one of its roots
+        return realise(place, [r for r in roots if r.view is None], settle)
     key = (place.name, pending.key)
     plan = _plans.get(key)
     if plan is None:

@@ -343,6 +343,8 @@ def shear(
     a shear's transpose is the shear that solves the same equation for i.
     """
     shape = tuple(extent if k == axis else n for k, n in enumerate(x.shape))
+    if divide < 0:
+        scale, slope, offset, divide = -scale, -slope, -offset, -divide
     params = (axis, along, extent, scale, slope, offset, divide)
     layout = None
     if x.view is not None and divide == 1 and size_of(shape):

@@ -1,0 +1,79 @@
+"""Graphs that a compiler is tempted to fuse wrongly."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from agreement import CPU, REFERENCE, check, sample
+
+from numus import dtypes as dt
+from numus.evaluation import evaluate, from_host, host_array
+from numus.primitives import elementwise as ew
+from numus.primitives import views
+from numus.primitives.reduce import argmax, reduce_max, reduce_sum
+from numus.primitives.structure import copy, transfer
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_value_kept_for_the_next_stage_is_kept_for_its_own_place(axis):
+    def build(x):
+        e = ew.exp(x)
+        total = views.reshape(reduce_sum(e, (1,)), (32, 1))
+        return ew.add(e, ew.div(views.flip(e, (axis,)), total))
+
+    check(build, sample((32, 100), dt.float32))
+
+
+def test_reductions_over_single_elements_beside_others():
+    def build(x):
+        rows = reduce_sum(x, (1,))
+        return rows, reduce_sum(ew.mul(rows, rows), (1,)), reduce_max(rows, (0,)), argmax(x, 1)
+
+    check(build, sample((5, 1, 7), dt.float32))
+    check(lambda x: build(x)[1], sample((5, 1, 7), dt.float32))
+
+
+def test_a_backward_slice_that_starts_at_a_multiple_of_an_extent():
+    def build(x):
+        flat = views.reshape(views.permute(x, (1, 0)), (6,))
+        return copy(views.slice_(flat, (2,), (-1,), (3,)))
+
+    check(build, sample((2, 3), dt.float32))
+
+
+def test_a_shear_divided_by_a_negative_number():
+    check(lambda x: views.shear(x, 0, 1, 5, 1, 0, -3, -1), sample((6, 4), dt.float32))
+
+
+def start():
+    x = from_host(np.arange(4, dtype=np.float32), dt.float32, CPU)
+    return ew.add(x, x)
+
+
+def there_and_back(x):
+    return transfer(transfer(x, REFERENCE), CPU)
+
+
+def test_transfers_below_what_is_evaluated():
+    y = start()
+    assert host_array(ew.add(y, there_and_back(y))).tolist() == [0, 4, 8, 12]
+    y = start()
+    assert host_array(ew.add(there_and_back(y), y)).tolist() == [0, 4, 8, 12]
+    y = start()
+    assert host_array(ew.add(ew.mul(y, y), there_and_back(y))).tolist() == [0, 6, 20, 42]
+
+
+def test_a_value_and_its_transfer_together():
+    for backwards in (False, True):
+        y = start()
+        z = transfer(y, REFERENCE)
+        evaluate((z, y) if backwards else (y, z))
+        assert host_array(y).tolist() == host_array(z).tolist() == [0, 2, 4, 6]
+
+
+def test_each_device_computes_its_own_part():
+    y = start()
+    z = transfer(y, REFERENCE)
+    assert host_array(ew.add(z, z)).tolist() == [0, 4, 8, 12]
+    assert type(y.view.storage.memory) is type(CPU.runtime.allocate(1))
+    assert host_array(ew.add(y, y)).tolist() == [0, 4, 8, 12]
