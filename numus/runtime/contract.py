@@ -47,6 +47,7 @@ class Program(Protocol):
     """A compiled kernel, ready to launch; it may be shared between threads."""
 
     name: str
+    kernel: Any  # the IR it was made from
     source: str  # what the renderer produced: LLVM IR, PTX, WGSL
 
 

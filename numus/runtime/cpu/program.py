@@ -11,7 +11,7 @@ class CpuProgram:
     """A kernel loaded into this process. It may be shared between threads."""
 
     __slots__ = (
-        *("_kernel", "_source", "address", "buffers", "formats"),
+        *("_source", "address", "buffers", "formats", "kernel"),
         *("key", "name", "notes", "outputs", "scratch"),
     )
 
@@ -25,7 +25,7 @@ class CpuProgram:
         self.scratch = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "scratch")
         # how `struct` writes each scalar slot
         self.formats = "".join(_format(dtype) for _, dtype in kernel.scalars)
-        self._kernel = kernel
+        self.kernel = kernel
         self._source = source
 
     @property
@@ -36,16 +36,16 @@ class CpuProgram:
     @property
     def text(self) -> str:
         """The kernel IR it was rendered from."""
-        return str(self._kernel.text())
+        return str(self.kernel.text())
 
     def scratch_nbytes(self, scalars: Sequence[Any]) -> list[int]:
         """Bytes that one worker needs of each scratch buffer, for these scalar values."""
         if not self.scratch:
             return []
-        values = {slot: v for (slot, _), v in zip(self._kernel.scalars, scalars, strict=True)}
+        values = {slot: v for (slot, _), v in zip(self.kernel.scalars, scalars, strict=True)}
         found = []
         for i in self.scratch:
-            buffer = self._kernel.buffers[i]
+            buffer = self.kernel.buffers[i]
             found.append((_evaluate(buffer.size, values) * buffer.dtype.itemsize + 63) & ~63)
         return found
 
