@@ -87,9 +87,7 @@ class Strides:
         return out
 
 
-def collapsible(
-    outer: Expr, inner: Expr, extent: int, pieces: Iterable[Coefficients]
-) -> bool:
+def collapsible(outer: Expr, inner: Expr, extent: int, pieces: Iterable[Coefficients]) -> bool:
     """Whether two neighbouring loops are one: stepping the outer is `extent` steps of the inner."""
     return all(p.get(outer, 0) == p.get(inner, 0) * extent for p in pieces)
 

@@ -59,7 +59,8 @@ def evaluate(e: Expr, sizes: dict[str, int]) -> int:
     if e.op == "scalar":
         return sizes[e.attr]
     a, b = (evaluate(x, sizes) for x in e.args)
-    return {"add": a + b, "sub": a - b, "mul": a * b, "idiv": a // max(b, 1), "min": min(a, b)}[e.op]
+    results = {"add": a + b, "sub": a - b, "mul": a * b, "idiv": a // max(b, 1), "min": min(a, b)}
+    return results[e.op]
 
 
 class Emitter:
@@ -107,6 +108,10 @@ class Emitter:
         v = ir.var(name)
         self.extents[v] = extent
         return v
+
+    def hold(self, val: Val, value: Any, at: Index | None = None) -> None:
+        """From here on, the kernel has this value in registers: for this index, or for any."""
+        self.known[val] = lambda index: value if at is None or index == at else None
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -157,6 +162,13 @@ class Emitter:
 
     # -- the finished kernel ----------------------------------------------------------------------
 
+    def blocks(
+        self, name: str, number: Expr, body: list[ir.Stmt], grid: int, notes: tuple[str, ...]
+    ) -> Step:
+        """A kernel whose statements are one block of `grid`, `number` telling which."""
+        loop = ir.For(number, ZERO, self.parameter(grid), "grid", body)
+        return self.finish(name, [loop], grid, notes)
+
     def finish(self, name: str, body: list[ir.Stmt], grid: int, notes: tuple[str, ...]) -> Step:
         """The kernel with these statements, and what it has to be given."""
         buffers = (*self.buffers.values(), *self.scratch)
@@ -185,7 +197,7 @@ class Emitter:
     # -- values -----------------------------------------------------------------------------------
 
     def value(self, val: Val, index: Index, mask: Expr | None = None) -> Any:
-        """Element `index` of `val` (a pair if it is complex); nothing is read where mask is false."""
+        """Element `index` of `val` (a pair if complex); nothing is read where the mask is false."""
         memo = self._memo
         stack: list[tuple[tuple[Val, Index, Expr | None], Rule]] = []
         wanted = (val, index, mask)
@@ -231,9 +243,7 @@ class Emitter:
 def _align(x: Val, index: Index) -> Index:
     """The index of a broadcast operand."""
     lead = len(index) - len(x.shape)
-    return tuple(
-        ZERO if n == 1 else i for n, i in zip(x.shape, index[lead:], strict=True)
-    )
+    return tuple(ZERO if n == 1 else i for n, i in zip(x.shape, index[lead:], strict=True))
 
 
 # -- sources --------------------------------------------------------------------------------------
@@ -300,9 +310,7 @@ def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
     return tuple(out)
 
 
-def _spread(
-    e: Emitter, linear: Expr, target: Shape, axes: list[int], out: list[Expr]
-) -> None:
+def _spread(e: Emitter, linear: Expr, target: Shape, axes: list[int], out: list[Expr]) -> None:
     """Write a linear index as digits of these axes of `target`."""
     for place, k in enumerate(axes):
         below = 1
@@ -384,9 +392,7 @@ def _shear(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     axis, along, extent, scale, slope, offset, divide = val.params
     i, j = index[axis], index[along]
-    at = ir.add(
-        ir.add(ir.mul(i, e.number(scale)), ir.mul(j, e.number(slope))), e.number(offset)
-    )
+    at = ir.add(ir.add(ir.mul(i, e.number(scale)), ir.mul(j, e.number(slope))), e.number(offset))
     e.sites.append(Site(val, at, False, True))
     inside: Expr | None = None
     ends = [

@@ -103,9 +103,7 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
                 program,
             )
         )
-    return ProgramReport(
-        place.name, tuple(kernels), sum(plan.result_bytes), sum(plan.arena)
-    )
+    return ProgramReport(place.name, tuple(kernels), sum(plan.result_bytes), sum(plan.arena))
 
 
 def _inside(group: Group, plan: Plan) -> list[Val]:

@@ -194,9 +194,7 @@ class Fuser:
                 return target
         return None
 
-    def _may_join(
-        self, target: Group, group: Group, v: Val, producers: set[Group]
-    ) -> bool:
+    def _may_join(self, target: Group, group: Group, v: Val, producers: set[Group]) -> bool:
         if target.kind not in ("loop", "contract") or size_of(target.space) == 0:
             return False
         # nothing the newcomer needs may itself wait for the target
@@ -373,9 +371,7 @@ class Fuser:
         """Whether a costly value is broadcast along outer loops, and so computed many times."""
         if v.op not in HEAVY:
             return False
-        return any(
-            g.kind == "contract" and size_of(g.space) > 4 * v.size for g in users
-        ) or any(
+        return any(g.kind == "contract" and size_of(g.space) > 4 * v.size for g in users) or any(
             g.kind == "loop" and size_of(g.space) >= 8 * v.size and self._outer_repeat(v, g)
             for g in users
         )

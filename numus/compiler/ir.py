@@ -17,7 +17,6 @@ arithmetic is done in float32. Complex numbers never appear: lowering carries th
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -31,9 +30,7 @@ INDEX = dt.int64
 # What each operation is, by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do;
 # comparisons are IEEE (all false on NaN but `ne`); shifts by the bit width or more are undefined
 # here and masked by who builds them; `idiv`/`irem` truncate as C's, and callers keep zero out.
-UNARY = frozenset(
-    "neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast".split()
-)
+UNARY = frozenset("neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast".split())
 BINARY = frozenset(
     "add sub mul div idiv irem min max and or xor shl lshr ashr mulhi "
     "lt le eq ne gt ge copysign".split()
@@ -313,9 +310,8 @@ def cast(a: Expr, dtype: DType) -> Expr:
             return make("cast", dtype, (a,))
         if dtype is dt.bool_ or dtype.is_integer or dtype is dt.float64:
             return const(value != 0 if dtype is dt.bool_ else value, dtype)
-        if abs(value) <= 1 << 20:  # exact in float32
-            if float(value) == int(value) if math.isfinite(value) else True:
-                return const(value, dtype)
+        if abs(value) <= 1 << 20 and value == int(value):  # exact in float32
+            return const(value, dtype)
     return make("cast", dtype, (a,))
 
 
@@ -349,7 +345,7 @@ def isnan(a: Expr) -> Expr:
 
 
 def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
-    """`slow` where `rare` holds, `usual` elsewhere; code for `slow` is skipped when no lane needs it.
+    """`slow` where `rare` holds, `usual` elsewhere; `slow` is skipped when no lane needs it.
 
     Unlike `select`, only what `usual` and `rare` use is computed always.
     """
@@ -365,7 +361,7 @@ Extents = dict["Expr", "Expr | None"]
 def _below(a: Expr, bound: Expr, extents: Extents) -> bool:
     """Whether 0 <= a < bound can be shown."""
     if a.op == "const" and bound.op == "const":
-        return 0 <= a.attr < bound.attr
+        return bool(0 <= a.attr < bound.attr)
     if a.op == "irem":
         return a.args[1] is bound
     return extents.get(a) is bound

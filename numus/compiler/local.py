@@ -112,9 +112,8 @@ class Local:
                 return x
             if op == "add" and dtype.is_integer and _is_constant(y, 0):
                 return x
-        if op == "mul" and len(inputs) == 2 and inputs[1].shape == shape:
-            if _is_constant(x, 1):
-                return inputs[1]
+        if op == "mul" and inputs[1].shape == shape and _is_constant(x, 1):
+            return inputs[1]
         return None
 
 

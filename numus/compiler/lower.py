@@ -11,7 +11,6 @@ from numus.compiler.products import lower_contraction
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
-
 LOWERINGS = {
     "loop": lower_loops,
     "concat": lower_concat,

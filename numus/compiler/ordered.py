@@ -77,9 +77,7 @@ def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
         stop = ir.minimum(ir.add(start, const(_COLUMNS)), e.number(shape[last]))
         body = [ir.For(j, start, stop, "lanes", body)]
     grid = row_count * blocks
-    return [
-        e.finish(f"scan_{op}", [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, (val.op,))
-    ]
+    return [e.blocks(f"scan_{op}", g, body, grid, (val.op,))]
 
 
 def lower_sort(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -109,9 +107,7 @@ def lower_sort(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     body, scratch = ordered.radix_sort(e.number(shape[axis]), key_dtype, key, write)
     e.scratch += scratch
     grid = math.prod(shape[i] for i in rows)
-    return [
-        e.finish(val.op, [ir.For(g, ZERO, e.parameter(grid), "grid", body)], grid, (val.op,))
-    ]
+    return [e.blocks(val.op, g, body, grid, (val.op,))]
 
 
 def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -161,19 +157,11 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
         body = [ir.For(o, ZERO, total, "serial", body)]
     count = e.number(math.prod(lead))
     body = [ir.For(u, ZERO, count, "serial", [ir.If(inside, body)])]
-    return [
-        *steps,
-        e.finish(
-            f"scatter_{mode}",
-            [ir.For(g, ZERO, e.parameter(blocks), "grid", body)],
-            blocks,
-            (val.op,),
-        ),
-    ]
+    return [*steps, e.blocks(f"scatter_{mode}", g, body, blocks, (val.op,))]
 
 
 def _stored_whole(e: Emitter, val: Val, target: Index, value: Any) -> list[Stmt]:
-    """Store a value that was computed from what it replaces: both parts before either is written."""
+    """Store what was computed from the value it replaces: both parts before either is written."""
     if not val.dtype.is_complex:
         return e.store(val, target, value)
     names = (ir.var("new_real", value[0].dtype), ir.var("new_imag", value[1].dtype))
@@ -193,4 +181,3 @@ def _combined(e: Emitter, val: Val, target: Index, value: Any, mode: str) -> Any
     else:
         old = ir.load(buffer, address)
     return lower(op, [old, value], [val.dtype, val.dtype], val.dtype, None)
-

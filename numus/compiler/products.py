@@ -26,7 +26,7 @@ LONG = 8192  # a longer inner axis is summed in pieces, each small enough for th
 def lower_contraction(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """Tiles where they pay; plain sums of products for complex, thin and tiny ones."""
     product = group.members[0]
-    batch, m, n = product.shape
+    _, m, n = product.shape
     k = product.inputs[0].shape[2]
     thin = min(m, n) == 1
     if product.dtype.is_complex or thin or m * n * k < SMALL or product.dtype is dt.bool_:

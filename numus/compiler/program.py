@@ -120,9 +120,7 @@ class Plan:
         leaf_vals: list[Val] = []
         for node in pending.nodes:
             if node.view is not None:
-                val = local.make(
-                    "leaf", "leaf", (), (len(leaf_vals),), node.shape, node.dtype
-                )
+                val = local.make("leaf", "leaf", (), (len(leaf_vals),), node.shape, node.dtype)
                 leaf_vals.append(val)
             elif node.prim.name == "constant":
                 which = pending.constants.index(node)
@@ -344,4 +342,3 @@ def realise(
 def clear_plans() -> None:
     """Forget every plan (kernels stay compiled)."""
     _plans.clear()
-

@@ -1,0 +1,120 @@
+"""Loop groups as kernels: maps, and row programs (stages of reductions and maps over rows).
+
+A group is emitted twice: first with one variable per axis, to see by which strides it touches
+memory (`space`); then, with neighbouring axes merged and the lanes chosen, for real.
+
+    maps       blocks of rows; lanes along the axis that most accesses have next to each other
+    rows       one row after another, lanes along the row; or lanes across rows, where neighbours in
+               memory belong to different rows; every stage is a loop over the row
+    streams    the same for plain reductions: blocks of whole lines pass by in memory order, and the
+               running results of many rows lie in a scratch line
+    splits     few long rows: blocks of a row reduce into partial results, a second kernel merges
+               them in a fixed order, so the thread count never shows in the result
+"""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler.emit import Step
+from numus.compiler.fuse import Group
+from numus.compiler.local import Val
+from numus.compiler.loops.maps import lower_map
+from numus.compiler.loops.rows import lower_rows
+from numus.compiler.loops.space import Dim, Space, analyse, blocks_of
+from numus.compiler.loops.splits import FEW_ROWS, SPLIT, lower_split
+from numus.compiler.loops.streams import lower_stream
+from numus.compiler.loops.work import SMALL, Redirect, Work
+from numus.compiler.reducers import reducer
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+__all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops"]
+
+
+def lower_loops(
+    group: Group,
+    layouts: dict[Val, Shape],
+    facts: Facts,
+    redirect: Redirect | None = None,
+    aliases: dict[Val, Val] | None = None,
+) -> list[Step]:
+    """The kernels of a loop group: one, or two where long rows are split.
+
+    `redirect` stores a member as part of another value; `aliases` says which member computes a
+    value that others of the group refer to.
+    """
+    work = Work(group, layouts, facts, redirect, aliases)
+    space = analyse(work)
+    if not work.reduces:
+        return [lower_map(work, space)]
+    lane = _lane(work, space)
+    across = lane is not None and not lane.reduced
+    points = space.row_size * space.row_count
+    if work.in_one_pass and points > SMALL:
+        if lane is not None and across and points >= 4 * SPLIT and space.row_size >= 64:
+            return lower_stream(work, space, lane)
+        side_by_side = blocks_of(space.row_count, 64) if across else space.row_count
+        if side_by_side < FEW_ROWS and space.row_size > SMALL // FEW_ROWS:
+            return lower_split(work, space, lane)
+    return [lower_rows(work, space, lane)]
+
+
+def _lane(work: Work, space: Space) -> Dim | None:
+    """The loop whose iterations are lanes: along the row, or across rows; None: neither."""
+    width = work.lanes()
+
+    def weight(d: Dim) -> float:
+        return (space.neighbours(d) + 0.01) * (min(d.extent, width) / width)
+
+    candidates = [d for d in space.rows if d.extent >= 2]
+    if space.inner and all(reducer(r).lanes is not None for r in work.reduces):
+        candidates.append(space.inner[-1])
+    return max(candidates, key=lambda d: (weight(d), d.reduced), default=None)
+
+
+def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """Each part is computed where it belongs in the whole; parts of one shape share a kernel."""
+    whole = group.members[0]
+    axis = whole.params
+    parts: dict[Shape, list[Val]] = {}
+    redirect: Redirect = {}
+    start = 0
+    for i, x in enumerate(whole.inputs):
+        part = Val(-i - 1, "copy", "barrier", (x,), None, x.shape, x.dtype)
+        redirect[part] = (whole, axis, start)
+        start += x.shape[axis]
+        if part.size:
+            parts.setdefault(x.shape, []).append(part)
+    steps: list[Step] = []
+    for same in parts.values():
+        piece = Group(same[0], group.position)
+        piece.members = same
+        piece.stored = set(same)
+        steps += lower_loops(piece, layouts, facts, redirect)
+    return steps
+
+
+def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """A contraction as a plain sum of products: for dtypes and sizes that need no tiles."""
+    product, *tail = group.members
+    a, b = product.inputs
+    batch, m, n = product.shape
+    k = a.shape[2]
+    wide = product.dtype
+    if wide.is_floating:  # products of narrow floats are not rounded one by one
+        wide = dt.promote(dt.compute_dtype(wide), a.dtype)
+
+    def operand(x: Val, shape: Shape) -> Val:
+        if x.dtype is not wide:
+            x = Val(-10, "cast", "elementwise", (x,), None, x.shape, wide)
+        return Val(-11, "reshape", "view", (x,), shape, shape, wide)
+
+    left = operand(a, (batch, m, 1, k))
+    swapped = Val(-12, "permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
+    right = operand(swapped, (batch, 1, n, k))
+    terms = Val(-13, "mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
+    total = Val(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
+    rows = Group(total, group.position)
+    rows.members = [total, *tail]
+    rows.stored = {total if v is product else v for v in group.stored}
+    return lower_loops(rows, layouts, facts, {total: (product, 0, 0)}, {product: total})

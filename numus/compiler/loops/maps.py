@@ -1,0 +1,114 @@
+"""Maps: groups without reductions."""
+
+from __future__ import annotations
+
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import place
+from numus.compiler.ir import Stmt
+from numus.compiler.loops.space import (
+    ONE,
+    ZERO,
+    At,
+    Dim,
+    Space,
+    block,
+    blocks_of,
+    count,
+    digits,
+    divided,
+    extent_of,
+    remainder,
+)
+from numus.compiler.loops.work import BLOCK, Work
+
+SIDE = 64  # of a tile, where two loops cross
+CROSSING = 32  # steps that two crossing loops have at least
+
+
+def lower_map(work: Work, space: Space) -> Step:
+    """Blocks of rows, or of columns where rows are long; in tiles where memory is crossed."""
+    if not space.dims:
+        return _scalar(work, space)
+    lane = _lane(work, space)
+    outer = [d for d in space.dims if d is not lane]
+    if lane.extent >= CROSSING:
+        for d in outer:
+            if d.extent >= CROSSING and space.crosses(d, lane):
+                return _tiled(work, space, lane, d)
+    return _blocked(work, space, lane, outer)
+
+
+def _lane(work: Work, space: Space) -> Dim:
+    """The innermost loop, unless it is too short to fill a vector and another does better."""
+    width = work.lanes()
+    last = space.dims[-1]
+    if last.extent * 2 > width:
+        return last
+    return max(space.dims, key=lambda d: (min(d.extent, 4 * width), d.axis))
+
+
+def _scalar(work: Work, space: Space) -> Step:
+    e = work.emitter()
+    body = _stores(work, space, e, {})
+    return e.finish("scalar", [ir.For(ir.var("g"), ZERO, ONE, "grid", body)], 1, work.notes)
+
+
+def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
+    share = BLOCK // work.cost()
+    columns = min(lane.extent, max(share, 256))
+    if lane.extent - columns < columns // 2:  # no short rest
+        columns = lane.extent
+    column_blocks = blocks_of(lane.extent, columns)
+    rows = max(1, share // columns) if outer else 1
+    e = work.emitter()
+    g = ir.var("g")
+    width = e.parameter(columns)
+    extent = e.number(lane.extent)
+    j = e.variable("j", extent)
+    body: list[Stmt]
+    if not outer:
+        stores = _stores(work, space, e, {lane: j})
+        body = [ir.For(j, *block(ir.mul(g, width), width, extent), "lanes", stores)]
+    else:
+        row_block, span = g, (ZERO, extent)
+        if column_blocks > 1:
+            many = e.parameter(column_blocks)
+            row_block = divided(g, many)
+            span = block(ir.mul(remainder(g, many), width), width, extent)
+        per = e.parameter(rows)
+        total = extent_of(e, outer)
+        r = ir.var("r")
+        stores = _stores(work, space, e, {**digits(e, r, outer), lane: j})
+        inner = ir.For(j, *span, "lanes", stores)
+        body = [ir.For(r, *block(ir.mul(row_block, per), per, total), "serial", [inner])]
+    return e.blocks("map", g, body, column_blocks * blocks_of(count(outer), rows), work.notes)
+
+
+def _tiled(work: Work, space: Space, lane: Dim, cross: Dim) -> Step:
+    """Square tiles over the two crossing loops, so that each cache line is read once."""
+    rest = [d for d in space.dims if d not in (lane, cross)]
+    across, down = blocks_of(lane.extent, SIDE), blocks_of(cross.extent, SIDE)
+    e = work.emitter()
+    g = ir.var("g")
+    lane_tiles, cross_tiles = e.parameter(across), e.parameter(down)
+    size = e.parameter(SIDE)
+    t = divided(g, lane_tiles)
+    j0 = ir.mul(remainder(g, lane_tiles), size)
+    i0 = ir.mul(remainder(t, cross_tiles), size)
+    at = digits(e, divided(t, cross_tiles), rest)
+    lane_extent, cross_extent = e.number(lane.extent), e.number(cross.extent)
+    i, j = e.variable("i", cross_extent), e.variable("j", lane_extent)
+    stores = _stores(work, space, e, {**at, lane: j, cross: i})
+    inner = ir.For(j, *block(j0, size, lane_extent), "lanes", stores)
+    body: list[Stmt] = [ir.For(i, *block(i0, size, cross_extent), "serial", [inner])]
+    return e.blocks("tiled_map", g, body, across * down * count(rest), work.notes)
+
+
+def _stores(work: Work, space: Space, e: Emitter, at: At) -> list[Stmt]:
+    index = space.index(at)
+    out: list[Stmt] = []
+    for m in work.stored:
+        point = place(m.shape, index)
+        out += e.store(m, point, e.value(m, point))
+    return out

@@ -1,0 +1,250 @@
+"""Row programs: stages over a row, each a loop that reduces, stores, or does both.
+
+Rows follow each other with lanes along the row; or, where neighbours in memory belong to different
+rows, they lie side by side, each lane walking a row of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import HEAVY, place, squeeze
+from numus.compiler.ir import Expr, Stmt
+from numus.compiler.local import Val
+from numus.compiler.loops.space import (
+    ONE,
+    ZERO,
+    At,
+    Dim,
+    Space,
+    block,
+    blocks_of,
+    count,
+    digits,
+    divided,
+    extent_of,
+    joined,
+    remainder,
+)
+from numus.compiler.loops.work import BLOCK, Work
+from numus.compiler.reducers import reducer
+
+Span = tuple[Expr, Expr]  # first step, and the one after the last
+
+
+def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
+    """One kernel for all stages of all rows; `lane` is the loop whose iterations are lanes."""
+    e = work.emitter()
+    g = ir.var("g")
+    if lane is not None and not lane.reduced:
+        body, grid = side_by_side(work, space, e, lane, g, whole(e, space), Row.results)
+        return e.blocks("rows", g, body, grid, work.notes)
+    per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
+    grid = blocks_of(space.row_count, per_block)
+    if not space.rows:
+        return e.blocks("rows", g, _one(work, space, e, {}, lane), grid, work.notes)
+    per = e.parameter(per_block)
+    r = ir.var("r")
+    at = digits(e, r, space.rows)
+    span = block(ir.mul(g, per), per, extent_of(e, space.rows))
+    loop = ir.For(r, *span, "serial", _one(work, space, e, at, lane))
+    return e.blocks("rows", g, [loop], grid, work.notes)
+
+
+def _one(work: Work, space: Space, e: Emitter, at: At, lane: Dim | None) -> list[Stmt]:
+    row = Row(work, space, e, at, whole(e, space), lane)
+    if lane is not None:
+        row.keep_costly()
+    return row.stages() + row.results()
+
+
+def side_by_side(
+    work: Work,
+    space: Space,
+    e: Emitter,
+    lane: Dim,
+    number: Expr,
+    spans: list[Span],
+    ending: Callable[[Row], list[Stmt]],
+) -> tuple[list[Stmt], int]:
+    """Lanes across rows: block `number` of them, and how many blocks there are."""
+    others = [d for d in space.rows if d is not lane]
+    columns = min(lane.extent, work.lanes() * 4)
+    blocks = blocks_of(lane.extent, columns)
+    width, many = e.parameter(columns), e.parameter(blocks)
+    at = digits(e, divided(number, many), others)
+    extent = e.number(lane.extent)
+    j = e.variable("j", extent)
+    row = Row(work, space, e, {**at, lane: j}, spans, varying=True)
+    start = ir.mul(remainder(number, many), width)
+    loop = ir.For(j, *block(start, width, extent), "lanes", row.stages() + ending(row))
+    return [loop], blocks * count(others)
+
+
+def whole(e: Emitter, space: Space) -> list[Span]:
+    """All of a row."""
+    return [(ZERO, e.number(d.extent)) for d in space.inner]
+
+
+def store_per_row(work: Work, space: Space, e: Emitter, at: At) -> list[Stmt]:
+    """Stores of what exists once per row."""
+    rows = space.row_index(at)
+    out: list[Stmt] = []
+    for m in work.stored:
+        if not work.is_full(m):
+            index = place(m.shape, rows)
+            value = e.known[m](index) if m.kind == "reduce" else e.value(m, index)
+            out += e.store(m, index, value)
+    return out
+
+
+@dataclass(slots=True)
+class Row:
+    """A row (or a part of one) being written, and what its reductions came to."""
+
+    work: Work
+    space: Space
+    e: Emitter
+    at: At  # where the row is
+    spans: list[Span]  # what each of its loops walks
+    lane: Dim | None = None  # the one of its loops whose iterations are lanes
+    varying: bool = False  # whether the row itself is one of several lanes
+    finals: dict[Val, list[Expr]] = field(default_factory=dict)  # before they are finished
+    cached: dict[Val, tuple[ir.Buffer, int]] = field(default_factory=dict)  # since which stage
+
+    def results(self) -> list[Stmt]:
+        """What is stored once the stages have run."""
+        return store_per_row(self.work, self.space, self.e, self.at)
+
+    def stages(self) -> list[Stmt]:
+        """The loops over the row."""
+        size = ONE
+        for start, stop in self.spans:
+            size = ir.mul(size, ir.sub(stop, start))
+        for v in self.work.counts:
+            self.e.hold(v, size.cast(v.dtype))
+        out: list[Stmt] = []
+        for stage in range(self.work.rounds):
+            if self.work.reduces_of(stage) or self.work.maps_of(stage):
+                out += self._stage(stage)
+        return out
+
+    def _stage(self, stage: int) -> list[Stmt]:
+        """One loop over the row: reductions of this stage, maps that are ready."""
+        e, inner = self.e, self.space.inner
+        variables = [e.variable(f"x{stage}_{i}", e.number(d.extent)) for i, d in enumerate(inner)]
+        at = {**self.at, **dict(zip(inner, variables, strict=True))}
+        index = self.space.index(at)
+        position = joined(e, inner, at)
+        saves = self._recall(stage, index, position)
+        reduces, maps = self.work.reduces_of(stage), self.work.maps_of(stage)
+        out: list[Stmt] = []
+        body: list[Stmt] = []
+        state: dict[Val, list[ir.Register]] = {}
+        for r in reduces:
+            state[r] = self._registers(r, out)
+            body += self._step(r, state[r], index, position)
+        body += saves
+        for m in maps:
+            point = place(m.shape, index)
+            body += e.store(m, point, e.value(m, point))
+        # several vectors at a time hide the latency of a reduction
+        unroll = 4 if reduces and not maps and not saves else 1
+        for d, v, span in reversed(list(zip(inner, variables, self.spans, strict=True))):
+            if d is self.lane:
+                body = [ir.For(v, *span, "lanes", body, unroll=unroll)]
+            else:
+                body = [ir.For(v, *span, "serial", body)]
+        out += body
+        for r in reduces:
+            out += self._finish(r, state[r])
+        for m, r in self.work.aliases.items():
+            if r in reduces:
+                e.known[m] = e.known[r]
+        return out
+
+    # -- reductions -------------------------------------------------------------------------------
+
+    def _registers(self, r: Val, out: list[Stmt]) -> list[ir.Register]:
+        """Registers for a reduction, set to its start by statements added to `out`."""
+        how = reducer(r)
+        lanes = self.lane is not None or self.varying
+        registers = [ir.Register(f"a{r.id}_{i}", t, lanes) for i, t in enumerate(how.dtypes)]
+        out += [ir.Set(x, start) for x, start in zip(registers, how.initial(), strict=True)]
+        return registers
+
+    def _step(
+        self, r: Val, registers: list[ir.Register], index: list[Expr], position: Expr
+    ) -> list[Stmt]:
+        source = r.inputs[0]
+        value = self.e.value(source, place(source.shape, index))
+        new = reducer(r).step([ir.read(x) for x in registers], value, position)
+        if len(registers) == 1:
+            return [ir.Set(registers[0], new[0])]
+        return update(registers, new, f"t{r.id}")
+
+    def _finish(self, r: Val, registers: list[ir.Register]) -> list[Stmt]:
+        """Name the outcome of a reduction, which the stages after it may read."""
+        how = reducer(r)
+        out: list[Stmt] = []
+        self.finals[r] = []
+        for i, register in enumerate(registers):
+            final = ir.var(f"f{r.id}_{i}", register.dtype)
+            if self.lane is None:
+                total = ir.read(register)
+            else:
+                assert how.lanes is not None, "lanes run along a row only if they can be combined"
+                total = ir.lanes_reduce(how.lanes, register)
+            out.append(ir.Let(final, total))
+            self.finals[r].append(final)
+        self.e.hold(r, how.finish(list(self.finals[r])))
+        return out
+
+    # -- costly values that several stages need ---------------------------------------------------
+
+    def keep_costly(self) -> None:
+        """Keep costly values that two stages need in a scratch row, from the first on."""
+        work = self.work
+        users: dict[Val, set[int]] = {}
+        for m in work.members:
+            if m.kind != "reduce" and not (m in work.group.stored and work.is_full(m)):
+                continue
+            stack = [m.inputs[0]] if m.kind == "reduce" else [m]
+            seen: set[Val] = set()
+            while stack:
+                x = stack.pop()
+                if x in seen or x in work.layouts or x.kind == "reduce":
+                    continue
+                seen.add(x)
+                at_every_point = squeeze(x.shape) == work.group.space
+                if x.op in HEAVY and at_every_point and not x.dtype.is_complex:
+                    users.setdefault(x, set()).add(work.stage[m])
+                else:  # what stands below a kept value is computed once with it
+                    stack.extend(x.inputs)
+        size = extent_of(self.e, self.space.inner)
+        for v, stages in users.items():
+            if len(stages) > 1:
+                buffer = ir.Buffer(f"w{len(self.cached)}", v.dtype, "scratch", size)
+                self.e.scratch.append(buffer)
+                self.cached[v] = (buffer, min(stages))
+
+    def _recall(self, stage: int, index: list[Expr], position: Expr) -> list[Stmt]:
+        """Hold what was kept before this stage; the statements that keep what it computes first."""
+        saves: list[Stmt] = []
+        for v, (buffer, first) in self.cached.items():
+            point = place(v.shape, index)
+            if stage > first:
+                self.e.hold(v, ir.load(buffer, position), point)
+            elif stage == first:
+                saves.append(ir.Store(buffer, position, self.e.value(v, point)))
+        return saves
+
+
+def update(registers: list[ir.Register], new: list[Expr], name: str) -> list[Stmt]:
+    """Give registers their next values; each of these may read all of the old ones."""
+    names = [ir.var(f"{name}_{i}", x.dtype) for i, x in enumerate(registers)]
+    out: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
+    return out + [ir.Set(x, n) for x, n in zip(registers, names, strict=True)]

@@ -1,0 +1,174 @@
+"""The loops of a group: neighbouring axes that memory sees as one become one loop.
+
+The group is emitted once with a variable per axis, only to see by which strides it touches memory.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.affine import Coefficients, Strides, collapsible, unit_weight
+from numus.compiler.emit import Emitter
+from numus.compiler.fuse import place
+from numus.compiler.ir import Expr, const
+from numus.compiler.local import Val
+from numus.compiler.loops.work import Work
+
+ZERO, ONE = const(0), const(1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dim:
+    """A loop. `axis` is the last of the axes it runs over: the index of the others stays 0."""
+
+    extent: int
+    reduced: bool
+    axis: int
+
+
+At = dict[Dim, Expr]  # where each loop stands
+
+
+@dataclass(slots=True)
+class Space:
+    """All loops of a group, outermost first, and how memory is touched along them."""
+
+    axes: int  # of the space, before any were merged
+    reduced: Sequence[int]  # those that reductions run over
+    dims: list[Dim]
+    accesses: list[Coefficients]
+    variables: list[Expr]  # by which `accesses` names the axes
+
+    @property
+    def rows(self) -> list[Dim]:
+        """The loops over rows."""
+        return [d for d in self.dims if not d.reduced]
+
+    @property
+    def inner(self) -> list[Dim]:
+        """The loops within a row."""
+        return [d for d in self.dims if d.reduced]
+
+    @property
+    def row_count(self) -> int:
+        return count(self.rows)
+
+    @property
+    def row_size(self) -> int:
+        return count(self.inner)
+
+    def neighbours(self, d: Dim) -> int:
+        """How many accesses have neighbours along this loop next to each other in memory."""
+        return unit_weight(self.accesses, self.variables[d.axis])
+
+    def crosses(self, d: Dim, other: Dim) -> bool:
+        """Whether some access has its neighbours along `d` and jumps along `other`."""
+        v, w = self.variables[d.axis], self.variables[other.axis]
+        return any(abs(p.get(v, 0)) == 1 and abs(p.get(w, 0)) > 1 for p in self.accesses)
+
+    def index(self, at: At) -> list[Expr]:
+        """One index per axis; of merged axes only the last counts."""
+        out: list[Expr] = [ZERO] * self.axes
+        for d, v in at.items():
+            out[d.axis] = v
+        return out
+
+    def row_index(self, at: At) -> list[Expr]:
+        """The index of a row: one per axis that is not reduced."""
+        return [v for i, v in enumerate(self.index(at)) if i not in self.reduced]
+
+
+def analyse(work: Work) -> Space:
+    """The loops of a group."""
+    group = work.group
+    e = work.emitter()
+    names = [e.variable(f"p{i}", e.number(n)) for i, n in enumerate(group.space)]
+    rows = [v for i, v in enumerate(names) if i not in group.axes]
+    for v in (*work.reduces, *work.aliases, *work.counts):
+        e.hold(v, _dummy(v))
+    for m in work.members:
+        source = m.inputs[0] if m.kind == "reduce" else m
+        full = m.kind == "reduce" or work.is_full(m)
+        e.value(source, place(source.shape, names if full else rows))
+    for m in work.stored:
+        e.store(m, place(m.shape, names if work.is_full(m) else rows), (None, None))
+    strides = Strides(e)
+    accesses = [part for site in e.sites for part in strides.parts(site.index)]
+    for r in work.reduces:  # positions of arg reductions count along their axis
+        if r.op in ("argmax", "argmin"):
+            accesses.append({names[a]: 1 for a in group.axes})
+    dims: list[Dim] = []
+    for i, n in enumerate(group.space):
+        d = Dim(n, i in group.axes, i)
+        alike = bool(dims) and dims[-1].reduced == d.reduced
+        if alike and collapsible(names[i - 1], names[i], n, accesses):
+            d = Dim(dims.pop().extent * n, d.reduced, i)
+        dims.append(d)
+    return Space(len(group.space), group.axes, dims, accesses, names)
+
+
+def _dummy(v: Val) -> Expr | tuple[Expr, Expr]:
+    """Stands for what the kernel will hold in registers."""
+    slot = ir.scalar(f"k{v.id}", dt.real_of(v.dtype))
+    return (slot, slot) if v.dtype.is_complex else slot
+
+
+# -- numbers of loops -----------------------------------------------------------------------------
+
+
+def count(dims: Sequence[Dim]) -> int:
+    """How many steps these loops have together."""
+    return math.prod(d.extent for d in dims)
+
+
+def extent_of(e: Emitter, dims: Sequence[Dim]) -> Expr:
+    """The same, as a value of the kernel."""
+    total = ONE
+    for d in dims:
+        total = ir.mul(total, e.number(d.extent))
+    return total
+
+
+def joined(e: Emitter, dims: Sequence[Dim], at: At) -> Expr:
+    """Where several loops stand, as one running number."""
+    number = ZERO
+    for d in dims:
+        number = ir.add(ir.mul(number, e.number(d.extent)), at[d])
+    return number
+
+
+def digits(e: Emitter, number: Expr, dims: Sequence[Dim]) -> At:
+    """The reverse: one running number split over several loops, the last running fastest."""
+    at: At = {}
+    for i, d in enumerate(dims):
+        digit = number
+        below = extent_of(e, dims[i + 1 :])
+        if below is not ONE:
+            digit = divided(digit, below)
+        if i:
+            digit = remainder(digit, e.number(d.extent))
+        e.extents[digit] = e.number(d.extent)
+        at[d] = digit
+    return at
+
+
+def divided(a: Expr, b: Expr) -> Expr:
+    return ir.make("idiv", ir.INDEX, (a, b))
+
+
+def remainder(a: Expr, b: Expr) -> Expr:
+    return ir.make("irem", ir.INDEX, (a, b))
+
+
+def blocks_of(total: int, size: int) -> int:
+    """How many blocks of a size cover a total."""
+    return -(-total // size)
+
+
+def block(start: Expr, size: Expr, end: Expr) -> tuple[Expr, Expr]:
+    """The range of a block that begins at `start`; the last one is cut off."""
+    return start, ir.minimum(ir.add(start, size), end)

@@ -1,0 +1,166 @@
+"""Split reductions: parts of long rows reduce into partial results, which a second kernel merges.
+
+How a row is cut depends on sizes alone and partial results are merged in order, so the thread count
+never shows in the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.local import Val
+from numus.compiler.loops.rows import Row, Span, side_by_side, store_per_row, update, whole
+from numus.compiler.loops.space import (
+    ZERO,
+    Dim,
+    Space,
+    block,
+    blocks_of,
+    digits,
+    divided,
+    joined,
+    remainder,
+)
+from numus.compiler.loops.work import Work, sum_behind
+from numus.compiler.reducers import Reducer, reducer
+from numus.runtime.contract import Facts
+
+SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
+FEW_ROWS = 16
+MERGE_ROWS = 1024  # rows whose partial results one block merges
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """Rows cut along the outermost of their loops, and where the partial results lie."""
+
+    cut: Dim
+    size: int  # steps of that loop in one part
+    count: int  # of parts
+    below: int  # elements of a row in one step
+    partials: dict[Val, list[Val]]  # of each reduction, one value per register
+
+    @staticmethod
+    def of(work: Work, space: Space, size: int) -> Parts:
+        """Parts of `size` steps each."""
+        cut = space.inner[0]
+        count = blocks_of(cut.extent, size)
+        shape = (count, space.row_count)
+        partials = {
+            r: [
+                Val(-100 - i, "partial", "partial", (), None, shape, t)
+                for i, t in enumerate(reducer(r).dtypes)
+            ]
+            for r in work.reduces
+        }
+        return Parts(cut, size, count, space.row_size // cut.extent, partials)
+
+    def span(self, e: Emitter, part: Expr, size: Expr) -> Span:
+        """The steps of a part, whose size is a slot of the kernel."""
+        return block(ir.mul(part, size), size, e.number(self.cut.extent))
+
+
+def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
+    """Few long rows: each block of the first kernel takes a part of one."""
+    top = space.inner[0].extent
+    below = space.row_size // top
+    # two parts at least, so that every size has the same code
+    parts = Parts.of(work, space, max(1, min(SPLIT // max(1, below), blocks_of(top, 2))))
+    e = work.emitter()
+    g = ir.var("g")
+    size, many = e.parameter(parts.size), e.parameter(parts.count)
+    part, rest = remainder(g, many), divided(g, many)
+    spans = whole(e, space)
+    spans[0] = parts.span(e, part, size)
+
+    def save(row: Row) -> list[Stmt]:
+        number = joined(e, space.rows, row.at)
+        out: list[Stmt] = []
+        for r, vals in parts.partials.items():
+            for v, value in zip(vals, row.finals[r], strict=True):
+                out += e.store(v, (part, number), value)
+        return out
+
+    if lane is not None and not lane.reduced:
+        body, blocks = side_by_side(work, space, e, lane, rest, spans, save)
+    else:
+        row = Row(work, space, e, digits(e, rest, space.rows), spans, lane)
+        body, blocks = row.stages() + save(row), space.row_count
+    step = e.blocks("split_rows", g, body, blocks * parts.count, work.notes)
+    return [step, lower_merge(work, space, parts)]
+
+
+# -- merging --------------------------------------------------------------------------------------
+
+
+def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
+    """For each row, combine the partial results in order; then what is stored per row."""
+    row_count = space.row_count
+    e = work.emitter({v: (row_count, 1) for vals in parts.partials.values() for v in vals})
+    many, stride = e.number(parts.count), e.number(row_count)
+    in_lanes = row_count >= FEW_ROWS
+    g = ir.var("g")
+    row = e.variable("row", stride) if in_lanes else g if space.rows else ZERO
+    at = digits(e, row, space.rows)
+    total = ir.mul(e.number(parts.cut.extent), e.number(parts.below))
+    for v in work.counts:
+        e.hold(v, total.cast(v.dtype))
+
+    def partial(v: Val, part: Expr) -> Expr:
+        return ir.load(e.buffer(v), ir.add(ir.mul(part, stride), row))
+
+    body: list[Stmt] = []
+    merged: dict[Val, list[Expr]] = {}
+    for i, r in enumerate(work.reduces):
+        how = reducer(r)
+        part = ir.var(f"c{i}")
+        wide = [_wider(t, how, work.facts) for t in how.dtypes]
+        registers = [ir.Register(f"m{i}_{k}", t, in_lanes) for k, t in enumerate(wide)]
+        for register, start in zip(registers, how.initial(), strict=True):
+            body.append(ir.Set(register, start.cast(register.dtype)))
+        news = [partial(v, part).cast(t) for v, t in zip(parts.partials[r], wide, strict=True)]
+        if r in work.squares:
+            plain = sum_behind(r)
+            own_sum = partial(parts.partials[plain][0], part)
+            news = [news[0] + _drift(e, parts, part, own_sum, merged[plain][0], wide[0])]
+        new = how.merge([ir.read(x) for x in registers], news)
+        body.append(ir.For(part, ZERO, many, "serial", update(registers, new, f"u{i}")))
+        merged[r] = []
+        for k, (register, t) in enumerate(zip(registers, how.dtypes, strict=True)):
+            final = ir.var(f"f{i}_{k}", register.dtype)
+            body.append(ir.Let(final, ir.read(register)))
+            merged[r].append(final.cast(t))
+        e.hold(r, how.finish(list(merged[r])))
+    for m, r in work.aliases.items():
+        e.known[m] = e.known[r]
+    body += store_per_row(work, space, e, at)
+    if not in_lanes:
+        return e.blocks("merge", g, body, row_count, ("combine",))
+    rows = const(MERGE_ROWS)
+    loop = ir.For(row, *block(ir.mul(g, rows), rows, stride), "lanes", body)
+    return e.blocks("merge", g, [loop], blocks_of(row_count, MERGE_ROWS), ("combine",))
+
+
+def _drift(
+    e: Emitter, parts: Parts, part: Expr, own_sum: Expr, row_sum: Expr, wide: dt.DType
+) -> Expr:
+    """What a part's sum of squares lacks: its deviations were taken from the part's own mean, and
+    that mean is itself off from the row's.
+    """
+    start, stop = parts.span(e, part, e.parameter(parts.size))
+    below = e.number(parts.below)
+    own_count = ir.mul(ir.sub(stop, start), below).cast(wide)
+    row_count = ir.mul(e.number(parts.cut.extent), below).cast(wide)
+    off = own_sum.cast(wide) / own_count - row_sum.cast(wide) / row_count
+    return own_count * off * off
+
+
+def _wider(dtype: dt.DType, how: Reducer, facts: Facts) -> dt.DType:
+    """Partial sums of float32 are merged in float64 where the device has it."""
+    if dtype is dt.float32 and how.op in ("sum", "prod") and "float64" in facts.dtypes:
+        return dt.float64
+    return dtype

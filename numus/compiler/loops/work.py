@@ -1,0 +1,184 @@
+"""What a loop group computes, and in which rounds: the part of lowering that knows no loops yet.
+
+Sums of squared deviations become two plain sums here, and every member learns how many rounds of
+reductions over the row must be finished before its own turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from numus import dtypes as dt
+from numus.compiler.emit import Emitter
+from numus.compiler.fuse import HEAVY, Group, level
+from numus.compiler.local import Val
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, size_of
+
+SMALL = 1 << 13  # elements up to which a kernel's code is kept short
+BLOCK = 1 << 14  # elements that one block of a cheap kernel handles, at least
+
+Redirect = dict[Val, tuple[Val, int, int]]  # part -> (whole, axis, where it starts)
+
+
+class Work:
+    """The values of a loop group, made ready to be laid out as loops.
+
+    `redirect` stores a member as part of another value; `aliases` says which member computes a
+    value that others of the group refer to.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        layouts: dict[Val, Shape],
+        facts: Facts,
+        redirect: Redirect | None = None,
+        aliases: dict[Val, Val] | None = None,
+    ) -> None:
+        self.group = group
+        self.facts = facts
+        self.redirect = redirect or {}
+        self.members, deviations = _expanded(group.members)
+        self.aliases = {**(aliases or {}), **deviations}
+        self.squares = set(deviations.values())  # sums that are taken around a mean
+        inside = {*self.members, *group.members, *self.aliases}
+        self.layouts = {v: s for v, s in layouts.items() if v not in inside}
+        self.reduces = [m for m in self.members if m.kind == "reduce"]
+        self.stored = [m for m in group.members if m in group.stored]  # always in this order
+        self.stage = self._stages()
+        self.notes = tuple(m.op for m in group.members)
+        # how many elements a mean is taken over: known only where the loops are
+        self.counts = [v for v in self._inlined(self.members) if v.op == "count"]
+
+    def _stages(self) -> dict[Val, int]:
+        """For each member, how many rounds of reductions must have run before it is computed."""
+        after: dict[Val, int] = {}
+        inverse = {b: a for a, b in self.aliases.items()}
+        for m in self.members:
+            rounds = 0
+            seen: set[Val] = set()
+            stack = list(m.inputs)
+            while stack:
+                x = stack.pop()
+                if x in seen:
+                    continue
+                seen.add(x)
+                x = self.aliases.get(x, x)
+                if x.kind == "reduce" and x in after:
+                    rounds = max(rounds, after[x] + 1)
+                elif x not in self.layouts:
+                    stack.extend(x.inputs)
+            after[m] = rounds
+            if m in inverse:
+                after[inverse[m]] = rounds
+        return after
+
+    def _inlined(self, values: Iterable[Val]) -> Iterator[Val]:
+        """These values and all that is computed for them, each once; nothing that is in memory."""
+        seen: set[Val] = set()
+        stack = list(values)
+        while stack:
+            x = stack.pop()
+            if x not in seen and x not in self.layouts:
+                seen.add(x)
+                yield x
+                stack.extend(x.inputs)
+
+    def emitter(self, partials: dict[Val, Shape] | None = None) -> Emitter:
+        """What builds one kernel of this work; `partials` are more values that are in memory."""
+        e = Emitter({**self.layouts, **(partials or {})}, size_of(self.group.space) <= SMALL)
+        e.redirect = self.redirect
+        return e
+
+    # -- members ----------------------------------------------------------------------------------
+
+    def is_full(self, m: Val) -> bool:
+        """Whether a member is computed at every point: it is no reduction, nor once per row."""
+        return level(self.group, m) == "full"
+
+    @property
+    def rounds(self) -> int:
+        """How many times a row is walked."""
+        return 1 + max(self.stage.values())
+
+    def reduces_of(self, stage: int) -> list[Val]:
+        return [r for r in self.reduces if self.stage[r] == stage]
+
+    def maps_of(self, stage: int) -> list[Val]:
+        """What is stored at every point and can be computed in this round."""
+        return [
+            m
+            for m in self.members
+            if m in self.group.stored and self.is_full(m) and self.stage[m] == stage
+        ]
+
+    @property
+    def in_one_pass(self) -> bool:
+        """Whether parts of a row can be walked by themselves and their results merged: nothing
+        waits for a whole row, but squared deviations, which can be taken around another mean.
+        """
+        return not any(
+            self.stage[m] > 0
+            for m in self.members
+            if (m.kind == "reduce" and m not in self.squares) or self.is_full(m)
+        )
+
+    # -- how much there is to do ------------------------------------------------------------------
+
+    def cost(self) -> int:
+        """How heavy an element is, as a multiple of a plain memory-bound one."""
+        heavy = sum(x.op in HEAVY for x in self._inlined(self.members))
+        return min(16, 1 + heavy * 2)
+
+    def lanes(self) -> int:
+        """How many elements a vector register holds, going by the widest."""
+        sizes = [dt.real_of(m.dtype).itemsize for m in self.members if m.dtype is not dt.bool_]
+        return max(1, self.facts.lanes_bytes // max(4, max(sizes, default=4)))
+
+
+# -- squared deviations ---------------------------------------------------------------------------
+
+
+def _expanded(members: Sequence[Val]) -> tuple[list[Val], dict[Val, Val]]:
+    """Members with each sum of squared deviations written as two sums over the row; and which sum
+    stands for which of them.
+    """
+    out: list[Val] = []
+    stands_for: dict[Val, Val] = {}
+    sums = {(m.inputs[0], m.params): m for m in members if m.op == "reduce_sum"}
+    for m in members:
+        if m in out:  # a sum that had to come before its squared deviations
+            continue
+        if m.op != "reduce_sqdev":
+            out.append(m)
+            continue
+        x = m.inputs[0]
+        wide = dt.compute_dtype(x.dtype)
+        own = -100 * (len(stands_for) + 1)  # registers are named by ids: each has its own
+        if wide is not x.dtype:
+            x = Val(own, "cast", "elementwise", (x,), None, x.shape, wide)
+        total = sums.get((x, m.params))
+        if total is None:
+            total = Val(own - 1, "reduce_sum", "reduce", (x,), m.params, m.shape, wide)
+            sums[x, m.params] = total
+        if total not in out:
+            out.append(total)
+        count = Val(own - 2, "count", "source", (), None, (), wide)
+        mean = Val(own - 3, "div", "elementwise", (total, count), None, m.shape, wide)
+        kept = tuple(1 if i in m.params else n for i, n in enumerate(x.shape))
+        flat = Val(own - 4, "reshape", "view", (mean,), kept, kept, wide)
+        off = Val(own - 5, "sub", "elementwise", (x, flat), None, x.shape, wide)
+        square = Val(own - 6, "mul", "elementwise", (off, off), None, x.shape, wide)
+        result = Val(own - 7, "reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
+        stands_for[m] = result
+        out.append(result)
+    return out, stands_for
+
+
+def sum_behind(square: Val) -> Val:
+    """The plain sum that a sum of squared deviations takes its mean from."""
+    off = square.inputs[0].inputs[0]
+    flat = off.inputs[1]
+    mean = flat.inputs[0]
+    return mean.inputs[0]
