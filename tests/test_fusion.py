@@ -1,0 +1,221 @@
+"""The fusion budget: how many kernels canonical graphs become, and how many bytes they move.
+
+Counted on the null device, which launches nothing and is the same machine everywhere.
+"""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import numus as nm
+
+NULL = nm.device("null")
+ROWS, COLUMNS = 64, 128
+MATRIX = (ROWS, COLUMNS)
+FLOAT = 4  # bytes
+
+
+def given(*shape, dtype="float32"):
+    """A tensor that lies in the null device's memory."""
+    return nm.asarray(np.zeros(shape, dtype), device=NULL)
+
+
+def cost(function, *tensors):
+    """What evaluating a function's results takes."""
+    NULL.runtime.reset()
+    results = function(*tensors)
+    nm.eval(results)
+    return NULL.runtime.reset()
+
+
+def cost_of_backward(function, *tensors):
+    """What the gradients of all tensors take, once the value has been computed."""
+    xs = [x.detach() for x in tensors]
+    for x in xs:
+        x.requires_grad = True
+    y = function(*xs)
+    nm.eval(y)
+    cotangent = given(*y.shape)
+    NULL.runtime.reset()
+    y.backward(cotangent)
+    nm.eval([x.grad for x in xs])
+    return NULL.runtime.reset()
+
+
+def chain(x):
+    for i in range(50):
+        x = (nm.sin(x) * 1.5, x + 0.25, nm.relu(x))[i % 3]
+    return x
+
+
+def adam(p, g, m, v):
+    m = 0.9 * m + 0.1 * g
+    v = 0.999 * v + 0.001 * g * g
+    return p - 1e-3 * (m / 0.1) / (nm.sqrt(v / 0.001) + 1e-8), m, v
+
+
+def attention_scores(q, k, mask):
+    return nm.where(mask, q @ k.mT * 0.125, -nm.inf)
+
+
+# name: the function, the shapes it takes, and the elements it may read and write (None: not told)
+ONE_KERNEL = {
+    "softmax": (nm.softmax, [MATRIX], ROWS * COLUMNS, ROWS * COLUMNS),
+    "softmax over the first axis": (lambda x: nm.softmax(x, 0), [MATRIX], None, ROWS * COLUMNS),
+    "log_softmax": (nm.log_softmax, [MATRIX], ROWS * COLUMNS, ROWS * COLUMNS),
+    "logsumexp": (lambda x: nm.logsumexp(x, -1), [MATRIX], ROWS * COLUMNS, ROWS),
+    "layer_norm": (
+        *(nm.layer_norm, [MATRIX, (COLUMNS,), (COLUMNS,)]),
+        *(ROWS * COLUMNS + 2 * COLUMNS, ROWS * COLUMNS),
+    ),
+    "rms_norm": (nm.rms_norm, [MATRIX, (COLUMNS,)], ROWS * COLUMNS + COLUMNS, ROWS * COLUMNS),
+    "mean and variance": (
+        *(lambda x: (x.mean(-1), x.var(-1)), [MATRIX]),
+        *(ROWS * COLUMNS, 2 * ROWS),
+    ),
+    "mean and variance of all": (lambda x: (x.mean(), x.var()), [MATRIX], ROWS * COLUMNS, 2),
+    "var_mean over the first axis": (lambda x: x.var_mean(0), [MATRIX], None, 2 * COLUMNS),
+    "max and sum": (lambda x: (x.max(1), x.sum(1)), [MATRIX], ROWS * COLUMNS, 2 * ROWS),
+    "fifty operations": (chain, [(1000,)], 1000, 1000),
+    "adam": (adam, [(1000,)] * 4, 4000, 3000),
+    "x + x.T": (lambda x: x + x.T, [(64, 64)], None, 64 * 64),
+    "linear, gelu": (
+        *(lambda x, w, b: (x @ w + b).gelu(), [MATRIX, (COLUMNS, 256), (256,)]),
+        *(None, ROWS * 256),
+    ),
+    "linear, residual": (
+        *(lambda x, w, b: x + nm.relu(x @ w.T + b), [MATRIX, (COLUMNS, COLUMNS), (COLUMNS,)]),
+        *(None, ROWS * COLUMNS),
+    ),
+    "masked scores": (
+        *(lambda q, k: attention_scores(q, k, nm.tri(32, dtype="bool", device=NULL)),),
+        *([(2, 32, 16), (2, 32, 16)], None, 2 * 32 * 32),
+    ),
+    "views, gathered and added": (
+        *(lambda x, y: x.T.reshape(-1)[::2] + y, [(8, 6), (24,)]),
+        *(None, 24),
+    ),
+    "embedding scaled": (
+        *(lambda w: w[nm.asarray(np.arange(5), device=NULL)] * 8.0, [(100, 16)]),
+        *(None, 80),
+    ),
+    "pad and roll": (lambda x: nm.roll(nm.pad(x, 3, "reflect"), 2) * 2, [(20,)], None, 26),
+    "dropout": (
+        *(lambda x: nm.relu(nm.random.dropout(x, 0.5)) * 2, [MATRIX]),
+        *(ROWS * COLUMNS, ROWS * COLUMNS),
+    ),
+    "random normals": (lambda: nm.random.normal((1000,), 1.0, 2.0, device=NULL), [], 0, 1000),
+}
+
+
+@pytest.mark.parametrize("name", ONE_KERNEL)
+def test_one_kernel(name):
+    function, shapes, read, written = ONE_KERNEL[name]
+    counts = cost(function, *(given(*shape) for shape in shapes))
+    assert counts.kernels == 1, counts.names
+    assert counts.bytes_written == written * FLOAT
+    if read is not None:
+        assert counts.bytes_read == read * FLOAT
+
+
+# name: the function, its shapes, and the most kernels that its gradients may take
+BACKWARD = {
+    "softmax": (nm.softmax, [MATRIX], 1),
+    "layer_norm": (nm.layer_norm, [MATRIX, (COLUMNS,), (COLUMNS,)], 2),
+    "rms_norm": (nm.rms_norm, [MATRIX, (COLUMNS,)], 2),
+    "fifty operations": (chain, [(1000,)], 1),
+    "linear": (lambda x, w, b: x @ w + b, [MATRIX, (COLUMNS, 256), (256,)], 3),
+    "gelu": (nm.gelu, [MATRIX], 1),
+    "x + x.T": (lambda x: x + x.T, [(64, 64)], 1),
+}
+
+
+@pytest.mark.parametrize("name", BACKWARD)
+def test_backward(name):
+    function, shapes, most = BACKWARD[name]
+    counts = cost_of_backward(function, *(given(*shape) for shape in shapes))
+    assert counts.kernels <= most, counts.names
+
+
+def test_a_long_sum_is_a_pass_and_a_combination():
+    """Nothing but partial sums comes between; a short sum needs no second kernel."""
+    counts = cost(lambda x: nm.relu(x * 2 + 1).sum(), given(1_000_000))
+    assert counts.kernels == 2
+    assert counts.bytes_read < 1_000_000 * FLOAT + 1000
+    assert counts.bytes_written < 1000
+    assert cost(lambda x: nm.relu(x * 2 + 1).sum(), given(1000)).kernels == 1
+
+
+def test_nothing_runs_for_views_of_memory():
+    x = given(8, 6)
+    assert (
+        cost(lambda: [x.T, x[1:, ::-1], x.reshape(4, 12), nm.broadcast_to(x, (3, 8, 6))]).kernels
+        == 0
+    )
+
+
+def test_siblings_share_a_pass():
+    x = given(64, 100)
+    y = nm.exp(x)
+    counts = cost(lambda: (y + 1, y * 2, y.sum(1)))
+    assert counts.kernels == 1
+    assert counts.bytes_read == x.nbytes
+
+
+def test_intermediates_share_memory():
+    """A long program holds two intermediate values at a time, not all of them."""
+    x = given(64, 64)
+
+    def program(y):
+        for _ in range(10):
+            y = nm.softmax(y @ x, 0)
+        return y
+
+    counts = cost(program, x)
+    assert counts.bytes_allocated <= 4 * x.nbytes, counts.bytes_allocated / x.nbytes
+
+
+# -- kernels are made for structure, not for sizes ------------------------------------------------
+
+
+def test_a_thousand_lengths_compile_few_kernels():
+    null = NULL.runtime
+    sources = set()
+    for n in (*range(2, 902), *range(1000, 1_000_000, 10_007)):
+        null.reset()
+        nm.eval(nm.relu(given(n) * 2 + 1).sum())
+        sources |= {program.source for program in null.launched}
+    assert len(sources) <= 3
+
+
+PROGRAM = """
+import numus as nm
+for n in (1, 3, 8, 50, 1000, 4097, 100_000):
+    x = nm.ones((n,)) * 3
+    nm.eval(x)
+    nm.relu(x * 2 + 1).sum().item()
+    nm.softmax(nm.ones((n, 3)) * 2).numpy()
+log = nm.compile_log()
+print(len(log), sum(r.cause == "compiled" for r in log))
+"""
+
+
+def test_a_second_process_compiles_nothing(tmp_path):
+    environment = {**os.environ, "NUMUS_CACHE_DIR": str(tmp_path), "NUMUS_DEVICE": "cpu"}
+
+    def kernels():
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM],
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        return tuple(map(int, done.stdout.split()))
+
+    first, second = kernels(), kernels()
+    assert first[0] == first[1] <= 12
+    assert second == (first[0], 0)
