@@ -14,6 +14,8 @@ import numpy as np
 
 from numus.errors import DTypeError
 
+NumPyDType = np.dtype[Any]
+
 # kind -> rank; a higher rank absorbs a lower one
 _KIND_RANK = {"bool": 0, "uint": 1, "int": 1, "float": 2, "complex": 3}
 
@@ -32,10 +34,10 @@ class DType:
         self.bits = itemsize * 8
         self.mantissa = mantissa  # stored fraction bits of a float
         self.exponent = exponent  # exponent bits of a float
-        self._np: np.dtype[Any] | None = None
+        self._np: NumPyDType | None = None
 
     @property
-    def np(self) -> np.dtype[Any]:
+    def np(self) -> NumPyDType:
         """The NumPy dtype of the same bits (from ml_dtypes for bfloat16 and the 8-bit floats)."""
         if self._np is None:
             if self.name in _ML_DTYPES:
@@ -47,7 +49,7 @@ class DType:
         return self._np
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> NumPyDType:
         """Lets `numpy.dtype(nm.float32)` work."""
         return self.np
 

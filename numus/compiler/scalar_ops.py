@@ -257,8 +257,7 @@ _FLOAT: dict[str, Callable[..., Expr]] = {
 
 
 def _complex(op: str, args: list[Any], dtype: DType) -> Any:
-    a = args[0]
-    b = args[1] if len(args) > 1 else None
+    a, b = args[0], args[-1]
     if op in ("add", "sub"):
         f = _PLAIN[op]
         return (f(a[0], b[0]), f(a[1], b[1]))

@@ -100,6 +100,8 @@ def _cost(k: KernelReport, place: str) -> str:
 @functools.cache
 def _limits(place: str) -> tuple[float, float]:
     """Bytes and operations per second that the device reaches, measured once."""
+    from numus.functions.arithmetic import add
+    from numus.functions.contraction import matmul
     from numus.functions.creation import ones
 
     def best(f: Callable[[], Any]) -> float:
@@ -113,8 +115,8 @@ def _limits(place: str) -> tuple[float, float]:
 
     long, square = ones(1 << 23, device=place), ones((512, 512), device=place)
     evaluate(long, square)
-    bandwidth = 2 * long.nbytes / best(lambda: long + 1.0)
-    return bandwidth, 2 * 512**3 / best(lambda: square @ square)
+    bandwidth = 2 * long.nbytes / best(lambda: add(long, 1.0))
+    return bandwidth, 2 * 512**3 / best(lambda: matmul(square, square))
 
 
 def compile_log(on: Device | str | None = None) -> list[Any]:

@@ -26,7 +26,7 @@ ZERO, ONE = const(0), const(1)
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A schedule as data. The first three shape the code, the others are numbers given at launch."""
+    """A schedule as data. The first three shape the code, the others are given at launch."""
 
     rows: int  # of a register tile
     vectors: int  # columns of a register tile, in vectors
@@ -204,7 +204,11 @@ def _pack_b(
                     ZERO,
                     span,
                     "serial",
-                    [ir.For(zj, ZERO, columns, "lanes", [ir.Store(packed, blank, const(0, dtype))])],
+                    [
+                        ir.For(
+                            zj, ZERO, columns, "lanes", [ir.Store(packed, blank, const(0, dtype))]
+                        )
+                    ],
                     step=columns,
                 )
             ],
@@ -233,9 +237,7 @@ def _pack_a(
     k = ir.add(ir.mul(kb, width), kk)
     m = ir.minimum(ir.add(m0, ir.add(p, i)), ir.sub(m_size, ONE))
     panel = ir.mul(p, ir.mul(k_blocks, width))
-    at = ir.add(
-        ir.add(ir.add(panel, ir.mul(kb, ir.mul(rows, width))), ir.mul(i, width)), kk
-    )
+    at = ir.add(ir.add(ir.add(panel, ir.mul(kb, ir.mul(rows, width))), ir.mul(i, width)), kk)
     inside = k < k_size
     value = ir.select(inside, left(batch, m, k, inside), const(0, dtype))
     return [

@@ -87,9 +87,11 @@ def log_add_exp(a: Expr, b: Expr) -> Expr:
     """log(exp a + exp b), right for infinities."""
     top = ir.maximum(a, b)
     gap = -ir.unary("abs", a - b)
-    return select(a.eq(b), a + const(0.6931471805599453, a.dtype), top + FUNCTIONS["log1p"](
-        FUNCTIONS["exp"](gap)
-    ))
+    return select(
+        a.eq(b),
+        a + const(0.6931471805599453, a.dtype),
+        top + FUNCTIONS["log1p"](FUNCTIONS["exp"](gap)),
+    )
 
 
 # -- radix sort -----------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.graph import Node, apply
+from numus.primitives import references
 from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.primitives.source import constant
 from numus.primitives.views import reshape, unbroadcast
@@ -23,6 +24,8 @@ from numus.shapes import Shape
 from numus.shapes import broadcast as broadcast_shapes
 
 Partial = Callable[..., Any]
+Unary = Callable[[Node], Node]
+Binary = Callable[[Node, Node], Node]
 
 
 def elementwise_batch(
@@ -107,9 +110,7 @@ def _define(
 # -- one operand ----------------------------------------------------------------------------------
 
 
-def _unary(
-    name: str, reference: Callable[..., Array], partial: Partial | None
-) -> Callable[[Node], Node]:
+def _unary(name: str, reference: Callable[..., Array], partial: Partial | None) -> Unary:
     prim = _define(name, reference, partial)
 
     def build(x: Node) -> Node:
@@ -153,72 +154,65 @@ def _tetragamma(y: Node, x: Node) -> Node:
     return neg(add(total, where(reflected, beyond, _c(0, x))))
 
 
-def _scipy(name: str) -> Callable[..., Array]:
-    def reference(*arrays: Array) -> Array:
-        import scipy.special
+neg: Unary = _unary("neg", np.negative, lambda y, x: -1)
+floor: Unary = _unary("floor", np.floor, None)
+ceil: Unary = _unary("ceil", np.ceil, None)
+trunc: Unary = _unary("trunc", np.trunc, None)
+rint: Unary = _unary("rint", np.rint, None)
+invert: Unary = _unary("invert", np.invert, None)
+popcount: Unary = _unary("popcount", lambda x: np.bitwise_count(x), None)
 
-        return getattr(scipy.special, name)(*arrays)  # type: ignore[no-any-return]
-
-    return reference
-
-
-neg = _unary("neg", np.negative, lambda y, x: -1)
-floor = _unary("floor", np.floor, None)
-ceil = _unary("ceil", np.ceil, None)
-trunc = _unary("trunc", np.trunc, None)
-rint = _unary("rint", np.rint, None)
-invert = _unary("invert", np.invert, None)
-popcount = _unary("popcount", lambda x: np.bitwise_count(x), None)
-
-sqrt = _unary("sqrt", np.sqrt, lambda y, x: div(_c(0.5, x), y))
-rsqrt = _unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda y, x: mul(_c(-0.5, x), div(y, x)))
-cbrt = _unary("cbrt", np.cbrt, lambda y, x: div(_c(1 / 3, x), mul(y, y)))
-exp = _unary("exp", np.exp, lambda y, x: y)
-exp2 = _unary("exp2", np.exp2, lambda y, x: mul(y, _c(math.log(2), x)))
-expm1 = _unary("expm1", np.expm1, lambda y, x: add(y, _c(1, x)))
-log = _unary("log", np.log, lambda y, x: div(_c(1, x), x))
-log2 = _unary("log2", np.log2, lambda y, x: div(_c(1 / math.log(2), x), x))
-log10 = _unary("log10", np.log10, lambda y, x: div(_c(1 / math.log(10), x), x))
-log1p = _unary("log1p", np.log1p, lambda y, x: div(_c(1, x), add(x, _c(1, x))))
-sin = _unary("sin", np.sin, lambda y, x: cos(x))
-cos = _unary("cos", np.cos, lambda y, x: neg(sin(x)))
-tan = _unary("tan", np.tan, lambda y, x: add(mul(y, y), _c(1, x)))
-asin = _unary("asin", np.arcsin, lambda y, x: rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
-acos = _unary("acos", np.arccos, lambda y, x: neg(rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x)))))
-atan = _unary("atan", np.arctan, lambda y, x: div(_c(1, x), add(mul(x, x), _c(1, x))))
-sinh = _unary("sinh", np.sinh, lambda y, x: cosh(x))
-cosh = _unary("cosh", np.cosh, lambda y, x: sinh(x))
-tanh = _unary("tanh", np.tanh, lambda y, x: sub(_c(1, x), mul(y, y)))
-asinh = _unary("asinh", np.arcsinh, lambda y, x: rsqrt(add(mul(x, x), _c(1, x))))
-acosh = _unary(
+sqrt: Unary = _unary("sqrt", np.sqrt, lambda y, x: div(_c(0.5, x), y))
+rsqrt: Unary = _unary("rsqrt", lambda x: 1 / np.sqrt(x), lambda y, x: mul(_c(-0.5, x), div(y, x)))
+cbrt: Unary = _unary("cbrt", np.cbrt, lambda y, x: div(_c(1 / 3, x), mul(y, y)))
+exp: Unary = _unary("exp", np.exp, lambda y, x: y)
+exp2: Unary = _unary("exp2", np.exp2, lambda y, x: mul(y, _c(math.log(2), x)))
+expm1: Unary = _unary("expm1", np.expm1, lambda y, x: add(y, _c(1, x)))
+log: Unary = _unary("log", np.log, lambda y, x: div(_c(1, x), x))
+log2: Unary = _unary("log2", np.log2, lambda y, x: div(_c(1 / math.log(2), x), x))
+log10: Unary = _unary("log10", np.log10, lambda y, x: div(_c(1 / math.log(10), x), x))
+log1p: Unary = _unary("log1p", np.log1p, lambda y, x: div(_c(1, x), add(x, _c(1, x))))
+sin: Unary = _unary("sin", np.sin, lambda y, x: cos(x))
+cos: Unary = _unary("cos", np.cos, lambda y, x: neg(sin(x)))
+tan: Unary = _unary("tan", np.tan, lambda y, x: add(mul(y, y), _c(1, x)))
+asin: Unary = _unary("asin", np.arcsin, lambda y, x: rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
+acos: Unary = _unary(
+    "acos", np.arccos, lambda y, x: neg(rsqrt(mul(sub(_c(1, x), x), add(_c(1, x), x))))
+)
+atan: Unary = _unary("atan", np.arctan, lambda y, x: div(_c(1, x), add(mul(x, x), _c(1, x))))
+sinh: Unary = _unary("sinh", np.sinh, lambda y, x: cosh(x))
+cosh: Unary = _unary("cosh", np.cosh, lambda y, x: sinh(x))
+tanh: Unary = _unary("tanh", np.tanh, lambda y, x: sub(_c(1, x), mul(y, y)))
+asinh: Unary = _unary("asinh", np.arcsinh, lambda y, x: rsqrt(add(mul(x, x), _c(1, x))))
+acosh: Unary = _unary(
     "acosh",
     np.arccosh,
     lambda y, x: mul(rsqrt(sub(x, _c(1, x))), rsqrt(add(x, _c(1, x)))),
 )
-atanh = _unary(
+atanh: Unary = _unary(
     "atanh", np.arctanh, lambda y, x: div(_c(1, x), mul(sub(_c(1, x), x), add(_c(1, x), x)))
 )
-erf = _unary(
-    "erf", _scipy("erf"), lambda y, x: mul(_c(2 / math.sqrt(math.pi), x), exp(neg(mul(x, x))))
+erf: Unary = _unary(
+    "erf",
+    references.special("erf"),
+    lambda y, x: mul(_c(2 / math.sqrt(math.pi), x), exp(neg(mul(x, x)))),
 )
-erfc = _unary(
-    "erfc", _scipy("erfc"), lambda y, x: mul(_c(-2 / math.sqrt(math.pi), x), exp(neg(mul(x, x))))
+erfc: Unary = _unary(
+    "erfc",
+    references.special("erfc"),
+    lambda y, x: mul(_c(-2 / math.sqrt(math.pi), x), exp(neg(mul(x, x)))),
 )
-erfinv = _unary(
-    "erfinv", _scipy("erfinv"), lambda y, x: mul(_c(math.sqrt(math.pi) / 2, x), exp(mul(y, y)))
+erfinv: Unary = _unary(
+    "erfinv",
+    references.special("erfinv"),
+    lambda y, x: mul(_c(math.sqrt(math.pi) / 2, x), exp(mul(y, y))),
 )
-lgamma = _unary("lgamma", _scipy("gammaln"), lambda y, x: digamma(x))
-digamma = _unary("digamma", _scipy("digamma"), lambda y, x: trigamma(x))
-trigamma = _unary("trigamma", lambda x: _scipy("polygamma")(1, x), _tetragamma)
+lgamma: Unary = _unary("lgamma", references.special("gammaln"), lambda y, x: digamma(x))
+digamma: Unary = _unary("digamma", references.special("digamma"), lambda y, x: trigamma(x))
+trigamma: Unary = _unary("trigamma", lambda x: references.special("polygamma")(1, x), _tetragamma)
 
 
-def _expit(x: Array) -> Array:
-    """As SciPy's, but its lower tail does not end where exp(-x) overflows."""
-    e = np.exp(-np.abs(x))
-    return np.where(x < 0, e, np.ones_like(x)) / (1 + e)
-
-
-sigmoid = _unary("sigmoid", _expit, lambda y, x: mul(y, sub(_c(1, x), y)))
+sigmoid: Unary = _unary("sigmoid", references.sigmoid, lambda y, x: mul(y, sub(_c(1, x), y)))
 
 
 # -- two operands ---------------------------------------------------------------------------------
@@ -231,7 +225,7 @@ def _binary(
     result: DType | None = None,
     *,
     computes: bool = True,
-) -> Callable[[Node, Node], Node]:
+) -> Binary:
     prim = _define(name, reference, partials, computes=computes)
 
     def build(a: Node, b: Node) -> Node:
@@ -285,50 +279,14 @@ def _pow_by_exponent(y: Node, a: Node) -> Node:
     return where(known, slope, unknown)
 
 
-def _floor_divide_reference(a: Array, b: Array) -> Array:
-    if a.dtype.kind in "iu":
-        safe = np.where(b == 0, np.ones_like(b), b)
-        return np.where(b == 0, np.zeros_like(a), np.floor_divide(a, safe))
-    return np.floor_divide(a, b)
-
-
-def _mod_reference(a: Array, b: Array) -> Array:
-    if a.dtype.kind in "iu":
-        safe = np.where(b == 0, np.ones_like(b), b)
-        return np.where(b == 0, np.zeros_like(a), np.remainder(a, safe))
-    return np.remainder(a, b)
-
-
-def _integer_pow(a: Array, b: Array) -> Array:
-    if a.dtype.kind in "iu":
-        positive = np.maximum(b, np.zeros_like(b))
-        return np.where(b < 0, np.where(a == 1, a, np.zeros_like(a)), np.power(a, positive))
-    return np.power(a, b)
-
-
-def _shift_left(a: Array, b: Array) -> Array:
-    bits = a.dtype.itemsize * 8
-    big = (b < 0) | (b >= bits)
-    return np.where(big, np.zeros_like(a), np.left_shift(a, np.where(big, 0, b).astype(b.dtype)))
-
-
-def _shift_right(a: Array, b: Array) -> Array:
-    bits = a.dtype.itemsize * 8
-    top = np.where((b < 0) | (b >= bits), bits - 1, b).astype(b.dtype)
-    out = np.right_shift(a, top)
-    if a.dtype.kind == "u":
-        out = np.where((b < 0) | (b >= bits), np.zeros_like(a), out)
-    return out
-
-
-add = _binary("add", np.add, lambda y, a, b: (1, 1))
-sub = _binary("sub", np.subtract, lambda y, a, b: (1, -1))
-mul = _binary("mul", np.multiply, lambda y, a, b: (b, a))
-div = _binary("div", np.divide, lambda y, a, b: (div(_c(1, b), b), neg(div(y, b))))
-floor_divide = _binary("floor_divide", _floor_divide_reference, None)
-mod = _binary("mod", _mod_reference, lambda y, a, b: (1, neg(floor_divide(a, b))))
-pow_ = _binary("pow", _integer_pow, _pow_partials)
-atan2 = _binary(
+add: Binary = _binary("add", np.add, lambda y, a, b: (1, 1))
+sub: Binary = _binary("sub", np.subtract, lambda y, a, b: (1, -1))
+mul: Binary = _binary("mul", np.multiply, lambda y, a, b: (b, a))
+div: Binary = _binary("div", np.divide, lambda y, a, b: (div(_c(1, b), b), neg(div(y, b))))
+floor_divide: Binary = _binary("floor_divide", references.floor_divide, None)
+mod: Binary = _binary("mod", references.mod, lambda y, a, b: (1, neg(floor_divide(a, b))))
+pow_: Binary = _binary("pow", references.power, _pow_partials)
+atan2: Binary = _binary(
     "atan2",
     np.arctan2,
     # divided twice by the length: its square may overflow or vanish
@@ -337,24 +295,24 @@ atan2 = _binary(
         neg(_part(_part(a, hypot(a, b)), hypot(a, b))),
     ),
 )
-hypot = _binary("hypot", np.hypot, lambda y, a, b: (_part(a, y), _part(b, y)))
-maximum = _binary("maximum", np.maximum, _extreme_partials)
-minimum = _binary("minimum", np.minimum, _extreme_partials)
-copysign = _binary(
+hypot: Binary = _binary("hypot", np.hypot, lambda y, a, b: (_part(a, y), _part(b, y)))
+maximum: Binary = _binary("maximum", np.maximum, _extreme_partials)
+minimum: Binary = _binary("minimum", np.minimum, _extreme_partials)
+copysign: Binary = _binary(
     "copysign",
     np.copysign,
     lambda y, a, b: (mul(sign(a), copysign(_c(1, b), b)), None),
 )
-nextafter = _binary("nextafter", np.nextafter, None, computes=False)
-and_ = _binary("and", np.bitwise_and, None)
-or_ = _binary("or", np.bitwise_or, None)
-xor = _binary("xor", np.bitwise_xor, None)
-shift_left = _binary("shift_left", _shift_left, None)
-shift_right = _binary("shift_right", _shift_right, None)
-lt = _binary("lt", np.less, None, dt.bool_)
-le = _binary("le", np.less_equal, None, dt.bool_)
-eq = _binary("eq", np.equal, None, dt.bool_)
-ne = _binary("ne", np.not_equal, None, dt.bool_)
+nextafter: Binary = _binary("nextafter", np.nextafter, None, computes=False)
+and_: Binary = _binary("and", np.bitwise_and, None)
+or_: Binary = _binary("or", np.bitwise_or, None)
+xor: Binary = _binary("xor", np.bitwise_xor, None)
+shift_left: Binary = _binary("shift_left", references.shift_left, None)
+shift_right: Binary = _binary("shift_right", references.shift_right, None)
+lt: Binary = _binary("lt", np.less, None, dt.bool_)
+le: Binary = _binary("le", np.less_equal, None, dt.bool_)
+eq: Binary = _binary("eq", np.equal, None, dt.bool_)
+ne: Binary = _binary("ne", np.not_equal, None, dt.bool_)
 
 
 # -- three operands -------------------------------------------------------------------------------
@@ -383,10 +341,14 @@ def _where_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return out
 
 
+def _where_reference(node: Node, condition: Array, a: Array, b: Array) -> Array:
+    return np.where(condition, a, b)
+
+
 _where = Primitive(
     "where",
     "elementwise",
-    reference=lambda node, c, a, b: np.where(c, a, b),
+    reference=_where_reference,
     vjp=_where_vjp,
     jvp=_where_jvp,
     batch=elementwise_batch,
@@ -400,27 +362,6 @@ def where(condition: Node, a: Node, b: Node) -> Node:
 
 
 # -- dtype changes, complex numbers ---------------------------------------------------------------
-
-
-def _cast_reference(node: Node, x: Array) -> Array:
-    if node.dtype.kind == "bool":
-        return x != 0
-    with np.errstate(all="ignore"):
-        if np.iscomplexobj(x) and not node.dtype.is_complex:
-            x = x.real
-        if node.dtype.is_integer and x.dtype.kind not in "iub":
-            return _saturate(x, node.dtype)
-        return x.astype(node.dtype.np)
-
-
-def _saturate(x: Array, dtype: DType) -> Array:
-    """Float to integer as the kernels do it: clamped at the ends, NaN becomes 0."""
-    low, high = dt.int_range(dtype)
-    x = x.astype(np.float64)
-    out = np.where(np.isnan(x), 0, np.clip(np.trunc(x), float(low), float(high)))
-    top = out >= float(high)
-    safe = np.where(top, 0, out).astype(dtype.np)
-    return np.where(top, np.array(high, dtype.np), safe)
 
 
 def _cast_vjp(node: Node, g: Node) -> tuple[Node | None]:
@@ -438,7 +379,7 @@ def _cast_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
 _cast = Primitive(
     "cast",
     "elementwise",
-    reference=_cast_reference,
+    reference=lambda node, x: references.cast(x, node.dtype),
     vjp=_cast_vjp,
     jvp=_cast_jvp,
     batch=elementwise_batch,
@@ -450,15 +391,14 @@ def cast(x: Node, dtype: DType) -> Node:
     if x.dtype is dtype:
         return x
     if x.prim.name == "constant":
-        node = constant(_cast_reference_scalar(x, dtype), dtype)
+        node = constant(_cast_number(x, dtype), dtype)
         node.device = x.device
         return node
     return apply(_cast, (x,), None, x.shape, dtype)
 
 
-def _cast_reference_scalar(x: Node, dtype: DType) -> Any:
-    probe = Node(_cast, (x,), None, (), dtype, None)
-    value = _cast_reference(probe, x.prim.reference(x))
+def _cast_number(x: Node, dtype: DType) -> Any:
+    value = references.cast(x.prim.reference(x), dtype)
     return value.astype(np.complex128).item() if dtype.is_complex else _plain(value, dtype)
 
 
@@ -483,7 +423,7 @@ def bitcast(x: Node, dtype: DType) -> Node:
 
 def _dtype_changing(
     name: str, reference: Callable[..., Array], to: Callable[[DType], DType], vjp: Any, jvp: Any
-) -> Callable[[Node], Node]:
+) -> Unary:
     prim = Primitive(
         name,
         "elementwise",
@@ -500,7 +440,7 @@ def _dtype_changing(
     return build
 
 
-def _map_tangent(build: Callable[[Node], Node]) -> Any:
+def _map_tangent(build: Unary) -> Any:
     return lambda node, ts: None if ts[0] is None else build(ts[0])
 
 
@@ -526,11 +466,7 @@ def _sign_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return None if t is None or not x.dtype.is_complex else _turn(x, t)
 
 
-def _sign_reference(x: Array) -> Array:
-    return np.where(x == 0, np.zeros_like(x), np.sign(x))  # ml_dtypes' own keeps -0
-
-
-sign = _dtype_changing("sign", _sign_reference, lambda d: d, _sign_vjp, _sign_jvp)
+sign: Unary = _dtype_changing("sign", references.sign, lambda d: d, _sign_vjp, _sign_jvp)
 
 
 def _abs_vjp(node: Node, g: Node) -> tuple[Node]:
@@ -549,22 +485,22 @@ def _abs_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     return mul(t, sign(x))
 
 
-abs_ = _dtype_changing("abs", np.abs, dt.real_of, _abs_vjp, _abs_jvp)
-real = _dtype_changing(
+abs_: Unary = _dtype_changing("abs", np.abs, dt.real_of, _abs_vjp, _abs_jvp)
+real: Unary = _dtype_changing(
     "real",
     np.real,
     dt.real_of,
     lambda node, g: (complex_(g, constant(0.0, g.dtype)),),
     _map_tangent(lambda t: real(t)),
 )
-imag = _dtype_changing(
+imag: Unary = _dtype_changing(
     "imag",
     np.imag,
     dt.real_of,
     lambda node, g: (complex_(constant(0.0, g.dtype), g),),
     _map_tangent(lambda t: imag(t)),
 )
-conj = _dtype_changing(
+conj: Unary = _dtype_changing(
     "conj", np.conj, lambda d: d, lambda node, g: (conj(g),), _map_tangent(lambda t: conj(t))
 )
 

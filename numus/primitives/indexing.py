@@ -38,9 +38,7 @@ def _own_rows(index: Node, size: int) -> Node:
     return broadcast(rows, index.shape)
 
 
-def _batch_indices(
-    indices: Sequence[Node], batched: Sequence[bool], size: int
-) -> list[Node]:
+def _batch_indices(indices: Sequence[Node], batched: Sequence[bool], size: int) -> list[Node]:
     return [
         i if is_batched else broadcast(i, (size, *i.shape))
         for i, is_batched in zip(indices, batched, strict=True)

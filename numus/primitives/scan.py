@@ -34,9 +34,7 @@ def _places(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:
         source
         if i == axis
         else broadcast(
-            reshape(
-                iota(m, dt.int64, x.device), tuple(m if j == i else 1 for j in range(x.ndim))
-            ),
+            reshape(iota(m, dt.int64, x.device), tuple(m if j == i else 1 for j in range(x.ndim))),
             x.shape,
         )
         for i, m in enumerate(x.shape)

@@ -33,7 +33,7 @@ def along(index: Node, axis: int) -> tuple[tuple[Node, ...], Shape]:
 
 
 def _order_reference(x: Array, axis: int, descending: bool) -> Array:
-    if x.dtype.itemsize == 1 and x.dtype.kind == "V" or x.dtype.name.startswith(("bf", "float8")):
+    if x.dtype.name.startswith(("bfloat", "float8")):  # NumPy has no order for these
         x = x.astype(np.float32)
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")

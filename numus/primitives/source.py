@@ -114,5 +114,3 @@ def full(shape: Shape, number: Any, dtype: DType) -> Node:
 
     kind = {"complex": complex, "float": float, "bool": bool}.get(dtype.kind, int)
     return broadcast(constant(kind(number), dtype), shape)
-
-

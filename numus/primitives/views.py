@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numus.graph import Node, View, apply, mode
-from numus.primitives.base import Array, Primitive
+from numus.primitives.base import Array, Jvp, Primitive
 from numus.primitives.source import value
 from numus.shapes import Shape, reshape_strides, size_of
 
@@ -36,13 +36,14 @@ def _view(
         node.view = view
         node.tracked = True
     else:
+        assert x.device is not None, "what is realised is somewhere"
         node = value(view, shape, x.dtype, x.device)
     if sees_writes:
         storage.share(x, node)
     return node
 
 
-def _linear(build: Callable[[Node, Any], Node]) -> Callable[[Node, Sequence[Node | None]], Node | None]:
+def _linear(build: Callable[[Node, Any], Node]) -> Jvp:
     """The jvp of a view: the same view of the tangent."""
 
     def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
@@ -173,11 +174,17 @@ def unbroadcast(g: Node, shape: Shape) -> Node:
 
 
 def _slice_vjp(node: Node, g: Node) -> tuple[Node]:
-    return (unslice(g, *node.params, node.inputs[0].shape),)
+    starts, steps = node.params
+    return (unslice(g, starts, steps, node.inputs[0].shape),)
+
+
+def _slice_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    starts, steps = node.params
+    return None if tangents[0] is None else slice_(tangents[0], starts, steps, node.shape)
 
 
 def unslice(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
-    """The transpose of `slice_`: x at the places it reads in an array of `shape`, zero elsewhere."""
+    """The transpose of `slice_`: x at the places it reads in an array of `shape`, else zero."""
     flips = tuple(i for i, step in enumerate(steps) if step < 0)
     if flips:
         x = flip(x, flips)
@@ -207,9 +214,7 @@ _slice = Primitive(
     "slice",
     "view",
     vjp=_slice_vjp,
-    jvp=lambda node, tangents: (
-        None if tangents[0] is None else slice_(tangents[0], *node.params, node.shape)
-    ),
+    jvp=_slice_jvp,
     batch=lambda node, inputs, batched, size: slice_(
         inputs[0], (0, *node.params[0]), (1, *node.params[1]), (size, *node.shape)
     ),
@@ -289,8 +294,7 @@ def pad(x: Node, low: Shape, high: Shape, inner: Shape | None = None) -> Node:
     if not any(low) and not any(high) and not any(inner):
         return x
     shape = tuple(
-        a + b + n + max(n - 1, 0) * i
-        for a, b, i, n in zip(low, high, inner, x.shape, strict=True)
+        a + b + n + max(n - 1, 0) * i for a, b, i, n in zip(low, high, inner, x.shape, strict=True)
     )
     return _view(_pad, x, (low, high, inner), shape)
 

@@ -89,7 +89,7 @@ class Runtime(Protocol):
     facts: Facts
 
     def allocate(self, nbytes: int) -> Memory:
-        """Uninitialised memory, 64-byte aligned; empties the pool and tries again when it's full."""
+        """Uninitialised memory, 64-byte aligned; empties the pool and tries again when full."""
         ...
 
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
