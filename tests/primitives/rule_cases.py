@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.primitives.random_bits import normal_pair, threefry
 from numus.primitives import contract, custom, reduce, scan, sort, structure, views
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, scatter
+from numus.primitives.random_bits import normal_pair, threefry
 from numus.primitives.source import constant
 
 _rng = np.random.default_rng(7)

@@ -12,7 +12,6 @@ from numus import random
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import node_of
 from numus.primitives.random_bits import threefry
-from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
 from numus.random import _draws, _keys, _words
 from numus.runtime.devices import device
