@@ -57,29 +57,28 @@ def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, k: int) -> Ti
 
 
 def _tasks(units: int, batch: int, m: int, n: int, rows: int, columns: int) -> tuple[int, int]:
-    """The size of a task: enough of them to keep every unit busy, none too thin."""
+    """The size of a task: enough of them to keep every unit busy, none too thin.
+
+    Every task packs its columns of B and all rows of A that it needs, so cutting along the columns
+    packs A again, along the rows B. Packing A is the cheaper of the two: columns are cut first.
+    """
     row_panels, column_panels = -(-m // rows), -(-n // columns)
-    wanted = max(1, -(-2 * units // batch)) if batch * row_panels * column_panels > 8 else 1
-    if m * n <= 300 * 300:
-        wanted = min(wanted, units)
-    best = (1, 1)
-    while best[0] * best[1] < wanted:
-        # columns first: packing a task's share of B is what a task must not repeat
-        can_columns = column_panels // (best[1] * 2) >= 2
-        can_rows = row_panels // (best[0] * 2) >= 4
-        if can_columns and (n / best[1] >= m / best[0] / 2 or not can_rows):
-            best = (best[0], best[1] * 2)
+    wanted = -(-units // batch)
+    if m * n > 1 << 21:  # large enough to be cut finer, which evens out what threads get
+        wanted = -(-2 * units // batch)
+    across = along = 1
+    while across * along < wanted:
+        can_columns = column_panels >= 2 * along
+        can_rows = row_panels >= 2 * across
+        if can_columns and (n >= 768 * along or n * across >= m * along or not can_rows):
+            along *= 2
         elif can_rows:
-            best = (best[0] * 2, best[1])
+            across *= 2
         else:
             break
-    # wide products: bound what a task packs of B
-    while column_panels // best[1] * columns > 2048:
-        best = (best[0], best[1] * 2)
-    return (
-        -(-row_panels // best[0]) * rows,
-        -(-column_panels // best[1]) * columns,
-    )
+    while column_panels * columns > 2048 * along:  # bounds what a task packs of B
+        along *= 2
+    return -(-row_panels // across) * rows, -(-column_panels // along) * columns
 
 
 @dataclass(slots=True)
