@@ -12,10 +12,20 @@ from numus.errors import AxisError, ShapeError
 
 Shape = tuple[int, ...]
 
+# Sizes and places, in bytes too, are counted in 64 bits.
+_MOST_ELEMENTS = (1 << 59) - 1
+
 
 def size_of(shape: Shape) -> int:
     """The number of elements."""
     return math.prod(shape)
+
+
+def check_size(shape: Shape, op: str) -> Shape:
+    """A shape whose elements can be counted."""
+    if math.prod(shape) > _MOST_ELEMENTS:
+        raise ShapeError(f"{op}: {shape} is more than any memory can hold")
+    return shape
 
 
 def row_major(shape: Shape) -> Shape:
@@ -60,7 +70,7 @@ def broadcast(a: Shape, b: Shape, op: str = "broadcast") -> Shape:
                 "extents must be equal or 1"
             )
         out[lead + i] = n
-    return tuple(out)
+    return check_size(tuple(out), op)
 
 
 def as_shape(given: Any, op: str = "shape") -> Shape:
@@ -73,7 +83,7 @@ def as_shape(given: Any, op: str = "shape") -> Shape:
         raise ShapeError(f"{op}: {given!r} is not a shape: extents must be integers") from error
     if any(n < 0 for n in shape):
         raise ShapeError(f"{op}: shape {shape} has a negative extent")
-    return shape
+    return check_size(shape, op)
 
 
 def normal_axis(axis: Any, ndim: int, op: str) -> int:

@@ -100,9 +100,22 @@ class Pending:
         nodes = self.nodes
         for i in range(len(nodes)):
             node = nodes[i]
-            if node.view is None and node.inputs and i not in roots and count(node) > uses[i] + 4:
+            if (
+                node.view is None
+                and node.inputs
+                and i not in roots
+                and count(node) > uses[i] + 4
+                and not _costs_nothing(node)
+            ):
                 kept.append(i)
         return tuple(kept)
+
+
+def _costs_nothing(node: Any) -> bool:
+    """Whether a pending node is a view of a constant or of counting: never worth its memory."""
+    while node.prim.kind == "view":
+        node = node.inputs[0]
+    return node.view is None and node.prim.kind == "source"
 
 
 class Plan:

@@ -18,7 +18,7 @@ from numus.primitives.source import constant, iota
 from numus.primitives.views import broadcast, reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
-from numus.shapes import Shape, as_shape, size_of
+from numus.shapes import Shape, as_shape, check_size, size_of
 from numus.tensor import Tensor, scalar_node
 
 __all__ = [
@@ -43,20 +43,6 @@ __all__ = [
 ]
 
 DeviceLike = Device | str | None
-
-_MOST_ELEMENTS = (1 << 62) - 1
-
-
-def _shape(given: Any, op: str) -> Shape:
-    shape = as_shape(given, op)
-    _count(size_of(shape), op, shape)
-    return shape
-
-
-def _count(count: int, op: str, asked: Any = None) -> int:
-    if count > _MOST_ELEMENTS:
-        raise ShapeError(f"{op}: {count if asked is None else asked} is more than memory can hold")
-    return count
 
 
 def _finish(node: Node, dtype: DType, device: Device, requires_grad: bool = False) -> Tensor:
@@ -86,7 +72,7 @@ def full(
     tensor([[7, 7],
             [7, 7]])
     """
-    wanted = _shape(shape, "full")
+    wanted = as_shape(shape, "full")
     place = as_device(device)
     if dt.scalar_kind(fill_value) is None:  # a tensor of one element, say
         node = node_of(fill_value, "full")
@@ -115,7 +101,7 @@ def zeros(
             [0., 0., 0.]])
     """
     out = dt.default_float if dtype is None else as_dtype(dtype)
-    return full(shape, 0, dtype=out, device=device, requires_grad=requires_grad)
+    return full(as_shape(shape, "zeros"), 0, dtype=out, device=device, requires_grad=requires_grad)
 
 
 def ones(
@@ -123,7 +109,7 @@ def ones(
 ) -> Tensor:
     """A tensor of ones."""
     out = dt.default_float if dtype is None else as_dtype(dtype)
-    return full(shape, 1, dtype=out, device=device, requires_grad=requires_grad)
+    return full(as_shape(shape, "ones"), 1, dtype=out, device=device, requires_grad=requires_grad)
 
 
 def empty(
@@ -214,7 +200,7 @@ def arange(
                 f"arange: {first}, {last}, {move} do not give a finite number of steps"
             )
         count = max(0, math.ceil(span))
-    _count(int(count), "arange")
+    check_size((int(count),), "arange")
     place = as_device(device)
     if whole and out.is_integer and count:
         for end in (first, first + (int(count) - 1) * move):
@@ -271,9 +257,7 @@ def linspace(
     >>> nm.linspace(0, 1, 5)
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
-    count = _count(operator.index(num), "linspace")
-    if count < 0:
-        raise ShapeError(f"linspace: num must not be negative, as {num} is")
+    (count,) = as_shape(operator.index(num), "linspace")
     place = as_device(device)
     first, last = (n.item() if isinstance(n, Tensor) else n for n in (start, stop))
     is_complex = isinstance(first, complex) or isinstance(last, complex)
@@ -348,7 +332,7 @@ def eye(
     tensor([[1., 0.],
             [0., 1.]])
     """
-    rows, columns = _shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
+    rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
     out = dt.default_float if dtype is None else as_dtype(dtype)
     place = as_device(device)
     on = ew.eq(_offset(rows, columns, place), _diagonal(k, rows, columns, "eye"))
@@ -378,7 +362,7 @@ def tri(
     device: DeviceLike = None,
 ) -> Tensor:
     """Ones on and below the k-th diagonal."""
-    rows, columns = _shape((n_rows, n_rows if n_cols is None else n_cols), "tri")
+    rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "tri")
     out = dt.default_float if dtype is None else as_dtype(dtype)
     place = as_device(device)
     return _finish(
@@ -429,7 +413,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     grids = []
     for node, extent, axis in zip(nodes, extents, order, strict=True):
         line = tuple(extent if i == axis else 1 for i in range(rank))
-        grids.append(wrap(broadcast(reshape(node, line), _shape(shape, "meshgrid"))))
+        grids.append(wrap(broadcast(reshape(node, line), check_size(shape, "meshgrid"))))
     return grids
 
 
@@ -448,7 +432,7 @@ def one_hot(x: Tensor, /, num_classes: int = -1, *, dtype: Any = dt.int64) -> Te
         if 0 in node.shape:
             raise ValueError("one_hot: num_classes is needed for a tensor without elements")
         num_classes = int(wrap(node).numpy().max()) + 1
-    (classes,) = _shape(num_classes, "one_hot")
+    (classes,) = as_shape(num_classes, "one_hot")
     places = ew.cast(iota(classes, dt.int64, node.device), dt.int64)
     chosen = reshape(ew.cast(node, dt.int64), (*node.shape, 1))
     return wrap(ew.cast(ew.eq(chosen, places), as_dtype(dtype)))

@@ -15,7 +15,7 @@ import numpy as np
 from numus.graph import Node, View, apply, mode
 from numus.primitives.base import Array, Jvp, Primitive
 from numus.primitives.source import value
-from numus.shapes import Shape, reshape_strides, size_of
+from numus.shapes import Shape, check_size, reshape_strides, size_of
 
 
 def _view(
@@ -146,6 +146,7 @@ def broadcast(x: Node, shape: Shape) -> Node:
     """Repeat axes of extent 1 (and new leading ones) to `shape`: stride 0, nothing copied."""
     if x.shape == shape:
         return x
+    check_size(shape, "broadcast")
     layout = None
     if x.view is not None:
         lead = len(shape) - len(x.shape)
@@ -296,7 +297,7 @@ def pad(x: Node, low: Shape, high: Shape, inner: Shape | None = None) -> Node:
     shape = tuple(
         a + b + n + max(n - 1, 0) * i for a, b, i, n in zip(low, high, inner, x.shape, strict=True)
     )
-    return _view(_pad, x, (low, high, inner), shape)
+    return _view(_pad, x, (low, high, inner), check_size(shape, "pad"))
 
 
 # -- shear ----------------------------------------------------------------------------------------
