@@ -23,6 +23,9 @@ from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
 
+LINES = 8  # of B that are packed together
+STRETCH = 16  # vectors of a row of A that are packed together
+
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
@@ -175,23 +178,13 @@ def _pack_b(
     zk, zp, zj = ir.var("zero_k"), ir.var("zero_p"), ir.var("zero_j")
     blank = ir.add(ir.add(ir.mul(zp, padded_k), ir.mul(zk, columns)), zj)
     span = ir.sub(n1, n0)
+    kb = ir.var("pack_kb")
+    line = ir.For(j, ZERO, columns, "lanes", [ir.Store(packed, at, value)])
+    # several lines at a time, so that a panel is written in longer pieces
+    lines = ir.For(k, kb, ir.minimum(ir.add(kb, const(LINES)), k_size), "serial", [line])
+    panels = ir.For(p, ZERO, span, "serial", [lines], step=columns)
     return [
-        ir.For(
-            k,
-            ZERO,
-            k_size,
-            "serial",
-            [
-                ir.For(
-                    p,
-                    ZERO,
-                    span,
-                    "serial",
-                    [ir.For(j, ZERO, columns, "lanes", [ir.Store(packed, at, value)])],
-                    step=columns,
-                )
-            ],
-        ),
+        ir.For(kb, ZERO, k_size, "serial", [panels], step=const(LINES)),
         ir.For(
             zk,
             k_size,
@@ -239,32 +232,13 @@ def _pack_a(
     at = ir.add(ir.add(ir.add(panel, ir.mul(kb, ir.mul(rows, width))), ir.mul(i, width)), kk)
     inside = k < k_size
     value = ir.select(inside, left(batch, m, k, inside), const(0, dtype))
-    return [
-        ir.For(
-            p,
-            ZERO,
-            ir.sub(m1, m0),
-            "serial",
-            [
-                ir.For(
-                    i,
-                    ZERO,
-                    rows,
-                    "serial",
-                    [
-                        ir.For(
-                            kb,
-                            ZERO,
-                            k_blocks,
-                            "serial",
-                            [ir.For(kk, ZERO, width, "lanes", [ir.Store(packed, at, value)])],
-                        )
-                    ],
-                )
-            ],
-            step=rows,
-        )
-    ]
+    vector = ir.For(kk, ZERO, width, "lanes", [ir.Store(packed, at, value)])
+    # a stretch of every row at a time, so that what is written stays close together
+    kq = ir.var("pack_kq")
+    stop = ir.minimum(ir.add(kq, const(STRETCH)), k_blocks)
+    row = ir.For(i, ZERO, rows, "serial", [ir.For(kb, kq, stop, "serial", [vector])])
+    stretch = ir.For(kq, ZERO, k_blocks, "serial", [row], step=const(STRETCH))
+    return [ir.For(p, ZERO, ir.sub(m1, m0), "serial", [stretch], step=rows)]
 
 
 def _pack_a_across(
