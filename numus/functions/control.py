@@ -24,6 +24,11 @@ def eval(*values: Any) -> None:
     >>> x = nm.ones(3) + 1
     >>> nm.eval(x)
     """
+    if len(values) == 1 and values[0].__class__ is Tensor:
+        node = values[0]._node
+        check_known(node, "nm.eval()")
+        evaluate((node,))
+        return
     found: list[Tensor] = []
     stack = list(values)
     while stack:
