@@ -18,6 +18,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, const
 from numus.compiler.local import Val
+from numus.compiler.ranges import Extents, quotient, remainder
 from numus.compiler.scalar_ops import cast_value, lower
 from numus.dtypes import DType
 from numus.shapes import Shape, row_major
@@ -74,7 +75,7 @@ class Emitter:
         self.layouts = layouts
         self.small = small  # whether there is so little data that short code beats quick code
         self.known: dict[Val, Callable[[Index], Any]] = {}
-        self.extents: ir.Extents = {}
+        self.extents: Extents = {}
         self.buffers: dict[Val, ir.Buffer] = {}
         self.scratch: list[ir.Buffer] = []
         self.numbers: dict[int, Expr] = {}  # size or stride -> its slot
@@ -316,9 +317,9 @@ def _spread(e: Emitter, linear: Expr, target: Shape, axes: list[int], out: list[
         below = 1
         for q in axes[place + 1 :]:
             below *= target[q]
-        digit = ir.idiv(linear, e.number(below), e.extents)
+        digit = quotient(linear, e.number(below), e.extents)
         if place:
-            digit = ir.imod(digit, e.number(target[k]), e.extents)
+            digit = remainder(digit, e.number(target[k]), e.extents)
         out[k] = digit
 
 
@@ -375,10 +376,10 @@ def _pad(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
             e.sites.append(Site(val, at, False, True))
         if gap:
             step = e.number(gap + 1)
-            inside = _both(inside, ir.binary("irem", at, step).eq(0))
+            inside = _both(inside, ir.irem(at, step).eq(0))
             if a:
                 inside = _both(inside, at >= 0)
-            at = ir.make("idiv", at.dtype, (at, step))
+            at = ir.idiv(at, step)
         elif a:
             inside = _both(inside, at >= 0)
         if b or gap:
@@ -401,8 +402,8 @@ def _shear(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     if min(ends) < 0:
         inside = at >= 0
     if divide != 1:
-        inside = _both(inside, ir.binary("irem", at, e.number(divide)).eq(0))
-        at = ir.make("idiv", at.dtype, (at, e.number(divide)))
+        inside = _both(inside, ir.irem(at, e.number(divide)).eq(0))
+        at = ir.idiv(at, e.number(divide))
     if max(ends) // divide >= x.shape[axis]:
         inside = _both(inside, at < e.number(x.shape[axis]))
     moved = tuple(at if k == axis else v for k, v in enumerate(index))

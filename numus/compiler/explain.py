@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler.fuse import Group
-from numus.compiler.local import Val
+from numus.compiler.local import Val, walk
 from numus.compiler.program import Plan, watchers
 
 
@@ -108,16 +108,9 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
 
 def _inside(group: Group, plan: Plan) -> list[Val]:
     """The values that a group computes, in order."""
-    members = set(group.members)
-    seen: set[Val] = set()
-    stack = list(group.members)
-    while stack:
-        v = stack.pop()
-        if v in seen or (v in plan.slot and v not in members):
-            continue
-        seen.add(v)
-        stack.extend(v.inputs)
-    return sorted(seen, key=lambda v: v.id)
+    read = plan.slot.keys() - set(group.members)
+    found = walk(group.members, lambda v: v not in read)
+    return sorted((v for v in found if v not in read), key=lambda v: v.id)
 
 
 def _fused(group: Group, plan: Plan) -> tuple[str, ...]:

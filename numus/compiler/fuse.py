@@ -11,11 +11,11 @@ What a merged group uses only within itself never reaches memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Index, is_inline
-from numus.compiler.local import Val
+from numus.compiler.local import Val, walk
 from numus.shapes import Shape, size_of
 
 # Rows are merged over several stages only where they can run side by side or are short.
@@ -89,21 +89,9 @@ def level(group: Group, val: Val) -> str:
     return "full" if squeeze(val.shape) == group.space or not group.axes else "outer"
 
 
-def leaves_of(val: Val, stop: Iterable[Val] | dict[Val, Shape]) -> set[Val]:
-    """The values in memory that an expression reads (`stop`), not looking behind them."""
-    found: set[Val] = set()
-    seen: set[Val] = set()
-    stack = list(val.inputs)
-    while stack:
-        x = stack.pop()
-        if x in seen:
-            continue
-        seen.add(x)
-        if x in stop:
-            found.add(x)
-        else:
-            stack.extend(x.inputs)
-    return found
+def leaves_of(val: Val, in_memory: set[Val]) -> set[Val]:
+    """The values in memory that an expression reads."""
+    return {x for x in walk(val.inputs, lambda x: x not in in_memory) if x in in_memory}
 
 
 class Fuser:
@@ -112,20 +100,10 @@ class Fuser:
     def __init__(self, values: Sequence[Val], roots: Sequence[Val], leaves: set[Val]) -> None:
         self.roots = set(roots)
         self.leaves = leaves
-        self.order = self._needed(roots)
+        needed = walk(roots, lambda v: v not in leaves)
+        self.order = sorted(needed, key=lambda v: v.id)
         self.in_memory: set[Val] = set()
         self.groups: list[Group] = []
-
-    def _needed(self, roots: Sequence[Val]) -> list[Val]:
-        seen: set[Val] = set()
-        stack = list(roots)
-        while stack:
-            v = stack.pop()
-            if v not in seen:
-                seen.add(v)
-                if v not in self.leaves:
-                    stack.extend(v.inputs)
-        return sorted(seen, key=lambda v: v.id)
 
     def run(self) -> list[Group]:
         """The groups in an order in which they can run."""
@@ -227,19 +205,8 @@ class Fuser:
     def _depends(self, v: Val, target: Group) -> bool:
         """Whether v reads a reduction of the target (directly or through other members)."""
         inside = set(target.members)
-        seen: set[Val] = set()
-        stack = list(v.inputs)
-        while stack:
-            x = stack.pop()
-            if x in seen:
-                continue
-            seen.add(x)
-            if x in inside and x.kind == "reduce":
-                return True
-            if x in self.in_memory and x not in inside:
-                continue
-            stack.extend(x.inputs)
-        return False
+        read = walk(v.inputs, lambda x: x in inside or x not in self.in_memory)
+        return any(x in inside and x.kind == "reduce" for x in read)
 
     def _aligned(self, target: Group, group: Group, v: Val) -> bool:
         """Whether v reads the target's members only at the point (or row) it is computed for."""
@@ -351,20 +318,13 @@ class Fuser:
     def _costly(self, v: Val) -> bool:
         """Whether computing v again costs more than a load."""
         work = 0
-        seen: set[Val] = set()
-        stack = [v]
-        while stack:
-            x = stack.pop()
-            if x in seen:
-                continue
-            seen.add(x)
+        for x in walk([v], lambda x: x not in self.in_memory):
             if x in self.in_memory:
                 work += 1
-                continue
-            if x.op in HEAVY or x.op == "gather":
+            elif x.op in HEAVY or x.op == "gather":
                 return True
-            work += x.kind == "elementwise"
-            stack.extend(x.inputs)
+            else:
+                work += x.kind == "elementwise"
         return work > 12
 
     def _repeated(self, v: Val, users: set[Group]) -> bool:

@@ -18,7 +18,7 @@ arithmetic is done in float32. Complex numbers never appear: lowering carries th
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,7 +35,6 @@ BINARY = frozenset(
     "add sub mul div idiv irem min max and or xor shl lshr ashr mulhi "
     "lt le eq ne gt ge copysign".split()
 )
-TERNARY = frozenset("fma select".split())
 COMPARES = frozenset("lt le eq ne gt ge".split())
 
 
@@ -272,7 +271,7 @@ def _rejoin(a: Expr, b: Expr) -> Expr | None:
                 ):
                     scale = q.args[1]
         if scale is not None:
-            return make("irem", x.dtype, (x, mul(c, scale)))
+            return irem(x, mul(c, scale))
     return None
 
 
@@ -299,6 +298,14 @@ def mul(a: Expr, b: Expr) -> Expr:
             if a.op == "mul" and a.args[1].op == "const":
                 return mul(a.args[0], const(a.args[1].attr * b.attr, a.dtype))
     return binary("mul", a, b)
+
+
+def idiv(a: Expr, b: Expr) -> Expr:
+    return binary("idiv", a, b)
+
+
+def irem(a: Expr, b: Expr) -> Expr:
+    return binary("irem", a, b)
 
 
 def cast(a: Expr, dtype: DType) -> Expr:
@@ -350,97 +357,6 @@ def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
     Unlike `select`, only what `usual` and `rare` use is computed always.
     """
     return make("guard", usual.dtype, (rare, slow, usual))
-
-
-# -- index arithmetic with ranges -----------------------------------------------------------------
-
-# Expressions that are never negative, and what they stay below (None: nobody knows).
-Extents = dict["Expr", "Expr | None"]
-
-
-def _below(a: Expr, bound: Expr, extents: Extents) -> bool:
-    """Whether 0 <= a < bound can be shown."""
-    if a.op == "const" and bound.op == "const":
-        return bool(0 <= a.attr < bound.attr)
-    if a.op == "irem":
-        return a.args[1] is bound
-    return extents.get(a) is bound
-
-
-def _not_negative(e: Expr, extents: Extents) -> bool:
-    """Whether e >= 0 can be shown."""
-    if e.op == "const":
-        return bool(e.attr >= 0)
-    if e.op in ("add", "mul", "idiv", "irem", "min"):
-        return all(_not_negative(x, extents) for x in e.args)
-    return e.op == "var" or e in extents
-
-
-def idiv(a: Expr, b: Expr, extents: Extents) -> Expr:
-    """a // b for a >= 0, b > 0."""
-    if b.op == "const" and b.attr == 1:
-        return a
-    if a.op == "const" and b.op == "const":
-        return const(a.attr // b.attr)
-    if _below(a, b, extents):
-        return const(0)
-    for x, y in _as_multiple(a, b, extents):
-        if y.op == "const" and y.attr == 0:
-            return x
-        if _below(y, b, extents):
-            return x
-        return add(x, idiv(y, b, extents))
-    if a.op == "idiv":
-        return idiv(a.args[0], mul(a.args[1], b), extents)
-    return make("idiv", a.dtype, (a, b))
-
-
-def imod(a: Expr, b: Expr, extents: Extents) -> Expr:
-    """a % b for a >= 0, b > 0."""
-    if b.op == "const" and b.attr == 1:
-        return const(0)
-    if a.op == "const" and b.op == "const":
-        return const(a.attr % b.attr)
-    if _below(a, b, extents):
-        return a
-    for _, y in _as_multiple(a, b, extents):
-        return imod(y, b, extents)
-    if a.op == "irem" and a.args[1] is b:
-        return a
-    return make("irem", a.dtype, (a, b))
-
-
-def _as_multiple(a: Expr, b: Expr, extents: Extents) -> Iterator[tuple[Expr, Expr]]:
-    """(x, y) with a = x * b + y and y >= 0, where such a term stands in the sum."""
-    terms: list[Expr] = []
-    stack = [a]
-    while stack:
-        term = stack.pop()
-        if term.op == "add":
-            stack.extend(term.args)
-        else:
-            terms.append(term)
-    for i, term in enumerate(terms):
-        x: Expr | None = None
-        if term is b:
-            x = const(1)
-        elif term.op == "mul" and b in term.args:
-            x = term.args[1] if term.args[0] is b else term.args[0]
-        elif (
-            b.op == "const"
-            and term.op == "mul"
-            and term.args[1].op == "const"
-            and term.args[1].attr % b.attr == 0
-        ):
-            x = mul(term.args[0], const(term.args[1].attr // b.attr))
-        if x is not None:
-            rest: Expr = const(0)
-            for j, other in enumerate(terms):
-                if j != i:
-                    rest = add(rest, other)
-            if _not_negative(rest, extents):
-                yield x, rest
-            return
 
 
 # -- memory, registers, statements ----------------------------------------------------------------

@@ -6,7 +6,7 @@ no root needs is never copied (dead code). Only rewrites that keep IEEE results 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from numus.dtypes import DType
@@ -49,6 +49,21 @@ class Val:
     def __repr__(self) -> str:
         args = ", ".join(f"%{x.id}" for x in self.inputs)
         return f"%{self.id} = {self.op}({args}) {self.dtype.name}{list(self.shape)}"
+
+
+def walk(roots: Iterable[Val], past: Callable[[Val], bool]) -> Iterator[Val]:
+    """These values and what they are computed from, each once, going on only past those that say
+    so.
+    """
+    seen: set[Val] = set()
+    stack = list(roots)
+    while stack:
+        x = stack.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            if past(x):
+                stack.extend(x.inputs)
 
 
 class Local:

@@ -29,9 +29,9 @@ def _digits(e: Emitter, linear: Expr, extents: list[int]) -> list[Expr]:
         below = math.prod(extents[i + 1 :])
         digit = linear
         if below != 1:
-            digit = ir.make("idiv", ir.INDEX, (digit, e.number(below)))
+            digit = ir.idiv(digit, e.number(below))
         if i:
-            digit = ir.make("irem", ir.INDEX, (digit, e.number(n)))
+            digit = ir.irem(digit, e.number(n))
         out.append(digit if n != 1 else ZERO)
     return out
 
@@ -54,7 +54,7 @@ def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     row_count = math.prod(shape[i] for i in rows)
     blocks = -(-shape[last] // _COLUMNS) if across else 1
     count = e.parameter(blocks)
-    row = ir.make("idiv", ir.INDEX, (g, count)) if across else g
+    row = ir.idiv(g, count) if across else g
     digits = dict(zip(rows, _digits(e, row, [shape[i] for i in rows]), strict=True))
     j = e.variable("j", e.number(shape[last]))
 
@@ -73,7 +73,7 @@ def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
         lanes=across,
     )
     if across:
-        start = ir.mul(ir.make("irem", ir.INDEX, (g, count)), const(_COLUMNS))
+        start = ir.mul(ir.irem(g, count), const(_COLUMNS))
         stop = ir.minimum(ir.add(start, const(_COLUMNS)), e.number(shape[last]))
         body = [ir.For(j, start, stop, "lanes", body)]
     grid = row_count * blocks

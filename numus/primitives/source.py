@@ -100,11 +100,6 @@ def placeholder(shape: Shape, dtype: DType, device: Device | None, owner: str) -
     return node
 
 
-def is_constant(node: Node, number: Any) -> bool:
-    """Whether the node is the host constant `number` (0 and 1 let rules be simplified)."""
-    return node.prim is _constant and node.params == number
-
-
 def zeros(shape: Shape, dtype: DType) -> Node:
     return full(shape, 0, dtype)
 

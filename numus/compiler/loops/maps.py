@@ -16,9 +16,7 @@ from numus.compiler.loops.space import (
     blocks_of,
     count,
     digits,
-    divided,
     extent_of,
-    remainder,
 )
 from numus.compiler.loops.work import BLOCK, Work
 
@@ -74,8 +72,8 @@ def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
         row_block, span = g, (ZERO, extent)
         if column_blocks > 1:
             many = e.parameter(column_blocks)
-            row_block = divided(g, many)
-            span = block(ir.mul(remainder(g, many), width), width, extent)
+            row_block = ir.idiv(g, many)
+            span = block(ir.mul(ir.irem(g, many), width), width, extent)
         per = e.parameter(rows)
         total = extent_of(e, outer)
         r = ir.var("r")
@@ -93,10 +91,10 @@ def _tiled(work: Work, space: Space, lane: Dim, cross: Dim) -> Step:
     g = ir.var("g")
     lane_tiles, cross_tiles = e.parameter(across), e.parameter(down)
     size = e.parameter(SIDE)
-    t = divided(g, lane_tiles)
-    j0 = ir.mul(remainder(g, lane_tiles), size)
-    i0 = ir.mul(remainder(t, cross_tiles), size)
-    at = digits(e, divided(t, cross_tiles), rest)
+    t = ir.idiv(g, lane_tiles)
+    j0 = ir.mul(ir.irem(g, lane_tiles), size)
+    i0 = ir.mul(ir.irem(t, cross_tiles), size)
+    at = digits(e, ir.idiv(t, cross_tiles), rest)
     lane_extent, cross_extent = e.number(lane.extent), e.number(cross.extent)
     i, j = e.variable("i", cross_extent), e.variable("j", lane_extent)
     stores = _stores(work, space, e, {**at, lane: j, cross: i})

@@ -13,7 +13,7 @@ from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import HEAVY, place, squeeze
 from numus.compiler.ir import Expr, Stmt
-from numus.compiler.local import Val
+from numus.compiler.local import Val, walk
 from numus.compiler.loops.space import (
     ONE,
     ZERO,
@@ -24,10 +24,8 @@ from numus.compiler.loops.space import (
     blocks_of,
     count,
     digits,
-    divided,
     extent_of,
     joined,
-    remainder,
 )
 from numus.compiler.loops.work import BLOCK, Work
 from numus.compiler.reducers import reducer
@@ -75,11 +73,11 @@ def side_by_side(
     columns = min(lane.extent, work.lanes() * 4)
     blocks = blocks_of(lane.extent, columns)
     width, many = e.parameter(columns), e.parameter(blocks)
-    at = digits(e, divided(number, many), others)
+    at = digits(e, ir.idiv(number, many), others)
     extent = e.number(lane.extent)
     j = e.variable("j", extent)
     row = Row(work, space, e, {**at, lane: j}, spans, varying=True)
-    start = ir.mul(remainder(number, many), width)
+    start = ir.mul(ir.irem(number, many), width)
     loop = ir.For(j, *block(start, width, extent), "lanes", row.stages() + ending(row))
     return [loop], blocks * count(others)
 
@@ -209,21 +207,22 @@ class Row:
         """Keep costly values that two stages need in a scratch row, from the first on."""
         work = self.work
         users: dict[Val, set[int]] = {}
+
+        def inline(x: Val) -> bool:
+            return x not in work.layouts and x.kind != "reduce"
+
+        def costly(x: Val) -> bool:
+            at_every_point = squeeze(x.shape) == work.group.space
+            return inline(x) and x.op in HEAVY and at_every_point and not x.dtype.is_complex
+
         for m in work.members:
             if m.kind != "reduce" and not (m in work.group.stored and work.is_full(m)):
                 continue
-            stack = [m.inputs[0]] if m.kind == "reduce" else [m]
-            seen: set[Val] = set()
-            while stack:
-                x = stack.pop()
-                if x in seen or x in work.layouts or x.kind == "reduce":
-                    continue
-                seen.add(x)
-                at_every_point = squeeze(x.shape) == work.group.space
-                if x.op in HEAVY and at_every_point and not x.dtype.is_complex:
+            source = m.inputs[0] if m.kind == "reduce" else m
+            # what a costly value is computed from is computed once with it
+            for x in walk([source], lambda x: inline(x) and not costly(x)):
+                if costly(x):
                     users.setdefault(x, set()).add(work.stage[m])
-                else:  # what stands below a kept value is computed once with it
-                    stack.extend(x.inputs)
         size = extent_of(self.e, self.space.inner)
         for v, stages in users.items():
             if len(stages) > 1:

@@ -148,20 +148,12 @@ def digits(e: Emitter, number: Expr, dims: Sequence[Dim]) -> At:
         digit = number
         below = extent_of(e, dims[i + 1 :])
         if below is not ONE:
-            digit = divided(digit, below)
+            digit = ir.idiv(digit, below)
         if i:
-            digit = remainder(digit, e.number(d.extent))
+            digit = ir.irem(digit, e.number(d.extent))
         e.extents[digit] = e.number(d.extent)
         at[d] = digit
     return at
-
-
-def divided(a: Expr, b: Expr) -> Expr:
-    return ir.make("idiv", ir.INDEX, (a, b))
-
-
-def remainder(a: Expr, b: Expr) -> Expr:
-    return ir.make("irem", ir.INDEX, (a, b))
 
 
 def blocks_of(total: int, size: int) -> int:

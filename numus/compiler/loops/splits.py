@@ -21,9 +21,7 @@ from numus.compiler.loops.space import (
     block,
     blocks_of,
     digits,
-    divided,
     joined,
-    remainder,
 )
 from numus.compiler.loops.work import Work, sum_behind
 from numus.compiler.reducers import Reducer, reducer
@@ -73,7 +71,7 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     e = work.emitter()
     g = ir.var("g")
     size, many = e.parameter(parts.size), e.parameter(parts.count)
-    part, rest = remainder(g, many), divided(g, many)
+    part, rest = ir.irem(g, many), ir.idiv(g, many)
     spans = whole(e, space)
     spans[0] = parts.span(e, part, size)
 

@@ -24,9 +24,7 @@ from numus.compiler.loops.space import (
     blocks_of,
     count,
     digits,
-    divided,
     joined,
-    remainder,
 )
 from numus.compiler.loops.splits import SPLIT, Parts, lower_merge
 from numus.compiler.loops.work import Work
@@ -57,10 +55,10 @@ class _Stream:
         self.grid = parts.count * column_blocks * count(others)
         size, many = e.parameter(parts.size), e.parameter(parts.count)
         self.line, blocks = e.parameter(width), e.parameter(column_blocks)
-        self.part, rest = remainder(g, many), divided(g, many)
-        self.at: At = digits(e, divided(rest, blocks), others)
+        self.part, rest = ir.irem(g, many), ir.idiv(g, many)
+        self.at: At = digits(e, ir.idiv(rest, blocks), others)
         self.steps = parts.span(e, self.part, size)
-        left = ir.mul(remainder(rest, blocks), self.line)
+        left = ir.mul(ir.irem(rest, blocks), self.line)
         self.columns = block(left, self.line, e.number(lane.extent))
         self.held: dict[Val, list[ir.Buffer]] = {}  # running results of each reduction
 
@@ -135,7 +133,7 @@ class _Stream:
         if not plain or self.work.maps_of(stage):
             return self._lines(stage, "a", self.steps, 1)
         many = const(TOGETHER)
-        middle = ir.add(first, ir.mul(divided(ir.sub(last, first), many), many))
+        middle = ir.add(first, ir.mul(ir.idiv(ir.sub(last, first), many), many))
         return [
             *self._lines(stage, "a", (first, middle), TOGETHER),
             *self._lines(stage, "b", (middle, last), 1),

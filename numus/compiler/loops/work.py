@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from numus import dtypes as dt
 from numus.compiler.emit import Emitter
 from numus.compiler.fuse import HEAVY, Group, level
-from numus.compiler.local import Val
+from numus.compiler.local import Val, walk
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
 
@@ -76,14 +76,8 @@ class Work:
 
     def _inlined(self, values: Iterable[Val]) -> Iterator[Val]:
         """These values and all that is computed for them, each once; nothing that is in memory."""
-        seen: set[Val] = set()
-        stack = list(values)
-        while stack:
-            x = stack.pop()
-            if x not in seen and x not in self.layouts:
-                seen.add(x)
-                yield x
-                stack.extend(x.inputs)
+        found = walk(values, lambda x: x not in self.layouts)
+        return (x for x in found if x not in self.layouts)
 
     def emitter(self, partials: dict[Val, Shape] | None = None) -> Emitter:
         """What builds one kernel of this work; `partials` are more values that are in memory."""
