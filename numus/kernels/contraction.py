@@ -109,9 +109,9 @@ def contraction(
     the operands; `finish(batch, m, n, value)` stores an element of the result.
     """
     s = sizes
-    batch = _div(g, ir.mul(s.row_tasks, s.column_tasks))
-    m0 = ir.mul(_mod(_div(g, s.column_tasks), s.row_tasks), s.task_rows)
-    n0 = ir.mul(_mod(g, s.column_tasks), s.task_columns)
+    batch = ir.idiv(g, ir.mul(s.row_tasks, s.column_tasks))
+    m0 = ir.mul(ir.irem(ir.idiv(g, s.column_tasks), s.row_tasks), s.task_rows)
+    n0 = ir.mul(ir.irem(g, s.column_tasks), s.task_columns)
     m1 = ir.minimum(ir.add(m0, s.task_rows), s.m)
     n1 = ir.minimum(ir.add(n0, s.task_columns), s.n)
     width, columns = const(tiles.width), const(tiles.columns)
@@ -146,16 +146,8 @@ def contraction(
     return out, [packed_b, packed_a, tile]
 
 
-def _div(a: Expr, b: Expr) -> Expr:
-    return ir.make("idiv", ir.INDEX, (a, b))
-
-
-def _mod(a: Expr, b: Expr) -> Expr:
-    return ir.make("irem", ir.INDEX, (a, b))
-
-
 def _up(a: Expr, b: Expr) -> Expr:
-    return _div(ir.add(a, ir.sub(b, ONE)), b)
+    return ir.idiv(ir.add(a, ir.sub(b, ONE)), b)
 
 
 def _pack_b(
