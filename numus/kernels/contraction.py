@@ -274,7 +274,7 @@ def _register_tile(
     sums = [
         [ir.Register(f"c{i}_{v}", dtype, lanes=True) for v in range(vectors)] for i in range(rows)
     ]
-    unroll = 4
+    unroll = min(4, width)
     a_block = ir.add(a0, ir.mul(kb, const(rows * width)))
     b_block = ir.add(b0, ir.mul(kb, const(width * tiles.columns)))
     step: list[Stmt] = []
@@ -304,7 +304,7 @@ def _register_tile(
             ZERO,
             k_blocks,
             "serial",
-            [ir.For(kk, ZERO, const(width), "serial", step, step=const(min(unroll, width)))],
+            [ir.For(kk, ZERO, const(width), "serial", step, step=const(unroll))],
         )
     )
     for i in range(rows):
