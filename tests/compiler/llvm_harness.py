@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.ir import INDEX, Buffer, For, const, scalar, var
 from numus.compiler.render.llvm import render
 from numus.runtime.cpu.jit import Jit
 from numus.runtime.cpu.target import Target, host
@@ -62,3 +64,43 @@ def run(
 def one_block(*body: ir.Stmt) -> list[ir.Stmt]:
     """A grid of one block."""
     return [ir.For(ir.var("block"), ir.const(0), ir.const(1), "grid", list(body))]
+
+
+ALL_TARGETS = targets()
+
+# -- parts of kernels -----------------------------------------------------------------------------
+
+LENGTHS = [*range(71), 127, 128, 129, 300]
+N = (("n", INDEX),)
+
+
+def lanes(body, stop=None, start=0, unroll=1, step=1, name="i"):
+    stop = scalar("n") if stop is None else stop
+    stop = const(stop) if isinstance(stop, int) else stop
+    start = const(start) if isinstance(start, int) else start
+    return For(var(name), start, stop, "lanes", body, const(step), unroll)
+
+
+def serial(name, stop, body):
+    return For(
+        var(name), const(0), stop if isinstance(stop, ir.Expr) else const(stop), "serial", body
+    )
+
+
+def buffers(*dtypes, out=None):
+    read_ = [Buffer(f"x{i}", d, "read") for i, d in enumerate(dtypes)]
+    return [*read_, Buffer("y", out or dtypes[0], "write")]
+
+
+def rand(n, dtype, seed=0):
+    rng = np.random.default_rng(seed)
+    if dtype.kind == "bool":
+        return rng.integers(0, 2, n).astype(bool)
+    if dtype.is_integer:
+        low, high = dt.int_range(dtype)
+        return rng.integers(low, high, n, dtype=dtype.np, endpoint=True)
+    return rng.standard_normal(n).astype(dtype.np)
+
+
+def lane():
+    return var("i")
