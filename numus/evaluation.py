@@ -72,14 +72,17 @@ def _realise(place: Device, roots: list[Node]) -> None:
                 storage = made[memory] = Storage(memory)
             view = View(storage, offset, strides)
         node.view = view
-        _settle(node)
+        _settle(node, place)
 
 
 _program: Any = None
 
 
-def _settle(node: Node) -> None:
-    """An evaluated node lets go of what it was computed from, unless a gradient may ask for it."""
+def _settle(node: Node, place: Device) -> None:
+    """An evaluated node has a home, and lets go of what it was computed from, unless a gradient may
+    ask for it.
+    """
+    node.device = place
     if not node.tracked or is_boundary(node):
         forget(node)
 
@@ -113,7 +116,7 @@ def _transfer(node: Node) -> None:
     source = node.inputs[0]
     evaluate((source,))
     node.view = _upload(node.params, host_array(source))
-    _settle(node)
+    _settle(node, node.params)
 
 
 def _walk(place: Device, order: Sequence[Node]) -> None:
@@ -131,7 +134,7 @@ def _walk(place: Device, order: Sequence[Node]) -> None:
             result = np.asarray(node.prim.reference(node, *arrays))
             node.view = _upload(place, np.ascontiguousarray(result).reshape(node.shape))
     for node in order:
-        _settle(node)
+        _settle(node, place)
 
 
 # -- between host and device ----------------------------------------------------------------------

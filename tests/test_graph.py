@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+import numus as nm
 from numus import dtypes as dt
 from numus.errors import TracingError
 from numus.evaluation import host_array
@@ -50,3 +51,10 @@ def test_only_floats_are_tracked():
     x.tracked = True
     assert ew.exp(x).tracked
     assert not ew.lt(x, x).tracked
+
+
+def test_what_was_made_of_constants_alone_lives_somewhere_once_evaluated():
+    x = nm.ones(3) + 1
+    nm.eval(x)
+    assert x[1:2].device == "cpu"
+    assert x[1:2].tolist() == [2.0]
