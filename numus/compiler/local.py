@@ -6,6 +6,7 @@ no root needs is never copied (dead code). Only rewrites that keep IEEE results 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -121,14 +122,17 @@ class Local:
             return x.inputs[0]
         elif len(inputs) == 2 and x.shape == shape:
             y = inputs[1]
-            if op in ("mul", "div") and _is_constant(y, 1):
+            # complex numbers that are not finite are changed even by 1
+            if op in ("mul", "div") and not dtype.is_complex and _is_constant(y, 1):
                 return x
             if op == "sub" and _is_constant(y, 0):
                 return x
             if op == "add" and dtype.is_integer and _is_constant(y, 0):
                 return x
-        if op == "mul" and inputs[1].shape == shape and _is_constant(x, 1):
-            return inputs[1]
+        if op == "mul" and not dtype.is_complex:
+            y = inputs[1]
+            if y.shape == shape and _is_constant(x, 1):
+                return y
         return None
 
 
@@ -140,10 +144,8 @@ def _is_constant(v: Val, number: int) -> bool:
 
 def number_class(value: Any) -> int | None:
     """What of a constant's value is part of a kernel: 0 and 1 (of positive sign), nothing else."""
-    if value.__class__ is complex or value != value:
+    if isinstance(value, complex) or value != value:
         return None
     if value == 1:
         return 1
-    if value == 0 and not (value.__class__ is float and str(value)[0] == "-"):
-        return 0
-    return None
+    return 0 if value == 0 and math.copysign(1, value) > 0 else None

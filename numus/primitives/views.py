@@ -71,8 +71,9 @@ def reshape(x: Node, shape: Shape) -> Node:
         return x
     if x.view is None:
         # a gradient may be asked for at a tracked one, or have been cut before an untracked one
-        if x.prim is _reshape and not x.tracked and not x.inputs[0].tracked:
-            x = x.inputs[0]
+        inputs = x.inputs  # another thread may evaluate it meanwhile, so that it has none
+        if inputs and x.prim is _reshape and not x.tracked and not inputs[0].tracked:
+            x = inputs[0]
             if x.shape == shape:
                 return x
         return _view(_reshape, x, shape, shape)

@@ -11,6 +11,7 @@ from numus.evaluation import evaluate, from_host, host_array
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.reduce import argmax, reduce_max, reduce_sum
+from numus.primitives.source import constant
 from numus.primitives.structure import copy, transfer
 
 
@@ -77,3 +78,22 @@ def test_each_device_computes_its_own_part():
     assert host_array(ew.add(z, z)).tolist() == [0, 4, 8, 12]
     assert type(y.view.storage.memory) is type(CPU.runtime.allocate(1))
     assert host_array(ew.add(y, y)).tolist() == [0, 4, 8, 12]
+
+
+def test_what_is_broadcast_takes_no_memory_of_its_own():
+    row = views.broadcast(from_host(np.ones(1, np.int64), dt.int64, CPU), (3, 1 << 32))
+    twice = reduce_max(ew.add(ew.add(row, row), row), (1,))  # 96 GiB, were it ever in memory
+    assert twice.depth == 3
+    assert twice.pinned < 100
+
+
+def test_complex_numbers_times_one():
+    x = np.array([np.inf, 1j * np.inf, np.nan, 1 - 2j], np.complex64)
+    check(lambda x: ew.mul(x, constant(1, dt.complex64)), x)
+    check(lambda x: ew.mul(constant(1, dt.complex64), x), x)
+
+
+def test_a_negative_zero_stays_negative():
+    for number in (-0.0, np.float32(-0.0)):
+        node = copy(constant(number, dt.float32))
+        assert np.signbit(host_array(node))
