@@ -24,6 +24,7 @@ from numus.runtime.contract import Facts
 ZERO, ONE = const(0), const(1)
 
 LINES = 8  # of B that are packed together
+WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 STRETCH = 16  # vectors of a row of A that are packed together
 
 
@@ -55,7 +56,8 @@ def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, k: int) -> Ti
     # a block of A stays in a quarter of the second cache while panels of B pass by
     block = facts.cache_l2 // 4 // (max(k, 1) * dtype.itemsize)
     block = max(rows, min(block, 512) // rows * rows)
-    task_rows, task_columns = _tasks(facts.parallel_units, batch, m, n, rows, columns)
+    units = min(facts.parallel_units, max(1, batch * m * n * k // WORTH_A_THREAD))
+    task_rows, task_columns = _tasks(units, batch, m, n, rows, columns)
     return Tiles(rows, vectors, width, min(block, task_rows), task_rows, task_columns)
 
 

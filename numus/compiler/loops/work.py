@@ -16,7 +16,7 @@ from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
 
 SMALL = 1 << 13  # elements up to which a kernel's code is kept short
-BLOCK = 1 << 14  # elements that one block of a cheap kernel handles, at least
+BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
 
 Redirect = dict[Val, tuple[Val, int, int]]  # part -> (whole, axis, where it starts)
 
