@@ -343,36 +343,6 @@ def test_einsum_pairs_so_that_intermediates_stay_small():
 
 # -- gradients ------------------------------------------------------------------------------------
 
-PRODUCTS = {
-    "matmul": (nm.matmul, (2, 3, 4), (4, 5)),
-    "matmul broadcast": (nm.matmul, (2, 1, 3, 4), (3, 4, 2)),
-    "matmul left vector": (nm.matmul, (4,), (2, 4, 3)),
-    "matmul right vector": (nm.matmul, (2, 3, 4), (4,)),
-    "matmul vectors": (nm.matmul, (4,), (4,)),
-    "dot": (nm.dot, (2, 3), (4, 3, 2)),
-    "inner": (nm.inner, (2, 3), (4, 3)),
-    "outer": (nm.outer, (2, 3), (4,)),
-    "vecdot": (nm.vecdot, (2, 3), (4, 1, 3)),
-    "tensordot": (nm.tensordot, (2, 3, 4), (3, 4, 2)),
-    "kron": (nm.kron, (2, 3), (4, 1)),
-    "trace": (lambda a, b: nm.trace(nm.mm(a, b), 1), (3, 2), (2, 4)),
-    "addmm": (lambda a, b: nm.addmm(a, a, b, beta=2, alpha=3), (3, 3), (3, 3)),
-    "einsum": (lambda a, b: nm.einsum("aab,cb,c->a", a, b, b[:, 0]), (3, 3, 2), (4, 2)),
-}
-
-
-@pytest.mark.parametrize("kind", ["float64", "complex128"])
-@pytest.mark.parametrize("name", PRODUCTS)
-def test_gradients(name, kind):
-    f, *shapes = PRODUCTS[name]
-    arrays = [rng(i).standard_normal(s) for i, s in enumerate(shapes)]
-    if kind == "complex128":
-        arrays = [a + 1j * rng(9).standard_normal(a.shape) for a in arrays]
-    derivatives.check(f, *arrays)
-    derivatives.check_batched(f, *arrays)
-    if kind == "float64":
-        derivatives.check_second(f, *arrays, rtol=1e-4)
-
 
 @pytest.mark.parametrize("spec", [s for s in SPECS if len(s) < 14])
 def test_einsum_gradients(spec):

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import numus as nm
-from numus import dtypes as dt
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 
 torch = pytest.importorskip("torch")
@@ -127,30 +126,6 @@ def test_ties_share_the_gradient(mode):
     to_x, to_src = pull(nm.asarray(np.array([6.0, 4.0])))
     np.testing.assert_allclose(to_x.numpy(), [2, 2])
     np.testing.assert_allclose(to_src.numpy(), [2, 2, 2])
-
-
-@pytest.mark.parametrize("dtype", dt.ALL, ids=lambda d: d.name)
-def test_dtypes(dtype):
-    x = (count((2, 3)) % 2).astype(dtype.np)
-    index = np.array([[0, 2, 0], [1, 1, 1]])
-    t = nm.asarray(x)
-    same(nm.take(t, [1, 0], axis=1), np.take(x, [1, 0], axis=1))
-    same(nm.gather(t, 1, index), np.take_along_axis(x, index, 1))
-    one = x.dtype.type(1)
-    expected = x.copy()
-    np.put_along_axis(expected, index, one, 1)
-    same(nm.scatter(t, 1, index, one), expected)
-    mask = np.array([True, False, True])
-    same(nm.masked_fill(t, mask, True), np.where(mask, one, x))
-    same(nm.masked_select(t, mask), x[:, mask].ravel())
-    if dtype is dt.bool_:
-        with pytest.raises(DTypeError, match="not defined for bool"):
-            nm.scatter_add(t, 1, index, t)
-        return
-    added = (x.astype(np.complex128) if dtype.is_complex else x.astype(np.float64)).copy()
-    for place in np.ndindex(index.shape):
-        added[place[0], index[place]] += 1
-    same(nm.scatter_add(t, 1, index, one), added.astype(dtype.np))
 
 
 def test_index_put_and_index_add():

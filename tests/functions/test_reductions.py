@@ -452,44 +452,6 @@ def test_diff_of_other_dtypes():
 
 # -- gradients ------------------------------------------------------------------------------------
 
-COMPOSITES = {
-    "sum": lambda t: nm.sum(t, (0, 2)),
-    "prod": lambda t: nm.prod(t, 1),
-    "mean": lambda t: nm.mean(t, 1, keepdims=True),
-    "var": lambda t: nm.var(t, (0, 1), correction=1),
-    "std": lambda t: nm.std(t, -1),
-    "max": lambda t: nm.max(t, 1),
-    "min": lambda t: nm.min(t, (0, 2)),
-    "ptp": lambda t: nm.ptp(t, 0),
-    "nansum": lambda t: nm.nansum(t, 0),
-    "nanmax": lambda t: nm.nanmax(t, 0),
-    "nanmean": lambda t: nm.nanmean(t, 0),
-    "logsumexp": lambda t: nm.logsumexp(t, (0, 1)),
-    "softmax": lambda t: nm.softmax(t, 1),
-    "softmin": lambda t: nm.softmin(t, (0, 1)),
-    "log_softmax": lambda t: nm.log_softmax(t, -1),
-    "cumsum": lambda t: nm.cumsum(t),
-    "cumprod": lambda t: nm.cumulative_prod(t, axis=1, include_initial=True),
-    "cummax": lambda t: nm.cummax(t, 2),
-    "logcumsumexp": lambda t: nm.logcumsumexp(t, 1),
-    "diff": lambda t: nm.diff(t, n=2, axis=1, prepend=1.0),
-    "average": lambda t: nm.average(t, 0, t),
-}
-
-
-@pytest.mark.parametrize("name", COMPOSITES)
-def test_gradients(name):
-    x = rng().standard_normal((2, 3, 4))
-    derivatives.check(COMPOSITES[name], x)
-    derivatives.check_second(COMPOSITES[name], x, rtol=1e-4)
-    derivatives.check_batched(COMPOSITES[name], x)
-
-
-@pytest.mark.parametrize("name", ["sum", "prod", "mean", "var", "std", "cumsum", "cumprod"])
-def test_complex_gradients(name):
-    z = rng().standard_normal((2, 3, 4)) + 1j * rng(1).standard_normal((2, 3, 4))
-    derivatives.check(COMPOSITES[name], z)
-
 
 def test_std_of_equal_elements_has_zero_gradient():
     (g,) = derivatives.reverse(nm.std, [np.ones(4)], np.ones(()))

@@ -40,7 +40,7 @@ NARROWED = ("float32", "int8", "bool")  # no float64: its differences are lost o
 ENDS = tuple(v for v in SPECIAL if v == v)
 
 
-def one(name, reference, low=-2.0, high=2.0, **options):
+def one(name, reference, low=-4.0, high=4.0, **options):
     """A function of one argument, with special values as well."""
     options = {"values": [case(exactly(*SPECIAL))], **options}
     shapes = ((3, 5), (), (2, 0))
@@ -91,7 +91,16 @@ ROWS = [
         aliases=["true_divide"],
     ),
     two("floor_divide", floor_divide, 0.4, 9, -3, -0.3, dtypes=(*REALS, *INTEGERS), orders=0),
-    two("remainder", np.remainder, 0.4, 9, dtypes=(*REALS, "bool"), out=whole, aliases=["mod"]),
+    two(
+        "remainder",
+        np.remainder,
+        0.4,
+        9,
+        dtypes=(*REALS, "bool"),
+        out=whole,
+        signs=True,
+        aliases=["mod"],
+    ),
     two("fmod", np.fmod, -9, -0.4, 0.4, 3, dtypes=REALS),
     two("divmod", np.divmod, 0.4, 9, dtypes=REALS, out=(same, same), orders=1, values=[]),
     one("negative", np.negative, dtypes=NUMBERS, signs=True, aliases=["Tensor.__neg__"]),
@@ -126,19 +135,19 @@ ROWS = [
         ulps=8,
         orders=1,
     ),
-    two("hypot", np.hypot, dtypes=FRACTIONS, out=fraction),
+    two("hypot", np.hypot, dtypes=FRACTIONS, out=fraction, signs=True),
     # -- signs and sizes
     one("abs", np.abs, dtypes=ANY, out=size, aliases=["absolute", "Tensor.__abs__"], signs=True),
-    one("sign", np.sign, dtypes=NUMBERS),
+    one("sign", np.sign, dtypes=NUMBERS, signs=True),
     one("signbit", np.signbit, dtypes=REALS, out=BOOL, orders=0),
     two("copysign", np.copysign, dtypes=FRACTIONS, out=fraction, signs=True),
     two("nextafter", np.nextafter, dtypes=FLOATS, widen=False, orders=0),
     two("heaviside", np.heaviside, dtypes=FRACTIONS, out=fraction),
     # -- extremes
-    two("maximum", np.maximum, dtypes=(*REALS, "bool"), values=[UNEQUAL_PAIRS]),
-    two("minimum", np.minimum, dtypes=(*REALS, "bool"), values=[UNEQUAL_PAIRS]),
-    two("fmax", np.fmax, dtypes=REALS, values=[UNEQUAL_PAIRS]),
-    two("fmin", np.fmin, dtypes=REALS, values=[UNEQUAL_PAIRS]),
+    two("maximum", np.maximum, dtypes=(*REALS, "bool"), values=[UNEQUAL_PAIRS], signs=True),
+    two("minimum", np.minimum, dtypes=(*REALS, "bool"), values=[UNEQUAL_PAIRS], signs=True),
+    two("fmax", np.fmax, dtypes=REALS, values=[UNEQUAL_PAIRS], signs=True),
+    two("fmin", np.fmin, dtypes=REALS, values=[UNEQUAL_PAIRS], signs=True),
     op(
         "clip",
         np.clip,

@@ -20,13 +20,13 @@ def exact(function):
     return apply
 
 
-def smooth(name, reference, low=-2.0, high=2.0, **options):
+def smooth(name, reference, low=-4.0, high=4.0, **options):
     """A function of real and complex numbers."""
     options = {"dtypes": COMPLEX_FRACTIONS, "out": fraction, "signs": True, **options}
     return one(name, reference, low, high, **options)
 
 
-def special(name, reference, low=-2.0, high=2.0, **options):
+def special(name, reference, low=-4.0, high=4.0, **options):
     """A function of real numbers whose poles are its own affair."""
     options = {"dtypes": FRACTIONS, "out": fraction, "values": [], **options}
     return one(name, reference, low, high, **options)
@@ -56,7 +56,7 @@ ROWS = [
     smooth("log1p", np.log1p, -0.6, 3),
     smooth("log2", np.log2, 0.3, 3),
     smooth("log10", np.log10, 0.3, 3),
-    two("logaddexp", np.logaddexp, dtypes=FRACTIONS, out=fraction),
+    two("logaddexp", np.logaddexp, dtypes=FRACTIONS, out=fraction, signs=True),
     smooth("sin", np.sin, -3, 3),
     smooth("cos", np.cos, -3, 3),
     smooth("tan", np.tan, -1.2, 1.2),

@@ -183,7 +183,7 @@ def test_a_forked_child_has_a_pool_of_its_own(cpu):
     launch = [Launch(program, [a, b], [x.size], 200)]
     cpu.run(launch)  # workers are there
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
+        warnings.simplefilter("ignore")  # Python's and JAX's, where a test has imported it
         pid = os.fork()
     if pid == 0:
         status = 1
