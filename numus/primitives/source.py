@@ -60,7 +60,7 @@ _value = Primitive(
 )
 
 
-def value(view: View, shape: Shape, dtype: DType, device: Device) -> Node:
+def value(view: View, shape: Shape, dtype: DType, device: Device | None) -> Node:
     """A node that is realised from the start."""
     node = Node(_value, (), None, shape, dtype, device)
     node.view = view

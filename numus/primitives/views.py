@@ -36,7 +36,6 @@ def _view(
         node.view = view
         node.tracked = True
     else:
-        assert x.device is not None, "what is realised is somewhere"
         node = value(view, shape, x.dtype, x.device)
     if sees_writes:
         storage.share(x, node)
