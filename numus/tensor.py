@@ -8,7 +8,8 @@ their methods to this class when they are imported.
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -23,7 +24,16 @@ from numus.primitives.source import constant, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, is_row_major, size_of
 
+Function = TypeVar("Function", bound=Callable[..., Any])
+
 _ref = weakref.ref
+
+
+if TYPE_CHECKING:
+    # The methods that others add, so that type checkers and editors know them.
+    from numus._methods import Methods
+else:
+    Methods = object
 
 
 class GradSlot:
@@ -40,7 +50,7 @@ class GradSlot:
         self.later_hooks: dict[int, Any] = {}  # called with the tensor afterwards
 
 
-class Tensor:
+class Tensor(Methods):
     """An n-dimensional array: lazy, differentiable, on any device."""
 
     __slots__ = ("__weakref__", "_node")
@@ -231,6 +241,10 @@ class Tensor:
         return self
 
 
+# What functions take for a tensor: Python's numbers (complex stands for all of them) are weak.
+ArrayLike = Tensor | np.ndarray[Any, Any] | np.generic | complex
+
+
 def leaf_of(node: Node, slot: GradSlot) -> Node:
     """A node with the same value at which gradients end and are kept."""
     node = detached(node)
@@ -278,12 +292,17 @@ def node_of(x: Any, op: str) -> Node:
     raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")
 
 
-def method(*names: str) -> Any:
+def method(*names: str) -> Callable[[Function], Function]:
     """Make a function a method of Tensor too, under these names (its own, where none is given)."""
 
-    def install(function: Any) -> Any:
+    def install(function: Function) -> Function:
         for name in names or (function.__name__,):
             setattr(Tensor, name, function)
         return function
 
     return install
+
+
+def attribute(name: str, get: Callable[[Tensor], Any], doc: str) -> None:
+    """Make what a function says of a tensor an attribute of it."""
+    setattr(Tensor, name, property(get, doc=doc))

@@ -11,18 +11,18 @@ from collections.abc import Callable
 from numus.functions._base import like, method, node_of, require, to_float, widened, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["elu", "gelu", "leaky_relu", "relu", "sigmoid", "silu", "softplus"]
 
 
-def _apply(op: str, x: Tensor, build: Callable[[Node], Node]) -> Tensor:
+def _apply(op: str, x: ArrayLike, build: Callable[[Node], Node]) -> Tensor:
     node = require(op, to_float(node_of(x, op)), "float")
     return wrap(ew.cast(build(widened(node)), node.dtype))
 
 
 @method()
-def relu(x: Tensor, /) -> Tensor:
+def relu(x: ArrayLike, /) -> Tensor:
     """x where it is positive, 0 elsewhere; NaN stays, and the gradient at 0 is 0.
 
     >>> nm.relu(nm.asarray([-1.0, 0.0, 2.0]))
@@ -34,7 +34,7 @@ def relu(x: Tensor, /) -> Tensor:
 
 
 @method()
-def leaky_relu(x: Tensor, /, negative_slope: float = 0.01) -> Tensor:
+def leaky_relu(x: ArrayLike, /, negative_slope: float = 0.01) -> Tensor:
     """x where it is positive, negative_slope * x elsewhere."""
 
     def build(n: Node) -> Node:
@@ -44,7 +44,7 @@ def leaky_relu(x: Tensor, /, negative_slope: float = 0.01) -> Tensor:
 
 
 @method()
-def elu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
+def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
     def build(n: Node) -> Node:
@@ -56,19 +56,19 @@ def elu(x: Tensor, /, alpha: float = 1.0) -> Tensor:
 
 
 @method()
-def sigmoid(x: Tensor, /) -> Tensor:
+def sigmoid(x: ArrayLike, /) -> Tensor:
     """1 / (1 + exp(-x))."""
     return _apply("sigmoid", x, ew.sigmoid)
 
 
 @method()
-def silu(x: Tensor, /) -> Tensor:
+def silu(x: ArrayLike, /) -> Tensor:
     """x * sigmoid(x), also known as swish."""
     return _apply("silu", x, lambda n: ew.mul(n, ew.sigmoid(n)))
 
 
 @method()
-def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
+def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, without overflow: a smooth relu."""
 
     def build(n: Node) -> Node:
@@ -81,7 +81,7 @@ def softplus(x: Tensor, /, beta: float = 1.0) -> Tensor:
 
 
 @method()
-def gelu(x: Tensor, /, approximate: str = "none") -> Tensor:
+def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     """x times the normal distribution's share below x.
 
     Args:

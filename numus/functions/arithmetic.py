@@ -24,7 +24,7 @@ from numus.functions._base import (
 )
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "abs",
@@ -91,7 +91,7 @@ def float_operands(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
 
 
 @method()
-def add(x1: Tensor, x2: Any, /) -> Tensor:
+def add(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 + x2; on booleans, whether either holds.
 
     >>> nm.add(nm.asarray([1.0, 2.0]), 3)
@@ -102,7 +102,7 @@ def add(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def subtract(x1: Tensor, x2: Any, /) -> Tensor:
+def subtract(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 - x2."""
     x, y = pair("subtract", x1, x2)
     if x.dtype is dt.bool_:
@@ -111,14 +111,14 @@ def subtract(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def multiply(x1: Tensor, x2: Any, /) -> Tensor:
+def multiply(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 * x2; on booleans, whether both hold."""
     x, y = pair("multiply", x1, x2)
     return wrap(ew.and_(x, y) if x.dtype is dt.bool_ else ew.mul(x, y))
 
 
 @method()
-def divide(x1: Tensor, x2: Any, /) -> Tensor:
+def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 / x2, in floating point.
 
     >>> nm.divide(nm.asarray([1, 2]), 4)
@@ -129,7 +129,7 @@ def divide(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def floor_divide(x1: Tensor, x2: Any, /) -> Tensor:
+def floor_divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The largest integer not above x1 / x2; integers divided by zero give zero."""
     x, y = real_operands("floor_divide", x1, x2)
     quotient = ew.floor_divide(x, y)
@@ -140,13 +140,13 @@ def floor_divide(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def remainder(x1: Tensor, x2: Any, /) -> Tensor:
+def remainder(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """What floor_divide leaves over, with the sign of x2, as Python's %."""
     return wrap(ew.mod(*real_operands("remainder", x1, x2)))
 
 
 @method()
-def fmod(x1: Tensor, x2: Any, /) -> Tensor:
+def fmod(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """What is left over by division rounded towards zero, with the sign of x1, as C's fmod."""
     x, y = real_operands("fmod", x1, x2)
     if x.dtype.kind == "float":
@@ -160,25 +160,25 @@ def fmod(x1: Tensor, x2: Any, /) -> Tensor:
     return wrap(left)
 
 
-def divmod(x1: Tensor, x2: Any, /) -> tuple[Tensor, Tensor]:
+def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tensor, Tensor]:
     """floor_divide and remainder."""
     return floor_divide(x1, x2), remainder(x1, x2)
 
 
 @method()
-def negative(x: Tensor, /) -> Tensor:
+def negative(x: ArrayLike, /) -> Tensor:
     """-x."""
     return wrap(ew.neg(require("negative", node_of(x, "negative"), *_NUMERIC)))
 
 
 @method()
-def positive(x: Tensor, /) -> Tensor:
+def positive(x: ArrayLike, /) -> Tensor:
     """x itself."""
     return wrap(same(require("positive", node_of(x, "positive"), *_NUMERIC)))
 
 
 @method()
-def reciprocal(x: Tensor, /) -> Tensor:
+def reciprocal(x: ArrayLike, /) -> Tensor:
     """1 / x."""
     node = to_float(node_of(x, "reciprocal"))
     return wrap(ew.div(like(node, 1), node))
@@ -202,14 +202,14 @@ def lerp(start: Tensor, end: Any, weight: Any, /) -> Tensor:
 
 
 @method()
-def square(x: Tensor, /) -> Tensor:
+def square(x: ArrayLike, /) -> Tensor:
     """x * x."""
     node = require("square", node_of(x, "square"), *_NUMERIC)
     return wrap(ew.mul(node, node))
 
 
 @method()
-def sqrt(x: Tensor, /) -> Tensor:
+def sqrt(x: ArrayLike, /) -> Tensor:
     """The square root; NaN for negative real numbers.
 
     >>> nm.sqrt(nm.asarray([4.0, 9.0]))
@@ -220,7 +220,7 @@ def sqrt(x: Tensor, /) -> Tensor:
 
 
 @method()
-def rsqrt(x: Tensor, /) -> Tensor:
+def rsqrt(x: ArrayLike, /) -> Tensor:
     """1 / sqrt(x)."""
     node = to_float(node_of(x, "rsqrt"))
     if node.dtype.is_complex:
@@ -229,13 +229,13 @@ def rsqrt(x: Tensor, /) -> Tensor:
 
 
 @method()
-def cbrt(x: Tensor, /) -> Tensor:
+def cbrt(x: ArrayLike, /) -> Tensor:
     """The real cube root."""
     return wrap(ew.cbrt(require("cbrt", to_float(node_of(x, "cbrt")), "float")))
 
 
 @method()
-def pow(x1: Tensor, x2: Any, /) -> Tensor:
+def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 to the power x2. Integers to negative powers given as arrays are 0, 1 or -1.
 
     >>> nm.pow(nm.asarray([1, 2, 3]), 2)
@@ -295,7 +295,7 @@ def _repeated(x: Node, exponent: int) -> Node:
         x = ew.mul(x, x)
 
 
-def float_power(x1: Tensor, x2: Any, /) -> Tensor:
+def float_power(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 to the power x2 in float64 (or complex128), whatever the dtypes."""
     x, y = pair("float_power", x1, x2)
     dtype = dt.complex128 if x.dtype.is_complex else dt.float64
@@ -303,7 +303,7 @@ def float_power(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def hypot(x1: Tensor, x2: Any, /) -> Tensor:
+def hypot(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """sqrt(x1² + x2²) without overflow on the way."""
     return wrap(ew.hypot(*float_operands("hypot", x1, x2)))
 
@@ -312,20 +312,20 @@ def hypot(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def abs(x: Tensor, /) -> Tensor:
+def abs(x: ArrayLike, /) -> Tensor:
     """The absolute value; of a complex number, its length."""
     node = node_of(x, "abs")
     return wrap(same(node) if node.dtype.kind in ("bool", "uint") else ew.abs_(node))
 
 
 @method()
-def sign(x: Tensor, /) -> Tensor:
+def sign(x: ArrayLike, /) -> Tensor:
     """-1, 0 or 1; NaN for NaN; x / |x| for complex numbers."""
     return wrap(ew.sign(require("sign", node_of(x, "sign"), *_NUMERIC)))
 
 
 @method()
-def signbit(x: Tensor, /) -> Tensor:
+def signbit(x: ArrayLike, /) -> Tensor:
     """Whether the sign bit is set: true for -0 as for negative numbers."""
     return wrap(_signbit(require("signbit", node_of(x, "signbit"), *_REAL)))
 
@@ -337,17 +337,17 @@ def _signbit(x: Node) -> Node:
 
 
 @method()
-def copysign(x1: Tensor, x2: Any, /) -> Tensor:
+def copysign(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The size of x1 with the sign bit of x2."""
     return wrap(ew.copysign(*float_operands("copysign", x1, x2)))
 
 
-def nextafter(x1: Tensor, x2: Any, /) -> Tensor:
+def nextafter(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The number next to x1 towards x2."""
     return wrap(ew.nextafter(*float_operands("nextafter", x1, x2)))
 
 
-def heaviside(x1: Tensor, x2: Any, /) -> Tensor:
+def heaviside(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """0 for negative x1, 1 for positive, x2 where x1 is zero."""
     x, y = float_operands("heaviside", x1, x2)
     zero = like(x, 0)
@@ -359,7 +359,7 @@ def heaviside(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def maximum(x1: Tensor, x2: Any, /) -> Tensor:
+def maximum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The larger of the two; NaN wins."""
     x, y = pair("maximum", x1, x2)
     if x.dtype is dt.bool_:
@@ -368,7 +368,7 @@ def maximum(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def minimum(x1: Tensor, x2: Any, /) -> Tensor:
+def minimum(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The smaller of the two; NaN wins."""
     x, y = pair("minimum", x1, x2)
     if x.dtype is dt.bool_:
@@ -376,14 +376,14 @@ def minimum(x1: Tensor, x2: Any, /) -> Tensor:
     return wrap(ew.minimum(require("minimum", x, *_REAL), y))
 
 
-def fmax(x1: Tensor, x2: Any, /) -> Tensor:
+def fmax(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The larger of the two; a number wins over NaN."""
     x, y = pair("fmax", x1, x2)
     chosen = maximum(wrap(x), wrap(y))._node
     return wrap(ew.where(ew.ne(x, x), y, ew.where(ew.ne(y, y), x, chosen)))
 
 
-def fmin(x1: Tensor, x2: Any, /) -> Tensor:
+def fmin(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The smaller of the two; a number wins over NaN."""
     x, y = pair("fmin", x1, x2)
     chosen = minimum(wrap(x), wrap(y))._node
@@ -391,7 +391,7 @@ def fmin(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method("clip", "clamp")
-def clip(x: Tensor, /, min: Any = None, max: Any = None) -> Tensor:
+def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
     """x held between two bounds, either of which may be left out.
 
     >>> nm.clip(nm.arange(5), 1, 3)
@@ -424,25 +424,25 @@ def _rounding(op: str, x: Any, build: Any) -> Tensor:
 
 
 @method()
-def floor(x: Tensor, /) -> Tensor:
+def floor(x: ArrayLike, /) -> Tensor:
     """The largest integer not above x."""
     return _rounding("floor", x, ew.floor)
 
 
 @method()
-def ceil(x: Tensor, /) -> Tensor:
+def ceil(x: ArrayLike, /) -> Tensor:
     """The smallest integer not below x."""
     return _rounding("ceil", x, ew.ceil)
 
 
 @method()
-def trunc(x: Tensor, /) -> Tensor:
+def trunc(x: ArrayLike, /) -> Tensor:
     """x without its fraction."""
     return _rounding("trunc", x, ew.trunc)
 
 
 @method()
-def round(x: Tensor, /, decimals: int = 0) -> Tensor:
+def round(x: ArrayLike, /, decimals: int = 0) -> Tensor:
     """The nearest integer (or multiple of 10**-decimals); halves go to the even one.
 
     >>> nm.round(nm.asarray([0.5, 1.5, -2.7]))
@@ -472,7 +472,7 @@ def _round_to(x: Node, decimals: int) -> Node:
     return ew.cast(back(ew.rint(there(wide, scale)), scale), x.dtype)
 
 
-def rint(x: Tensor, /) -> Tensor:
+def rint(x: ArrayLike, /) -> Tensor:
     """The nearest integer; halves go to the even one."""
     return round(x)
 

@@ -15,7 +15,7 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_min
 from numus.primitives.source import full
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "allclose",
@@ -76,32 +76,32 @@ def _compare(
     return wrap(build(x, y))
 
 
-def equal(x1: Tensor, x2: Any, /) -> Tensor:
+def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 == x2."""
     return _compare("equal", x1, x2, ew.eq, False, False)
 
 
-def not_equal(x1: Tensor, x2: Any, /) -> Tensor:
+def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 != x2."""
     return _compare("not_equal", x1, x2, ew.ne, True, True)
 
 
-def less(x1: Tensor, x2: Any, /) -> Tensor:
+def less(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 < x2."""
     return _compare("less", x1, x2, ew.lt, True, False)
 
 
-def less_equal(x1: Tensor, x2: Any, /) -> Tensor:
+def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 <= x2."""
     return _compare("less_equal", x1, x2, ew.le, True, False)
 
 
-def greater(x1: Tensor, x2: Any, /) -> Tensor:
+def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 > x2."""
     return _compare("greater", x1, x2, _gt, False, True)
 
 
-def greater_equal(x1: Tensor, x2: Any, /) -> Tensor:
+def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether x1 >= x2."""
     return _compare("greater_equal", x1, x2, _ge, False, True)
 
@@ -115,7 +115,13 @@ def _ge(x: Node, y: Node) -> Node:
 
 
 def isclose(
-    x1: Tensor, x2: Any, /, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
 ) -> Tensor:
     """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close."""
     x, y = pair("isclose", x1, x2)
@@ -134,7 +140,13 @@ def isclose(
 
 
 def allclose(
-    x1: Tensor, x2: Any, /, *, rtol: float = 1e-5, atol: float = 1e-8, equal_nan: bool = False
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
 ) -> Tensor:
     """Whether all elements are close: see isclose. A tensor of one bool."""
     near = isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)._node
@@ -159,31 +171,31 @@ def _isfinite(x: Node) -> Node:
 
 
 @method()
-def isfinite(x: Tensor, /) -> Tensor:
+def isfinite(x: ArrayLike, /) -> Tensor:
     """Whether it is neither infinite nor NaN."""
     return wrap(_isfinite(node_of(x, "isfinite")))
 
 
 @method()
-def isnan(x: Tensor, /) -> Tensor:
+def isnan(x: ArrayLike, /) -> Tensor:
     """Whether it is NaN."""
     node = node_of(x, "isnan")
     return wrap(ew.ne(node, node))
 
 
 @method()
-def isinf(x: Tensor, /) -> Tensor:
+def isinf(x: ArrayLike, /) -> Tensor:
     """Whether it is infinite, on either side."""
     node = node_of(x, "isinf")
     return wrap(_by_parts(node, lambda p: ew.or_(_is_end(p, 1), _is_end(p, -1)), ew.or_))
 
 
-def isposinf(x: Tensor, /) -> Tensor:
+def isposinf(x: ArrayLike, /) -> Tensor:
     """Whether it is +infinity."""
     return wrap(_is_end(require("isposinf", node_of(x, "isposinf"), *_ORDERED), 1))
 
 
-def isneginf(x: Tensor, /) -> Tensor:
+def isneginf(x: ArrayLike, /) -> Tensor:
     """Whether it is -infinity."""
     return wrap(_is_end(require("isneginf", node_of(x, "isneginf"), *_ORDERED), -1))
 
@@ -199,7 +211,7 @@ def _is_end(x: Node, sign: int) -> Node:
 
 @method()
 def nan_to_num(
-    x: Tensor,
+    x: ArrayLike,
     /,
     nan: float = 0.0,
     posinf: float | None = None,
@@ -226,22 +238,22 @@ def _truth(x: Any, op: str) -> Node:
     return ew.cast(node_of(x, op), dt.bool_)
 
 
-def logical_and(x1: Tensor, x2: Any, /) -> Tensor:
+def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether both are true (not zero)."""
     return wrap(ew.and_(_truth(x1, "logical_and"), _truth(x2, "logical_and")))
 
 
-def logical_or(x1: Tensor, x2: Any, /) -> Tensor:
+def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether either is true (not zero)."""
     return wrap(ew.or_(_truth(x1, "logical_or"), _truth(x2, "logical_or")))
 
 
-def logical_xor(x1: Tensor, x2: Any, /) -> Tensor:
+def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether exactly one is true (not zero)."""
     return wrap(ew.xor(_truth(x1, "logical_xor"), _truth(x2, "logical_xor")))
 
 
-def logical_not(x: Tensor, /) -> Tensor:
+def logical_not(x: ArrayLike, /) -> Tensor:
     """Whether it is false (zero)."""
     return wrap(ew.invert(_truth(x, "logical_not")))
 
@@ -256,37 +268,37 @@ def _bits(op: str, x1: Any, x2: Any, *kinds: str) -> tuple[Node, Node]:
     return require(op, x, *kinds), y
 
 
-def bitwise_and(x1: Tensor, x2: Any, /) -> Tensor:
+def bitwise_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 & x2."""
     return wrap(ew.and_(*_bits("bitwise_and", x1, x2, *_BITS)))
 
 
-def bitwise_or(x1: Tensor, x2: Any, /) -> Tensor:
+def bitwise_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 | x2."""
     return wrap(ew.or_(*_bits("bitwise_or", x1, x2, *_BITS)))
 
 
-def bitwise_xor(x1: Tensor, x2: Any, /) -> Tensor:
+def bitwise_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 ^ x2."""
     return wrap(ew.xor(*_bits("bitwise_xor", x1, x2, *_BITS)))
 
 
-def bitwise_invert(x: Tensor, /) -> Tensor:
+def bitwise_invert(x: ArrayLike, /) -> Tensor:
     """~x."""
     return wrap(ew.invert(require("bitwise_invert", node_of(x, "bitwise_invert"), *_BITS)))
 
 
-def bitwise_left_shift(x1: Tensor, x2: Any, /) -> Tensor:
+def bitwise_left_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 << x2; all bits are gone when x2 reaches their number."""
     return wrap(ew.shift_left(*_bits("bitwise_left_shift", x1, x2, "uint", "int")))
 
 
-def bitwise_right_shift(x1: Tensor, x2: Any, /) -> Tensor:
+def bitwise_right_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 >> x2, keeping the sign."""
     return wrap(ew.shift_right(*_bits("bitwise_right_shift", x1, x2, "uint", "int")))
 
 
-def bitwise_count(x: Tensor, /) -> Tensor:
+def bitwise_count(x: ArrayLike, /) -> Tensor:
     """The number of ones among the bits of |x|."""
     node = require("bitwise_count", node_of(x, "bitwise_count"), "uint", "int")
     size = ew.abs_(node) if node.dtype.kind == "int" else node
@@ -296,7 +308,7 @@ def bitwise_count(x: Tensor, /) -> Tensor:
 # -- choosing -------------------------------------------------------------------------------------
 
 
-def where(condition: Tensor, x1: Any = None, x2: Any = None, /) -> Any:
+def where(condition: ArrayLike, x1: ArrayLike | None = None, x2: ArrayLike | None = None, /) -> Any:
     """x1 where the condition holds, x2 elsewhere; without them, where it holds (`nonzero`).
 
     >>> nm.where(nm.asarray([True, False]), 1.0, 0.0)

@@ -25,7 +25,7 @@ from numus.primitives.reduce import reduce_sum
 from numus.primitives.views import permute, reshape
 from numus.shapes import broadcast as broadcast_shapes
 from numus.shapes import normal_axes, normal_axis, size_of
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "addbmm",
@@ -102,7 +102,7 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
 
 
 @method()
-def matmul(x1: Any, x2: Any, /, *, dtype: Any = None) -> Tensor:
+def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Tensor:
     """The matrix product over the last two axes; leading axes broadcast, vectors stay vectors.
 
     `dtype` is what products are accumulated in and what comes out: matmul(int8, int8,
@@ -215,7 +215,7 @@ def outer(a: Any, b: Any, /) -> Tensor:
 
 
 @method()
-def vecdot(x1: Any, x2: Any, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: ArrayLike, x2: ArrayLike, /, *, axis: int = -1) -> Tensor:
     """The dot products of vectors along an axis of both; x1 is conjugated, other axes broadcast."""
     a, b = pair("vecdot", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
@@ -247,7 +247,7 @@ def _axis_last(x: Node, axis: int) -> Node:
 
 @method()
 def tensordot(
-    x1: Any, x2: Any, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+    x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Tensor:
     """The sum of products over pairs of axes.
 

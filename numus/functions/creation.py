@@ -19,7 +19,7 @@ from numus.primitives.views import broadcast, reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
 from numus.shapes import Shape, as_shape, check_size, size_of
-from numus.tensor import Tensor, scalar_node
+from numus.tensor import ArrayLike, Tensor, scalar_node
 
 __all__ = [
     "arange",
@@ -130,7 +130,7 @@ def _like(x: Any, dtype: Any, device: DeviceLike, op: str) -> dict[str, Any]:
 
 
 def full_like(
-    x: Tensor,
+    x: ArrayLike,
     /,
     fill_value: Any,
     *,
@@ -144,21 +144,21 @@ def full_like(
 
 
 def zeros_like(
-    x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Zeros in the shape, dtype and device of x."""
     return zeros(requires_grad=requires_grad, **_like(x, dtype, device, "zeros_like"))
 
 
 def ones_like(
-    x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Ones in the shape, dtype and device of x."""
     return ones(requires_grad=requires_grad, **_like(x, dtype, device, "ones_like"))
 
 
 def empty_like(
-    x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """Elements that do not matter in the shape, dtype and device of x."""
     return empty(requires_grad=requires_grad, **_like(x, dtype, device, "empty_like"))
@@ -381,13 +381,13 @@ def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
 
 
 @method()
-def tril(x: Tensor, /, *, k: int = 0) -> Tensor:
+def tril(x: ArrayLike, /, *, k: int = 0) -> Tensor:
     """x with zeros above the k-th diagonal."""
     return _triangle(x, k, "tril", lower=True)
 
 
 @method()
-def triu(x: Tensor, /, *, k: int = 0) -> Tensor:
+def triu(x: ArrayLike, /, *, k: int = 0) -> Tensor:
     """x with zeros below the k-th diagonal."""
     return _triangle(x, k, "triu", lower=False)
 
@@ -417,7 +417,7 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
     return grids
 
 
-def one_hot(x: Tensor, /, num_classes: int = -1, *, dtype: Any = dt.int64) -> Tensor:
+def one_hot(x: ArrayLike, /, num_classes: int = -1, *, dtype: Any = dt.int64) -> Tensor:
     """A new last axis with a one at the place that x names; places outside it give zeros.
 
     Args:

@@ -19,7 +19,7 @@ from numus.primitives.reduce import reduce_max, reduce_min, reduce_sum
 from numus.primitives.source import constant, full, iota
 from numus.primitives.views import broadcast, flip, reshape, take_range
 from numus.shapes import size_of
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["bincount", "digitize", "histogram"]
 
@@ -44,7 +44,7 @@ def _weights(given: Any, like: Node, op: str) -> Node | None:
 
 @method()
 def bincount(
-    x: Tensor, /, weights: Any = None, minlength: int = 0, *, length: int | None = None
+    x: ArrayLike, /, weights: Any = None, minlength: int = 0, *, length: int | None = None
 ) -> Tensor:
     """How often each of 0, 1, 2, … occurs among integers that are not negative.
 
@@ -84,7 +84,7 @@ def _span(index: Node) -> int:
 
 
 def histogram(
-    x: Tensor,
+    x: ArrayLike,
     /,
     bins: int | Any = 10,
     range: tuple[float, float] | None = None,
@@ -176,7 +176,7 @@ def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
     return ew.where(ew.eq(count, int_constant(bins)), end, inner)
 
 
-def digitize(x: Tensor, bins: Any, /, right: bool = False) -> Tensor:
+def digitize(x: ArrayLike, bins: Any, /, right: bool = False) -> Tensor:
     """The bin of each element: i, where bins[i - 1] <= x < bins[i].
 
     Args:

@@ -29,7 +29,7 @@ from numus.primitives.source import full
 from numus.primitives.views import broadcast, permute, reshape, slice_, unslice
 from numus.shapes import Shape
 from numus.shapes import broadcast as broadcast_shapes
-from numus.tensor import Tensor, scalar_node
+from numus.tensor import ArrayLike, Tensor, scalar_node
 
 __all__ = ["index_put"]
 
@@ -267,7 +267,9 @@ def _setitem(x: Tensor, index: Any, value: Any) -> None:
 
 
 @method()
-def index_put(x: Tensor, indices: tuple[Any, ...], values: Any, accumulate: bool = False) -> Tensor:
+def index_put(
+    x: ArrayLike, indices: tuple[Any, ...], values: Any, accumulate: bool = False
+) -> Tensor:
     """A copy of x with values written at x[indices].
 
     Args:

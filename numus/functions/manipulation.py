@@ -14,7 +14,7 @@ from numus.primitives import views
 from numus.primitives.structure import copy as copy_node
 from numus.shapes import Shape, as_shape, is_row_major, normal_axes, normal_axis, size_of
 from numus.shapes import broadcast as broadcast_shapes
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor, attribute
 
 __all__ = [
     "atleast_1d",
@@ -69,7 +69,7 @@ def _filled(shape: Any, size: int, what: str, op: str) -> Shape:
     return known
 
 
-def reshape(x: Tensor, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
+def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
     """The elements, in row-major order, under another shape.
 
     Args:
@@ -96,7 +96,7 @@ def _reshape(x: Tensor, *shape: Any, copy: bool | None = None) -> Tensor:
 
 
 @method()
-def flatten(x: Tensor, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+def flatten(x: ArrayLike, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     """Axes start_dim to end_dim as one (all of them, unless told otherwise)."""
     node = node_of(x, "flatten")
     if node.ndim == 0:
@@ -111,13 +111,13 @@ def flatten(x: Tensor, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 
 @method()
-def ravel(x: Tensor, /) -> Tensor:
+def ravel(x: ArrayLike, /) -> Tensor:
     """All elements along one axis."""
     return flatten(x)
 
 
 @method()
-def unflatten(x: Tensor, /, dim: int, sizes: Sequence[int]) -> Tensor:
+def unflatten(x: ArrayLike, /, dim: int, sizes: Sequence[int]) -> Tensor:
     """One axis as several: the opposite of `flatten`. One of the sizes may be -1."""
     node = node_of(x, "unflatten")
     axis = normal_axis(dim, node.ndim, "unflatten")
@@ -133,7 +133,7 @@ def _insert_axes(node: Node, axes: Shape) -> Node:
 
 
 @method()
-def expand_dims(x: Tensor, /, axis: int | tuple[int, ...] = 0) -> Tensor:
+def expand_dims(x: ArrayLike, /, axis: int | tuple[int, ...] = 0) -> Tensor:
     """New axes of extent 1, at these positions of the result.
 
     >>> nm.expand_dims(nm.zeros((3, 4)), axis=1).shape
@@ -145,13 +145,13 @@ def expand_dims(x: Tensor, /, axis: int | tuple[int, ...] = 0) -> Tensor:
 
 
 @method()
-def unsqueeze(x: Tensor, /, dim: int) -> Tensor:
+def unsqueeze(x: ArrayLike, /, dim: int) -> Tensor:
     """A new axis of extent 1 at position `dim` of the result: `expand_dims`."""
     return expand_dims(x, dim)
 
 
 @method()
-def squeeze(x: Tensor, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
+def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
     """Drop these axes of extent 1 (all of that extent, where none is named)."""
     node = node_of(x, "squeeze")
     if axis is None:
@@ -195,7 +195,7 @@ def atleast_3d(*arrays: Tensor) -> Any:
 
 
 @method()
-def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
+def broadcast_to(x: ArrayLike, /, shape: int | Sequence[int]) -> Tensor:
     """Repeat axes of extent 1 (and new leading ones) to a shape, without copying anything.
 
     >>> nm.broadcast_to(nm.arange(3), (2, 3)).tolist()
@@ -216,12 +216,13 @@ def broadcast_to(x: Tensor, /, shape: int | Sequence[int]) -> Tensor:
 
 
 @method()
-def expand(x: Tensor, /, *shape: Any) -> Tensor:
+def expand(x: ArrayLike, /, *shape: Any) -> Tensor:
     """`broadcast_to` with extents one by one; -1 keeps an axis as it is."""
     given = tuple(_numbers(shape))
-    lead = len(given) - node_of(x, "expand").ndim
+    own = node_of(x, "expand").shape
+    lead = len(given) - len(own)
     return broadcast_to(
-        x, tuple(x.shape[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(given))
+        x, tuple(own[i - lead] if n == -1 and i >= lead else n for i, n in enumerate(given))
     )
 
 
@@ -265,7 +266,7 @@ def _permuted(node: Node, axes: Any, op: str) -> Tensor:
     return viewed(views.permute(node, order), node)
 
 
-def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
+def permute_dims(x: ArrayLike, /, axes: Sequence[int]) -> Tensor:
     """The axes in another order: axis i of the result is axis axes[i] of x.
 
     >>> nm.permute_dims(nm.zeros((2, 3, 4)), (2, 0, 1)).shape
@@ -282,7 +283,7 @@ def _permute(x: Tensor, *axes: Any) -> Tensor:
     return permute_dims(x, _numbers(axes))
 
 
-def transpose(x: Tensor, /, axes: Sequence[int] | None = None) -> Tensor:
+def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
     """The axes in reverse order, or in the order given (as `permute_dims`)."""
     node = node_of(x, "transpose")
     return _permuted(node, range(node.ndim)[::-1] if axes is None else axes, "transpose")
@@ -293,11 +294,11 @@ def _transpose(x: Tensor, *axes: Any) -> Tensor:
     return transpose(x, _numbers(axes) if axes and axes != (None,) else None)
 
 
-Tensor.T = property(transpose, doc="The array with its axes in reverse order.")  # type: ignore[attr-defined]
+attribute("T", transpose, "The array with its axes in reverse order.")
 
 
 @method("swapaxes", "transpose_tracked", "swapdims")
-def swapaxes(x: Tensor, /, axis1: int, axis2: int) -> Tensor:
+def swapaxes(x: ArrayLike, /, axis1: int, axis2: int) -> Tensor:
     """The array with two axes exchanged."""
     node = node_of(x, "swapaxes")
     a = normal_axis(axis1, node.ndim, "swapaxes")
@@ -307,21 +308,24 @@ def swapaxes(x: Tensor, /, axis1: int, axis2: int) -> Tensor:
     return viewed(views.permute(node, tuple(order)), node)
 
 
-def matrix_transpose(x: Tensor, /) -> Tensor:
+def matrix_transpose(x: ArrayLike, /) -> Tensor:
     """The last two axes exchanged: every matrix of a stack transposed."""
-    if node_of(x, "matrix_transpose").ndim < 2:
+    shape = node_of(x, "matrix_transpose").shape
+    if len(shape) < 2:
         raise ShapeError(
-            f"matrix_transpose: needs an array of at least two axes, not of shape {x.shape}"
+            f"matrix_transpose: needs an array of at least two axes, not of shape {shape}"
         )
     return swapaxes(x, -1, -2)
 
 
-Tensor.mT = property(matrix_transpose, doc="Every matrix transposed.")  # type: ignore[attr-defined]
+attribute("mT", matrix_transpose, "Every matrix transposed.")
 method("batched_transpose")(matrix_transpose)
 
 
 @method("moveaxis", "movedim")
-def moveaxis(x: Tensor, source: int | Sequence[int], destination: int | Sequence[int], /) -> Tensor:
+def moveaxis(
+    x: ArrayLike, source: int | Sequence[int], destination: int | Sequence[int], /
+) -> Tensor:
     """Move axes to new positions; the others keep their order.
 
     >>> nm.moveaxis(nm.zeros((2, 3, 4)), 0, -1).shape
@@ -344,14 +348,14 @@ movedim = moveaxis
 
 
 @method()
-def flip(x: Tensor, /, axis: int | Sequence[int] | None = None) -> Tensor:
+def flip(x: ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
     """The elements in reverse order along these axes (all, where none is named)."""
     node = node_of(x, "flip")
     return viewed(views.flip(node, normal_axes(axis, node.ndim, "flip")), node)
 
 
 @method()
-def rot90(x: Tensor, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
+def rot90(x: ArrayLike, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
     """Turn by 90 degrees k times in the plane of two axes, from the first towards the second."""
     node = node_of(x, "rot90")
     plane = normal_axes(tuple(axes), node.ndim, "rot90")
@@ -369,7 +373,7 @@ def rot90(x: Tensor, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
 
 
 @method("clone", "copy")
-def copy(x: Tensor, /) -> Tensor:
+def copy(x: ArrayLike, /) -> Tensor:
     """The same values in memory of their own, row-major; gradients flow through."""
     return wrap(copy_node(node_of(x, "copy")))
 

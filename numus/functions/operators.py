@@ -31,7 +31,7 @@ def _is_operand(x: Any) -> bool:
 def _install(name: str, function: Binary, prim: Callable[[Node, Node], Node] | None = None) -> None:
     """x op y, y op x and x op= y. `prim`: what it comes down to for floats of one dtype."""
 
-    def forward(self: Tensor, other: Any) -> Any:
+    def forward(self: Tensor, other: Any) -> Tensor:
         x = self._node
         if prim is not None and x.dtype.kind == "float":
             kind = other.__class__
@@ -42,7 +42,7 @@ def _install(name: str, function: Binary, prim: Callable[[Node, Node], Node] | N
                 return Tensor(prim(x, constant(float(other), x.dtype)))
         return function(self, other) if _is_operand(other) else NotImplemented
 
-    def reflected(self: Tensor, other: Any) -> Any:
+    def reflected(self: Tensor, other: Any) -> Tensor:
         x = self._node
         if prim is not None and x.dtype.kind == "float":
             kind = other.__class__
@@ -50,7 +50,7 @@ def _install(name: str, function: Binary, prim: Callable[[Node, Node], Node] | N
                 return Tensor(prim(constant(float(other), x.dtype), x))
         return function(other, self) if _is_operand(other) else NotImplemented
 
-    def in_place(self: Tensor, other: Any) -> Any:
+    def in_place(self: Tensor, other: Any) -> Tensor:
         result = forward(self, other)
         if result is NotImplemented:
             return result
@@ -77,16 +77,20 @@ _install("lshift", comparison.bitwise_left_shift)
 _install("rshift", comparison.bitwise_right_shift)
 
 
-def _divmod(self: Tensor, other: Any) -> Any:
+def _divmod(self: Tensor, other: Any) -> tuple[Tensor, Tensor]:
     return arithmetic.divmod(self, other) if _is_operand(other) else NotImplemented
 
 
-def _rdivmod(self: Tensor, other: Any) -> Any:
+def _rdivmod(self: Tensor, other: Any) -> tuple[Tensor, Tensor]:
     return arithmetic.divmod(other, self) if _is_operand(other) else NotImplemented
 
 
+def _round(self: Tensor, ndigits: int | None = 0) -> Tensor:
+    return arithmetic.round(self, ndigits or 0)
+
+
 def _compares(name: str, function: Binary) -> None:
-    def method(self: Tensor, other: Any) -> Any:
+    def method(self: Tensor, other: Any) -> Tensor:
         return function(self, other) if _is_operand(other) else NotImplemented
 
     method.__name__ = f"__{name}__"
@@ -150,7 +154,7 @@ def _len(self: Tensor) -> int:
 def _iter(self: Tensor) -> Iterator[Tensor]:
     if not self.shape:
         raise TypeError("a tensor without axes cannot be iterated over")
-    return (self[i] for i in range(self.shape[0]))  # type: ignore[index]
+    return (self[i] for i in range(self.shape[0]))
 
 
 def _contains(self: Tensor, item: Any) -> bool:
@@ -164,7 +168,7 @@ _METHODS: dict[str, Any] = {
     "__pos__": arithmetic.positive,
     "__abs__": arithmetic.abs,
     "__invert__": comparison.bitwise_invert,
-    "__round__": lambda self, ndigits=0: arithmetic.round(self, ndigits or 0),
+    "__round__": _round,
     "__floor__": arithmetic.floor,
     "__ceil__": arithmetic.ceil,
     "__trunc__": arithmetic.trunc,

@@ -11,7 +11,7 @@ from numus.functions._base import computed, method, node_of, viewed, wrap
 from numus.graph import Node
 from numus.primitives import views
 from numus.shapes import as_shape, normal_axes, normal_axis
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "array_split",
@@ -28,7 +28,7 @@ __all__ = [
 
 
 @method()
-def narrow(x: Tensor, /, dim: int, start: int, length: int) -> Tensor:
+def narrow(x: ArrayLike, /, dim: int, start: int, length: int) -> Tensor:
     """`length` elements from `start` on along one axis."""
     node = node_of(x, "narrow")
     axis = normal_axis(dim, node.ndim, "narrow")
@@ -46,10 +46,10 @@ def narrow(x: Tensor, /, dim: int, start: int, length: int) -> Tensor:
 def _select(x: Tensor, dim: int, index: int) -> Tensor:
     """The part of x at one index along an axis, without that axis."""
     axis = normal_axis(dim, x.ndim, "select")
-    return x[(slice(None),) * axis + (index,)]  # type: ignore[index]
+    return x[(slice(None),) * axis + (index,)]
 
 
-def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
+def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     """The parts of x along an axis, one for each index, without that axis.
 
     >>> [p.tolist() for p in nm.unstack(nm.asarray([[1, 2], [3, 4]]), axis=1)]
@@ -64,7 +64,9 @@ def unstack(x: Tensor, /, *, axis: int = 0) -> tuple[Tensor, ...]:
     )
 
 
-method("unstack", "unbind")(lambda x, axis=0: unstack(x, axis=axis))
+@method("unstack", "unbind")
+def _unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    return unstack(x, axis=axis)
 
 
 def _cut(node: Node, axis: int, cuts: Sequence[int]) -> tuple[Tensor, ...]:
@@ -77,7 +79,7 @@ def _cut(node: Node, axis: int, cuts: Sequence[int]) -> tuple[Tensor, ...]:
 
 @method()
 def split(
-    x: Tensor, /, indices_or_sections: int | Sequence[int], axis: int = 0
+    x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> tuple[Tensor, ...]:
     """Sections along an axis.
 
@@ -103,7 +105,7 @@ def split(
 
 
 def array_split(
-    x: Tensor, /, indices_or_sections: int | Sequence[int], axis: int = 0
+    x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> tuple[Tensor, ...]:
     """As `split`, but the sections need only be nearly equal: the first ones may be longer by 1."""
     if isinstance(indices_or_sections, Sequence):
@@ -118,7 +120,7 @@ def array_split(
 
 
 @method()
-def chunk(x: Tensor, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
+def chunk(x: ArrayLike, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
     """At most `chunks` sections along an axis, of one extent but the last, which may be shorter."""
     node = node_of(x, "chunk")
     axis = normal_axis(dim, node.ndim, "chunk")
@@ -134,7 +136,7 @@ def chunk(x: Tensor, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
 
 
 @method()
-def diagonal(x: Tensor, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
+def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> Tensor:
     """The diagonals of the planes of two axes, as a new last axis.
 
     Args:
@@ -159,7 +161,7 @@ def diagonal(x: Tensor, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -> T
 
 
 @method()
-def diag(x: Tensor, /, k: int = 0) -> Tensor:
+def diag(x: ArrayLike, /, k: int = 0) -> Tensor:
     """The matrix with a vector on its k-th diagonal, or the k-th diagonal of a matrix.
 
     >>> nm.diag(nm.asarray([1, 2]), 1).tolist()
@@ -193,7 +195,7 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
 
 
 def sliding_window_view(
-    x: Tensor,
+    x: ArrayLike,
     /,
     window_shape: int | Sequence[int],
     axis: int | Sequence[int] | None = None,

@@ -11,7 +11,7 @@ from numus.evaluation import check_known, host_array
 from numus.functions._base import method
 from numus.functions.conversion import asarray, to_dlpack
 from numus.functions.transcendental import imag, real
-from numus.tensor import Tensor, detached
+from numus.tensor import Tensor, attribute, detached
 
 Array = np.ndarray[Any, Any]
 
@@ -125,5 +125,5 @@ def copy_(self: Tensor) -> Tensor:
     return deepcopy(self, {})
 
 
-Tensor.real = property(real, doc="The real part.")  # type: ignore[attr-defined]
-Tensor.imag = property(imag, doc="The imaginary part.")  # type: ignore[attr-defined]
+attribute("real", real, "The real part.")
+attribute("imag", imag, "The imaginary part.")

@@ -23,7 +23,7 @@ from numus.primitives.scan import scan
 from numus.primitives.source import full
 from numus.primitives.structure import copy
 from numus.shapes import normal_axis, size_of
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
 
@@ -31,7 +31,7 @@ __all__ = ["pad", "repeat", "repeat_interleave", "roll", "tile"]
 # -- repeat, tile, roll ---------------------------------------------------------------------------
 
 
-def repeat(x: Tensor, repeats: int | Any, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: ArrayLike, repeats: int | Any, /, *, axis: int | None = None) -> Tensor:
     """Each element (or each part along an axis) several times in a row.
 
     Args:
@@ -89,13 +89,13 @@ def _repeat_each(node: Node, counts: Node, axis: int) -> Node:
 
 
 @method("repeat", "repeat_interleave")
-def repeat_interleave(x: Tensor, repeats: Any, axis: int | None = None) -> Tensor:
+def repeat_interleave(x: ArrayLike, repeats: Any, axis: int | None = None) -> Tensor:
     """`repeat` under its other name."""
     return repeat(x, repeats, axis=axis)
 
 
 @method()
-def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
+def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Tensor:
     """The whole array side by side, as often along each axis as told.
 
     >>> nm.tile(nm.asarray([1, 2]), (2, 2)).tolist()
@@ -116,7 +116,7 @@ def tile(x: Tensor, repetitions: int | Sequence[int], /) -> Tensor:
 
 @method()
 def roll(
-    x: Tensor, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
+    x: ArrayLike, /, shift: int | Sequence[int], axis: int | Sequence[int] | None = None
 ) -> Tensor:
     """The elements moved on along axes; those that leave at one end come in at the other.
 
@@ -235,7 +235,7 @@ _FILLS: dict[str, Callable[[Node, int, int, int], Node]] = {
 
 
 def pad(
-    x: Tensor,
+    x: ArrayLike,
     /,
     pad_width: int | Sequence[Any] | dict[int, Any],
     mode: str = "constant",

@@ -17,7 +17,7 @@ from numus.primitives.source import full
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape
 from numus.shapes import normal_axis, size_of
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["argmax", "argmin", "argwhere", "flatnonzero", "nonzero", "searchsorted"]
 
@@ -46,7 +46,7 @@ def _extreme(
 
 
 @method()
-def argmax(x: Tensor, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmax(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first largest element along an axis (None: of all, in row-major order).
 
     NaN counts as the largest.
@@ -58,7 +58,7 @@ def argmax(x: Tensor, /, axis: int | None = None, keepdims: bool = False) -> Ten
 
 
 @method()
-def argmin(x: Tensor, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
+def argmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """The index of the first smallest element along an axis (None: of all, in row-major order).
 
     NaN, wherever it is, wins over every number.
@@ -75,7 +75,7 @@ def _hits(x: Any, op: str) -> tuple[Node, Node]:
 
 
 @method()
-def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
+def nonzero(x: ArrayLike, /) -> tuple[Tensor, ...]:
     """The indices of the elements that are not zero: an array for each axis. Evaluates x.
 
     >>> [i.tolist() for i in nm.nonzero(nm.asarray([[0, 7], [8, 0]]))]
@@ -88,14 +88,14 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     return tuple(wrap(i) for i in unravel(hits, node.shape))
 
 
-def argwhere(x: Tensor, /) -> Tensor:
+def argwhere(x: ArrayLike, /) -> Tensor:
     """The indices of the elements that are not zero, as the rows of a matrix. Evaluates x."""
     node, hits = _hits(x, "argwhere")
     columns = tuple(reshape(i, (*i.shape, 1)) for i in unravel(hits, node.shape))
     return wrap(concat(columns, 1) if columns else full((*hits.shape, 0), 0, dt.int64))
 
 
-def flatnonzero(x: Tensor, /) -> Tensor:
+def flatnonzero(x: ArrayLike, /) -> Tensor:
     """The places, in row-major order, of the elements that are not zero. Evaluates x."""
     return wrap(_hits(x, "flatnonzero")[1])
 
@@ -133,7 +133,9 @@ def count_before(line: Node, values: Node, side: str) -> Node:
     return found
 
 
-def searchsorted(x1: Tensor, x2: Any, /, *, side: str = "left", sorter: Any = None) -> Tensor:
+def searchsorted(
+    x1: ArrayLike, x2: ArrayLike, /, *, side: str = "left", sorter: Any = None
+) -> Tensor:
     """The indices at which values go into a sorted array so that it stays sorted (int64).
 
     Args:

@@ -23,7 +23,7 @@ from numus.primitives.source import full, iota
 from numus.primitives.structure import concat
 from numus.primitives.views import broadcast, permute, reshape, take_range
 from numus.shapes import normal_axis, size_of
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "intersect1d",
@@ -100,7 +100,7 @@ def _distinct(rows: Node, op: str, equal_nan: bool) -> tuple[Node, Node, Node, N
     return gather(rows, (index,), (0,)), index, inverse, counts
 
 
-def unique_all(x: Tensor, /) -> UniqueAll:
+def unique_all(x: ArrayLike, /) -> UniqueAll:
     """The distinct elements, sorted; where each first occurs, which each element is, how often.
 
     Each NaN is distinct from every other.
@@ -108,30 +108,32 @@ def unique_all(x: Tensor, /) -> UniqueAll:
     >>> nm.unique_all(nm.asarray([3, 1, 3])).counts.tolist()
     [1, 2]
     """
+    shape = node_of(x, "unique_all").shape
     values, index, inverse, counts = _distinct(_flat(x, "unique_all"), "unique_all", False)
-    return UniqueAll(wrap(values), wrap(index), wrap(reshape(inverse, x.shape)), wrap(counts))
+    return UniqueAll(wrap(values), wrap(index), wrap(reshape(inverse, shape)), wrap(counts))
 
 
-def unique_counts(x: Tensor, /) -> UniqueCounts:
+def unique_counts(x: ArrayLike, /) -> UniqueCounts:
     """The distinct elements, sorted, and how often each occurs. Each NaN is distinct."""
     values, _, _, counts = _distinct(_flat(x, "unique_counts"), "unique_counts", False)
     return UniqueCounts(wrap(values), wrap(counts))
 
 
-def unique_inverse(x: Tensor, /) -> UniqueInverse:
+def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
     """The distinct elements, sorted, and for each element which of them it is."""
+    shape = node_of(x, "unique_inverse").shape
     values, _, inverse, _ = _distinct(_flat(x, "unique_inverse"), "unique_inverse", False)
-    return UniqueInverse(wrap(values), wrap(reshape(inverse, x.shape)))
+    return UniqueInverse(wrap(values), wrap(reshape(inverse, shape)))
 
 
-def unique_values(x: Tensor, /) -> Tensor:
+def unique_values(x: ArrayLike, /) -> Tensor:
     """The distinct elements, sorted. Each NaN is distinct from every other."""
     return wrap(_distinct(_flat(x, "unique_values"), "unique_values", False)[0])
 
 
 @method()
 def unique(
-    x: Tensor,
+    x: ArrayLike,
     /,
     return_index: bool = False,
     return_inverse: bool = False,
@@ -186,7 +188,9 @@ def _among(x: Node, members: Node) -> Node:
     return ew.eq(gather(line, (at,), (0,)), x)  # past the end reads the last, which is less than x
 
 
-def isin(x1: Tensor, x2: Any, /, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def isin(
+    x1: ArrayLike, x2: ArrayLike, /, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
     """Whether each element of x1 is among those of x2. NaN is not, not even among NaNs.
 
     `assume_unique` changes nothing here; it is there for those who say so.
@@ -209,24 +213,24 @@ def _where(values: Node, keep: Node, op: str) -> Tensor:
     return wrap(gather(values, (mask_positions(keep, op),), (0,)))
 
 
-def intersect1d(x1: Tensor, x2: Tensor, /) -> Tensor:
+def intersect1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The distinct elements that both arrays have, sorted."""
     a, b = _two("intersect1d", x1, x2)
     return _where(a, _among(a, b), "intersect1d")
 
 
-def setdiff1d(x1: Tensor, x2: Tensor, /) -> Tensor:
+def setdiff1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The distinct elements of x1 that x2 has not, sorted."""
     a, b = _two("setdiff1d", x1, x2)
     return _where(a, ew.invert(_among(a, b)), "setdiff1d")
 
 
-def union1d(x1: Tensor, x2: Tensor, /) -> Tensor:
+def union1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The distinct elements that either array has, sorted."""
     nodes = (reshape(n, (size_of(n.shape),)) for n in common("union1d", x1, x2))
     return wrap(_distinct(concat(tuple(nodes), 0), "union1d", True)[0])
 
 
-def setxor1d(x1: Tensor, x2: Tensor, /) -> Tensor:
+def setxor1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The distinct elements that one of the arrays has and the other has not, sorted."""
     return union1d(setdiff1d(x1, x2), setdiff1d(x2, x1))

@@ -21,7 +21,7 @@ from numus.primitives.sort import sort as sort_node
 from numus.primitives.source import constant
 from numus.primitives.views import reshape, take_range
 from numus.shapes import normal_axis, size_of
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["argsort", "lexsort", "sort", "topk"]
 
@@ -63,7 +63,7 @@ def _line(x: Any, axis: int | None, op: str) -> tuple[Node, int]:
 
 @method()
 def sort(
-    x: Tensor, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True
+    x: ArrayLike, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
     """The elements in order along an axis (axis=None: all of them along one).
 
@@ -80,7 +80,7 @@ def sort(
 
 @method()
 def argsort(
-    x: Tensor, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True
+    x: ArrayLike, /, *, axis: int | None = -1, descending: bool = False, stable: bool = True
 ) -> Tensor:
     """The indices that sort x along an axis (int64); equal elements keep their order.
 
@@ -96,7 +96,7 @@ def lexsort(keys: Sequence[Tensor] | Tensor, /, axis: int = -1) -> Tensor:
     >>> nm.lexsort((nm.asarray([2, 1, 1]), nm.asarray([0, 1, 0]))).tolist()
     [2, 0, 1]
     """
-    nodes = [node_of(k, "lexsort") for k in keys]  # type: ignore[union-attr]
+    nodes = [node_of(k, "lexsort") for k in keys]
     if not nodes or any(n.shape != nodes[0].shape for n in nodes):
         shapes = ", ".join(str(n.shape) for n in nodes) or "none"
         raise ShapeError(f"lexsort: needs keys of one shape, not {shapes}")
@@ -111,7 +111,7 @@ class TopK(NamedTuple):
 
 
 @method()
-def topk(x: Tensor, /, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
+def topk(x: ArrayLike, /, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> TopK:
     """The k largest (or smallest) elements along an axis and their indices, in order.
 
     They come sorted whether asked for or not. Gradients flow through the values.

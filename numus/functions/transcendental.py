@@ -12,7 +12,7 @@ from numus.functions.arithmetic import float_operands
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import full
-from numus.tensor import Tensor
+from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
     "acos",
@@ -76,7 +76,7 @@ def _real(op: str, x: Any, build: Build) -> Tensor:
 
 
 @method()
-def exp(x: Tensor, /) -> Tensor:
+def exp(x: ArrayLike, /) -> Tensor:
     """e to the power x.
 
     >>> nm.exp(nm.asarray([0.0, -nm.inf]))
@@ -86,42 +86,42 @@ def exp(x: Tensor, /) -> Tensor:
 
 
 @method()
-def exp2(x: Tensor, /) -> Tensor:
+def exp2(x: ArrayLike, /) -> Tensor:
     """2 to the power x."""
     return _apply("exp2", x, ew.exp2, cm.exp2)
 
 
 @method()
-def expm1(x: Tensor, /) -> Tensor:
+def expm1(x: ArrayLike, /) -> Tensor:
     """exp(x) - 1, accurate near zero."""
     return _apply("expm1", x, ew.expm1, cm.expm1)
 
 
 @method()
-def log(x: Tensor, /) -> Tensor:
+def log(x: ArrayLike, /) -> Tensor:
     """The natural logarithm."""
     return _apply("log", x, ew.log, cm.log)
 
 
 @method()
-def log1p(x: Tensor, /) -> Tensor:
+def log1p(x: ArrayLike, /) -> Tensor:
     """log(1 + x), accurate near zero."""
     return _apply("log1p", x, ew.log1p, cm.log1p)
 
 
 @method()
-def log2(x: Tensor, /) -> Tensor:
+def log2(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 2."""
     return _apply("log2", x, ew.log2, cm.scaled_log(2))
 
 
 @method()
-def log10(x: Tensor, /) -> Tensor:
+def log10(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 10."""
     return _apply("log10", x, ew.log10, cm.scaled_log(10))
 
 
-def logaddexp(x1: Tensor, x2: Any, /) -> Tensor:
+def logaddexp(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """log(exp(x1) + exp(x2)) without overflow on the way."""
     a, b = float_operands("logaddexp", x1, x2)
     dtype = a.dtype
@@ -137,94 +137,94 @@ def logaddexp(x1: Tensor, x2: Any, /) -> Tensor:
 
 
 @method()
-def sin(x: Tensor, /) -> Tensor:
+def sin(x: ArrayLike, /) -> Tensor:
     """The sine of an angle in radians."""
     return _apply("sin", x, ew.sin, cm.sin)
 
 
 @method()
-def cos(x: Tensor, /) -> Tensor:
+def cos(x: ArrayLike, /) -> Tensor:
     """The cosine of an angle in radians."""
     return _apply("cos", x, ew.cos, cm.cos)
 
 
 @method()
-def tan(x: Tensor, /) -> Tensor:
+def tan(x: ArrayLike, /) -> Tensor:
     """The tangent of an angle in radians."""
     return _apply("tan", x, ew.tan, cm.tan)
 
 
 @method()
-def asin(x: Tensor, /) -> Tensor:
+def asin(x: ArrayLike, /) -> Tensor:
     """The angle in [-π/2, π/2] whose sine is x."""
     return _apply("asin", x, ew.asin, cm.asin)
 
 
 @method()
-def acos(x: Tensor, /) -> Tensor:
+def acos(x: ArrayLike, /) -> Tensor:
     """The angle in [0, π] whose cosine is x."""
     return _apply("acos", x, ew.acos, cm.acos)
 
 
 @method()
-def atan(x: Tensor, /) -> Tensor:
+def atan(x: ArrayLike, /) -> Tensor:
     """The angle in (-π/2, π/2) whose tangent is x."""
     return _apply("atan", x, ew.atan, cm.atan)
 
 
 @method()
-def atan2(x1: Tensor, x2: Any, /) -> Tensor:
+def atan2(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The angle in [-π, π] of the point with abscissa x2 and ordinate x1."""
     return wrap(ew.atan2(*float_operands("atan2", x1, x2)))
 
 
 @method()
-def sinh(x: Tensor, /) -> Tensor:
+def sinh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic sine."""
     return _apply("sinh", x, ew.sinh, cm.sinh)
 
 
 @method()
-def cosh(x: Tensor, /) -> Tensor:
+def cosh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic cosine."""
     return _apply("cosh", x, ew.cosh, cm.cosh)
 
 
 @method("tanh", "tanh_act")
-def tanh(x: Tensor, /) -> Tensor:
+def tanh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic tangent."""
     return _apply("tanh", x, ew.tanh, cm.tanh)
 
 
 @method()
-def asinh(x: Tensor, /) -> Tensor:
+def asinh(x: ArrayLike, /) -> Tensor:
     """The inverse of sinh."""
     return _apply("asinh", x, ew.asinh, cm.asinh)
 
 
 @method()
-def acosh(x: Tensor, /) -> Tensor:
+def acosh(x: ArrayLike, /) -> Tensor:
     """The inverse of cosh, not negative."""
     return _apply("acosh", x, ew.acosh, cm.acosh)
 
 
 @method()
-def atanh(x: Tensor, /) -> Tensor:
+def atanh(x: ArrayLike, /) -> Tensor:
     """The inverse of tanh."""
     return _apply("atanh", x, ew.atanh, cm.atanh)
 
 
-def deg2rad(x: Tensor, /) -> Tensor:
+def deg2rad(x: ArrayLike, /) -> Tensor:
     """Degrees in radians."""
     return _real("deg2rad", x, lambda n: ew.mul(n, like(n, math.pi / 180)))
 
 
-def rad2deg(x: Tensor, /) -> Tensor:
+def rad2deg(x: ArrayLike, /) -> Tensor:
     """Radians in degrees."""
     return _real("rad2deg", x, lambda n: ew.mul(n, like(n, 180 / math.pi)))
 
 
-def sinc(x: Tensor, /) -> Tensor:
+def sinc(x: ArrayLike, /) -> Tensor:
     """sin(πx) / (πx), and 1 at 0."""
     return _real("sinc", x, _sinc)
 
@@ -249,31 +249,31 @@ def _tail(squared: Node) -> Node:
 
 
 @method()
-def erf(x: Tensor, /) -> Tensor:
+def erf(x: ArrayLike, /) -> Tensor:
     """The error function: how much of a normal distribution lies within x √2 of its mean."""
     return _real("erf", x, ew.erf)
 
 
 @method()
-def erfc(x: Tensor, /) -> Tensor:
+def erfc(x: ArrayLike, /) -> Tensor:
     """1 - erf(x), accurate far out."""
     return _real("erfc", x, ew.erfc)
 
 
 @method()
-def erfinv(x: Tensor, /) -> Tensor:
+def erfinv(x: ArrayLike, /) -> Tensor:
     """The inverse of erf."""
     return _real("erfinv", x, ew.erfinv)
 
 
 @method()
-def lgamma(x: Tensor, /) -> Tensor:
+def lgamma(x: ArrayLike, /) -> Tensor:
     """The logarithm of |Γ(x)|."""
     return _real("lgamma", x, ew.lgamma)
 
 
 @method()
-def digamma(x: Tensor, /) -> Tensor:
+def digamma(x: ArrayLike, /) -> Tensor:
     """The derivative of log Γ(x)."""
     return _real("digamma", x, ew.digamma)
 
@@ -281,26 +281,26 @@ def digamma(x: Tensor, /) -> Tensor:
 # -- complex numbers ------------------------------------------------------------------------------
 
 
-def real(x: Tensor, /) -> Tensor:
+def real(x: ArrayLike, /) -> Tensor:
     """The real part."""
     node = node_of(x, "real")
     return wrap(ew.real(node) if node.dtype.is_complex else same(node))
 
 
-def imag(x: Tensor, /) -> Tensor:
+def imag(x: ArrayLike, /) -> Tensor:
     """The imaginary part; of real numbers, zeros."""
     node = node_of(x, "imag")
     return wrap(ew.imag(node) if node.dtype.is_complex else full(node.shape, 0, node.dtype))
 
 
 @method()
-def conj(x: Tensor, /) -> Tensor:
+def conj(x: ArrayLike, /) -> Tensor:
     """The complex conjugate."""
     node = node_of(x, "conj")
     return wrap(ew.conj(node) if node.dtype.is_complex else same(node))
 
 
-def angle(x: Tensor, /) -> Tensor:
+def angle(x: ArrayLike, /) -> Tensor:
     """The angle of a complex number with the positive real axis, in radians."""
     node = to_float(node_of(x, "angle"))
     if node.dtype.is_complex:
