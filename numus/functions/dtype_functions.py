@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -140,6 +141,13 @@ def finfo(type: Any, /) -> FloatInfo:
     top = 448.0 if dtype is dt.float8_e4m3fn else (2 - eps) * 2.0**bias
     normal = 2.0 ** (1 - bias)
     return FloatInfo(dtype.bits, eps, top, -top, normal, normal * eps, dtype)
+
+
+def ends(dtype: DType) -> tuple[float, float]:
+    """What no number of a floating-point dtype is below or above."""
+    if dtype is dt.float8_e4m3fn:  # it has no infinities
+        return finfo(dtype).min, finfo(dtype).max
+    return -math.inf, math.inf
 
 
 def iinfo(type: Any, /) -> IntegerInfo:

@@ -15,6 +15,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import computed, method, node_of, wrap
 from numus.functions._places import index_data, int_constant, places, take_axis
+from numus.functions.dtype_functions import ends
 from numus.functions.indexing import cast_value, fit_value, write
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -286,9 +287,7 @@ def _identity(mode: str, dtype: DType) -> Any:
     """What combines with anything to give that thing."""
     if mode in ("add", "mul"):
         return int(mode == "mul")
-    if dtype.is_floating:
-        return float("-inf") if mode == "max" else float("inf")
-    return dt.int_range(dtype)[mode == "min"]
+    return (ends(dtype) if dtype.is_floating else dt.int_range(dtype))[mode == "min"]
 
 
 def _scattered(

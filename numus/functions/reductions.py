@@ -15,6 +15,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions.dtype_functions import ends
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod, reduce_sum
@@ -188,7 +189,8 @@ def _nan_extreme(
     node = node_of(x, op)
     if not node.dtype.is_floating:
         return _extreme(op, reduce, node, axis, keepdims)
-    worst = -math.inf if reduce is reduce_max else math.inf
+    low, high = ends(node.dtype)
+    worst = low if reduce is reduce_max else high
     y = _extreme(op, reduce, without_nan(node, worst), axis, keepdims)._node
     only_nan = _extreme(op, reduce_min, ew.ne(node, node), axis, keepdims)._node
     return wrap(ew.where(only_nan, constant(math.nan, y.dtype), y))

@@ -32,6 +32,11 @@ ROWS = [
         case(x(3, 0), x(0, 2)),
         case(x(0, 3), x(3, 2)),
         case(x(17, 33), x(33, 40)),
+        values=[
+            case(x(130, 260), x(260, 150)),
+            case(x(3, 70, 33), x(33, 65)),
+            case(x(1, 900), x(900, 1)),
+        ],
         **{**PRODUCTS, "dtypes": (*PRODUCTS["dtypes"], "bool")},
     ),
     op("mm", np.matmul, case(x(5, 7), x(7, 3)), **PRODUCTS),

@@ -3,12 +3,13 @@
 import numpy as np
 
 import numus as nm
-from ops.row import ALL, NUMBERS, case, op, x
+from ops.row import ALL, NUMBERS, REALS, case, op, x
 
 EXACT = {"dtypes": ALL, "ulps": 0, "signs": True}
 FEW = {"dtypes": (*NUMBERS, "bool"), "ulps": 0}
 LINES = np.array([[0, 2, 1], [2, 2, 0]])  # an index for every element, one place twice
 POINTS = np.array([3, -1, 0, 3])
+MANY = np.random.default_rng(0).integers(0, 50, (400, 20))
 MASK = np.array([True, False, True, True])
 
 
@@ -172,6 +173,7 @@ ROWS = [
         case(x(2, 3), LINES, axis=1),
         case(x(4), POINTS),
         case(x(3, 1), LINES, axis=0),
+        values=[case(x(50, 20), MANY, axis=0)],
         **EXACT,
     ),
     op(
@@ -197,7 +199,13 @@ ROWS = [
         **FEW,
     ),
     op("scatter", scattered, case(x(3, 3), 0, LINES, x(2, 3)), case(x(3), 0, LINES[0], 1), **EXACT),
-    op("scatter_add", scatter_add, case(x(3, 3), 1, LINES, x(2, 3)), **SUMS),
+    op(
+        "scatter_add",
+        scatter_add,
+        case(x(3, 3), 1, LINES, x(2, 3)),
+        values=[case(x(50, 20), 0, MANY, x(400, 20, low=0, high=1))],
+        **SUMS,
+    ),
     op(
         "scatter_reduce",
         scattered,
@@ -206,7 +214,9 @@ ROWS = [
         case(x(3, 3), 1, LINES, x(2, 3), "mean", include_self=False),
         case(x(3, 3), 1, LINES, x(2, 3), "amax"),
         case(x(3, 3), 1, LINES, x(2, 3), "amin", include_self=False),
-        **SUMS,
+        values=[case(x(3, 3), 1, LINES, x(2, 3), "amin", include_self=False)],
+        dtypes=(*REALS, "float8_e4m3fn"),
+        relative=False,
     ),
     op(
         "masked_fill",

@@ -13,6 +13,7 @@ from ops.row import (
     COMPLEX_FRACTIONS,
     FRACTIONS,
     INT64,
+    NARROWEST,
     NUMBERS,
     REALS,
     case,
@@ -26,10 +27,11 @@ from ops.row import (
 
 inf, nan = math.inf, math.nan
 SUMS = {"relative": False, "ulps": 8}
+LONG_SUMS = {"relative": False, "ulps": 32}  # one after the other, down columns and in scans
 GAPS = (1.0, nan, 3.0, nan, -2.0)
 
 
-def reduction(name, reference, low=-2.0, high=2.0, empty=True, **options):
+def reduction(name, reference, low=-2.0, high=2.0, empty=True, large=None, **options):
     """A function of an array and some of its axes."""
 
     def of(*shape, **arguments):
@@ -44,10 +46,13 @@ def reduction(name, reference, low=-2.0, high=2.0, empty=True, **options):
         of(300, 3, axis=0),
     ]
     values = [*options.pop("values", []), *([of(0, 3, axis=0)] if empty else [])]
+    if large is not None:  # enough to be split between threads, and columns enough for vectors
+        for shape, axis in (((2, 70_000), 1), ((5_000, 20), 0), ((90_000,), None)):
+            values.append(case(x(*shape, low=large[0], high=large[1]), axis=axis))
     return op(name, reference, *cases, values=values, **options)
 
 
-def running(name, reference, low=-2.0, high=2.0, **options):
+def running(name, reference, low=-2.0, high=2.0, large=None, **options):
     """A function of an array and one axis."""
     cases = [
         case(x(3, 5, low=low, high=high), axis=1),
@@ -55,6 +60,10 @@ def running(name, reference, low=-2.0, high=2.0, **options):
         case(x(70, low=low, high=high), axis=-1),
         case(x(0, 3), axis=0),
     ]
+    if large is not None:
+        longer = [case(x(90_000, low=large[0], high=large[1]), axis=0)]
+        longer.append(case(x(700, 30, low=large[0], high=large[1]), axis=0))
+        options["values"] = [*options.get("values", []), *longer]
     return op(name, reference, *cases, **options)
 
 
@@ -66,8 +75,8 @@ def rows_of(name, reference, **options):
         case(x(70), axis=0),
         case(x(2, 0)),
     ]
-    large = case(exactly(-1e3, 1e3, 998.0))
-    return op(name, reference, *cases, values=[large], relative=False, **options)
+    values = [case(exactly(-1e3, 1e3, 998.0)), case(x(3, 5000)), case(x(600, 20), axis=0)]
+    return op(name, reference, *cases, values=values, relative=False, **options)
 
 
 def layer_norm(a, weight=None, bias=None, eps=1e-5, axis=None):
@@ -149,15 +158,16 @@ _DISPERSION = [case(x(3, 5), axis=1, correction=1), case(x(7), correction=0.5)]
 
 ROWS = [
     # -- sums, extremes, truth
-    reduction("sum", np.sum, dtypes=(*ALL[:-2],), out=counting, **SUMS),
+    reduction("sum", np.sum, large=(0.5, 1.5), dtypes=ALL[:-2], out=counting, **LONG_SUMS),
     reduction("prod", np.prod, 0.5, 1.5, dtypes=(*NUMBERS, "bool"), out=counting, **SUMS),
-    reduction("count_nonzero", np.count_nonzero, dtypes=ANY, out=INT64, orders=0),
+    reduction("count_nonzero", np.count_nonzero, large=(-2, 2), dtypes=ANY, out=INT64, orders=0),
     reduction(
         "nansum", np.nansum, values=[case(exactly(*GAPS))], dtypes=NUMBERS, out=counting, **SUMS
     ),
     reduction(
         *("max", np.max),
         empty=False,
+        large=(-9, 9),
         values=[case(exactly(1.0, nan, 3.0)), case(exactly(1.0, inf, -inf))],
         dtypes=(*REALS, "bool"),
         aliases=["amax"],
@@ -165,6 +175,7 @@ ROWS = [
     reduction(
         *("min", np.min),
         empty=False,
+        large=(-9, 9),
         values=[case(exactly(1.0, nan, 3.0)), case(exactly(1.0, inf, -inf))],
         dtypes=(*REALS, "bool"),
         aliases=["amin"],
@@ -174,13 +185,13 @@ ROWS = [
         *("nanmax", quietly(np.nanmax)),
         empty=False,
         values=[case(exactly(*GAPS)), case(exactly(nan, nan))],
-        dtypes=REALS,
+        dtypes=(*REALS, *NARROWEST),
     ),
     reduction(
         *("nanmin", quietly(np.nanmin)),
         empty=False,
         values=[case(exactly(*GAPS)), case(exactly(nan, nan))],
-        dtypes=REALS,
+        dtypes=(*REALS, *NARROWEST),
     ),
     reduction("any", np.any, dtypes=ANY, out=BOOL, orders=0, values=[case(exactly(0.0, nan))]),
     reduction("all", np.all, dtypes=ANY, out=BOOL, orders=0, values=[case(exactly(0.0, nan))]),
@@ -213,7 +224,14 @@ ROWS = [
         **SUMS,
     ),
     # -- statistics
-    reduction("mean", quietly(np.mean), dtypes=COMPLEX_FRACTIONS, out=fraction, **SUMS),
+    reduction(
+        "mean",
+        quietly(np.mean),
+        large=(0.5, 1.5),
+        dtypes=COMPLEX_FRACTIONS,
+        out=fraction,
+        **LONG_SUMS,
+    ),
     reduction("var", corrected(np.var), dtypes=COMPLEX_FRACTIONS, out=real, **SUMS).replace(
         cases=(*_DISPERSION, case(x(2, 3, 4), axis=(0, 2), keepdims=True), case(x(0, 3), axis=1))
     ),
@@ -242,6 +260,7 @@ ROWS = [
     # -- softmax and its kin
     reduction(
         *("logsumexp", logsumexp),
+        large=(-3, 3),
         values=[
             case(exactly(-1e3, 1e3, 998.0)),
             case(exactly(-inf, -inf)),
@@ -290,7 +309,14 @@ ROWS = [
         out=counting,
         **SUMS,
     ),
-    running("cumsum", np.cumsum, values=[case(x(2, 3))], dtypes=NUMBERS, out=counting, **SUMS),
+    running(
+        *("cumsum", np.cumsum),
+        values=[case(x(2, 3))],
+        large=(0.5, 1.5),
+        dtypes=NUMBERS,
+        out=counting,
+        **LONG_SUMS,
+    ),
     running(
         *("cumprod", np.cumprod, 0.5, 1.5),
         values=[case(x(2, 3)), case(exactly(2, 0, 3, 0, 1))],
@@ -298,7 +324,7 @@ ROWS = [
         out=counting,
         **SUMS,
     ),
-    running("cummax", cumulated(np.maximum), dtypes=(*REALS, "bool")),
+    running("cummax", cumulated(np.maximum), large=(-9, 9), dtypes=(*REALS, "bool")),
     running(
         *("cummin", cumulated(np.minimum)),
         values=[case(x(2, 3)), case(exactly(3.0, 1.0, nan, 0.0))],
