@@ -5,12 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from numus.compiler.emit import Emitter
-from numus.compiler.ir import Expr
+from numus.compiler.ir import Expr, walk
 
 Coefficients = dict[Expr, int]
 
 
-class Strides:
+def accesses(emitter: Emitter) -> list[Coefficients]:
+    """The strides by which a kernel goes through memory, of every place where it does."""
+    strides = _Strides(emitter)
+    return [part for index in emitter.touched for part in strides.parts(index)]
+
+
+class _Strides:
     """Reads expressions of one emitter, whose slots have known numbers."""
 
     def __init__(self, emitter: Emitter) -> None:
@@ -46,45 +52,18 @@ class Strides:
                     return None if inner is None else {v: c * scale for v, c in inner.items()}
         if e.op == "cast":
             return self.of(e.args[0])
-        return {} if not self.variables(e) else None
+        constant = not any(x.op == "var" for x in walk(e, lambda x: True))
+        return {} if constant else None
 
     def _number(self, e: Expr) -> int | None:
         if e.op == "const" and isinstance(e.attr, int):
             return e.attr
         return self.numbers.get(e)
 
-    def variables(self, e: Expr) -> set[Expr]:
-        """The loop variables an expression depends on."""
-        found: set[Expr] = set()
-        seen: set[Expr] = set()
-        stack = [e]
-        while stack:
-            x = stack.pop()
-            if x in seen:
-                continue
-            seen.add(x)
-            if x.op == "var":
-                found.add(x)
-            stack.extend(x.args)
-        return found
-
     def parts(self, e: Expr) -> list[Coefficients]:
         """The affine pieces an expression is made of; keeping each keeps the whole."""
-        out: list[Coefficients] = []
-        seen: set[Expr] = set()
-        stack = [e]
-        while stack:
-            x = stack.pop()
-            if x in seen:
-                continue
-            seen.add(x)
-            found = self.of(x)
-            if found is not None:
-                if found:
-                    out.append(found)
-            else:
-                stack.extend(x.args)
-        return out
+        pieces = (self.of(x) for x in walk(e, lambda x: self.of(x) is None))
+        return [p for p in pieces if p]
 
 
 def collapsible(outer: Expr, inner: Expr, extent: int, pieces: Iterable[Coefficients]) -> bool:

@@ -30,18 +30,6 @@ Rule = Generator[Request, Any, Any]
 ZERO = const(0)
 
 
-class Site:
-    """One place where a kernel touches memory (or uses a counter), for choosing loops."""
-
-    __slots__ = ("index", "masked", "store", "val")
-
-    def __init__(self, val: Val, index: Expr, store: bool, masked: bool) -> None:
-        self.val = val
-        self.index = index
-        self.store = store
-        self.masked = masked
-
-
 @dataclass(slots=True)
 class Step:
     """A kernel and what one call of it takes."""
@@ -81,7 +69,7 @@ class Emitter:
         self.numbers: dict[int, Expr] = {}  # size or stride -> its slot
         self.parameters: list[int] = []  # what the schedule chose: block sizes, counts
         self.constants: dict[Val, Any] = {}  # constant -> its slot expression(s)
-        self.sites: list[Site] = []
+        self.touched: list[Expr] = []  # where in memory, and counters: loops are chosen by these
         # parts of a larger value: part -> (whole, axis, where it starts along that axis)
         self.redirect: dict[Val, tuple[Val, int, int]] = {}
         self._memo: dict[tuple[Val, Index, Expr | None], Any] = {}
@@ -137,29 +125,29 @@ class Emitter:
 
     def load(self, val: Val, index: Index, mask: Expr | None) -> Any:
         at = self.address(val, index)
-        self.sites.append(Site(val, at, False, mask is not None))
+        self.touched.append(at)
         buffer = self.buffer(val)
         if val.dtype.is_complex:
             twice = ir.mul(at, const(2))
             return (ir.load(buffer, twice, mask), ir.load(buffer, ir.add(twice, const(1)), mask))
         return ir.load(buffer, at, mask)
 
-    def store(self, val: Val, index: Index, value: Any, mask: Expr | None = None) -> list[ir.Stmt]:
+    def store(self, val: Val, index: Index, value: Any) -> list[ir.Stmt]:
         """Statements that write an element of a value of this kernel (row-major in its buffer)."""
         if val in self.redirect:
             val, axis, start = self.redirect[val]
             moved = ir.add(index[axis], self.number(start))
             index = (*index[:axis], moved, *index[axis + 1 :])
         at = self.address(val, index, row_major(val.shape))
-        self.sites.append(Site(val, at, True, mask is not None))
+        self.touched.append(at)
         buffer = self.buffer(val, "write")
         if val.dtype.is_complex:
             twice = ir.mul(at, const(2))
             return [
-                ir.Store(buffer, twice, value[0], mask),
-                ir.Store(buffer, ir.add(twice, const(1)), value[1], mask),
+                ir.Store(buffer, twice, value[0]),
+                ir.Store(buffer, ir.add(twice, const(1)), value[1]),
             ]
-        return [ir.Store(buffer, at, value, mask)]
+        return [ir.Store(buffer, at, value)]
 
     # -- the finished kernel ----------------------------------------------------------------------
 
@@ -271,7 +259,7 @@ def _constant(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
 
 
 def _iota(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
-    e.sites.append(Site(val, index[0], False, False))
+    e.touched.append(index[0])
     return index[0].cast(val.dtype)
     yield
 
@@ -373,7 +361,7 @@ def _pad(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     for i, a, b, gap, n in zip(index, low, high, inner, x.shape, strict=True):
         at = ir.sub(i, e.number(a)) if a else i
         if a or b or gap:
-            e.sites.append(Site(val, at, False, True))
+            e.touched.append(at)
         if gap:
             step = e.number(gap + 1)
             inside = _both(inside, ir.irem(at, step).eq(0))
@@ -394,7 +382,7 @@ def _shear(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     axis, along, extent, scale, slope, offset, divide = val.params
     i, j = index[axis], index[along]
     at = ir.add(ir.add(ir.mul(i, e.number(scale)), ir.mul(j, e.number(slope))), e.number(offset))
-    e.sites.append(Site(val, at, False, True))
+    e.touched.append(at)
     inside: Expr | None = None
     ends = [
         p * scale + q * slope + offset for p in (0, extent - 1) for q in (0, val.shape[along] - 1)

@@ -7,7 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.affine import Strides, unit_weight
+from numus.compiler.affine import accesses, unit_weight
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
@@ -83,8 +83,7 @@ def _neighbours(x: Val, layouts: dict[Val, Shape]) -> int:
     e = Emitter(layouts)
     names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
     e.value(x, tuple(names))
-    strides = Strides(e)
-    pieces = [p for site in e.sites for p in strides.parts(site.index)]
+    pieces = accesses(e)
     return max((2, 1), key=lambda axis: unit_weight(pieces, names[axis]))
 
 

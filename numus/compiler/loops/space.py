@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.affine import Coefficients, Strides, collapsible, unit_weight
+from numus.compiler.affine import Coefficients, accesses, collapsible, unit_weight
 from numus.compiler.emit import Emitter
 from numus.compiler.fuse import place
 from numus.compiler.ir import Expr, const
@@ -96,19 +96,18 @@ def analyse(work: Work) -> Space:
         e.value(source, place(source.shape, names if full else rows))
     for m in work.stored:
         e.store(m, place(m.shape, names if work.is_full(m) else rows), (None, None))
-    strides = Strides(e)
-    accesses = [part for site in e.sites for part in strides.parts(site.index)]
+    touched = accesses(e)
     for r in work.reduces:  # positions of arg reductions count along their axis
         if r.op in ("argmax", "argmin"):
-            accesses.append({names[a]: 1 for a in group.axes})
+            touched.append({names[a]: 1 for a in group.axes})
     dims: list[Dim] = []
     for i, n in enumerate(group.space):
         d = Dim(n, i in group.axes, i)
         alike = bool(dims) and dims[-1].reduced == d.reduced
-        if alike and collapsible(names[i - 1], names[i], n, accesses):
+        if alike and collapsible(names[i - 1], names[i], n, touched):
             d = Dim(dims.pop().extent * n, d.reduced, i)
         dims.append(d)
-    return Space(len(group.space), group.axes, dims, accesses, names)
+    return Space(len(group.space), group.axes, dims, touched, names)
 
 
 def _dummy(v: Val) -> Expr | tuple[Expr, Expr]:
