@@ -382,7 +382,7 @@ def masked_select(x: Tensor, mask: Any, /) -> Tensor:
     """The elements at which the mask holds, along one axis; both broadcast. Evaluates the mask."""
     node, hit = _masked(x, mask, "masked_select")
     shape = broadcast_shapes(node.shape, hit.shape, "masked_select")
-    return wrap(broadcast(node, shape))[wrap(broadcast(hit, shape))]  # type: ignore[index]
+    return wrap(broadcast(node, shape))[wrap(broadcast(hit, shape))]
 
 
 @method()
