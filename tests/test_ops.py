@@ -244,36 +244,42 @@ def test_derivatives(row):
                     derivatives.check_second(function, *arrays, rtol=1e-4, atol=1e-7)
 
 
+def gradients_in(row, narrow, device):
+    """The gradients of a row's first case in a dtype on a device, and those in float64.
+
+    The first with all values in between forced, the others in one go.
+    """
+    wide = nm.float64 if narrow.kind == "float" else nm.complex128
+    _, arrays = function_of(row, row.cases[0], narrow, row.seed(0))
+    exact, _ = function_of(row, row.cases[0], wide, row.seed(0))
+    rough, _ = function_of(row, row.cases[0], narrow, row.seed(0))
+    with on("reference"):
+        result, pull = nm.vjp(exact, *(nm.asarray(a.astype(wide.np)) for a in arrays))
+        weights = np.random.default_rng(0).standard_normal(result.shape).astype(narrow.np)
+        wants = [g.numpy() for g in pull(nm.asarray(weights.astype(result.dtype.np)))]
+    with on(device):
+        xs = [nm.asarray(a, requires_grad=True) for a in arrays]
+        y = rough(*xs)
+        if y.requires_grad:
+            nm.eval(y)
+            y.backward(nm.asarray(weights.astype(y.dtype.np)))
+        assert all(x.grad is None or x.grad.dtype is narrow for x in xs)
+        return [np.zeros(x.shape) if x.grad is None else x.grad.numpy() for x in xs], wants
+
+
 @smooth_rows
 @pytest.mark.parametrize("device", DEVICES)
 def test_gradients_on_the_device(row, device):
-    """In float32, with the values in between forced, against float64 in one go."""
-    narrow, wide_name = (
-        ("float32", "float64") if "float64" in row.dtypes else ("complex64", "complex128")
-    )
-    function, arrays = function_of(row, row.cases[0], dt.as_dtype(wide_name), row.seed(0))
-    if not arrays:
-        pytest.skip("nothing to differentiate by")
-    with on("reference"):
-        result, pull = nm.vjp(function, *map(nm.asarray, arrays))
-        weights = np.random.default_rng(0).standard_normal(result.shape).astype(result.dtype.np)
-        wants = [g.numpy() for g in pull(nm.asarray(weights))]
-    with on(device):
-        dtype = dt.as_dtype(narrow)
-        xs = [nm.asarray(a.astype(dtype.np), requires_grad=True) for a in arrays]
-        y = function(*xs)
-        if not y.requires_grad:
-            assert not any(want.any() for want in wants)
-            return
-        nm.eval(y)
-        weights = nm.asarray(weights.astype(y.dtype.np))
-        total = nm.real(nm.sum(nm.conj(weights) * y))
-        nm.eval(total)
-        total.backward()
-        for x, want in zip(xs, wants, strict=True):
-            got = np.zeros(want.shape) if x.grad is None else x.grad.numpy()
-            bound = 1e-4 * max(np.max(np.abs(want), initial=0), 1e-3)
-            np.testing.assert_allclose(got, want, rtol=1e-4, atol=bound)
+    """In float32 and narrower, with the values in between forced, against float64 in one go."""
+    bounds = {"float32": 1e-4, "float16": 4 * 2.0**-10, "bfloat16": 4 * 2.0**-7, "complex64": 1e-4}
+    for name, bound in bounds.items():
+        if name not in row.dtypes or (name == "complex64" and "float32" in row.dtypes):
+            continue
+        for got, want in zip(*gradients_in(row, dt.as_dtype(name), device), strict=True):
+            scale = max(np.max(np.abs(want), initial=0), 1e-3)
+            np.testing.assert_allclose(
+                got.astype(want.dtype), want, rtol=bound, atol=bound * scale, err_msg=name
+            )
 
 
 flat_rows = [r for r in ROWS if r.orders == 0 and "float64" in r.dtypes]
