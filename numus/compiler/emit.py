@@ -72,7 +72,7 @@ class Emitter:
         self.touched: list[Expr] = []  # where in memory, and counters: loops are chosen by these
         # parts of a larger value: part -> (whole, axis, where it starts along that axis)
         self.redirect: dict[Val, tuple[Val, int, int]] = {}
-        self._memo: dict[tuple[Val, Index, Expr | None], Any] = {}
+        self._memo: dict[Request, Any] = {}
 
     # -- numbers ----------------------------------------------------------------------------------
 
@@ -188,8 +188,8 @@ class Emitter:
     def value(self, val: Val, index: Index, mask: Expr | None = None) -> Any:
         """Element `index` of `val` (a pair if complex); nothing is read where the mask is false."""
         memo = self._memo
-        stack: list[tuple[tuple[Val, Index, Expr | None], Rule]] = []
-        wanted = (val, index, mask)
+        stack: list[tuple[Request, Rule]] = []
+        wanted: Request | None = (val, index, mask)
         answer: Any = None
         while True:
             if wanted is not None:
@@ -206,7 +206,7 @@ class Emitter:
             except StopIteration as done:
                 stack.pop()
                 answer = memo[key] = done.value
-                wanted = None  # type: ignore[assignment]
+                wanted = None
                 if not stack:
                     return answer
 

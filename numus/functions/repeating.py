@@ -126,8 +126,8 @@ def roll(
     node = node_of(x, "roll")
     if axis is None:
         flat = views.reshape(node, (size_of(node.shape),))
-        steps = sum(shift) if isinstance(shift, (tuple, list)) else shift
-        return computed(views.reshape(_roll(flat, steps, 0), node.shape))  # type: ignore[arg-type]
+        steps = sum(shift) if isinstance(shift, Sequence) else shift
+        return computed(views.reshape(_roll(flat, steps, 0), node.shape))
     axes = axis if isinstance(axis, (tuple, list)) else (axis,)
     shifts = shift if isinstance(shift, (tuple, list)) else (shift,) * len(axes)
     if len(axes) == 1:

@@ -206,7 +206,8 @@ def isin(
 def _two(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
     """The distinct elements of two arrays in their common dtype."""
     a, b = common(op, x1, x2)
-    return tuple(_distinct(_flat(wrap(n), op), op, True)[0] for n in (a, b))  # type: ignore[return-value]
+    first, second = (_distinct(_flat(wrap(n), op), op, True)[0] for n in (a, b))
+    return first, second
 
 
 def _where(values: Node, keep: Node, op: str) -> Tensor:

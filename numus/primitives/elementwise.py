@@ -138,16 +138,15 @@ def _tetragamma(y: Node, x: Node) -> Node:
     one = _c(1, x)
     reflected = lt(x, _c(0.5, x))
     z = where(reflected, sub(one, x), x)
-    total: Node | None = None
+    total = _c(0, x)
     for _ in range(10):
-        term = div(_c(2, x), mul(z, mul(z, z)))
-        total = term if total is None else add(total, term)
+        total = add(total, div(_c(2, x), mul(z, mul(z, z))))
         z = add(z, one)
     w = div(one, mul(z, z))
     series = _c(0, x)
     for coefficient in _TETRAGAMMA:
         series = mul(add(series, _c(coefficient, x)), w)
-    total = add(total, mul(w, add(add(one, div(one, z)), series)))  # type: ignore[arg-type]
+    total = add(total, mul(w, add(add(one, div(one, z)), series)))
     angle = mul(_c(math.pi, x), where(reflected, x, _c(0.5, x)))
     cube = mul(sin(angle), mul(sin(angle), sin(angle)))
     beyond = div(mul(_c(2 * math.pi**3, x), cos(angle)), cube)

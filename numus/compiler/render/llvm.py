@@ -173,8 +173,9 @@ class _Renderer:
             elif isinstance(s, ir.Set):
                 self._set(s)
             elif isinstance(s, ir.Store):
-                if i < len(body) and llvm_memory.are_pair(x, s, body[i]):
-                    llvm_memory.store_pair(x, s, body[i])  # type: ignore[arg-type]
+                other = body[i] if i < len(body) else None
+                if isinstance(other, ir.Store) and llvm_memory.are_pair(x, s, other):
+                    llvm_memory.store_pair(x, s, other)
                     i += 1
                 else:
                     llvm_memory.store(x, s)

@@ -50,22 +50,25 @@ class Growths:
         growths = [self.known[a] for a in e.args]
         if all(g == 0 for g in growths):
             return 0
-        if e.dtype is not ir.INDEX or (None in growths and e.op != "select"):
+        if e.dtype is not ir.INDEX:
+            return None
+        if e.op == "select":
+            return growths[1] if growths[0] == 0 and growths[1] == growths[2] else None
+        steps = [g for g in growths if g is not None]
+        if len(steps) < len(growths):
             return None
         if e.op == "add":
-            return growths[0] + growths[1]  # type: ignore[operator]
+            return steps[0] + steps[1]
         if e.op == "sub":
-            return growths[0] - growths[1]  # type: ignore[operator]
+            return steps[0] - steps[1]
         if e.op == "neg":
-            return -growths[0]  # type: ignore[operator]
+            return -steps[0]
         if e.op == "mul":
-            for side, other in ((0, 1), (1, 0)):
-                if e.args[other].op == "const":
-                    return growths[side] * e.args[other].attr  # type: ignore[no-any-return]
+            for step, by in zip(steps, reversed(e.args), strict=True):
+                if by.op == "const":
+                    return step * int(by.attr)
         if e.op == "shl" and e.args[1].op == "const":
-            return growths[0] << e.args[1].attr  # type: ignore[no-any-return]
-        if e.op == "select" and growths[0] == 0 and growths[1] == growths[2]:
-            return growths[1]
+            return steps[0] << int(e.args[1].attr)
         return None
 
 

@@ -411,9 +411,9 @@ def _scatter(r: Expressions, buffer: ir.Buffer, index: str, name: str, mask: str
     )
 
 
-def are_pair(r: Expressions, a: ir.Store, b: ir.Stmt) -> bool:
+def are_pair(r: Expressions, a: ir.Store, b: ir.Store) -> bool:
     """Whether two stores fill both halves of the same interleaved elements."""
-    if not isinstance(b, ir.Store) or a.buffer is not b.buffer or a.mask is not b.mask:
+    if a.buffer is not b.buffer or a.mask is not b.mask:
         return False
     if r.lane is None or r.growth(a.index) != 2 or r.growth(b.index) != 2:
         return False
