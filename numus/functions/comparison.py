@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, overload
 
 from numus import dtypes as dt
 from numus.errors import DTypeError
@@ -308,7 +308,15 @@ def bitwise_count(x: ArrayLike, /) -> Tensor:
 # -- choosing -------------------------------------------------------------------------------------
 
 
-def where(condition: ArrayLike, x1: ArrayLike | None = None, x2: ArrayLike | None = None, /) -> Any:
+@overload
+def where(condition: ArrayLike, /) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor: ...
+
+
+def where(condition: ArrayLike, x1: Any = None, x2: Any = None, /) -> Tensor | tuple[Tensor, ...]:
     """x1 where the condition holds, x2 elsewhere; without them, where it holds (`nonzero`).
 
     >>> nm.where(nm.asarray([True, False]), 1.0, 0.0)
