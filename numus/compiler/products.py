@@ -102,7 +102,7 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> Step:
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)
     sizes = Sizes(
         *(e.number(x) for x in (m, n, k)),
-        *(e.parameter(x) for x in (tiles.block, tiles.task_rows, tiles.task_columns)),
+        *(e.parameter(x) for x in (tiles.piece, tiles.task_rows, tiles.task_columns)),
         *(e.parameter(x) for x in (row_tasks, column_tasks)),
     )
 

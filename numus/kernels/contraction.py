@@ -1,9 +1,10 @@
 """The tiled contraction: C = A B in register tiles, operands packed, any code fused at both ends.
 
-A task is a tile of C and runs on one thread. It packs its columns of B, then, block of rows by
-block of rows, packs A and multiplies. Packing reads the operands through whatever expression stands
-for them (views, casts, masks), once per element; what leaves a register tile goes through the
-epilogue. Each element of C is one running sum over k, so no choice of tiles shows in the result.
+A task is a tile of C and runs on one thread. It packs one operand whole (A where its share fits
+into the second cache, else B), then the other in pieces that stay in that cache while the first
+passes by. Packing reads the operands through whatever expression stands for them (views, casts,
+masks), once per element; what leaves a register tile goes through the epilogue. Each element of C
+is one running sum over k, so no choice of tiles shows in the result.
 
     packed B    [panel of columns][k][columns of a panel]     rows of vectors
     packed A    [panel of rows][k / W][row][W]                 W neighbours along k, to be broadcast
@@ -35,9 +36,10 @@ class Tiles:
     rows: int  # of a register tile
     vectors: int  # columns of a register tile, in vectors
     width: int  # lanes of a vector
-    block: int  # rows of A packed at a time
+    piece: int  # rows of A, or columns of B, packed at a time
     task_rows: int
     task_columns: int
+    whole_a: bool  # pack A whole and B in pieces; else the other way round
     across: bool = False  # A has its neighbours along m: pack it row by row of k
 
     @property
@@ -53,18 +55,23 @@ def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, k: int) -> Ti
     else:
         rows, vectors = 6, 2
     columns = vectors * width
-    # a block of A stays in a quarter of the second cache while panels of B pass by
-    block = facts.cache_l2 // 4 // (max(k, 1) * dtype.itemsize)
-    block = max(rows, min(block, 512) // rows * rows)
+    line = max(k, 1) * dtype.itemsize  # bytes of a row of A, of a column of B
     units = min(facts.parallel_units, max(1, batch * m * n * k // WORTH_A_THREAD))
     task_rows, task_columns = _tasks(units, batch, m, n, rows, columns)
-    return Tiles(rows, vectors, width, min(block, task_rows), task_rows, task_columns)
+    whole_a = task_rows * line <= facts.cache_l2
+    if whole_a:
+        piece = max(1, facts.cache_l2 // 2 // line // columns) * columns
+        piece = min(piece, task_columns)
+    else:
+        piece = max(1, facts.cache_l2 // 4 // line // rows) * rows
+        task_columns = min(task_columns, 2048 // columns * columns)
+    return Tiles(rows, vectors, width, piece, task_rows, task_columns, whole_a)
 
 
 def _tasks(units: int, batch: int, m: int, n: int, rows: int, columns: int) -> tuple[int, int]:
     """The size of a task: enough of them to keep every unit busy, none too thin.
 
-    Every task packs its columns of B and all rows of A that it needs, so cutting along the columns
+    Every task packs the rows of A and the columns of B that it needs, so cutting along the columns
     packs A again, along the rows B. Packing A is the cheaper of the two: columns are cut first.
     """
     row_panels, column_panels = -(-m // rows), -(-n // columns)
@@ -81,8 +88,6 @@ def _tasks(units: int, batch: int, m: int, n: int, rows: int, columns: int) -> t
             across *= 2
         else:
             break
-    while column_panels * columns > 2048 * along:  # bounds what a task packs of B
-        along *= 2
     return -(-row_panels // across) * rows, -(-column_panels // along) * columns
 
 
@@ -93,7 +98,7 @@ class Sizes:
     m: Expr
     n: Expr
     k: Expr
-    block: Expr
+    piece: Expr
     task_rows: Expr
     task_columns: Expr
     row_tasks: Expr
@@ -119,32 +124,44 @@ def contraction(
     width, columns = const(tiles.width), const(tiles.columns)
     k_blocks = _up(s.k, width)
     padded_k = ir.mul(k_blocks, width)
-    packed_b = ir.Buffer("packed_b", dtype, "scratch", ir.mul(padded_k, s.task_columns))
-    packed_a = ir.Buffer("packed_a", dtype, "scratch", ir.mul(padded_k, s.block))
+    a_rows, b_columns = (s.task_rows, s.piece) if tiles.whole_a else (s.piece, s.task_columns)
+    packed_a = ir.Buffer("packed_a", dtype, "scratch", ir.mul(padded_k, a_rows))
+    packed_b = ir.Buffer("packed_b", dtype, "scratch", ir.mul(padded_k, b_columns))
     tile = ir.Buffer("tile", dtype, "scratch", const(tiles.rows * tiles.columns))
-    out = _pack_b(packed_b, right, dtype, batch, s.k, padded_k, n0, n1, columns)
 
-    mb = ir.var("mb")
-    m_end = ir.minimum(ir.add(mb, s.block), m1)
-    pack_a = _pack_a_across if tiles.across else _pack_a
-    body = pack_a(packed_a, left, dtype, tiles, batch, s.k, k_blocks, mb, m_end, s.m)
-    jp, ip = ir.var("jp"), ir.var("ip")
-    row, column = ir.add(mb, ip), ir.add(n0, jp)
-    multiply = _register_tile(
-        tiles, dtype, packed_a, packed_b, tile, ir.mul(ip, padded_k), ir.mul(jp, padded_k), k_blocks
-    )
-    multiply += _store_tile(tiles, tile, batch, row, column, m_end, n1, finish)
-    body.append(
-        ir.For(
-            jp,
-            ZERO,
-            ir.sub(n1, n0),
-            "serial",
-            [ir.For(ip, ZERO, ir.sub(m_end, mb), "serial", multiply, step=const(tiles.rows))],
-            step=columns,
-        )
-    )
-    out.append(ir.For(mb, m0, m1, "serial", body, step=s.block))
+    def pack_a(start: Expr, stop: Expr) -> list[Stmt]:
+        pack = _pack_a_across if tiles.across else _pack_a
+        return pack(packed_a, left, dtype, tiles, batch, s.k, k_blocks, start, stop, s.m)
+
+    def pack_b(start: Expr, stop: Expr) -> list[Stmt]:
+        return _pack_b(packed_b, right, dtype, batch, s.k, padded_k, start, stop, columns)
+
+    def multiply(m_start: Expr, m_stop: Expr, n_start: Expr, n_stop: Expr) -> Stmt:
+        jp, ip = ir.var("jp"), ir.var("ip")
+        a0, b0 = ir.mul(ip, padded_k), ir.mul(jp, padded_k)
+        body = _register_tile(tiles, dtype, packed_a, packed_b, tile, a0, b0, k_blocks)
+        row, column = ir.add(m_start, ip), ir.add(n_start, jp)
+        body += _store_tile(tiles, tile, batch, row, column, m_stop, n_stop, finish)
+        loops = [
+            (ip, ir.sub(m_stop, m_start), const(tiles.rows)),
+            (jp, ir.sub(n_stop, n_start), columns),
+        ]
+        if not tiles.whole_a:  # the piece that stays in the cache is what the inner loop runs over
+            loops.reverse()
+        for v, stop, step in reversed(loops):
+            body = [ir.For(v, ZERO, stop, "serial", body, step=step)]
+        return body[0]
+
+    if tiles.whole_a:
+        nb = ir.var("nb")
+        end = ir.minimum(ir.add(nb, s.piece), n1)
+        pieces = [*pack_b(nb, end), multiply(m0, m1, nb, end)]
+        out = [*pack_a(m0, m1), ir.For(nb, n0, n1, "serial", pieces, step=s.piece)]
+    else:
+        mb = ir.var("mb")
+        end = ir.minimum(ir.add(mb, s.piece), m1)
+        pieces = [*pack_a(mb, end), multiply(mb, end, n0, n1)]
+        out = [*pack_b(n0, n1), ir.For(mb, m0, m1, "serial", pieces, step=s.piece)]
     return out, [packed_b, packed_a, tile]
 
 
