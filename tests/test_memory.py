@@ -63,6 +63,10 @@ def evaluate(count):
     gc.collect()
 
 
+def live_nodes():
+    return sum(type(o) is Node for o in gc.get_objects())
+
+
 def resident():
     with open("/proc/self/statm") as f:
         return int(f.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -72,12 +76,12 @@ def resident():
 def test_evaluations_leave_nothing_behind(count):
     evaluate(300)  # every structure has been seen: what is kept on purpose is there
     stats = nm.device("cpu").runtime.memory_stats
-    nodes = sum(isinstance(o, Node) for o in gc.get_objects())
+    nodes = live_nodes()
     in_use = stats()["in_use"]
     size = resident() if sys.platform == "linux" else 0
     evaluate(count)
     assert stats()["in_use"] <= in_use
-    assert sum(isinstance(o, Node) for o in gc.get_objects()) <= nodes
+    assert live_nodes() <= nodes
     if sys.platform == "linux":
         assert resident() - size < 20 << 20
 
