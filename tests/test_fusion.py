@@ -61,6 +61,12 @@ def attention_scores(q, k, mask):
     return nm.where(mask, q @ k.mT * 0.125, -nm.inf)
 
 
+def batch_norm(x, w, b):
+    variance, mean = x.var_mean((0, 2, 3), keepdims=True)
+    scale, shift = (p.reshape(1, -1, 1, 1) for p in (w, b))
+    return (x - mean) * nm.rsqrt(variance + 1e-5) * scale + shift
+
+
 # name: the function, the shapes it takes, and the elements it may read and write (None: not told)
 ONE_KERNEL = {
     "softmax": (nm.softmax, [MATRIX], ROWS * COLUMNS, ROWS * COLUMNS),
@@ -79,6 +85,12 @@ ONE_KERNEL = {
     "mean and variance of all": (lambda x: (x.mean(), x.var()), [MATRIX], ROWS * COLUMNS, 2),
     "var_mean over the first axis": (lambda x: x.var_mean(0), [MATRIX], None, 2 * COLUMNS),
     "max and sum": (lambda x: (x.max(1), x.sum(1)), [MATRIX], ROWS * COLUMNS, 2 * ROWS),
+    "batch norm": (batch_norm, [(8, 16, 10, 10), (16,), (16,)], 12_800 + 32, 12_800),
+    "standardised": (lambda x: (x - x.mean()) / x.std(), [MATRIX], ROWS * COLUMNS, ROWS * COLUMNS),
+    "rows of length one": (
+        *(lambda x: x / nm.vector_norm(x, axis=1, keepdims=True), [MATRIX]),
+        *(ROWS * COLUMNS, ROWS * COLUMNS),
+    ),
     "fifty operations": (chain, [(1000,)], 1000, 1000),
     "adam": (adam, [(1000,)] * 4, 4000, 3000),
     "x + x.T": (lambda x: x + x.T, [(64, 64)], None, 64 * 64),
@@ -124,6 +136,8 @@ def test_one_kernel(name):
 # name: the function, its shapes, and the most kernels that its gradients may take
 BACKWARD = {
     "softmax": (nm.softmax, [MATRIX], 1),
+    "log_softmax": (nm.log_softmax, [MATRIX], 2),
+    "batch norm": (batch_norm, [(8, 16, 10, 10), (16,), (16,)], 2),
     "layer_norm": (nm.layer_norm, [MATRIX, (COLUMNS,), (COLUMNS,)], 2),
     "rms_norm": (nm.rms_norm, [MATRIX, (COLUMNS,)], 2),
     "fifty operations": (chain, [(1000,)], 1),
