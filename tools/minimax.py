@@ -43,11 +43,15 @@ class Problem:
 
     def errors(self, c: Sequence[Any]) -> list[Any]:
         """Weighted errors of a polynomial at the samples."""
-        top_first = list(c)[::-1]
-        return [
-            w * (mp.polyval(top_first, x) - y)
-            for x, y, w in zip(self.x, self.f, self.w, strict=True)
-        ]
+        return [w * (_value(c, x) - y) for x, y, w in zip(self.x, self.f, self.w, strict=True)]
+
+
+def _value(c: Sequence[Any], x: Any) -> Any:
+    """A polynomial, by Horner's rule: mpmath's versions differ in the order they take."""
+    total = mp.mpf(0)
+    for a in reversed(c):
+        total = total * x + a
+    return total
 
 
 def remez(p: Problem, degree: int) -> list[Any]:
