@@ -27,3 +27,10 @@ def test_beside_a_sum_that_comes_later():
     scaled = ew.add(ew.sub(squares, n), total)
     expected = x.var(1, keepdims=True) * 40 - x + x.sum(1, keepdims=True)
     np.testing.assert_allclose(nm.Tensor(scaled).numpy(), expected, rtol=1e-12)
+
+
+def test_long_sums_in_float32_are_as_accurate_in_every_direction():
+    a = (np.random.default_rng(0).standard_normal((300_000, 3)) + 1e4).astype(np.float32)
+    want = a.astype(np.float64).mean(0)
+    np.testing.assert_allclose(nm.asarray(a).mean(axis=0).numpy(), want, rtol=2e-7)
+    np.testing.assert_allclose(nm.asarray(a.T.copy()).mean(axis=1).numpy(), want, rtol=2e-7)

@@ -54,7 +54,8 @@ def lower_loops(
         if lane is not None and across and points >= 4 * SPLIT and space.row_size >= 64:
             return lower_stream(work, space, lane)
         side_by_side = blocks_of(space.row_count, 64) if across else space.row_count
-        if side_by_side < FEW_ROWS and space.row_size > SMALL // FEW_ROWS:
+        few = side_by_side < FEW_ROWS and space.row_size > SMALL // FEW_ROWS
+        if few or space.row_size > 4 * SPLIT:  # long sums are kept accurate by being split
             return lower_split(work, space, lane)
     return [lower_rows(work, space, lane)]
 

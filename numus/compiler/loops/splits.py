@@ -28,6 +28,7 @@ from numus.compiler.reducers import Reducer, reducer
 from numus.runtime.contract import Facts
 
 SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
+IN_A_ROW = 1 << 10  # elements that are added one after the other: rounding errors add up so far
 FEW_ROWS = 16
 MERGE_ROWS = 1024  # rows whose partial results one block merges
 
@@ -67,7 +68,8 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     top = space.inner[0].extent
     below = space.row_size // top
     # two parts at least, so that every size has the same code
-    parts = Parts.of(work, space, max(1, min(SPLIT // max(1, below), blocks_of(top, 2))))
+    most = SPLIT if lane is not None and lane.reduced else IN_A_ROW
+    parts = Parts.of(work, space, max(1, min(most // max(1, below), blocks_of(top, 2))))
     e = work.emitter()
     g = ir.var("g")
     size, many = e.parameter(parts.size), e.parameter(parts.count)

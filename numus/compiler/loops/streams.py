@@ -26,7 +26,7 @@ from numus.compiler.loops.space import (
     digits,
     joined,
 )
-from numus.compiler.loops.splits import SPLIT, Parts, lower_merge
+from numus.compiler.loops.splits import IN_A_ROW, SPLIT, Parts, lower_merge
 from numus.compiler.loops.work import Work
 from numus.compiler.reducers import reducer
 
@@ -38,7 +38,8 @@ def lower_stream(work: Work, space: Space, lane: Dim) -> list[Step]:
     """Each block takes a part of the rows and, of these, as many as a scratch line holds."""
     width = min(lane.extent, WIDTH)
     below = space.row_size // space.inner[0].extent
-    parts = Parts.of(work, space, max(16, 8 * SPLIT // (width * below)))
+    lines = min(max(16, 8 * SPLIT // (width * below)), max(1, IN_A_ROW // below))
+    parts = Parts.of(work, space, lines)
     step = _Stream(work, space, lane, parts, width).kernel()
     return [step] if parts.count == 1 else [step, lower_merge(work, space, parts)]
 
