@@ -28,7 +28,7 @@ def evaluate(nodes: Iterable[Node]) -> None:
     """Give every node a view."""
     with guards.lock:
         by_device: dict[Device, list[Node]] = {}
-        wanted = [n for n in nodes if n.view is None]
+        wanted = dict.fromkeys([n for n in nodes if n.view is None])
         for node in wanted:
             if node.prim.name == "transfer":
                 _transfer(node)
@@ -38,7 +38,7 @@ def evaluate(nodes: Iterable[Node]) -> None:
                 roots = by_device.get(place)
                 if roots is None:
                     by_device[place] = [node]
-                elif node not in roots:
+                else:
                     roots.append(node)
         for place, roots in by_device.items():
             if guards.being_written():

@@ -86,16 +86,15 @@ class Pending:
         self.tracked: tuple[int, ...] = ()  # a gradient may ask for these
         if len(nodes) - len(leaves) - len(constants) > len(wanted):
             del node
-            self.kept = self._still_referred_to(uses, wanted)
+            self.kept = self._still_referred_to(uses, set(wanted))
             self.tracked = tuple([i for i, n in enumerate(nodes) if n.tracked and n.view is None])
         self.key = (tuple(parts), wanted, self.kept, self.tracked)
 
-    def _still_referred_to(self, uses: dict[int, int], roots: Sequence[int]) -> tuple[int, ...]:
+    def _still_referred_to(self, uses: dict[int, int], roots: set[int]) -> tuple[int, ...]:
         """Pending nodes that something outside this graph holds: they may be asked for later, so
-        their values are kept. Inside, a node is held by its consumers, `nodes`, `number`, the name
-        below and getrefcount's own argument.
+        their values are kept. Inside, a node is held by its consumers and as `_OWN_HOLDERS` says.
         """
-        count = sys.getrefcount
+        count, own = sys.getrefcount, _OWN_HOLDERS
         kept = []
         nodes = self.nodes
         for i in range(len(nodes)):
@@ -104,11 +103,23 @@ class Pending:
                 node.view is None
                 and node.inputs
                 and i not in roots
-                and count(node) > uses[i] + 4
+                and count(node) > uses[i] + own
                 and not _costs_nothing(node)
             ):
                 kept.append(i)
         return tuple(kept)
+
+
+def _own_holders() -> int:
+    """What `getrefcount` says of a node that only a walk holds: in `nodes`, in `number`, by the
+    name in the loop and, in some versions of Python, as its argument.
+    """
+    node = object()
+    walk = ([node], {node: 0})
+    return sys.getrefcount(node) if walk else 0
+
+
+_OWN_HOLDERS = _own_holders()
 
 
 def _costs_nothing(node: Any) -> bool:
