@@ -16,8 +16,10 @@ from numus.graph import Node
 
 LARGEST = 1 << 17  # elements of a value
 
-FLOATS = ["float32", "float32", "float32", "float64", "float16", "bfloat16"]
-DTYPES = [*FLOATS, "int32", "int64", "uint8", "int8", "uint32", "bool", "complex64"]
+NARROW = {"float16": 2048, "bfloat16": 256, "float8_e4m3fn": 16, "float8_e5m2": 8}
+FLOATS = [*["float32"] * 5, *["float64"] * 2, *["float16", "bfloat16"] * 2, *NARROW]
+OTHERS = ["int32", "int64", "uint8", "int8", "uint32", "bool", "complex64"]
+DTYPES = [*FLOATS, *OTHERS, *OTHERS]
 # integers up to here, and their sums, are exact
 EXACT = {"float32": 1 << 24, "float64": 1 << 50, "complex64": 1 << 23, "complex128": 1 << 50}
 
@@ -76,7 +78,7 @@ class Maker:
     def limit(self, i: int) -> float:
         """Up to where integers are exact in the dtype that i is computed in."""
         kind = self.nodes[i].dtype
-        return EXACT.get(kind.name, {"float16": 2048, "bfloat16": 256}.get(kind.name, 2.0**70))
+        return EXACT.get(kind.name, NARROW.get(kind.name, 2.0**70))
 
     def shape(self, rank: int | None = None) -> tuple[int, ...]:
         r = self.r

@@ -7,6 +7,8 @@ import pytest
 from agreement import CPU, REFERENCE, check, sample
 
 from numus import dtypes as dt
+from numus.compiler.program import clear_plans
+from numus.errors import OutOfMemoryError
 from numus.evaluation import evaluate, from_host, host_array
 from numus.primitives import elementwise as ew
 from numus.primitives import views
@@ -97,3 +99,35 @@ def test_a_negative_zero_stays_negative():
     for number in (-0.0, np.float32(-0.0)):
         node = copy(constant(number, dt.float32))
         assert np.signbit(host_array(node))
+
+
+def test_after_a_failure_all_is_as_before(monkeypatch):
+    x = from_host(np.arange(6, dtype=np.float32), dt.float32, CPU)
+    y = ew.sin(ew.add(x, x))
+    z = reduce_sum(ew.mul(y, y), (0,))
+    compile_kernel = CPU.runtime.compile
+    calls = []
+
+    def failing(kernel):
+        calls.append(kernel)
+        raise OSError("no compiler today")
+
+    clear_plans()
+    monkeypatch.setattr(CPU.runtime, "compile", failing)
+    with pytest.raises(OSError, match="today"):
+        evaluate((y, z))
+    assert calls
+    assert y.view is None
+    assert z.view is None
+    monkeypatch.setattr(CPU.runtime, "compile", compile_kernel)
+    evaluate((y, z))
+    np.testing.assert_allclose(host_array(z), np.sum(np.sin(2 * np.arange(6)) ** 2), rtol=1e-6)
+
+
+def test_what_does_not_fit_in_memory_is_an_error_and_no_more():
+    x = from_host(np.ones(1, np.float32), dt.float32, CPU)
+    small = ew.add(x, x)
+    huge = ew.add(views.broadcast(small, (1 << 45,)), x)
+    with pytest.raises(OutOfMemoryError):
+        evaluate((small, huge))
+    assert host_array(small).tolist() == [2]
