@@ -44,7 +44,7 @@ def evaluate(nodes: Iterable[Node]) -> None:
             if guards.being_written():
                 guards.await_writers(_storages_below(roots))
             if place.kind == "reference":
-                _walk(place, _pending_order(roots))
+                _walk(place, roots)
             else:
                 _realise(place, roots)
 
@@ -119,22 +119,25 @@ def _transfer(node: Node) -> None:
     _settle(node, node.params)
 
 
-def _walk(place: Device, order: Sequence[Node]) -> None:
-    order = [n for n in order if n.device is None or n.device is place]
+def _walk(place: Device, roots: Sequence[Node]) -> None:
+    order = [n for n in _pending_order(roots) if n.device is None or n.device is place]
+    everywhere: dict[Node, Array] = {}  # values of nodes that are at home on any device
     for node in order:
         if node.view is not None:
             continue
         if node.prim.name == "transfer":
             _transfer(node)
+            continue
+        arrays = [everywhere[n] if n in everywhere else host_array(n) for n in node.inputs]
+        result = np.asarray(node.prim.reference(node, *arrays)).reshape(node.shape)
+        if node.device is None and node not in roots:
+            everywhere[node] = result
         else:
-            arrays = [
-                n.prim.reference(n) if n.prim.name == "constant" else host_array(n)
-                for n in node.inputs
-            ]
-            result = np.asarray(node.prim.reference(node, *arrays))
-            node.view = _upload(place, np.ascontiguousarray(result).reshape(node.shape))
+            node.view = _upload(place, result)
+            node.device = place
     for node in order:
-        _settle(node, place)
+        if node.view is not None:
+            _settle(node, place)
 
 
 # -- between host and device ----------------------------------------------------------------------

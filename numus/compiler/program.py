@@ -104,6 +104,7 @@ class Pending:
                 and node.inputs
                 and i not in roots
                 and count(node) > uses[i] + own
+                and node.device is not None  # else it is at home on other devices too
                 and not _costs_nothing(node)
             ):
                 kept.append(i)

@@ -131,3 +131,12 @@ def test_what_does_not_fit_in_memory_is_an_error_and_no_more():
     with pytest.raises(OutOfMemoryError):
         evaluate((small, huge))
     assert host_array(small).tolist() == [2]
+
+
+def test_what_is_at_home_on_every_device_stays_so():
+    numbers = ew.cos(views.broadcast(constant(2.0, dt.float32), (4,)))
+    for place in (REFERENCE, CPU, REFERENCE):
+        x = from_host(np.arange(4, dtype=np.float32), dt.float32, place)
+        y = ew.mul(ew.add(x, numbers), numbers)
+        np.testing.assert_allclose(host_array(y), (np.arange(4) + np.cos(2)) * np.cos(2), rtol=1e-6)
+        assert numbers.device is None
