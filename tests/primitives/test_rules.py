@@ -166,7 +166,10 @@ def test_derivatives_are_linear_even_at_zero(case):
             tangent = push_forward(tape((found[x],), spot.serial - 1), {spot: node(v)})
             check_close(read(tangent[found[x]]), a, 1e-10)
     spots = {xs[i]: variable(node(np.zeros_like(case.arrays[i]))) for i in places}
-    pushed = push_forward(order, spots)[out]
+    pushed = push_forward(order, spots).get(out)
+    if pushed is None:  # zero everywhere, as that of x ** 0
+        assert not any(a.any() for a in reverse(case.build, case.arrays, v))
+        return
     since = min((s.serial for s in spots.values()), default=0) - 1
     back = pull_back(tape((pushed,), since), {pushed: node(v)}, set(spots.values()))
     for i, a in enumerate(reverse(case.build, case.arrays, v)):
