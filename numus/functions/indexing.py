@@ -26,6 +26,7 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.source import full
+from numus.primitives.structure import copy
 from numus.primitives.views import broadcast, permute, reshape, slice_, unslice
 from numus.shapes import Shape
 from numus.shapes import broadcast as broadcast_shapes
@@ -263,7 +264,21 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
 def _setitem(x: Tensor, index: Any, value: Any) -> None:
     op = "assignment"
     given = cast_value(value, x.dtype, op)
-    x.rebind(assign(x._node, index, given, "set", op), op)
+    node = assign(x._node, index, given, "set", op)
+    # what was given stays a tensor of its own: neither sees what is written to the other's memory
+    x.rebind(copy(node) if node is given else node, op)
+
+
+@method("assign")
+def _assign(x: Tensor, value: Any) -> Tensor:
+    """Let x have these values, broadcast to its shape; x keeps its dtype and, as a leaf, its .grad.
+
+    >>> x = nm.zeros(3)
+    >>> x.assign(nm.arange(3.0)).tolist()
+    [0.0, 1.0, 2.0]
+    """
+    _setitem(x, ..., value)
+    return x
 
 
 @method()

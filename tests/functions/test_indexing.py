@@ -277,3 +277,32 @@ def test_assignment_on_the_tape():
 def test_rows_are_iterated_over():
     t = nm.asarray(np.arange(6.0).reshape(2, 3))
     assert [row.tolist() for row in t] == t.tolist()
+
+
+def test_assigned_values_are_copies():
+    """As in NumPy: a write to the memory of one is not seen by the other."""
+    x, y = nm.zeros(3), nm.asarray([1.0, 2.0, 3.0])
+    for assign in (x.assign, lambda v: x.__setitem__(..., v)):
+        assign(y)
+        with y.data_write() as a:
+            a[0] += 5
+        with x.data_write() as a:
+            a[1] += 7
+        assert x.tolist() != y.tolist()
+        assert x.tolist()[0] == y.tolist()[0] - 5
+
+
+def test_assign_broadcasts_and_keeps_dtype_and_grad():
+    x = nm.zeros((2, 3))
+    assert x.assign([1, 2, 3]) is x
+    assert x.dtype is nm.float32
+    assert x.tolist() == [[1, 2, 3]] * 2
+    x.requires_grad = True
+    (x * x).sum().backward()
+    with nm.no_grad():
+        x.assign(x - x.grad)
+    assert x.requires_grad
+    assert x.grad.tolist() == [[2, 4, 6]] * 2
+    assert x.tolist() == [[-1, -2, -3]] * 2
+    with pytest.raises(TypeError, match="assignment"):
+        nm.zeros(2, dtype=nm.int32).assign(1.5)
