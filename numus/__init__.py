@@ -58,6 +58,7 @@ from numus.functions.statistics import *
 from numus.functions.normalisation import *
 from numus.functions.cumulative import *
 from numus.functions.contraction import *
+from numus.functions.convolution import *
 from numus.functions.einsum import *
 from numus.functions import display, host_access, operators, protocols
 from numus import random

@@ -11,6 +11,7 @@ from typing import Any
 from numus.compiler.fuse import Group
 from numus.compiler.local import Val, walk
 from numus.compiler.program import Plan, watchers
+from numus.shapes import size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,4 +128,6 @@ def _flops(group: Group, plan: Plan) -> int:
             total += v.inputs[0].size
         elif v.kind == "contract":
             total += 2 * v.size * v.inputs[0].shape[2]
+        elif v.kind == "convolve":
+            total += 2 * v.size * size_of(v.inputs[1].shape[1:])
     return total

@@ -25,6 +25,9 @@ SHORT_ROW = 1 << 16
 # A value that views read at more places than this is stored: each place is a copy of its code.
 MANY_PLACES = 8
 
+# Kinds of value that have schedules of their own with an elementwise tail.
+PRODUCTS = ("contract", "convolve")
+
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc erfinv lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod floor_divide "
@@ -154,7 +157,7 @@ class Fuser:
                 self.groups.append(group)
                 self.reads[group] = reads
                 self.needs[group] = needs
-                if group.kind in ("loop", "contract"):
+                if group.kind == "loop" or group.kind in PRODUCTS:
                     self.by_space.setdefault(group.space, []).append(group)
 
     def _target(self, group: Group, v: Val, reads: set[Val]) -> Group | None:
@@ -173,7 +176,7 @@ class Fuser:
         return None
 
     def _may_join(self, target: Group, group: Group, v: Val, producers: set[Group]) -> bool:
-        if target.kind not in ("loop", "contract") or size_of(target.space) == 0:
+        if (target.kind != "loop" and target.kind not in PRODUCTS) or size_of(target.space) == 0:
             return False
         # nothing the newcomer needs may itself wait for the target
         for p in producers:
@@ -181,7 +184,7 @@ class Fuser:
                 return False
         if len(target.members) > 64:
             return False
-        if target.kind == "contract":
+        if target.kind in PRODUCTS:
             return v.kind != "reduce" and group.space == target.space and v.op != "copy"
         if v.kind == "reduce":
             if group.space != target.space:
@@ -232,7 +235,7 @@ class Fuser:
         for m in target.members:
             if m.kind == "reduce":
                 watch(m, place(m.shape, rows))
-            elif target.kind == "contract" or squeeze(m.shape) == target.space:
+            elif target.kind in PRODUCTS or squeeze(m.shape) == target.space:
                 watch(m, place(m.shape, names))
             else:
                 watch(m, place(m.shape, rows))
@@ -262,7 +265,7 @@ class Fuser:
         self.in_memory = stored | self.leaves
         found: set[Val] = set()
         for v in self.order:
-            if v.kind != "contract" or v in self.leaves:
+            if v.kind not in PRODUCTS or v in self.leaves:
                 continue
             for x in v.inputs:
                 while x.kind == "view" and x not in self.in_memory:
@@ -331,7 +334,7 @@ class Fuser:
         """Whether a costly value is broadcast along outer loops, and so computed many times."""
         if v.op not in HEAVY:
             return False
-        return any(g.kind == "contract" and size_of(g.space) > 4 * v.size for g in users) or any(
+        return any(g.kind in PRODUCTS and size_of(g.space) > 4 * v.size for g in users) or any(
             g.kind == "loop" and size_of(g.space) >= 8 * v.size and self._outer_repeat(v, g)
             for g in users
         )

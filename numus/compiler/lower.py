@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.local import Val
@@ -15,6 +16,7 @@ LOWERINGS = {
     "loop": lower_loops,
     "concat": lower_concat,
     "contract": lower_contraction,
+    "convolve": lower_convolution,
     "scan": lower_scan,
     "sort": lower_sort,
     "scatter": lower_scatter,

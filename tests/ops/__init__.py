@@ -2,6 +2,7 @@
 
 from ops import (
     contraction,
+    convolution,
     creation,
     elementwise,
     indexing,
@@ -13,7 +14,16 @@ from ops import (
 )
 
 _PARTS = (
-    *(elementwise, transcendental, reductions, contraction, manipulation, indexing, sorting),
+    *(
+        elementwise,
+        transcendental,
+        reductions,
+        contraction,
+        convolution,
+        manipulation,
+        indexing,
+        sorting,
+    ),
     *(creation, random_numbers),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]

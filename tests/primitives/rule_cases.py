@@ -8,6 +8,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.primitives import contract, custom, reduce, scan, sort, structure, views
 from numus.primitives import elementwise as ew
+from numus.primitives.convolve import Window, convolve
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.random_bits import normal_pair, threefry
 from numus.primitives.source import constant
@@ -303,6 +304,30 @@ for _zeros in ([], [0], [0, 1], [2, 4]):
         *(_x, _u, np.array([1, 1, 3, 1, 3, 0])),
         label="mul-zeros" + "".join(map(str, _zeros)),
     )
+
+# -- convolutions ---------------------------------------------------------------------------------
+
+for _label, _x, _w, _groups, _extents, _windows in (
+    ("plain", (2, 3, 5), (4, 3, 2), 1, (4,), [(1, 1, 1, 0)]),
+    ("padded", (1, 2, 4, 3), (3, 2, 3, 2), 1, (4, 4), [(1, 1, 1, 1), (1, 1, 1, 1)]),
+    ("strided", (2, 2, 7), (2, 2, 3), 1, (3,), [(2, 1, 1, 0)]),
+    ("dilated", (1, 2, 7), (2, 2, 3), 1, (4,), [(1, 2, 1, 1)]),
+    ("gaps", (2, 2, 3), (2, 2, 3), 1, (7,), [(1, 1, 2, 1)]),
+    ("everything", (1, 4, 5), (6, 2, 3), 2, (6,), [(2, 3, 2, 4)]),
+    ("cut off", (1, 1, 6), (1, 1, 2), 1, (3,), [(1, 1, 1, -1)]),
+    ("groups", (2, 6, 4), (4, 3, 2), 2, (3,), [(1, 1, 1, 0)]),
+    ("depthwise", (2, 3, 4), (3, 1, 2), 3, (3,), [(1, 1, 1, 0)]),
+    ("no space", (2, 3), (4, 3), 1, (), []),
+    ("empty batch", (0, 3, 4), (2, 3, 2), 1, (3,), [(1, 1, 1, 0)]),
+    ("no channels", (2, 0, 4), (2, 0, 2), 1, (3,), [(1, 1, 1, 0)]),
+    ("no outputs", (2, 3, 4), (0, 3, 2), 1, (3,), [(1, 1, 1, 0)]),
+    ("nothing to see", (2, 3, 0), (2, 3, 2), 1, (1,), [(1, 1, 1, 1)]),
+):
+    _params = (tuple(Window(*v) for v in _windows), _extents, _groups)
+    _f = lambda x, w, p=_params: convolve(x, w, *p, x.dtype)
+    case("convolve", _f, real(*_x), real(*_w), label=_label)
+    if _label == "everything":
+        case("convolve", _f, cplx(*_x), cplx(*_w), label=_label)
 
 # -- scans and sorts ------------------------------------------------------------------------------
 

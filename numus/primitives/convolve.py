@@ -1,0 +1,193 @@
+"""Convolution in all its directions: one primitive whose derivatives are itself.
+
+    out[n, g o, p] = sum over c, k of  x[n, g c, (p stride + k dilation - low) / gap]  w[g o, c, k]
+
+and a place that is no element of x counts as zero. `low` is the padding before x (negative: x is
+cut off), what comes after it follows from the extents of the result; `gap` is how far the elements
+of x are spread apart. The equation ties together places of three tensors, so it can be solved for each
+of them: the gradient by x is the same sum over g and w with the roles of stride and gap exchanged
+and the weights turned around, the gradient by w is one over x and g in which the places of g take
+the part of the window. Second derivatives need nothing new.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numus.dtypes import DType
+from numus.graph import Node, apply
+from numus.primitives import elementwise as ew
+from numus.primitives.base import Array, Primitive
+from numus.primitives.source import full
+from numus.primitives.views import flip, permute, reshape
+from numus.shapes import Shape, check_size, size_of
+
+
+class Window(NamedTuple):
+    """How a window goes over one axis."""
+
+    stride: int = 1  # of the window
+    dilation: int = 1  # between the elements of the window
+    gap: int = 1  # between the elements of x
+    low: int = 0  # zeros before x
+
+
+Windows = tuple[Window, ...]
+
+
+def _spatial(x: Node) -> Shape:
+    return x.shape[2:]
+
+
+def _exchanged(x: Node, groups: int) -> Node:
+    """(a, group b, …) as (b, group a, …)."""
+    a, b, rest = x.shape[0], x.shape[1] // groups, x.shape[2:]
+    x = permute(reshape(x, (a, groups, b, *rest)), _lead(x, (2, 1, 0)))
+    return reshape(x, (b, groups * a, *rest))
+
+
+def _turned(w: Node, groups: int) -> Node:
+    """(group o, c, k) as (group c, o, -k): the weights of the other direction."""
+    outputs, c, rest = w.shape[0] // groups, w.shape[1], w.shape[2:]
+    turned = permute(reshape(w, (groups, outputs, c, *rest)), _lead(w, (0, 2, 1)))
+    turned = reshape(turned, (groups * c, outputs, *rest))
+    return flip(turned, tuple(range(2, turned.ndim)))
+
+
+def _batch_last(g: Node, groups: int) -> Node:
+    """(n, group o, p) as (group o, n, p): what takes the part of weights."""
+    return permute(g, (1, 0, *range(2, g.ndim)))
+
+
+def _lead(x: Node, first: Shape) -> Shape:
+    """A permutation of the first three axes of x with its second (or first) split."""
+    return (*first, *range(3, x.ndim + 1))
+
+
+def _conj(x: Node) -> Node:
+    return ew.conj(x) if x.dtype.is_complex else x
+
+
+def by_data(g: Node, w: Node, windows: Windows, extents: Shape, groups: int, dtype: DType) -> Node:
+    """The x for which every element of a result was read: the transpose by x."""
+    back = tuple(
+        Window(v.gap, v.dilation, v.stride, (k - 1) * v.dilation - v.low)
+        for v, k in zip(windows, _spatial(w), strict=True)
+    )
+    return convolve(g, _turned(w, groups), back, extents, groups, dtype)
+
+
+def by_weights(
+    x: Node, g: Node, windows: Windows, extents: Shape, groups: int, dtype: DType
+) -> Node:
+    """The transpose by w. Of two ways to write it, the one that spreads neither operand."""
+    if any(v.gap > 1 for v in windows) and all(v.stride == 1 for v in windows):
+        # the places of x take the part of the window, those of g that of the data
+        back = tuple(
+            Window(v.dilation, v.gap, 1, (k - 1) * v.dilation - v.low)
+            for v, k in zip(windows, extents, strict=True)
+        )
+        y = convolve(_exchanged(g, groups), _batch_last(x, groups), back, extents, groups, dtype)
+        return _turned(_batch_last(y, groups), groups)
+    back = tuple(Window(v.dilation, v.stride, v.gap, v.low) for v in windows)
+    y = convolve(_exchanged(x, groups), _batch_last(g, groups), back, extents, groups, dtype)
+    return _batch_last(y, groups)
+
+
+def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
+    x, w = node.inputs
+    groups, windows = node.params
+    g = ew.cast(g, x.dtype)
+    return (
+        by_data(g, _conj(w), windows, _spatial(x), groups, x.dtype) if x.tracked else None,
+        by_weights(_conj(x), g, windows, _spatial(w), groups, w.dtype) if w.tracked else None,
+    )
+
+
+def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    x, w = node.inputs
+    groups, windows = node.params
+    tx, tw = tangents
+    terms = []
+    if tx is not None:
+        terms.append(convolve(tx, w, windows, _spatial(node), groups, node.dtype))
+    if tw is not None:
+        terms.append(convolve(x, tw, windows, _spatial(node), groups, node.dtype))
+    if not terms:
+        return None
+    return terms[0] if len(terms) == 1 else ew.add(*terms)
+
+
+def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    """A batch of data is more data, a batch of weights more outputs, one of both more groups."""
+    x, w = inputs
+    groups, windows = node.params
+    n, q, *extents = node.shape
+    o = q // groups
+    rest = tuple(range(4, 4 + len(extents)))
+
+    def run(x: Node, w: Node, groups: int) -> Node:
+        return convolve(x, w, windows, tuple(extents), groups, node.dtype)
+
+    if not batched[1]:
+        y = run(reshape(x, (size * n, *x.shape[2:])), w, groups)
+        return reshape(y, (size, *node.shape))
+    if not batched[0]:
+        w = reshape(w, (size, groups, o, *w.shape[2:]))
+        w = permute(w, (1, 0, *range(2, w.ndim)))
+        y = run(x, reshape(w, (groups * size * o, *w.shape[3:])), groups)
+        y = permute(reshape(y, (n, groups, size, o, *extents)), (2, 0, 1, 3, *rest))
+        return reshape(y, (size, *node.shape))
+    if size == 0:
+        return full((0, *node.shape), 0, node.dtype)
+    x = permute(x, (1, 0, *range(2, x.ndim)))
+    x = reshape(x, (n, size * x.shape[2], *x.shape[3:]))
+    y = run(x, reshape(w, (size * q, *w.shape[2:])), size * groups)
+    y = permute(reshape(y, (n, size, q, *extents)), (1, 0, 2, *(i - 1 for i in rest)))
+    return reshape(y, (size, *node.shape))
+
+
+def _at(places: tuple[Any, ...]) -> Any:
+    """These places of space, of every batch, group and channel."""
+    return (*(slice(None),) * 3, *places)
+
+
+def _reference(node: Node, x: Array, w: Array) -> Array:
+    groups, windows = node.params
+    wide = np.dtype(np.float32) if node.inputs[0].dtype.is_narrow_float else node.dtype.np
+    n, channels, *size = x.shape
+    q, c, *taps = w.shape
+    extents = node.shape[2:]
+    x = x.astype(wide).reshape(n, groups, channels // groups, *size)
+    w = w.astype(wide).reshape(groups, q // groups, c, *taps)
+    out = np.zeros((n, groups, q // groups, *extents), wide)
+    for k in itertools.product(*map(range, taps)):
+        to, where = [], []  # the places of the result that this tap reaches, and of x
+        for v, tap, count, extent in zip(windows, k, extents, size, strict=True):
+            at = np.arange(count) * v.stride + tap * v.dilation - v.low
+            inside = (at % v.gap == 0) & (at >= 0) & (at < extent * v.gap)
+            to.append(np.flatnonzero(inside))
+            where.append(at[inside] // v.gap)
+        part = x[_at(np.ix_(*where))]
+        shape = part.shape[3:]
+        with np.errstate(all="ignore"):
+            add = np.matmul(w[_at(k)], part.reshape(*part.shape[:3], size_of(shape)))
+        out[_at(np.ix_(*to))] += add.reshape(*add.shape[:3], *shape)
+    return out.reshape(node.shape).astype(node.dtype.np)
+
+
+_convolve = Primitive(
+    "convolve", "convolve", reference=_reference, vjp=_vjp, jvp=_jvp, batch=_batch
+)
+
+
+def convolve(x: Node, w: Node, windows: Windows, extents: Shape, groups: int, dtype: DType) -> Node:
+    """(n, groups c, *space) by (groups o, c, *taps) is (n, groups o, *extents), accumulated in (at
+    least) `dtype`. Callers have checked that the shapes fit.
+    """
+    shape = check_size((x.shape[0], w.shape[0], *extents), "convolve")
+    return apply(_convolve, (x, w), (groups, windows), shape, dtype)
