@@ -44,6 +44,7 @@ class ProgramReport:
 
     device: str
     kernels: tuple[KernelReport, ...]
+    waves: int  # in which the kernels run: those of a wave don't need each other
     result_bytes: int
     temporary_bytes: int
 
@@ -104,7 +105,9 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
                 program,
             )
         )
-    return ProgramReport(place.name, tuple(kernels), sum(plan.result_bytes), sum(plan.arena))
+    return ProgramReport(
+        place.name, tuple(kernels), len(plan.waves), sum(plan.result_bytes), plan.arena
+    )
 
 
 def _inside(group: Group, plan: Plan) -> list[Val]:

@@ -6,12 +6,14 @@ over the graph, a look-up and the launches.
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import ir
+from numus.compiler import arena, ir, schedule
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
@@ -133,8 +135,8 @@ def _costs_nothing(node: Any) -> bool:
 class Plan:
     """What to launch for one structure, and where its values live.
 
-    Memory is numbered: first the leaves, then results (one each), then the arena's blocks, in which
-    values that nobody keeps follow each other.
+    Memory is numbered: first the leaves, then results (one each), then the arena, in which values
+    that nobody keeps follow each other.
     """
 
     def __init__(self, place: Any, pending: Pending, roots: Sequence[Any]) -> None:
@@ -180,14 +182,19 @@ class Plan:
         for group in self.groups:
             for v in group.stored:
                 layouts[v] = row_major(v.shape)
-        self.steps: list[Step] = []
-        self.group_of_step: list[Group] = []
-        for group in self.groups:
-            if any(v.size for v in group.stored):
-                steps = lower_group(group, layouts, self.runtime.facts)
-                self.steps += steps
-                self.group_of_step += [group] * len(steps)
         self.in_memory = {v for group in self.groups for v in group.stored}
+        groups = [group for group in self.groups if any(v.size for v in group.stored)]
+        jobs = [lower_group(group, layouts, self.runtime.facts) for group in groups]
+        held = {*roots, *leaves}
+
+        def temporary(v: Val) -> int:
+            return 0 if v in held else v.size * v.dtype.itemsize
+
+        steps = [(step, groups[i]) for i in schedule.order(jobs, temporary) for step in jobs[i]]
+        found = schedule.waves([step for step, _ in steps], temporary)
+        self.steps: list[Step] = [steps[i][0] for wave in found for i in wave]
+        self.group_of_step: list[Group] = [steps[i][1] for wave in found for i in wave]
+        self.waves = [len(wave) for wave in found]  # steps that may run at the same time, in order
         self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
         for step, program in zip(self.steps, self.programs, strict=True):
             step.kernel = program.kernel  # plans of one structure hold one kernel
@@ -197,26 +204,30 @@ class Plan:
         self.values: list[Any] = []
         self.holes: list[tuple[int, int, str]] = []  # (place in values, constant, part)
         self.calls: list[contract.Step] = []
-        for step, program in zip(self.steps, self.programs, strict=True):
+        first = {0, *itertools.accumulate(self.waves)}
+        for i, (step, program) in enumerate(zip(self.steps, self.programs, strict=True)):
             self.values.append(step.grid)
             for s in step.scalars:
                 if s.__class__ is tuple:
                     self.holes.append((len(self.values), *s))
                     s = 0
                 self.values.append(s)
-            places: list[tuple[int, int] | None] = [(self.slot[v], 0) for v in step.buffers]
+            places: list[tuple[int, int] | None]
+            places = [(self.slot[v], self.offset.get(v, 0)) for v in step.buffers]
             places += [None] * len(step.scratch)
-            self.calls.append(contract.Step(program, places, step.scratch))
-        self.blocks = (*self.result_bytes, *self.arena)
+            nbytes = [v.size * v.dtype.itemsize for v in step.buffers]
+            self.calls.append(contract.Step(program, places, nbytes, step.scratch, i not in first))
+        self.blocks = [*self.result_bytes, *([self.arena] if self.arena else [])]
         self.slots = len(self.leaf_strides) + len(self.blocks)
         self.launch = self.runtime.prepare(self.calls, self.slots).run if self.calls else None
 
     def single_launches(self) -> list[Callable[..., None]]:
         """Each kernel by itself, for timing."""
-        return [self.runtime.prepare([call], self.slots).run for call in self.calls]
+        alone = [dataclasses.replace(call, joins=False) for call in self.calls]
+        return [self.runtime.prepare([call], self.slots).run for call in alone]
 
     def _place(self, leaves: list[Val], results: set[Val]) -> None:
-        """Give every value in memory a number; temporaries share blocks when their lives allow."""
+        """Give every value in memory a place; temporaries share theirs when their lives allow."""
         self.slot: dict[Val, int] = {v: i for i, v in enumerate(leaves)}
         self.result_bytes: list[int] = []
         for group in self.groups:
@@ -224,36 +235,18 @@ class Plan:
                 if v in group.stored and v in results and v not in self.slot:
                     self.slot[v] = len(leaves) + len(self.result_bytes)
                     self.result_bytes.append(v.size * v.dtype.itemsize)
-        first = len(leaves) + len(self.result_bytes)
-        last_use: dict[Val, int] = {}
-        for i, step in enumerate(self.steps):
-            for v in step.buffers:
-                last_use[v] = i
-        self.arena: list[int] = []
-        free: list[int] = []
-        for i, step in enumerate(self.steps):
-            for v in step.buffers:
-                if v not in self.slot:
-                    self.slot[v] = first + self._block(v.size * v.dtype.itemsize, free)
-            for v in step.buffers:
-                block = self.slot[v] - first
-                if block >= 0 and last_use[v] == i and block not in free:
-                    free.append(block)
-
-    def _block(self, nbytes: int, free: list[int]) -> int:
-        """A free block of the arena that fits (or is grown to), or a new one."""
-        fits = [b for b in free if self.arena[b] >= nbytes]
-        if fits:
-            best = min(fits, key=lambda b: self.arena[b])
-            free.remove(best)
-            return best
-        if free:
-            best = max(free, key=lambda b: self.arena[b])
-            free.remove(best)
-            self.arena[best] = nbytes
-            return best
-        self.arena.append(nbytes)
-        return len(self.arena) - 1
+        lives: dict[Val, list[int]] = {}  # of temporaries: the first wave and the last
+        steps = iter(self.steps)
+        for i, count in enumerate(self.waves):
+            for _ in range(count):
+                for v in next(steps).buffers:
+                    if v not in self.slot:
+                        lives.setdefault(v, [i, i])[1] = i
+        offsets, self.arena = arena.pack(
+            [(v.size * v.dtype.itemsize, first, last) for v, (first, last) in lives.items()]
+        )
+        self.offset = dict(zip(lives, offsets, strict=True))  # in the arena, of each temporary
+        self.slot.update(dict.fromkeys(lives, len(leaves) + len(self.result_bytes)))
 
     def arguments(
         self, leaves: Sequence[Any], constants: Sequence[Any]

@@ -39,9 +39,10 @@ class Explanation:
     def __str__(self) -> str:
         lines = []
         for p in self.programs:
+            together = f" in {p.waves} waves" if p.waves < len(p.kernels) else ""
             lines.append(
-                f"{len(p.kernels)} kernel{'s' * (len(p.kernels) != 1)} on {p.device}; results "
-                f"{_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}"
+                f"{len(p.kernels)} kernel{'s' * (len(p.kernels) != 1)}{together} on {p.device}; "
+                f"results {_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}"
             )
             for k in p.kernels:
                 lines.append(f"  {k.name:12} {_cost(k, p.device)}")

@@ -57,12 +57,17 @@ class Step:
 
     `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
     from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
+    `nbytes` gives the size of what lies there, scratch left out, where it is known.
     `scratch` gives the bytes that one worker needs of each scratch buffer, where they are known.
+    A step that `joins` needs nothing of the one before it, nor of those that one joins: they form a
+    wave, and may run at the same time.
     """
 
     program: Any
     buffers: Sequence[tuple[int, int] | None]
+    nbytes: Sequence[int] | None = None
     scratch: Sequence[int] | None = None
+    joins: bool = False
 
 
 class Prepared(Protocol):

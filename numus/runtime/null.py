@@ -11,7 +11,6 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
 
 import numpy as np
 
@@ -39,6 +38,7 @@ class Counts:
     """What has happened since the start or the last `reset`."""
 
     kernels: int = 0  # launched
+    waves: int = 0  # in which prepared ones were: those of a wave may run at the same time
     compiled: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -94,10 +94,9 @@ class NullPrepared:
         self._steps = steps
 
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
-        blocks = self._runtime.blocks
         for step in self._steps:
-            memories = [None if b is None else blocks.get(addresses[b[0]]) for b in step.buffers]
-            self._runtime.run([Launch(step.program, memories, (), 0)])
+            self._runtime.counts.waves += not step.joins
+            self._runtime.count(step.program, step.nbytes or ())
 
 
 class NullRuntime:
@@ -109,7 +108,6 @@ class NullRuntime:
         self.launched: list[NullProgram] = []  # in order
         self._programs: dict[str, NullProgram] = {}
         self._next_address = 64
-        self.blocks: WeakValueDictionary[int, NullMemory] = WeakValueDictionary()  # by address
 
     def reset(self) -> Counts:
         """Start counting anew (memory in use stays in use); give the counts so far."""
@@ -130,9 +128,7 @@ class NullRuntime:
         counts.peak = max(counts.peak, counts.bytes_in_use)
         address = self._next_address
         self._next_address += (nbytes + 127) & ~63
-        memory = NullMemory(address, nbytes, counts)
-        self.blocks[address] = memory
-        return memory
+        return NullMemory(address, nbytes, counts)
 
     def upload(self, memory: NullMemory, array: np.ndarray[Any, Any]) -> None:
         """Nothing to keep."""
@@ -152,19 +148,21 @@ class NullRuntime:
         return NullPrepared(self, steps)
 
     def run(self, launches: Sequence[Launch]) -> None:
-        counts = self.counts
         for launch in launches:
-            counts.kernels += 1
-            counts.names.append(launch.program.name)
-            buffers = launch.program.kernel.buffers
-            for buffer, memory in zip(buffers, launch.memories, strict=False):
-                if memory is None:
-                    continue
-                if buffer.access == "read":
-                    counts.bytes_read += memory.nbytes
-                elif buffer.access == "write":
-                    counts.bytes_written += memory.nbytes
-            self.launched.append(launch.program)
+            self.counts.waves += 1
+            self.count(launch.program, [0 if m is None else m.nbytes for m in launch.memories])
+
+    def count(self, program: NullProgram, nbytes: Sequence[int]) -> None:
+        """One launch of a kernel on buffers of these sizes."""
+        counts = self.counts
+        counts.kernels += 1
+        counts.names.append(program.name)
+        for buffer, size in zip(program.kernel.buffers, nbytes, strict=False):
+            if buffer.access == "read":
+                counts.bytes_read += size
+            elif buffer.access == "write":
+                counts.bytes_written += size
+        self.launched.append(program)
 
     def synchronize(self) -> None:
         """Nothing is under way."""

@@ -20,8 +20,9 @@ REASONS = {
     "there may be no GPU (tests/functions/test_operators.py)": "to_gpu Tensor.to_gpu",
     "the state of the generator (tests/random)": "random.seed random.get_state random.set_state",
     "what a tensor is (tests/functions/test_host_access.py, test_manipulation.py)": """
-        Tensor.data Tensor.data_write Tensor.device Tensor.dtype Tensor.is_contiguous Tensor.item
-        Tensor.itemsize Tensor.nbytes Tensor.ndim Tensor.numpy Tensor.offset Tensor.rebind
+        Tensor.assign Tensor.data Tensor.data_write Tensor.device Tensor.dtype
+        Tensor.is_contiguous Tensor.item Tensor.itemsize Tensor.nbytes Tensor.ndim
+        Tensor.numpy Tensor.offset Tensor.rebind
         Tensor.shape Tensor.size Tensor.strides Tensor.tolist Tensor.cpu Tensor.to_device
     """,
     "gradients of a tensor (tests/transforms)": """

@@ -59,13 +59,15 @@ class Prepared:
 
     def _shared_scratch(self) -> list[tuple[int, int]] | None:
         """Where each scratch buffer starts, in bytes per thread from the start of one block that
-        the steps use in turn, and its size; None where a size depends on the run.
+        the waves use in turn, and its size; None where a size depends on the run.
         """
         if any(s.scratch is None for s in self.steps):
             return None
         areas = []
+        start = 0
         for step in self.steps:
-            start = 0
+            if not step.joins:
+                start = 0
             for nbytes in step.scratch or ():
                 size = (nbytes + 63) & ~63
                 areas.append((start, size))
@@ -117,6 +119,17 @@ class Prepared:
         self._native(image.head)
         self._free.append(image)
 
+    def _wave_sizes(self) -> list[int]:
+        """For the first step of each wave how many there are in it; 1 for the others."""
+        sizes = [1] * len(self.steps)
+        first = 0
+        for n, step in enumerate(self.steps):
+            if step.joins:
+                sizes[first] += 1
+            else:
+                first = n
+        return sizes
+
     def _build(self) -> _Image:
         """An image: changing values; the head; a record per launch; places; buffer addresses."""
         changing = self._format.size // 8
@@ -136,12 +149,13 @@ class Prepared:
         ]
         scratch = {(n, i): self.slots + k for k, (n, i, _) in enumerate(self._scratch)}
         parameters = self.slots + len(self._scratch)
+        together = self._wave_sizes()
         for n, step in enumerate(self.steps):
             program = step.program
             record = records + n * len(pool_source.LAUNCH)
             words[record : record + len(pool_source.LAUNCH)] = [
                 *(program.address, at(buffers), at(places), program.buffers),
-                *(at(parameters), 0),
+                *(at(parameters), together[n], 0, 0),
             ]
             given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
             for i, place in enumerate(given):

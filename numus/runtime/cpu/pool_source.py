@@ -9,6 +9,9 @@ takes chunks of blocks off a counter until none are left, and leaves by taking o
 takes chunks as well, then closes the word and waits until nobody is inside. A worker that wakes up
 too late finds the word closed and keeps out, so nothing ever waits for a thread to be scheduled.
 
+Launches that don't depend on each other form a wave, which is opened as one: their blocks are
+numbered through.
+
 Idle workers spin for some microseconds, then sleep until they are woken.
 """
 
@@ -37,7 +40,11 @@ GENERATION = 17
 
 # Words of what `numus_run` is given, and of each launch in it.
 IMAGE = ("pool", "launches", "count", "slots", "threads")
-LAUNCH = ("function", "buffers", "places", "buffer_count", "parameters", "unused")
+LAUNCH = (
+    *("function", "buffers", "places", "buffer_count", "parameters"),
+    "together",  # how many launches, from this one on, may run at the same time
+    *("end", "share"),  # filled in by `wave`: the blocks up to here, the share of a thread
+)
 
 SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin")
 
@@ -55,6 +62,7 @@ def source(target: Target) -> str:
     for name in ("STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS LOCK CALLS MUTEX CONDITION").split():
         text = text.replace(f"${name}$", str(globals()[name]))
     text = text.replace("$CLOSED$", str(CLOSED)).replace("$GENERATION$", str(GENERATION))
+    text = text.replace("$RECORD$", str(len(LAUNCH)))
     return f'target triple = "{target.triple}"\n' + text.replace("$PAUSE$", pause(target))
 
 
@@ -258,6 +266,75 @@ done:
   ret void
 }
 
+; Blocks of a wave: `launches` are its records, `last` the number of the last of them.
+define internal void @wave(i64 %begin, i64 %end, i64 %worker, ptr %launches, ptr %last) {
+entry:
+  %id = and i64 %worker, 65535
+  %most = ptrtoint ptr %last to i64
+  br label %look
+look:
+  %i = phi i64 [ 0, %entry ], [ %j, %next ]
+  %start = phi i64 [ 0, %entry ], [ %stop, %next ]
+  %from = phi i64 [ %begin, %entry ], [ %from1, %next ]
+  %at = mul i64 %i, $RECORD$
+  %record = getelementptr i64, ptr %launches, i64 %at
+  %p6 = getelementptr i64, ptr %record, i64 6
+  %stop = load i64, ptr %p6
+  %here = icmp slt i64 %from, %stop
+  br i1 %here, label %run, label %next
+run:
+  %upto = call i64 @llvm.smin.i64(i64 %end, i64 %stop)
+  %first = sub i64 %from, %start
+  %past = sub i64 %upto, %start
+  %fn = load ptr, ptr %record
+  %p1 = getelementptr i64, ptr %record, i64 1
+  %buffers = load ptr, ptr %p1
+  %p4 = getelementptr i64, ptr %record, i64 4
+  %parameters = load ptr, ptr %p4
+  %scalars = getelementptr i64, ptr %parameters, i64 1
+  %p7 = getelementptr i64, ptr %record, i64 7
+  %share = load i64, ptr %p7
+  %who = or i64 %share, %id
+  call void %fn(i64 %first, i64 %past, i64 %who, ptr %buffers, ptr %scalars)
+  br label %next
+next:
+  %from1 = phi i64 [ %from, %look ], [ %upto, %run ]
+  %j = add i64 %i, 1
+  %left = icmp slt i64 %from1, %end
+  %known = icmp sle i64 %j, %most
+  %more = and i1 %left, %known
+  br i1 %more, label %look, label %done
+done:
+  ret void
+}
+
+; Number the blocks of a wave's launches through; their count.
+define internal i64 @number(ptr %launches, i64 %count, ptr %slots, i64 %threads) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  %sum = phi i64 [ 0, %entry ], [ %end, %loop ]
+  %at = mul i64 %i, $RECORD$
+  %record = getelementptr i64, ptr %launches, i64 %at
+  call void @place(ptr %record, ptr %slots)
+  %p4 = getelementptr i64, ptr %record, i64 4
+  %parameters = load ptr, ptr %p4
+  %grid = load i64, ptr %parameters
+  %end = add i64 %sum, %grid
+  %p6 = getelementptr i64, ptr %record, i64 6
+  store i64 %end, ptr %p6
+  %per_thread = udiv i64 %grid, %threads
+  %share = shl i64 %per_thread, 16
+  %p7 = getelementptr i64, ptr %record, i64 7
+  store i64 %share, ptr %p7
+  %j = add i64 %i, 1
+  %more = icmp slt i64 %j, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret i64 %end
+}
+
 define void @numus_run(ptr %image) {
 entry:
   %pool = load ptr, ptr %image
@@ -281,16 +358,32 @@ loop:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %launch, label %end
 launch:
-  %at = mul i64 %i, 6
+  %at = mul i64 %i, $RECORD$
   %record = getelementptr i64, ptr %launches, i64 %at
+  %q5 = getelementptr i64, ptr %record, i64 5
+  %together = load i64, ptr %q5
+  %alone1 = icmp eq i64 %together, 1
+  br i1 %alone1, label %single, label %many
+many:
+  %total = call i64 @number(ptr %record, i64 %together, ptr %slots, i64 %threads)
+  %last = sub i64 %together, 1
+  %last1 = inttoptr i64 %last to ptr
+  br label %start
+single:
   call void @place(ptr %record, ptr %slots)
-  %fn = load ptr, ptr %record
+  %own = load ptr, ptr %record
   %q1 = getelementptr i64, ptr %record, i64 1
-  %buffers = load ptr, ptr %q1
+  %own_buffers = load ptr, ptr %q1
   %q4 = getelementptr i64, ptr %record, i64 4
   %parameters = load ptr, ptr %q4
-  %grid = load i64, ptr %parameters
-  %scalars = getelementptr i64, ptr %parameters, i64 1
+  %own_grid = load i64, ptr %parameters
+  %own_scalars = getelementptr i64, ptr %parameters, i64 1
+  br label %start
+start:
+  %fn = phi ptr [ @wave, %many ], [ %own, %single ]
+  %buffers = phi ptr [ %record, %many ], [ %own_buffers, %single ]
+  %grid = phi i64 [ %total, %many ], [ %own_grid, %single ]
+  %scalars = phi ptr [ %last1, %many ], [ %own_scalars, %single ]
   %large = icmp sgt i64 %grid, 1
   %several = icmp sgt i64 %threads, 1
   %shared = and i1 %large, %several
@@ -311,7 +404,7 @@ parallel:
   call void @share(ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads)
   br label %latch
 inline:
-  %held3 = phi i64 [ %held, %launch ], [ %held2, %have ]
+  %held3 = phi i64 [ %held, %start ], [ %held2, %have ]
   %some = icmp sgt i64 %grid, 0
   br i1 %some, label %call, label %latch
 call:
@@ -320,7 +413,7 @@ call:
   br label %latch
 latch:
   %held1 = phi i64 [ %held2, %parallel ], [ %held3, %inline ], [ %held3, %call ]
-  %j = add i64 %i, 1
+  %j = add i64 %i, %together
   br label %loop
 end:
   %mine = icmp eq i64 %held, 1
