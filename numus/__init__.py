@@ -7,7 +7,9 @@ tensor(9.)
 """
 
 # ruff: noqa: F401, F403, F405, I001
+import importlib
 from math import e, inf, nan, pi
+from typing import Any
 
 from numus.dtypes import (
     DType,
@@ -56,6 +58,7 @@ from numus.functions.sets import *
 from numus.functions.reductions import *
 from numus.functions.statistics import *
 from numus.functions.normalisation import *
+from numus.functions.channel_norms import *
 from numus.functions.cumulative import *
 from numus.functions.contraction import *
 from numus.functions.convolution import *
@@ -67,7 +70,17 @@ __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
 newaxis = None
 
+_LAZY = ("nn",)  # imported when they are first asked for
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return importlib.import_module(f"numus.{name}")
+    raise AttributeError(f"module 'numus' has no attribute {name!r}")
+
+
 _INTERNAL = "compiler config display dtypes errors evaluation functions graph guards host_access"
-_INTERNAL += " kernels operators primitives protocols runtime shapes transforms"
+_INTERNAL += " Any importlib kernels operators primitives protocols runtime shapes transforms"
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
+__all__ += _LAZY
 __all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]

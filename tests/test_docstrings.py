@@ -8,7 +8,7 @@ import pytest
 
 import numus as nm
 
-PACKAGES = ("numus.functions", "numus.transforms")
+PACKAGES = ("numus.functions", "numus.transforms", "numus.nn", "numus.nn.functional")
 MODULES = ["numus"] + [
     found.name
     for package in PACKAGES

@@ -93,6 +93,29 @@ def rms_norm(a, weight=None, eps=None, axis=None):
     return a / np.sqrt(mean + (eps or 0)) * (1 if weight is None else weight)
 
 
+def channels(a, part):
+    return part.reshape(-1, *(1,) * (a.ndim - 2))
+
+
+def batch_norm(a, mean=None, var=None, weight=None, bias=None, training=False, eps=1e-5):
+    if training or mean is None:
+        axes = (0, *range(2, a.ndim))
+        mean, var = a.mean(axes), a.var(axes)
+    out = (a - channels(a, mean)) / np.sqrt(channels(a, var) + eps)
+    out = out * (1 if weight is None else channels(a, weight))
+    return out + (0 if bias is None else channels(a, bias))
+
+
+def group_norm(a, groups, weight=None, bias=None, eps=1e-5):
+    out = layer_norm(a.reshape(len(a), groups, a[0].size // groups if len(a) else 1), eps=eps)
+    out = out.reshape(a.shape) * (1 if weight is None else channels(a, weight))
+    return out + (0 if bias is None else channels(a, bias))
+
+
+def instance_norm(a, mean=None, var=None, weight=None, bias=None, eps=1e-5):
+    return group_norm(a, a.shape[1], weight, bias, eps)
+
+
 def vector_norm(a, ord=2, axis=None, keepdims=False):
     if isinstance(axis, tuple):
         moved = np.moveaxis(a, axis, range(len(axis)))
@@ -293,6 +316,40 @@ ROWS = [
         case(x(0, 3)),
         relative=False,
         ulps=16,
+    ),
+    op(
+        "batch_norm",
+        batch_norm,
+        case(x(4, 3), training=True),
+        case(x(4, 3, 5), None, None, x(3), x(3)),
+        case(x(2, 3, 2, 2), x(3, fixed=True), x(3, low=0.5, fixed=True), x(3), eps=0.1),
+        relative=False,
+        ulps=32,
+    ),
+    op(
+        "Tensor.batch_norm_2d",
+        lambda a, w, b, m, v, eps, t: batch_norm(a, m, v, w, b, t, eps=eps),
+        case(x(2, 3, 2, 2), x(3), x(3), x(3, fixed=True), x(3, low=0.5, fixed=True), 0.1, False),
+        values=[case(x(2, 3, 2, 2), x(3), x(3), x(3), x(3, low=0.5), 0.1, True)],
+        relative=False,
+        ulps=32,
+    ),
+    op(
+        "group_norm",
+        group_norm,
+        case(x(2, 4, 3), 2),
+        case(x(2, 6), 3, x(6), x(6), eps=0.1),
+        case(x(1, 4, 3, 2), 2),
+        relative=False,
+        ulps=32,
+    ),
+    op(
+        "instance_norm",
+        instance_norm,
+        case(x(2, 3, 5)),
+        case(x(2, 3, 2, 2), None, None, x(3), x(3), eps=0.1),
+        relative=False,
+        ulps=32,
     ),
     # -- running reductions
     running(

@@ -1,0 +1,17 @@
+"""Neural networks: modules, layers and losses, with PyTorch's names, layouts and defaults.
+
+Written with numus's public functions alone; `nn.functional` holds what has no parameters.
+"""
+
+# ruff: noqa: F401, F403
+from numus.nn import functional, init
+from numus.nn.activations import *
+from numus.nn.containers import *
+from numus.nn.dropout import *
+from numus.nn.embedding import *
+from numus.nn.functional import *
+from numus.nn.linear import *
+from numus.nn.losses import *
+from numus.nn.module import *
+from numus.nn.norm import *
+from numus.nn.parameter import *

@@ -1,0 +1,35 @@
+"""What the functions of this package share."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import numus as nm
+from numus.tensor import Tensor
+
+
+def rounds_once(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compute in float32 where tensors are of a narrower float, and round the result once."""
+
+    @functools.wraps(function)
+    def run(input: Any, *args: Any, **kwargs: Any) -> Any:
+        first = input if isinstance(input, Tensor) else nm.asarray(input)
+        if not first.dtype.is_narrow_float:
+            return function(first, *args, **kwargs)
+        out = function(first.astype(nm.float32), *args, **kwargs)
+        return out.astype(first.dtype)
+
+    return run
+
+
+def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:
+    """The loss of each element, their sum or their mean."""
+    if reduction == "mean":
+        return loss.mean()
+    if reduction == "sum":
+        return loss.sum()
+    if reduction == "none":
+        return loss
+    raise ValueError(f'{op}: reduction is "mean", "sum" or "none", not {reduction!r}')

@@ -1,0 +1,333 @@
+"""Losses of scores against classes and probabilities."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numus as nm
+from numus.errors import DTypeError, IndexRangeError, ShapeError
+from numus.functions._places import host_values
+from numus.nn.functional._tools import reduced, rounds_once
+from numus.tensor import Tensor
+
+__all__ = [
+    "binary_cross_entropy",
+    "binary_cross_entropy_with_logits",
+    "cross_entropy",
+    "cross_entropy_loss",
+    "focal_loss",
+    "kl_div",
+    "multi_margin_loss",
+    "multilabel_margin_loss",
+    "multilabel_soft_margin_loss",
+    "nll_loss",
+    "sigmoid_focal_loss",
+    "soft_margin_loss",
+]
+
+
+# -- one class among several ----------------------------------------------------------------------
+
+
+def _class_axis(op: str, scores: Tensor) -> int:
+    if scores.ndim == 0:
+        raise ShapeError(f"{op}: takes scores of shape (C,) or (N, C, …), not a single number")
+    return min(scores.ndim - 1, 1)
+
+
+def _checked(op: str, target: Tensor, classes: int, shape: tuple[int, ...], ignored: int) -> Tensor:
+    """Class indices that fit the scores; those that can be looked at are looked at."""
+    if not target.dtype.is_integer:
+        raise DTypeError(f"{op}: class indices are integers, not {target.dtype.name}")
+    if target.shape != shape:
+        raise ShapeError(f"{op}: the target's shape is {target.shape}, the scores ask for {shape}")
+    known = host_values(target._node)
+    if known is not None and known.size:
+        outside = ((known < 0) | (known >= classes)) & (known != ignored)
+        if outside.any():
+            raise IndexRangeError(
+                f"{op}: class {known[outside].flat[0]} is not one of {classes} (0 to {classes - 1})"
+            )
+    return target
+
+
+def _picked(
+    op: str, scores: Tensor, target: Tensor, weight: Any, ignored: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """For each target: which class it is (a mask), its weight, and whether it counts.
+
+    A comparison instead of a gather: with it the loss and its gradient are row programs.
+    """
+    axis = _class_axis(op, scores)
+    classes = scores.shape[axis]
+    shape = (*scores.shape[:axis], *scores.shape[axis + 1 :])
+    target = _checked(op, target, classes, shape, ignored)
+    count = nm.arange(classes, dtype=target.dtype, device=scores.device)
+    count = count.reshape((classes, *(1,) * (scores.ndim - 1 - axis)))
+    hit = nm.expand_dims(target, axis) == count
+    counts = (target != ignored).astype(scores.dtype)
+    if weight is None:
+        return hit, counts, counts
+    own = _class_weights(op, weight, scores, axis)
+    return hit, nm.sum(nm.where(hit, own, 0.0), axis=axis) * counts, counts
+
+
+def _class_weights(op: str, weight: Any, scores: Tensor, axis: int) -> Tensor:
+    weight = nm.asarray(weight).astype(scores.dtype, copy=False)
+    classes = scores.shape[axis]
+    if weight.shape != (classes,):
+        raise ShapeError(f"{op}: weight of shape {weight.shape} for {classes} classes")
+    return weight.reshape((classes, *(1,) * (scores.ndim - 1 - axis)))
+
+
+def _weighted_mean(loss: Tensor, weights: Tensor, reduction: str, op: str) -> Tensor:
+    if reduction == "mean":
+        return loss.sum() / weights.sum()
+    return reduced(loss, reduction, op)
+
+
+@rounds_once
+def nll_loss(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus the logarithms of probabilities at the target classes; the mean is weighted."""
+    op = "nll_loss"
+    hit, weights, _ = _picked(op, input, nm.asarray(target), weight, ignore_index)
+    own = -nm.sum(nm.where(hit, input, 0.0), axis=_class_axis(op, input))
+    return _weighted_mean(own * weights, weights, reduction, op)
+
+
+@rounds_once
+def cross_entropy(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+    label_smoothing: float = 0.0,
+) -> Tensor:
+    """Scores (C,) or (N, C, …) against class indices, or against probabilities of all classes.
+
+    Args:
+        weight: one number per class.
+        ignore_index: a class index that does not count.
+        label_smoothing: the share of each target that is spread evenly over the classes.
+
+    >>> from numus.nn import functional as F
+    >>> round(F.cross_entropy(nm.zeros((2, 4)), nm.asarray([0, 3])).item(), 4)
+    1.3863
+    """
+    op = "cross_entropy"
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"{op}: label_smoothing is a share, not {label_smoothing}")
+    target = nm.asarray(target)
+    axis = _class_axis(op, input)
+    classes = input.shape[axis]
+    logs = nm.log_softmax(input, axis=axis)
+    if target.dtype.is_floating:
+        return _against_probabilities(logs, target, weight, reduction, label_smoothing)
+    hit, weights, counts = _picked(op, input, target, weight, ignore_index)
+    loss = -nm.sum(nm.where(hit, logs, 0.0), axis=axis) * weights
+    if label_smoothing:
+        spread = logs if weight is None else logs * _class_weights(op, weight, logs, axis)
+        smooth = -nm.sum(spread, axis=axis) * counts
+        loss = (1 - label_smoothing) * loss + (label_smoothing / classes) * smooth
+    return _weighted_mean(loss, weights, reduction, op)
+
+
+cross_entropy_loss = cross_entropy  # the name that RUMUS gives it
+
+
+def _against_probabilities(
+    logs: Tensor, target: Tensor, weight: Any, reduction: str, smoothing: float
+) -> Tensor:
+    op = "cross_entropy"
+    axis = _class_axis(op, logs)
+    if target.shape != logs.shape:
+        raise ShapeError(
+            f"{op}: probabilities of shape {target.shape} for scores of shape {logs.shape}"
+        )
+    target = target.astype(logs.dtype, copy=False)
+    if smoothing:
+        target = target * (1 - smoothing) + smoothing / logs.shape[axis]
+    if weight is not None:
+        target = target * _class_weights(op, weight, logs, axis)
+    return reduced(-nm.sum(logs * target, axis=axis), reduction, op)
+
+
+@rounds_once
+def focal_loss(
+    input: Any,
+    target: Any,
+    gamma: float = 2.0,
+    weight: Any = None,
+    ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Cross entropy in which what is already right counts less, by the factor (1 - p)^gamma."""
+    op = "focal_loss"
+    axis = _class_axis(op, input)
+    hit, weights, _ = _picked(op, input, nm.asarray(target), weight, ignore_index)
+    log_p = nm.sum(nm.where(hit, nm.log_softmax(input, axis=axis), 0.0), axis=axis)
+    loss = -weights * _missing(log_p) ** gamma * log_p
+    return _weighted_mean(loss, weights, reduction, op)
+
+
+def _missing(log_p: Tensor) -> Tensor:
+    """1 - p from log p, never below 0."""
+    return nm.maximum(-nm.expm1(log_p), 0.0)
+
+
+@rounds_once
+def multi_margin_loss(
+    input: Any,
+    target: Any,
+    p: int = 1,
+    margin: float = 1.0,
+    weight: Any = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """By how much other classes come nearer to the target's score than the margin."""
+    op = "multi_margin_loss"
+    axis = _class_axis(op, input)
+    hit, weights, _ = _picked(op, input, nm.asarray(target), weight, -100)
+    own = nm.sum(nm.where(hit, input, 0.0), axis=axis, keepdims=True)
+    short = nm.maximum(margin - own + input, 0.0) ** p
+    loss = nm.sum(nm.where(hit, 0.0, short), axis=axis) * weights / input.shape[axis]
+    return reduced(loss, reduction, op)
+
+
+# -- yes or no ------------------------------------------------------------------------------------
+
+
+@rounds_once
+def binary_cross_entropy(
+    input: Any, target: Any, weight: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """Probabilities against probabilities; logarithms are held above -100."""
+    op = "binary_cross_entropy"
+    target = _like(op, input, target)
+    no = nm.maximum(nm.log1p(-input), -100.0)
+    yes = nm.maximum(nm.log(input), -100.0)
+    loss = (target - 1) * no - target * yes
+    return reduced(loss if weight is None else loss * weight, reduction, op)
+
+
+@rounds_once
+def binary_cross_entropy_with_logits(
+    input: Any,
+    target: Any,
+    weight: Any = None,
+    reduction: str = "mean",
+    pos_weight: Any = None,
+) -> Tensor:
+    """Scores against probabilities, without overflow.
+
+    Args:
+        pos_weight: how much more a yes counts than a no.
+    """
+    op = "binary_cross_entropy_with_logits"
+    target = _like(op, input, target)
+    no = nm.softplus(-input)  # minus the logarithm of the probability
+    if pos_weight is not None:
+        no = no * (1 + (nm.asarray(pos_weight).astype(input.dtype) - 1) * target)
+    loss = (1 - target) * input + no
+    return reduced(loss if weight is None else loss * weight, reduction, op)
+
+
+def _like(op: str, input: Tensor, target: Any) -> Tensor:
+    target = nm.asarray(target)
+    if target.shape != input.shape:
+        raise ShapeError(
+            f"{op}: input of shape {input.shape} and target of shape {target.shape} differ"
+        )
+    return target.astype(input.dtype, copy=False)
+
+
+@rounds_once
+def sigmoid_focal_loss(
+    input: Any, target: Any, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "none"
+) -> Tensor:
+    """Binary cross entropy in which what is already right counts less.
+
+    Args:
+        alpha: the weight of a yes, 1 - alpha that of a no; negative: both count alike.
+    """
+    op = "sigmoid_focal_loss"
+    target = _like(op, input, target)
+    loss = nm.softplus(-input) + (1 - target) * input
+    p = nm.sigmoid(input)
+    right = p * target + (1 - p) * (1 - target)
+    loss = loss * (1 - right) ** gamma
+    if alpha >= 0:
+        loss = loss * (alpha * target + (1 - alpha) * (1 - target))
+    return reduced(loss, reduction, op)
+
+
+@rounds_once
+def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
+    """log(1 + exp(-target * input)) for targets of 1 and -1."""
+    target = _like("soft_margin_loss", input, target)
+    return reduced(nm.softplus(-target * input), reduction, "soft_margin_loss")
+
+
+@rounds_once
+def multilabel_soft_margin_loss(
+    input: Any, target: Any, weight: Any = None, reduction: str = "mean"
+) -> Tensor:
+    """Binary cross entropy of scores, averaged over the classes (the last axis)."""
+    op = "multilabel_soft_margin_loss"
+    target = _like(op, input, target)
+    loss = nm.softplus(-input) + (1 - target) * input
+    if weight is not None:
+        loss = loss * weight
+    return reduced(loss.mean(axis=-1), reduction, op)
+
+
+@rounds_once
+def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
+    """By how much classes that are not targets come nearer to those that are than 1.
+
+    A row of the target lists class indices; the first negative one ends it.
+    """
+    op = "multilabel_margin_loss"
+    target = nm.asarray(target)
+    if target.shape != input.shape:
+        raise ShapeError(f"{op}: target of shape {target.shape} for input of {input.shape}")
+    classes = input.shape[-1]
+    listed = nm.cumsum((target < 0).astype(nm.int32), axis=-1) == 0
+    count = nm.arange(classes, device=input.device)
+    named = (target[..., None] == count) & listed[..., None]  # (…, place, class)
+    is_target = nm.any(named, axis=-2)
+    own = nm.sum(nm.where(named, input[..., None, :], 0.0), axis=-1)
+    short = nm.maximum(1 - own[..., None] + input[..., None, :], 0.0)
+    counts = listed[..., None] & ~is_target[..., None, :]
+    loss = nm.sum(nm.where(counts, short, 0.0), axis=(-2, -1)) / classes
+    return reduced(loss, reduction, op)
+
+
+# -- distributions --------------------------------------------------------------------------------
+
+
+@rounds_once
+def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Tensor:
+    """How far the distribution whose logarithm is `input` is from the target.
+
+    Args:
+        reduction: "batchmean" (the sum over the number of examples) is the divergence itself.
+        log_target: whether the target is a logarithm too.
+    """
+    target = nm.asarray(target)
+    if log_target:
+        loss = nm.exp(target) * (target - input)
+    else:
+        known = target > 0
+        log = nm.log(nm.where(known, target, 1.0))
+        loss = nm.where(known, target * (log - input), -target * input)
+    if reduction == "batchmean":
+        return loss.sum() / max(input.shape[0] if input.ndim else 1, 1)
+    return reduced(loss, reduction, "kl_div")

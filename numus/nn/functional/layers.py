@@ -1,0 +1,218 @@
+"""Layers without parameters of their own: linear maps, embeddings, dropout, norms, distances."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numus as nm
+from numus.errors import ShapeError
+from numus.nn.functional._tools import rounds_once
+from numus.tensor import Tensor
+
+__all__ = [
+    "alpha_dropout",
+    "batch_norm",
+    "bilinear",
+    "cosine_similarity",
+    "dropout",
+    "dropout1d",
+    "dropout2d",
+    "dropout3d",
+    "embedding",
+    "feature_alpha_dropout",
+    "group_norm",
+    "instance_norm",
+    "layer_norm",
+    "linear",
+    "local_response_norm",
+    "normalize",
+    "one_hot",
+    "pad",
+    "pairwise_distance",
+    "rms_norm",
+]
+
+batch_norm = nm.batch_norm
+group_norm = nm.group_norm
+instance_norm = nm.instance_norm
+one_hot = nm.one_hot
+
+
+# -- products -------------------------------------------------------------------------------------
+
+
+def linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias: the weight has a row for every output."""
+    y = nm.matmul(input, weight.T)
+    return y if bias is None else y + bias
+
+
+def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input1 @ weight[k] @ input2 for every output k."""
+    y = nm.einsum("...i,kij,...j->...k", input1, weight, input2)
+    return y if bias is None else y + bias
+
+
+def embedding(input: Any, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """The rows of the weight at indices of any shape; the row `padding_idx` gets no gradient."""
+    indices = nm.asarray(input)
+    rows = nm.embedding_lookup(weight, indices)
+    if padding_idx is None or not weight.requires_grad:
+        return rows
+    padding = padding_idx % weight.shape[0]
+    return nm.where((indices == padding)[..., None], rows.detach(), rows)
+
+
+# -- dropout --------------------------------------------------------------------------------------
+
+
+def dropout(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
+    """input with each element zero with probability p, the others divided by 1 - p."""
+    return nm.random.dropout(input, p, training, key=key)
+
+
+def _channels(op: str, input: Any, axes: int, p: float, training: bool, key: Any) -> Tensor:
+    """Whole channels left out: the axes before the last `axes` draw, those are drawn for."""
+    x = nm.asarray(input)
+    if x.ndim not in (axes + 1, axes + 2):
+        raise ShapeError(
+            f"{op}: takes (N, C{', …' * bool(axes)}) or (C{', …' * bool(axes)}) with {axes} axes "
+            f"after the channels, not shape {x.shape}"
+        )
+    shape = (*x.shape[: x.ndim - axes], *(1,) * axes)
+    scale = nm.random.dropout(nm.ones(shape, dtype=x.dtype, device=x.device), p, training, key=key)
+    return x * scale
+
+
+def dropout1d(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
+    """Whole channels of (N, C, L) zero with probability p."""
+    return _channels("dropout1d", input, 1, p, training, key)
+
+
+def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
+    """Whole channels of (N, C, H, W) zero with probability p."""
+    return _channels("dropout2d", input, 2, p, training, key)
+
+
+def dropout3d(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
+    """Whole channels of (N, C, D, H, W) zero with probability p."""
+    return _channels("dropout3d", input, 3, p, training, key)
+
+
+_FLOOR = -1.0507009873554804934193349852946 * 1.6732632423543772848170429916717
+
+
+def _alpha(x: Tensor, shape: tuple[int, ...], p: float, training: bool, key: Any) -> Tensor:
+    if not training or p == 0:
+        return x
+    kept = nm.random.dropout_mask(shape, p, device=x.device, key=key)
+    if p == 1:
+        return x * 0.0
+    scale = ((1 - p) * (1 + p * _FLOOR**2)) ** -0.5
+    return nm.where(kept, x, _FLOOR) * scale - scale * p * _FLOOR
+
+
+def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *, key: Any = None) -> Tensor:
+    """Dropout that keeps mean and variance of what a selu gives."""
+    x = nm.asarray(input)
+    return _alpha(x, x.shape, p, training, key)
+
+
+def feature_alpha_dropout(
+    input: Any, p: float = 0.5, training: bool = False, *, key: Any = None
+) -> Tensor:
+    """`alpha_dropout` of whole channels (N, C, ...)."""
+    x = nm.asarray(input)
+    return _alpha(x, (*x.shape[:2], *(1,) * (x.ndim - 2)), p, training, key)
+
+
+# -- norms ----------------------------------------------------------------------------------------
+
+
+def _trailing(op: str, x: Tensor, shape: Any) -> tuple[int, ...]:
+    shape = (shape,) if isinstance(shape, int) else tuple(shape)
+    if not shape or x.shape[x.ndim - len(shape) :] != shape:
+        raise ShapeError(f"{op}: normalized_shape {shape} does not end the shape {x.shape}")
+    return tuple(range(-len(shape), 0))
+
+
+def layer_norm(
+    input: Any,
+    normalized_shape: Any,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    """input with mean 0 and variance 1 over its last axes, scaled and shifted."""
+    x = nm.asarray(input)
+    axes = _trailing("layer_norm", x, normalized_shape)
+    return nm.layer_norm(x, weight, bias, eps, axis=axes)
+
+
+def rms_norm(
+    input: Any, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
+) -> Tensor:
+    """input over the root of the mean of its squares over the last axes, scaled."""
+    x = nm.asarray(input)
+    axes = _trailing("rms_norm", x, normalized_shape)
+    return nm.rms_norm(x, weight, eps, axis=axes)
+
+
+@rounds_once
+def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
+    """input over its p-norm along an axis."""
+    length = nm.vector_norm(input, axis=dim, keepdims=True, ord=p)
+    return input / nm.maximum(length, eps)
+
+
+@rounds_once
+def local_response_norm(
+    input: Any, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0
+) -> Tensor:
+    """input (N, C, ...) over a power of the sum of squares of `size` neighbouring channels."""
+    squares = input * input
+    widths = [(0, 0)] * input.ndim
+    widths[1] = (size // 2, (size - 1) // 2)
+    windows = nm.sliding_window_view(nm.pad(squares, widths), size, axis=1)
+    return input / (k + alpha * windows.mean(axis=-1)) ** beta
+
+
+# -- distances ------------------------------------------------------------------------------------
+
+
+@rounds_once
+def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along an axis."""
+    x2 = nm.asarray(x2)
+    lengths = [nm.maximum(nm.vector_norm(x, axis=dim), eps) for x in (x1, x2)]
+    return nm.sum(x1 * x2, axis=dim) / (lengths[0] * lengths[1])
+
+
+@rounds_once
+def pairwise_distance(
+    x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
+) -> Tensor:
+    """The p-norm of x1 - x2 + eps along the last axis."""
+    return nm.vector_norm(x1 - nm.asarray(x2) + eps, axis=-1, keepdims=keepdim, ord=p)
+
+
+# -- padding --------------------------------------------------------------------------------------
+
+_PADDING = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:
+    """input with room around it: pad = (left, right, top, bottom, ...), the last axis first."""
+    x = nm.asarray(input)
+    if len(pad) % 2 or len(pad) > 2 * x.ndim or mode not in _PADDING:
+        raise ValueError(
+            f"pad: takes pairs for the last axes and a mode of {', '.join(_PADDING)}, not "
+            f"{tuple(pad)} and {mode!r} for shape {x.shape}"
+        )
+    widths = [(pad[i], pad[i + 1]) for i in range(0, len(pad), 2)][::-1]
+    cuts = [(max(-a, 0), max(-b, 0)) for a, b in widths]  # negative widths take away
+    lead = x.ndim - len(widths)
+    x = x[(..., *(slice(a, n - b) for (a, b), n in zip(cuts, x.shape[lead:], strict=True)))]
+    widths = [(0, 0)] * lead + [(max(a, 0), max(b, 0)) for a, b in widths]
+    options = {} if mode != "constant" else {"constant_values": 0.0 if value is None else value}
+    return nm.pad(x, widths, mode=_PADDING[mode], **options)

@@ -1,0 +1,120 @@
+"""Losses of examples against each other: near or far, above or below."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numus as nm
+from numus.nn.functional._tools import reduced, rounds_once
+from numus.nn.functional.layers import pairwise_distance
+from numus.tensor import Tensor
+
+__all__ = [
+    "contrastive_loss",
+    "cosine_embedding_loss",
+    "hinge_embedding_loss",
+    "margin_ranking_loss",
+    "triplet_margin_loss",
+    "triplet_margin_with_distance_loss",
+]
+
+
+@rounds_once
+def cosine_embedding_loss(
+    input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """1 - cos for pairs that belong together (target 1), cos above a margin for others (-1)."""
+    input2, target = nm.asarray(input2), nm.asarray(target)
+    lengths = nm.sum(input1 * input1, axis=-1) + 1e-12, nm.sum(input2 * input2, axis=-1) + 1e-12
+    cosine = nm.sum(input1 * input2, axis=-1) / nm.sqrt(lengths[0] * lengths[1])
+    apart = nm.where(target == -1, nm.maximum(cosine - margin, 0.0), 0.0)
+    return reduced(nm.where(target == 1, 1 - cosine, apart), reduction, "cosine_embedding_loss")
+
+
+@rounds_once
+def margin_ranking_loss(
+    input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
+) -> Tensor:
+    """By how much input1 is not above input2 (target 1) or below it (-1), and a margin more."""
+    short = -nm.asarray(target) * (input1 - nm.asarray(input2)) + margin
+    return reduced(nm.maximum(short, 0.0), reduction, "margin_ranking_loss")
+
+
+@rounds_once
+def hinge_embedding_loss(
+    input: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """A distance for pairs that belong together (target 1), for others what it lacks to it."""
+    target = nm.asarray(target)
+    near = nm.where(target != -1, input, 0.0)
+    far = nm.where(target != 1, nm.maximum(margin - input, 0.0), 0.0)
+    return reduced(near + far, reduction, "hinge_embedding_loss")
+
+
+def _triplet(
+    distance: Callable[[Any, Any], Tensor],
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    margin: float,
+    swap: bool,
+) -> Tensor:
+    near, far = distance(anchor, positive), distance(anchor, negative)
+    if swap:
+        far = nm.minimum(far, distance(positive, negative))
+    return nm.maximum(near - far + margin, 0.0)
+
+
+@rounds_once
+def triplet_margin_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    margin: float = 1.0,
+    p: float = 2.0,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """By how much the negative is not a margin farther from the anchor than the positive.
+
+    Args:
+        swap: take the positive for the anchor where that is harder.
+    """
+
+    def distance(a: Any, b: Any) -> Tensor:
+        return pairwise_distance(a, b, p, eps)
+
+    loss = _triplet(distance, anchor, nm.asarray(positive), nm.asarray(negative), margin, swap)
+    return reduced(loss, reduction, "triplet_margin_loss")
+
+
+def triplet_margin_with_distance_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    *,
+    distance_function: Callable[[Any, Any], Tensor] | None = None,
+    margin: float = 1.0,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Tensor:
+    """`triplet_margin_loss` with a distance of your own."""
+    distance = pairwise_distance if distance_function is None else distance_function
+    loss = _triplet(distance, anchor, positive, negative, margin, swap)
+    return reduced(loss, reduction, "triplet_margin_with_distance_loss")
+
+
+@rounds_once
+def contrastive_loss(
+    input1: Any, input2: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
+) -> Tensor:
+    """The squared distance of pairs that belong together (target 1); for others (0), the square
+    of what their distance lacks to the margin.
+    """
+    target = nm.asarray(target).astype(input1.dtype)
+    distance = pairwise_distance(input1, input2)
+    far = nm.maximum(margin - distance, 0.0)
+    loss = target * distance * distance + (1 - target) * far * far
+    return reduced(loss, reduction, "contrastive_loss")

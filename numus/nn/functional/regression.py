@@ -1,0 +1,112 @@
+"""Losses of numbers against numbers."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numus as nm
+from numus.errors import ShapeError
+from numus.nn.functional._tools import reduced, rounds_once
+from numus.tensor import Tensor
+
+__all__ = ["gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss"]
+__all__ += ["smooth_l1_loss"]
+
+
+def _difference(op: str, input: Tensor, target: Any) -> Tensor:
+    target = nm.asarray(target)
+    if input.shape != target.shape:
+        raise ShapeError(
+            f"{op}: input of shape {input.shape} and target of shape {target.shape} differ; "
+            "broadcasting a target is rarely meant (use nm.broadcast_to where it is)"
+        )
+    return input - target
+
+
+@rounds_once
+def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
+    """The square of the difference.
+
+    >>> from numus.nn import functional as F
+    >>> F.mse_loss(nm.asarray([1.0, 2.0]), nm.asarray([1.0, 4.0])).item()
+    2.0
+    """
+    return reduced(nm.square(_difference("mse_loss", input, target)), reduction, "mse_loss")
+
+
+@rounds_once
+def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
+    """The size of the difference."""
+    return reduced(nm.abs(_difference("l1_loss", input, target)), reduction, "l1_loss")
+
+
+@rounds_once
+def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Tensor:
+    """The size of the difference, rounded off to a square below beta."""
+    op = "smooth_l1_loss"
+    if beta < 0:
+        raise ValueError(f"{op}: beta must not be negative, it is {beta}")
+    size = nm.abs(_difference(op, input, target))
+    if beta == 0:
+        return reduced(size, reduction, op)
+    return reduced(
+        nm.where(size < beta, size * size * (0.5 / beta), size - 0.5 * beta), reduction, op
+    )
+
+
+@rounds_once
+def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+    """Half the square of the difference, straight above delta."""
+    op = "huber_loss"
+    if delta <= 0:
+        raise ValueError(f"{op}: delta must be positive, it is {delta}")
+    size = nm.abs(_difference(op, input, target))
+    bent = nm.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+    return reduced(bent, reduction, op)
+
+
+@rounds_once
+def poisson_nll_loss(
+    input: Any,
+    target: Any,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Tensor:
+    """How unlikely a count is under a Poisson distribution with this (logarithm of a) rate.
+
+    Args:
+        full: add Stirling's approximation of log(target!).
+    """
+    target = nm.asarray(target)
+    if log_input:
+        loss = nm.exp(input) - target * input
+    else:
+        loss = input - target * nm.log(input + eps)
+    if full:
+        above = nm.maximum(target, 1.0)
+        stirling = above * nm.log(above) - above + 0.5 * nm.log(2 * math.pi * above)
+        loss = loss + nm.where(target > 1, stirling, 0.0)
+    return reduced(loss, reduction, "poisson_nll_loss")
+
+
+@rounds_once
+def gaussian_nll_loss(
+    input: Any,
+    target: Any,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Tensor:
+    """How unlikely a number is under a normal distribution with this mean and variance."""
+    var = nm.asarray(var, dtype=input.dtype)
+    if var.shape != input.shape and var.shape == input.shape[:-1]:
+        var = var[..., None]
+    held = var + nm.maximum(eps - var, 0.0).detach()  # the gradient is that of the variance given
+    loss = 0.5 * (nm.log(held) + nm.square(input - nm.asarray(target)) / held)
+    if full:
+        loss = loss + 0.5 * math.log(2 * math.pi)
+    return reduced(loss, reduction, "gaussian_nll_loss")

@@ -1,0 +1,127 @@
+"""Linear maps, and modules that only change shapes."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numus as nm
+from numus.nn import functional as F
+from numus.nn import init
+from numus.nn.module import Module
+from numus.nn.parameter import Parameter
+from numus.tensor import Tensor
+
+__all__ = ["Bilinear", "Flatten", "Identity", "Linear", "Unflatten"]
+
+
+class Identity(Module):
+    """Gives back what it is given; takes any arguments."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        pass
+
+    def forward(self, x: Any) -> Any:
+        return x
+
+
+class Linear(Module):
+    """x @ weight.T + bias, with weight of shape (out_features, in_features).
+
+    >>> from numus import nn
+    >>> nn.Linear(3, 5)
+    Linear(in_features=3, out_features=5, bias=True)
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.in_features = in_features
+        self.out_features = out_features
+        options = {"dtype": dtype or nm.float32, "device": device}
+        self.weight = Parameter(nm.empty((out_features, in_features), **options))
+        self.bias = Parameter(nm.empty((out_features,), **options)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw first values: uniform, within one over the root of the number of inputs."""
+        bound = 1 / math.sqrt(self.in_features) if self.in_features else 0.0
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x: Any) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        bias = self.bias is not None
+        return f"in_features={self.in_features}, out_features={self.out_features}, bias={bias}"
+
+
+class Bilinear(Module):
+    """x1 @ weight[k] @ x2 + bias[k] for every output k."""
+
+    def __init__(
+        self,
+        in1_features: int,
+        in2_features: int,
+        out_features: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        options = {"dtype": dtype or nm.float32, "device": device}
+        shape = (out_features, in1_features, in2_features)
+        self.weight = Parameter(nm.empty(shape, **options))
+        self.bias = Parameter(nm.empty((out_features,), **options)) if bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw first values: uniform, within one over the root of the number of inputs."""
+        bound = 1 / math.sqrt(self.weight.shape[1])
+        init.uniform_(self.weight, -bound, bound)
+        if self.bias is not None:
+            init.uniform_(self.bias, -bound, bound)
+
+    def forward(self, x1: Any, x2: Any) -> Tensor:
+        return F.bilinear(x1, x2, self.weight, self.bias)
+
+    def extra_repr(self) -> str:
+        out, first, second = self.weight.shape
+        return (
+            f"in1_features={first}, in2_features={second}, out_features={out}, "
+            f"bias={self.bias is not None}"
+        )
+
+
+class Flatten(Module):
+    """Axes from start_dim to end_dim as one."""
+
+    def __init__(self, start_dim: int = 1, end_dim: int = -1) -> None:
+        self.start_dim = start_dim
+        self.end_dim = end_dim
+
+    def forward(self, x: Any) -> Tensor:
+        return nm.flatten(x, self.start_dim, self.end_dim)
+
+    def extra_repr(self) -> str:
+        return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
+
+
+class Unflatten(Module):
+    """One axis as several."""
+
+    def __init__(self, dim: int, unflattened_size: Any) -> None:
+        self.dim = dim
+        self.unflattened_size = tuple(unflattened_size)
+
+    def forward(self, x: Any) -> Tensor:
+        return nm.unflatten(x, self.dim, self.unflattened_size)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}, unflattened_size={self.unflattened_size}"

@@ -1,0 +1,428 @@
+"""Module: parameters, buffers and modules held as attributes, and what can be done to all of them.
+
+There is no registration. Whatever parameter or module is an attribute, or an entry of a list, tuple
+or dict that is one, is found when it is asked for, in the order in which it was set; buffers alone
+have to be named (`register_buffer`), because a tensor may be an attribute for other reasons. Names
+are PyTorch's: `layers.0.weight`.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
+
+import numus as nm
+from numus.nn._hooks import Hooks
+from numus.nn.parameter import Parameter, replace
+from numus.tensor import Tensor
+
+__all__ = ["IncompatibleKeys", "Module"]
+
+M = TypeVar("M", bound="Module")
+
+
+class IncompatibleKeys(NamedTuple):
+    """What `load_state_dict` did not find, and what it did not look for."""
+
+    missing_keys: list[str]
+    unexpected_keys: list[str]
+
+
+class Module:
+    """The base of layers and models: define `forward`, set parameters and modules as attributes.
+
+    >>> from numus import nn
+    >>> class Net(nn.Module):
+    ...     def __init__(self):
+    ...         self.first = nn.Linear(4, 8)
+    ...         self.second = nn.Linear(8, 1)
+    ...     def forward(self, x):
+    ...         return self.second(self.first(x).relu())
+    >>> Net()(nm.ones((2, 4))).shape
+    (2, 1)
+    >>> [name for name, _ in Net().named_parameters()]
+    ['first.weight', 'first.bias', 'second.weight', 'second.bias']
+    """
+
+    training: bool
+    _buffers: dict[str, bool]  # name → whether the state dict holds it
+    _hooks: Hooks | None
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Any:
+        # here, not in __init__: a subclass may leave out super().__init__()
+        self = super().__new__(cls)
+        self.__dict__.update(training=True, _buffers={}, _hooks=None)
+        return self
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        """What the module computes; subclasses define it."""
+        raise NotImplementedError(f"{type(self).__name__} does not define forward()")
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._hooks is None:
+            return self.forward(*args, **kwargs)
+        return self._hooks.call(self, args, kwargs)
+
+    def __setattr__(self, name: str, given: Any) -> None:
+        held = self.__dict__.get(name)
+        if isinstance(held, Parameter) and not (given is None or isinstance(given, Parameter)):
+            raise TypeError(
+                f"{type(self).__name__}.{name} is a parameter and cannot become a "
+                f"{type(given).__name__}; change its values with {name}.assign(values), or set an "
+                "nn.Parameter or None"
+            )
+        self.__dict__[name] = given
+
+    def __delattr__(self, name: str) -> None:
+        super().__delattr__(name)
+        self._buffers.pop(name, None)
+
+    # -- what it holds ----------------------------------------------------------------------------
+
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """Hold a tensor that moves, is saved and loaded with the module, but is not learned.
+
+        Args:
+            persistent: whether the state dict holds it.
+        """
+        if tensor is not None and not isinstance(tensor, Tensor):
+            tensor = nm.asarray(tensor)
+        self._buffers[name] = persistent
+        setattr(self, name, tensor)
+
+    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+        """Set a parameter by name; the same as setting the attribute."""
+        setattr(self, name, parameter)
+
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Set a module by name; the same as setting the attribute."""
+        setattr(self, name, module)
+
+    add_module = register_module
+
+    def _attributes(self) -> Iterator[tuple[str, Any]]:
+        """Every attribute with its name; the entries of lists, tuples and dicts have their own."""
+        for name, held in self.__dict__.items():
+            if name in ("_buffers", "_hooks"):
+                continue
+            yield from _entries(name, held)
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules that are attributes of this one, each once."""
+        seen: set[int] = set()
+        for name, held in self._attributes():
+            if isinstance(held, Module) and id(held) not in seen:
+                seen.add(id(held))
+                yield name, held
+
+    def children(self) -> Iterator[Module]:
+        """The modules that are attributes of this one."""
+        return (module for _, module in self.named_children())
+
+    def named_modules(self, prefix: str = "", *, unique: bool = True) -> Iterator[tuple[str, Any]]:
+        """This module and all below it, by name, each once (unless `unique` is false)."""
+        seen: set[int] = set()
+        stack: list[tuple[str, Module]] = [(prefix, self)]
+        while stack:
+            name, module = stack.pop()
+            if unique and id(module) in seen:
+                continue
+            seen.add(id(module))
+            yield name, module
+            below = [(n, m) for n, m in module._attributes() if isinstance(m, Module)]
+            stack.extend((f"{name}.{n}" if name else n, m) for n, m in reversed(below))
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below it, each once."""
+        return (module for _, module in self.named_modules())
+
+    def _members(
+        self, own: Callable[[Module], Iterable[tuple[str, Any]]], recurse: bool, unique: bool
+    ) -> Iterator[tuple[str, Any]]:
+        """What `own` finds in this module and those below, by name."""
+        seen: set[int] = set()
+        modules = self.named_modules(unique=unique) if recurse else [("", self)]
+        for prefix, module in modules:
+            for name, held in own(module):
+                if unique and id(held) in seen:
+                    continue
+                seen.add(id(held))
+                yield (f"{prefix}.{name}" if prefix else name), held
+
+    def named_parameters(
+        self, recurse: bool = True, *, unique: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """The parameters by name, one that is held twice once (unless `unique` is false)."""
+        return self._members(_own_parameters, recurse, unique)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """The parameters, each once."""
+        return (p for _, p in self.named_parameters(recurse))
+
+    def named_buffers(
+        self, recurse: bool = True, *, unique: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """The buffers by name."""
+        return self._members(_own_buffers, recurse, unique)
+
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """The buffers."""
+        return (b for _, b in self.named_buffers(recurse))
+
+    def get_submodule(self, target: str) -> Module:
+        """The module of a name such as "layers.0.attention"."""
+        found: Any = self
+        for part in filter(None, target.split(".")):
+            found = _member(found, part, target)
+        if not isinstance(found, Module):
+            raise AttributeError(f"{target!r} is not a module of {type(self).__name__}")
+        return found
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter of a name such as "layers.0.weight"."""
+        for name, parameter in self.named_parameters(unique=False):
+            if name == target:
+                return parameter
+        raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
+
+    def num_parameters(self, trainable_only: bool = False) -> int:
+        """How many numbers there are to learn; tied parameters count once."""
+        return sum(p.size for p in self.parameters() if p.requires_grad or not trainable_only)
+
+    # -- saving and loading -----------------------------------------------------------------------
+
+    def state_dict(self, prefix: str = "", *, keep_vars: bool = False) -> dict[str, Tensor]:
+        """Parameters and persistent buffers by name, without history.
+
+        Args:
+            prefix: put before every name.
+            keep_vars: give the parameters themselves instead.
+        """
+        return {
+            prefix + name: held if keep_vars else held.detach() for name, held in _state_of(self)
+        }
+
+    def load_state_dict(
+        self, state: Mapping[str, Any], strict: bool = True, *, prefix: str = ""
+    ) -> IncompatibleKeys:
+        """Take the values of a state dict, by name; tensors, NumPy arrays and PyTorch's will do.
+
+        Nothing is changed unless everything fits.
+
+        Args:
+            strict: whether a name that only one side has is an error.
+        """
+        given = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+        own = dict(_state_of(self))
+        missing = [name for name in own if name not in given]
+        unexpected = [name for name in given if name not in own]
+        problems = []
+        if strict and missing:
+            problems.append(f"missing: {', '.join(missing)}")
+        if strict and unexpected:
+            problems.append(f"unexpected: {', '.join(unexpected)}")
+        common = [name for name in own if name in given]
+        for name in common:
+            shape = tuple(given[name].shape)
+            if shape != own[name].shape:
+                problems.append(f"{name}: shape {shape} does not fit {own[name].shape}")
+        if problems:
+            raise ValueError(
+                f"load_state_dict: the state does not fit {type(self).__name__}:\n  "
+                + "\n  ".join(problems)
+            )
+        with nm.no_grad():
+            for name in common:
+                own[name].assign(_tensor(given[name]).to(own[name].device))
+        return IncompatibleKeys(missing, unexpected)
+
+    # -- changing everything ----------------------------------------------------------------------
+
+    def train(self: M, mode: bool = True) -> M:
+        """Switch to training (dropout drops, batch norm uses the batch) or, with False, to use."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self: M) -> M:
+        """Switch from training to use."""
+        return self.train(False)
+
+    def to(self: M, *args: Any, dtype: Any = None, device: Any = None) -> M:
+        """Parameters and buffers in another dtype (floats only), on another device, or both."""
+        probe = nm.zeros(()).to(*args, dtype=dtype, device=device)
+        named = dtype is not None or any(_names_dtype(a) for a in args)
+        placed = device is not None or any(not _names_dtype(a) or _is_tensor(a) for a in args)
+        for held in itertools.chain(self.parameters(), self.buffers()):
+            values = held.detach()
+            if named and held.dtype.is_inexact and not held.dtype.is_complex:
+                values = values.to(probe.dtype)
+            replace(held, values.to(probe.device) if placed else values)
+        return self
+
+    def to_gpu(self: M) -> M:
+        """Parameters and buffers on the best GPU there is; where there is none, as they are."""
+        for held in itertools.chain(self.parameters(), self.buffers()):
+            replace(held, held.detach().to_gpu())
+        return self
+
+    def cpu(self: M) -> M:
+        """Parameters and buffers on the CPU."""
+        return self.to("cpu")
+
+    def float(self: M) -> M:
+        """Parameters and buffers in float32."""
+        return self.to(nm.float32)
+
+    def double(self: M) -> M:
+        """Parameters and buffers in float64."""
+        return self.to(nm.float64)
+
+    def half(self: M) -> M:
+        """Parameters and buffers in float16."""
+        return self.to(nm.float16)
+
+    def bfloat16(self: M) -> M:
+        """Parameters and buffers in bfloat16."""
+        return self.to(nm.bfloat16)
+
+    def apply(self: M, function: Callable[[Module], Any]) -> M:
+        """Call a function with every module, the innermost first."""
+        for child in self.children():
+            child.apply(function)
+        function(self)
+        return self
+
+    def requires_grad_(self: M, requires_grad: bool = True) -> M:
+        """Let all parameters take part in gradients, or none."""
+        for parameter in self.parameters():
+            parameter.requires_grad = requires_grad
+        return self
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of all parameters."""
+        for parameter in self.parameters():
+            if parameter.grad is not None:
+                parameter.grad = None if set_to_none else nm.zeros_like(parameter.grad)
+
+    # -- hooks ------------------------------------------------------------------------------------
+
+    def register_forward_pre_hook(self, hook: Callable[..., Any]) -> nm.RemovableHandle:
+        """Call `hook(module, args)` before `forward`; what it returns replaces the arguments."""
+        return self._hooked().add("before", hook)
+
+    def register_forward_hook(self, hook: Callable[..., Any]) -> nm.RemovableHandle:
+        """Call `hook(module, args, output)` after `forward`; what it returns is the output."""
+        return self._hooked().add("after", hook)
+
+    def register_full_backward_pre_hook(self, hook: Callable[..., Any]) -> nm.RemovableHandle:
+        """Call `hook(module, grad_output)` before gradients go through the module."""
+        return self._hooked().add("backward_before", hook)
+
+    def register_full_backward_hook(self, hook: Callable[..., Any]) -> nm.RemovableHandle:
+        """Call `hook(module, grad_input, grad_output)` when gradients went through the module."""
+        return self._hooked().add("backward_after", hook)
+
+    def _hooked(self) -> Hooks:
+        if self._hooks is None:
+            self._hooks = Hooks()
+        return self._hooks
+
+    # -- looks ------------------------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """What stands between the parentheses besides the modules inside."""
+        return ""
+
+    def __repr__(self) -> str:
+        extra = self.extra_repr()
+        lines = [f"({name}): {_indented(repr(child))}" for name, child in self._shown()]
+        if not lines:
+            return f"{type(self).__name__}({extra})"
+        inside = "\n  ".join(([extra] if extra else []) + lines)
+        return f"{type(self).__name__}(\n  {inside}\n)"
+
+    def _shown(self) -> Iterator[tuple[str, Module]]:
+        return ((n, m) for n, m in self._attributes() if isinstance(m, Module))
+
+    def summary(self, *args: Any, **kwargs: Any) -> str:
+        """A table of the modules and their parameters; given inputs, of the shapes they make."""
+        from numus.nn.summary import summary
+
+        return summary(self, *args, **kwargs)
+
+
+# -- what a module holds --------------------------------------------------------------------------
+
+
+def _entries(name: str, held: Any) -> Iterator[tuple[str, Any]]:
+    """An attribute, or the entries of a container of parameters and modules."""
+    if isinstance(held, (Module, Tensor)):
+        yield name, held
+    elif isinstance(held, (list, tuple)):
+        for i, entry in enumerate(held):
+            if isinstance(entry, (Module, Parameter, list, tuple, dict)):
+                yield from _entries(f"{name}.{i}", entry)
+    elif isinstance(held, dict):
+        for key, entry in held.items():
+            if isinstance(entry, (Module, Parameter, list, tuple, dict)):
+                yield from _entries(f"{name}.{key}", entry)
+
+
+def _own_parameters(module: Module) -> Iterator[tuple[str, Parameter]]:
+    return ((n, p) for n, p in module._attributes() if isinstance(p, Parameter))
+
+
+def _own_buffers(module: Module) -> Iterator[tuple[str, Tensor]]:
+    found = ((name, module.__dict__.get(name)) for name in module._buffers)
+    return ((name, buffer) for name, buffer in found if buffer is not None)
+
+
+def _state_of(module: Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and persistent buffers by every name they have."""
+
+    def own(inner: Module) -> Iterator[tuple[str, Tensor]]:
+        yield from _own_parameters(inner)
+        yield from ((n, b) for n, b in _own_buffers(inner) if inner._buffers[n])
+
+    return module._members(own, recurse=True, unique=False)
+
+
+def _member(held: Any, part: str, target: str) -> Any:
+    """One step of a dotted name."""
+    if isinstance(held, (list, tuple)) and part.isdigit() and int(part) < len(held):
+        return held[int(part)]
+    if isinstance(held, dict) and part in held:
+        return held[part]
+    found = getattr(held, "__dict__", {}).get(part)
+    if found is None:
+        raise AttributeError(f"{type(held).__name__} has no {part!r}, looking for {target!r}")
+    return found
+
+
+def _tensor(values: Any) -> Tensor:
+    if isinstance(values, Tensor):
+        return values.detach()
+    if hasattr(values, "detach"):  # PyTorch's, which may want gradients
+        values = values.detach()
+    return nm.asarray(values)
+
+
+def _is_tensor(given: Any) -> bool:
+    return isinstance(given, Tensor)
+
+
+def _names_dtype(given: Any) -> bool:
+    if isinstance(given, nm.Device):
+        return False
+    if isinstance(given, str):
+        try:
+            nm.zeros((), dtype=given)
+        except nm.errors.DTypeError:
+            return False
+    return True
+
+
+def _indented(text: str) -> str:
+    return text.replace("\n", "\n  ")

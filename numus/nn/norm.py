@@ -1,0 +1,287 @@
+"""Normalisation: over the batch, over channels, over the last axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numus as nm
+from numus.errors import ShapeError
+from numus.nn import functional as F
+from numus.nn.module import Module
+from numus.nn.parameter import Parameter
+from numus.tensor import Tensor
+
+__all__ = [
+    "BatchNorm1d",
+    "BatchNorm2d",
+    "BatchNorm3d",
+    "GroupNorm",
+    "InstanceNorm1d",
+    "InstanceNorm2d",
+    "InstanceNorm3d",
+    "LayerNorm",
+    "LocalResponseNorm",
+    "RMSNorm",
+]
+
+
+# -- over trailing axes ---------------------------------------------------------------------------
+
+
+class LayerNorm(Module):
+    """Mean 0 and variance 1 over the last axes, then scaled and shifted."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float = 1e-5,
+        elementwise_affine: bool = True,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        shape = normalized_shape
+        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        options = {"dtype": dtype or nm.float32, "device": device}
+        affine = elementwise_affine
+        self.weight = Parameter(nm.ones(self.normalized_shape, **options)) if affine else None
+        self.bias = (
+            Parameter(nm.zeros(self.normalized_shape, **options)) if affine and bias else None
+        )
+
+    def forward(self, x: Any) -> Tensor:
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
+
+
+class RMSNorm(Module):
+    """Divided by the root of the mean of squares over the last axes, then scaled."""
+
+    def __init__(
+        self,
+        normalized_shape: Any,
+        eps: float | None = None,
+        elementwise_affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        shape = normalized_shape
+        self.normalized_shape = (shape,) if isinstance(shape, int) else tuple(shape)
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        ones = nm.ones(self.normalized_shape, dtype=dtype or nm.float32, device=device)
+        self.weight = Parameter(ones) if elementwise_affine else None
+
+    def forward(self, x: Any) -> Tensor:
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.normalized_shape}, eps={self.eps}, elementwise_affine={self.elementwise_affine}"
+        )
+
+
+# -- over channels --------------------------------------------------------------------------------
+
+
+class GroupNorm(Module):
+    """Groups of channels normalised, each example by itself."""
+
+    def __init__(
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if num_channels % num_groups:
+            raise ValueError(
+                f"GroupNorm: {num_channels} channels do not part into {num_groups} groups"
+            )
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        options = {"dtype": dtype or nm.float32, "device": device}
+        self.weight = Parameter(nm.ones((num_channels,), **options)) if affine else None
+        self.bias = Parameter(nm.zeros((num_channels,), **options)) if affine else None
+
+    def forward(self, x: Any) -> Tensor:
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_groups}, {self.num_channels}, eps={self.eps}, "
+            f"affine={self.weight is not None}"
+        )
+
+
+class LocalResponseNorm(Module):
+    """Divided by a power of the sum of squares of neighbouring channels."""
+
+    def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
+        self.size = size
+        self.alpha = alpha
+        self.beta = beta
+        self.k = k
+
+    def forward(self, x: Any) -> Tensor:
+        return F.local_response_norm(x, self.size, self.alpha, self.beta, self.k)
+
+    def extra_repr(self) -> str:
+        return f"{self.size}, alpha={self.alpha}, beta={self.beta}, k={self.k}"
+
+
+class _Running(Module):
+    """What batch and instance norm share: an affine map and running statistics, by channel."""
+
+    _ranks: tuple[int, ...]
+
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = True,
+        track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        options = {"dtype": dtype or nm.float32, "device": device}
+        self.weight = Parameter(nm.ones((num_features,), **options)) if affine else None
+        self.bias = Parameter(nm.zeros((num_features,), **options)) if affine else None
+        self.running_mean: Tensor | None
+        self.running_var: Tensor | None
+        self.num_batches_tracked: Tensor | None
+        tracked = track_running_stats
+        self.register_buffer(
+            "running_mean", nm.zeros((num_features,), **options) if tracked else None
+        )
+        self.register_buffer(
+            "running_var", nm.ones((num_features,), **options) if tracked else None
+        )
+        seen = nm.zeros((), dtype=nm.int64, device=device) if tracked else None
+        self.register_buffer("num_batches_tracked", seen)
+
+    def reset_running_stats(self) -> None:
+        """Forget what has been seen."""
+        if self.running_mean is not None and self.running_var is not None:
+            self.running_mean.assign(0.0)
+            self.running_var.assign(1.0)
+        if self.num_batches_tracked is not None:
+            self.num_batches_tracked.assign(0)
+
+    def _checked(self, x: Any) -> Tensor:
+        x = nm.asarray(x)
+        if x.ndim not in self._ranks:
+            ranks = " or ".join(map(str, self._ranks))
+            raise ShapeError(f"{type(self).__name__}: takes {ranks} axes, not shape {x.shape}")
+        return x
+
+    def extra_repr(self) -> str:
+        return (
+            f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, affine={self.affine}, "
+            f"track_running_stats={self.track_running_stats}"
+        )
+
+
+class _BatchNorm(_Running):
+    def _momentum(self) -> Any:
+        """The share by which running statistics move; without one, all batches count alike."""
+        if not self.training or self.num_batches_tracked is None:
+            return self.momentum or 0.0
+        self.num_batches_tracked += 1
+        if self.momentum is not None:
+            return self.momentum
+        return 1.0 / self.num_batches_tracked.astype(nm.float32)
+
+    def forward(self, x: Any) -> Tensor:
+        x = self._checked(x)
+        batch = self.training or self.running_mean is None
+        return F.batch_norm(
+            x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            batch,
+            self._momentum(),
+            self.eps,
+        )
+
+
+class BatchNorm1d(_BatchNorm):
+    """Channels of (N, C) or (N, C, L) normalised over the batch."""
+
+    _ranks = (2, 3)
+
+
+class BatchNorm2d(_BatchNorm):
+    """Channels of (N, C, H, W) normalised over the batch."""
+
+    _ranks = (4,)
+
+
+class BatchNorm3d(_BatchNorm):
+    """Channels of (N, C, D, H, W) normalised over the batch."""
+
+    _ranks = (5,)
+
+
+class _InstanceNorm(_Running):
+    def __init__(
+        self,
+        num_features: int,
+        eps: float = 1e-5,
+        momentum: float | None = 0.1,
+        affine: bool = False,
+        track_running_stats: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+
+    def forward(self, x: Any) -> Tensor:
+        x = self._checked(x)
+        single = x.ndim == self._ranks[0]
+        y = F.instance_norm(
+            x[None] if single else x,
+            self.running_mean,
+            self.running_var,
+            self.weight,
+            self.bias,
+            self.training or self.running_mean is None,
+            self.momentum or 0.0,
+            self.eps,
+        )
+        return y[0] if single else y
+
+
+class InstanceNorm1d(_InstanceNorm):
+    """Channels of (N, C, L) or (C, L) normalised, each example by itself."""
+
+    _ranks = (2, 3)
+
+
+class InstanceNorm2d(_InstanceNorm):
+    """Channels of (N, C, H, W) or (C, H, W) normalised, each example by itself."""
+
+    _ranks = (3, 4)
+
+
+class InstanceNorm3d(_InstanceNorm):
+    """Channels of (N, C, D, H, W) or (C, D, H, W) normalised, each example by itself."""
+
+    _ranks = (4, 5)

@@ -1,0 +1,76 @@
+"""Every layer, activation and loss gives PyTorch's outputs and gradients."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+from torch_cases import CASES, Spec, Values, draw, draw_state, generator
+
+import numus as nm
+from numus import nn
+
+STORED = load_file(Path(__file__).parent.parent / "fixtures" / "torch_layers.safetensors")
+BY_CASE: dict[str, dict[str, str]] = {}
+for _key in STORED:
+    _name, _, _part = _key.partition(":")
+    BY_CASE.setdefault(_name, {})[_part] = _key
+
+
+def close(found, key, label):
+    expected = STORED[key]
+    found = found.numpy()
+    assert found.shape == expected.shape, label
+    scale = max(float(np.abs(expected[np.isfinite(expected)]).max(initial=0.0)), 1e-30)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * scale, err_msg=label)
+
+
+def options(case):
+    rng = generator(case.name + "/options")
+    return {
+        k: nm.asarray(draw(v, rng)) if isinstance(v, (Spec, Values)) else v
+        for k, v in case.kwargs.items()
+    }
+
+
+def tensors(case):
+    rng = generator(case.name)
+    out = []
+    for spec in case.inputs:
+        made = nm.asarray(draw(spec, rng))
+        if made.dtype.is_floating and not spec.constant and spec.kind == "float":
+            made.requires_grad = True
+        out.append(made)
+    return out
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_case(case):
+    inputs = tensors(case)
+    found = {}
+    if case.is_module:
+        made = getattr(nn, case.call)(*case.args, **options(case))
+        made.train(case.train)
+        given = options(case)
+        state = {n: t for n, t in made.state_dict().items() if t.dtype.is_floating}
+        shapes = {n: t.shape for n, t in state.items() if n not in given}
+        made.load_state_dict(draw_state(case.name, shapes), strict=False)
+        for _ in range(case.calls):
+            out = made(*inputs)
+        found |= {f"buffer/{n}": b for n, b in made.named_buffers() if n not in given}
+        learned = dict(made.named_parameters())
+    else:
+        out = getattr(nn.functional, case.call)(*inputs, **options(case))
+        learned = {}
+    outputs = [o for o in nm.tree.leaves(out) if isinstance(o, nm.Tensor)]
+    found |= {f"out/{k}": o for k, o in enumerate(outputs)}
+    rng = generator(case.name + "/cotangent")
+    loss = sum((o * nm.asarray(rng.random(o.shape).astype(np.float32))).sum() for o in outputs)
+    if loss.requires_grad:
+        loss.backward()
+    found |= {f"grad/{k}": t.grad for k, t in enumerate(inputs) if t.grad is not None}
+    found |= {f"grad/{n}": p.grad for n, p in learned.items() if p.grad is not None}
+    expected = BY_CASE[case.name]
+    assert set(found) == set(expected)
+    for part, tensor in found.items():
+        close(tensor, expected[part], part)
