@@ -166,12 +166,19 @@ def host_array(node: Node) -> Array:
     if guards.being_written():
         guards.await_writers((view.storage,))
     place = node.device or device()
-    runtime = place.runtime
+    runtime, memory = place.runtime, view.storage.memory
     runtime.synchronize()
-    flat = runtime.download(
-        view.storage.memory, node.dtype, view.storage.memory.nbytes // node.dtype.itemsize
-    )
-    return strided(flat, node.shape, view)
+    if place.on_host:
+        flat = runtime.download(memory, node.dtype, memory.nbytes // node.dtype.itemsize)
+        return strided(flat, node.shape, view)
+    if size_of(node.shape) == 0:
+        return np.empty(node.shape, node.dtype.np)
+    # only the stretch that the view touches crosses over
+    ends = [(n - 1) * s for n, s in zip(node.shape, view.strides, strict=True)]
+    first = view.offset + sum(e for e in ends if e < 0)
+    last = view.offset + sum(e for e in ends if e > 0)
+    flat = runtime.download(memory, node.dtype, last - first + 1, first)
+    return strided(flat, node.shape, View(view.storage, view.offset - first, view.strides))
 
 
 def strided(flat: Array, shape: Shape, view: View) -> Array:

@@ -59,9 +59,10 @@ class Emitter:
     holds in registers, as functions of the index (None: not at this one).
     """
 
-    def __init__(self, layouts: dict[Val, Shape], small: bool = False) -> None:
+    def __init__(self, layouts: dict[Val, Shape], small: bool = False, group: int = 0) -> None:
         self.layouts = layouts
         self.small = small  # whether there is so little data that short code beats quick code
+        self.group = group  # threads of a group, where lanes are such
         self.known: dict[Val, Callable[[Index], Any]] = {}
         self.extents: Extents = {}
         self.buffers: dict[Val, ir.Buffer] = {}
@@ -177,7 +178,8 @@ class Emitter:
             else:
                 scalars.append((f"c{place}", dt.int64 if part is dt.bool_ else part))
                 values.append((val.params[1], "whole"))
-        kernel = ir.Kernel(name, buffers, tuple(scalars), body, notes, self.small)
+        small = self.small and not self.group
+        kernel = ir.Kernel(name, buffers, tuple(scalars), body, notes, small, self.group)
         sizes = {slot.attr: n for n, slot in self.numbers.items()}
         sizes.update({f"s{i}": n for i, n in enumerate(self.parameters)})
         scratch = [evaluate(b.size, sizes) * b.dtype.itemsize for b in self.scratch if b.size]

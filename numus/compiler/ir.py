@@ -11,6 +11,9 @@ The four kinds of loop
               Expressions that depend on its variable are *varying*, the others *uniform*.
     unroll    constant extent, written out
 
+A kernel for a target whose lanes are threads says how many make a group (`Kernel.group`), and may
+then do what only threads can: see `Combine`, `Scan`, and docs/design/0004-lanes-as-threads.md.
+
 Narrow floats (float16, bfloat16, the 8-bit ones) appear only in loads, stores, selects and casts;
 arithmetic is done in float32. Complex numbers never appear: lowering carries them as pairs.
 """
@@ -417,7 +420,7 @@ class For(Stmt):
 
 @dataclass(eq=False, slots=True)
 class If(Stmt):
-    """Uniform condition."""
+    """Uniform condition; in a lanes loop of a group kernel it may vary."""
 
     condition: Expr
     body: list[Stmt]
@@ -448,10 +451,41 @@ class Store(Stmt):
 
 
 @dataclass(eq=False, slots=True)
+class Combine(Stmt):
+    """Merge what the threads of a group have in `registers` (per-lane ones) in a fixed tree.
+
+    `merged` says what two states, named `left` and `right`, come to, in whichever order they
+    stand; `results` are variables that name the outcome from here on. Only in group kernels,
+    outside lanes loops.
+    """
+
+    registers: list[Register]
+    left: list[Expr]
+    right: list[Expr]
+    merged: list[Expr]
+    results: list[Expr]
+
+
+@dataclass(eq=False, slots=True)
+class Scan(Stmt):
+    """The same in order: each thread's registers become the merged states of the threads before it
+    (`initial` for the first); `results` name what all of them come to.
+    """
+
+    registers: list[Register]
+    left: list[Expr]
+    right: list[Expr]
+    merged: list[Expr]
+    initial: list[Expr]
+    results: list[Expr]
+
+
+@dataclass(eq=False, slots=True)
 class Kernel:
     """A whole kernel. `scalars` are (slot, dtype) in argument order; `notes` what it fuses.
 
     A `small` kernel is for little data: the renderer keeps its code short rather than quick.
+    `group` is the number of threads whose lanes it was written for; 0: lanes are SIMD.
     """
 
     name: str
@@ -460,6 +494,7 @@ class Kernel:
     body: list[Stmt]
     notes: tuple[str, ...] = ()
     small: bool = False
+    group: int = 0
     _text: str | None = None
 
     def text(self) -> str:
@@ -486,6 +521,8 @@ class _Printer:
         k = self.kernel
         if k.small:
             self.lines.append("small")
+        if k.group:
+            self.lines.append(f"group {k.group}")
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
@@ -562,6 +599,25 @@ class _Printer:
                 index, value = self.expr(s.index, depth), self.expr(s.value, depth)
                 mask = f" if {self.expr(s.mask, depth)}" if s.mask is not None else ""
                 self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}")
+
+            elif isinstance(s, (Combine, Scan)):
+                self.across(s, depth)
+
+    def across(self, s: Combine | Scan, depth: int) -> None:
+        pad = "  " * depth
+        registers = ", ".join(self.name(r, "r") for r in s.registers)
+        start = ""
+        if isinstance(s, Scan):
+            start = f" from {', '.join(self.expr(x, depth) for x in s.initial)}"
+        sides = [", ".join(self.name(v, "v") for v in side) for side in (s.left, s.right)]
+        head = "scan" if isinstance(s, Scan) else "combine"
+        self.lines.append(f"{pad}{head} {registers}{start}: ({sides[0]}), ({sides[1]})")
+        self.scopes.append([])
+        merged = ", ".join(self.expr(x, depth + 1) for x in s.merged)
+        for thing in self.scopes.pop():
+            del self.names[thing]
+        results = ", ".join(self.name(v, "v") for v in s.results)
+        self.lines.append(f"{pad}  {results} = {merged}")
 
     def inner(self, body: Iterable[Stmt], depth: int) -> None:
         """A block whose values are not visible after it."""

@@ -55,6 +55,10 @@ class Reducer:
         op = {"sum": "add", "prod": "mul"}.get(self.op, self.op)
         return [ir.binary(op, x, y)]
 
+    def combine(self, a: State, b: State) -> State:
+        """Merge states of which neither stands for earlier elements than the other."""
+        return self.merge(a, b)
+
     def finish(self, state: State) -> Any:
         return state[0].cast(self.val.dtype)
 
@@ -113,6 +117,21 @@ class ArgReducer(Reducer):
         better = y > x if self.op == "argmax" else y < x
         if self.acc.kind == "float":
             better = better | (ir.isnan(y) & ~ir.isnan(x))
+        return self._chosen(better, a, b)
+
+    def combine(self, a: State, b: State) -> State:
+        if self.acc is dt.bool_:
+            x, y = a[0].cast(dt.int32), b[0].cast(dt.int32)
+        else:
+            x, y = a[0], b[0]
+        better = y > x if self.op == "argmax" else y < x
+        same = x.eq(y)
+        if self.acc.kind == "float":
+            better = better | (ir.isnan(y) & ~ir.isnan(x))
+            same = same | (ir.isnan(y) & ir.isnan(x))
+        return self._chosen(better | (same & (b[1] < a[1])), a, b)
+
+    def _chosen(self, better: Expr, a: State, b: State) -> State:
         # the very first element wins against the start, whatever its value
         better = (better | (a[1] < 0)) & (b[1] >= 0)
         return [select(better, b[0], a[0]), select(better, b[1], a[1])]

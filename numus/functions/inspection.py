@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.functions._base import method, moved, wrap
 from numus.functions.dtype_functions import astype, isdtype
-from numus.runtime.devices import Device, default
+from numus.runtime.devices import STARTS, Device, default, present
 from numus.runtime.devices import device as as_device
 from numus.tensor import Tensor
 
@@ -20,7 +20,8 @@ __all__ = ["__array_namespace_info__", "default_device", "devices", "set_default
 
 def devices() -> list[Device]:
     """The devices on which tensors can live, the fastest last."""
-    return [as_device("reference"), as_device("cpu")]
+    cpu, *gpus = present()
+    return [as_device("reference"), cpu, *reversed(gpus)]
 
 
 def default_device() -> Device:
@@ -39,6 +40,9 @@ _told: set[str] = set()
 @method()
 def to_gpu(x: Tensor, /) -> Tensor:
     """The tensor on the best GPU there is; where there is none, as it is (and it says so once)."""
+    _, *gpus = present()
+    if gpus:
+        return to_device(x, gpus[0])
     if "gpu" not in _told:
         _told.add("gpu")
         warnings.warn("no GPU was found: tensors stay on the CPU", RuntimeWarning, stacklevel=2)
@@ -75,8 +79,7 @@ def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None) -> Tenso
 
 
 def _is_device(name: str) -> bool:
-    kind = name.partition(":")[0]
-    return kind in ("cpu", "gpu", "cuda", "webgpu", "null", "reference")
+    return name.partition(":")[0] in STARTS
 
 
 # -- the array API's inspection -------------------------------------------------------------------

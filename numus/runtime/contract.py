@@ -28,8 +28,11 @@ class Facts:
     cache_l1: int
     cache_l2: int
     parallel_units: int  # cores (or multiprocessors)
-    renderer: str  # "llvm", "wgsl", "none"
+    renderer: str  # "llvm", "ptx", "wgsl", "none"
     features: frozenset[str] = field(default_factory=frozenset)
+    # Of targets whose lanes are threads of a group (GPUs), see docs/design/0004-lanes-as-threads.md:
+    group: int = 0  # threads of a group that is not asked for another number; 0: lanes are SIMD
+    group_memory: int = 0  # memory that a group's threads share
 
 
 class Memory(Protocol):
@@ -58,7 +61,8 @@ class Step:
     `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
     from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
     `nbytes` gives the size of what lies there, scratch left out, where it is known.
-    `scratch` gives the bytes that one worker needs of each scratch buffer, where they are known.
+    `scratch` gives the bytes that one worker (a block, where lanes are threads of a group) needs of
+    each scratch buffer, where they are known.
     A step that `joins` needs nothing of the one before it, nor of those that one joins: they form a
     wave, and may run at the same time.
     """
@@ -101,8 +105,10 @@ class Runtime(Protocol):
         """Copy a contiguous host array in."""
         ...
 
-    def download(self, memory: Memory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
-        """A flat host array of the first `count` elements (shared, not copied, where possible)."""
+    def download(
+        self, memory: Memory, dtype: DType, count: int, start: int = 0
+    ) -> np.ndarray[Any, Any]:
+        """A flat host array of `count` elements (shared, not copied, where possible)."""
         ...
 
     def compile(self, kernel: Any) -> Program:

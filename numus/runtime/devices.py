@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
+from collections.abc import Callable
 from typing import Any
 
 from numus.errors import DeviceError
 
-_KINDS = ("cpu", "null", "reference")
+
+def _starter(module: str, name: str) -> Callable[[int], Any]:
+    """How a backend is started: imported by its name when it is needed first."""
+    return lambda index: getattr(importlib.import_module(module), name)()
+
+
+# Every kind of device, and how the runtime of one of them (by its number) is started.
+STARTS: dict[str, Callable[[int], Any]] = {
+    "cpu": _starter("numus.runtime.cpu", "CpuRuntime"),
+    "null": _starter("numus.runtime.null", "NullRuntime"),
+    "reference": _starter("numus.runtime.reference", "ReferenceRuntime"),
+}
+
+# GPUs, the best first: a function that counts those that are there, and what to do if none is.
+GPUS: dict[str, tuple[Callable[[], int], str]] = {}
 
 
 class Device:
@@ -28,7 +44,7 @@ class Device:
         if self._runtime is None:
             with _lock:
                 if self._runtime is None:
-                    self._runtime = _start(self.kind)
+                    self._runtime = STARTS[self.kind](self.index)
         return self._runtime
 
     @property
@@ -57,7 +73,7 @@ _devices: dict[str, Device] = {}
 
 
 def device(given: Any = None) -> Device:
-    """A device from its name ("cpu", "null", "reference"), itself, or None for the default."""
+    """A device from its name ("cpu", "cuda:1" …), itself, or None for the default."""
     if isinstance(given, Device):
         return given
     if given is None:
@@ -67,11 +83,26 @@ def device(given: Any = None) -> Device:
         return found
     if not isinstance(given, str):
         raise DeviceError(f"a device is named by a string such as 'cpu', not {given!r}")
-    kind, _, index = given.partition(":")
-    if kind not in _KINDS or (index and index != "0"):
-        raise DeviceError(f"there is no device {given!r} here; devices: {', '.join(_KINDS)}")
+    kind, _, number = given.partition(":")
+    index = int(number) if number.isdecimal() else 0 if not number else -1
+    if kind not in STARTS or index < 0 or index >= count(kind):
+        here = ", ".join(d.name for d in present())
+        way_out = GPUS[kind][1] if kind in GPUS and not count(kind) else f"devices: {here}"
+        raise DeviceError(f"there is no device {given!r} here; {way_out}")
     with _lock:
-        return _devices.setdefault(kind, Device(kind, 0))
+        found = Device(kind, index)
+        return _devices.setdefault(found.name, found)
+
+
+def count(kind: str) -> int:
+    """How many devices of a kind there are."""
+    return GPUS[kind][0]() if kind in GPUS else 1
+
+
+def present() -> list[Device]:
+    """The devices of this machine that compute: the CPU, then GPUs, the best first."""
+    names = ["cpu", *(f"{kind}:{i}" for kind in GPUS for i in range(count(kind)))]
+    return [device(name) for name in names]
 
 
 class _Default(threading.local):
@@ -81,20 +112,6 @@ class _Default(threading.local):
 
     def __init__(self) -> None:
         self.device = device(os.environ.get("NUMUS_DEVICE", "cpu"))
-
-
-def _start(kind: str) -> Any:
-    if kind == "cpu":
-        from numus.runtime.cpu import CpuRuntime
-
-        return CpuRuntime()
-    if kind == "null":
-        from numus.runtime.null import NullRuntime
-
-        return NullRuntime()
-    from numus.runtime.reference import ReferenceRuntime
-
-    return ReferenceRuntime()
 
 
 default = _Default()

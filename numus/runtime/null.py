@@ -133,7 +133,9 @@ class NullRuntime:
     def upload(self, memory: NullMemory, array: np.ndarray[Any, Any]) -> None:
         """Nothing to keep."""
 
-    def download(self, memory: NullMemory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+    def download(
+        self, memory: NullMemory, dtype: DType, count: int, start: int = 0
+    ) -> np.ndarray[Any, Any]:
         return np.zeros(count, dtype.np)
 
     def compile(self, kernel: Any) -> NullProgram:

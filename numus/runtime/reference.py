@@ -58,9 +58,12 @@ class ReferenceRuntime:
     def upload(self, memory: HostMemory, array: np.ndarray[Any, Any]) -> None:
         memory.array[: array.nbytes] = array.reshape(-1).view(np.uint8)
 
-    def download(self, memory: HostMemory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+    def download(
+        self, memory: HostMemory, dtype: DType, count: int, start: int = 0
+    ) -> np.ndarray[Any, Any]:
         # through the interface: the result holds the memory itself, so that it can be counted
-        return np.asarray(memory)[: count * dtype.itemsize].view(dtype.np)
+        size = dtype.itemsize
+        return np.asarray(memory)[start * size : (start + count) * size].view(dtype.np)
 
     def compile(self, kernel: Any) -> Any:
         raise TypeError("the reference device evaluates primitives; it has no kernels")

@@ -21,7 +21,14 @@ from numus.compiler.local import Val
 from numus.compiler.loops.maps import lower_map
 from numus.compiler.loops.rows import lower_rows
 from numus.compiler.loops.space import Dim, Space, analyse, blocks_of
-from numus.compiler.loops.splits import FEW_ROWS, SPLIT, lower_split
+from numus.compiler.loops.splits import (
+    FEW_ROWS,
+    IN_A_ROW,
+    SPLIT,
+    group_blocks,
+    group_part,
+    lower_split,
+)
 from numus.compiler.loops.streams import lower_stream
 from numus.compiler.loops.work import SMALL, Redirect, Work
 from numus.compiler.reducers import reducer
@@ -29,6 +36,9 @@ from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
 __all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops"]
+
+SHORT_ROW = 16  # elements: rows that a thread takes by itself
+LONG_ROW = 1 << 20  # elements: longer rows are split, even if there are enough of them
 
 
 def lower_loops(
@@ -48,6 +58,8 @@ def lower_loops(
     if not work.reduces:
         return [lower_map(work, space)]
     lane = _lane(work, space)
+    if work.threads:
+        return _lower_for_groups(work, space, lane)
     across = lane is not None and not lane.reduced
     points = space.row_size * space.row_count
     if work.in_one_pass and points > SMALL:
@@ -60,15 +72,32 @@ def lower_loops(
     return [lower_rows(work, space, lane)]
 
 
+def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
+    """The same where lanes are threads: a group (or, across rows, a thread) for each row, but parts
+    of rows where there are not enough of them or where they are long."""
+    along = lane is None or lane.reduced
+    if work.in_one_pass:
+        few = group_blocks(work, space, lane) < work.enough_blocks() // 2
+        worth = space.row_size >= 2 * group_part(work, space, lane)
+        long = space.row_size > (LONG_ROW if along else 2 * IN_A_ROW)
+        if (few and worth) or long:
+            return lower_split(work, space, lane)
+    return [lower_rows(work, space, lane)]
+
+
 def _lane(work: Work, space: Space) -> Dim | None:
     """The loop whose iterations are lanes: along the row, or across rows; None: neither."""
     width = work.lanes()
+    if work.threads and space.row_size <= SHORT_ROW and space.row_count >= work.threads:
+        # a row is less than a group could share: a thread for each
+        return max(space.rows, key=lambda d: (space.neighbours(d), d.extent))
 
     def weight(d: Dim) -> float:
         return (space.neighbours(d) + 0.01) * (min(d.extent, width) / width)
 
     candidates = [d for d in space.rows if d.extent >= 2]
-    if space.inner and all(reducer(r).lanes is not None for r in work.reduces):
+    mergeable = bool(work.threads) or all(reducer(r).lanes is not None for r in work.reduces)
+    if space.inner and mergeable:
         candidates.append(space.inner[-1])
     return max(candidates, key=lambda d: (weight(d), d.reduced), default=None)
 

@@ -18,9 +18,10 @@ from numus.compiler.loops.space import (
     digits,
     extent_of,
 )
-from numus.compiler.loops.work import BLOCK, Work
+from numus.compiler.loops.work import Work
 
 SIDE = 64  # of a tile, where two loops cross
+GROUP_SIDE = 32  # the same for a group of threads, which takes all of the tile at once
 CROSSING = 32  # steps that two crossing loops have at least
 
 
@@ -33,7 +34,9 @@ def lower_map(work: Work, space: Space) -> Step:
     if lane.extent >= CROSSING:
         for d in outer:
             if d.extent >= CROSSING and space.crosses(d, lane):
-                return _tiled(work, space, lane, d)
+                return (_tiled_group if work.threads else _tiled)(work, space, lane, d)
+    if outer and lane.extent < work.threads:
+        return _flat(work, space)
     return _blocked(work, space, lane, outer)
 
 
@@ -53,7 +56,7 @@ def _scalar(work: Work, space: Space) -> Step:
 
 
 def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
-    share = BLOCK // work.cost()
+    share = work.share()
     columns = min(lane.extent, max(share, 256))
     if lane.extent - columns < columns // 2:  # no short rest
         columns = lane.extent
@@ -81,6 +84,38 @@ def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
         inner = ir.For(j, *span, "lanes", stores)
         body = [ir.For(r, *block(ir.mul(row_block, per), per, total), "serial", [inner])]
     return e.blocks("map", g, body, column_blocks * blocks_of(count(outer), rows), work.notes)
+
+
+def _flat(work: Work, space: Space) -> Step:
+    """All loops as one: rows are too short to keep a group of threads busy."""
+    e = work.emitter()
+    g = ir.var("g")
+    total = extent_of(e, space.dims)
+    i = e.variable("i", total)
+    stores = _stores(work, space, e, digits(e, i, space.dims))
+    size = e.parameter(work.share())
+    loop = ir.For(i, *block(ir.mul(g, size), size, total), "lanes", stores)
+    return e.blocks("map", g, [loop], blocks_of(count(space.dims), work.share()), work.notes)
+
+
+def _tiled_group(work: Work, space: Space, lane: Dim, cross: Dim) -> Step:
+    """The same with a lane for every element of the tile."""
+    rest = [d for d in space.dims if d not in (lane, cross)]
+    across, down = blocks_of(lane.extent, GROUP_SIDE), blocks_of(cross.extent, GROUP_SIDE)
+    e = work.emitter()
+    g, t = ir.var("g"), ir.var("t")
+    lane_tiles, cross_tiles = e.parameter(across), e.parameter(down)
+    side = ir.const(GROUP_SIDE)
+    tile = ir.idiv(g, lane_tiles)
+    i = ir.add(ir.mul(ir.irem(tile, cross_tiles), side), ir.idiv(t, side))
+    j = ir.add(ir.mul(ir.irem(g, lane_tiles), side), ir.irem(t, side))
+    at = digits(e, ir.idiv(tile, cross_tiles), rest)
+    lane_extent, cross_extent = e.number(lane.extent), e.number(cross.extent)
+    e.extents[i], e.extents[j] = cross_extent, lane_extent
+    stores = _stores(work, space, e, {**at, lane: j, cross: i})
+    inside = ir.If((i < cross_extent) & (j < lane_extent), stores)
+    body: list[Stmt] = [ir.For(t, ZERO, ir.const(GROUP_SIDE**2), "lanes", [inside])]
+    return e.blocks("tiled_map", g, body, across * down * count(rest), work.notes)
 
 
 def _tiled(work: Work, space: Space, lane: Dim, cross: Dim) -> Step:

@@ -28,7 +28,7 @@ from numus.compiler.loops.space import (
     joined,
 )
 from numus.compiler.loops.work import BLOCK, Work
-from numus.compiler.reducers import reducer
+from numus.compiler.reducers import Reducer, reducer
 
 Span = tuple[Expr, Expr]  # first step, and the one after the last
 
@@ -41,6 +41,9 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
         body, grid = side_by_side(work, space, e, lane, g, whole(e, space), Row.results)
         return e.blocks("rows", g, body, grid, work.notes)
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
+    if work.threads:  # a group for each row, no larger than it can use
+        per_block = 1
+        e.group = work.threads_for(blocks_of(space.row_size, 4))
     grid = blocks_of(space.row_count, per_block)
     if not space.rows:
         return e.blocks("rows", g, _one(work, space, e, {}, lane), grid, work.notes)
@@ -70,7 +73,9 @@ def side_by_side(
 ) -> tuple[list[Stmt], int]:
     """Lanes across rows: block `number` of them, and how many blocks there are."""
     others = [d for d in space.rows if d is not lane]
-    columns = min(lane.extent, work.lanes() * 4)
+    columns = min(lane.extent, work.threads or work.lanes() * 4)
+    if work.threads:
+        e.group = work.threads_for(columns)
     blocks = blocks_of(lane.extent, columns)
     width, many = e.parameter(columns), e.parameter(blocks)
     at = digits(e, ir.idiv(number, many), others)
@@ -135,8 +140,11 @@ class Row:
         e, inner = self.e, self.space.inner
         variables = [e.variable(f"x{stage}_{i}", e.number(d.extent)) for i, d in enumerate(inner)]
         at = {**self.at, **dict(zip(inner, variables, strict=True))}
-        index = self.space.index(at)
         position = joined(e, inner, at)
+        if self.flat:
+            position = e.variable(f"x{stage}", extent_of(e, inner))
+            at.update(digits(e, position, inner))
+        index = self.space.index(at)
         saves = self._recall(stage, index, position)
         reduces, maps = self.work.reduces_of(stage), self.work.maps_of(stage)
         out: list[Stmt] = []
@@ -151,7 +159,13 @@ class Row:
             body += e.store(m, point, e.value(m, point))
         # several vectors at a time hide the latency of a reduction
         unroll = 4 if reduces and not maps and not saves else 1
-        for d, v, span in reversed(list(zip(inner, variables, self.spans, strict=True))):
+        loops = list(zip(inner, variables, self.spans, strict=True))
+        if self.flat:
+            below = extent_of(e, inner[1:])
+            start, stop = (ir.mul(x, below) for x in self.spans[0])
+            body = [ir.For(position, start, stop, "lanes", body)]
+            loops = []
+        for d, v, span in reversed(loops):
             if d is self.lane:
                 body = [ir.For(v, *span, "lanes", body, unroll=unroll)]
             else:
@@ -163,6 +177,12 @@ class Row:
             if r in reduces:
                 e.known[m] = e.known[r]
         return out
+
+    @property
+    def flat(self) -> bool:
+        """Whether all loops over the row are one: the one with lanes is too short for a group."""
+        lane = self.lane
+        return lane is not None and len(self.spans) > 1 and lane.extent < self.e.group
 
     # -- reductions -------------------------------------------------------------------------------
 
@@ -187,19 +207,12 @@ class Row:
     def _finish(self, r: Val, registers: list[ir.Register]) -> list[Stmt]:
         """Name the outcome of a reduction, which the stages after it may read."""
         how = reducer(r)
-        out: list[Stmt] = []
-        self.finals[r] = []
-        for i, register in enumerate(registers):
-            final = ir.var(f"f{r.id}_{i}", register.dtype)
-            if self.lane is None:
-                total = ir.read(register)
-            else:
-                assert how.lanes is not None, "lanes run along a row only if they can be combined"
-                total = ir.lanes_reduce(how.lanes, register)
-            out.append(ir.Let(final, total))
-            self.finals[r].append(final)
+        self.finals[r] = [ir.var(f"f{r.id}_{i}", x.dtype) for i, x in enumerate(registers)]
         self.e.hold(r, how.finish(list(self.finals[r])))
-        return out
+        if self.lane is not None:
+            return over_lanes(how, registers, self.finals[r])
+        pairs = zip(self.finals[r], registers, strict=True)
+        return [ir.Let(final, ir.read(register)) for final, register in pairs]
 
     # -- costly values that several stages need ---------------------------------------------------
 
@@ -240,6 +253,17 @@ class Row:
             elif stage == first:
                 saves.append(ir.Store(buffer, position, self.e.value(v, point)))
         return saves
+
+
+def over_lanes(how: Reducer, registers: list[ir.Register], finals: list[Expr]) -> list[Stmt]:
+    """Name what the lanes of a reduction's registers come to together."""
+    if how.lanes is not None:
+        pairs = zip(finals, registers, strict=True)
+        return [ir.Let(final, ir.lanes_reduce(how.lanes, r)) for final, r in pairs]
+    left, right = (
+        [ir.var(f"{f.attr}_{side}", f.dtype) for f in finals] for side in ("left", "right")
+    )
+    return [ir.Combine(registers, left, right, how.combine(list(left), list(right)), finals)]
 
 
 def update(registers: list[ir.Register], new: list[Expr], name: str) -> list[Stmt]:

@@ -13,7 +13,15 @@ from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
-from numus.compiler.loops.rows import Row, Span, side_by_side, store_per_row, update, whole
+from numus.compiler.loops.rows import (
+    Row,
+    Span,
+    over_lanes,
+    side_by_side,
+    store_per_row,
+    update,
+    whole,
+)
 from numus.compiler.loops.space import (
     ZERO,
     Dim,
@@ -23,7 +31,7 @@ from numus.compiler.loops.space import (
     digits,
     joined,
 )
-from numus.compiler.loops.work import Work, sum_behind
+from numus.compiler.loops.work import PER_THREAD, Work, sum_behind
 from numus.compiler.reducers import Reducer, reducer
 from numus.runtime.contract import Facts
 
@@ -69,6 +77,8 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     below = space.row_size // top
     # two parts at least, so that every size has the same code
     most = SPLIT if lane is not None and lane.reduced else IN_A_ROW
+    if work.threads:
+        most = group_part(work, space, lane)
     parts = Parts.of(work, space, max(1, min(most // max(1, below), blocks_of(top, 2))))
     e = work.emitter()
     g = ir.var("g")
@@ -94,6 +104,23 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     return [step, lower_merge(work, space, parts)]
 
 
+def group_blocks(work: Work, space: Space, lane: Dim | None) -> int:
+    """How many groups whole rows would keep busy."""
+    if lane is None or lane.reduced:
+        return space.row_count
+    return blocks_of(lane.extent, work.threads) * (space.row_count // lane.extent)
+
+
+def group_part(work: Work, space: Space, lane: Dim | None) -> int:
+    """Elements of a row in one part, where parts are the work of groups: as many parts as keep the
+    device busy, none so short that starting it costs more than it does."""
+    parts = blocks_of(work.enough_blocks(), group_blocks(work, space, lane))
+    size = blocks_of(space.row_size, parts)
+    if lane is None or lane.reduced:
+        return max(size, work.share())
+    return min(max(size, PER_THREAD), IN_A_ROW)
+
+
 # -- merging --------------------------------------------------------------------------------------
 
 
@@ -103,6 +130,12 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
     e = work.emitter({v: (row_count, 1) for vals in parts.partials.values() for v in vals})
     many, stride = e.number(parts.count), e.number(row_count)
     in_lanes = row_count >= FEW_ROWS
+    by_group = bool(work.threads) and (row_count < work.threads or parts.count >= work.threads)
+    if by_group:  # a group merges the parts of one row, in a fixed tree
+        in_lanes = False
+        e.group = work.threads_for(parts.count)
+    elif work.threads:
+        e.group = 32  # as many groups as there can be
     g = ir.var("g")
     row = e.variable("row", stride) if in_lanes else g if space.rows else ZERO
     at = digits(e, row, space.rows)
@@ -119,7 +152,8 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
         how = reducer(r)
         part = ir.var(f"c{i}")
         wide = [_wider(t, how, work.facts) for t in how.dtypes]
-        registers = [ir.Register(f"m{i}_{k}", t, in_lanes) for k, t in enumerate(wide)]
+        lanes = in_lanes or by_group
+        registers = [ir.Register(f"m{i}_{k}", t, lanes) for k, t in enumerate(wide)]
         for register, start in zip(registers, how.initial(), strict=True):
             body.append(ir.Set(register, start.cast(register.dtype)))
         news = [partial(v, part).cast(t) for v, t in zip(parts.partials[r], wide, strict=True)]
@@ -128,21 +162,24 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
             own_sum = partial(parts.partials[plain][0], part)
             news = [news[0] + _drift(e, parts, part, own_sum, merged[plain][0], wide[0])]
         new = how.merge([ir.read(x) for x in registers], news)
-        body.append(ir.For(part, ZERO, many, "serial", update(registers, new, f"u{i}")))
-        merged[r] = []
-        for k, (register, t) in enumerate(zip(registers, how.dtypes, strict=True)):
-            final = ir.var(f"f{i}_{k}", register.dtype)
-            body.append(ir.Let(final, ir.read(register)))
-            merged[r].append(final.cast(t))
+        kind = "lanes" if by_group else "serial"
+        body.append(ir.For(part, ZERO, many, kind, update(registers, new, f"u{i}")))
+        finals = [ir.var(f"f{i}_{k}", x.dtype) for k, x in enumerate(registers)]
+        if by_group:
+            body += over_lanes(how, registers, finals)
+        else:
+            body += [ir.Let(f, ir.read(x)) for f, x in zip(finals, registers, strict=True)]
+        merged[r] = [final.cast(t) for final, t in zip(finals, how.dtypes, strict=True)]
         e.hold(r, how.finish(list(merged[r])))
     for m, r in work.aliases.items():
         e.known[m] = e.known[r]
     body += store_per_row(work, space, e, at)
     if not in_lanes:
         return e.blocks("merge", g, body, row_count, ("combine",))
-    rows = const(MERGE_ROWS)
+    each = e.group or MERGE_ROWS
+    rows = const(each)
     loop = ir.For(row, *block(ir.mul(g, rows), rows, stride), "lanes", body)
-    return e.blocks("merge", g, [loop], blocks_of(row_count, MERGE_ROWS), ("combine",))
+    return e.blocks("merge", g, [loop], blocks_of(row_count, each), ("combine",))
 
 
 def _drift(

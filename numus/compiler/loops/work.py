@@ -17,6 +17,8 @@ from numus.shapes import Shape, size_of
 
 SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
+PER_THREAD = 16  # the same for a thread of a group: enough loads under way to hide their latency
+BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait or end
 
 Redirect = dict[Val, tuple[Val, int, int]]  # part -> (whole, axis, where it starts)
 
@@ -81,9 +83,19 @@ class Work:
 
     def emitter(self, partials: dict[Val, Shape] | None = None) -> Emitter:
         """What builds one kernel of this work; `partials` are more values that are in memory."""
-        e = Emitter({**self.layouts, **(partials or {})}, size_of(self.group.space) <= SMALL)
+        small = size_of(self.group.space) <= SMALL
+        e = Emitter({**self.layouts, **(partials or {})}, small, self.threads)
         e.redirect = self.redirect
         return e
+
+    @property
+    def threads(self) -> int:
+        """Threads of a group, 0 where lanes are SIMD."""
+        return self.facts.group
+
+    def threads_for(self, lanes: int) -> int:
+        """Threads of a group that has this many lanes to fill: a power of two."""
+        return max(32, min(self.threads, 1 << max(0, lanes - 1).bit_length()))
 
     # -- members ----------------------------------------------------------------------------------
 
@@ -124,6 +136,14 @@ class Work:
         """How heavy an element is, as a multiple of a plain memory-bound one."""
         heavy = sum(x.op in HEAVY for x in self._inlined(self.members))
         return min(16, 1 + heavy * 2)
+
+    def share(self) -> int:
+        """How many elements a block handles."""
+        return self.threads * PER_THREAD or BLOCK // self.cost()
+
+    def enough_blocks(self) -> int:
+        """How many groups keep the whole device busy."""
+        return self.facts.parallel_units * BLOCKS_PER_UNIT
 
     def lanes(self) -> int:
         """How many elements a vector register holds, going by the widest."""

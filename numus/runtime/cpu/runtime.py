@@ -56,9 +56,11 @@ class CpuRuntime:
         array = np.ascontiguousarray(array)
         ctypes.memmove(memory.address, array.__array_interface__["data"][0], array.nbytes)
 
-    def download(self, memory: Memory, dtype: DType, count: int) -> np.ndarray[Any, Any]:
+    def download(
+        self, memory: Memory, dtype: DType, count: int, start: int = 0
+    ) -> np.ndarray[Any, Any]:
         """Shared with the memory, which it keeps alive."""
-        return memory.view(dtype.np, count)
+        return memory.view(dtype.np, start + count)[start:]
 
     def memory_stats(self) -> dict[str, int]:
         return self.memory.stats()
