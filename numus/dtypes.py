@@ -214,11 +214,24 @@ def _float_holding(integer: DType) -> DType:
 _SCALAR_KIND: dict[type, str] = {bool: "bool", int: "int", float: "float", complex: "complex"}
 
 
+class Weak:
+    """A Python scalar that is not known yet: nm.jit's arguments are such while it traces."""
+
+    __slots__ = ("weak_kind",)
+    weak_kind: str
+
+    def node(self, dtype: DType) -> Any:
+        """The graph node that will hold its value in a dtype."""
+        raise NotImplementedError
+
+
 def scalar_kind(value: Any) -> str | None:
     """The kind of a Python scalar, None if it is not one (NumPy's scalars have dtypes instead)."""
     kind = _SCALAR_KIND.get(type(value))
     if kind is not None or isinstance(value, np.generic):
         return kind
+    if isinstance(value, Weak):
+        return value.weak_kind
     # a subclass: an enumeration's member, say
     return next((k for t, k in _SCALAR_KIND.items() if isinstance(value, t)), None)
 

@@ -8,14 +8,17 @@ the program runs.
 
 from __future__ import annotations
 
+import contextlib
+import sys
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from numus import guards
 from numus.errors import TracingError
-from numus.graph import Node, Storage, View
+from numus.graph import Node, Storage, View, current_trace, is_captured
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, value
 from numus.runtime.devices import Device, device
@@ -115,7 +118,7 @@ def _transfer(node: Node) -> None:
         return
     source = node.inputs[0]
     evaluate((source,))
-    node.view = _upload(node.params, host_array(source))
+    node.view = _upload(node.params, _elements(source))
     _settle(node, node.params)
 
 
@@ -128,7 +131,7 @@ def _walk(place: Device, roots: Sequence[Node]) -> None:
         if node.prim.name == "transfer":
             _transfer(node)
             continue
-        arrays = [everywhere[n] if n in everywhere else host_array(n) for n in node.inputs]
+        arrays = [everywhere[n] if n in everywhere else _elements(n) for n in node.inputs]
         result = np.asarray(node.prim.reference(node, *arrays)).reshape(node.shape)
         if node.device is None and node not in roots:
             everywhere[node] = result
@@ -158,8 +161,12 @@ def from_host(array: Array, dtype: Any, place: Device) -> Node:
 
 def host_array(node: Node) -> Array:
     """The elements on the host: a view of the storage where the device's memory is the host's."""
+    check_known(node, "reading it")
+    return _elements(node)
+
+
+def _elements(node: Node) -> Array:
     if node.view is None:
-        check_known(node, "reading it")
         evaluate((node,))
     view = node.view
     assert view is not None
@@ -196,17 +203,45 @@ def strided(flat: Array, shape: Shape, view: View) -> Array:
     )
 
 
-def check_known(
-    node: Node,
-    what: str,
-    instead: str = "use nm.where instead of a Python condition, or move the read outside",
-) -> None:
+def check_known(node: Node, what: str, instead: str = "") -> None:
     """Refuse to read a value that a transformation has not got; `instead` names the way out."""
     if not node.abstract:
+        if is_captured(node):
+            raise TracingError(_unknown(node, what, current_trace(), instead))
         return
+    if node.abstract is not True:
+        node.abstract.check_open()
+        raise TracingError(_unknown(node, what, node.abstract, instead))
     for n in _pending_order((node,)):
         if n.prim.name == "placeholder":
-            raise TracingError(
-                f"{what} needs the value of a {node.dtype.name}{list(node.shape)} tensor, which is "
-                f"not known inside {n.params}; {instead}"
+            raise TracingError(_unknown(node, what, n.params, instead))
+
+
+def is_known(node: Node) -> bool:
+    """Whether there is a value to be looked at, now or once it is computed."""
+    return not node.abstract and not is_captured(node)
+
+
+def _unknown(node: Node, what: str, where: Any, instead: str) -> str:
+    if not instead:
+        instead = "use nm.where instead of a Python condition, or move the read outside"
+        if where.__class__ is not str:  # a trace
+            instead = (
+                "use nm.where or nm.cond instead of a Python condition, give what it depends on as "
+                "a static argument (static_argnums), or move the read outside"
             )
+    return (
+        f"{what} needs the value of a {node.dtype.name}{list(node.shape)} tensor, which is not "
+        f"known inside {where}{user_line()}; {instead}"
+    )
+
+
+_NOT_THE_USERS = (str(Path(__file__).parent), contextlib.__file__)
+
+
+def user_line() -> str:
+    """Where in the caller's own code this happens, for errors: " (file.py, line 3)"."""
+    frame: Any = sys._getframe(1)
+    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+        frame = frame.f_back
+    return "" if frame is None else f" ({frame.f_code.co_filename}, line {frame.f_lineno})"

@@ -101,7 +101,9 @@ class Node:
         self.device = device  # None: a constant, at home on any device
         self.view: View | None = None
         self.serial = _next_serial()  # nodes are numbered as they are made: inputs before results
-        self.abstract = False  # whether it stands on a placeholder, so that it has no value yet
+        # whether it stands on a placeholder, so that it has no value yet: the trace it belongs to,
+        # or True inside other transformations
+        self.abstract: Any = False
         self.tracked = False  # whether a gradient may ask for what this was computed from
         self.grad_slot: Any = None  # where reverse mode leaves its gradient (leaves, retained)
         self.handle: Any = None  # a weak reference to the tensor that stands for it, or several
@@ -119,9 +121,37 @@ class Node:
 
 class _Mode(threading.local):
     grad = True
+    trace: Any = None  # the trace of nm.jit that this thread records
 
 
 mode = _Mode()
+_traces = 0  # that run, in all threads: what keeps the path of everybody else short
+
+
+@contextlib.contextmanager
+def tracing(trace: Any) -> Iterator[None]:
+    """Let a trace see the operations inside: which nodes, tensors and gradients they meet."""
+    global _traces
+    _traces += 1
+    mode.trace = trace
+    try:
+        yield
+    finally:
+        mode.trace = None
+        _traces -= 1
+
+
+def current_trace() -> Any:
+    """The trace that this thread records; None where there is none."""
+    return mode.trace if _traces else None
+
+
+def is_captured(node: Node) -> bool:
+    """Whether a trace is recorded in this thread and the node is older than it.
+
+    Its value will be another one at the next call: now it may be neither looked at nor shared.
+    """
+    return bool(_traces) and mode.trace is not None and bool(mode.trace.captures(node))
 
 
 @contextlib.contextmanager
@@ -141,7 +171,7 @@ def apply(
     """A new pending node. Checks devices, inherits tracking, bounds the pending graph."""
     device = None
     tracked = False
-    abstract = False
+    abstract: Any = False
     depth = 0
     pinned = 0
     direct = 0
@@ -156,8 +186,8 @@ def apply(
         if node.tracked:
             tracked = True
         if node.view is None:
-            if node.abstract:
-                abstract = True
+            if node.abstract and (abstract is False or abstract is True):
+                abstract = node.abstract
             if node.depth > depth:
                 depth = node.depth
             if node.pinned > pinned:
@@ -168,13 +198,17 @@ def apply(
                 size *= extent
             held = node.view.storage.memory.nbytes  # less, if the same elements are seen often
             direct += size if size < held else held
+    if _traces and mode.trace is not None and mode.trace.meets(inputs):
+        abstract = mode.trace
     node = Node(prim, inputs, params, shape, dtype, device)
     node.depth = depth + 1
     node.pinned = pinned + direct
     if tracked and mode.grad and dtype.kind in ("float", "complex"):
         node.tracked = True
     if abstract:  # it cannot be evaluated, however long the graph grows
-        node.abstract = True
+        if abstract is not True and abstract is not mode.trace:
+            abstract.check_open()
+        node.abstract = abstract
     elif depth >= config.MAX_PENDING_DEPTH or (
         node.pinned > config.MAX_PENDING_BYTES and pinned > direct
     ):

@@ -17,7 +17,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, from_host, host_array
-from numus.graph import Node, View, mode
+from numus.graph import Node, View, current_trace, is_captured, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import constant, value
@@ -39,15 +39,30 @@ else:
 class GradSlot:
     """Where reverse mode leaves a gradient: shared by a tensor and the node it stands for."""
 
-    __slots__ = ("grad", "hooks", "later_hooks", "leaf", "owner", "retains")
+    __slots__ = ("_grad", "hooks", "later_hooks", "leaf", "owner", "retains", "serial")
 
     def __init__(self, leaf: bool, owner: Tensor) -> None:
         self.leaf = leaf
         self.retains = leaf  # whether backward() keeps a gradient here
-        self.grad: Any = None
+        self._grad: Any = None
+        self.serial = now()
         self.owner = weakref.ref(owner)  # whom hooks are told about
         self.hooks: dict[int, Any] = {}  # called with a gradient before it is added to `grad`
         self.later_hooks: dict[int, Any] = {}  # called with the tensor afterwards
+
+    @property
+    def grad(self) -> Any:
+        trace = current_trace()
+        if trace is not None:
+            trace.reads_grad(self)
+        return self._grad
+
+    @grad.setter
+    def grad(self, given: Any) -> None:
+        trace = current_trace()
+        if trace is not None:
+            trace.writes_grad(self)
+        self._grad = given
 
 
 class Tensor(Methods):
@@ -71,6 +86,9 @@ class Tensor(Methods):
 
     def _bind(self, node: Node) -> None:
         """Stand for this node, and let it know."""
+        trace = current_trace()
+        if trace is not None:
+            trace.binds(self, node)
         self._node = node
         known = node.handle or ()
         known = (known,) if known.__class__ is _ref else known
@@ -257,7 +275,7 @@ def leaf_of(node: Node, slot: GradSlot) -> Node:
 
 def detached(node: Node, *, sees_writes: bool = True) -> Node:
     """A node with the same value and no history."""
-    if node.view is None:
+    if node.view is None or is_captured(node):
         return ew.stop_gradient(node)
     view = node.view
     if not sees_writes:
@@ -270,6 +288,8 @@ def detached(node: Node, *, sees_writes: bool = True) -> Node:
 
 def scalar_node(number: Any, dtype: DType) -> Node:
     """The constant of a Python scalar in a dtype that has been chosen for it."""
+    if isinstance(number, dt.Weak):
+        return number.node(dtype)
     if dtype.is_integer:
         low, high = dt.int_range(dtype)
         if not low <= number <= high:

@@ -18,7 +18,7 @@ from ops.row import Drawn
 
 import numus as nm
 from numus import dtypes as dt
-from numus.errors import DeviceError
+from numus.errors import DeviceError, TracingError
 
 DEVICES = os.environ.get("NUMUS_TEST_DEVICES", "cpu").split(",")
 rows = pytest.mark.parametrize("row", ROWS, ids=lambda r: r.name)
@@ -351,6 +351,55 @@ def _compare_with_loop(row, case, stacks, places, chosen):
             np.testing.assert_allclose(
                 np.asarray(got[b]), np.asarray(want), rtol=1e-10, atol=1e-12, err_msg=str(case)
             )
+
+
+# -- programs -------------------------------------------------------------------------------------
+
+
+@rows
+@pytest.mark.parametrize("device", DEVICES)
+def test_jit(row, device):
+    """Against the plain call: as it is traced, and replayed on other values."""
+    dtype = dt.as_dtype(row.dtypes[0])
+    with on(device):
+        for i, case in enumerate(row.cases):
+            drawn = [case.drawn(dtype, row.seed(i) + 1000 * b) for b in range(2)]
+            places = [j for j, a in enumerate(drawn[0].leaves()) if isinstance(a, np.ndarray)]
+
+            def function(*xs, case=drawn[0], places=places):
+                given = dict(zip(places, xs, strict=True))
+                count = itertools.count()
+
+                def fill(value):
+                    return given.get(next(count), value)
+
+                filled = case.map(fill)
+                return tuple(flat(row(*filled.args, **filled.kwargs)))
+
+            jitted = nm.jit(function)
+            for call in drawn:
+                xs = [nm.asarray(call.leaves()[j]) for j in places]
+                nm.random.seed(i)
+                plain = function(*xs)
+                nm.random.seed(i)
+                try:
+                    replayed = jitted(*xs)
+                except TracingError:
+                    assert not row.vmap, case  # shapes, or Python numbers, that depend on values
+                    break
+                for got, want in zip(replayed, plain, strict=True):
+                    assert got.dtype is want.dtype
+                    assert got.shape == want.shape
+                    got, want = got.numpy(), want.numpy()
+                    if replayed[0].dtype.is_inexact and got.dtype.kind in "fcV":
+                        # views of arguments are views of memory in one, of values in the other
+                        found, bound = want.astype(np.complex128), tolerance(row, dtype)
+                        largest = np.max(np.abs(found[np.isfinite(found)]), initial=0)
+                        np.testing.assert_allclose(
+                            got.astype(found.dtype), found, rtol=bound, atol=bound * largest
+                        )
+                    else:
+                        np.testing.assert_array_equal(got, want, err_msg=str(case))
 
 
 # -- the table itself -----------------------------------------------------------------------------

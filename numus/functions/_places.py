@@ -13,7 +13,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.errors import DTypeError, IndexRangeError
-from numus.evaluation import check_known, evaluate, from_host, host_array
+from numus.evaluation import check_known, evaluate, from_host, host_array, is_known
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, scatter
@@ -41,7 +41,7 @@ def host_values(node: Node) -> Array | None:
     """The values of a node, where looking at them neither computes nor copies."""
     if node.prim.name == "constant":
         return np.asarray(node.prim.reference(node))
-    if node.view is not None and (node.device or default.device).on_host:
+    if node.view is not None and (node.device or default.device).on_host and is_known(node):
         return host_array(node)
     return None
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.evaluation import host_array
+from numus.evaluation import host_array, is_known
 from numus.functions._base import method
 from numus.tensor import Tensor
 
@@ -26,7 +26,7 @@ def _printable(x: Tensor) -> tuple[np.ndarray[Any, Any], int | None]:
 def repr_(self: Tensor) -> str:
     """tensor([1., 2.]), with the dtype where it is not a default, and the device likewise."""
     notes = []
-    if self._node.abstract:
+    if not is_known(self._node):
         body = "traced"
         notes += [f"shape={self.shape}", f"dtype={self.dtype.name}"]
     else:
@@ -46,7 +46,7 @@ def repr_(self: Tensor) -> str:
 @method("__str__")
 def str_(self: Tensor) -> str:
     """The numbers alone."""
-    if self._node.abstract:
+    if not is_known(self._node):
         return repr_(self)
     array, digits = _printable(self)
     return np.array2string(array, precision=digits)

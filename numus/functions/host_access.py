@@ -33,8 +33,8 @@ Array = np.ndarray[Any, Any]
 
 
 def _view(x: Tensor) -> View:
+    check_known(x._node, "data()")
     if x._node.view is None:
-        check_known(x._node, "data()")
         evaluate((x._node,))
     assert x._node.view is not None
     return x._node.view

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numus.graph import Node, View, apply, mode
+from numus.graph import Node, View, apply, is_captured, mode
 from numus.primitives.base import Array, Jvp, Primitive
 from numus.primitives.source import value
 from numus.shapes import Shape, check_size, reshape_strides, size_of
@@ -27,7 +27,7 @@ def _view(
     sees_writes: bool = True,
 ) -> Node:
     """The node of a view; `layout` (offset, strides) shares the storage of a realised input."""
-    if x.view is None or layout is None:
+    if x.view is None or layout is None or is_captured(x):
         return apply(prim, (x,), params, shape, x.dtype)
     storage = x.view.storage if sees_writes else x.view.storage.copy()
     view = View(storage, layout[0], layout[1])

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.errors import ShapeError
+from numus.errors import ShapeError, TracingError
 from numus.evaluation import from_host
 from numus.functions._base import node_of, wrap
-from numus.graph import Node
+from numus.graph import Node, current_trace
 from numus.primitives import elementwise as ew
 from numus.primitives.random_bits import threefry
 from numus.primitives.source import constant, iota
@@ -66,8 +66,22 @@ class _Generator:
             self.taken = taken + 1
         return _threefry(words, ((taken >> 32) & _MASK, taken & _MASK))
 
+    def give_back(self, count: int) -> None:
+        """The last draws did not happen after all."""
+        with self.lock:
+            self.taken -= count
+
 
 _generator = _Generator()
+
+
+def _refuse_in_trace(what: str) -> None:
+    trace = current_trace()
+    if trace is not None:
+        raise TracingError(
+            f"random.{what} inside {trace}: a traced function draws from the generator as each "
+            "call finds it; call this outside, or hand a key (nm.random.key) to the draws"
+        )
 
 
 def seed(seed: int) -> None:
@@ -85,12 +99,14 @@ def seed(seed: int) -> None:
 
 def get_state() -> tuple[int, int, int]:
     """The generator's state: the two words of its key, and how many draws it has given."""
+    _refuse_in_trace("get_state")
     with _generator.lock:
         return (*_generator.words, _generator.taken)
 
 
 def set_state(state: tuple[int, int, int]) -> None:
     """Put the generator back to what `get_state` gave."""
+    _refuse_in_trace("seed and set_state")
     high, low, taken = (operator.index(n) for n in state)
     with _generator.lock:
         _generator.words, _generator.taken = (high & _MASK, low & _MASK), taken
@@ -113,6 +129,9 @@ def key(seed: int, *, device: Any = None) -> Tensor:
 def words_of(op: str, key: Any) -> Words:
     """The two words of a key, or of the next one of the generator where none is given."""
     if key is None:
+        trace = current_trace()
+        if trace is not None:
+            return trace.draws(_generator)
         first, second = _generator.next()
         return constant(first, dt.uint32), constant(second, dt.uint32)
     node = node_of(key, op)

@@ -11,6 +11,7 @@ from numus.transforms.custom import custom_jvp, custom_vjp
 from numus.transforms.functional import grad, hvp, jvp, linearize, value_and_grad, vjp
 from numus.transforms.hooks import BackwardHook, RemovableHandle, register_backward_hook
 from numus.transforms.jacobian import hessian, jacfwd, jacrev
+from numus.transforms.jit import jit
 from numus.transforms.modes import (
     enable_grad,
     inference_mode,
@@ -34,6 +35,7 @@ __all__ = [
     "is_grad_enabled",
     "jacfwd",
     "jacrev",
+    "jit",
     "jvp",
     "linearize",
     "no_grad",

@@ -1,0 +1,256 @@
+"""nm.jit: a function traced once for each structure of its arguments."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import operator
+import threading
+import types
+import warnings
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus import guards
+from numus.evaluation import evaluate, from_host
+from numus.graph import current_trace, mode
+from numus.runtime.devices import default
+from numus.tensor import Tensor
+from numus.transforms import tree
+from numus.transforms.jit.places import is_leaf_node
+from numus.transforms.jit.scalars import Scalar
+from numus.transforms.jit.traced import Traced
+from numus.transforms.jit.tracing import Inline, Trace
+
+Function = Callable[..., Any]
+
+_MANY_STRUCTURES = 8  # more of them, and the function is probably not meant to be traced so
+
+
+class Static:
+    """An argument whose value is part of the structure."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Jitted:
+    """A function that is traced at its first call and replayed at the next ones."""
+
+    def __init__(
+        self,
+        f: Function,
+        static_argnums: int | Iterable[int],
+        static_argnames: str | Iterable[str],
+        donate: int | Iterable[int],
+    ) -> None:
+        functools.update_wrapper(self, f)
+        self._f = f
+        self._name = getattr(f, "__qualname__", type(f).__name__)
+        self._static_places, self._static_names = _statics(f, static_argnums, static_argnames)
+        self._donated = _numbers(donate)
+        self._traced: dict[Any, list[Traced | None]] = {}
+        self._count = 0
+        self._lock = threading.RLock()
+
+    def __get__(self, owner: Any, kind: Any = None) -> Any:
+        return self if owner is None else types.MethodType(self, owner)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if current_trace() is not None:
+            return self._f(*args, **kwargs)
+        leaves, structure = self._flattened(args, kwargs)
+        specs, numbers, plain = self._read(leaves, structure)
+        if plain:
+            return self._f(*args, **kwargs)
+        key = (structure, specs, mode.grad, default.device)
+        try:
+            with guards.lock:
+                return self._call(key, leaves, numbers)
+        except Inline:
+            return self._f(*args, **kwargs)
+
+    # -- arguments --------------------------------------------------------------------------------
+
+    def _flattened(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[list[Any], tree.Structure]:
+        if self._static_places or self._static_names:
+            args = tuple(
+                Static(x) if i in self._static_places or i - len(args) in self._static_places else x
+                for i, x in enumerate(args)
+            )
+            kwargs = {k: Static(v) if k in self._static_names else v for k, v in kwargs.items()}
+        return tree.flatten((args, kwargs))
+
+    def _read(
+        self, leaves: list[Any], structure: tree.Structure
+    ) -> tuple[tuple[Any, ...], list[int], bool]:
+        """What of the arguments is structure, which of them are numbers, and whether the call is
+        part of a larger transformation, so that the function has to be called as it is.
+        """
+        pending = [x._node for x in leaves if isinstance(x, Tensor) and x._node.view is None]
+        if any(n.abstract for n in pending):
+            return (), [], True
+        if pending:
+            evaluate(pending)
+        specs: list[Any] = []
+        numbers = []
+        for i, x in enumerate(leaves):
+            kind = type(x)
+            if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "biufcV":
+                array = np.asarray(x)
+                leaves[i] = x = Tensor(from_host(array, dt.as_dtype(array.dtype), default.device))
+            if isinstance(x, Tensor):
+                node = x._node
+                leaf = is_leaf_node(node)
+                if node.tracked and mode.grad and not leaf:
+                    return (), [], True
+                specs.append((node.shape, node.dtype, node.device, leaf))
+            elif kind in (int, float, complex):
+                specs.append(kind)
+                numbers.append(i)
+            else:
+                specs.append(self._static(x, structure, i))
+        return tuple(specs), numbers, False
+
+    def _static(self, x: Any, structure: tree.Structure, i: int) -> Any:
+        value = x.value if isinstance(x, Static) else x
+        try:
+            hash(value)
+        except TypeError:
+            where = _argument(tree.paths(structure)[i])
+            raise TypeError(
+                f"nm.jit of {self._name}: {where} is a {type(value).__name__}, which is neither a "
+                "tensor, a number nor a container of them, and cannot be told apart by value (it "
+                "is not hashable); make it hashable, or reach it through a closure"
+            ) from None
+        return (type(value), value)
+
+    # -- calls ------------------------------------------------------------------------------------
+
+    def _call(self, key: Any, leaves: list[Any], numbers: list[int]) -> Any:
+        variants = self._traced.get(key)
+        if variants is not None:
+            for traced in variants:
+                if traced is None:
+                    raise Inline
+                captured = traced.inputs(leaves)
+                if captured is not None:
+                    if traced.overlap(leaves):
+                        raise Inline
+                    return traced(leaves, captured)
+        traced = self._trace(key, leaves, numbers)
+        captured = traced.inputs(leaves)
+        if captured is None or traced.overlap(leaves):
+            raise Inline
+        return traced(leaves, captured)
+
+    def _trace(self, key: Any, leaves: list[Any], numbers: list[int]) -> Traced:
+        structure, specs = key[0], key[1]
+        trace = Trace(self._name)
+        arguments: dict[int, tuple[Tensor, Tensor]] = {}
+        inner: list[Any] = []
+        same: dict[int, Tensor] = {}
+        for i, x in enumerate(leaves):
+            if isinstance(x, Tensor):
+                if id(x) not in same:
+                    same[id(x)] = Tensor(trace.argument(i, x._node))
+                else:
+                    trace.inputs[i] = same[id(x)]._node
+                arguments[i] = (x, same[id(x)])
+                inner.append(same[id(x)])
+            elif specs[i] in (int, float, complex):
+                at = numbers.index(i)
+                inner.append(Scalar(trace, operator.itemgetter(at), x))
+            else:
+                inner.append(x.value if isinstance(x, Static) else x)
+        args, kwargs = tree.unflatten(structure, inner)
+        variants = self._traced.setdefault(key, [])
+        self._tell(key)
+        try:
+            result = trace.run(self._f, args, kwargs)
+            traced = Traced(trace, arguments, numbers, result)
+        except Inline:
+            variants.append(None)
+            raise
+        finally:
+            trace.close()
+        variants.append(traced)
+        return traced
+
+    def _tell(self, key: Any) -> None:
+        self._count += 1
+        if self._count == _MANY_STRUCTURES + 1:
+            warnings.warn(
+                f"nm.jit of {self._name} has been traced for {self._count} structures of its "
+                "arguments: each new shape, dtype or static value is a trace of its own; "
+                "nm.compile_log() says what changed",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+
+
+def _numbers(given: int | Iterable[int]) -> frozenset[int]:
+    return frozenset([given] if isinstance(given, int) else map(operator.index, given))
+
+
+def _argument(path: str) -> str:
+    """A path into (args, kwargs) in words."""
+    inner = path.partition("]")[2]
+    return f"argument {inner[1:].replace(']', '', 1)}"
+
+
+def _statics(
+    f: Function, argnums: int | Iterable[int], argnames: str | Iterable[str]
+) -> tuple[frozenset[int], frozenset[str]]:
+    """Static arguments by place and by name: each implies the other, where f tells its names."""
+    places = set(_numbers(argnums))
+    names = {argnames} if isinstance(argnames, str) else set(argnames)
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        return frozenset(places), frozenset(names)
+    positional = [
+        p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+    ]
+    known = {p.name for p in parameters}
+    if not any(p.kind is p.VAR_KEYWORD for p in parameters) and names - known:
+        raise ValueError(f"jit: static_argnames names {names - known}, which f does not take")
+    for place in list(places):
+        if -len(positional) <= place < len(positional):
+            names.add(positional[place])
+    for name in list(names):
+        if name in positional:
+            places.add(positional.index(name))
+    return frozenset(places), frozenset(names)
+
+
+def jit(
+    f: Function | None = None,
+    *,
+    static_argnums: int | Sequence[int] = (),
+    static_argnames: str | Sequence[str] = (),
+    donate: int | Sequence[int] = (),
+) -> Any:
+    """Trace f once for each structure of its arguments, and replay it as one program.
+
+    >>> import numus as nm
+    >>> @nm.jit
+    ... def f(x, y):
+    ...     return nm.sin(x) * y
+    >>> f(nm.asarray([0.0, 1.0]), 2.0).shape
+    (2,)
+    """
+    if f is None:
+        return functools.partial(
+            jit, static_argnums=static_argnums, static_argnames=static_argnames, donate=donate
+        )
+    if not callable(f):
+        raise TypeError(f"jit: takes a function, not {type(f).__name__}")
+    return Jitted(f, static_argnums, static_argnames, donate)

@@ -1,0 +1,94 @@
+"""Where a program finds tensors at each call: among the arguments, or by handle.
+
+A captured value is known by the tensor (the handle) that stood for it, not by its node: the next
+call reads whatever that tensor stands for then.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from typing import Any
+
+from numus.graph import Node
+from numus.tensor import GradSlot, Tensor
+
+
+class Place:
+    """Somewhere a tensor is found, given the leaves of a call's arguments."""
+
+    def find(self, leaves: Sequence[Any]) -> Tensor | None:
+        """The tensor, None where there is none (any more)."""
+        raise NotImplementedError
+
+
+class Argument(Place):
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    def find(self, leaves: Sequence[Any]) -> Tensor | None:
+        found: Tensor = leaves[self.index]
+        return found
+
+
+class Handle(Place):
+    """A tensor that the function reaches by itself. It is not kept alive."""
+
+    def __init__(self, handle: Tensor) -> None:
+        self._reference = weakref.ref(handle)
+
+    def find(self, leaves: Sequence[Any]) -> Tensor | None:
+        return self._reference()
+
+
+class Gradient(Place):
+    """The `.grad` of a tensor."""
+
+    def __init__(self, owner: Place) -> None:
+        self.owner = owner
+
+    def slot(self, leaves: Sequence[Any]) -> GradSlot | None:
+        owner = self.owner.find(leaves)
+        return None if owner is None else owner._node.grad_slot
+
+    def find(self, leaves: Sequence[Any]) -> Tensor | None:
+        slot = self.slot(leaves)
+        return None if slot is None else slot._grad
+
+
+class Captured:
+    """A value that the function met: where it is found, and what it was like."""
+
+    def __init__(self, node: Node, places: Sequence[Place]) -> None:
+        self.places = list(places)
+        self.shape = node.shape
+        self.dtype = node.dtype
+        self.device = node.device
+        self.leaf = is_leaf_node(node)
+        self.constant = None if places else node
+
+    def find(self, leaves: Sequence[Any]) -> Node | None:
+        """The node now; None where it is not like the one that was traced."""
+        if self.constant is not None:
+            return self.constant
+        node: Node | None = None
+        for place in self.places:
+            tensor = place.find(leaves)
+            if tensor is None or (node is not None and tensor._node is not node):
+                return None  # gone, or no longer one and the same
+            node = tensor._node
+        if (
+            node is None
+            or node.shape != self.shape
+            or node.dtype is not self.dtype
+            or (node.device is not self.device and node.view is not None)
+            or node.abstract
+            or is_leaf_node(node) != self.leaf
+        ):
+            return None
+        return node
+
+
+def is_leaf_node(node: Node) -> bool:
+    """Whether `backward()` leaves gradients here."""
+    return node.tracked and node.grad_slot is not None and bool(node.grad_slot.leaf)
