@@ -8,7 +8,14 @@ import pytest
 
 import numus as nm
 
-PACKAGES = ("numus.functions", "numus.transforms", "numus.nn", "numus.nn.functional")
+PACKAGES = (
+    "numus.functions",
+    "numus.transforms",
+    "numus.nn",
+    "numus.nn.functional",
+    "numus.optim",
+    "numus.optim.lr_scheduler",
+)
 MODULES = ["numus"] + [
     found.name
     for package in PACKAGES

@@ -1,0 +1,135 @@
+"""Averages of a model's weights along its training."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numus as nm
+from numus.nn import Module
+from numus.optim.optimizer import settle
+from numus.tensor import Tensor
+
+__all__ = ["EMA", "AveragedModel", "get_ema_avg_fn"]
+
+Average = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+
+def get_ema_avg_fn(decay: float = 0.999) -> Average:
+    """Of the old average a share `decay`, of the new weights the rest."""
+    return lambda averaged, new, count: averaged + (new - averaged) * (1 - decay)
+
+
+def _mean(averaged: Tensor, new: Tensor, count: Tensor) -> Tensor:
+    return averaged + (new - averaged) / (count + 1)
+
+
+class AveragedModel(Module):
+    """A copy of a model that holds the average of its weights: `update_parameters` after steps.
+
+    Args:
+        avg_fn: the new average from (average, weights, how many were averaged); their mean, unless
+            it is given.
+        use_buffers: average buffers as well, instead of taking the model's.
+    """
+
+    def __init__(
+        self, model: Module, avg_fn: Average | None = None, use_buffers: bool = False
+    ) -> None:
+        self.module = copy.deepcopy(model)
+        self.module.requires_grad_(False)
+        self.avg_fn = avg_fn
+        self.use_buffers = use_buffers
+        self.n_averaged: Tensor
+        self.register_buffer("n_averaged", nm.zeros((), dtype=nm.int64))
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def update_parameters(self, model: Module) -> None:
+        """Take the weights that the model has now into the average."""
+        average = self.avg_fn or _mean
+        with nm.no_grad():
+            count = self.n_averaged.astype(nm.float32)
+            for own, new in self._pairs(model, averaged=True):
+                mixed = average(own, new.detach(), count.to(own.device).astype(own.dtype))
+                own.assign(nm.where(self.n_averaged.to(own.device) == 0, new.detach(), mixed))
+            for own, new in self._pairs(model, averaged=False):
+                own.assign(new.detach())
+            self.n_averaged += 1
+        settle([*self.parameters(), *self.buffers()])
+
+    def _pairs(self, model: Module, averaged: bool) -> Iterator[tuple[Tensor, Tensor]]:
+        if averaged:
+            yield from zip(self.module.parameters(), model.parameters(), strict=True)
+        if averaged == self.use_buffers:
+            for own, new in zip(self.module.buffers(), model.buffers(), strict=True):
+                if averaged == own.dtype.is_floating or not averaged:
+                    yield own, new
+
+
+class EMA:
+    """An exponential moving average of a model's weights that can stand in for them.
+
+    >>> from numus import nn, optim
+    >>> model = nn.Linear(1, 1, bias=False)
+    >>> ema = optim.EMA(model, decay=0.5)
+    >>> nn.init.zeros_(model.weight).tolist()
+    [[0.0]]
+    >>> ema.update()
+    >>> with ema.applied():
+    ...     halfway = model.weight.item()
+    >>> model.weight.item(), halfway != 0
+    (0.0, True)
+    """
+
+    def __init__(self, model: Module, decay: float = 0.999) -> None:
+        if not 0.0 <= decay <= 1.0:
+            raise ValueError(f"EMA: decay is a share, not {decay}")
+        self.model = model
+        self.decay = decay
+        self.shadow = {n: _wide(p).clone() for n, p in model.named_parameters()}
+
+    def update(self) -> None:
+        """Take the weights that the model has now into the average."""
+        with nm.no_grad():
+            for name, p in self.model.named_parameters():
+                held = self.shadow[name]
+                held.assign(held + (_wide(p) - held) * (1 - self.decay))
+        settle(self.shadow.values())
+
+    @contextlib.contextmanager
+    def applied(self) -> Iterator[None]:
+        """The model with its averages, for the length of a `with`."""
+        before = {n: p.detach().clone() for n, p in self.model.named_parameters()}
+        self.copy_to(self.model)
+        try:
+            yield
+        finally:
+            with nm.no_grad():
+                for name, p in self.model.named_parameters():
+                    p.assign(before[name])
+
+    def copy_to(self, model: Module) -> None:
+        """Give a model the averages for its weights."""
+        with nm.no_grad():
+            for name, p in model.named_parameters():
+                p.assign(self.shadow[name])
+
+    def state_dict(self) -> dict[str, Any]:
+        """The averages by name."""
+        return {"decay": self.decay, "shadow": {n: x.detach() for n, x in self.shadow.items()}}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` gave."""
+        self.decay = state_dict["decay"]
+        for name, held in self.shadow.items():
+            held.assign(nm.asarray(state_dict["shadow"][name]))
+
+
+def _wide(p: Tensor) -> Tensor:
+    """Averages of narrow floats are kept in float32: their steps are too small for less."""
+    values = p.detach()
+    return values.astype(nm.float32) if values.dtype.is_narrow_float else values

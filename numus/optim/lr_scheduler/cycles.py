@@ -1,0 +1,209 @@
+"""Rates that go up and down, with momentum against them."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.optim.lr_scheduler.base import LRScheduler
+from numus.optim.optimizer import Optimizer, ParamGroup
+
+__all__ = ["CosineAnnealingWarmRestarts", "CyclicLR", "OneCycleLR"]
+
+
+class CosineAnnealingWarmRestarts(LRScheduler):
+    """Half a cosine of T_0 steps over and over, each T_mult times as long as the last."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        T_0: int,
+        T_mult: int = 1,
+        eta_min: float = 0.0,
+        last_epoch: int = -1,
+    ) -> None:
+        if T_0 < 1 or T_mult < 1:
+            raise ValueError(f"CosineAnnealingWarmRestarts: T_0={T_0}, T_mult={T_mult} are too low")
+        self.T_0 = T_0
+        self.T_mult = T_mult
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def _share(self, epoch: float) -> float:
+        """How far into its cycle a step is."""
+        length = self.T_0
+        if self.T_mult == 1:
+            return epoch % length / length
+        cycle = int(math.log(epoch / length * (self.T_mult - 1) + 1, self.T_mult))
+        start = length * (self.T_mult**cycle - 1) / (self.T_mult - 1)
+        return (epoch - start) / (length * self.T_mult**cycle)
+
+    def get_lr(self) -> list[float]:
+        share = (1 + math.cos(math.pi * self._share(self.last_epoch))) / 2
+        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+
+
+def _cosine(start: float, end: float, share: float) -> float:
+    return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
+
+
+def _line(start: float, end: float, share: float) -> float:
+    return start + (end - start) * share
+
+
+class _Momenta:
+    """The hyperparameter that is turned against the rate: momentum, or the first of betas."""
+
+    def __init__(self, optimizer: Optimizer, name: str) -> None:
+        if "momentum" in optimizer.defaults:
+            self.key = "momentum"
+        elif "betas" in optimizer.defaults:
+            self.key = "betas"
+        else:
+            raise ValueError(f"{name}: {type(optimizer).__name__} has no momentum to cycle")
+
+    def set(self, group: ParamGroup, value: float) -> None:
+        group[self.key] = value if self.key == "momentum" else (value, *group["betas"][1:])
+
+
+class OneCycleLR(LRScheduler):
+    """Up to max_lr and down far below the start, once; momentum the other way round (Smith)."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        max_lr: float | Sequence[float],
+        total_steps: int | None = None,
+        epochs: int | None = None,
+        steps_per_epoch: int | None = None,
+        pct_start: float = 0.3,
+        anneal_strategy: str = "cos",
+        cycle_momentum: bool = True,
+        base_momentum: float = 0.85,
+        max_momentum: float = 0.95,
+        div_factor: float = 25.0,
+        final_div_factor: float = 1e4,
+        three_phase: bool = False,
+        last_epoch: int = -1,
+    ) -> None:
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError("OneCycleLR: give total_steps, or epochs and steps_per_epoch")
+            total_steps = epochs * steps_per_epoch
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(
+                f'OneCycleLR: anneal_strategy is "cos" or "linear", not {anneal_strategy!r}'
+            )
+        self.total_steps = total_steps
+        self.anneal_strategy = anneal_strategy
+        self.cycle_momentum = cycle_momentum
+        low, high = ("max_momentum", "base_momentum")
+        bounds = {"base_momentum": base_momentum, "max_momentum": max_momentum}
+        rise = float(pct_start * total_steps) - 1
+        # each phase: where it ends, and from what to what rates and momenta go
+        self._phases: list[tuple[float, str, str, str, str]]
+        if three_phase:
+            self._phases = [
+                (rise, "initial_lr", "max_lr", low, high),
+                (2 * rise, "max_lr", "initial_lr", high, low),
+                (total_steps - 1, "initial_lr", "min_lr", low, low),
+            ]
+        else:
+            self._phases = [
+                (rise, "initial_lr", "max_lr", low, high),
+                (total_steps - 1, "max_lr", "min_lr", high, low),
+            ]
+        self._bounds = bounds
+        self._momenta = _Momenta(optimizer, "OneCycleLR") if cycle_momentum else None
+        tops = max_lr if isinstance(max_lr, Sequence) else [max_lr] * len(optimizer.param_groups)
+        if last_epoch == -1:
+            for group, top in zip(optimizer.param_groups, tops, strict=True):
+                group["max_lr"] = top
+                group["lr"] = group["initial_lr"] = top / div_factor
+                group["min_lr"] = top / div_factor / final_div_factor
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch > self.total_steps:
+            raise ValueError(
+                f"OneCycleLR: step {self.last_epoch} is past the {self.total_steps} of the cycle"
+            )
+        between = _cosine if self.anneal_strategy == "cos" else _line
+        ends = [end for end, *_ in self._phases]
+        place = min(bisect_left(ends, self.last_epoch), len(ends) - 1)
+        start = ends[place - 1] if place else 0.0
+        share = (self.last_epoch - start) / (ends[place] - start)
+        _, first, last, low, high = self._phases[place]
+        if self._momenta is not None:
+            for group in self._groups:
+                momentum = between(self._bounds[low], self._bounds[high], share)
+                self._momenta.set(group, momentum)
+        return [between(g[first], g[last], share) for g in self._groups]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimiser."""
+        state = super().state_dict()
+        return {k: v for k, v in state.items() if k != "_momenta"}
+
+
+class CyclicLR(LRScheduler):
+    """Up from base_lr to max_lr and down again, over and over.
+
+    Args:
+        mode: "triangular"; "triangular2", each cycle half as high; "exp_range", gamma^step as high.
+        scale_fn: a height of your own, of the cycle or (scale_mode="iterations") of the step.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        base_lr: float,
+        max_lr: float,
+        step_size_up: int = 2000,
+        step_size_down: int | None = None,
+        mode: str = "triangular",
+        gamma: float = 1.0,
+        scale_fn: Callable[[float], float] | None = None,
+        scale_mode: str = "cycle",
+        cycle_momentum: bool = True,
+        base_momentum: float = 0.8,
+        max_momentum: float = 0.9,
+        last_epoch: int = -1,
+    ) -> None:
+        if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
+            raise ValueError(f"CyclicLR: mode {mode!r} is not known, and there is no scale_fn")
+        down = step_size_up if step_size_down is None else step_size_down
+        self.base_lr, self.max_lr = base_lr, max_lr
+        self.total_size = float(step_size_up + down)
+        self.step_ratio = step_size_up / self.total_size
+        self.mode, self.gamma = mode, gamma
+        self.scale_fn, self.scale_mode = scale_fn, scale_mode
+        self._bounds = (base_momentum, max_momentum)
+        self._momenta = _Momenta(optimizer, "CyclicLR") if cycle_momentum else None
+        for group in optimizer.param_groups:
+            group["lr"] = group["initial_lr"] = base_lr
+        super().__init__(optimizer, last_epoch)
+
+    def _height(self, cycle: float) -> float:
+        if self.scale_fn is not None:
+            return self.scale_fn(cycle if self.scale_mode == "cycle" else self.last_epoch)
+        if self.mode == "triangular2":
+            return 1 / 2.0 ** (cycle - 1)
+        return self.gamma**self.last_epoch if self.mode == "exp_range" else 1.0
+
+    def get_lr(self) -> list[float]:
+        cycle = math.floor(1 + self.last_epoch / self.total_size)
+        x = 1 + self.last_epoch / self.total_size - cycle
+        share = x / self.step_ratio if x <= self.step_ratio else (x - 1) / (self.step_ratio - 1)
+        share *= self._height(cycle)
+        if self._momenta is not None:
+            low, high = self._bounds
+            for group in self._groups:
+                self._momenta.set(group, high - (high - low) * share)
+        return [base + (self.max_lr - base) * share for base in self.base_lrs]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything but the optimiser and functions."""
+        return {k: v for k, v in super().state_dict().items() if k != "_momenta"}

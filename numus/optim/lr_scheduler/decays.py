@@ -1,0 +1,220 @@
+"""Rates that fall, or warm up."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.optim.lr_scheduler.base import LRScheduler
+from numus.optim.optimizer import Optimizer
+
+__all__ = [
+    "ConstantLR",
+    "CosineAnnealingLR",
+    "ExponentialLR",
+    "LambdaLR",
+    "LinearLR",
+    "MultiStepLR",
+    "MultiplicativeLR",
+    "PolynomialLR",
+    "StepLR",
+]
+
+
+class LambdaLR(LRScheduler):
+    """The first rate times a function of the step."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Any, last_epoch: int = -1) -> None:
+        self.lr_lambdas = _functions(optimizer, lr_lambda)
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        pairs = zip(self.base_lrs, self.lr_lambdas, strict=True)
+        return [base * f(self.last_epoch) for base, f in pairs]
+
+
+class MultiplicativeLR(LRScheduler):
+    """The rate times a function of the step, again and again."""
+
+    def __init__(self, optimizer: Optimizer, lr_lambda: Any, last_epoch: int = -1) -> None:
+        self.lr_lambdas = _functions(optimizer, lr_lambda)
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch == 0:
+            return self._current()
+        pairs = zip(self._current(), self.lr_lambdas, strict=True)
+        return [rate * f(self.last_epoch) for rate, f in pairs]
+
+
+def _functions(optimizer: Optimizer, given: Any) -> list[Callable[[int], float]]:
+    count = len(optimizer.param_groups)
+    found = list(given) if isinstance(given, (list, tuple)) else [given] * count
+    if len(found) != count:
+        raise ValueError(f"there are {len(found)} functions for {count} groups of parameters")
+    return found
+
+
+class StepLR(LRScheduler):
+    """The rate times gamma, every step_size steps."""
+
+    def __init__(
+        self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
+    ) -> None:
+        self.step_size = step_size
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        turn = self.last_epoch > 0 and self.last_epoch % self.step_size == 0
+        return [rate * self.gamma if turn else rate for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        return [b * self.gamma ** (self.last_epoch // self.step_size) for b in self.base_lrs]
+
+
+class MultiStepLR(LRScheduler):
+    """The rate times gamma at each milestone."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        milestones: Sequence[int],
+        gamma: float = 0.1,
+        last_epoch: int = -1,
+    ) -> None:
+        self.milestones = sorted(milestones)
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        times = Counter(self.milestones)[self.last_epoch]
+        return [rate * self.gamma**times for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        passed = bisect_right(self.milestones, self.last_epoch)
+        return [base * self.gamma**passed for base in self.base_lrs]
+
+
+class ExponentialLR(LRScheduler):
+    """The rate times gamma at every step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        return [rate * (self.gamma if self.last_epoch else 1.0) for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        return [base * self.gamma**self.last_epoch for base in self.base_lrs]
+
+
+class ConstantLR(LRScheduler):
+    """The rate times a factor for the first steps."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        factor: float = 1.0 / 3,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        self.factor = factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        scale = {0: self.factor, self.total_iters: 1.0 / self.factor}.get(self.last_epoch, 1.0)
+        return [rate * scale for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        scale = self.factor if self.last_epoch < self.total_iters else 1.0
+        return [base * scale for base in self.base_lrs]
+
+
+class LinearLR(LRScheduler):
+    """The rate times a factor that goes from one number to another in a line: a warm-up."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        start_factor: float = 1.0 / 3,
+        end_factor: float = 1.0,
+        total_iters: int = 5,
+        last_epoch: int = -1,
+    ) -> None:
+        self.start_factor = start_factor
+        self.end_factor = end_factor
+        self.total_iters = total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def _factor(self, epoch: int) -> float:
+        share = min(epoch, self.total_iters) / self.total_iters
+        return self.start_factor + (self.end_factor - self.start_factor) * share
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch == 0:
+            return [rate * self.start_factor for rate in self._current()]
+        if self.last_epoch > self.total_iters:
+            return self._current()
+        scale = self._factor(self.last_epoch) / self._factor(self.last_epoch - 1)
+        return [rate * scale for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        return [base * self._factor(self.last_epoch) for base in self.base_lrs]
+
+
+class PolynomialLR(LRScheduler):
+    """The rate falls to 0 as a power of the steps that are left."""
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        total_iters: int = 5,
+        power: float = 1.0,
+        last_epoch: int = -1,
+    ) -> None:
+        self.total_iters = total_iters
+        self.power = power
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        if self.last_epoch == 0 or self.last_epoch > self.total_iters:
+            return self._current()
+        left, before = self.total_iters - self.last_epoch, self.total_iters - self.last_epoch + 1
+        return [rate * (left / before) ** self.power for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        left = 1 - min(self.last_epoch, self.total_iters) / self.total_iters
+        return [base * left**self.power for base in self.base_lrs]
+
+
+class CosineAnnealingLR(LRScheduler):
+    """The rate falls to eta_min along half a cosine of T_max steps, and rises again."""
+
+    def __init__(
+        self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
+    ) -> None:
+        self.T_max = T_max
+        self.eta_min = eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def get_lr(self) -> list[float]:
+        epoch, low = self.last_epoch, self.eta_min
+        if epoch == 0:
+            return self._current()
+        if (epoch - 1 - self.T_max) % (2 * self.T_max) == 0:
+            rise = (1 - math.cos(math.pi / self.T_max)) / 2
+            bases = zip(self._current(), self.base_lrs, strict=True)
+            return [rate + (base - low) * rise for rate, base in bases]
+        now = 1 + math.cos(math.pi * epoch / self.T_max)
+        before = 1 + math.cos(math.pi * (epoch - 1) / self.T_max)
+        return [now / before * (rate - low) + low for rate in self._current()]
+
+    def _lr_at(self) -> list[float]:
+        share = (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
+        return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]

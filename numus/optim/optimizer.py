@@ -1,0 +1,287 @@
+"""Optimizer: groups of parameters, the state kept for each, and one step over all of them.
+
+A step is a composition of tensor operations that re-binds parameters and state in place, with no
+Python condition on values. Numbers that may differ between steps (learning rates, the count of
+steps and what follows from them) are tensors without axes, so a step that was traced by `nm.jit`
+sees what a scheduler has set since.
+
+Parameters in narrow floats are kept by the optimiser in float32 as well ("master" in their state):
+small updates would be lost in their few digits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import numus as nm
+from numus.dtypes import DType, compute_dtype
+from numus.tensor import Tensor
+
+__all__ = ["Optimizer", "ParamGroup"]
+
+State = dict[str, Tensor]
+Numbers = Any  # tensors without axes, as attributes
+
+
+class ParamGroup(dict[str, Any]):
+    """Parameters that share hyperparameters. Reading gives Python's numbers; what is set is seen by
+    steps that have been traced already.
+    """
+
+    def __init__(self, entries: Mapping[str, Any], numbers: Callable[[Any], Mapping[str, float]]):
+        super().__init__(entries)
+        self._of = numbers
+        self._tensors: dict[Any, SimpleNamespace] = {}
+        for p in self["params"]:
+            self.numbers(p)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        super().__setitem__(name, value)
+        known = self._of(self)
+        for held in self._tensors.values():
+            for key, number in known.items():
+                if held.known[key] != number:
+                    held.known[key] = number
+                    getattr(held, key).assign(nm.asarray(number, dtype=held.dtype))
+
+    def numbers(self, p: Tensor) -> Numbers:
+        """The group's numbers as tensors that can be combined with this parameter."""
+        dtype = compute_dtype(p.dtype)
+        key = p.device, dtype
+        if key not in self._tensors:
+            known = dict(self._of(self))
+            tensors = {name: _number(x, dtype, p.device) for name, x in known.items()}
+            self._tensors[key] = SimpleNamespace(known=known, dtype=dtype, **tensors)
+        return self._tensors[key]
+
+
+def _number(x: float, dtype: DType, device: Any) -> Tensor:
+    """A realised tensor, not a constant: its value is not part of a traced program."""
+    return nm.asarray(np.asarray(x, dtype.np), device=device)
+
+
+class Optimizer:
+    """The base of optimisers: define `_state` and `_update` (and `_numbers`)."""
+
+    def __init__(self, params: Any, defaults: dict[str, Any]) -> None:
+        self.defaults = defaults
+        self.state: dict[Tensor, State] = {}
+        self.param_groups: list[ParamGroup] = []
+        given = list(params.parameters() if hasattr(params, "parameters") else params)
+        if not given:
+            raise ValueError(f"{type(self).__name__}: there are no parameters to optimise")
+        if not isinstance(given[0], Mapping):
+            given = [{"params": given}]
+        for group in given:
+            self.add_param_group(group)
+
+    # -- what an optimiser defines ----------------------------------------------------------------
+
+    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
+        """The numbers that a step uses, from the hyperparameters of a group."""
+        return {"lr": group["lr"]}
+
+    def _state(self, p: Tensor, group: ParamGroup) -> State:
+        """What is kept for a parameter (given in the dtype it is computed in), at first."""
+        return {}
+
+    def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
+        """The parameter's new value from its gradient; state is re-bound with `assign`."""
+        raise NotImplementedError(f"{type(self).__name__} does not define an update")
+
+    # -- groups -----------------------------------------------------------------------------------
+
+    def add_param_group(self, group: Mapping[str, Any]) -> None:
+        """Optimise more parameters, with hyperparameters of their own where they are given."""
+        params = group["params"]
+        params = [params] if isinstance(params, Tensor) else list(params)
+        known = {id(p) for g in self.param_groups for p in g["params"]}
+        for p in params:
+            if not isinstance(p, Tensor) or not p.is_leaf or not p.dtype.is_floating:
+                raise TypeError(
+                    f"{type(self).__name__}: optimises leaf tensors of a float dtype, not "
+                    f"{p.dtype.name if isinstance(p, Tensor) else type(p).__name__}"
+                )
+            if id(p) in known:
+                raise ValueError(f"{type(self).__name__}: a parameter is in two places")
+            known.add(id(p))
+        unknown = set(group) - set(self.defaults) - {"params", "name"}
+        if unknown:
+            raise TypeError(f"{type(self).__name__}: no such options: {', '.join(sorted(unknown))}")
+        made = ParamGroup({**self.defaults, **group, "params": params}, self._numbers)
+        self.param_groups.append(made)
+        self._fill(made)
+
+    def _fill(self, group: ParamGroup) -> None:
+        """State at the beginning; parameters that go in step share one count of steps."""
+        counts: dict[Any, Tensor] = {}
+        for p in group["params"]:
+            wide = p.detach().astype(compute_dtype(p.dtype))
+            state = {name: _own(x) for name, x in self._state(wide, group).items()}
+            if "step" in state:
+                state["step"] = counts.setdefault(p.device, state["step"])
+            if wide.dtype is not p.dtype:
+                state["master"] = _own(wide)
+            self.state[p] = state
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of all parameters."""
+        for p in self._parameters():
+            if p.grad is not None:
+                p.grad = None if set_to_none else nm.zeros_like(p.grad)
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return (p for group in self.param_groups for p in group["params"])
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Change every parameter that has a gradient.
+
+        Args:
+            closure: computes the loss and its gradients anew, and gives the loss back.
+        """
+        loss = None
+        if closure is not None:
+            with nm.enable_grad():
+                loss = closure()
+        with nm.no_grad():
+            changed = [p for p in self._parameters() if p.grad is not None]
+            self._advance(changed)
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if p.grad is not None:
+                        self._change(p, p.grad, group)
+        settle(x for p in changed for x in (p, *self.state[p].values()))
+        return loss
+
+    def _change(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+        state = self.state[p]
+        wide = state.get("master", p)
+        g = gradient.astype(wide.dtype, copy=False)
+        if group.get("maximize"):
+            g = -g
+        wide.assign(self._update(wide, g, state, group, group.numbers(p)))
+        if wide is not p:
+            p.assign(wide)
+
+    def _advance(self, changed: list[Tensor]) -> None:
+        """Count a step for parameters that take part in it; others are left behind from now on."""
+        counts: dict[int, Tensor] = {}
+        for p in changed:
+            if "step" in self.state[p]:
+                counts[id(self.state[p]["step"])] = self.state[p]["step"]
+        taking_part = {id(p) for p in changed}
+        behind: dict[int, Tensor] = {}
+        for p, state in self.state.items():
+            count = state.get("step")
+            if count is not None and id(count) in counts and id(p) not in taking_part:
+                state["step"] = behind.setdefault(id(count), count.clone())
+        for count in counts.values():
+            count += 1
+
+    # -- saving and loading -----------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """State and hyperparameters; parameters are numbered in the order of their groups."""
+        place = {id(p): i for i, p in enumerate(self._parameters())}
+        groups = [{**g, "params": [place[id(p)] for p in g["params"]]} for g in self.param_groups]
+        state = {
+            place[id(p)]: {name: x.detach() for name, x in held.items()}
+            for p, held in self.state.items()
+            if held
+        }
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Take what `state_dict` gave, here or in PyTorch."""
+        groups, given = state_dict["param_groups"], state_dict["state"]
+        sizes = [len(g["params"]) for g in groups]
+        own = [len(g["params"]) for g in self.param_groups]
+        if sizes != own:
+            raise ValueError(
+                f"{type(self).__name__}.load_state_dict: groups of {sizes} parameters do not fit "
+                f"groups of {own}"
+            )
+        for group, saved in zip(self.param_groups, groups, strict=True):
+            for name, value in saved.items():
+                if name != "params" and (name in self.defaults or name in _EXTRA):
+                    group[name] = value
+            self._fill(group)
+            counts: dict[Any, Tensor] = {}
+            for p, number in zip(group["params"], saved["params"], strict=True):
+                entries = given.get(number, given.get(str(number), {}))
+                self._load(p, entries, counts)
+
+    def _load(self, p: Tensor, entries: Mapping[str, Any], counts: dict[Any, Tensor]) -> None:
+        state = self.state[p]
+        for name, tensor in state.items():
+            value = entries.get(name)
+            if value is None:
+                if entries:
+                    self._missing(name, tensor, p)
+                continue
+            values = nm.asarray(value.detach() if hasattr(value, "detach") else value)
+            if values.shape != tensor.shape:
+                raise ValueError(
+                    f"{type(self).__name__}.load_state_dict: {name} of shape {values.shape} does "
+                    f"not fit {tensor.shape}"
+                )
+            values = values.astype(tensor.dtype).to(p.device)
+            if name == "step":
+                same = (p.device, values.item())
+                state[name] = counts.setdefault(same, _own(values))
+            else:
+                tensor.assign(values)
+
+    def _missing(self, name: str, tensor: Tensor, p: Tensor) -> None:
+        """What a state that was saved elsewhere does not hold."""
+        if name == "master":
+            tensor.assign(p.detach())
+        elif name == "step":
+            self.state[p]["step"] = _own(nm.ones_like(tensor))
+        else:
+            raise ValueError(f"{type(self).__name__}.load_state_dict: there is no {name}")
+
+    def __repr__(self) -> str:
+        lines = [f"{type(self).__name__} ("]
+        for i, group in enumerate(self.param_groups):
+            lines.append(f"  group {i}: {len(group['params'])} parameters")
+            lines += [f"    {k}: {v}" for k, v in group.items() if k != "params"]
+        return "\n".join([*lines, ")"])
+
+
+_EXTRA = ("initial_lr", "max_lr", "min_lr", "name")  # what schedulers keep in groups
+
+
+def _own(x: Tensor) -> Tensor:
+    """A tensor that is nobody else's."""
+    return x.detach().clone()
+
+
+def settle(tensors: Iterable[Tensor]) -> None:
+    """Compute what a step has changed, unless it is being traced: nothing older is kept alive."""
+    found = list(tensors)
+    if not any(x._node.abstract for x in found):
+        nm.eval(found)
+
+
+def count_of_steps(p: Tensor) -> Tensor:
+    """The count of steps at the beginning; whole numbers are exact in float32 up to 2^24."""
+    return nm.zeros((), dtype=nm.float32, device=p.device)
+
+
+def decayed(p: Tensor, g: Tensor, group: Mapping[str, Any], n: Numbers) -> Tensor:
+    """The gradient with that of weight_decay / 2 * |p|² added."""
+    return g + p * n.weight_decay if group["weight_decay"] else g
+
+
+def check(name: str, **numbers: tuple[float, bool]) -> None:
+    """Refuse hyperparameters that are outside their range."""
+    for key, (value, right) in numbers.items():
+        if not right:
+            raise ValueError(f"{name}: {key} cannot be {value}")
