@@ -171,8 +171,6 @@ def test_trainer():
 
 def test_a_step_can_be_traced():
     """The same numbers from a step that `nm.jit` has traced once."""
-    if not hasattr(nm, "jit"):
-        pytest.skip("nm.jit is not there")
     results = []
     for jitted in (False, True):
         model, x, y = problem()
