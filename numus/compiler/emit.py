@@ -103,6 +103,10 @@ class Emitter:
         """From here on, the kernel has this value in registers: for this index, or for any."""
         self.known[val] = lambda index: value if at is None or index == at else None
 
+    def forget(self) -> None:
+        """What is held has changed: nothing that was emitted before stands for it any more."""
+        self._memo.clear()
+
     # -- memory -----------------------------------------------------------------------------------
 
     def buffer(self, val: Val, access: str = "read") -> ir.Buffer:

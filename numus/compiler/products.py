@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 from numus import dtypes as dt
@@ -12,8 +11,11 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
+from numus.compiler.scalar_ops import cast_value
 from numus.compiler.loops import lower_loops, lower_product_loops
-from numus.kernels.contraction import Sizes, choose, contraction
+from numus.kernels.contraction import Sizes, Work, contraction
+from numus.kernels.packing import Matrix, Packed, Panels
+from numus.kernels.tiles import choose
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -24,16 +26,16 @@ LONG = 8192  # a longer inner axis is summed in pieces, each small enough for th
 
 
 def lower_contraction(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    """Tiles where they pay; plain sums of products for complex, thin and tiny ones."""
+    """Tiles where they pay; plain sums of products for thin and tiny ones."""
     product = group.members[0]
     _, m, n = product.shape
     k = product.inputs[0].shape[2]
     thin = min(m, n) == 1
-    if product.dtype.is_complex or thin or m * n * k < SMALL or product.dtype is dt.bool_:
+    if thin or m * n * k < SMALL or product.dtype is dt.bool_:
         return lower_product_loops(group, layouts, facts)
     if k > LONG:
         return _in_pieces(group, layouts, facts)
-    return [_tiled(group, layouts, facts)]
+    return _tiled(group, layouts, facts)
 
 
 def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -66,7 +68,7 @@ def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     parts = Val(-24, "contract", "contract", inputs, None, (batch * pieces, m, n), wide)
     first = Group(parts, group.position)
     first.stored = {parts}
-    steps = [_tiled(first, layouts, facts)]
+    steps = _tiled(first, layouts, facts)
     layouts = {**layouts, parts: (m * n, n, 1)}
     split = (batch, pieces, m, n)
     viewed = Val(-25, "reshape", "view", (parts,), split, split, wide)
@@ -78,46 +80,86 @@ def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     return steps + lower_loops(rest, layouts, facts, redirect, {product: total})
 
 
-def _neighbours(x: Val, layouts: dict[Val, Shape]) -> int:
-    """Along which axis most of what an operand reads lies next to each other in memory."""
+def _placement(x: Val, layouts: dict[Val, Shape], facts: Facts) -> tuple[bool, bool]:
+    """Of the left operand: whether rows, not elements of a row, are neighbours in memory; and
+    whether it can be read in place.
+    """
     e = Emitter(layouts)
     names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
-    e.value(x, tuple(names))
+    value = e.value(x, tuple(names))
     pieces = accesses(e)
-    return max((2, 1), key=lambda axis: unit_weight(pieces, names[axis]))
+    _, m, k = (unit_weight(pieces, name) for name in names)
+    across = m > k
+    if len(pieces) != 1 or x.dtype.is_complex or value.op != "load" or len(value.args) > 1:
+        return across, False
+    _, row, column = (pieces[0].get(name, 0) * x.dtype.itemsize for name in names)
+    if across:  # every k lies in another line
+        return across, x.shape[2] * column <= facts.cache_l2 // 4
+    # rows a multiple of this apart would push each other out of the first cache
+    return across, row % 4096 != 0 or x.shape[1] == 1
 
 
-def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> Step:
+def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     product = group.members[0]
     a, b = product.inputs
     batch, m, n = product.shape
     k = a.shape[2]
-    dtype = dt.compute_dtype(product.dtype)
+    dtype = dt.compute_dtype(dt.real_of(product.dtype))
+    parts = 2 if product.dtype.is_complex else 1
     inside = set(group.members)
     layouts = {v: s for v, s in layouts.items() if v not in inside}
-    tiles = choose(facts, dtype, batch, m, n, k)
-    if _neighbours(a, layouts) == 1:
-        tiles = replace(tiles, across=True)
+    across, direct = _placement(a, layouts, facts)
+    direct = direct and a.dtype is dtype
+    tiles = choose(facts, dtype, parts, (batch, m, n, k), across, (direct, False))
     e = Emitter(layouts)
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)
     sizes = Sizes(
         *(e.number(x) for x in (m, n, k)),
-        *(e.parameter(x) for x in (tiles.piece, tiles.task_rows, tiles.task_columns)),
-        *(e.parameter(x) for x in (row_tasks, column_tasks)),
+        *(e.parameter(x) for x in (tiles.task_rows, tiles.task_columns)),
+        *(e.parameter(x) for x in (row_tasks, column_tasks, tiles.depth)),
     )
+    steps: list[Step] = []
 
-    def left(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Expr:
-        value: Expr = e.value(a, (t if batch > 1 else ZERO, i, p), mask)
-        return value.cast(dtype)
+    def operand(e: Emitter, x: Val, line: int) -> Matrix:
+        """An operand as an expression, by row (line = 1) or by column (line = 2)."""
 
-    def right(t: Expr, p: Expr, j: Expr, mask: Expr | None) -> Expr:
-        value: Expr = e.value(b, (t if batch > 1 else ZERO, p, j), mask)
-        return value.cast(dtype)
+        def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Any:
+            index = (i, p) if line == 1 else (p, i)
+            value = e.value(x, (t if batch > 1 else ZERO, *index), mask)
+            return cast_value(value, x.dtype, dt.compute_dtype(product.dtype))
+
+        return Matrix(read, e.number(x.shape[line]))
+
+    def side(x: Val, line: int, how: str) -> Matrix | Packed:
+        """An operand as tasks find it: packed by a kernel before, or as it is."""
+        if how != "shared":
+            return operand(e, x, line)
+        f = Emitter(layouts)
+        depth = f.number(k)
+        panels = Panels.of_rows(tiles, depth) if line == 1 else Panels.of_columns(tiles, depth)
+        count = -(-x.shape[line] // panels.lines)
+        size = batch * count * panels.lines * parts * (-(-k // tiles.width) * tiles.width)
+        packed = Val(-30, "packed", "barrier", (), None, (size,), dtype)
+        matrix = operand(f, x, line)
+        g = ir.var("g")
+        per_batch = f.parameter(count)
+        t, p = ir.idiv(g, per_batch), ir.irem(g, per_batch)
+        first = ir.mul(p, const(panels.lines))
+        stop = ir.minimum(ir.add(first, const(panels.lines)), matrix.extent)
+        start = panels.size(ir.mul(g, const(panels.lines)))
+        buffer = f.buffer(packed, "write")
+        body = panels.pack(buffer, start, matrix, t, first, stop, matrix.extent)
+        steps.append(f.blocks("pack", g, body, batch * count, ("pack",)))
+        e.layouts[packed] = (1,)
+        depth = sizes.k
+        panels = Panels.of_rows(tiles, depth) if line == 1 else Panels.of_columns(tiles, depth)
+        return Packed(e.buffer(packed), ZERO, panels)
 
     def finish(t: Expr, i: Expr, j: Expr, value: Any) -> list[Stmt]:
         point = [x for x, extent in zip((t, i, j), product.shape, strict=True) if extent != 1]
-        result = value.cast(product.dtype)
-        e.known[product] = lambda index: result
+        result = cast_value(value, dt.compute_dtype(product.dtype), product.dtype)
+        e.hold(product, result)
+        e.forget()
         out: list[Stmt] = []
         for v in group.members:
             if v in group.stored:
@@ -126,10 +168,11 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> Step:
                 out += e.store(v, index, e.value(v, index))
         return out
 
+    light = len(group.members) == 1
+    left, right = side(a, 1, tiles.left), side(b, 2, tiles.right)
     g = ir.var("g")
-    body, scratch = contraction(tiles, sizes, dtype, g, left, right, finish)
+    body, scratch = contraction(Work(tiles, sizes, dtype, left, right, finish, light), g)
     e.scratch += scratch
     grid = batch * row_tasks * column_tasks
     notes = tuple(v.op for v in group.members)
-    loop = ir.For(g, ZERO, e.parameter(grid), "grid", body)
-    return e.finish("contraction", [loop], grid, notes)
+    return [*steps, e.blocks("contraction", g, body, grid, notes)]
