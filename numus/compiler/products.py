@@ -11,8 +11,8 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
-from numus.compiler.scalar_ops import cast_value
 from numus.compiler.loops import lower_loops, lower_product_loops
+from numus.compiler.scalar_ops import cast_value
 from numus.kernels.contraction import Sizes, Work, contraction
 from numus.kernels.packing import Matrix, Packed, Panels
 from numus.kernels.tiles import choose
