@@ -179,6 +179,36 @@ def test_siblings_share_a_pass():
     assert counts.bytes_read == x.nbytes
 
 
+def test_a_linear_layer_over_sequences_stores_its_result_once():
+    """Bias and residual are the product's tail although the product is reshaped, and although
+    several kernels read the sum.
+    """
+    x, w, b = given(4, 16, 32), given(32, 32), given(32)
+
+    def block(x):
+        y = x + x @ w + b
+        return y.softmax(-1), y @ w
+
+    found = cost(block, x)
+    assert sorted(found.names) == ["contraction", "contraction", "rows"]
+    assert found.bytes_written == 3 * 4 * 16 * 32 * FLOAT
+
+
+def test_gradients_of_slices_are_laid_side_by_side():
+    """What arrives at the whole from its parts needs no zeros and no sums."""
+    x, w = given(4, 16, 24), given(24, 24)
+
+    def cotangent(x):
+        def loss(x):
+            q, k, v = nm.split(x @ w, 3, axis=-1)
+            return (q * k + v).sum()
+
+        return nm.grad(loss)(x)
+
+    found = cost(cotangent, x)
+    assert found.bytes_written <= (3 * 4 * 16 * 24 + 4 * 16 * 24) * FLOAT
+
+
 def test_intermediates_share_memory():
     """A long program holds two intermediate values at a time, not all of them."""
     x = given(64, 64)

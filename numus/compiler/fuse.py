@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Index, is_inline
-from numus.compiler.local import Val, walk
+from numus.compiler.local import PRODUCTS, Val, walk
 from numus.shapes import Shape, size_of
 
 # Rows are merged over several stages only where they can run side by side or are short.
@@ -24,9 +24,6 @@ SHORT_ROW = 1 << 16
 
 # A value that views read at more places than this is stored: each place is a copy of its code.
 MANY_PLACES = 8
-
-# Kinds of value that have schedules of their own with an elementwise tail.
-PRODUCTS = ("contract", "convolve")
 
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
@@ -111,6 +108,7 @@ class Fuser:
     def run(self) -> list[Group]:
         """The groups in an order in which they can run."""
         stored = {v for v in self.order if v in self.roots or not is_inline(v)} - self.leaves
+        stored |= self._tails()
         stored |= self._costly_operands(stored)
         stored |= self._read_in_many_places(stored)
         while True:
@@ -260,6 +258,29 @@ class Fuser:
                 probe.layouts[v] = saved
         return good
 
+    def _tails(self) -> set[Val]:
+        """What is stored instead of a product: the last of the elementwise values that lead on from
+        it one by one, before they part.
+        """
+        users: dict[Val, list[Val]] = {}
+        for v in self.order:
+            if v not in self.leaves:
+                for x in dict.fromkeys(v.inputs):
+                    users.setdefault(x, []).append(v)
+        found: set[Val] = set()
+        for product in self.order:
+            if product.kind not in PRODUCTS or product in self.leaves:
+                continue
+            last = product
+            while last not in self.roots and len(users[last]) == 1:
+                user = users[last][0]
+                if user.kind != "elementwise" or user.shape != product.shape:
+                    break
+                last = user
+            if last is not product:
+                found.add(last)
+        return found
+
     def _costly_operands(self, stored: set[Val]) -> set[Val]:
         """Activations that contractions read: stored once, as the tail of what computes them."""
         self.in_memory = stored | self.leaves
@@ -313,10 +334,8 @@ class Fuser:
             if (many and self._costly(v)) or self._repeated(v, users.get(v, set())):
                 out.add(v)
         # the topmost of a chain is enough
-        return {v for v in out if not any(w in out for w in self._above(v))}
-
-    def _above(self, v: Val) -> list[Val]:
-        return [w for w in self.order if v in w.inputs and w not in self.in_memory]
+        covered = {x for w in out if w not in self.in_memory for x in w.inputs}
+        return out - covered
 
     def _costly(self, v: Val) -> bool:
         """Whether computing v again costs more than a load."""

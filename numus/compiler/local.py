@@ -6,6 +6,7 @@ no root needs is never copied (dead code). Only rewrites that keep IEEE results 
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -15,6 +16,9 @@ from numus.shapes import Shape
 
 # Operations that hand their first input on unchanged.
 IDENTITIES = frozenset({"stop_gradient", "custom", "graft"})
+
+# Kinds of value that have schedules of their own with an elementwise tail.
+PRODUCTS = ("contract", "convolve")
 
 
 class Val:
@@ -73,6 +77,8 @@ class Local:
     def __init__(self) -> None:
         self.values: list[Val] = []
         self._table: dict[Any, Val] = {}
+        self._tails: set[Val] = set()  # products, and what is computed from them element by element
+        self._late: set[Val] = set()  # what is computed from reductions, scans and the like
 
     def make(
         self,
@@ -85,6 +91,8 @@ class Local:
     ) -> Val:
         """The value of an operation, or a simpler one that equals it bit for bit."""
         simpler = self._simplify(op, inputs, params, shape, dtype)
+        if simpler is None and kind == "elementwise":
+            simpler = self._under_reshape(op, inputs, params, shape, dtype)
         if simpler is not None:
             return simpler
         key = (op, tuple(x.id for x in inputs), params, shape, dtype)
@@ -93,7 +101,46 @@ class Local:
             found = Val(len(self.values), op, kind, inputs, params, shape, dtype)
             self.values.append(found)
             self._table[key] = found
+            if kind in PRODUCTS:
+                self._tails.add(found)
+            elif kind in ("elementwise", "view", "gather"):
+                if not self._late.isdisjoint(inputs):
+                    self._late.add(found)
+                elif kind == "elementwise" and not self._tails.isdisjoint(inputs):
+                    self._tails.add(found)
+            elif kind not in ("leaf", "source"):
+                self._late.add(found)
         return found
+
+    def _under_reshape(
+        self, op: str, inputs: Sequence[Val], params: Any, shape: Shape, dtype: DType
+    ) -> Val | None:
+        """What is done to a reshaped product, done before the reshape: there it can be the tail of
+        the kernel that computes the product. What waits for a reduction can't be.
+        """
+        if not (self._late.isdisjoint(inputs) and self._tails.isdisjoint(inputs)):
+            return None
+        for x in inputs:
+            if x.op == "reshape" and x.shape == shape and x.inputs[0] in self._tails:
+                inner = x.inputs[0].shape
+                parts = tuple(self._reshaped(y, shape, inner) for y in inputs)
+                out = self.make(op, "elementwise", parts, params, inner, dtype)
+                return self.make("reshape", "view", (out,), shape, shape, dtype)
+        return None
+
+    def _reshaped(self, x: Val, outer: Shape, shape: Shape) -> Val:
+        """What broadcasts to `outer`, as it is in another shape of the same size. A broadcast along
+        leading axes stays one.
+        """
+        y = x.inputs[0] if x.op == "broadcast" else x
+        trailing = tuple(itertools.dropwhile(lambda n: n == 1, y.shape))
+        count = len(trailing)
+        if trailing == shape[len(shape) - count :] == outer[len(outer) - count :]:
+            y = self.make("reshape", "view", (y,), trailing, trailing, y.dtype)
+            return self.make("broadcast", "view", (y,), shape, shape, y.dtype)
+        if x.shape != outer:
+            x = self.make("broadcast", "view", (x,), outer, outer, x.dtype)
+        return self.make("reshape", "view", (x,), shape, shape, x.dtype)
 
     def _simplify(
         self, op: str, inputs: Sequence[Val], params: Any, shape: Shape, dtype: DType
@@ -116,8 +163,17 @@ class Local:
             if axes == tuple(range(len(axes))):
                 return y
             return self.make(op, "view", (y,), axes, shape, dtype)
-        elif op == "broadcast" and x.op == "broadcast":
-            return self.make(op, "view", (x.inputs[0],), shape, shape, dtype)
+        elif op == "permute" and x.op == "concat":  # laid out as it is read
+            parts = tuple(
+                self.make(op, "view", (y,), params, tuple(y.shape[a] for a in params), dtype)
+                for y in x.inputs
+            )
+            return self.make("concat", x.kind, parts, params.index(x.params), shape, dtype)
+        elif op == "broadcast":
+            if x.shape == shape:
+                return x
+            if x.op == "broadcast":
+                return self.make(op, "view", (x.inputs[0],), shape, shape, dtype)
         elif op == "neg" and x.op == "neg":
             return x.inputs[0]
         elif len(inputs) == 2 and x.shape == shape:

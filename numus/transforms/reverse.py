@@ -15,6 +15,7 @@ from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import call_of
 from numus.primitives.source import full
+from numus.primitives.structure import concat
 from numus.tensor import GradSlot, Tensor, detached, method, node_of
 from numus.transforms import hooks
 from numus.transforms.tape import tape
@@ -42,13 +43,14 @@ def pull_back(
             if call is not None:
                 last_met.setdefault(call, node)
 
-    cotangents = dict(seeds)
+    cotangents: dict[Node, list[Node]] = {node: [g] for node, g in seeds.items()}
     gathered: dict[Any, list[Node | None]] = {}
     found: dict[Node, Node] = {}
     for node in reversed(order):
-        g = cotangents.pop(node, None)
+        arrived = cotangents.pop(node, None)
         if node not in needed:
             continue
+        g = None if arrived is None else _total(arrived)
         if g is not None:
             if node.grad_slot is not None and node.grad_slot.hooks:
                 g = hooks.run(node, g)
@@ -69,9 +71,40 @@ def pull_back(
             parts = tuple(node.prim.vjp(node, g))
         for x, part in zip(node.inputs, parts, strict=True):
             if part is not None and x in needed:
-                before = cotangents.get(x)
-                cotangents[x] = part if before is None else ew.add(before, part)
+                cotangents.setdefault(x, []).append(part)
     return found
+
+
+def _total(parts: Sequence[Node]) -> Node:
+    """The sum of the cotangents that arrived at a node, in that order; those of slices which make
+    up the whole are put side by side.
+    """
+    total = _side_by_side(parts)
+    if total is None:
+        total = parts[0]
+        for part in parts[1:]:
+            total = ew.add(total, part)
+    return total
+
+
+def _side_by_side(parts: Sequence[Node]) -> Node | None:
+    """Slices padded with zeros, as the whole that they are cut from; None where they aren't."""
+    if len(parts) < 2 or any(p.prim.name != "pad" or any(p.params[2]) for p in parts):
+        return None
+    low, high, _ = parts[0].params
+    axes = [i for i in range(parts[0].ndim) if low[i] or high[i]]
+    if len(axes) != 1:
+        return None
+    axis = axes[0]
+    end = 0
+    inner = []
+    for part in sorted(parts, key=lambda p: p.params[0][axis]):
+        low, high, _ = part.params
+        if low[axis] != end or any((low[i] or high[i]) and i != axis for i in range(part.ndim)):
+            return None
+        inner.append(part.inputs[0])
+        end += inner[-1].shape[axis]
+    return concat(tuple(inner), axis) if end == parts[0].shape[axis] else None
 
 
 def _gather(gathered: dict[Any, list[Node | None]], call: Any, node: Node, g: Node | None) -> None:
