@@ -6,12 +6,18 @@ Written with numus's public functions alone; `nn.functional` holds what has no p
 # ruff: noqa: F401, F403
 from numus.nn import functional, init
 from numus.nn.activations import *
+from numus.nn.attention import *
 from numus.nn.containers import *
+from numus.nn.conv import *
 from numus.nn.dropout import *
 from numus.nn.embedding import *
 from numus.nn.functional import *
+from numus.nn.functional_call import *
 from numus.nn.linear import *
 from numus.nn.losses import *
 from numus.nn.module import *
 from numus.nn.norm import *
 from numus.nn.parameter import *
+from numus.nn.positional import *
+from numus.nn.recurrent import *
+from numus.nn.transformer import *

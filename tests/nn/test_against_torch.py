@@ -34,14 +34,27 @@ def options(case):
 
 
 def tensors(case):
+    """The inputs; a tuple of specs becomes one of tensors."""
     rng = generator(case.name)
-    out = []
-    for spec in case.inputs:
+
+    def make(spec):
+        if isinstance(spec, tuple):
+            return tuple(map(make, spec))
         made = nm.asarray(draw(spec, rng))
         if made.dtype.is_floating and not spec.constant and spec.kind == "float":
             made.requires_grad = True
-        out.append(made)
-    return out
+        return made
+
+    return list(map(make, case.inputs))
+
+
+def given(case):
+    """What forward is given by name."""
+    rng = generator(case.name + "/given")
+    return {
+        k: nm.asarray(draw(v, rng)) if isinstance(v, (Spec, Values)) else v
+        for k, v in case.given.items()
+    }
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
@@ -51,13 +64,13 @@ def test_case(case):
     if case.is_module:
         made = getattr(nn, case.call)(*case.args, **options(case))
         made.train(case.train)
-        given = options(case)
+        fixed = options(case)
         state = {n: t for n, t in made.state_dict().items() if t.dtype.is_floating}
-        shapes = {n: t.shape for n, t in state.items() if n not in given}
+        shapes = {n: t.shape for n, t in state.items() if n not in fixed}
         made.load_state_dict(draw_state(case.name, shapes), strict=False)
         for _ in range(case.calls):
-            out = made(*inputs)
-        found |= {f"buffer/{n}": b for n, b in made.named_buffers() if n not in given}
+            out = made(*inputs, **given(case))
+        found |= {f"buffer/{n}": b for n, b in made.named_buffers() if n not in fixed}
         learned = dict(made.named_parameters())
     else:
         out = getattr(nn.functional, case.call)(*inputs, **options(case))
@@ -68,7 +81,9 @@ def test_case(case):
     loss = sum((o * nm.asarray(rng.random(o.shape).astype(np.float32))).sum() for o in outputs)
     if loss.requires_grad:
         loss.backward()
-    found |= {f"grad/{k}": t.grad for k, t in enumerate(inputs) if t.grad is not None}
+    found |= {
+        f"grad/{k}": t.grad for k, t in enumerate(nm.tree.leaves(inputs)) if t.grad is not None
+    }
     found |= {f"grad/{n}": p.grad for n, p in learned.items() if p.grad is not None}
     expected = BY_CASE[case.name]
     assert set(found) == set(expected)

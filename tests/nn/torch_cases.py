@@ -55,6 +55,7 @@ class Case:
     args: tuple[Any, ...] = ()
     kwargs: dict[str, Any] = field(default_factory=dict)
     train: bool = True
+    given: dict[str, Any] = field(default_factory=dict)  # to forward, by name
     calls: int = 1  # how often a module is called before what it gives is compared
 
     @property
@@ -98,8 +99,9 @@ def draw_state(name: str, shapes: dict[str, tuple[int, ...]]) -> dict[str, np.nd
 
 def module(name: str, call: str, *inputs: Any, args: tuple = (), **options: Any) -> Case:
     train = options.pop("train", True)
+    given = options.pop("given", {})
     calls = options.pop("calls", 1)
-    return Case(name, call, inputs, args, options, train, calls)
+    return Case(name, call, inputs, args, options, train, given, calls)
 
 
 # -- activations ----------------------------------------------------------------------------------
@@ -292,4 +294,119 @@ LOSSES += [
     ),
 ]
 
-CASES = [*ACTIVATIONS, *LAYERS, *FUNCTIONS, *LOSSES]
+# -- convolutions ---------------------------------------------------------------------------------
+
+CONVOLUTIONS = [
+    module("Conv1d", "Conv1d", x(2, 3, 9), args=(3, 4, 3)),
+    module("Conv1d-all", "Conv1d", x(2, 4, 9), args=(4, 6, 3, 2, 1, 2, 2), bias=False),
+    module("Conv1d-single", "Conv1d", x(3, 9), args=(3, 4, 3)),
+    module("Conv2d", "Conv2d", x(2, 3, 6, 5), args=(3, 4, 3), padding=1),
+    module("Conv2d-all", "Conv2d", x(2, 4, 7, 8), args=(4, 4, (3, 2), (2, 1), (1, 2), (1, 2), 2)),
+    module("Conv2d-same", "Conv2d", x(2, 2, 5, 5), args=(2, 3, 4), padding="same"),
+    module("Conv2d-depthwise", "Conv2d", x(2, 4, 5, 5), args=(4, 4, 3), groups=4),
+    *(
+        module(
+            *(f"Conv2d-{mode}", "Conv2d", x(1, 2, 5, 4)),
+            args=(2, 3, 3),
+            padding=(1, 2),
+            padding_mode=mode,
+        )
+        for mode in ("reflect", "replicate", "circular")
+    ),
+    module("Conv3d", "Conv3d", x(1, 2, 4, 5, 3), args=(2, 3, 2), padding=1),
+    module("ConvTranspose1d", "ConvTranspose1d", x(2, 3, 5), args=(3, 4, 3, 2)),
+    module(
+        *("ConvTranspose2d", "ConvTranspose2d", x(2, 4, 4, 3)),
+        args=(4, 6, (3, 2), 2, 1),
+        output_padding=1,
+        groups=2,
+    ),
+    module(
+        *("ConvTranspose2d-size", "ConvTranspose2d", x(1, 2, 3, 3)),
+        args=(2, 2, 3, 2),
+        given={"output_size": (8, 7)},
+    ),
+    module("ConvTranspose3d", "ConvTranspose3d", x(1, 2, 3, 2, 3), args=(2, 3, 2, 2)),
+]
+
+# -- recurrent layers -----------------------------------------------------------------------------
+
+RECURRENT = [
+    module("RNN", "RNN", x(4, 2, 3), args=(3, 5)),
+    module("RNN-relu", "RNN", x(2, 4, 3), args=(3, 5), nonlinearity="relu", batch_first=True),
+    module("GRU", "GRU", x(4, 2, 3), args=(3, 5)),
+    module("GRU-state", "GRU", x(3, 2, 3), x(4, 2, 4), args=(3, 4, 2), bidirectional=True),
+    module("LSTM", "LSTM", x(4, 2, 3), args=(3, 5)),
+    module(
+        *("LSTM-all", "LSTM", x(2, 4, 3), (x(4, 2, 4), x(4, 2, 4))),
+        args=(3, 4, 2),
+        bidirectional=True,
+        batch_first=True,
+    ),
+    module("LSTM-projected", "LSTM", x(4, 2, 3), args=(3, 5), proj_size=2, num_layers=2),
+    module("LSTM-single", "LSTM", x(4, 3), args=(3, 5), bias=False),
+    module("RNNCell", "RNNCell", x(2, 3), x(2, 4), args=(3, 4)),
+    module("GRUCell", "GRUCell", x(2, 3), x(2, 4), args=(3, 4)),
+    module("LSTMCell", "LSTMCell", x(2, 3), (x(2, 4), x(2, 4)), args=(3, 4)),
+    module("LSTMCell-start", "LSTMCell", x(2, 3), args=(3, 4)),
+]
+
+# -- attention ------------------------------------------------------------------------------------
+
+_PADDING = Values([[False, False, True, False], [False, False, False, True]])
+_MASK = Values(
+    [[False, True, False, False], [False, False, False, True], [True, False, False, False]]
+)
+ATTENTION = [
+    module("MHA", "MultiheadAttention", x(3, 2, 4), x(4, 2, 4), x(4, 2, 4), args=(4, 2)),
+    module(
+        *("MHA-masks", "MultiheadAttention", x(2, 3, 4), x(2, 4, 4), x(2, 4, 4)),
+        args=(4, 2),
+        batch_first=True,
+        given={"key_padding_mask": _PADDING, "attn_mask": _MASK, "average_attn_weights": False},
+    ),
+    module(
+        *("MHA-float-masks", "MultiheadAttention", x(2, 3, 4), x(2, 4, 4), x(2, 4, 4)),
+        args=(4, 2),
+        batch_first=True,
+        given={"attn_mask": x(4, 3, 4, constant=True)},
+    ),
+    module(
+        *("MHA-sizes", "MultiheadAttention", x(3, 2, 4), x(4, 2, 6), x(4, 2, 5)),
+        args=(4, 2),
+        kdim=6,
+        vdim=5,
+        given={"need_weights": False},
+    ),
+    module(
+        *("MHA-extra", "MultiheadAttention", x(3, 2, 4), x(4, 2, 4), x(4, 2, 4)),
+        args=(4, 2),
+        add_bias_kv=True,
+        add_zero_attn=True,
+        given={"key_padding_mask": _PADDING},
+    ),
+    module("MHA-single", "MultiheadAttention", x(3, 4), x(4, 4), x(4, 4), args=(4, 2), bias=False),
+    module("EncoderLayer", "TransformerEncoderLayer", x(3, 2, 4), args=(4, 2, 8, 0.0)),
+    module(
+        *("EncoderLayer-first", "TransformerEncoderLayer", x(2, 4, 4)),
+        args=(4, 2, 8, 0.0, "gelu"),
+        norm_first=True,
+        batch_first=True,
+        given={"src_key_padding_mask": _PADDING},
+    ),
+    module("DecoderLayer", "TransformerDecoderLayer", x(3, 2, 4), x(4, 2, 4), args=(4, 2, 8, 0.0)),
+    module(
+        *("DecoderLayer-first", "TransformerDecoderLayer", x(2, 3, 4), x(2, 4, 4)),
+        args=(4, 2, 8, 0.0),
+        norm_first=True,
+        batch_first=True,
+        given={"memory_mask": _MASK, "memory_key_padding_mask": _PADDING},
+    ),
+    module(
+        *("Transformer", "Transformer", x(4, 2, 4), x(3, 2, 4)),
+        args=(4, 2, 1, 2, 8, 0.0),
+        given={"tgt_mask": Values(np.triu(np.ones((3, 3), bool), 1))},
+    ),
+]
+
+CASES = [*ACTIVATIONS, *LAYERS, *FUNCTIONS, *LOSSES, *CONVOLUTIONS, *RECURRENT, *ATTENTION]

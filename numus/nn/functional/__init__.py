@@ -2,6 +2,7 @@
 
 # ruff: noqa: F403
 from numus.nn.functional.activations import *
+from numus.nn.functional.attention import *
 from numus.nn.functional.classification import *
 from numus.nn.functional.ctc import *
 from numus.nn.functional.layers import *

@@ -1,0 +1,82 @@
+"""Attention: weighted means of values, and rotary positions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numus as nm
+from numus.errors import ShapeError
+from numus.tensor import Tensor
+
+__all__ = ["causal_mask", "rotary_embedding", "scaled_dot_product_attention"]
+
+
+def scaled_dot_product_attention(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> Tensor:
+    """softmax(query @ key.mT * scale + mask) @ value."""
+    q, k, v = (nm.asarray(x) for x in (query, key, value))
+    if enable_gqa and q.shape[-3] != k.shape[-3]:
+        k, v = (nm.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
+    scores = (q @ k.mT) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
+    if is_causal:
+        attn_mask = causal_mask(q.shape[-2], k.shape[-2], device=q.device)
+    if attn_mask is not None:
+        mask = nm.asarray(attn_mask)
+        scores = nm.where(mask, scores, -nm.inf) if mask.dtype is nm.bool else scores + mask
+    return nm.random.dropout(nm.softmax(scores), dropout_p) @ v
+
+
+def causal_mask(queries: int, keys: int, *, device: Any = None) -> Tensor:
+    """Which keys a query may look at: no later ones. The last query goes with the last key."""
+    rows = nm.arange(queries, device=device)[:, None] + (keys - queries)
+    return nm.arange(keys, device=device)[None, :] <= rows
+
+
+def rotary_embedding(
+    x: Any,
+    positions: Any = None,
+    *,
+    base: float = 10000.0,
+    dim: int | None = None,
+    interleaved: bool = False,
+) -> Tensor:
+    """x (..., length, size) with pairs of its elements turned by angles that grow with position.
+
+    Args:
+        positions: of the length's places, (length,) or a row for each of the first axis; 0, 1, …
+            unless they are given.
+        base: the longest wavelength is about 2π times it.
+        dim: how many elements are turned; all, unless it is given.
+        interleaved: pairs are neighbours; otherwise element i goes with element i + dim / 2.
+    """
+    x = nm.asarray(x)
+    width = x.shape[-1] if dim is None else dim
+    if width % 2 or width > x.shape[-1]:
+        raise ShapeError(f"rotary_embedding: {width} of {x.shape[-1]} elements do not form pairs")
+    place = nm.arange(x.shape[-2], device=x.device) if positions is None else nm.asarray(positions)
+    wide = nm.float64 if x.dtype is nm.float64 else nm.float32
+    rates = nm.exp(nm.arange(0, width, 2, dtype=wide, device=x.device) * (-math.log(base) / width))
+    angles = place.astype(wide)[..., None] * rates
+    while angles.ndim < x.ndim:  # axes between the leading ones and the length: heads
+        angles = nm.expand_dims(angles, -3) if angles.ndim > 2 else angles[None]
+    cos, sin = nm.cos(angles), nm.sin(angles)
+    turned = x[..., :width].astype(wide)
+    if interleaved:
+        pairs = turned.reshape((*x.shape[:-1], width // 2, 2))
+        a, b = pairs[..., 0], pairs[..., 1]
+        out = nm.stack([a * cos - b * sin, a * sin + b * cos], axis=-1)
+        out = out.reshape((*x.shape[:-1], width))
+    else:
+        a, b = turned[..., : width // 2], turned[..., width // 2 :]
+        out = nm.concat([a * cos - b * sin, b * cos + a * sin], axis=-1)
+    out = out.astype(x.dtype)
+    return out if width == x.shape[-1] else nm.concat([out, x[..., width:]], axis=-1)

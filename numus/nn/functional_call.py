@@ -1,0 +1,66 @@
+"""A module as a function of its parameters: for `nm.grad`, `nm.vmap` and their kin."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from numus.nn.module import Module
+from numus.tensor import Tensor
+
+__all__ = ["functional_call"]
+
+
+def functional_call(
+    module: Module,
+    parameters_and_buffers: Mapping[str, Tensor],
+    args: Any = (),
+    kwargs: Mapping[str, Any] | None = None,
+) -> Any:
+    """Call a module with other tensors in place of parameters and buffers; it is left unchanged.
+
+    >>> from numus import nn
+    >>> layer = nn.Linear(2, 1)
+    >>> def loss(params, x):
+    ...     return nn.functional_call(layer, params, x).sum()
+    >>> nm.grad(loss)(dict(layer.named_parameters()), nm.ones((3, 2)))["weight"].tolist()
+    [[3.0, 3.0]]
+    """
+    places = _places(module)
+    unknown = [name for name in parameters_and_buffers if name not in places]
+    if unknown:
+        raise KeyError(f"functional_call: {type(module).__name__} has no {', '.join(unknown)}")
+    replaced: list[tuple[Any, Any, Any]] = []
+    try:
+        for name, tensor in parameters_and_buffers.items():
+            for holder, key in places[name]:
+                replaced.append((holder, key, holder[key]))
+                holder[key] = tensor
+        given = args if isinstance(args, tuple) else (args,)
+        return module(*given, **(kwargs or {}))
+    finally:
+        for holder, key, before in reversed(replaced):
+            holder[key] = before
+
+
+def _places(module: Module) -> dict[str, list[tuple[Any, Any]]]:
+    """Where each parameter and buffer is held, by name; a tied one is held in several places."""
+    named = list(module.named_parameters(unique=False)) + list(module.named_buffers(unique=False))
+    held: dict[str, tuple[Any, Any]] = {}
+    for name, _ in named:
+        inner: Any = module
+        *path, last = name.split(".")
+        for part in path:
+            inner = _entry(inner, part)
+        holder = inner.__dict__ if isinstance(inner, Module) else inner
+        held[name] = holder, (int(last) if isinstance(holder, list) else last)
+    by_tensor: dict[int, list[tuple[Any, Any]]] = {}
+    for name, tensor in named:
+        by_tensor.setdefault(id(tensor), []).append(held[name])
+    return {name: by_tensor[id(tensor)] for name, tensor in named}
+
+
+def _entry(inner: Any, part: str) -> Any:
+    if isinstance(inner, Module):
+        return inner.__dict__[part]
+    return inner[int(part)] if isinstance(inner, (list, tuple)) else inner[part]

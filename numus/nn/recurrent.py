@@ -1,0 +1,365 @@
+"""Recurrent layers: RNN, LSTM and GRU, several layers deep, in one direction or both.
+
+The inputs of all steps are multiplied by their weights at once; a step then costs one product of
+the state. Names and layouts of parameters are PyTorch's (`weight_ih_l0`, `weight_hh_l0_reverse` …).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numus as nm
+from numus.errors import ShapeError
+from numus.nn import functional as F
+from numus.nn import init
+from numus.nn.module import Module
+from numus.nn.parameter import Parameter
+from numus.tensor import Tensor
+
+__all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
+
+State = tuple[Tensor, ...]  # the hidden state, and for an LSTM its memory
+
+
+# -- one step -------------------------------------------------------------------------------------
+
+
+def _rnn_step(x: Tensor, state: State, w: Tensor, b: Tensor | None, relu: bool) -> State:
+    total = x + F.linear(state[0], w, b)
+    return (nm.relu(total) if relu else nm.tanh(total),)
+
+
+def _lstm_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+    h, c = state
+    enter, forget, new, leave = nm.split(x + F.linear(h, w, b), 4, axis=-1)
+    c = nm.sigmoid(forget) * c + nm.sigmoid(enter) * nm.tanh(new)
+    return nm.sigmoid(leave) * nm.tanh(c), c
+
+
+def _gru_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+    (h,) = state
+    reset_x, keep_x, new_x = nm.split(x, 3, axis=-1)
+    reset_h, keep_h, new_h = nm.split(F.linear(h, w, b), 3, axis=-1)
+    reset, keep = nm.sigmoid(reset_x + reset_h), nm.sigmoid(keep_x + keep_h)
+    new = nm.tanh(new_x + reset * new_h)
+    return (new + keep * (h - new),)
+
+
+# -- layers ---------------------------------------------------------------------------------------
+
+
+class _Recurrent(Module):
+    """What the three kinds share: parameters, layers, directions, the walk over time."""
+
+    _gates: int  # how many vectors of the hidden size a step's products give
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        proj_size: int = 0,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if hidden_size < 1 or num_layers < 1:
+            raise ValueError(
+                f"{type(self).__name__}: hidden_size {hidden_size} and num_layers {num_layers} "
+                "must be at least 1"
+            )
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        self.num_layers = num_layers
+        self.batch_first = batch_first
+        self.dropout = dropout
+        self.bidirectional = bidirectional
+        self.proj_size = proj_size
+        self._options = {"dtype": dtype or nm.float32, "device": device}
+        given = proj_size or hidden_size  # the size of what a step gives to the next
+        for suffix, layer in self._suffixes():
+            width = input_size if layer == 0 else given * (1 + bidirectional)
+            self._add(f"weight_ih{suffix}", self._gates * hidden_size, width)
+            self._add(f"weight_hh{suffix}", self._gates * hidden_size, given)
+            for name in ("bias_ih", "bias_hh"):
+                if bias:
+                    self._add(name + suffix, self._gates * hidden_size)
+                else:
+                    setattr(self, name + suffix, None)
+            if proj_size:
+                self._add(f"weight_hr{suffix}", proj_size, hidden_size)
+        self.reset_parameters()
+
+    def _add(self, name: str, *shape: int) -> None:
+        setattr(self, name, Parameter(nm.empty(shape, **self._options)))
+
+    def _suffixes(self) -> list[tuple[str, int]]:
+        ends = ("", "_reverse")[: 1 + self.bidirectional]
+        return [(f"_l{layer}{end}", layer) for layer in range(self.num_layers) for end in ends]
+
+    def reset_parameters(self) -> None:
+        """Draw first values: uniform, within one over the root of the hidden size."""
+        bound = 1 / math.sqrt(self.hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        raise NotImplementedError
+
+    def _first(self, given: Any, batch: int, x: Tensor) -> list[State]:
+        """The state of every layer and direction at the beginning."""
+        raise NotImplementedError
+
+    def _zeros(self, size: int, batch: int, x: Tensor) -> Tensor:
+        count = self.num_layers * (1 + self.bidirectional)
+        return nm.zeros((count, batch, size), dtype=x.dtype, device=x.device)
+
+    def _checked(self, name: str, given: Tensor, size: int, batch: int, single: bool) -> Tensor:
+        states = given[:, None] if single else given
+        shape = (self.num_layers * (1 + self.bidirectional), batch, size)
+        if states.shape != shape:
+            raise ShapeError(f"{type(self).__name__}: {name} of shape {states.shape}, not {shape}")
+        return states
+
+    def _walk(self, x: Tensor, state: State, suffix: str) -> tuple[Tensor, State]:
+        """One layer in one direction over time: x is (length, batch, size)."""
+        at = self.__dict__
+        inputs = F.linear(x, at["weight_ih" + suffix], at["bias_ih" + suffix])
+        w, b = at["weight_hh" + suffix], at["bias_hh" + suffix]
+        project = at.get("weight_hr" + suffix)
+        outputs = []
+        for step in nm.unstack(inputs):
+            state = self._step(step, state, w, b)
+            if project is not None:
+                state = (F.linear(state[0], project), *state[1:])
+            outputs.append(state[0])
+        return nm.stack(outputs), state
+
+    def _run(self, x: Any, given: Any) -> tuple[Tensor, list[Tensor]]:
+        x = nm.asarray(x)
+        if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{type(self).__name__}: takes (length, batch, {self.input_size}) or (length, "
+                f"{self.input_size}), not shape {x.shape}"
+            )
+        single = x.ndim == 2
+        x = x[:, None] if single else nm.swapaxes(x, 0, 1) if self.batch_first else x
+        if x.shape[0] == 0:
+            raise ShapeError(f"{type(self).__name__}: there are no steps in shape {x.shape}")
+        states = self._first(given, x.shape[1], x)
+        directions = 1 + self.bidirectional
+        last: list[State] = []
+        for layer in range(self.num_layers):
+            if layer and self.dropout:
+                x = F.dropout(x, self.dropout, self.training)
+            out, state = self._walk(x, states[layer * directions], f"_l{layer}")
+            last.append(state)
+            if self.bidirectional:
+                back, state = self._walk(
+                    nm.flip(x, axis=0), states[layer * directions + 1], f"_l{layer}_reverse"
+                )
+                last.append(state)
+                out = nm.concat([out, nm.flip(back, axis=0)], axis=-1)
+            x = out
+        finals = [nm.stack(list(parts)) for parts in zip(*last, strict=True)]
+        if single:
+            return x[:, 0], [f[:, 0] for f in finals]
+        return (nm.swapaxes(x, 0, 1) if self.batch_first else x), finals
+
+    def extra_repr(self) -> str:
+        shown = f"{self.input_size}, {self.hidden_size}"
+        for name, default in (("num_layers", 1), ("dropout", 0.0), ("proj_size", 0)):
+            if getattr(self, name) != default:
+                shown += f", {name}={getattr(self, name)}"
+        for name in ("batch_first", "bidirectional"):
+            if getattr(self, name):
+                shown += f", {name}=True"
+        return shown
+
+
+class _OneState(_Recurrent):
+    """RNN and GRU: the hidden state is all there is."""
+
+    def _first(self, given: Any, batch: int, x: Tensor) -> list[State]:
+        if given is None:
+            given = self._zeros(self.hidden_size, batch, x)
+        else:
+            given = self._checked("hx", nm.asarray(given), self.hidden_size, batch, given.ndim == 2)
+        return [(h,) for h in nm.unstack(given)]
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
+        """The outputs of all steps, and the last states of all layers and directions."""
+        out, (last,) = self._run(x, hx)
+        return out, last
+
+
+class RNN(_OneState):
+    """h = tanh(x W + h U + b) at every step.
+
+    >>> from numus import nn
+    >>> out, h = nn.RNN(3, 5, num_layers=2)(nm.ones((7, 2, 3)))
+    >>> out.shape, h.shape
+    ((7, 2, 5), (2, 2, 5))
+    """
+
+    _gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        nonlinearity: str = "tanh",
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        if nonlinearity not in ("tanh", "relu"):
+            raise ValueError(f'RNN: nonlinearity is "tanh" or "relu", not {nonlinearity!r}')
+        self.nonlinearity = nonlinearity
+        sizes = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+        super().__init__(*sizes, device=device, dtype=dtype)
+
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        return _rnn_step(x, state, w, b, self.nonlinearity == "relu")
+
+
+class GRU(_OneState):
+    """Gated recurrent units: how much of the state is kept, and how much the new one sees of it."""
+
+    _gates = 3
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        num_layers: int = 1,
+        bias: bool = True,
+        batch_first: bool = False,
+        dropout: float = 0.0,
+        bidirectional: bool = False,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        sizes = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
+        super().__init__(*sizes, device=device, dtype=dtype)
+
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        return _gru_step(x, state, w, b)
+
+
+class LSTM(_Recurrent):
+    """Long short-term memory: a state, and a memory behind gates.
+
+    Args:
+        proj_size: project the state to this size before it is given on.
+    """
+
+    _gates = 4
+
+    def _step(self, x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
+        return _lstm_step(x, state, w, b)
+
+    def _first(self, given: Any, batch: int, x: Tensor) -> list[State]:
+        sizes = (self.proj_size or self.hidden_size, self.hidden_size)
+        if given is None:
+            h, c = (self._zeros(size, batch, x) for size in sizes)
+        else:
+            h, c = (
+                self._checked(name, nm.asarray(part), size, batch, part.ndim == 2)
+                for name, part, size in zip(("h_0", "c_0"), given, sizes, strict=True)
+            )
+        return list(zip(nm.unstack(h), nm.unstack(c), strict=True))
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """The outputs of all steps, and the last states and memories of all layers."""
+        out, (h, c) = self._run(x, hx)
+        return out, (h, c)
+
+
+# -- cells ----------------------------------------------------------------------------------------
+
+
+class _Cell(Module):
+    _gates: int
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.input_size = input_size
+        self.hidden_size = hidden_size
+        options = {"dtype": dtype or nm.float32, "device": device}
+        rows = self._gates * hidden_size
+        self.weight_ih = Parameter(nm.empty((rows, input_size), **options))
+        self.weight_hh = Parameter(nm.empty((rows, hidden_size), **options))
+        self.bias_ih = Parameter(nm.empty((rows,), **options)) if bias else None
+        self.bias_hh = Parameter(nm.empty((rows,), **options)) if bias else None
+        bound = 1 / math.sqrt(hidden_size)
+        for parameter in self.parameters():
+            init.uniform_(parameter, -bound, bound)
+
+    def _inputs(self, x: Any) -> Tensor:
+        return F.linear(nm.asarray(x), self.weight_ih, self.bias_ih)
+
+    def _zeros(self, x: Any) -> Tensor:
+        shape = (*x.shape[:-1], self.hidden_size)
+        return nm.zeros(shape, dtype=x.dtype, device=x.device)
+
+    def extra_repr(self) -> str:
+        return f"{self.input_size}, {self.hidden_size}"
+
+
+class RNNCell(_Cell):
+    """One step of an RNN."""
+
+    _gates = 1
+
+    def __init__(
+        self,
+        input_size: int,
+        hidden_size: int,
+        bias: bool = True,
+        nonlinearity: str = "tanh",
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        self.nonlinearity = nonlinearity
+        super().__init__(input_size, hidden_size, bias, device, dtype)
+
+    def forward(self, x: Any, hx: Any = None) -> Tensor:
+        state = (self._zeros(x) if hx is None else hx,)
+        relu = self.nonlinearity == "relu"
+        return _rnn_step(self._inputs(x), state, self.weight_hh, self.bias_hh, relu)[0]
+
+
+class GRUCell(_Cell):
+    """One step of a GRU."""
+
+    _gates = 3
+
+    def forward(self, x: Any, hx: Any = None) -> Tensor:
+        state = (self._zeros(x) if hx is None else hx,)
+        return _gru_step(self._inputs(x), state, self.weight_hh, self.bias_hh)[0]
+
+
+class LSTMCell(_Cell):
+    """One step of an LSTM."""
+
+    _gates = 4
+
+    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
+        state = (self._zeros(x), self._zeros(x)) if hx is None else tuple(hx)
+        h, c = _lstm_step(self._inputs(x), state, self.weight_hh, self.bias_hh)
+        return h, c
