@@ -2,18 +2,370 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
 from numus import dtypes as dt
-from numus.compiler.emit import Step
-from numus.compiler.fuse import Group
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Index, Step
+from numus.compiler.fuse import Group, place
+from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
+from numus.kernels.contraction import WORTH_A_THREAD
+from numus.kernels.convolution import (
+    Gathering,
+    Planes,
+    Read,
+    Sliding,
+    Triple,
+    choose_tile,
+    gathering,
+    sliding,
+)
 from numus.runtime.contract import Facts
-from numus.shapes import Shape
+from numus.shapes import Shape, row_major, size_of
+
+ZERO = const(0)
+
+MOST_PARTS = 16  # of a long sum over channels and taps
+SMALL = 1 << 14  # convolutions of fewer multiplications are plain loops
 
 
 def lower_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    """Plain sums of products."""
-    return _sums(group, layouts, facts)
+    """Tiles where they pay; plain sums of products for complex, tiny and unusual ones."""
+    product = group.members[0]
+    g = Geometry.of(product)
+    if g is None or product.dtype.is_complex or g.work < SMALL:
+        return _sums(group, layouts, facts)
+    if size_of(g.extents) < size_of(g.taps):
+        if any(gap > 1 for gap in g.gap):
+            return _sums(group, layouts, facts)
+        return _gathering(group, g, layouts, facts)
+    return [_sliding(group, g, layouts, facts)]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """A convolution over three axes of space, those that it lacks of extent 1."""
+
+    batch: int
+    groups: int
+    channels: int  # of a group
+    outputs: int
+    space: Shape
+    taps: Shape
+    extents: Shape
+    stride: Shape
+    dilation: Shape
+    gap: Shape
+    low: Shape
+
+    @staticmethod
+    def of(product: Val) -> Geometry | None:
+        x, w = product.inputs
+        groups, windows = product.params
+        lack = 3 - len(windows)
+        if lack not in (0, 1, 2) or 0 in (*x.shape, *w.shape, *product.shape):
+            return None
+        ones = (1,) * lack
+        stride, dilation, gap, low = zip(*windows, strict=True)
+        return Geometry(
+            x.shape[0],
+            groups,
+            w.shape[1],
+            w.shape[0] // groups,
+            ones + x.shape[2:],
+            ones + w.shape[2:],
+            ones + product.shape[2:],
+            ones + stride,
+            ones + dilation,
+            ones + gap,
+            (0,) * lack + low,
+        )
+
+    @property
+    def work(self) -> int:
+        """Multiplications, margins included."""
+        taps = self.channels * size_of(self.taps)
+        return self.batch * self.groups * self.outputs * size_of(self.extents) * taps
+
+    def reach(self, axis: int) -> tuple[int, int, int]:
+        """How far from the place of a result its taps lie: at least, at most; and how many taps
+        the results of one phase have, at most.
+        """
+        gap = self.gap[axis]
+        found: list[int] = []
+        most = 0
+        for turn in range(min(gap, self.extents[axis])):
+            at = [
+                turn * self.stride[axis] + k * self.dilation[axis] - self.low[axis]
+                for k in range(self.taps[axis])
+            ]
+            fits = [a // gap for a in at if a % gap == 0]
+            found += fits
+            most = max(most, len(fits))
+        return (min(found), max(found), most) if found else (0, 0, 0)
+
+
+def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> Step:
+    product = group.members[0]
+    dtype = dt.compute_dtype(product.dtype)
+    item = dtype.itemsize
+    reach = [g.reach(axis) for axis in range(3)]
+    nearest = tuple(low for low, _, _ in reach)
+    spans = tuple(high - low for low, high, _ in reach)
+    phases = tuple(min(s, span + 1) for s, span in zip(g.stride, spans, strict=True))
+    more = tuple(span // s for span, s in zip(spans, g.stride, strict=True))
+    counts = tuple(-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True))
+    entries = g.channels * size_of(tuple(most for _, _, most in reach))
+
+    # a block is as many rows as the second cache has room for, or as much of one row
+    def plane(height: int, width: int) -> int:
+        extents = (1 + more[0], height + more[1], width + more[2])
+        return size_of(phases) * size_of(extents)
+
+    room = facts.cache_l2 // 2 // item // g.channels
+    height, width = counts[1], counts[2]
+    while height > 1 and plane(height, width) > room:
+        height = -(-height // 2)
+    while height == 1 and width > 256 and plane(height, width) > room:
+        width = -(-width // 2)
+    wanted = min(2 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
+    images = g.batch * g.groups * counts[0]
+    while height > 8 and images * -(-counts[1] // height) < wanted:
+        height = -(-height // 2)
+    blocks = (-(-counts[1] // height), -(-counts[2] // width))
+    units = g.batch * counts[0] * blocks[0] * blocks[1]
+    flat = (height - 1) * (width + more[2]) + width
+    tile = choose_tile(facts, dtype, g.outputs, flat, split=2)
+    panels = -(-g.outputs // tile.rows)
+    # Every task packs its weights and fills its planes: cut so that less is done twice.
+    unit_tasks = min(units, -(-wanted // g.groups))
+    output_tasks = 1
+    pixels = units * g.channels * plane(height, width)
+    if unit_tasks * g.groups < wanted or product.inputs[1].size > pixels:
+        output_tasks = min(panels, -(-wanted // (g.groups * unit_tasks)))
+    task_panels = -(-panels // output_tasks)
+    output_tasks = -(-panels // task_panels)
+    task_units = -(-units // unit_tasks)
+    unit_tasks = -(-units // task_units)
+
+    inside = set(group.members)
+    e = Emitter({v: s for v, s in layouts.items() if v not in inside})
+
+    numbers = _Numbers(e)
+    extents = (1 + more[0], height + more[1], width + more[2])
+    line = facts.lanes_bytes // item
+    size = -(-size_of(phases) * size_of(extents) // line) | 1  # an odd number of lines
+    step = numbers(g.stride, 2)
+    channels = e.parameter(g.channels)
+    size_slot = e.parameter(size * line)
+    slack = ir.add(ir.mul(channels, size_slot), const(tile.columns))
+    planes = Planes(
+        ir.Buffer("planes", dtype, "scratch", slack),
+        step,
+        numbers(phases),
+        numbers(extents),
+        size_slot,
+    )
+    s = Sliding(
+        channels=channels,
+        outputs=e.parameter(g.outputs),
+        space=numbers(g.space),
+        extents=numbers(g.extents),
+        taps=numbers(g.taps),
+        stride=step,
+        dilation=numbers(g.dilation),
+        gap=numbers(g.gap, 2),
+        low=numbers(g.low, 0),
+        nearest=numbers(nearest, 0),
+        counts=numbers(counts),
+        block=numbers((1, height, width))[1:],
+        blocks=numbers((1, *blocks))[1:],
+        entries=e.parameter(entries),
+        task_panels=e.parameter(task_panels),
+        output_tasks=e.parameter(output_tasks),
+        units=e.parameter(units),
+        task_units=e.parameter(task_units),
+        unit_tasks=e.parameter(unit_tasks),
+    )
+    data, weights = _operands(e, product, g, s.channels, s.outputs)
+
+    def finish(n: Expr, group_: Expr, o: Expr, *rest: Any) -> list[Stmt]:
+        *space, value = rest
+        output = ir.add(ir.mul(group_, s.outputs), o) if g.groups > 1 else o
+        index = (n, output, *space[5 - len(product.shape) :])
+        return epilogue(e, group, index, value)
+
+    number = ir.var("g")
+    body, scratch = sliding(s, tile, dtype, planes, number, data, weights, finish)
+    e.scratch += scratch
+    grid = g.groups * output_tasks * unit_tasks
+    notes = tuple(v.op for v in group.members)
+    loop = ir.For(number, ZERO, e.parameter(grid), "grid", body)
+    return e.finish("convolution", [loop], grid, notes)
+
+
+def _gathering(
+    group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts
+) -> list[Step]:
+    """Sums over parts of the channels and taps, then their sum with the epilogue."""
+    product, *tail = group.members
+    x, w = product.inputs
+    dtype = dt.compute_dtype(product.dtype)
+    item = dtype.itemsize
+    spans = tuple((n - 1) * s for n, s in zip(g.extents, g.stride, strict=True))
+    phases = tuple(min(d, span + 1) for d, span in zip(g.dilation, spans, strict=True))
+    more = tuple(span // d for span, d in zip(spans, g.dilation, strict=True))
+    places = size_of(g.extents)
+
+    def plane(height: int, width: int) -> int:
+        extents = (1 + more[0], height + more[1], width + more[2])
+        return size_of(phases) * size_of(extents)
+
+    # the planes of all images and the weights of all outputs share the second cache
+    room = facts.cache_l2 // 2 // item
+    height, width = g.taps[1], g.taps[2]
+
+    def fits() -> bool:
+        return g.batch * plane(height, width) + g.outputs * height * width <= room
+
+    while height > 1 and not fits():
+        height = -(-height // 2)
+    while height == 1 and width > 64 and not fits():
+        width = -(-width // 2)
+    blocks = (-(-g.taps[1] // height), -(-g.taps[2] // width))
+    units = g.channels * g.taps[0] * blocks[0] * blocks[1]
+    tile = choose_tile(facts, dtype, g.batch * places, g.outputs)
+    panels = -(-g.outputs // tile.columns)
+    # Parts follow from the shape alone, or the number of threads would show in the result.
+    total = g.groups * g.batch * places * g.outputs
+    parts = min(units, MOST_PARTS, max(2, (x.size + w.size) // (4 * total)))
+    part_units = -(-units // parts)
+    parts = -(-units // part_units)
+    wanted = min(2 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
+    image_tasks = min(g.batch, -(-wanted // (parts * g.groups)))
+    batch = -(-g.batch // image_tasks)
+    image_tasks = -(-g.batch // batch)
+    output_tasks = min(panels, -(-wanted // (parts * g.groups * image_tasks)))
+    task_panels = -(-panels // output_tasks)
+    output_tasks = -(-panels // task_panels)
+
+    e = Emitter({v: s for v, s in layouts.items() if v not in set(group.members)})
+    numbers = _Numbers(e)
+    extents = (1 + more[0], height + more[1], width + more[2])
+    line = facts.lanes_bytes // item
+    size = e.parameter((-(-size_of(phases) * size_of(extents) // line) | 1) * line)
+    images = e.parameter(batch)
+    dilation = numbers(g.dilation, 2)
+    planes = Planes(
+        ir.Buffer("planes", dtype, "scratch", ir.mul(images, size)),
+        dilation,
+        numbers(phases),
+        numbers(extents),
+        size,
+    )
+    s = Gathering(
+        batch=images,
+        images=e.parameter(g.batch),
+        outputs=e.parameter(g.outputs),
+        space=numbers(g.space),
+        extents=numbers(g.extents),
+        taps=numbers(g.taps),
+        stride=numbers(g.stride),
+        dilation=dilation,
+        low=numbers(g.low, 0),
+        block=numbers((1, height, width))[1:],
+        blocks=numbers((1, *blocks))[1:],
+        row_tiles=e.parameter(-(-batch * places // tile.rows)),
+        image_tasks=e.parameter(image_tasks),
+        task_panels=e.parameter(task_panels),
+        output_tasks=e.parameter(output_tasks),
+        units=e.parameter(units),
+        part_units=e.parameter(part_units),
+        parts=e.parameter(parts),
+    )
+    channels = e.parameter(g.channels)
+    shape = (parts, g.groups, g.batch * places, g.outputs)
+    partial = Val(-30, "convolve", "convolve", (x, w), None, shape, dtype)
+    data, weights = _operands(e, product, g, channels, s.outputs)
+
+    def finish(part: Expr, group_: Expr, row: Expr, o: Expr, value: Expr) -> list[Stmt]:
+        return e.store(partial, (part, group_, row, o), value)
+
+    number = ir.var("g")
+    body, scratch = gathering(s, tile, dtype, planes, number, data, weights, finish)
+    e.scratch += scratch
+    grid = g.groups * output_tasks * image_tasks * parts
+    first = e.blocks("convolution", number, body, grid, ("convolve",))
+
+    layouts = {**layouts, partial: row_major(shape)}
+    rank = len(product.shape) - 2
+    split = (parts, g.groups, g.batch, *product.shape[2:], g.outputs)
+    order = (0, 2, 1, 3 + rank, *range(3, 3 + rank))
+    moved = (parts, g.batch, g.groups, g.outputs, *product.shape[2:])
+    whole = (parts, *product.shape)
+    viewed = Val(-31, "reshape", "view", (partial,), split, split, dtype)
+    viewed = Val(-32, "permute", "view", (viewed,), order, moved, dtype)
+    viewed = Val(-33, "reshape", "view", (viewed,), whole, whole, dtype)
+    total_ = Val(-34, "reduce_sum", "reduce", (viewed,), (0,), product.shape, product.dtype)
+    rest = Group(total_, group.position)
+    rest.members = [total_, *tail]
+    rest.stored = {total_ if v is product else v for v in group.stored}
+    redirect = {total_: (product, 0, 0)}
+    return [first, *lower_loops(rest, layouts, facts, redirect, {product: total_})]
+
+
+class _Numbers:
+    """Numbers of a launch. Those up to `fixed` shape the code: it is simpler for 1, and loads can
+    be vectors where steps are known.
+    """
+
+    def __init__(self, e: Emitter) -> None:
+        self.e = e
+
+    def __call__(self, values: Sequence[int], fixed: int = 1) -> Triple:
+        a, b, c = (const(n) if 0 < n <= fixed else self.e.parameter(n) for n in values)
+        return a, b, c
+
+
+def _operands(
+    e: Emitter, product: Val, g: Geometry, channels: Expr, outputs: Expr
+) -> tuple[Read, Read]:
+    """How elements of the two operands are read."""
+    x, w = product.inputs
+    lack = 5 - len(product.shape)
+
+    def joined(group: Expr, size: Expr, i: Expr) -> Expr:
+        return ir.add(ir.mul(group, size), i) if g.groups > 1 else i
+
+    def data(n: Expr, group: Expr, c: Expr, *space: Expr) -> Expr:
+        value: Expr = e.value(x, (n, joined(group, channels, c), *space[lack:]))
+        return value
+
+    def weights(group: Expr, o: Expr, c: Expr, *taps: Expr) -> Expr:
+        value: Expr = e.value(w, (joined(group, outputs, o), c, *taps[lack:]))
+        return value
+
+    return data, weights
+
+
+def epilogue(e: Emitter, group: Group, index: Index, value: Any) -> list[Stmt]:
+    """What is stored for one element of the product: itself, and what is fused behind it."""
+    product = group.members[0]
+    for i, n in zip(index, product.shape, strict=True):
+        e.extents.setdefault(i, e.number(n))
+    point = [i for i, n in zip(index, product.shape, strict=True) if n != 1]
+    result = value.cast(product.dtype)
+    e.known[product] = lambda _: result
+    out: list[Stmt] = []
+    for v in group.members:
+        if v in group.stored:
+            at = place(v.shape, point)
+            out += e.store(v, at, e.value(v, at))
+    return out
 
 
 def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
