@@ -102,6 +102,15 @@ ONE_KERNEL = {
         *(lambda x, w, b: x + nm.relu(x @ w.T + b), [MATRIX, (COLUMNS, COLUMNS), (COLUMNS,)]),
         *(None, ROWS * COLUMNS),
     ),
+    "convolution, bias, relu": (
+        *(lambda x, w, b: nm.relu(nm.conv2d(x, w, b, padding=1)),),
+        *([(2, 16, 12, 12), (24, 16, 3, 3), (24,)],),
+        *(2 * 16 * 144 + 24 * 16 * 9 + 24, 2 * 24 * 144),
+    ),
+    "transposed convolution": (
+        *(lambda x, w: nm.conv_transpose2d(x, w, stride=2),),
+        *([(2, 16, 12, 12), (16, 24, 2, 2)], None, 2 * 24 * 576),
+    ),
     "masked scores": (
         *(lambda q, k: attention_scores(q, k, nm.tri(32, dtype="bool", device=NULL)),),
         *([(2, 32, 16), (2, 32, 16)], None, 2 * 32 * 32),
@@ -143,6 +152,10 @@ BACKWARD = {
     "fifty operations": (chain, [(1000,)], 1),
     "linear": (lambda x, w, b: x @ w + b, [MATRIX, (COLUMNS, 256), (256,)], 3),
     "gelu": (nm.gelu, [MATRIX], 1),
+    "convolution": (
+        *(lambda x, w: nm.conv2d(x, w, padding=1, stride=2),),
+        *([(4, 16, 12, 12), (24, 16, 3, 3)], 3),
+    ),
     "x + x.T": (lambda x: x + x.T, [(64, 64)], 1),
 }
 
@@ -207,6 +220,17 @@ def test_gradients_of_slices_are_laid_side_by_side():
 
     found = cost(cotangent, x)
     assert found.bytes_written <= (3 * 4 * 16 * 24 + 4 * 16 * 24) * FLOAT
+
+
+def test_no_copy_of_windows_is_ever_stored():
+    """Windows overlap nine times; a convolution and its gradients store what they are asked for."""
+    x, w = given(4, 16, 24, 24), given(32, 16, 3, 3)
+
+    def gradients(x, w):
+        return nm.grad(lambda x, w: nm.conv2d(x, w, padding=1).sum(), (0, 1))(x, w)
+
+    counts = cost(gradients, x, w)
+    assert counts.bytes_allocated <= x.nbytes + 20 * w.nbytes, counts.bytes_allocated
 
 
 def test_intermediates_share_memory():

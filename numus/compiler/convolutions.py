@@ -30,6 +30,8 @@ from numus.shapes import Shape, row_major, size_of
 ZERO = const(0)
 
 MOST_PARTS = 16  # of a long sum over channels and taps
+LONG = 4096  # taps that are summed up before they meet other sums
+FEW_OUTPUTS = 3  # do not fill a vector
 SMALL = 1 << 14  # convolutions of fewer multiplications are plain loops
 
 
@@ -40,7 +42,7 @@ def lower_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
     if g is None or product.dtype.is_complex or g.work < SMALL:
         return _sums(group, layouts, facts)
     if size_of(g.extents) < size_of(g.taps):
-        if any(gap > 1 for gap in g.gap):
+        if any(gap > 1 for gap in g.gap) or g.outputs < FEW_OUTPUTS:
             return _sums(group, layouts, facts)
         return _gathering(group, g, layouts, facts)
     return [_sliding(group, g, layouts, facts)]
@@ -169,6 +171,7 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
         numbers(phases),
         numbers(extents),
         size_slot,
+        True,
     )
     s = Sliding(
         channels=channels,
@@ -208,9 +211,7 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     return e.finish("convolution", [loop], grid, notes)
 
 
-def _gathering(
-    group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts
-) -> list[Step]:
+def _gathering(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """Sums over parts of the channels and taps, then their sum with the epilogue."""
     product, *tail = group.members
     x, w = product.inputs
@@ -230,7 +231,8 @@ def _gathering(
     height, width = g.taps[1], g.taps[2]
 
     def fits() -> bool:
-        return g.batch * plane(height, width) + g.outputs * height * width <= room
+        taken = g.batch * plane(height, width) + g.outputs * height * width
+        return taken <= room and height * width <= LONG
 
     while height > 1 and not fits():
         height = -(-height // 2)
@@ -266,6 +268,7 @@ def _gathering(
         numbers(phases),
         numbers(extents),
         size,
+        True,
     )
     s = Gathering(
         batch=images,

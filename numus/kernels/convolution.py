@@ -57,8 +57,9 @@ def choose_tile(facts: Facts, dtype: DType, rows: int, columns: int, split: int 
         most = (facts.vector_registers - 2 - vectors) // vectors
         for r in range(1, min(most, rows) + 1):
             tiles = -(-rows // r) * -(-columns // (vectors * width))
-            # a step waits for its loads and multiplications, and a little for itself
-            cost = tiles * (max(r * vectors, r + split * vectors) + 1.0)
+            # multiplications hide loads, though not wholly
+            loads = r + split * vectors
+            cost = tiles * (max(r * vectors, loads) + loads / 2)
             key = (cost, -r * vectors, Tile(r, vectors, width))
             if best is None or key[:2] < best[:2]:
                 best = key
@@ -75,52 +76,41 @@ class Planes:
     phases: Triple
     extents: Triple
     size: Expr  # of all phases of a channel
+    margins: bool  # whether there are zeros to be written around the data
 
     def fill(self, channels: Expr, origin: Triple, space: Triple, read: Read) -> list[Stmt]:
         """Copy `read(channel, z, y, x)` from `origin` on; zeros beyond the `space` there is."""
-        a = ir.var("fill_a")
+        a, k = ir.var("fill_a"), ir.var("fill_k")
         fs: Triple = (ir.var("fill_fz"), ir.var("fill_fy"), ir.var("fill_fx"))
         qs: Triple = (ir.var("fill_qz"), ir.var("fill_qy"), ir.var("fill_qx"))
+        bounds: list[tuple[Expr, Expr]] = []
+        lets: list[list[Stmt]] = []
+        for axis, name in enumerate("zyx"):
+            start, t = ir.add(origin[axis], fs[axis]), self.step[axis]
+            before, count = ir.sub(ir.sub(t, ONE), start), self.extents[axis]
+            first, last = ir.var(f"fill_{name}0"), ir.var(f"fill_{name}1")
+            bounds.append((first, last))
+            lets.append(
+                [
+                    ir.Let(first, _over(before, t)),
+                    ir.Let(last, ir.minimum(_over(ir.add(space[axis], before), t), count)),
+                ]
+            )
         at = [
             ir.add(ir.add(o, f), ir.mul(q, t))
             for o, f, q, t in zip(origin, fs, qs, self.step, strict=True)
         ]
-        start = ir.var("fill_start")
-        line = ir.add(ir.mul(a, self.size), self._place(fs, (qs[0], qs[1], ZERO)))
-        inside = ir.var("fill_inside")
-        there = self._there(at[0], space[0]) & self._there(at[1], space[1])
-        first, last = ir.var("fill_first"), ir.var("fill_last")
-        behind = ir.add(origin[2], fs[2])  # where the line begins, in the data's coordinates
-        t = self.step[2]
-        count = self.extents[2]
-        begin = ir.minimum(_over(ir.sub(ir.sub(t, ONE), behind), t), count)
-        end = ir.minimum(_over(ir.sub(ir.add(space[2], ir.sub(t, ONE)), behind), t), count)
-        place = ir.add(start, qs[2])
-        zero = const(0, self.buffer.dtype)
-        value = read(a, at[0], at[1], at[2]).cast(self.buffer.dtype)
-
-        def lanes(low: Expr, high: Expr, value: Expr) -> Stmt:
-            return ir.For(qs[2], low, high, "lanes", [ir.Store(self.buffer, place, value)])
-
-        body: list[Stmt] = [
-            ir.Let(start, line),
-            ir.Let(inside, ir.select(there, ONE, ZERO)),
-            ir.Let(first, ir.mul(inside, begin)),
-            ir.Let(last, ir.maximum(first, ir.mul(inside, end))),
-            lanes(ZERO, first, zero),
-            lanes(first, last, value),
-            lanes(last, count, zero),
-        ]
-        for v, stop in (
-            (fs[2], self.phases[2]),
-            (qs[1], self.extents[1]),
-            (fs[1], self.phases[1]),
-            (qs[0], self.extents[0]),
-            (fs[0], self.phases[0]),
-            (a, channels),
-        ):
-            body = [ir.For(v, ZERO, stop, "serial", body)]
-        return body
+        value = read(a, *at).cast(self.buffer.dtype)
+        place = ir.add(ir.mul(a, self.size), self._place(fs, qs))
+        body: list[Stmt] = [ir.Store(self.buffer, place, value)]
+        for axis in (2, 1, 0):
+            kind = "lanes" if axis == 2 else "serial"
+            body = [*lets[axis], ir.For(qs[axis], *bounds[axis], kind, body)]
+            body = [ir.For(fs[axis], ZERO, self.phases[axis], "serial", body)]
+        if self.margins:
+            blank = ir.Store(self.buffer, ir.add(ir.mul(a, self.size), k), const(0, self.dtype))
+            body = [ir.For(k, ZERO, self.size, "lanes", [blank]), *body]
+        return [ir.For(a, ZERO, channels, "serial", body)]
 
     def offset(self, displacement: Sequence[Expr]) -> Expr:
         """Where the element is that lies so far behind the first."""
@@ -135,9 +125,9 @@ class Planes:
                 total = ir.add(ir.mul(total, n), i)
         return total
 
-    @staticmethod
-    def _there(at: Expr, extent: Expr) -> Expr:
-        return (at >= ZERO) & (at < extent)
+    @property
+    def dtype(self) -> DType:
+        return self.buffer.dtype
 
 
 def _quotient(a: Expr, b: Expr) -> Expr:
@@ -279,9 +269,7 @@ def sliding(
     ]
     origin: Triple = (ir.var("origin_z"), ir.var("origin_y"), ir.var("origin_x"))
     decode += [ir.Let(v, e) for v, e in zip(origin, starts, strict=True)]
-    fill = planes.fill(
-        s.channels, origin, s.space, lambda c, z, y, x: data(n, group, c, z, y, x)
-    )
+    fill = planes.fill(s.channels, origin, s.space, lambda c, z, y, x: data(n, group, c, z, y, x))
 
     # -- the results of one phase of a block
     def room(extent: Expr, turn: Expr, gap: Expr, start: Expr, size: Expr) -> Expr:
@@ -316,9 +304,7 @@ def sliding(
             pixels,
         )
 
-    multiply = _register_tile(
-        tile, dtype, result, [(r, ZERO, ir.load(counts, phase))], step, None
-    )
+    multiply = _register_tile(tile, dtype, result, [(r, ZERO, ir.load(counts, phase))], step)
     y, x, i = ir.var("out_y"), ir.var("out_x"), ir.var("out_i")
     y_first, y_last = ir.var("y_first"), ir.var("y_last")
     value = ir.load(result, ir.add(ir.mul(i, columns), ir.sub(ir.add(ir.mul(y, line), x), p)))
@@ -336,11 +322,7 @@ def sliding(
         ZERO,
         last_row,
         "serial",
-        [
-            ir.For(
-                y, y_first, y_last, "serial", [ir.For(x, from_x, to_x, "lanes", store)]
-            )
-        ],
+        [ir.For(y, y_first, y_last, "serial", [ir.For(x, from_x, to_x, "lanes", store)])],
     )
     end = ir.sub(ir.minimum(ir.add(p, columns), flat), ONE)
     tiles: list[Stmt] = [
@@ -381,10 +363,9 @@ def _register_tile(
     result: ir.Buffer,
     loops: Sequence[Loop],
     step: Step,
-    start: Callable[[Expr, int, int], Expr] | None,
     place: Callable[[Expr, int, int], Expr] | None = None,
 ) -> list[Stmt]:
-    """Sums of products in registers, from zero (or `start`), laid into `result` (at `place`).
+    """Sums of products in registers, laid into `result`, or added to what it has at `place`.
 
     `step(lane)` gives what to name first, the factor of each row, and the vectors.
     """
@@ -400,20 +381,21 @@ def _register_tile(
             old = ir.read(sums[i][v])
             new = ir.fma(a, b, old) if dtype.kind == "float" else old + a * b
             inner.append(ir.Set(sums[i][v], new))
-    for v, first, last in reversed(loops):
-        inner = [ir.For(v, first, last, "serial", inner)]
+    for variable, first, last in reversed(loops):
+        inner = [ir.For(variable, first, last, "serial", inner)]
     body: list[Stmt] = []
     places = [(i, v) for i in range(tile.rows) for v in range(tile.vectors)]
     for i, v in places:
-        body.append(ir.Set(sums[i][v], const(0, dtype) if start is None else start(j, i, v)))
+        body.append(ir.Set(sums[i][v], const(0, dtype)))
     body += inner
     for i, v in places:
-        at = (
-            ir.add(j, const(i * tile.columns + v * tile.width))
-            if place is None
-            else place(j, i, v)
-        )
-        body.append(ir.Store(result, at, ir.read(sums[i][v])))
+        value = ir.read(sums[i][v])
+        if place is None:
+            at = ir.add(j, const(i * tile.columns + v * tile.width))
+        else:
+            at = place(j, i, v)
+            value = ir.load(result, at) + value
+        body.append(ir.Store(result, at, value))
     return [ir.For(j, ZERO, const(tile.width), "lanes", body)]
 
 
@@ -473,9 +455,7 @@ def gathering(
     tile_size = const(tile.rows * tile.columns)
     offsets = ir.Buffer("offsets", ir.INDEX, "scratch", ir.mul(s.row_tiles, rows))
     area = ir.mul(s.block[0], s.block[1])
-    packed = ir.Buffer(
-        "packed", dtype, "scratch", ir.mul(ir.mul(area, s.task_panels), columns)
-    )
+    packed = ir.Buffer("packed", dtype, "scratch", ir.mul(ir.mul(area, s.task_panels), columns))
     sums = ir.Buffer(
         "sums", dtype, "scratch", ir.mul(ir.mul(s.task_panels, s.row_tiles), tile_size)
     )
@@ -540,8 +520,7 @@ def gathering(
     a0 = ir.mul(ir.mul(panel, area), columns)
     starts = [ir.var(f"start{i}") for i in range(tile.rows)]
     names: list[Stmt] = [
-        ir.Let(v, ir.load(offsets, ir.add(ir.mul(t, rows), const(i))))
-        for i, v in enumerate(starts)
+        ir.Let(v, ir.load(offsets, ir.add(ir.mul(t, rows), const(i)))) for i, v in enumerate(starts)
     ]
 
     def step(lane: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
@@ -567,7 +546,6 @@ def gathering(
         sums,
         [(y, ZERO, height), (x, ZERO, width)],
         step,
-        lambda lane, i, v: ir.load(sums, where(lane, i, v)),
         where,
     )
     products = ir.For(t, ZERO, s.row_tiles, "serial", [*names, *multiply])
@@ -582,5 +560,5 @@ def gathering(
     stop = ir.minimum(columns, ir.sub(s.outputs, start))
     line = ir.For(r, ZERO, ir.mul(count, places), "serial", [ir.For(j, ZERO, stop, "lanes", store)])
     out = ir.For(panel, ZERO, panels, "serial", [line])
-    body = [table, blank, ir.For(u, u0, u1, "serial", block), out]
+    body: list[Stmt] = [table, blank, ir.For(u, u0, u1, "serial", block), out]
     return body, [planes.buffer, packed, offsets, sums]

@@ -4,10 +4,10 @@
 
 and a place that is no element of x counts as zero. `low` is the padding before x (negative: x is
 cut off), what comes after it follows from the extents of the result; `gap` is how far the elements
-of x are spread apart. The equation ties together places of three tensors, so it can be solved for each
-of them: the gradient by x is the same sum over g and w with the roles of stride and gap exchanged
-and the weights turned around, the gradient by w is one over x and g in which the places of g take
-the part of the window. Second derivatives need nothing new.
+of x are spread apart. The equation ties together places of three tensors, so it can be solved for
+each of them: the gradient by x is the same sum over g and w with the roles of stride and gap
+exchanged and the weights turned around, the gradient by w is one over x and g in which the places
+of g take the part of the window. Second derivatives need nothing new.
 """
 
 from __future__ import annotations
