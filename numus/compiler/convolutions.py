@@ -13,7 +13,6 @@ from numus.compiler.fuse import Group, place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
-from numus.kernels.contraction import WORTH_A_THREAD
 from numus.kernels.convolution import (
     Gathering,
     Planes,
@@ -29,6 +28,7 @@ from numus.shapes import Shape, row_major, size_of
 
 ZERO = const(0)
 
+WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 MOST_PARTS = 16  # of a long sum over channels and taps
 LONG = 4096  # taps that are summed up before they meet other sums
 FEW_OUTPUTS = 3  # do not fill a vector
