@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -54,6 +55,22 @@ class View:
         self.offset = offset
         self.strides = strides
 
+
+class _Owner:
+    __slots__ = ("held",)
+
+    def __init__(self) -> None:
+        self.held = object()
+
+
+def _held_once() -> int | None:
+    owner = _Owner()
+    return sys.getrefcount(owner.held) if hasattr(sys, "getrefcount") else None
+
+
+# What `sys.getrefcount(owner.attribute)` says of an object that only its owner holds; None where
+# this Python cannot tell.
+ONE_HOLDER = _held_once()
 
 _next_serial = itertools.count(1).__next__
 

@@ -29,13 +29,18 @@ _MAX_PLANS = 2048
 class Pending:
     """A pending graph as one walk sees it: what there is, numbered, and what it is like."""
 
-    __slots__ = ("constants", "kept", "key", "leaves", "nodes", "number", "tracked", "transfers")
+    __slots__ = (
+        *("classes", "constants", "kept", "key", "leaf_strides", "leaves", "nodes", "number"),
+        *("tracked", "transfers"),
+    )
 
     def __init__(self, roots: Sequence[Any]) -> None:
         self.nodes = nodes = []  # type: list[Any]
         self.number = number = {}  # type: dict[Any, int]
         self.leaves = leaves = []  # type: list[Any]
         self.constants = constants = []  # type: list[Any]
+        self.leaf_strides = leaf_strides = []  # type: list[Shape]
+        self.classes = classes = []  # type: list[int | None]
         self.transfers: list[Any] = []  # from other devices, still to be made
         parts: list[Any] = []
         uses: dict[int, int] = {}  # how often each node is an input within this graph
@@ -55,8 +60,10 @@ class Pending:
                 if view is not None:
                     parts.append((x.dtype, x.shape, view.strides))
                     leaves.append(x)
+                    leaf_strides.append(view.strides)
                 elif name == "constant":
-                    parts.append((x.dtype, number_class(x.params)))
+                    classes.append(number_class(x.params))
+                    parts.append((x.dtype, classes[-1]))
                     constants.append(x)
                 elif name == "transfer":
                     self.transfers.append(x)
@@ -71,7 +78,8 @@ class Pending:
             stack.pop()
             name = node.prim.name
             if name == "constant":
-                parts.append((node.dtype, number_class(node.params)))
+                classes.append(number_class(node.params))
+                parts.append((node.dtype, classes[-1]))
                 constants.append(node)
             else:
                 places = [number[x] for x in inputs]
@@ -139,19 +147,19 @@ class Plan:
     that nobody keeps follow each other.
     """
 
-    def __init__(self, place: Any, pending: Pending, roots: Sequence[Any]) -> None:
+    def __init__(self, place: Any, pending: Any, roots: Sequence[Any]) -> None:
         self.runtime = place.runtime
         ir.fresh()
         local = Local()
         vals: list[Val] = []
         leaf_vals: list[Val] = []
+        leaves, constants = set(pending.leaves), {n: i for i, n in enumerate(pending.constants)}
         for node in pending.nodes:
-            if node.view is not None:
+            if node in leaves:
                 val = local.make("leaf", "leaf", (), (len(leaf_vals),), node.shape, node.dtype)
                 leaf_vals.append(val)
-            elif node.prim.name == "constant":
-                which = pending.constants.index(node)
-                params = (number_class(node.params), which)
+            elif node in constants:
+                params = (pending.classes[constants[node]], constants[node])
                 val = local.make("constant", "source", (), params, (), node.dtype)
             else:
                 inputs = tuple(vals[pending.number[x]] for x in node.inputs)
@@ -159,9 +167,7 @@ class Plan:
                     node.prim.name, node.prim.kind, inputs, node.params, node.shape, node.dtype
                 )
             vals.append(val)
-        self.leaf_strides = {
-            v: n.view.strides for v, n in zip(leaf_vals, pending.leaves, strict=True)
-        }
+        self.leaf_strides = dict(zip(leaf_vals, pending.leaf_strides, strict=True))
         wanted = [vals[pending.number[r]] for r in roots] + [vals[i] for i in pending.kept]
         bases = [_base(v, self.leaf_strides) for v in wanted]
         self._fuse(local, [b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
@@ -219,7 +225,7 @@ class Plan:
             self.calls.append(contract.Step(program, places, nbytes, step.scratch, i not in first))
         self.blocks = [*self.result_bytes, *([self.arena] if self.arena else [])]
         self.slots = len(self.leaf_strides) + len(self.blocks)
-        self.launch = self.runtime.prepare(self.calls, self.slots).run if self.calls else None
+        self.prepared = self.runtime.prepare(self.calls, self.slots) if self.calls else None
 
     def single_launches(self) -> list[Callable[..., None]]:
         """Each kernel by itself, for timing."""
@@ -268,18 +274,19 @@ class Plan:
         if self.holes:
             values = values.copy()
             for at, constant, part in self.holes:
-                values[at] = _part(constants[constant].params, part)
+                values[at] = number_part(constants[constant].params, part)
         return memories, addresses, values
 
     def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
         """Launch, and give the memory of each output."""
         memories, addresses, values = self.arguments(leaves, constants)
-        if self.launch is not None:
-            self.launch(addresses, values)
+        if self.prepared is not None:
+            self.prepared.run(addresses, values)
         return [memories[slot] for slot, _ in self.outputs]
 
 
-def _part(number: Any, part: str) -> Any:
+def number_part(number: Any, part: str) -> Any:
+    """What a kernel's scalar takes of a constant: all of it, or one part of a complex number."""
     if part == "whole":
         return int(number) if number.__class__ is bool else number
     number = complex(number)

@@ -23,7 +23,7 @@ from numus import guards
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, host_array, strided
 from numus.functions._base import method
-from numus.graph import Node, Storage, View
+from numus.graph import ONE_HOLDER, Node, Storage, View
 from numus.primitives.source import value
 from numus.runtime.devices import default
 from numus.shapes import Shape, row_major, size_of
@@ -135,30 +135,14 @@ def _together(x: Tensor) -> list[Tensor]:
     return sorted(found.values(), key=lambda t: t._node.serial)
 
 
-class _Owner:
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = object()
-
-
-def _held_once() -> int:
-    """What `sys.getrefcount(owner.attribute)` says of an object that only its owner holds."""
-    owner = _Owner()
-    return sys.getrefcount(owner.held)
-
-
-_ONE_HOLDER = _held_once() if hasattr(sys, "getrefcount") else None
-
-
 def _alone(tensors: list[Tensor]) -> bool:
     """Whether nothing but these tensors holds their nodes, views, storage and memory.
 
     Counting too many holders costs a copy; none can be missed.
     """
-    if _ONE_HOLDER is None:
+    if ONE_HOLDER is None:
         return False
-    extra = _ONE_HOLDER - 1
+    extra = ONE_HOLDER - 1
     handles: dict[int, int] = {}
     for t in tensors:
         handles[id(t._node)] = handles.get(id(t._node), 0) + 1

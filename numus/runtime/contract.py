@@ -6,7 +6,7 @@ below, and reads the target's description (`Facts`) where a schedule has to choo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -80,6 +80,38 @@ class Prepared(Protocol):
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         """Run with one address per slot and, for each step, its grid followed by its scalars."""
         ...
+
+
+LaunchFixed = Callable[[Sequence[int], Sequence[int | float]], None]
+
+
+def fixed(
+    prepared: Prepared, values: Sequence[int | float], changing: Sequence[int]
+) -> LaunchFixed:
+    """A prepared program with values that stay, but for those at some places: a function of the
+    addresses and of these values.
+
+    A runtime that gains from knowing has a method of this name; for others, this calls `run`.
+    """
+    own = getattr(prepared, "fixed", None)
+    if own is not None:
+        found: LaunchFixed = own(values, changing)
+        return found
+    return fixed_by_run(prepared, values, changing)
+
+
+def fixed_by_run(
+    prepared: Prepared, values: Sequence[int | float], changing: Sequence[int]
+) -> LaunchFixed:
+    """`fixed` for every runtime."""
+
+    def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
+        current = list(values)
+        for at, value in zip(changing, changed, strict=True):
+            current[at] = value
+        prepared.run(addresses, current)
+
+    return launch
 
 
 @dataclass(slots=True)

@@ -12,7 +12,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from numus.runtime.contract import Step
+from numus.runtime.contract import LaunchFixed, Step, fixed_by_run
 from numus.runtime.cpu import pool_source
 from numus.runtime.cpu.pool import Pool
 
@@ -88,6 +88,46 @@ class Prepared:
         self._pack(image.data, 0, *addresses, *values)
         self._native(image.head)
         self._free.append(image)
+
+    def fixed(self, values: Sequence[int | float], changing: Sequence[int]) -> LaunchFixed:
+        """Images that hold the values already: a run writes addresses, and what changes."""
+        if self._scratch and self._areas is None:
+            return fixed_by_run(self, values, changing)
+        pool, native, free = self._pool, self._native, list[_Image]()
+        count = self.slots + len(self._scratch)
+        formats = "".join("q" + s.program.formats for s in self.steps)
+        place = struct.Struct(f"={count}Q").pack_into
+        writers = [(struct.Struct(f"={formats[i]}").pack_into, 8 * (count + i)) for i in changing]
+        starts = [start for start, _ in self._areas or ()]
+        per_thread = max((a + b for a, b in self._areas or ()), default=0)
+        threads_at = self._format.size // 8 + _THREADS
+
+        def build() -> _Image:
+            image = self._build()
+            self._pack(image.data, 0, *([0] * count), *values)
+            return image
+
+        def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
+            if not pool.started:
+                pool.start()
+            try:
+                image = free.pop()
+            except IndexError:
+                image = build()
+            if starts:
+                threads = pool.threads
+                block = self._memory.allocate(threads * per_thread)
+                first = block.address
+                image.words[threads_at] = threads
+                place(image.data, 0, *addresses, *[first + threads * s for s in starts])
+            else:
+                place(image.data, 0, *addresses)
+            for (write, at), value in zip(writers, changed, strict=True):
+                write(image.data, at, value)
+            native(image.head)
+            free.append(image)
+
+        return launch
 
     def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         threads = self._pool.threads

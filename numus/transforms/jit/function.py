@@ -21,11 +21,13 @@ from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.places import is_leaf_node
+from numus.transforms.jit.ready import MISS, Ready
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.traced import Traced
 from numus.transforms.jit.tracing import Inline, Trace
 
 Function = Callable[..., Any]
+Numbers = list[tuple[int, type]]  # which leaves are Python's numbers, and their types
 
 _MANY_STRUCTURES = 8  # more of them, and the function is probably not meant to be traced so
 
@@ -56,6 +58,8 @@ class Jitted:
         self._donated = _numbers(donate)
         self._traced: dict[Any, list[Traced | None]] = {}
         self._count = 0
+        self._recent: Ready | None = None  # what ran last, if all its arguments were leaves
+        self._recent_count = 0
         self._lock = threading.RLock()
 
     def __get__(self, owner: Any, kind: Any = None) -> Any:
@@ -64,6 +68,14 @@ class Jitted:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if current_trace() is not None:
             return self._f(*args, **kwargs)
+        recent = self._recent
+        if recent is not None and not kwargs and len(args) == self._recent_count:
+            try:
+                result = recent(args)
+            except Inline:
+                return self._f(*args)
+            if result is not MISS:
+                return result
         leaves, structure = self._flattened(args, kwargs)
         specs, numbers, plain = self._read(leaves, structure)
         if plain:
@@ -90,7 +102,7 @@ class Jitted:
 
     def _read(
         self, leaves: list[Any], structure: tree.Structure
-    ) -> tuple[tuple[Any, ...], list[int], bool]:
+    ) -> tuple[tuple[Any, ...], Numbers, bool]:
         """What of the arguments is structure, which of them are numbers, and whether the call is
         part of a larger transformation, so that the function has to be called as it is.
         """
@@ -100,7 +112,7 @@ class Jitted:
         if pending:
             evaluate(pending)
         specs: list[Any] = []
-        numbers = []
+        numbers: Numbers = []
         for i, x in enumerate(leaves):
             kind = type(x)
             if isinstance(x, (np.ndarray, np.generic)) and x.dtype.kind in "biufcV":
@@ -114,7 +126,7 @@ class Jitted:
                 specs.append((node.shape, node.dtype, node.device, leaf))
             elif kind in (int, float, complex):
                 specs.append(kind)
-                numbers.append(i)
+                numbers.append((i, kind))
             else:
                 specs.append(self._static(x, structure, i))
         return tuple(specs), numbers, False
@@ -134,24 +146,25 @@ class Jitted:
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def _call(self, key: Any, leaves: list[Any], numbers: list[int]) -> Any:
-        variants = self._traced.get(key)
-        if variants is not None:
-            for traced in variants:
-                if traced is None:
-                    raise Inline
-                captured = traced.inputs(leaves)
-                if captured is not None:
-                    if traced.overlap(leaves):
-                        raise Inline
-                    return traced(leaves, captured)
-        traced = self._trace(key, leaves, numbers)
-        captured = traced.inputs(leaves)
-        if captured is None or traced.overlap(leaves):
+    def _call(self, key: Any, leaves: list[Any], numbers: Numbers) -> Any:
+        ready = None
+        for traced in self._traced.get(key, ()):
+            if traced is None:
+                raise Inline
+            ready = traced.ready(leaves)
+            if ready is not None:
+                break
+        else:
+            ready = self._trace(key, leaves, numbers).ready(leaves)
+        result = MISS if ready is None else ready(leaves)
+        if result is MISS:
             raise Inline
-        return traced(leaves, captured)
+        if not self._static_places and _is_flat(key):
+            self._recent_count = len(leaves)
+            self._recent = ready
+        return result
 
-    def _trace(self, key: Any, leaves: list[Any], numbers: list[int]) -> Traced:
+    def _trace(self, key: Any, leaves: list[Any], numbers: Numbers) -> Traced:
         structure, specs = key[0], key[1]
         trace = Trace(self._name)
         arguments: dict[int, tuple[Tensor, Tensor]] = {}
@@ -166,8 +179,7 @@ class Jitted:
                 arguments[i] = (x, same[id(x)])
                 inner.append(same[id(x)])
             elif specs[i] in (int, float, complex):
-                at = numbers.index(i)
-                inner.append(Scalar(trace, operator.itemgetter(at), x))
+                inner.append(Scalar(trace, operator.itemgetter(numbers.index((i, type(x)))), x))
             else:
                 inner.append(x.value if isinstance(x, Static) else x)
         args, kwargs = tree.unflatten(structure, inner)
@@ -194,6 +206,20 @@ class Jitted:
                 RuntimeWarning,
                 stacklevel=2,
             )
+
+
+def _is_flat(key: Any) -> bool:
+    """Whether all arguments are tensors and numbers, given by place."""
+    structure, specs = key[:2]
+    args, kwargs = structure.children
+    return (
+        not kwargs.children
+        and all(child.kind is None for child in args.children)
+        and all(spec in _NUMBERS or len(spec) == 4 for spec in specs)
+    )
+
+
+_NUMBERS = (int, float, complex)
 
 
 def _numbers(given: int | Iterable[int]) -> frozenset[int]:

@@ -35,10 +35,10 @@ class Handle(Place):
     """A tensor that the function reaches by itself. It is not kept alive."""
 
     def __init__(self, handle: Tensor) -> None:
-        self._reference = weakref.ref(handle)
+        self.reference = weakref.ref(handle)
 
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
-        return self._reference()
+        return self.reference()
 
 
 class Gradient(Place):
@@ -56,21 +56,19 @@ class Gradient(Place):
         return None if slot is None else slot._grad
 
 
-class Captured:
-    """A value that the function met: where it is found, and what it was like."""
+class Source:
+    """An input of a traced function: where it is found, and what it was like."""
 
     def __init__(self, node: Node, places: Sequence[Place]) -> None:
         self.places = list(places)
         self.shape = node.shape
         self.dtype = node.dtype
         self.device = node.device
+        self.tracked = node.tracked
         self.leaf = is_leaf_node(node)
-        self.constant = None if places else node
 
     def find(self, leaves: Sequence[Any]) -> Node | None:
         """The node now; None where it is not like the one that was traced."""
-        if self.constant is not None:
-            return self.constant
         node: Node | None = None
         for place in self.places:
             tensor = place.find(leaves)
@@ -83,6 +81,7 @@ class Captured:
             or node.dtype is not self.dtype
             or (node.device is not self.device and node.view is not None)
             or node.abstract
+            or node.tracked != self.tracked
             or is_leaf_node(node) != self.leaf
         ):
             return None

@@ -2,26 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from numus.dtypes import uint32
 from numus.evaluation import evaluate
-from numus.graph import Node, grad_mode
-from numus.primitives.source import constant
+from numus.graph import Node
 from numus.tensor import GradSlot, Tensor, detached
 from numus.transforms import tree
 from numus.transforms.jit.places import (
     Argument,
-    Captured,
     Gradient,
     Handle,
     Place,
+    Source,
     is_leaf_node,
 )
+from numus.transforms.jit.program import Program
+from numus.transforms.jit.ready import Ready
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Inline, Trace, handles_of
-from numus.transforms.recipe import Recipe
+
+# A leaf of the result: an output of the program, or a function of (leaves, numbers) of the call.
+Result = int | Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
 class Traced:
@@ -31,26 +33,29 @@ class Traced:
         self,
         trace: Trace,
         arguments: dict[int, tuple[Tensor, Tensor]],
-        numbers: Sequence[int],
+        numbers: Sequence[tuple[int, type]],
         result: Any,
     ) -> None:
         self._trace = trace
-        self._numbers = numbers
+        self.numbers = list(numbers)  # which arguments are Python's, and their types
         self._inside = {id(inner): i for i, (_, inner) in arguments.items()}
-        self._outside = {id(given): i for i, (given, _) in arguments.items()}
         self._slots = {
             given._node.grad_slot: i
             for i, (given, _) in arguments.items()
             if given._node.grad_slot is not None
         }
-        self._outputs: list[Node] = []  # values that the recipe gives
+        self._outputs: list[Node] = []  # values that the program gives
         self._places: dict[Node, int] = {}
-        self._results, self.structure = self._read_results(result)
-        self._bindings = self._read_bindings(arguments)
-        self._grads = self._read_grads()
+        self.results, self.structure = self._read_results(result)
+        self.bindings = self._read_bindings(arguments)
+        self.grads = self._read_grads()
         self._read_inputs(arguments)
-        self._aliases = self._alias_guard(arguments)
-        self._clean()
+        self._read_guards(arguments)
+        self.types = [(y.shape, y.dtype, y.device) for y in self._outputs]
+        shown = (*self.results, *(new for _, new in self.grads))
+        self.shown = sorted({x for x in shown if isinstance(x, int)})
+        self._ready: dict[Any, Ready] = {}
+        del self._trace, self._outputs, self._places, self._inside, self._slots
 
     # -- reading a finished trace -----------------------------------------------------------------
 
@@ -90,25 +95,24 @@ class Traced:
             raise Inline
         return Handle(owner)
 
-    def _read_results(self, result: Any) -> tuple[list[Callable[..., Any]], tree.Structure]:
+    def _read_results(self, result: Any) -> tuple[list[Result], tree.Structure]:
         leaves, structure = tree.flatten(result)
         return [self._read_result(x) for x in leaves], structure
 
-    def _read_result(self, x: Any) -> Callable[..., Any]:
-        """How a call makes one leaf of its result, from (leaves, numbers, made tensors)."""
+    def _read_result(self, x: Any) -> Result:
+        """How a call makes one leaf of its result."""
         if isinstance(x, Scalar):
             compute = x.compute
-            return lambda leaves, numbers, made: compute(numbers)
+            return lambda leaves, numbers: compute(numbers)
         if not isinstance(x, Tensor):
-            return lambda leaves, numbers, made: x
+            return lambda leaves, numbers: x
         place = self._place_of(x)
         if place is not None:
-            return lambda leaves, numbers, made: place.find(leaves)
+            return lambda leaves, numbers: place.find(leaves)
         node = self._untracked(x._node)
         if not node.abstract and node.serial > self._trace.since:
-            return lambda leaves, numbers, made: Tensor(detached(node, sees_writes=False))
-        at = self._output(node)
-        return lambda leaves, numbers, made: made[at]
+            return lambda leaves, numbers: Tensor(detached(node, sees_writes=False))
+        return self._output(node)
 
     def _untracked(self, node: Node) -> Node:
         """A result. What backward() has been through inside is not differentiated again outside;
@@ -159,146 +163,113 @@ class Traced:
         return found
 
     def _read_inputs(self, arguments: dict[int, tuple[Tensor, Tensor]]) -> None:
+        """The sources of the program, and the program."""
         trace = self._trace
-        by_grad = {grad._node: slot for slot, grad in trace.grads_read.items() if grad is not None}
-        for slot, grad in trace.grads_read.items():
-            if grad is not None and id(grad) in trace.bound:
-                by_grad[trace.bound[id(grad)][1]] = slot
         for node in self._outputs:
             if node.serial <= trace.since:
                 trace.captured[node] = None
-        self._captured: list[Captured] = []
+        evaluate(trace.captured)
+        slots = {}
+        for slot, grad in trace.grads_read.items():
+            if grad is not None:
+                known = trace.bound.get(id(grad))
+                slots[grad._node if known is None else known[1]] = slot
+        before: dict[Node, list[Tensor]] = {}  # tensors that stand for something else now
+        for handle, node in trace.bound.values():
+            before.setdefault(node, []).append(handle)
+        self.sources: list[Source] = []
+        inputs = []
         for node in trace.captured:
             places: list[Place]
-            if node in by_grad:
-                places = [Gradient(self._owner(by_grad[node]))]
+            if node in slots:
+                places = [Gradient(self._owner(slots[node]))]
             else:
-                before = {id(h): (h, n) for h, n in trace.bound.values()}
-                handles = [h for h in handles_of(node) if id(h) not in before]
-                handles += [h for h, n in before.values() if n is node]
+                handles = [*handles_of(node), *before.get(node, ())]
                 places = [Handle(h) for h in handles if not trace.is_born(h)]
-            self._captured.append(Captured(node, places))
-        self._grads_read = [
-            (Gradient(self._owner(slot)), grad is None) for slot, grad in trace.grads_read.items()
+            if places:  # else nothing can ever put another value in its place
+                self.sources.append(Source(node, places))
+                inputs.append(node)
+        # of one tensor that is several arguments, the last stands for all
+        distinct = {id(inner): i for i, (_, inner) in arguments.items()}
+        for i in sorted(distinct.values()):
+            self.sources.append(Source(arguments[i][0]._node, [Argument(i)]))
+            inputs.append(trace.inputs[i])
+        self.scalars = [number for number, _ in trace.scalars.values()]
+        self.generators = [generator for generator, _, _ in trace.keys]
+        numbers = [node for _, node in trace.scalars.values()]
+        numbers += [word for _, *words in trace.keys for word in words]
+        self.program = Program(self._outputs, inputs, numbers)
+
+    def _read_guards(self, arguments: dict[int, tuple[Tensor, Tensor]]) -> None:
+        """What has to hold at a call, beside what its inputs are like."""
+        self._was_none = [
+            (Gradient(self._owner(slot)), grad is None)
+            for slot, grad in self._trace.grads_read.items()
         ]
-        self._scalars = [(number, node.dtype) for number, node in trace.scalars.values()]
-        self._generators = [generator for generator, _, _ in trace.keys]
-        self._arguments = sorted(arguments)
-        self._distinct = sorted({id(inner): i for i, (_, inner) in arguments.items()}.values())
-        inputs = [
-            *trace.captured,
-            *(trace.inputs[i] for i in self._distinct),
-            *(node for _, node in trace.scalars.values()),
-            *(word for _, *words in trace.keys for word in words),
-        ]
-        self._recipe = Recipe(_between(self._outputs, inputs), inputs, self._outputs)
-
-    def _alias_guard(self, arguments: dict[int, tuple[Tensor, Tensor]]) -> tuple[int, ...] | None:
-        """Which arguments are one tensor, where that matters; see `same_arguments`."""
-        seen = self._pattern([given for given, _ in arguments.values()])
-        distinct = seen == tuple(range(len(seen)))
-        return None if distinct and not self._changes_arguments else seen
-
-    @staticmethod
-    def _pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
-        first: dict[int, int] = {}
-        return tuple(first.setdefault(id(x), i) for i, x in enumerate(tensors))
-
-    def _clean(self) -> None:
-        """Let go of the trace and its nodes."""
-        changed = [place for place, _, _ in self._bindings]
-        self._changed_handles = [p for p in changed if isinstance(p, Handle)]
-        self._held = [c for c in self._captured if c.constant is None]
-        del self._trace, self._outputs, self._places, self._inside, self._outside, self._slots
+        self._several = [s for s in self.sources if len(s.places) > 1]
+        self._tensors = sorted(arguments)
+        pattern = _pattern([given for given, _ in arguments.values()])
+        plain = pattern == tuple(range(len(pattern))) and not self._changes_arguments
+        self._aliases = None if plain else pattern
+        self._changed = _by_id(place for place, _, _ in self.bindings)
+        self._changed_arguments = [p for p, _, _ in self.bindings if isinstance(p, Argument)]
+        self._reached = _by_id(p for s in self.sources for p in s.places)
+        self.guarded = bool(
+            self._was_none or self._several or self._aliases or (self._changed and self._tensors)
+        )
 
     # -- calls ------------------------------------------------------------------------------------
 
-    def inputs(self, leaves: Sequence[Any]) -> list[Node] | None:
-        """The captured nodes as they are now; None where this trace is not for them."""
-        for place, was_none in self._grads_read:
+    def is_for(self, leaves: Sequence[Any]) -> bool:
+        """Whether the tensors of a call relate to each other as when the function was traced."""
+        for place, was_none in self._was_none:
             slot = place.slot(leaves)
             if slot is None or (slot._grad is None) != was_none:
-                return None
-        found = []
-        for captured in self._captured:
-            node = captured.find(leaves)
+                return False
+        for source in self._several:
+            if source.find(leaves) is None:
+                return False
+        if self._aliases is not None:
+            if _pattern([leaves[i] for i in self._tensors]) != self._aliases:
+                return False
+            for argument in self._changed_arguments:
+                if _known(self._reached, leaves[argument.index], leaves):
+                    raise Inline  # it is changed, and reached by itself as well
+        if self._changed:
+            for i in self._tensors:
+                if _known(self._changed, leaves[i], leaves):
+                    raise Inline
+        return True
+
+    def ready(self, leaves: Sequence[Any]) -> Ready | None:
+        """What runs this call and those like it; None where it was traced for others."""
+        nodes = []
+        for source in self.sources:
+            node = source.find(leaves)
             if node is None:
                 return None
-            found.append(node)
-        if self._aliases is not None:
-            tensors = [leaves[i] for i in self._arguments]
-            if self._pattern(tensors) != self._aliases:
-                return None
+            nodes.append(node)
+        if not self.is_for(leaves):
+            return None
+        evaluate(nodes)
+        layout = tuple([node.view.strides for node in nodes if node.view is not None])
+        found = self._ready.get(layout)
+        if found is None:
+            found = self._ready[layout] = Ready(self, nodes)
         return found
 
-    def overlap(self, leaves: Sequence[Any]) -> bool:
-        """Whether a tensor that a call changes is reached by it in two ways."""
-        if not self._bindings:
-            return False
-        given = {id(leaves[i]) for i in self._arguments}
-        if any(id(p.find(leaves)) in given for p in self._changed_handles):
-            return True
-        if not self._changes_arguments:
-            return False
-        own = {id(leaves[p.index]) for p, _, _ in self._bindings if isinstance(p, Argument)}
-        return any(id(p.find(leaves)) in own for c in self._held for p in c.places)
 
-    def __call__(self, leaves: Sequence[Any], captured: list[Node]) -> Any:
-        numbers = [leaves[i] for i in self._numbers]
-        values = [number.compute(numbers) for number, _ in self._scalars]
-        for value, (number, _) in zip(values, self._scalars, strict=True):
-            if type(value) is not type(number.sample):
-                raise Inline
-        nodes = [*captured, *(leaves[i]._node for i in self._distinct)]
-        nodes += [constant(v, dtype) for v, (_, dtype) in zip(values, self._scalars, strict=True)]
-        taken = 0
-        try:
-            for generator in self._generators:
-                first, second = generator.next()
-                taken += 1
-                nodes += [constant(first, uint32), constant(second, uint32)]
-            with grad_mode(False):
-                found = self._recipe.replay(nodes)
-            evaluate(found)
-        except BaseException:
-            if taken:
-                self._generators[0].give_back(taken)
-            raise
-        return self._finish(leaves, numbers, found)
-
-    def _finish(self, leaves: Sequence[Any], numbers: Sequence[Any], found: list[Node]) -> Any:
-        """Write back what the call changes, and put its result together."""
-        made = [Tensor(detached(y, sees_writes=False)) for y in found]
-        targets = [(place.find(leaves), at, leaf) for place, at, leaf in self._bindings]
-        grads = [
-            (place.slot(leaves), new.find(leaves) if isinstance(new, Place) else new)
-            for place, new in self._grads
-        ]
-        for tensor, at, leaf in targets:
-            if tensor is None:
-                continue  # it was only there while the function was traced
-            node = detached(found[at], sees_writes=False)
-            if leaf:
-                node.tracked = True
-                node.grad_slot = tensor._node.grad_slot
-            tensor._bind(node)
-        for slot, grad in grads:
-            if slot is not None:
-                slot.grad = made[grad] if isinstance(grad, int) else grad
-        return tree.unflatten(
-            self.structure, [result(leaves, numbers, made) for result in self._results]
-        )
+def _pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
+    """Which of some tensors are one."""
+    first: dict[int, int] = {}
+    return tuple(first.setdefault(id(x), i) for i, x in enumerate(tensors))
 
 
-def _between(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
-    """The nodes without a value that the outputs stand on, inputs first."""
-    known = set(inputs)
-    seen: set[Node] = set()
-    stack = [n for n in outputs if n not in known]
-    while stack:
-        node = stack.pop()
-        if node in seen or node in known or not node.abstract:
-            continue
-        seen.add(node)
-        stack.extend(node.inputs)
-    return sorted(seen, key=lambda n: n.serial)
+def _by_id(places: Iterable[Place]) -> dict[int, Handle]:
+    """Tensors that are reached by themselves, by their ids (which others may get after them)."""
+    return {id(p.find(())): p for p in places if isinstance(p, Handle)}
+
+
+def _known(handles: dict[int, Handle], tensor: Tensor, leaves: Sequence[Any]) -> bool:
+    place = handles.get(id(tensor))
+    return place is not None and place.find(leaves) is tensor

@@ -1,0 +1,128 @@
+"""A traced graph, compiled once to be run many times on other inputs.
+
+Where an evaluation walks its graph to find out what it is, a replay knows: it is given one address
+for each input and one number for each scalar, and starts the launches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from numus.compiler.local import number_class
+from numus.compiler.program import Plan, number_part
+from numus.runtime import contract
+from numus.shapes import Shape
+
+
+class Output(NamedTuple):
+    """Where a result lies: in an input's memory, or in one of the blocks that a run returns."""
+
+    input: int | None
+    block: int
+    offset: int  # in elements
+    strides: Shape
+
+
+class TracedGraph:
+    """A graph between inputs and outputs, numbered, as a `Plan` takes it."""
+
+    def __init__(
+        self,
+        outputs: Sequence[Any],
+        inputs: Sequence[Any],
+        strides: Sequence[Shape],
+        scalars: Sequence[Any],
+    ) -> None:
+        self.nodes: list[Any] = []
+        self.number: dict[Any, int] = {}
+        self.leaves = list(inputs)
+        self.leaf_strides = list(strides)
+        self.constants = list(scalars)
+        self.classes: list[int | None] = [None] * len(scalars)
+        self.kept: tuple[int, ...] = ()
+        self.tracked: tuple[int, ...] = ()
+        for node in (*inputs, *scalars):
+            self._add(node)
+        stack = list(outputs)
+        while stack:
+            node = stack[-1]
+            if node in self.number:
+                stack.pop()
+                continue
+            if node.view is None:
+                waiting = [x for x in node.inputs if x not in self.number]
+                if waiting:
+                    stack += waiting
+                    continue
+            stack.pop()
+            if node.view is not None:
+                self.leaves.append(node)
+                self.leaf_strides.append(node.view.strides)
+            elif node.prim.name == "constant":
+                self.constants.append(node)
+                self.classes.append(number_class(node.params))
+            self._add(node)
+
+    def _add(self, node: Any) -> None:
+        self.number[node] = len(self.nodes)
+        self.nodes.append(node)
+
+
+class Replay:
+    """What a traced graph became for one device and one layout of its inputs."""
+
+    def __init__(
+        self,
+        place: Any,
+        outputs: Sequence[Any],
+        inputs: Sequence[Any],
+        strides: Sequence[Shape],
+        scalars: Sequence[Any],
+    ) -> None:
+        graph = TracedGraph(outputs, inputs, strides, scalars)
+        self.place = place
+        self.plan = plan = Plan(place, graph, outputs)
+        self.held = graph.leaves[len(inputs) :]  # constants of the function, in memory
+        self.constants = graph.constants[len(scalars) :]
+        self._fixed = [
+            n.view.storage.memory.address + n.view.offset * n.dtype.itemsize for n in self.held
+        ]
+        self._sizes = plan.result_bytes
+        self._arena = plan.arena
+        self._allocate = plan.runtime.allocate
+        self.outputs = [self._output(slot, layout, len(inputs)) for slot, layout in plan.outputs]
+        values = list(plan.values)
+        changing = []
+        self._parts = []
+        for at, which, part in plan.holes:
+            if which < len(scalars):
+                changing.append(at)
+                self._parts.append((which, part))
+            else:
+                values[at] = number_part(graph.constants[which].params, part)
+        self._run: contract.LaunchFixed | None = None
+        if plan.prepared is not None:
+            self._run = contract.fixed(plan.prepared, values, changing)
+
+    def _output(self, slot: int, layout: tuple[int, Shape], inputs: int) -> Output:
+        count = inputs + len(self.held)
+        return Output(slot if slot < count else None, slot - count, *layout)
+
+    def run(self, addresses: list[int], numbers: Sequence[Any]) -> list[Any]:
+        """Launch on inputs at these addresses; gives the blocks that hold the results."""
+        if self._fixed:
+            addresses += self._fixed
+        allocate = self._allocate
+        blocks = []
+        for nbytes in self._sizes:
+            block = allocate(nbytes)
+            blocks.append(block)
+            addresses.append(block.address)
+        if self._run is None:
+            return blocks
+        if self._arena:
+            temporary = allocate(self._arena)
+            addresses.append(temporary.address)
+        self._run(addresses, [number_part(numbers[i], part) for i, part in self._parts])
+        return blocks

@@ -1,0 +1,108 @@
+"""Running what was traced: as one native program; across devices, by building its graph again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.compiler.program import watchers
+from numus.evaluation import evaluate
+from numus.graph import Node, Storage, View, grad_mode
+from numus.primitives.source import constant, value
+from numus.runtime.devices import Device, default
+from numus.shapes import Shape
+from numus.transforms.recipe import Recipe
+
+Run = Callable[[Sequence[View], Sequence[Any]], list[View]]
+
+
+class Program:
+    """A traced graph between inputs, scalars and outputs."""
+
+    def __init__(
+        self, outputs: Sequence[Node], inputs: Sequence[Node], scalars: Sequence[Node]
+    ) -> None:
+        self._outputs = list(outputs)
+        self._inputs = list(inputs)
+        self._scalars = list(scalars)
+        order = _between(outputs, (*inputs, *scalars))
+        self.place = _only_device(order, inputs)
+        self._recipe = Recipe(order, [*inputs, *scalars], outputs)
+
+    def runner(self, layout: Sequence[Shape]) -> Run:
+        """What computes the outputs from inputs of this layout, and numbers."""
+        if self.place is None:
+            return self._rebuilt
+        # Imported late: the compiler is needed only by those who run something.
+        from numus.compiler.replay import Replay
+
+        replay = Replay(self.place, self._outputs, self._inputs, layout, self._scalars)
+        sizes = [x.dtype.itemsize for x in self._inputs]
+        outputs, held, count = replay.outputs, [x.view for x in replay.held], len(sizes)
+
+        def run(views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+            if watchers:
+                self._show(replay, views, numbers)
+            addresses = [
+                view.storage.memory.address + view.offset * size
+                for view, size in zip(views, sizes, strict=False)
+            ]
+            storages = [Storage(block) for block in replay.run(addresses, numbers)]
+            found = []
+            for source, block, offset, strides in outputs:
+                if source is None:
+                    found.append(View(storages[block], offset, strides))
+                else:  # an input, or a part of it
+                    known = held[source - count] if source >= count else views[source]
+                    found.append(View(known.storage.copy(), known.offset + offset, strides))
+            return found
+
+        return run
+
+    def _constants(self, numbers: Sequence[Any]) -> list[Node]:
+        return [constant(n, x.dtype) for n, x in zip(numbers, self._scalars, strict=True)]
+
+    def _values(self, views: Sequence[View]) -> list[Node]:
+        return [
+            value(view, x.shape, x.dtype, x.device or self.place or default.device)
+            for view, x in zip(views, self._inputs, strict=True)
+        ]
+
+    def _show(self, replay: Any, views: Sequence[View], numbers: Sequence[Any]) -> None:
+        """Let those who watch programs see this one."""
+        leaves = [*self._values(views), *replay.held]
+        constants = [*self._constants(numbers), *replay.constants]
+        for watch in watchers:
+            watch(self.place, replay.plan, leaves, constants)
+
+    def _rebuilt(self, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+        """Across devices: the graph is built on the inputs, and evaluated as any other."""
+        with grad_mode(False):
+            found = self._recipe.replay([*self._values(views), *self._constants(numbers)])
+        evaluate(found)
+        views = [y.view for y in found if y.view is not None]
+        return [View(view.storage.copy(), view.offset, view.strides) for view in views]
+
+
+def _only_device(order: Sequence[Node], inputs: Sequence[Node]) -> Device | None:
+    """The device on which everything happens, if it has a compiler; None where there are several,
+    or it has none."""
+    found = {n.device for n in (*order, *inputs) if n.device is not None}
+    place = found.pop() if len(found) == 1 else None if found else default.device
+    if place is None or place.kind == "reference":
+        return None
+    return None if any(n.prim.name == "transfer" for n in order) else place
+
+
+def _between(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
+    """The nodes without a value that the outputs stand on, inputs first."""
+    known = set(inputs)
+    seen: set[Node] = set()
+    stack = [n for n in outputs if n not in known]
+    while stack:
+        node = stack.pop()
+        if node in seen or node in known or not node.abstract:
+            continue
+        seen.add(node)
+        stack.extend(node.inputs)
+    return sorted(seen, key=lambda n: n.serial)

@@ -1,0 +1,146 @@
+"""A traced function, ready to run on inputs of one layout.
+
+What a call costs beside its kernels is spent here, so `__call__` is written for speed: one loop
+over the inputs, the launch, the results.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from numus import guards
+from numus.graph import ONE_HOLDER, Node, View, mode
+from numus.primitives.source import value
+from numus.runtime.devices import default
+from numus.tensor import Tensor
+from numus.transforms import tree
+from numus.transforms.jit.places import Argument, Handle, Place
+from numus.transforms.jit.tracing import Inline
+
+if TYPE_CHECKING:
+    from numus.transforms.jit.traced import Traced
+
+MISS: Any = object()  # the inputs of a call are not those it is for
+
+
+class Ready:
+    """Called with the leaves of the arguments, it gives the result, or `MISS`."""
+
+    def __init__(self, traced: Traced, nodes: Sequence[Node]) -> None:
+        self._traced = traced
+        self._run = traced.program.runner([n.view.strides for n in nodes if n.view is not None])
+        self._grad = mode.grad
+        self._default = default.device
+        self._sources = []
+        for source, node in zip(traced.sources, nodes, strict=True):
+            place = source.places[0]
+            assert node.view is not None
+            self._sources.append(
+                (
+                    place.index if isinstance(place, Argument) else None,
+                    place.reference if isinstance(place, Handle) else None,
+                    place,
+                    *(node.shape, node.dtype, node.device, node.view.strides, node.tracked),
+                )
+            )
+        self._leaves = any(s.leaf for s in traced.sources)
+        self._scalars = [(s.compute, s.sample.__class__) for s in traced.scalars]
+        self._plain = not (traced.bindings or traced.grads)
+        self._nodes = [
+            (shape, dtype, device or traced.program.place or default.device)
+            for shape, dtype, device in traced.types
+        ]
+
+    def __call__(self, leaves: Sequence[Any]) -> Any:
+        if mode.grad is not self._grad or default.device is not self._default:
+            return MISS
+        traced = self._traced
+        with guards.lock:
+            views: list[View] = []  # they keep the memory while kernels run
+            for index, handle, place, shape, dtype, device, strides, tracked in self._sources:
+                if index is not None:
+                    tensor = leaves[index]
+                else:
+                    tensor = place.find(leaves) if handle is None else handle()
+                try:
+                    node = tensor._node
+                except AttributeError:
+                    return MISS
+                view = node.view
+                if (
+                    view is None
+                    or node.dtype is not dtype
+                    or node.shape != shape
+                    or view.strides != strides
+                    or node.device is not device
+                    or node.tracked is not tracked
+                ):
+                    return MISS
+                views.append(view)
+            if traced.guarded and not traced.is_for(leaves):
+                return MISS
+            if guards.being_written():
+                guards.await_writers([view.storage for view in views])
+            numbers: Sequence[Any] = ()
+            scalars: list[Any] = []
+            if traced.numbers:
+                numbers = [leaves[i] for i, _ in traced.numbers]
+                for number, (_, kind) in zip(numbers, traced.numbers, strict=True):
+                    if number.__class__ is not kind:
+                        return MISS
+                for compute, kind in self._scalars:
+                    number = compute(numbers)
+                    if number.__class__ is not kind:
+                        raise Inline  # 2**n with a negative n, say: another dtype would follow
+                    scalars.append(number)
+            found = self._draw(views, scalars) if traced.generators else self._run(views, scalars)
+            made = {}
+            for at in traced.shown:
+                shape, dtype, device = self._nodes[at]
+                made[at] = Tensor(value(found[at], shape, dtype, device))
+            if not self._plain:
+                del node, view
+                views.clear()
+                self._write(leaves, found, made)
+        out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in traced.results]
+        return out[0] if traced.structure.kind is None else tree.unflatten(traced.structure, out)
+
+    def _draw(self, views: Sequence[View], scalars: list[Any]) -> list[View]:
+        """A run with random keys; when it fails, they have not been drawn."""
+        generators = self._traced.generators
+        taken = 0
+        try:
+            for generator in generators:
+                scalars += generator.next()
+                taken += 1
+            return self._run(views, scalars)
+        except BaseException:
+            generators[0].give_back(taken)
+            raise
+
+    def _write(self, leaves: Sequence[Any], found: Sequence[View], made: dict[int, Tensor]) -> None:
+        """Put results where the function has put them: in tensors, and in gradients."""
+        traced = self._traced
+        targets = [(place.find(leaves), at, leaf) for place, at, leaf in traced.bindings]
+        grads = [
+            (place.slot(leaves), new.find(leaves) if isinstance(new, Place) else new)
+            for place, new in traced.grads
+        ]
+        for tensor, at, leaf in targets:
+            if tensor is None:
+                continue  # it was only there while the function was traced
+            view = found[at]
+            if sys.getrefcount(tensor._node) == ONE_HOLDER and tensor._node.tracked is leaf:
+                tensor._node.view = view  # nobody else knows the node: its value may change
+                continue
+            shape, dtype, device = self._nodes[at]
+            node = value(view, shape, dtype, device)
+            if leaf:
+                node.tracked = True
+                node.grad_slot = tensor._node.grad_slot
+            tensor._bind(node)
+        for slot, grad in grads:
+            if slot is not None:
+                slot.grad = made[grad] if grad.__class__ is int else grad
