@@ -300,3 +300,17 @@ def test_gradients_that_there_are_not():
         nm.grad(lambda t: t * 2)(T())
     with pytest.raises((RuntimeError, TypeError)):
         nm.grad(nm.sum)(T(X.astype(int)))
+
+
+@pytest.mark.parametrize(
+    ("function", "name"),
+    [
+        (lambda a, b: a * b, "multiply"),
+        (lambda a, b: a - b, "subtract"),
+        (lambda a, b: a < b, "less"),
+        (lambda a, b: nm.remainder(a, b), "remainder"),
+    ],
+)
+def test_errors_speak_of_public_names(function, name):
+    with pytest.raises(ValueError, match=f"^{name}: shapes"):
+        function(nm.ones(3), nm.ones(4))
