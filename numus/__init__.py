@@ -35,6 +35,7 @@ from numus.runtime.devices import Device, device
 from numus.tensor import Tensor
 from numus.transforms import *
 from numus import autograd
+from numus.functions.attention import *
 from numus.functions.activations import *
 from numus.functions.arithmetic import *
 from numus.functions.comparison import *

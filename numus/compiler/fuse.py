@@ -5,7 +5,8 @@ producers, wherever one kernel can serve both:
     a map over the same space, reading its producer element for element;
     a further stage over the same rows (softmax, layer norm and their gradients become one kernel);
     a sibling that reads the same input over the same space (mean and variance in one pass);
-    the elementwise tail of a contraction (bias, activation, residual).
+    the elementwise tail of a contraction (bias, activation, residual);
+    the parts of attention (its result and its sums; the cotangents of its operands).
 What a merged group uses only within itself never reaches memory.
 """
 
@@ -24,6 +25,9 @@ SHORT_ROW = 1 << 16
 
 # A value that views read at more places than this is stored: each place is a copy of its code.
 MANY_PLACES = 8
+
+# Kinds whose values are computed together: see `Fuser._companion`.
+ATTENTION = ("attention", "attention_grad")
 
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
@@ -94,6 +98,14 @@ def leaves_of(val: Val, in_memory: set[Val]) -> set[Val]:
     return {x for x in walk(val.inputs, lambda x: x not in in_memory) if x in in_memory}
 
 
+def _packed(v: Val) -> list[Val]:
+    """The operands that a contraction or attention reads once, or once a task, to pack them."""
+    if v.kind not in ATTENTION:
+        return list(v.inputs)
+    pairs = zip(v.params.names, v.inputs, strict=True)
+    return [x for name, x in pairs if name not in ("bias", "keep")]
+
+
 class Fuser:
     """Groups the values of a graph. `leaves` are in memory already; `roots` must come to be."""
 
@@ -159,6 +171,8 @@ class Fuser:
                     self.by_space.setdefault(group.space, []).append(group)
 
     def _target(self, group: Group, v: Val, reads: set[Val]) -> Group | None:
+        if v.kind in ATTENTION:
+            return self._companion(v, reads)
         if group.kind != "loop" or v.size == 0 or size_of(group.space) == 0:
             return None
         producers = {self.home[r] for r in reads if r in self.home}
@@ -171,6 +185,23 @@ class Fuser:
         for target in [*candidates, *reversed(shared)]:
             if self._may_join(target, group, v, producers) and self._aligned(target, group, v):
                 return target
+        return None
+
+    def _companion(self, v: Val, reads: set[Val]) -> Group | None:
+        """The group whose kernel computes this part of attention along with its own."""
+        needs = {self.home[r] for r in reads if r in self.home}
+        for g in reversed(self.groups):
+            first = g.members[0]
+            if g.kind != v.kind or first.params.causal != v.params.causal:
+                continue
+            if any(g in self.needs[n] for n in needs if n is not g):
+                continue
+            if v.op == "attention_grad":
+                fits = first.inputs == v.inputs
+            else:
+                fits = first.op == "attention_lse" and first in v.inputs and len(g.members) == 1
+            if fits:
+                return g
         return None
 
     def _may_join(self, target: Group, group: Group, v: Val, producers: set[Group]) -> bool:
@@ -286,9 +317,9 @@ class Fuser:
         self.in_memory = stored | self.leaves
         found: set[Val] = set()
         for v in self.order:
-            if v.kind not in PRODUCTS or v in self.leaves:
+            if v.kind not in (*PRODUCTS, *ATTENTION) or v in self.leaves:
                 continue
-            for x in v.inputs:
+            for x in _packed(v):
                 while x.kind == "view" and x not in self.in_memory:
                     x = x.inputs[0]
                 if x.kind == "elementwise" and x not in self.in_memory and self._costly(x):
@@ -298,6 +329,7 @@ class Fuser:
     def _read_in_many_places(self, stored: set[Val]) -> set[Val]:
         """Values that views read at so many different places that copies of their code pile up."""
         found: set[Val] = set()
+        never = self._as_large_as_scores()
         places: dict[Val, set[object]] = {}  # by which index maps a value is read
         for v in reversed(self.order):
             if v in self.leaves:
@@ -305,7 +337,12 @@ class Fuser:
             mine = places.pop(v, set())
             if v in stored or not mine:
                 mine = {v}
-            elif len(mine) > MANY_PLACES and v.kind == "elementwise" and v.size > 1:
+            elif (
+                len(mine) > MANY_PLACES
+                and v.kind == "elementwise"
+                and v.size > 1
+                and v not in never
+            ):
                 found.add(v)
                 mine = {v}
             for x in v.inputs:
@@ -327,8 +364,9 @@ class Fuser:
                 if x not in self.in_memory:
                     users.setdefault(x, set()).update(homes)
         out: set[Val] = set()
+        never = self._as_large_as_scores()
         for v in self.order:
-            if v in self.in_memory or v.kind != "elementwise" or v.size <= 1:
+            if v in self.in_memory or v.kind != "elementwise" or v.size <= 1 or v in never:
                 continue
             many = len(users.get(v, ())) > 1
             if (many and self._costly(v)) or self._repeated(v, users.get(v, set())):
@@ -336,6 +374,17 @@ class Fuser:
         # the topmost of a chain is enough
         covered = {x for w in out if w not in self.in_memory for x in w.inputs}
         return out - covered
+
+    def _as_large_as_scores(self) -> set[Val]:
+        """What attention reads for each score (masks, dropout): it is computed there each time."""
+        found: set[Val] = set()
+        for v in self.order:
+            if v.kind in ATTENTION and v not in self.leaves:
+                scores = [x for x in v.inputs if x not in _packed(v)]
+                whole = v.inputs[0].shape[0] * v.inputs[0].shape[1] * v.inputs[1].shape[1]
+                inline = walk(scores, lambda x: x not in self.in_memory)
+                found.update(x for x in inline if x.size >= whole)
+        return found
 
     def _costly(self, v: Val) -> bool:
         """Whether computing v again costs more than a load."""
@@ -366,7 +415,7 @@ class Fuser:
     def _mark_stored(self) -> None:
         for group in self.groups:
             for m in group.members:
-                if m in self.roots:
+                if m in self.roots or m.op == "attention_lse":  # which a gradient asks for
                     group.stored.add(m)
         for group in self.groups:
             for r in self.reads[group]:

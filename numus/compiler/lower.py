@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from numus.compiler.attention import lower_attention, lower_attention_grad
 from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
@@ -20,6 +21,8 @@ LOWERINGS = {
     "scan": lower_scan,
     "sort": lower_sort,
     "scatter": lower_scatter,
+    "attention": lower_attention,
+    "attention_grad": lower_attention_grad,
 }
 
 

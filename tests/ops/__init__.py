@@ -1,6 +1,7 @@
 """The op table: a row for every public function."""
 
 from ops import (
+    attention,
     contraction,
     convolution,
     creation,
@@ -14,16 +15,7 @@ from ops import (
 )
 
 _PARTS = (
-    *(
-        elementwise,
-        transcendental,
-        reductions,
-        contraction,
-        convolution,
-        manipulation,
-        indexing,
-        sorting,
-    ),
-    *(creation, random_numbers),
+    *(elementwise, transcendental, reductions, contraction, convolution, attention),
+    *(manipulation, indexing, sorting, creation, random_numbers),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]

@@ -1,17 +1,19 @@
 """Sample inputs for every primitive: odd shapes, broadcasting, zero sizes, complex where taken."""
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numus import dtypes as dt
+from numus.primitives import attention as at
 from numus.primitives import contract, custom, reduce, scan, sort, structure, views
 from numus.primitives import elementwise as ew
 from numus.primitives.convolve import Window, convolve
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.random_bits import normal_pair, threefry
-from numus.primitives.source import constant
+from numus.primitives.source import constant, iota
 
 _rng = np.random.default_rng(7)
 
@@ -360,4 +362,69 @@ for _descending in (False, True):
         real(5, 2),
         label=_label,
         flat=True,
+    )
+
+# -- attention ------------------------------------------------------------------------------------
+
+
+def _scale(q):
+    return constant(0.6, dt.compute_dtype(q.dtype))
+
+
+def _attention_lse(causal, q, k, bias=None):
+    return at.attention_lse(q, k, _scale(q), bias, causal)
+
+
+def _attention(q, k, v, *bias, keep=None, causal=False):
+    b = ew.cast(bias[0], q.dtype) if bias else None
+    return at.attention(q, k, v, _scale(q), bias=b, keep=keep, causal=causal)
+
+
+def _attention_grad(which, q, k, v, g, *bias, keep=None, causal=False):
+    b = ew.cast(bias[0], q.dtype) if bias else None
+    lse = at.attention_lse(q, k, _scale(q), b, causal)
+    delta = reduce.reduce_sum(ew.mul(g, _attention(q, k, v, *bias, keep=keep, causal=causal)), (2,))
+    o = at.Operands(q, k, _scale(q), b, lse, v, keep, causal)
+    return at.attention_grad(which, o, g, delta)
+
+
+def _dropped(f):
+    """With a third of the weights left out: a function of their place alone."""
+
+    def build(q, k, v, *rest):
+        n, rows, columns = *q.shape[:2], k.shape[1]
+        place = views.reshape(iota(n * rows * columns, dt.int64, q.device), (n, rows, columns))
+        kept = ew.ne(ew.mod(place, constant(3, dt.int64)), constant(0, dt.int64))
+        keep = ew.where(kept, constant(1.5, q.dtype), constant(0.0, q.dtype))
+        return f(q, k, v, *rest, keep=keep)
+
+    return build
+
+
+_SIZES = [(2, 4, 3, 2, 5), (1, 3, 5, 3, 1), (2, 2, 0, 3, 2), (0, 2, 3, 1, 2), (1, 3, 2, 0, 2)]
+for _n, _l, _s, _e, _f in _SIZES:
+    _q, _k, _v = real(_n, _l, _e), real(_n, _s, _e), real(_n, _s, _f)
+    _g, _b = real(_n, _l, _f), real(_n, _l, _s)
+    for _causal in (False, True):
+        _label = "causal" if _causal else ""
+        _make = partial(_attention, causal=_causal)
+        if _s:  # without keys it is infinite
+            _logs = lambda q, k, *b, c=_causal: at.attention_lse(
+                q, k, _scale(q), *(b or (None,)), c
+            )
+            case("attention_lse", _logs, _q, _k, label=_label)
+            case("attention_lse", _logs, _q, _k, _b, label="bias" + _label)
+        case("attention", _make, _q, _k, _v, label=_label)
+        for _which in "qkv":
+            _grad = partial(_attention_grad, _which, causal=_causal)
+            case("attention_grad", _grad, _q, _k, _v, _g, label=_which + _label)
+    case("attention", _attention, _q, _k, _v, _b, label="bias")
+_q, _k, _v, _g, _b = real(2, 3, 2), real(2, 4, 2), real(2, 4, 3), real(2, 3, 3), real(2, 3, 4)
+case("attention", _dropped(_attention), _q, _k, _v, label="dropout")
+for _which in "qkv":
+    case(
+        "attention_grad",
+        _dropped(partial(_attention_grad, _which)),
+        *(_q, _k, _v, _g, _b),
+        label=_which + "-dropout-bias",
     )

@@ -7,32 +7,10 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.functions.attention import scaled_dot_product_attention
 from numus.tensor import Tensor
 
 __all__ = ["causal_mask", "rotary_embedding", "scaled_dot_product_attention"]
-
-
-def scaled_dot_product_attention(
-    query: Any,
-    key: Any,
-    value: Any,
-    attn_mask: Any = None,
-    dropout_p: float = 0.0,
-    is_causal: bool = False,
-    scale: float | None = None,
-    enable_gqa: bool = False,
-) -> Tensor:
-    """softmax(query @ key.mT * scale + mask) @ value."""
-    q, k, v = (nm.asarray(x) for x in (query, key, value))
-    if enable_gqa and q.shape[-3] != k.shape[-3]:
-        k, v = (nm.repeat(x, q.shape[-3] // x.shape[-3], axis=-3) for x in (k, v))
-    scores = (q @ k.mT) * (1 / math.sqrt(q.shape[-1]) if scale is None else scale)
-    if is_causal:
-        attn_mask = causal_mask(q.shape[-2], k.shape[-2], device=q.device)
-    if attn_mask is not None:
-        mask = nm.asarray(attn_mask)
-        scores = nm.where(mask, scores, -nm.inf) if mask.dtype is nm.bool else scores + mask
-    return nm.random.dropout(nm.softmax(scores), dropout_p) @ v
 
 
 def causal_mask(queries: int, keys: int, *, device: Any = None) -> Tensor:

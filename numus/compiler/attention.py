@@ -1,0 +1,143 @@
+"""Attention groups: the schedule, and how it reads its operands through what is fused into them."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import Group
+from numus.compiler.ir import Expr, Stmt
+from numus.compiler.local import Val
+from numus.dtypes import DType
+from numus.kernels import attention as schedule
+from numus.kernels import attention_grad as backward
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+
+class _Reader:
+    """The inputs of an attention primitive by name, as functions of indices."""
+
+    def __init__(self, val: Val, e: Emitter, dtype: DType) -> None:
+        self.vals: dict[str, Val] = dict(zip(val.params.names, val.inputs, strict=True))
+        self.e, self.dtype = e, dtype
+
+    def value(self, name: str, *index: Expr, mask: Expr | None = None) -> Expr:
+        val = self.vals[name]
+        at = tuple(ir.const(0) if n == 1 else i for n, i in zip(val.shape, index, strict=True))
+        found: Expr = self.e.value(val, at, mask)
+        return found.cast(self.dtype)
+
+    def matrix(self, name: str) -> schedule.Element:
+        return lambda n, row, column: self.value(name, n, row, column)
+
+    def scaled(self, name: str) -> schedule.Element:
+        scale = self.value("scale")
+        return lambda n, row, column: self.value(name, n, row, column) * scale
+
+    def scores(self, name: str) -> schedule.Score | None:
+        if name not in self.vals:
+            return None
+        return lambda n, query, key, mask: self.value(name, n, query, key, mask=mask)
+
+
+def _store(e: Emitter, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:
+    at = tuple(ir.const(0) if n == 1 else i for n, i in zip(val.shape, index, strict=True))
+    return e.store(val, at, value.cast(val.dtype))
+
+
+def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """One kernel: the result, the logarithms of the sums, or both."""
+    lse = next((v for v in group.members if v.op == "attention_lse"), None)
+    out = next((v for v in group.members if v.op == "attention"), None)
+    val = out or lse
+    assert val is not None
+    inside = set(group.members)
+    e = Emitter({v: s for v, s in layouts.items() if v not in inside})
+    dtype = dt.compute_dtype(val.dtype)
+    reader = _Reader(val, e, dtype)
+    (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
+    width = out.shape[2] if out is not None else 0
+    plan = schedule.choose(facts, dtype, stack, queries, keys, size, width)
+    tasks = -(-queries // plan.rows)
+    sizes = schedule.Sizes(
+        *(e.number(x) for x in (queries, keys, size, width)),
+        *(e.parameter(x) for x in (plan.keys, plan.rows, tasks)),
+    )
+    operands = schedule.Operands(
+        q=reader.scaled("q"),
+        k=reader.matrix("k"),
+        v=None if out is None else reader.matrix("v"),
+        bias=reader.scores("bias"),
+        keep=reader.scores("keep"),
+        write=lambda n, i, j, x: [] if out is None else _store(e, out, (n, i, j), x),
+        write_lse=lambda n, i, x: [] if lse is None else _store(e, lse, (n, i), x),
+    )
+    g = ir.var("g")
+    body, scratch = schedule.attention(plan, sizes, dtype, g, operands, val.params.causal)
+    e.scratch += scratch
+    notes = tuple(v.op for v in group.members)
+    return [e.blocks("attention", g, body, stack * tasks, notes)]
+
+
+def lower_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """One kernel for all cotangents that are wanted; or one for that of the queries and one for the
+    others, where there are too few matrices to give every thread its own.
+    """
+    by_name = {v.params.which: v for v in group.members}
+    stack = group.members[0].inputs[0].shape[0]
+    whole = {name: v for name, v in by_name.items() if v in group.stored}
+    queries = {name: v for name, v in whole.items() if name == "q"}
+    keys = {name: v for name, v in whole.items() if name != "q"}
+    if queries and keys and not backward.apart(facts, stack):
+        return [_grad_kernel(whole, layouts, facts, group)]
+    return [_grad_kernel(part, layouts, facts, group) for part in (queries, keys) if part]
+
+
+def _grad_kernel(
+    wanted: dict[str, Val], layouts: dict[Val, Shape], facts: Facts, group: Group
+) -> Step:
+    val = next(iter(wanted.values()))
+    inside = set(group.members)
+    e = Emitter({v: s for v, s in layouts.items() if v not in inside})
+    dtype = dt.compute_dtype(val.dtype)
+    reader = _Reader(val, e, dtype)
+    (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
+    width = reader.vals["v"].shape[2]
+    plan = backward.choose(facts, dtype, stack, queries, keys, size, width)
+    query_rows, key_rows = plan.query_rows, plan.key_rows
+    if list(wanted) == ["q"]:
+        query_rows = backward.cut(facts, stack, queries, plan.scores.columns)
+    elif "q" not in wanted:
+        key_rows = backward.cut(facts, stack, keys, plan.keys)
+    query_tasks, key_tasks = max(1, -(-queries // query_rows)), max(1, -(-keys // key_rows))
+    sizes = backward.Sizes(
+        *(e.number(x) for x in (queries, keys, size, width)),
+        *(e.parameter(x) for x in (plan.queries, plan.keys, query_rows, key_rows)),
+        *(e.parameter(x) for x in (query_tasks, key_tasks)),
+    )
+
+    def writer(name: str) -> backward.Write | None:
+        if name not in wanted:
+            return None
+        return lambda n, i, j, x: _store(e, wanted[name], (n, i, j), x)
+
+    operands = backward.Operands(
+        q=reader.scaled("q"),
+        k=reader.matrix("k"),
+        v=reader.matrix("v"),
+        g=reader.matrix("g"),
+        scale=reader.value("scale"),
+        lse=lambda n, i, mask: reader.value("lse", n, i, mask=mask),
+        delta=lambda n, i, mask: reader.value("delta", n, i, mask=mask),
+        bias=reader.scores("bias"),
+        keep=reader.scores("keep"),
+        write_q=writer("q"),
+        write_k=writer("k"),
+        write_v=writer("v"),
+    )
+    g = ir.var("g")
+    body, scratch = backward.attention_grad(plan, sizes, dtype, g, operands, val.params.causal)
+    e.scratch += scratch
+    notes = tuple(f"{v.op} of {v.params.which}" for v in wanted.values())
+    return e.blocks("attention_grad", g, body, stack * query_tasks * key_tasks, notes)

@@ -1,0 +1,254 @@
+"""Attention: softmax(scale q k' + bias) v, whose scores never lie in memory.
+
+Three primitives on stacks of matrices, q (n, L, E), k (n, S, E), v (n, S, F):
+
+    attention_lse    (n, L)     the logarithm of the sum of exp(scores) of each query
+    attention        (n, L, F)  exp(scores - lse) v
+    attention_grad   like q, k or v: the cotangent of one of them
+
+`attention` and `attention_grad` are given what they could compute themselves: `lse`, and `delta`,
+the inner product of the result with its cotangent. Both follow from the other operands, so
+derivatives are taken with respect to those alone. A query that may look at no key has the lse
++inf: all its weights exp(scores - lse) are then 0, and so is its result.
+
+`bias` is added to the scores, `keep` multiplies the weights after the softmax (dropout: 0 or 1 /
+(1 - p)). Both are read through whatever expression stands for them, (n, L, S), and never stored.
+`causal` lets query i look at keys 0 … i.
+
+The first derivative in reverse is a kernel like attention itself. Forward mode and derivatives of
+the derivative are compositions (`attention_rules.py`) that do hold scores in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.graph import Node, apply
+from numus.primitives import attention_rules as rules
+from numus.primitives import elementwise as ew
+from numus.primitives.attention_rules import Operands
+from numus.primitives.base import Array, Primitive
+from numus.primitives.reduce import reduce_sum
+from numus.primitives.views import broadcast, reshape
+from numus.shapes import Shape
+
+# -- parameters and inputs ------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Params:
+    """What the inputs of a node are called; of a derivative also whose cotangent it is."""
+
+    causal: bool
+    names: tuple[str, ...]
+    which: str = ""
+
+
+def _operands(node: Node) -> Operands:
+    """The operands of any of the three primitives."""
+    given = dict(zip(node.params.names, node.inputs, strict=True))
+    if node.prim is _lse:
+        given["lse"] = node
+    return Operands(
+        *(given["q"], given["k"], given["scale"], given.get("bias"), given["lse"]),
+        *(given.get("v"), given.get("keep"), node.params.causal),
+    )
+
+
+def _apply(
+    prim: Primitive,
+    inputs: dict[str, Node | None],
+    causal: bool,
+    shape: Shape,
+    dtype: DType,
+    which: str = "",
+) -> Node:
+    given = {name: x for name, x in inputs.items() if x is not None}
+    params = Params(causal, tuple(given), which)
+    return apply(prim, tuple(given.values()), params, shape, dtype)
+
+
+def _named(node: Node, tangents: Sequence[Node | None]) -> dict[str, Node]:
+    """The tangents that are not zero, by the names of their operands."""
+    pairs = zip(node.params.names, tangents, strict=True)
+    return {name: t for name, t in pairs if t is not None}
+
+
+def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    """The new axis joins the stack; the scale is a number for all of them."""
+
+    def joined(x: Node, is_batched: bool) -> Node:
+        if x.ndim == 0:
+            return x
+        if not is_batched:
+            x = broadcast(x, (size, *x.shape))
+        return reshape(x, (size * x.shape[1], *x.shape[2:]))
+
+    whole = tuple(joined(x, b) for x, b in zip(inputs, batched, strict=True))
+    stack = size * node.shape[0]
+    out = apply(node.prim, whole, node.params, (stack, *node.shape[1:]), node.dtype)
+    return reshape(out, (size, *node.shape))
+
+
+def _arrays(node: Node, arrays: Sequence[Array]) -> dict[str, Any]:
+    """The reference's operands by name, in the dtype of the computation."""
+    wide = dt.compute_dtype(node.inputs[0].dtype).np
+    return {name: a.astype(wide) for name, a in zip(node.params.names, arrays, strict=True)}
+
+
+def _scores(x: dict[str, Any], causal: bool) -> Array:
+    s = np.matmul(x["q"] * x["scale"], np.swapaxes(x["k"], 1, 2))
+    if "bias" in x:
+        s = s + x["bias"]
+    if causal:
+        s = np.where(np.tri(*s.shape[1:]) != 0, s, -np.inf)
+    return np.asarray(s)
+
+
+# -- the logarithm of the sum ---------------------------------------------------------------------
+
+
+def _lse_reference(node: Node, *arrays: Array) -> Array:
+    x = _arrays(node, arrays)
+    with np.errstate(all="ignore"):
+        s = _scores(x, node.params.causal)
+        top = np.max(s, axis=2, initial=-np.inf)
+        shift = np.where(np.isinf(top), 0, top)
+        total = np.exp(s - shift[..., None]).sum(2)
+        found = np.where(total == 0, np.inf, np.log(total) + shift)
+    return found.astype(node.dtype.np)
+
+
+def _lse_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+    found = rules.lse_vjp(_operands(node), g)
+    return tuple(found.get(name) for name in node.params.names)
+
+
+_lse = Primitive(
+    "attention_lse",
+    "attention",
+    reference=_lse_reference,
+    vjp=_lse_vjp,
+    jvp=lambda node, tangents: rules.lse_jvp(_operands(node), _named(node, tangents)),
+    batch=_batch,
+)
+
+
+def attention_lse(q: Node, k: Node, scale: Node, bias: Node | None, causal: bool) -> Node:
+    """log(sum(exp(scores))) of every query, in the dtype of the computation."""
+    inputs = {"q": q, "k": k, "scale": scale, "bias": bias}
+    return _apply(_lse, inputs, causal, q.shape[:2], dt.compute_dtype(q.dtype))
+
+
+# -- attention ------------------------------------------------------------------------------------
+
+
+def _attention_reference(node: Node, *arrays: Array) -> Array:
+    x = _arrays(node, arrays)
+    with np.errstate(all="ignore"):
+        p = np.exp(_scores(x, node.params.causal) - x["lse"][..., None])
+        p = p * x["keep"] if "keep" in x else p
+        return np.matmul(p, x["v"]).astype(node.dtype.np)
+
+
+def _attention_vjp(node: Node, g: Node) -> tuple[Node | None, ...]:
+    o = _operands(node)
+    assert o.v is not None
+    wide = o.lse.dtype
+    delta = reduce_sum(ew.mul(ew.cast(g, wide), ew.cast(node, wide)), (2,))
+
+    def grad(which: str, x: Node) -> Node | None:
+        return attention_grad(which, o, g, delta) if x.tracked else None
+
+    found = {
+        "q": grad("q", o.q),
+        "k": grad("k", o.k),
+        "v": grad("v", o.v),
+        "bias": None if not (o.bias and o.bias.tracked) else rules.bias_cotangent(o, g, delta),
+    }
+    return tuple(found.get(name) for name in node.params.names)
+
+
+_attention = Primitive(
+    "attention",
+    "attention",
+    reference=_attention_reference,
+    vjp=_attention_vjp,
+    jvp=lambda node, tangents: rules.attention_jvp(
+        _operands(node), _named(node, tangents), node.dtype
+    ),
+    batch=_batch,
+)
+
+
+def attention(
+    q: Node,
+    k: Node,
+    v: Node,
+    scale: Node,
+    *,
+    bias: Node | None = None,
+    keep: Node | None = None,
+    causal: bool = False,
+) -> Node:
+    """softmax(scale q k' + bias) v over stacks of matrices of one dtype; `scale` is a number in
+    the dtype of the computation.
+    """
+    lse = attention_lse(q, k, scale, bias, causal)
+    o = Operands(q, k, scale, bias, lse, v, keep, causal)
+    return _apply(_attention, o.inputs, causal, (*q.shape[:2], v.shape[2]), q.dtype)
+
+
+# -- its derivative -------------------------------------------------------------------------------
+
+
+def _grad_reference(node: Node, *arrays: Array) -> Array:
+    x = _arrays(node, arrays)
+    which = node.params.which
+    with np.errstate(all="ignore"):
+        p = np.exp(_scores(x, node.params.causal) - x["lse"][..., None])
+        keep = x.get("keep", 1)
+        if which == "v":
+            found = np.matmul(np.swapaxes(p * keep, 1, 2), x["g"])
+        else:
+            d = np.matmul(x["g"], np.swapaxes(x["v"], 1, 2)) * keep
+            d = p * (d - x["delta"][..., None]) * x["scale"]
+            other = x["k"] if which == "q" else x["q"]
+            found = np.matmul(d if which == "q" else np.swapaxes(d, 1, 2), other)
+    return found.astype(node.dtype.np)
+
+
+def _grad_vjp(node: Node, h: Node) -> tuple[Node | None, ...]:
+    g = node.inputs[node.params.names.index("g")]
+    found = rules.grad_vjp(_operands(node), g, node.params.which, h)
+    return tuple(found.get(name) for name in node.params.names)
+
+
+def _grad_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
+    g = node.inputs[node.params.names.index("g")]
+    t = _named(node, tangents)
+    return rules.grad_jvp(_operands(node), g, node.params.which, t, node.dtype)
+
+
+_grad = Primitive(
+    "attention_grad",
+    "attention_grad",
+    reference=_grad_reference,
+    vjp=_grad_vjp,
+    jvp=_grad_jvp,
+    batch=_batch,
+)
+
+
+def attention_grad(which: str, o: Operands, g: Node, delta: Node) -> Node:
+    """The cotangent of q, k or v, where g is that of the result and delta holds <g, result>."""
+    x = {"q": o.q, "k": o.k, "v": o.v}[which]
+    assert x is not None
+    inputs = {**o.inputs, "g": g, "delta": delta}
+    return _apply(_grad, inputs, o.causal, x.shape, x.dtype, which)
