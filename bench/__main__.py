@@ -2,6 +2,8 @@
 
     python -m bench                       every workload
     python -m bench gemm softmax          those whose name contains one of the words
+    python -m bench --jit                 with numus's side inside nm.jit
+    python -m bench train                 whole training steps (always inside nm.jit)
     python -m bench overhead              what Python costs: building, evaluating, importing
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
@@ -12,39 +14,40 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 
-def compare(words: list[str], *, torch_compile: bool, seconds: float) -> None:
+def compare(words: list[str], *, torch_compile: bool, jitted: bool, seconds: float) -> None:
     """Print one line for each workload whose name contains one of `words`."""
     # Imported here: the peers take seconds to load and the other reports do not need them.
+    from . import training
     from .libraries import available
     from .timing import best_times
     from .workloads import TABLE
 
-    libraries = available(torch_compile=torch_compile)
+    libraries = available(torch_compile=torch_compile, jitted=jitted)
     columns = ["numus", "numpy", "torch", *(["torch.compile"] if torch_compile else []), "jax"]
     print(f"{'ms':28}", *(f"{name:>13}" for name in columns), f"{'peer/numus':>12}")
 
+    def chosen(name: str) -> bool:
+        return not words or any(word in name for word in words)
+
     ratios = []
-    for workload in TABLE:
-        if words and not any(word in workload.name for word in words):
-            continue
-        inputs = workload.inputs(np.random.default_rng(0))
+
+    def report(name: str, makers: dict[str, Callable[[], Callable[[], Any]]]) -> None:
         calls: dict[str, Callable[[], Any]] = {}
         failures: dict[str, str] = {}
-        for library in libraries:
-            if library.speaks not in workload.functions:
-                continue
-            call = library.bind(workload.functions[library.speaks], inputs)
+        for library, make in makers.items():
             try:
+                call = make()
                 call()
             except Exception as error:  # one library that fails must not hide the others' times
-                failures[library.name] = type(error).__name__[:13]
+                failures[library] = type(error).__name__[:13]
             else:
-                calls[library.name] = call
+                calls[library] = call
         times = best_times(calls, seconds=seconds)
 
         cells = {name: f"{time * 1e3:.3f}" for name, time in times.items()} | failures
@@ -53,11 +56,27 @@ def compare(words: list[str], *, torch_compile: bool, seconds: float) -> None:
         if ratio is not None:
             ratios.append(ratio)
         print(
-            f"{workload.name:28}",
+            f"{name:28}",
             *(f"{cells.get(name, '-'):>13}" for name in columns),
             f"{'-' if ratio is None else f'{ratio:.2f}':>12}",
             flush=True,
         )
+
+    for workload in TABLE:
+        if chosen(workload.name):
+            inputs = workload.inputs(np.random.default_rng(0))
+            functions = workload.functions
+            report(
+                workload.name,
+                {
+                    library.name: partial(library.bind, functions[library.speaks], inputs)
+                    for library in libraries
+                    if library.speaks in functions
+                },
+            )
+    for model in training.MODELS:
+        if chosen(model.name):
+            report(model.name, training.steps(model, torch_compile=torch_compile))
     if len(ratios) > 1:
         mean = float(np.exp(np.mean(np.log(ratios))))
         print(f"numus is ahead in {sum(r > 1 for r in ratios)} of {len(ratios)}; ", end="")
@@ -72,6 +91,7 @@ def main() -> int:
     )
     parser.add_argument("names", nargs="*", help="parts of workload names, or overhead")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
+    parser.add_argument("--jit", action="store_true", help="run numus's workloads inside nm.jit")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="time for each library and workload (default 1)"
     )
@@ -83,7 +103,12 @@ def main() -> int:
 
             return 0 if overhead.report() else 1
         case words:
-            compare(words, torch_compile=options.compile, seconds=options.seconds)
+            compare(
+                words,
+                torch_compile=options.compile,
+                jitted=options.jit,
+                seconds=options.seconds,
+            )
     return 0
 
 

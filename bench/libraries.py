@@ -60,10 +60,10 @@ jax = _module("jax")
 jnp = _module("jax.numpy")
 
 
-def available(*, torch_compile: bool = False) -> list[Library]:
+def available(*, torch_compile: bool = False, jitted: bool = False) -> list[Library]:
     """numus and the peers that can be imported, numus first."""
     libraries = [
-        Library("numus", "numus", _numus_array, wait=nm.eval),
+        Library("numus", "numus", _numus_array, nm.jit if jitted else _same, wait=nm.eval),
         Library("numpy", "numpy", np.asarray),
     ]
     if torch is not None:
