@@ -233,6 +233,21 @@ def test_no_copy_of_windows_is_ever_stored():
     assert counts.bytes_allocated <= x.nbytes + 20 * w.nbytes, counts.bytes_allocated
 
 
+def test_lanes_run_along_rows_whatever_is_stored_per_row():
+    """Statistics and weights of channels are touched once per channel: they don't decide."""
+    x, w, b = given(8, 16, 10, 10), given(16), given(16)
+
+    def with_statistics(x, w, b):
+        variance, mean = x.var_mean((0, 2, 3), keepdims=True)
+        return batch_norm(x, w, b), variance, mean
+
+    nm.eval(with_statistics(x, w, b))
+    (kernel,) = NULL.runtime.launched[-1:]
+    lanes = [line for line in kernel.text.splitlines() if "lanes" in line and "for" in line]
+    assert len(lanes) == 3  # a loop over the row for each stage, not one around them
+    assert all(line.startswith("      ") for line in lanes)
+
+
 def test_intermediates_share_memory():
     """A long program holds two intermediate values at a time, not all of them."""
     x = given(64, 64)

@@ -61,9 +61,15 @@ class Space:
     def row_size(self) -> int:
         return count(self.inner)
 
-    def neighbours(self, d: Dim) -> int:
-        """How many accesses have neighbours along this loop next to each other in memory."""
-        return unit_weight(self.accesses, self.variables[d.axis])
+    def neighbours(self, d: Dim) -> float:
+        """How many accesses have neighbours along this loop next to each other in memory; those
+        that happen once per row count for little.
+        """
+        variable = self.variables[d.axis]
+        along = [self.variables[i] for i in self.reduced]
+        inside = [p for p in self.accesses if any(p.get(v, 0) for v in along)]
+        found = unit_weight(inside, variable)
+        return found + (unit_weight(self.accesses, variable) - found) / max(1, self.row_size)
 
     def crosses(self, d: Dim, other: Dim) -> bool:
         """Whether some access has its neighbours along `d` and jumps along `other`."""
