@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.functions._base import method, moved, wrap
 from numus.functions.dtype_functions import astype, isdtype
-from numus.runtime.devices import STARTS, Device, default, present
+from numus.runtime.devices import STARTS, Device, best_gpu, default, present
 from numus.runtime.devices import device as as_device
 from numus.tensor import Tensor
 
@@ -40,9 +40,9 @@ _told: set[str] = set()
 @method()
 def to_gpu(x: Tensor, /) -> Tensor:
     """The tensor on the best GPU there is; where there is none, as it is (and it says so once)."""
-    _, *gpus = present()
-    if gpus:
-        return to_device(x, gpus[0])
+    gpu = best_gpu()
+    if gpu is not None:
+        return to_device(x, gpu)
     if "gpu" not in _told:
         _told.add("gpu")
         warnings.warn("no GPU was found: tensors stay on the CPU", RuntimeWarning, stacklevel=2)

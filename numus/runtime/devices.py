@@ -16,15 +16,31 @@ def _starter(module: str, name: str) -> Callable[[int], Any]:
     return lambda index: getattr(importlib.import_module(module), name)()
 
 
+def _webgpu_count() -> int:
+    return int(importlib.import_module("numus.runtime.webgpu.adapters").count())
+
+
 # Every kind of device, and how the runtime of one of them (by its number) is started.
 STARTS: dict[str, Callable[[int], Any]] = {
     "cpu": _starter("numus.runtime.cpu", "CpuRuntime"),
     "null": _starter("numus.runtime.null", "NullRuntime"),
     "reference": _starter("numus.runtime.reference", "ReferenceRuntime"),
+    "webgpu": lambda i: importlib.import_module("numus.runtime.webgpu").WebGpuRuntime(i),
 }
 
 # GPUs, the best first: a function that counts those that are there, and what to do if none is.
-GPUS: dict[str, tuple[Callable[[], int], str]] = {}
+GPUS: dict[str, tuple[Callable[[], int], str]] = {
+    "webgpu": (
+        _webgpu_count,
+        "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
+        "package mesa-vulkan-drivers)",
+    ),
+}
+
+# Of these, how many (the last ones) are software that imitates a GPU: used only if named.
+IMITATIONS: dict[str, Callable[[], int]] = {
+    "webgpu": lambda: int(importlib.import_module("numus.runtime.webgpu.adapters").software())
+}
 
 
 class Device:
@@ -103,6 +119,14 @@ def present() -> list[Device]:
     """The devices of this machine that compute: the CPU, then GPUs, the best first."""
     names = ["cpu", *(f"{kind}:{i}" for kind in GPUS for i in range(count(kind)))]
     return [device(name) for name in names]
+
+
+def best_gpu() -> Device | None:
+    """The fastest GPU of this machine."""
+    for kind in GPUS:
+        if count(kind) > IMITATIONS.get(kind, lambda: 0)():
+            return device(kind)
+    return None
 
 
 class _Default(threading.local):

@@ -1,0 +1,123 @@
+"""Buffers in WGSL: where they lie, and how elements narrower than a word get in and out.
+
+Elements of 32 and 64 bits are what they are, and so are halves where the adapter has them; of all
+others with 16 or 8 bits several share a word. A thread that writes such an element changes only its
+own bits of the word, atomically, so neighbours never disturb each other. Scratch elements take
+whole words.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.render import wgsl_ops
+from numus.dtypes import DType
+from numus.runtime.webgpu.target import Target
+
+if TYPE_CHECKING:
+    from numus.compiler.render.wgsl_values import Values
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """How a buffer is declared: its variable, the offset of its first element, its form."""
+
+    name: str
+    base: str  # an i32 expression; "" where it is zero
+    form: str  # "plain", "half", "packed", "shared" (packed and written to), "word" (scratch)
+    element: str  # the WGSL type of an element
+
+
+def form_of(buffer: ir.Buffer, target: Target) -> str:
+    if buffer.access == "scratch":
+        return "word"
+    if buffer.dtype.bits >= 32:
+        return "plain"
+    if buffer.dtype is dt.float16 and target.f16:
+        return "half"
+    return "packed" if buffer.access == "read" else "shared"
+
+
+def element_of(dtype: DType, form: str, carrier: str) -> str:
+    """The WGSL type of an element of a buffer."""
+    if form == "half":
+        return "f16"
+    if form == "packed":
+        return "u32"
+    if form == "shared":
+        return "atomic<u32>"
+    return carrier
+
+
+def address(x: Values, place: Place, index: ir.Expr) -> str:
+    text = x.index(index)
+    return f"{place.base} + {text}" if place.base else text
+
+
+def load(x: Values, e: ir.Expr) -> str:
+    """An element; where the mask is false nothing is read but the first one."""
+    buffer: ir.Buffer = e.attr
+    place = x.places[buffer]
+    at = address(x, place, e.args[0])
+    if len(e.args) == 1:
+        return fetch(x, buffer.dtype, place, at)
+    mask = x.value(e.args[1])
+    value = fetch(x, buffer.dtype, place, x.new(f"select(0, {at}, {mask})"))
+    zero = wgsl_ops.literal(0, buffer.dtype, x.type_of(buffer.dtype))
+    return f"select({zero}, {value}, {mask})"
+
+
+def fetch(x: Values, dtype: DType, place: Place, at: str) -> str:
+    """The element at an address, as it is carried."""
+    if place.form in ("plain", "word"):
+        element = f"{place.name}[{at}]"
+        return f"({element} != 0u)" if dtype.kind == "bool" else element
+    if place.form == "half":
+        return f"pack2x16float(vec2<f32>(f32({place.name}[{at}]), 0.0))"
+    at = x.new(f"u32({at})")
+    per, bits = 32 // dtype.bits, dtype.bits
+    word = f"{place.name}[{at} >> {per.bit_length() - 1}u]"
+    if place.form == "shared":
+        word = f"atomicLoad(&{word})"
+    shift = f"({at} & {per - 1}u) * {bits}u"
+    if dtype.kind == "int":
+        return f"extractBits(bitcast<i32>({word}), {shift}, {bits}u)"
+    value = f"extractBits({word}, {shift}, {bits}u)"
+    return f"({value} != 0u)" if dtype.kind == "bool" else value
+
+
+def store(x: Values, s: ir.Store) -> None:
+    """Write an element."""
+    place, dtype = x.places[s.buffer], s.buffer.dtype
+    ty = x.type_of(dtype)
+    at = address(x, place, s.index)
+    value = x.carried(s.value, ty)
+    if s.mask is not None:
+        x.open(f"if ({x.value(s.mask)})")
+    if place.form in ("plain", "word"):
+        x.do(f"{place.name}[{at}] = {_bits_of(value, ty) if ty == 'bool' else value};")
+    elif place.form == "half":
+        x.do(f"{place.name}[{at}] = f16(unpack2x16float({value}).x);")
+    else:
+        _store_shared(x, place, dtype, at, _bits_of(value, ty))
+    if s.mask is not None:
+        x.close()
+
+
+def _bits_of(value: str, ty: str) -> str:
+    if ty == "bool":
+        return f"select(0u, 1u, {value})"
+    return value if ty == "u32" else f"bitcast<u32>({value})"
+
+
+def _store_shared(x: Values, place: Place, dtype: DType, at: str, bits: str) -> None:
+    """Nobody else changes these bits of the word: flip those that differ."""
+    per, width = 32 // dtype.bits, dtype.bits
+    at = x.new(f"u32({at})")
+    word = f"&{place.name}[{at} >> {per.bit_length() - 1}u]"
+    shift = x.new(f"({at} & {per - 1}u) * {width}u")
+    old = x.new(f"atomicLoad({word}) >> {shift}")
+    x.do(f"atomicXor({word}, (({old} ^ {bits}) & {(1 << width) - 1}u) << {shift});")

@@ -1,0 +1,295 @@
+"""Expressions of the kernel IR written as WGSL, each once per scope."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.ir import Expr
+from numus.compiler.render import wgsl_memory, wgsl_ops
+from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, statements
+from numus.errors import CompileError
+from numus.runtime.webgpu.target import Target
+
+_NONE: frozenset[Any] = frozenset()
+_ROUNDED = ("add", "sub", "mul")
+# What a compiler may combine with the sum or product that it is given.
+_COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".split())
+
+
+def exposed(kernel: ir.Kernel) -> set[Expr]:
+    """Sums and products whose rounding a compiler could undo, because it sees where they go."""
+    found: set[Expr] = set()
+    seen: set[Expr] = set()
+    for s in statements(kernel.body):
+        if isinstance(s, ir.Let) and s.value.op in _ROUNDED and wgsl_ops.is_float(s.value):
+            found.add(s.value)
+        for e in below(expressions_of(s), seen):
+            if e.op in _COMBINES and wgsl_ops.is_float(e):
+                found.update(a for a in e.args if a.op in _ROUNDED and wgsl_ops.is_float(a))
+    return found
+
+
+def _opposed(op: str, a: Expr, b: Expr) -> bool:
+    """Whether a compiler that knows no infinities would see 0 or 1 here."""
+    if op in ("sub", "div"):
+        return a is b
+    return op == "add" and (
+        (a.op == "neg" and a.args[0] is b) or (b.op == "neg" and b.args[0] is a)
+    )
+
+
+@dataclass(slots=True)
+class Values:
+    """Writes expressions; remembers what is written and takes it back when a scope ends."""
+
+    kernel: ir.Kernel
+    target: Target
+    wide: bool  # whether indices need 64 bits
+    narrow: Narrow
+    scalars: dict[str, str]
+    places: dict[ir.Buffer, wgsl_memory.Place]
+    fragile: set[Expr] = field(default_factory=set)
+    lines: list[str] = field(default_factory=list)
+    depth: int = 1
+    count: int = 0
+    registers: dict[ir.Register, str] = field(default_factory=dict)
+    values: dict[Expr, str] = field(default_factory=dict)
+    indices: dict[Expr, str] = field(default_factory=dict)  # 32-bit forms of wide ones
+    deps: dict[Expr, frozenset[Any]] = field(default_factory=dict)
+    users: dict[Any, list[Expr]] = field(default_factory=dict)
+    undo: list[list[tuple[dict[Any, Any], Any, Any]]] = field(default_factory=lambda: [[]])
+
+    def __post_init__(self) -> None:
+        self.fragile = exposed(self.kernel)
+
+    # -- text and scopes --------------------------------------------------------------------------
+
+    def do(self, line: str) -> None:
+        self.lines.append("  " * self.depth + line)
+
+    def name(self, prefix: str = "t") -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def new(self, text: str) -> str:
+        """Name a value."""
+        name = self.name()
+        self.do(f"let {name} = {text};")
+        return name
+
+    def open(self, head: str) -> None:
+        self.do(f"{head} {{")
+        self.depth += 1
+        self.undo.append([])
+
+    def close(self) -> None:
+        self._take_back(self.undo.pop())
+        self.depth -= 1
+        self.do("}")
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[list[tuple[dict[Any, Any], Any, Any]]]:
+        """What is written inside is forgotten afterwards, though it stays written."""
+        written: list[tuple[dict[Any, Any], Any, Any]] = []
+        self.undo.append(written)
+        yield written
+        self._take_back(self.undo.pop())
+
+    def _take_back(self, entries: list[tuple[dict[Any, Any], Any, Any]]) -> None:
+        for table, key, previous in reversed(entries):
+            if previous is None:
+                table.pop(key, None)
+            else:
+                table[key] = previous
+
+    def remember(self, table: dict[Any, Any], key: Any, value: Any) -> None:
+        self.undo[-1].append((table, key, table.get(key)))
+        table[key] = value
+
+    def forget(self, things: Iterable[Any]) -> None:
+        """Registers or buffers have new values: what was computed from the old ones is stale."""
+        for thing in things:
+            for e in self.users.pop(thing, ()):
+                self.values.pop(e, None)
+                self.indices.pop(e, None)
+
+    def _note(self, e: Expr) -> None:
+        found = _NONE
+        for a in e.args:
+            d = self.deps.get(a)
+            if d:
+                found = found | d
+        if e.op == "read":
+            found = found | {e.attr}
+        elif e.op == "lanes_reduce":
+            found = found | {e.attr[1]}
+        elif e.op == "load" and e.attr.access != "read":
+            found = found | {e.attr}
+        if found:
+            self.deps[e] = found
+            for thing in found:
+                self.users.setdefault(thing, []).append(e)
+
+    # -- types ------------------------------------------------------------------------------------
+
+    def type(self, e: Expr) -> str:
+        """The WGSL type that carries an expression."""
+        if e.dtype is ir.INDEX and (not self.target.i64 or (not self.wide and self.small(e))):
+            return "i32"
+        return self.type_of(e.dtype)
+
+    def type_of(self, dtype: dt.DType) -> str:
+        """The type of registers and memory of a dtype."""
+        if dtype is ir.INDEX and not self.target.i64:
+            return "i32"
+        return wgsl_ops.carrier(dtype)
+
+    def small(self, e: Expr) -> bool:
+        return e in self.narrow.found
+
+    def carried(self, e: Expr, ty: str) -> str:
+        """An expression as a value of another size of integer."""
+        text = self.value(e)
+        given = self.type(e)
+        if given == ty:
+            return text
+        if e.op == "const" and text[0] != "t":
+            return wgsl_ops.literal(ir.const_value(e), e.dtype, ty)
+        return f"{ty}({text})"
+
+    # -- expressions ------------------------------------------------------------------------------
+
+    def value(self, root: Expr) -> str:
+        """Write an expression, operands first. Iterative: chains may be thousands deep."""
+        values = self.values
+        found = values.get(root)
+        if found is not None:
+            return found
+        stack: list[Any] = [root]
+        while stack:
+            top = stack[-1]
+            if isinstance(top, tuple):
+                stack.pop()
+                self._close_guard(*top)
+                continue
+            if top in values:
+                stack.pop()
+                continue
+            missing = [a for a in self._needs(top) if a not in values]
+            if missing:
+                stack.extend(reversed(missing))
+                continue
+            if top.op == "guard":
+                name = self.name()
+                self.do(f"var {name} = {self.carried(top.args[2], self.type(top))};")
+                self.open(f"if ({values[top.args[0]]})")
+                stack[-1] = (top, name)
+                stack.append(top.args[1])
+                continue
+            stack.pop()
+            text = self._write(top)
+            self._note(top)
+            self.remember(values, top, text)
+        return values[root]
+
+    def _close_guard(self, e: Expr, name: str) -> None:
+        self.do(f"{name} = {self.carried(e.args[1], self.type(e))};")
+        self.close()
+        self._note(e)
+        self.remember(self.values, e, name)
+
+    def _needs(self, e: Expr) -> tuple[Expr, ...]:
+        """The operands that must be written before this one (addresses are written as such)."""
+        if e.op == "guard":
+            return (e.args[0], e.args[2])
+        return e.args[1:] if e.op == "load" else e.args
+
+    def _write(self, e: Expr) -> str:
+        op, args, ty = e.op, e.args, self.type(e)
+        if op == "const":
+            return wgsl_ops.literal(ir.const_value(e), e.dtype, ty)
+        if op == "scalar":
+            return self.scalars[e.attr]
+        if op == "var":
+            raise CompileError(f"variable {e.attr!r} is used where it has no value")
+        if op == "read":
+            return self.new(self.registers[e.attr])
+        if op == "load":
+            return self.new(wgsl_memory.load(self, e))
+        if op == "lanes_reduce":
+            raise CompileError("lanes are reduced by a Let of their own")
+        if args and all(a.op == "const" for a in args):
+            # named first: WGSL's own evaluation of constants does not know all functions
+            for a in args:
+                if a.op == "const" and a.dtype.kind != "bool":
+                    number = ir.const_value(a)
+                    text = wgsl_ops.literal(number, a.dtype, self.type(a), exposed=True)
+                    self.remember(self.values, a, self.new(text))
+        text = self._operation(e, op, args, ty)
+        if e in self.fragile:
+            text = f"hide{ty[1:]}({text})"
+        return self.new(text)
+
+    def _operation(self, e: Expr, op: str, args: tuple[Expr, ...], ty: str) -> str:
+        if op == "bitcast" and args[0].op == "const" and args[0].dtype.is_integer and ty[0] == "f":
+            bits = args[0].attr % (1 << e.dtype.bits)
+            return f"bits{ty[1:]}({bits}{'u' if ty == 'f32' else 'lu'})"
+        if op in ("cast", "bitcast"):
+            convert = wgsl_ops.cast if op == "cast" else wgsl_ops.bitcast
+            a = args[0]
+            return convert(self.value(a), a.dtype, self.type(a), e.dtype, ty)
+        if op == "select":
+            condition = self.value(args[0])
+            if args[0].op in ir.COMPARES and wgsl_ops.is_float(args[0].args[0]):
+                condition = f"hidden({condition})"  # or it becomes a minimum that drops NaN
+            yes, no = (self.carried(a, ty) for a in args[1:])
+            return f"select({no}, {yes}, {condition})"
+        if op == "fma":
+            x, y, z = (self._operand(a, ty) for a in args)
+            return f"fma{ty[1:]}({x}, {y}, {z})"
+        if op in ir.COMPARES:
+            of = self._common(args)
+            x, y = (self.carried(a, of) for a in args)
+            return wgsl_ops.compare(op, args[0].dtype, of, x, y)
+        if op in ir.UNARY:
+            return wgsl_ops.unary(op, e.dtype, ty, self.carried(args[0], ty))
+        if op in ("shl", "lshr", "ashr"):
+            by = f"{args[1].attr}u" if args[1].op == "const" else f"u32({self.value(args[1])})"
+            return wgsl_ops.shift(op, e.dtype, ty, self.carried(args[0], ty), by)
+        if op in ir.BINARY:
+            x, y = (self._operand(a, ty) for a in args)
+            if wgsl_ops.is_float(e) and _opposed(op, *args):
+                x = f"hide{ty[1:]}({x})"  # infinity less infinity is no zero
+            return wgsl_ops.binary(op, e.dtype, ty, x, y)
+        raise CompileError(f"the kernel IR has no operation {op!r}")
+
+    def _common(self, args: tuple[Expr, ...]) -> str:
+        """The type in which two values are compared: the wider one."""
+        types = {self.type(a) for a in args}
+        return types.pop() if len(types) == 1 else "i64"
+
+    def _operand(self, e: Expr, ty: str) -> str:
+        if e.op == "const" and e.dtype.kind == "float" and self.value(e)[0] != "t":
+            return wgsl_ops.literal(ir.const_value(e), e.dtype, ty, exposed=True)
+        return self.carried(e, ty)
+
+    def index(self, e: Expr) -> str:
+        """An expression as a 32-bit index: of a wide one only the low bits are computed."""
+        if self.type(e) == "i32":
+            return self.value(e)
+        found = self.indices.get(e)
+        if found is None:
+            if e.op in ("add", "sub", "mul") and not self.wide:
+                x, y = (self.index(a) for a in e.args)
+                sign = {"add": "+", "sub": "-", "mul": "*"}[e.op]
+                found = self.new(f"{x} {sign} {y}")
+            else:
+                found = self.new(f"i32({self.value(e)})")
+            self._note(e)
+            self.remember(self.indices, e, found)
+        return found

@@ -1,0 +1,315 @@
+"""Launches prepared once and run many times.
+
+Running means one encoder, filled and handed over. What a step needs (its pipeline, its numbers on
+the GPU, a bind group for the buffers it is given) is kept between runs and made again only where
+sizes or buffers are others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from numus.runtime.contract import Step
+from numus.runtime.webgpu.context import lost
+from numus.runtime.webgpu.memory import SHIFT, Memory
+from numus.runtime.webgpu.programs import Pipeline, pack
+
+if TYPE_CHECKING:
+    from numus.runtime.webgpu.runtime import WebGpuRuntime
+
+_OFFSET = (1 << SHIFT) - 1
+_ALIGNMENT = 256  # of the numbers of a step, and of parts of buffers that are bound
+_SCRATCH = 64 << 20  # bytes of scratch that one launch takes, where fewer workers can do
+_MOST_GROUPS = 64  # bind groups that a step keeps
+
+Block = tuple[Memory, int]  # memory and an offset in bytes
+
+
+class _Work:
+    """A step, and what it was last run with."""
+
+    def __init__(self, step: Step, at: int) -> None:
+        self.step = step
+        self.at = at  # where its numbers lie in the prepared program's
+        self.program = step.program
+        self.buffers = self.program.kernel.buffers
+        self.values: Sequence[Any] | None = None
+        self.sizes: dict[str, int] = {}
+        self.offsets: list[int] = []
+        self.shared: frozenset[int] = frozenset()
+        self.form: Pipeline | None = None
+        self.x = self.y = self.workers = 0
+        self.scratch: list[int] = []  # bytes of each scratch buffer that is bound
+        self.pools: list[_Pool] = []
+        self.bound: dict[tuple[int, ...], Any] = {}  # bind groups by what they bind
+
+    def most_bytes(self) -> int:
+        """What its numbers take at most."""
+        words = 8 + len(self.buffers) + 2 * len(self.program.slots)
+        return -(-4 * words // _ALIGNMENT) * _ALIGNMENT
+
+    def blocks(self, slots: Sequence[Block]) -> list[Block | None]:
+        """Where each buffer lies; None for scratch."""
+        found: list[Block | None] = []
+        for place in self.step.buffers:
+            if place is None:
+                found.append(None)
+            else:
+                memory, offset = slots[place[0]]
+                found.append((memory, offset + place[1]))
+        return found + [None] * (len(self.buffers) - len(found))
+
+    def set_values(self, values: Sequence[Any], context: Any) -> None:
+        """Choose the form of the kernel, and the shape of the grid, for these numbers."""
+        self.values = values
+        grid = int(values[0])
+        self.sizes = dict(zip(self.program.slots, values[1:], strict=True))
+        self.form = self.program.form(*self.program.needs(self.sizes), self.shared)
+        shader, target = self.form.shader, context.target
+        groups = -(-grid // shader.threads) if shader.per_thread else grid
+        per_group = shader.threads if shader.per_thread else 1
+        if shader.scratch:
+            needed = sum(
+                shader.scratch_elements(i, self.sizes) * nbytes for i, nbytes in shader.scratch
+            )
+            affordable = max(1, _SCRATCH // max(1, needed * per_group))
+            groups = min(groups, affordable, target.most_groups)
+        self.workers = groups * per_group
+        self.scratch = [
+            shader.scratch_elements(i, self.sizes) * nbytes * self.workers
+            for i, nbytes in shader.scratch
+        ]
+        self.x = max(1, min(groups, target.most_groups))
+        self.y = -(-groups // self.x)
+
+
+class Prepared:
+    """A list of kernels with places for what changes from run to run."""
+
+    def __init__(self, runtime: WebGpuRuntime, steps: Sequence[Step], slots: int) -> None:
+        self._runtime = runtime
+        self._context = runtime.context
+        self._works: list[_Work] = []
+        at = 0
+        for step in steps:
+            work = _Work(step, at)
+            self._works.append(work)
+            at += work.most_bytes()
+        self._image = bytearray(at)  # the numbers of all steps
+        self._numbers: Any = None
+
+    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        """Encode all steps and hand them over."""
+        context = self._runtime.context
+        if context.lost:
+            raise lost(context)
+        with self._runtime.lock:
+            if context is not self._context:  # the device was lost, and is another one now
+                self._context, self._numbers = context, None
+                self._works = [_Work(work.step, work.at) for work in self._works]
+            try:
+                self._run(addresses, values)
+            except context.wgpu.GPUError as error:
+                failure = context.check(error)
+                if failure is error:
+                    raise
+                raise failure from error
+
+    def _run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        context, find = self._context, self._runtime.memory_at
+        slots = [(find(address >> SHIFT), address & _OFFSET) for address in addresses]
+        if self._numbers is None:
+            usage = context.wgpu.BufferUsage
+            self._numbers = context.device.create_buffer(
+                size=max(_ALIGNMENT, len(self._image)), usage=usage.UNIFORM | usage.COPY_DST
+            )
+        at = 0
+        stale = False
+        calls = []
+        held: list[Memory] = []
+        for work in self._works:
+            count = len(work.program.slots) + 1
+            given = values[at : at + count]
+            at += count
+            if not given[0]:
+                continue
+            blocks = work.blocks(slots)
+            stale = self._settle(work, given, blocks) or stale
+            copies = _Copies(held)
+            group = self._group(work, blocks, copies)
+            assert work.form is not None
+            calls.append((work.form.pipeline, group, work.x, work.y, copies))
+        if not calls:
+            return
+        if stale:
+            context.queue.write_buffer(self._numbers, 0, self._image)
+        encoder = context.device.create_command_encoder()
+        computing = encoder.begin_compute_pass()
+        for pipeline, group, x, y, copies in calls:
+            if copies.before:
+                computing.end()
+                for copy in copies.before:
+                    encoder.copy_buffer_to_buffer(*copy)
+                computing = encoder.begin_compute_pass()
+            computing.set_pipeline(pipeline)
+            computing.set_bind_group(0, group)
+            computing.dispatch_workgroups(x, y)
+            if copies.after:
+                computing.end()
+                for copy in copies.after:
+                    encoder.copy_buffer_to_buffer(*copy)
+                computing = encoder.begin_compute_pass()
+        computing.end()
+        number = context.submit([encoder.finish()])
+        for memory, _ in slots:
+            memory.fence = number
+
+    def _settle(self, work: _Work, values: Sequence[Any], blocks: list[Block | None]) -> bool:
+        """Make a step's numbers those of this run; whether any of them changed."""
+        written = {
+            block[0].number
+            for b, block in zip(work.buffers, blocks, strict=True)
+            if block is not None and b.access == "write"
+        }
+        shared = frozenset(
+            i
+            for i, (b, block) in enumerate(zip(work.buffers, blocks, strict=True))
+            if block is not None and b.access == "read" and block[0].number in written
+        )
+        same = work.values == values and work.shared == shared
+        if not same:
+            before, work.shared = work.form, shared
+            work.set_values(values, self._context)
+            if work.form is not before:
+                work.bound.clear()
+        assert work.form is not None
+        if work.form.shader.pooled:
+            work.pools = self._pools(work, blocks)
+        offsets = [
+            self._start(work, i, block) // work.buffers[i].dtype.itemsize
+            for i, block in enumerate(blocks)
+            if block is not None
+        ]
+        if same and work.offsets == offsets:
+            return False
+        work.offsets = offsets
+        numbers = pack(work.form.shader, (0, work.x, work.workers, 0, *offsets), work.sizes)
+        self._image[work.at : work.at + len(numbers)] = numbers
+        return True
+
+    def _start(self, work: _Work, which: int, block: Block) -> int:
+        """Where a buffer starts in what is bound for it, in bytes."""
+        for pool in work.pools:
+            if which in pool.buffers:
+                return pool.starts[block[0].number] + block[1]
+        return self._part(block)[1]
+
+    def _part(self, block: Block) -> tuple[int, int]:
+        """The part of a buffer that is bound: where it starts, and the block's offset in it."""
+        memory, offset = block
+        if memory.buffer.size <= self._context.limits["max-storage-buffer-binding-size"]:
+            return 0, offset
+        start = offset // _ALIGNMENT * _ALIGNMENT
+        return start, offset - start
+
+    def _pools(self, work: _Work, blocks: list[Block | None]) -> list[_Pool]:
+        """Where memory lies that is bound together with other memory."""
+        assert work.form is not None
+        scratch = {i for i, _ in work.form.shader.scratch}
+        pools = []
+        for which in work.form.shader.bound:
+            if scratch.isdisjoint(which):
+                pool = _Pool(which, {}, 0)
+                for i in which:
+                    block = blocks[i]
+                    assert block is not None
+                    if block[0].number not in pool.starts:
+                        pool.starts[block[0].number] = pool.nbytes
+                        pool.nbytes += -(-block[0].nbytes // _ALIGNMENT) * _ALIGNMENT
+                pools.append(pool)
+        return pools
+
+    def _group(self, work: _Work, blocks: list[Block | None], copies: _Copies) -> Any:
+        """The bind group for these buffers."""
+        assert work.form is not None
+        shader = work.form.shader
+        given = list(blocks)
+        for (i, _), nbytes in zip(shader.scratch, work.scratch, strict=True):
+            given[i] = (copies.hold(self._runtime.pool.allocate(nbytes)), 0)
+        for pool in work.pools:
+            whole = copies.hold(self._runtime.pool.allocate(pool.nbytes))
+            copies.add(work, pool, blocks, whole)
+            for i in pool.buffers:
+                given[i] = (whole, 0)
+        places: list[tuple[Any, int]] = []
+        key: list[int] = []
+        for i, *_ in shader.bound:
+            block = given[i]
+            assert block is not None
+            start = self._part(block)[0]
+            places.append((block[0].buffer, start))
+            key += (block[0].number, start)
+        found = work.bound.get(tuple(key))
+        if found is None:
+            if len(work.bound) >= _MOST_GROUPS:
+                work.bound.clear()
+            limit = self._context.limits["max-storage-buffer-binding-size"]
+            entries = [_entry(0, self._numbers, work.at, shader.words * 4)]
+            entries += [
+                _entry(n + 1, buffer, start, min(limit, buffer.size - start))
+                for n, (buffer, start) in enumerate(places)
+            ]
+            found = work.bound[tuple(key)] = self._context.device.create_bind_group(
+                layout=work.form.layout, entries=entries
+            )
+        return found
+
+
+@dataclass(slots=True)
+class _Pool:
+    """Buffers that share a binding: where each memory starts in it, and how large it is."""
+
+    buffers: tuple[int, ...]
+    starts: dict[int, int]
+    nbytes: int
+
+
+Copy = tuple[Any, int, Any, int, int]  # from a buffer at an offset to another, so many bytes
+
+
+@dataclass(slots=True)
+class _Copies:
+    """Memory that a step is given for its run, and what is copied there before and back after."""
+
+    held: list[Memory]
+    before: list[Copy] = field(default_factory=list)
+    after: list[Copy] = field(default_factory=list)
+
+    def hold(self, memory: Memory) -> Memory:
+        """Keep memory until the work is handed over."""
+        self.held.append(memory)
+        return memory
+
+    def add(self, work: _Work, pool: _Pool, blocks: list[Block | None], whole: Memory) -> None:
+        """Copy all memory of a pool in, and back what the step writes."""
+        done = set()
+        sizes = work.step.nbytes
+        for i in pool.buffers:
+            block = blocks[i]
+            assert block is not None
+            memory, offset = block
+            start = pool.starts[memory.number]
+            if memory.number not in done:
+                done.add(memory.number)
+                nbytes = -(-memory.nbytes // 4) * 4
+                self.before.append((memory.buffer, 0, whole.buffer, start, nbytes))
+            if work.buffers[i].access == "write":
+                nbytes = sizes[i] if sizes is not None else memory.nbytes - offset
+                nbytes = -(-nbytes // 4) * 4
+                self.after.append((whole.buffer, start + offset, memory.buffer, offset, nbytes))
+
+
+def _entry(binding: int, buffer: Any, offset: int, size: int) -> dict[str, Any]:
+    return {"binding": binding, "resource": {"buffer": buffer, "offset": offset, "size": size}}

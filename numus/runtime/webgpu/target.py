@@ -1,0 +1,29 @@
+"""What WGSL for an adapter may use, and how exact its arithmetic is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Target:
+    """An adapter to write shaders for.
+
+    WGSL promises little about rounding, so the last six are measured when a device starts (see
+    `probe.py`): what an adapter does not do exactly is written out with what it does.
+    """
+
+    group: int = 64  # threads of a workgroup
+    group_memory: int = 16 << 10  # bytes that a workgroup shares
+    most_groups: int = 65535  # along one dimension of a dispatch
+    most_buffers: int = 8
+    i64: bool = False
+    f64: bool = False
+    f16: bool = False
+    subgroups: bool = False
+    fuses32: bool = False  # whether fma rounds once
+    fuses64: bool = False
+    divides: bool = False  # whether quotients of float32 are correctly rounded
+    roots: bool = False  # whether square roots of float32 are
+    subnormals: bool = True  # whether they are kept
+    most_turns: int = 0  # of all loops of a thread together, where the driver ends them; 0: any

@@ -1,0 +1,234 @@
+"""The webgpu device, where there is an adapter: a software one is enough."""
+
+import gc
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.errors import DeviceError, OutOfMemoryError
+from numus.runtime.devices import count
+
+pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
+
+
+@pytest.fixture
+def place():
+    return nm.device("webgpu")
+
+
+def there(array):
+    return nm.asarray(array).to("webgpu")
+
+
+def test_a_line_of_arithmetic():
+    x = np.linspace(-3, 3, 1001, dtype=np.float32)
+    y = nm.relu(there(x) * 2 + 1)
+    assert y.device == "webgpu"
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x * np.float32(2) + np.float32(1), 0))
+
+
+@pytest.mark.parametrize("kind", ["bool", "int8", "uint8", "int16", "uint16", "float16"])
+@pytest.mark.parametrize("start", [0, 1, 3])
+def test_elements_that_share_a_word_do_not_disturb_each_other(kind, start):
+    rng = np.random.default_rng(0)
+    x = rng.integers(-100, 100, 5003).astype(kind)
+    base = there(x)
+    flipped = nm.flip(base[start:], axis=0).copy()
+    np.testing.assert_array_equal(flipped.numpy(), np.flip(x[start:]))
+    parts = nm.concat([base[:5], base[start:], base[7:8]])
+    np.testing.assert_array_equal(parts.numpy(), np.concatenate([x[:5], x[start:], x[7:8]]))
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16"])
+def test_narrow_floats_round_as_on_the_host(kind):
+    dtype = getattr(nm, kind)
+    rng = np.random.default_rng(1)
+    x = np.concatenate(
+        [
+            rng.standard_normal(4000) * 10.0 ** rng.integers(-9, 6, 4000),
+            [0.0, -0.0, np.inf, -np.inf, np.nan, 448.0, 464.0, 465.0, 65504.0, 65520.0, 1e30],
+        ]
+    ).astype(np.float32)
+    with np.errstate(all="ignore"):
+        want = x.astype(dtype.np)
+    got = there(x).astype(dtype)
+    assert got.numpy().tobytes() == want.tobytes()
+    back = got.astype(nm.float32).numpy()
+    np.testing.assert_array_equal(back, want.astype(np.float32))
+
+
+def test_rounding_is_that_of_the_host():
+    """Nothing is contracted, reassociated or folded, though WGSL would allow it."""
+    rng = np.random.default_rng(2)
+    a, b, c = (rng.standard_normal(20000).astype(np.float32) for _ in range(3))
+    x, y, z = there(a), there(b), there(c)
+    np.testing.assert_array_equal((x * y + z).numpy(), a * b + c)
+    np.testing.assert_array_equal((y - ((x + y) - x)).numpy(), b - ((a + b) - a))
+    np.testing.assert_array_equal((x * z + y * z).numpy(), a * c + b * c)
+    np.testing.assert_array_equal((x / y).numpy(), a / b)
+    np.testing.assert_array_equal(nm.sqrt(nm.abs(x)).numpy(), np.sqrt(np.abs(a)))
+
+
+def test_special_values_are_what_ieee_says():
+    x = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0], np.float32)
+    y = np.array([1.0, np.nan, np.inf, 0.0, -0.0, np.nan], np.float32)
+    a, b = there(x), there(y)
+    with np.errstate(all="ignore"):
+        for op in ("add", "subtract", "multiply", "divide", "maximum", "minimum"):
+            got, want = getattr(nm, op)(a, b).numpy(), getattr(np, op)(x, y)
+            np.testing.assert_array_equal(got, want, err_msg=op)
+        for op in ("less", "less_equal", "equal", "not_equal", "greater", "greater_equal"):
+            np.testing.assert_array_equal(
+                getattr(nm, op)(a, b).numpy(), getattr(np, op)(x, y), err_msg=op
+            )
+            inverse = nm.logical_not(getattr(nm, op)(a, b)).numpy()
+            np.testing.assert_array_equal(inverse, ~getattr(np, op)(x, y), err_msg=op)
+        np.testing.assert_array_equal((a - a).numpy(), x - x)
+    np.testing.assert_array_equal(nm.isnan(a).numpy(), np.isnan(x))
+    np.testing.assert_array_equal(np.signbit((a + 0.0).numpy()), np.signbit(x + np.float32(0)))
+
+
+def test_more_groups_than_one_dimension_holds(place):
+    rows = place.runtime.context.target.most_groups + 7
+    x = np.arange(rows * 20, dtype=np.float32).reshape(rows, 20) % 97
+    np.testing.assert_array_equal(nm.sum(there(x), axis=1).numpy(), x.sum(1))
+
+
+@pytest.mark.parametrize("kind", ["float32", "uint8"])
+def test_more_buffers_than_can_be_bound(place, kind):
+    """They are copied into one, and results back out of it."""
+    count = place.runtime.context.target.most_buffers + 5
+    arrays = [np.arange(100 + i).astype(kind) for i in range(count)]
+    tensors = [there(a) for a in arrays]
+    parts = [x[i : i + 100] for i, x in enumerate(tensors)]
+    total = sum(parts[1:], parts[0])
+    rest = sum(parts[2:], parts[1])
+    nm.eval([total, rest])
+    want = [a[i : i + 100] for i, a in enumerate(arrays)]
+    np.testing.assert_array_equal(total.numpy(), sum(want[1:], want[0]))
+    np.testing.assert_array_equal(rest.numpy(), sum(want[2:], want[1]))
+    assert any("pool0" in r.source for r in nm.compile_log("webgpu"))
+
+
+def test_an_input_may_lie_in_the_memory_that_is_written_to():
+    """Temporaries share one block: a kernel reads one part of it and writes another."""
+    x = np.random.default_rng(3).standard_normal((70, 90)).astype(np.float32)
+    y = there(x)
+    z = nm.sort(nm.cumsum(nm.sort(y, axis=1), axis=0), axis=1)
+    np.testing.assert_allclose(
+        z.numpy(), np.sort(np.cumsum(np.sort(x, 1), 0), 1), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_buffers_are_reused(place):
+    pool = place.runtime.pool
+    x = there(np.zeros(3000, np.float32))
+    nm.eval(x + 1)
+    gc.collect()
+    made, free = pool.stats()["made"], pool.stats()["pooled"]
+    for _ in range(5):
+        nm.eval(x + 1)
+    assert pool.stats()["made"] == made
+    del x
+    gc.collect()
+    assert pool.stats()["pooled"] > free
+    assert all(size & (size - 1) == 0 for size in pool._free)
+
+
+def test_a_block_that_dies_in_a_cycle_leaves_its_buffer_whole(place):
+    x = there(np.ones(1 << 12, np.float32))
+    nm.eval(x)
+    cycle = [x._node.view.storage.memory]
+    cycle.append(cycle)
+    del x, cycle
+    gc.collect()
+    y = there(np.ones(1 << 12, np.float32))
+    np.testing.assert_array_equal((y + 1).numpy(), np.full(1 << 12, 2, np.float32))
+
+
+def test_too_large_is_a_clear_error(place):
+    limit = place.runtime.context.limits["max-buffer-size"]
+    with pytest.raises(OutOfMemoryError, match="largest buffer"):
+        place.runtime.allocate(limit + 4)
+    np.testing.assert_array_equal((there(np.ones(3, np.float32)) + 1).numpy(), [2, 2, 2])
+
+
+def test_wide_indices_where_the_sizes_ask_for_them(place):
+    """A kernel whose index arithmetic leaves 32 bits is rendered with 64."""
+    x = there(np.arange(12, dtype=np.float32))
+    nm.eval(x[::2] * 2)
+    program = next(r.program for r in reversed(nm.compile_log("webgpu")) if r.name == "map")
+    slots = [slot for slot, _ in program.kernel.scalars]
+    assert not program.needs(dict.fromkeys(slots, 64))[0]
+    sizes = {slot: 1 << 33 if slot[0] == "n" else 64 for slot in slots}
+    assert program.needs(sizes)[0]
+    source = program.form(True, 1, frozenset()).shader.source
+    assert "i64" in source
+
+
+def test_unknown_adapters_are_no_error():
+    from numus.runtime.webgpu import GpuContext
+
+    assert GpuContext.get(99) is None
+    with pytest.raises(DeviceError, match="no device 'webgpu:99'"):
+        nm.device("webgpu:99")
+
+
+def _python(code, **env):
+    return subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+def test_without_a_driver_tensors_stay_on_the_cpu():
+    code = (
+        "import numus as nm, warnings\n"
+        "from numus.errors import DeviceError\n"
+        "warnings.simplefilter('always')\n"
+        "with warnings.catch_warnings(record=True) as told:\n"
+        "    x = nm.ones(3).to_gpu(); y = nm.ones(3).to_gpu()\n"
+        "print(x.device, y.device, sum('no GPU' in str(w.message) for w in told))\n"
+        "try: nm.device('webgpu')\n"
+        "except DeviceError as e: print(e)\n"
+    )
+    nothing = os.devnull
+    done = _python(code, VK_ICD_FILENAMES=nothing, VK_DRIVER_FILES=nothing, CUDA_VISIBLE_DEVICES="")
+    assert done.stdout.startswith("cpu cpu 1\n"), done.stdout + done.stderr
+    assert "mesa-vulkan-drivers" in done.stdout
+
+
+def test_wgpu_is_imported_only_when_it_is_used():
+    code = (
+        "import sys, numus as nm\n"
+        "nm.eval(nm.ones(3) + 1)\n"
+        "print('wgpu' in sys.modules, 'numus.runtime.webgpu' in sys.modules)\n"
+    )
+    assert _python(code).stdout.split() == ["False", "False"]
+
+
+def test_a_lost_device_starts_afresh():
+    code = (
+        "import numpy as np, numus as nm, warnings\n"
+        "from numus.errors import DeviceError\n"
+        "warnings.simplefilter('ignore')\n"
+        "x = nm.asarray(np.ones(5, np.float32)).to('webgpu')\n"
+        "nm.eval(x + 1)\n"
+        "x.device.runtime.context.device.destroy()\n"
+        "for attempt in range(2):\n"
+        "    try: (x * 3).numpy(); print('no error')\n"
+        "    except DeviceError as e: print('lost' in str(e), 'afresh' in str(e))\n"
+        "y = nm.asarray(np.ones(5, np.float32)).to('webgpu')\n"
+        "print((y + 1).numpy().tolist())\n"  # a structure that was evaluated before
+    )
+    done = _python(code)
+    assert done.stdout.splitlines() == ["True True", "True True", "[2.0, 2.0, 2.0, 2.0, 2.0]"], (
+        done.stdout + done.stderr
+    )

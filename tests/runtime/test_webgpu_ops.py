@@ -1,0 +1,24 @@
+"""A sample of the op table on webgpu; all of it with
+
+NUMUS_TEST_DEVICES=webgpu pytest tests/test_ops.py -k "test_values or on_the_device"
+"""
+
+import pytest
+import test_ops
+from ops import ROWS
+
+from numus.runtime.devices import count
+
+pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
+
+SMOOTH = [r for r in ROWS if test_ops.differentiable(r)]
+
+
+@pytest.mark.parametrize("row", ROWS[5::24], ids=lambda r: r.name)
+def test_values(row):
+    test_ops.test_values(row, "webgpu")
+
+
+@pytest.mark.parametrize("row", SMOOTH[3::24], ids=lambda r: r.name)
+def test_gradients(row):
+    test_ops.test_gradients_on_the_device(row, "webgpu")
