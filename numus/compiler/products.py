@@ -1,7 +1,8 @@
-"""Contraction groups: which schedule a product gets, and its epilogue."""
+"""Contraction groups: which schedule a product gets, how it reads its operands, its epilogue."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numus import dtypes as dt
@@ -13,29 +14,128 @@ from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops, lower_product_loops
 from numus.compiler.scalar_ops import cast_value
+from numus.kernels import dots as thin
 from numus.kernels.contraction import Sizes, Work, contraction
 from numus.kernels.packing import Matrix, Packed, Panels
-from numus.kernels.tiles import choose
+from numus.kernels.tiles import Tiles, choose, few_rows
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
 ZERO, ONE = const(0), const(1)
 
 SMALL = 1 << 12  # products of fewer multiplications are plain loops
+ENOUGH_ROWS = 64  # for dot products of whole rows, side by side
+ALIAS = 4096  # bytes by which lines lie apart that share a place in the first cache,
+FEW_LINES = 8  # and how many of them find room there
 LONG = 8192  # a longer inner axis is summed in pieces, each small enough for the caches
 
 
 def lower_contraction(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    """Tiles where they pay; plain sums of products for thin and tiny ones."""
+    """Tiles where they pay, rows of dot products for thin ones; plain sums for tiny ones."""
     product = group.members[0]
     _, m, n = product.shape
     k = product.inputs[0].shape[2]
-    thin = min(m, n) == 1
-    if thin or m * n * k < SMALL or product.dtype is dt.bool_:
+    if m * n * k < SMALL or product.dtype is dt.bool_:
+        return lower_product_loops(group, layouts, facts)
+    work = Product(group, layouts)
+    steps = _thin(work, facts)
+    if steps is not None:
+        return steps
+    if min(m, n) == 1:
         return lower_product_loops(group, layouts, facts)
     if k > LONG:
         return _in_pieces(group, layouts, facts)
-    return _tiled(group, layouts, facts)
+    strips = _strips(work, facts)
+    if strips is not None:
+        return _tiled(strips, facts, strips=True)
+    return _tiled(work, facts)
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """A value and the axis along which its lines are counted: rows of A, columns of B."""
+
+    val: Val
+    line: int
+
+
+class Product:
+    """A contraction with its epilogue, as schedules see it: lines of `left` times lines of
+    `right`, m and n of them. `turned`: left is B and right is A, the result is turned around.
+    """
+
+    def __init__(self, group: Group, layouts: dict[Val, Shape], turned: bool = False) -> None:
+        self.group = group
+        self.turned = turned
+        self.value = group.members[0]
+        a, b = self.value.inputs
+        self.left, self.right = Operand(a, 1), Operand(b, 2)
+        if turned:
+            self.left, self.right = self.right, self.left
+        self.batch, self.m, self.n = self.value.shape
+        if turned:
+            self.m, self.n = self.n, self.m
+        self.k = a.shape[2]
+        self.wide = dt.compute_dtype(self.value.dtype)
+        self.dtype = dt.real_of(self.wide)  # of what is added up
+        self.parts = 2 if self.value.dtype.is_complex else 1
+        inside = set(group.members)
+        self.layouts = {v: s for v, s in layouts.items() if v not in inside}
+        self.notes = tuple(v.op for v in group.members)
+
+    def emitter(self) -> Emitter:
+        return Emitter(dict(self.layouts))
+
+    def matrix(self, e: Emitter, x: Operand) -> Matrix:
+        """An operand as an expression."""
+
+        def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Any:
+            index = (i, p) if x.line == 1 else (p, i)
+            value = e.value(x.val, (t if self.batch > 1 else ZERO, *index), mask)
+            return cast_value(value, x.val.dtype, self.wide)
+
+        return Matrix(read, e.number(x.val.shape[x.line]))
+
+    def finish(self, e: Emitter, t: Expr, i: Expr, j: Expr, value: Any) -> list[Stmt]:
+        """Store what the group makes of an element of the product."""
+        product = self.value
+        if self.turned:
+            i, j = j, i
+        point = [x for x, extent in zip((t, i, j), product.shape, strict=True) if extent != 1]
+        e.hold(product, cast_value(value, self.wide, product.dtype))
+        e.forget()
+        out: list[Stmt] = []
+        for v in self.group.members:
+            if v in self.group.stored:
+                assert v is product or squeeze(v.shape) == squeeze(product.shape)
+                index = place(v.shape, point)
+                out += e.store(v, index, e.value(v, index))
+        return out
+
+    def placement(self, operand: Operand) -> Placement:
+        """How an operand lies in memory."""
+        x, line = operand.val, operand.line
+        depth = 3 - line
+        e = self.emitter()
+        names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+        value = e.value(x, tuple(names))
+        pieces = accesses(e)
+        across = unit_weight(pieces, names[line]) > unit_weight(pieces, names[depth])
+        plain = len(pieces) == 1 and x.dtype is self.dtype and value.op == "load"
+        if not plain or len(value.args) > 1:
+            return Placement(across, False)
+        strides = [abs(pieces[0].get(name, 0)) * x.dtype.itemsize for name in names]
+        return Placement(across, True, strides[line], strides[depth])
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """How lines of an operand lie in memory."""
+
+    across: bool  # neighbours are elements of different lines
+    plain: bool  # it is nothing but loads, of the dtype that is computed in
+    line: int = 0  # bytes from line to line
+    depth: int = 0  # bytes along a line
 
 
 def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -68,7 +168,7 @@ def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     parts = Val(-24, "contract", "contract", inputs, None, (batch * pieces, m, n), wide)
     first = Group(parts, group.position)
     first.stored = {parts}
-    steps = _tiled(first, layouts, facts)
+    steps = _tiled(Product(first, layouts), facts)
     layouts = {**layouts, parts: (m * n, n, 1)}
     split = (batch, pieces, m, n)
     viewed = Val(-25, "reshape", "view", (parts,), split, split, wide)
@@ -80,38 +180,58 @@ def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     return steps + lower_loops(rest, layouts, facts, redirect, {product: total})
 
 
-def _placement(x: Val, layouts: dict[Val, Shape], facts: Facts) -> tuple[bool, bool]:
-    """Of the left operand: whether rows, not elements of a row, are neighbours in memory; and
-    whether it can be read in place.
+def _thin(work: Product, facts: Facts) -> list[Step] | None:
+    """Few rows or columns, where the other operand lies along k: dot products that read it once.
+
+    None where that is not so, or where there are too few of them to keep all threads busy.
     """
-    e = Emitter(layouts)
-    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
-    value = e.value(x, tuple(names))
-    pieces = accesses(e)
-    _, m, k = (unit_weight(pieces, name) for name in names)
-    across = m > k
-    if len(pieces) != 1 or x.dtype.is_complex or value.op != "load" or len(value.args) > 1:
-        return across, False
-    _, row, column = (pieces[0].get(name, 0) * x.dtype.itemsize for name in names)
-    if across:  # every k lies in another line
-        return across, x.shape[2] * column <= facts.cache_l2 // 4
-    # rows a multiple of this apart would push each other out of the first cache
-    return across, row % 4096 != 0 or x.shape[1] == 1
+    m, n = work.m, work.n
+    matrix, vectors = (work.left, work.right) if m >= n else (work.right, work.left)
+    if facts.group or min(m, n) > thin.FEW or work.parts > 1 or max(m, n) < ENOUGH_ROWS:
+        return None
+    if work.placement(matrix).across or work.k < facts.lanes_bytes:
+        return None
+    schedule = thin.choose(facts, work.batch, max(m, n), min(m, n), work.k)
+    tasks = -(-max(m, n) // schedule.task_rows)
+    near = work.placement(vectors)
+    e = work.emitter()
+
+    def finish(t: Expr, row: Expr, vector: Expr, value: Any) -> list[Stmt]:
+        i, j = (row, vector) if m >= n else (vector, row)
+        return work.finish(e, t, i, j, value)
+
+    g = ir.var("g")
+    numbers = (e.number(max(m, n)), e.number(work.k))
+    sizes = (*numbers, e.parameter(schedule.task_rows), e.parameter(tasks))
+    sides = (work.matrix(e, matrix), work.matrix(e, vectors))
+    packed = near.across or not near.plain
+    body, e.scratch = thin.dots(schedule, work.dtype, sizes, g, *sides, packed, finish)
+    return [e.blocks("dots", g, body, work.batch * tasks, work.notes)]
 
 
-def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    product = group.members[0]
-    a, b = product.inputs
-    batch, m, n = product.shape
-    k = a.shape[2]
-    dtype = dt.compute_dtype(dt.real_of(product.dtype))
-    parts = 2 if product.dtype.is_complex else 1
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
-    across, direct = _placement(a, layouts, facts)
-    direct = direct and a.dtype is dtype
-    tiles = choose(facts, dtype, parts, (batch, m, n, k), across, (direct, False))
-    e = Emitter(layouts)
+def _strips(work: Product, facts: Facts) -> Product | None:
+    """The product, turned where need be, if it has few rows and the other operand's columns are
+    neighbours in memory; None otherwise, or where there are too few columns for all threads.
+    """
+    if facts.group or work.parts > 1:
+        return None
+    if work.m > work.n:
+        work = Product(work.group, work.layouts, turned=True)
+    strips = work.n * work.dtype.itemsize // facts.lanes_bytes
+    if work.batch * strips < 8 * facts.parallel_units or not few_rows(facts, work.dtype, work.m):
+        return None
+    return work if work.placement(work.right).across else None
+
+
+def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
+    batch, m, n, k = work.batch, work.m, work.n, work.k
+    left = work.placement(work.left)
+    if left.across:  # every k lies in another line of the caches
+        direct = left.plain and k * left.depth <= facts.cache_l2 // 4
+    else:  # rows a multiple of this apart push each other out of the first cache
+        direct = left.plain and (left.line % ALIAS != 0 or m <= FEW_LINES)
+    tiles = choose(facts, work.dtype, work.parts, (batch, m, n, k), left.across, direct, strips)
+    e = work.emitter()
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)
     sizes = Sizes(
         *(e.number(x) for x in (m, n, k)),
@@ -120,59 +240,42 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     )
     steps: list[Step] = []
 
-    def operand(e: Emitter, x: Val, line: int) -> Matrix:
-        """An operand as an expression, by row (line = 1) or by column (line = 2)."""
-
-        def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Any:
-            index = (i, p) if line == 1 else (p, i)
-            value = e.value(x, (t if batch > 1 else ZERO, *index), mask)
-            return cast_value(value, x.dtype, dt.compute_dtype(product.dtype))
-
-        return Matrix(read, e.number(x.shape[line]))
-
-    def side(x: Val, line: int, how: str) -> Matrix | Packed:
+    def side(x: Operand, how: str) -> Matrix | Packed:
         """An operand as tasks find it: packed by a kernel before, or as it is."""
         if how != "shared":
-            return operand(e, x, line)
-        f = Emitter(layouts)
-        depth = f.number(k)
-        panels = Panels.of_rows(tiles, depth) if line == 1 else Panels.of_columns(tiles, depth)
-        count = -(-x.shape[line] // panels.lines)
-        size = batch * count * panels.lines * parts * (-(-k // tiles.width) * tiles.width)
-        packed = Val(-30, "packed", "barrier", (), None, (size,), dtype)
-        matrix = operand(f, x, line)
-        g = ir.var("g")
-        per_batch = f.parameter(count)
-        t, p = ir.idiv(g, per_batch), ir.irem(g, per_batch)
-        first = ir.mul(p, const(panels.lines))
-        stop = ir.minimum(ir.add(first, const(panels.lines)), matrix.extent)
-        start = panels.size(ir.mul(g, const(panels.lines)))
-        buffer = f.buffer(packed, "write")
-        body = panels.pack(buffer, start, matrix, t, first, stop, matrix.extent)
-        steps.append(f.blocks("pack", g, body, batch * count, ("pack",)))
+            return work.matrix(e, x)
+        step, packed, panels = _packed(work, tiles, x)
+        steps.append(step)
         e.layouts[packed] = (1,)
-        depth = sizes.k
-        panels = Panels.of_rows(tiles, depth) if line == 1 else Panels.of_columns(tiles, depth)
-        return Packed(e.buffer(packed), ZERO, panels)
+        return Packed(e.buffer(packed), ZERO, replace(panels, k=sizes.k))
 
     def finish(t: Expr, i: Expr, j: Expr, value: Any) -> list[Stmt]:
-        point = [x for x, extent in zip((t, i, j), product.shape, strict=True) if extent != 1]
-        result = cast_value(value, dt.compute_dtype(product.dtype), product.dtype)
-        e.hold(product, result)
-        e.forget()
-        out: list[Stmt] = []
-        for v in group.members:
-            if v in group.stored:
-                assert v is product or squeeze(v.shape) == squeeze(product.shape)
-                index = place(v.shape, point)
-                out += e.store(v, index, e.value(v, index))
-        return out
+        return work.finish(e, t, i, j, value)
 
-    light = len(group.members) == 1
-    left, right = side(a, 1, tiles.left), side(b, 2, tiles.right)
     g = ir.var("g")
-    body, scratch = contraction(Work(tiles, sizes, dtype, left, right, finish, light), g)
-    e.scratch += scratch
+    sides = side(work.left, tiles.left), side(work.right, tiles.right)
+    light = len(work.group.members) == 1
+    task = Work(tiles, sizes, work.dtype, *sides, finish, light)
+    body, e.scratch = contraction(task, g)
     grid = batch * row_tasks * column_tasks
-    notes = tuple(v.op for v in group.members)
-    return [*steps, e.blocks("contraction", g, body, grid, notes)]
+    return [*steps, e.blocks("contraction", g, body, grid, work.notes)]
+
+
+def _packed(work: Product, tiles: Tiles, x: Operand) -> tuple[Step, Val, Panels]:
+    """A kernel that packs an operand, a panel in each block; what it fills, and with what."""
+    e = work.emitter()
+    panels = (Panels.of_rows if x is work.left else Panels.of_columns)(tiles, e.number(work.k))
+    matrix = work.matrix(e, x)
+    count = -(-x.val.shape[x.line] // panels.lines)
+    depth = -(-work.k // tiles.width) * tiles.width
+    size = work.batch * count * panels.lines * depth * work.parts
+    packed = Val(-30, "packed", "barrier", (), None, (size,), work.dtype)
+    g = ir.var("g")
+    per_batch = e.parameter(count)
+    first = ir.mul(ir.irem(g, per_batch), const(panels.lines))
+    stop = ir.minimum(ir.add(first, const(panels.lines)), matrix.extent)
+    start = panels.size(ir.mul(g, const(panels.lines)))
+    buffer = e.buffer(packed, "write")
+    batch = ir.idiv(g, per_batch)
+    body = panels.pack(buffer, start, matrix, batch, first, stop, matrix.extent)
+    return e.blocks("pack", g, body, work.batch * count, ("pack",)), packed, panels

@@ -74,35 +74,49 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         scratch.append(buffer)
     elif isinstance(left, Packed):
         left = left.moved(batch, m0, s.m)
-    if isinstance(right, Matrix) and tiles.right != "direct":
+    edge: Matrix | Packed = right  # where the last tile of a row finds B, if it is not a whole one
+    if isinstance(right, Matrix) and not (tiles.right == "direct" and tiles.even):
         panels = Panels.of_columns(tiles, s.k)
-        buffer = ir.Buffer("packed_b", work.dtype, "scratch", panels.size(s.task_columns))
-        out += panels.pack(buffer, ZERO, right, batch, n0, n1, s.n)
-        right = Packed(buffer, ZERO, panels)
+        lines, first = s.task_columns, n0
+        if tiles.right == "direct":  # only what is no whole tile
+            lines = const(tiles.columns)
+            first = ir.sub(n1, ir.irem(ir.sub(n1, n0), lines))
+        buffer = ir.Buffer("packed_b", work.dtype, "scratch", panels.size(lines))
+        out += panels.pack(buffer, ZERO, right, batch, first, n1, s.n)
+        edge = Packed(buffer, ir.sub(ZERO, panels.size(ir.sub(first, n0))), panels)
+        if tiles.right != "direct":
+            right = edge
         scratch.append(buffer)
     elif isinstance(right, Packed):
-        right = right.moved(batch, n0, s.n)
+        right = edge = right.moved(batch, n0, s.n)
     ip, jp = ir.var("ip"), ir.var("jp")
     rows, columns = const(tiles.rows), const(tiles.columns)
     outer, inner = (ip, ir.sub(m1, m0), rows), (jp, ir.sub(n1, n0), columns)
-    lines, extent = tiles.rows, s.task_columns
+    panel, extent = tiles.rows, s.task_columns
     if tiles.cut == "rows":  # the piece that stays in the cache is what the inner loop runs over
         outer, inner = inner, outer
-        lines, extent = tiles.columns, s.task_rows
+        panel, extent = tiles.columns, s.task_rows
     start, stop = ZERO, s.k
-    slot, size = ZERO, const(lines * tiles.columns * tiles.parts)
+    slot, size = ZERO, const(panel * tiles.columns * tiles.parts)
     if tiles.blocked:  # unfinished tiles of one pass of the inner loop lie side by side
         start = ir.var("k_start")
         stop = ir.minimum(ir.add(start, s.depth), s.k)
-        slot = ir.mul(inner[0], const(lines * tiles.parts))
-        size = ir.mul(extent, const(lines * tiles.parts))
+        slot = ir.mul(inner[0], const(panel * tiles.parts))
+        size = ir.mul(extent, const(panel * tiles.parts))
+    if tiles.right == "direct":  # all of a block passes by at once
+        slot = ir.add(slot, ir.mul(ip, s.task_columns))
+        size = ir.mul(s.task_rows, s.task_columns)
     unfinished = ir.Buffer("unfinished", work.dtype, "scratch", size)
     scratch.append(unfinished)
     place = _Place(batch, m0, n0, ip, jp, m1, n1, start, stop, s.k, unfinished, slot)
-    body = [_loop(inner, _tiles(work, left, right, place))]
+    body = [_loop(inner, _tiles(work, left, right, edge, place))]
+    if tiles.right == "direct":
+        body = [_loop(outer, body)]
     if tiles.blocked:
         body = [ir.For(start, ZERO, s.k, "serial", body, step=s.depth)]
-    return [*out, _loop(outer, body)], scratch
+    if tiles.right != "direct":
+        body = [_loop(outer, body)]
+    return [*out, *body], scratch
 
 
 def _loop(over: tuple[Expr, Expr, Expr], body: list[Stmt]) -> Stmt:
@@ -146,16 +160,25 @@ class _Place:
         return ir.sub(self.n1, self.n)
 
 
-def _tiles(work: Work, left: Matrix | Packed, right: Matrix | Packed, at: _Place) -> list[Stmt]:
-    """One register tile; the last one of a row with as few vectors as it takes."""
+def _tiles(
+    work: Work, left: Matrix | Packed, right: Matrix | Packed, edge: Matrix | Packed, at: _Place
+) -> list[Stmt]:
+    """One register tile; the last one of a row from the packed edge of B, or, where all of B is
+    packed, with as few vectors as it takes.
+    """
     tiles = work.tiles
     whole = _register_tile(work, left, right, at, tiles.vectors)
-    if tiles.vectors == 1 or tiles.even:
+    if tiles.even:
         return whole
-    narrow = at.columns <= const(tiles.width)
+    if edge is not right:
+        last, vectors = at.columns < const(tiles.columns), tiles.vectors
+    elif tiles.vectors > 1:
+        last, vectors = at.columns <= const(tiles.width), 1
+    else:
+        return whole
     return [
-        ir.If(~narrow, whole),
-        ir.If(narrow, _register_tile(work, left, right, at, 1)),
+        ir.If(~last, whole),
+        ir.If(last, _register_tile(work, left, edge, at, vectors)),
     ]
 
 

@@ -9,6 +9,8 @@ from numus.runtime.contract import Facts
 
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 WORTH_SHARING = 1 << 24  # multiplications next to which one more kernel costs little
+MOST_VECTORS = 8  # side by side in a tile of few rows
+STRIP_DEPTH = 16  # lines of B that are read side by side where each is read once
 DEPTH_LEAST = 128  # steps along k that make reading and writing a tile cheap
 TASKS = 4  # for each thread, so that one that is held up leaves its share to others
 
@@ -42,13 +44,18 @@ def choose(
     parts: int,
     size: tuple[int, int, int, int],
     across: bool = False,
-    direct: tuple[bool, bool] = (False, False),
+    direct: bool = False,
+    strips: bool = False,
 ) -> Tiles:
-    """Tiles for `size` = (batch, m, n, k); `direct`: which operands could be read in place."""
+    """Tiles for `size` = (batch, m, n, k). `direct`: A may be read in place. `strips`: there are so
+    few rows that B is read in place, too.
+    """
     batch, m, n, k = size
     width = facts.lanes_bytes // dtype.itemsize
     most_rows, vectors = _register_tile(facts, dtype, parts)
     rows = _even_rows(m, most_rows)
+    if strips:
+        vectors = max(vectors, min(MOST_VECTORS, (facts.vector_registers - 2) // (rows + 1)))
     columns = vectors * width
     line = max(k, 1) * dtype.itemsize * parts  # bytes of a row of A, of a column of B
     work = batch * m * n * k
@@ -57,7 +64,7 @@ def choose(
     row_panels, column_panels = -(-m // rows), -(-n // columns)
     share = work >= WORTH_SHARING
     wanted = -(-units * (TASKS if share else 1) // batch)
-    piece = facts.cache_l2 // 2 // line
+    piece = n if strips else facts.cache_l2 // 2 // line  # lines that a task packs
     if cut == "columns":
         along = _pieces(column_panels, wanted, max(1, piece // columns))
         across_tasks = min(row_panels, -(-min(wanted, units) // along))
@@ -76,10 +83,11 @@ def choose(
     even = n % columns == 0
     inner = (rows if cut == "columns" else columns) * dtype.itemsize * parts
     depth = _depth(k, max(DEPTH_LEAST, facts.cache_l1 // 3 // inner), width)
-    if direct[0]:
+    if direct:
         left = "direct"
-    if direct[1] and even:
+    if strips:  # whole lines of B pass by, some at a time
         right = "direct"
+        depth = min(k, STRIP_DEPTH)
     return Tiles(
         *(rows, vectors, width, parts, cut, left, right, across, even, depth < k),
         *(task_rows, task_columns, depth),
@@ -102,10 +110,17 @@ def _register_tile(facts: Facts, dtype: DType, parts: int) -> tuple[int, int]:
     return rows, vectors
 
 
+def few_rows(facts: Facts, dtype: DType, m: int) -> bool:
+    """Whether there are so few rows that packing B would cost more than it gains."""
+    return m <= 2 * _register_tile(facts, dtype, 1)[0]
+
+
 def _even_rows(m: int, most: int) -> int:
     """Rows of a tile, so that few are computed in vain."""
     if m >= 32 * most:
         return most
+    if m <= most:
+        return m
     return min(range(most, most // 2, -1), key=lambda r: -(-m // r) * (2 * r + 1))
 
 
