@@ -49,6 +49,8 @@ def evaluate(e: Expr, sizes: dict[str, int]) -> int:
         return sizes[e.attr]
     a, b = (evaluate(x, sizes) for x in e.args)
     results = {"add": a + b, "sub": a - b, "mul": a * b, "idiv": a // max(b, 1), "min": min(a, b)}
+    if e.op == "shl":
+        return a << b
     return results[e.op]
 
 

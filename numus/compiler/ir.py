@@ -215,6 +215,14 @@ def lanes_reduce(op: str, register: Register) -> Expr:
     return Expr("lanes_reduce", register.dtype, (), (op, register))
 
 
+def lanes_xor(value: Expr, mask: int) -> Expr:
+    """The value that the lane at this lane's number xor `mask` has.
+
+    Only in lanes loops that run over exactly one vector: every lane that is asked has to exist.
+    """
+    return make("lanes_xor", value.dtype, (value,), mask)
+
+
 # -- builders that simplify -----------------------------------------------------------------------
 
 
@@ -481,6 +489,14 @@ class Scan(Stmt):
 
 
 @dataclass(eq=False, slots=True)
+class Prefetch(Stmt):
+    """A hint: this element is going to be written soon. It may lie outside the buffer."""
+
+    buffer: Buffer
+    index: Expr
+
+
+@dataclass(eq=False, slots=True)
 class Kernel:
     """A whole kernel. `scalars` are (slot, dtype) in argument order; `notes` what it fuses.
 
@@ -565,7 +581,11 @@ class _Printer:
                 continue
             stack.pop()
             args = ", ".join(self.expr(a, depth) for a in top.args)
-            head = f"{top.op} {self.names[top.attr]}" if top.op == "load" else top.op
+            head = top.op
+            if top.op == "load":
+                head = f"load {self.names[top.attr]}"
+            elif top.attr is not None:
+                head = f"{top.op}[{top.attr}]"
             name = self.name(top, "t")
             self.lines.append(f"{'  ' * depth}{name}: {top.dtype.name} = {head}({args})")
         return self.names[e]
@@ -618,6 +638,10 @@ class _Printer:
             del self.names[thing]
         results = ", ".join(self.name(v, "v") for v in s.results)
         self.lines.append(f"{pad}  {results} = {merged}")
+            elif isinstance(s, Prefetch):
+                self.lines.append(
+                    f"{pad}prefetch {self.names[s.buffer]}[{self.expr(s.index, depth)}]"
+                )
 
     def inner(self, body: Iterable[Stmt], depth: int) -> None:
         """A block whose values are not visible after it."""

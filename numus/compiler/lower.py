@@ -8,8 +8,9 @@ from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_concat, lower_loops
-from numus.compiler.ordered import lower_scan, lower_scatter, lower_sort
+from numus.compiler.ordered import lower_scan, lower_scatter
 from numus.compiler.products import lower_contraction
+from numus.compiler.sorts import lower_sort
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 

@@ -80,36 +80,6 @@ def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     return [e.blocks(f"scan_{op}", g, body, grid, (val.op,))]
 
 
-def lower_sort(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    """A stable radix sort of every row."""
-    (val,) = group.members
-    axis, descending = val.params
-    source = val.inputs[0]
-    shape = source.shape
-    e = Emitter(_without(layouts, val), val.size <= SMALL)
-    rows = [i for i in range(len(shape)) if i != axis]
-    g = ir.var("g")
-    digits = dict(zip(rows, _digits(e, g, [shape[i] for i in rows]), strict=True))
-
-    def index(at: Expr) -> Index:
-        return tuple(at if i == axis else digits[i] for i in range(len(shape)))
-
-    wide = dt.compute_dtype(source.dtype)
-    key_dtype = dt.uint8 if wide is dt.bool_ else dt.BY_NAME[f"uint{wide.bits}"]
-
-    def key(at: Expr) -> Expr:
-        return ordered.sort_key(e.value(source, index(at)).cast(wide), descending)
-
-    def write(at: Expr, place: Expr) -> list[Stmt]:
-        value = place if val.op == "argsort" else e.value(source, index(place))
-        return e.store(val, index(at), value)
-
-    body, scratch = ordered.radix_sort(e.number(shape[axis]), key_dtype, key, write)
-    e.scratch += scratch
-    grid = math.prod(shape[i] for i in rows)
-    return [e.blocks(val.op, g, body, grid, (val.op,))]
-
-
 def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """Copy the base, then apply the updates in order; blocks own columns, so nothing races."""
     (val,) = group.members

@@ -1,4 +1,4 @@
-"""Schedules that walk an axis in order: scans, radix sort, scatter.
+"""Schedules that walk an axis in order: scans, scatter.
 
 Each gives the statements of one block's work; what is read and written is given as functions from
 an index along the axis to expressions and statements, so that any fused code fits in.
@@ -19,9 +19,6 @@ ZERO, ONE = const(0), const(1)
 
 Read = Callable[[Expr], Any]
 Write = Callable[[Expr, Any], list[Stmt]]
-
-_DIGIT_BITS = 8
-_DIGITS = 1 << _DIGIT_BITS
 
 
 # -- scans ----------------------------------------------------------------------------------------
@@ -92,108 +89,3 @@ def log_add_exp(a: Expr, b: Expr) -> Expr:
         a + const(0.6931471805599453, a.dtype),
         top + FUNCTIONS["log1p"](FUNCTIONS["exp"](gap)),
     )
-
-
-# -- radix sort -----------------------------------------------------------------------------------
-
-
-def sort_key(x: Expr, descending: bool) -> Expr:
-    """An unsigned integer that orders as the value does: NaN last, both zeros the same."""
-    if x.dtype is dt.bool_:
-        key = x.cast(dt.uint8)
-    elif x.dtype.kind == "uint":
-        key = x
-    elif x.dtype.kind == "int":
-        unsigned = dt.BY_NAME[f"uint{x.dtype.bits}"]
-        key = x.bitcast(unsigned) ^ const(1 << (x.dtype.bits - 1), unsigned)
-    else:
-        unsigned = dt.BY_NAME[f"uint{x.dtype.bits}"]
-        bits = (x + const(0.0, x.dtype)).bitcast(unsigned)  # -0 + 0 is +0
-        top = const(1 << (x.dtype.bits - 1), unsigned)
-        key = select((bits & top).ne(const(0, unsigned)), ~bits, bits | top)
-        key = select(ir.isnan(x), const(-1 % (1 << x.dtype.bits), unsigned), key)
-    return ~key if descending else key
-
-
-def radix_sort(
-    length: Expr, key_dtype: DType, key: Read, write: Callable[[Expr, Expr], list[Stmt]]
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Sort one row: `write(i, place)` gets the place of the i-th smallest key, ties in order."""
-    keys = [ir.Buffer(f"keys{k}", key_dtype, "scratch", length) for k in (0, 1)]
-    places = [ir.Buffer(f"places{k}", dt.int64, "scratch", length) for k in (0, 1)]
-    counts = ir.Buffer("counts", dt.int64, "scratch", const(_DIGITS))
-    i = ir.var("fill_i")
-    out: list[Stmt] = [
-        ir.For(
-            i,
-            ZERO,
-            length,
-            "lanes",
-            [ir.Store(keys[0], i, key(i)), ir.Store(places[0], i, i)],
-        )
-    ]
-    for number in range(key_dtype.itemsize):
-        source, target = number % 2, 1 - number % 2
-        out += _digit_pass(length, keys, places, counts, source, target, number)
-    last = key_dtype.itemsize % 2
-    i = ir.var("out_i")
-    out.append(ir.For(i, ZERO, length, "serial", write(i, ir.load(places[last], i))))
-    return out, [*keys, *places, counts]
-
-
-def _digit_pass(
-    length: Expr,
-    keys: list[ir.Buffer],
-    places: list[ir.Buffer],
-    counts: ir.Buffer,
-    source: int,
-    target: int,
-    number: int,
-) -> list[Stmt]:
-    """Move every key behind those with a smaller digit, keeping the order within a digit."""
-
-    def digit(k: Expr) -> Expr:
-        shift = const(number * _DIGIT_BITS, k.dtype)
-        return (ir.binary("lshr", k, shift) & const(_DIGITS - 1, k.dtype)).cast(dt.int64)
-
-    z, c, p, m = (ir.var(f"{n}{number}") for n in ("zero", "count", "prefix", "move"))
-    counted = digit(ir.load(keys[source], c))
-    running = ir.Register(f"sum{number}", dt.int64)
-    before = ir.var(f"before{number}")
-    moving = ir.load(keys[source], m)
-    slot = ir.var(f"slot{number}")
-    d = digit(moving)
-    return [
-        ir.For(z, ZERO, const(_DIGITS), "lanes", [ir.Store(counts, z, ZERO)]),
-        ir.For(
-            c,
-            ZERO,
-            length,
-            "serial",
-            [ir.Store(counts, counted, ir.add(ir.load(counts, counted), ONE))],
-        ),
-        ir.Set(running, ZERO),
-        ir.For(
-            p,
-            ZERO,
-            const(_DIGITS),
-            "serial",
-            [
-                ir.Let(before, ir.read(running)),
-                ir.Set(running, ir.add(before, ir.load(counts, p))),
-                ir.Store(counts, p, before),
-            ],
-        ),
-        ir.For(
-            m,
-            ZERO,
-            length,
-            "serial",
-            [
-                ir.Let(slot, ir.load(counts, d)),
-                ir.Store(counts, d, ir.add(slot, ONE)),
-                ir.Store(keys[target], slot, moving),
-                ir.Store(places[target], slot, ir.load(places[source], m)),
-            ],
-        ),
-    ]

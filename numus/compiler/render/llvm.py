@@ -180,6 +180,8 @@ class _Renderer:
                 else:
                     llvm_memory.store(x, s)
                 x.forget((s.buffer,))
+            elif isinstance(s, ir.Prefetch):
+                llvm_memory.prefetch(x, s)
             elif isinstance(s, ir.If):
                 self._if(s)
             elif isinstance(s, ir.For):

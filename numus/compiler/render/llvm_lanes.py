@@ -50,6 +50,8 @@ class Growths:
         growths = [self.known[a] for a in e.args]
         if all(g == 0 for g in growths):
             return 0
+        if e.op == "lanes_xor":
+            return None
         if e.dtype is not ir.INDEX:
             return None
         if e.op == "select":
@@ -164,6 +166,8 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
             data.append(s.value)
         elif isinstance(s, ir.Let):
             data.append(s.value)
+        elif isinstance(s, ir.Prefetch):
+            addressing.append(s.index)
         elif isinstance(s, ir.If):
             addressing.append(s.condition)
         elif isinstance(s, ir.For):
@@ -198,6 +202,8 @@ def _loads(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
             pending.append(s.condition)
         elif isinstance(s, ir.For):
             pending += [s.start, s.stop, s.step]
+        elif isinstance(s, ir.Prefetch):
+            pending.append(s.index)
     while pending:
         e = pending.pop()
         if e not in seen:

@@ -347,6 +347,13 @@ def store(r: Expressions, s: ir.Store) -> None:
         _scatter(r, s.buffer, i, name, m)
 
 
+def prefetch(r: Expressions, s: ir.Prefetch) -> None:
+    """The line of an element into the nearest cache, to be written (the 1) and used often (3)."""
+    pointer = _pointer(r, s.buffer, r.uniform(s.index, "where to prefetch"))
+    flags = [("i32", n) for n in ("1", "3", "1")]
+    r.t.call("void", "llvm.prefetch.p0", ("ptr", pointer), *flags)
+
+
 def _store_uniform(r: Expressions, s: ir.Store, name: str, mask: Value | None) -> None:
     t, dtype = r.t, s.buffer.dtype
     where = r.base(s.index).names[0]

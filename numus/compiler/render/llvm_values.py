@@ -291,6 +291,8 @@ class Expressions:
             return self._read(e.attr)
         if op == "lanes_reduce":
             return self._lanes_reduce(*e.attr)
+        if op == "lanes_xor":
+            return self._lanes_xor(e)
         try:
             if op == "cast":
                 source = args[0].dtype
@@ -473,6 +475,20 @@ class Expressions:
         old = t.new(f"load {ty}, ptr {self.storage(register)[0]}")
         element = t.new(f"extractelement <1 x {scalar}> {one}, i64 0")
         return t.new(f"insertelement {ty} {old}, {scalar} {element}, i64 0")
+
+    def _lanes_xor(self, e: ir.Expr) -> Value:
+        v = self.values[e.args[0]]
+        if not v.vec:
+            return v
+        lane = self.lane
+        assert lane is not None
+        if lane.mask is not None or lane.unroll != 1 or e.attr >= lane.shape.width:
+            raise CompileError(f"lanes_xor by {e.attr} in a loop that is not one whole vector")
+        ty = lane.shape.type(e.dtype)
+        order = ", ".join(f"i32 {i ^ e.attr}" for i in range(lane.shape.width))
+        indices = f"<{lane.shape.width} x i32> <{order}>"
+        name = self.t.new(f"shufflevector {ty} {v.names[0]}, {ty} poison, {indices}")
+        return Value((name,), True)
 
     def _lanes_reduce(self, op: str, register: ir.Register) -> Value:
         """Vectors pairwise, then halves of one vector, down to one lane: a fixed tree."""
