@@ -619,9 +619,12 @@ class _Printer:
                 index, value = self.expr(s.index, depth), self.expr(s.value, depth)
                 mask = f" if {self.expr(s.mask, depth)}" if s.mask is not None else ""
                 self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}")
-
             elif isinstance(s, (Combine, Scan)):
                 self.across(s, depth)
+            elif isinstance(s, Prefetch):
+                self.lines.append(
+                    f"{pad}prefetch {self.names[s.buffer]}[{self.expr(s.index, depth)}]"
+                )
 
     def across(self, s: Combine | Scan, depth: int) -> None:
         pad = "  " * depth
@@ -638,10 +641,6 @@ class _Printer:
             del self.names[thing]
         results = ", ".join(self.name(v, "v") for v in s.results)
         self.lines.append(f"{pad}  {results} = {merged}")
-            elif isinstance(s, Prefetch):
-                self.lines.append(
-                    f"{pad}prefetch {self.names[s.buffer]}[{self.expr(s.index, depth)}]"
-                )
 
     def inner(self, body: Iterable[Stmt], depth: int) -> None:
         """A block whose values are not visible after it."""

@@ -53,6 +53,8 @@ class _Sort:
         self.digit_bits = (facts.cache_l1 // LINE).bit_length() - 1
 
     def steps(self) -> list[Step]:
+        if self.facts.group:  # the other schedules are made for lanes that are SIMD
+            return [self._by_radix()]
         if self._many_short_rows():
             return [self._side_by_side()]
         if self.length >= WORTH_BLOCKS and self.rows < 4 * self.facts.parallel_units:
