@@ -63,6 +63,9 @@ from numus.functions.channel_norms import *
 from numus.functions.cumulative import *
 from numus.functions.contraction import *
 from numus.functions.convolution import *
+from numus.functions.max_pooling import *
+from numus.functions.mean_pooling import *
+from numus.functions.resizing import *
 from numus.functions.einsum import *
 from numus.functions import display, host_access, operators, protocols
 from numus import random

@@ -107,6 +107,15 @@ ONE_KERNEL = {
         *([(2, 16, 12, 12), (24, 16, 3, 3), (24,)],),
         *(2 * 16 * 144 + 24 * 16 * 9 + 24, 2 * 24 * 144),
     ),
+    "relu, max pool, scaled": (
+        *(lambda x: nm.max_pool2d(nm.relu(x), 3, 2, 1) * 2, [(2, 4, 16, 16)]),
+        *(2 * 4 * 256, 2 * 4 * 64),
+    ),
+    "mean pool": (lambda x: nm.avg_pool2d(x, 2), [(2, 4, 16, 16)], 2 * 4 * 256, 2 * 4 * 64),
+    "bilinear": (
+        *(lambda x: nm.interpolate(x, scale_factor=2, mode="bilinear"), [(2, 4, 8, 8)]),
+        *(None, 2 * 4 * 256),
+    ),
     "transposed convolution": (
         *(lambda x, w: nm.conv_transpose2d(x, w, stride=2),),
         *([(2, 16, 12, 12), (16, 24, 2, 2)], None, 2 * 24 * 576),
@@ -152,6 +161,11 @@ BACKWARD = {
     "fifty operations": (chain, [(1000,)], 1),
     "linear": (lambda x, w, b: x @ w + b, [MATRIX, (COLUMNS, 256), (256,)], 3),
     "gelu": (nm.gelu, [MATRIX], 1),
+    "max pool": (lambda x: nm.max_pool2d(x, 3, 2, 1), [(2, 4, 16, 16)], 2),
+    "mean pool": (lambda x: nm.avg_pool2d(x, 2), [(2, 4, 16, 16)], 1),
+    "bilinear": (
+        *(lambda x: nm.interpolate(x, scale_factor=2, mode="bilinear"), [(2, 4, 8, 8)], 2),
+    ),
     "convolution": (
         *(lambda x, w: nm.conv2d(x, w, padding=1, stride=2),),
         *([(4, 16, 12, 12), (24, 16, 3, 3)], 3),

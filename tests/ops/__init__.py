@@ -8,14 +8,16 @@ from ops import (
     elementwise,
     indexing,
     manipulation,
+    pooling,
     random_numbers,
     reductions,
+    resizing,
     sorting,
     transcendental,
 )
 
 _PARTS = (
     *(elementwise, transcendental, reductions, contraction, convolution, attention),
-    *(manipulation, indexing, sorting, creation, random_numbers),
+    *(pooling, resizing, manipulation, indexing, sorting, creation, random_numbers),
 )
 ROWS = [row for part in _PARTS for row in part.ROWS]
