@@ -10,7 +10,6 @@ groups are counted, where each buffer's elements start, then the kernel's scalar
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,14 +17,14 @@ from numus.compiler import ir
 from numus.compiler.render import wgsl_group as group
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render import wgsl_ops as ops
+from numus.compiler.render.wgsl_across import BUILTINS, Across
+from numus.compiler.render.wgsl_lanes import Lanes, changed
 from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, is_size, statements
 from numus.compiler.render.wgsl_prelude import called, prelude
 from numus.compiler.render.wgsl_values import Values
 from numus.errors import CompileError
 from numus.runtime.webgpu.target import Target
 
-TOGETHER = 4  # iterations of a light lanes loop that are under way at a time
-LIGHT = 80  # expressions of a loop that counts as such
 HEAD = 4  # words of `P` before the buffers' offsets: zero, groups in a row, all groups or threads
 
 
@@ -115,6 +114,8 @@ class _Renderer:
         # what merging takes comes first, scratch gets the rest
         self.group_memory = target.group_memory - self._merging_bytes()
         self.x = Values(kernel, target, wide, Narrow(kernel), {}, {})
+        self.lanes = Lanes(self.x, self.threads, unroll, self._iteration, self._loop)
+        self.across = Across(self.x, self.threads, self._shared_array, self._meet)
 
     def _merging_bytes(self) -> int:
         """Memory that threads need to merge what they have: an array per register, at most."""
@@ -137,6 +138,11 @@ class _Renderer:
         body = "\n".join(x.lines)
         functions = prelude(called(body), self.target)
         words = (self.words + 3) // 4
+        builtins = [
+            "@builtin(workgroup_id) group: vec3<u32>",
+            "@builtin(local_invocation_index) thread: u32",
+            *(BUILTINS if self.across.by_subgroups else ()),
+        ]
         source = "\n".join(
             [
                 *(["enable f16;"] if any(p.form == "half" for p in x.places.values()) else []),
@@ -146,8 +152,7 @@ class _Renderer:
                 "var<private> Z: u32;",
                 functions,
                 f"@compute @workgroup_size({self.threads})",
-                "fn main(@builtin(workgroup_id) group: vec3<u32>, "
-                "@builtin(local_invocation_index) thread: u32) {",
+                f"fn main({', '.join(builtins)}) {{",
                 "  Z = P.v[0].x;",
                 body,
                 "}",
@@ -304,7 +309,7 @@ class _Renderer:
         x = self.x
         if shared:
             self.meetings.pending |= self.meetings.after(s.body)
-        x.forget(_changed(s.body))
+        x.forget(changed(s.body))
         i = x.name("v")
         sign = "<"
         if s.step.op == "const" and s.step.attr < 0:
@@ -320,13 +325,13 @@ class _Renderer:
         if times > 1:
             x.close()
         for k in range(1, times):
-            x.forget(_changed(s.body))
+            x.forget(changed(s.body))
             at = x.new(f"{i} + {k} * ({step})")
             x.open(f"if ({at} {sign} {stop})")
             self._iteration(s, at)
             x.close()
         x.close()
-        x.forget(_changed(s.body))
+        x.forget(changed(s.body))
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -369,7 +374,7 @@ class _Renderer:
             self._block(s.body)
             x.close()
             self.meetings.pending |= before
-            x.forget(_changed(s.body))
+            x.forget(changed(s.body))
         else:
             self._alone(s)
 
@@ -389,7 +394,7 @@ class _Renderer:
                     )
 
     def _forget_stores(self, s: ir.Stmt) -> None:
-        self.x.forget(_changed([s]))
+        self.x.forget(changed([s]))
 
     def _alone(self, s: ir.Stmt) -> None:
         """A statement that a thread runs by itself."""
@@ -407,7 +412,7 @@ class _Renderer:
             x.open(f"if ({x.value(s.condition)})")
             self._block(s.body)
             x.close()
-            x.forget(_changed(s.body))
+            x.forget(changed(s.body))
         elif isinstance(s, ir.For) and s.kind != "lanes":
             ty = x.type(s.var)
             start, stop, step = (x.carried(e, ty) for e in (s.start, s.stop, s.step))
@@ -420,63 +425,9 @@ class _Renderer:
         x.remember(x.values, s.var, x.carried(s.value, x.type(s.var)))
 
     def _lanes(self, s: ir.For) -> None:
-        """Every thread takes its iterations: `thread`, `thread` + group, …"""
-        x = self.x
-        ty = x.type(s.var)
-        start, stop, step = (x.carried(e, ty) for e in (s.start, s.stop, s.step))
         self.lane, before = s, self.lane
-        count = _trips(s)
-        if count is not None and count <= self.threads:  # one each, at most
-            x.forget(_changed(s.body))
-            x.open("" if count == self.threads else f"if (thread < {count}u)")
-            self._iteration(s, x.new(f"{start} + {ty}(thread) * {step}"))
-            x.close()
-            x.forget(_changed(s.body))
-        else:
-            own = x.new(f"{start} + {ty}(thread) * {step}")
-            stride = f"{self.threads * s.step.attr}" if s.step.op == "const" else ""
-            stride = stride or f"{self.threads} * {step}"
-            if self.unroll == 1 and _is_light(s):
-                own = self._together(s, ty, own, stop, stride)
-            self._loop(s, ty, own, stop, stride, shared=False)
+        self.lanes.write(s)
         self.lane = before
-
-    def _together(self, s: ir.For, ty: str, start: str, stop: str, stride: str) -> str:
-        """Several iterations at a time, as long as there are so many: all of them are loaded before
-        any is stored, which hides the latency of memory. Gives where the others begin.
-        """
-        x = self.x
-        changed = _changed(s.body)
-        x.forget(changed)
-        i = x.name("v")
-        x.do(f"var {i}: {ty} = {start};")
-        x.open(
-            f"for (; {i} + {TOGETHER - 1} * ({stride}) < {stop}; {i} += {TOGETHER} * ({stride}))"
-        )
-        places = [i, *(x.new(f"{i} + {k} * ({stride})") for k in range(1, TOGETHER))]
-        loaded = [self._prefetch(s, at, changed) for at in places]
-        for at, known in zip(places, loaded, strict=True):
-            x.forget(changed)
-            with x.scope():
-                for e, name in known.items():
-                    x.remember(x.values, e, name)
-                self._iteration(s, at)
-        x.close()
-        x.forget(changed)
-        return i
-
-    def _prefetch(self, s: ir.For, at: str, changed: list[Any]) -> dict[ir.Expr, str]:
-        """Write the loads of an iteration ahead of it, and what their addresses take."""
-        x = self.x
-        with x.scope() as written:
-            x.remember(x.values, s.var, at)
-            seen: set[ir.Expr] = set()
-            named = {inner.var for inner in s.body if isinstance(inner, ir.Let)}
-            for inner in s.body:
-                for e in below(expressions_of(inner), seen):
-                    if e.op == "load" and _is_free(e, changed, named):
-                        x.value(e)
-            return {key: x.values[key] for table, key, _ in written if table is x.values}
 
     # -- threads together -------------------------------------------------------------------------
 
@@ -487,105 +438,16 @@ class _Renderer:
         self.meetings.met()
 
     def _across(self, s: ir.Stmt) -> None:
-        """Merge what threads have in registers, by way of memory that they share."""
-        x = self.x
-        if isinstance(s, ir.Let):
-            op, register = s.value.attr
-            left, right = (ir.var(side, register.dtype) for side in ("left", "right"))
-            merged = ir.make(op, register.dtype, (left, right))
-            s = ir.Combine([register], [left], [right], [merged], [s.var])
-        assert isinstance(s, (ir.Combine, ir.Scan))
-        types = [x.type_of(r.dtype) for r in s.registers]
-        arrays = [self._shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
-        for array, register in zip(arrays, s.registers, strict=True):
-            x.do(f"{array}[thread] = {x.registers[register]};")
-        self._meet()
-        totals = self._combine(s, arrays) if isinstance(s, ir.Combine) else self._scan(s, arrays)
-        x.do("workgroupBarrier();")
-        x.forget(s.registers)
-        for var, total in zip(s.results, totals, strict=True):
-            x.remember(x.values, var, total)
+        self.across.write(s)
+        self.meetings.met()
 
     def _shared_array(self, ty: str, number: int) -> str:
+        """Memory in which a group merges values of a type."""
         name = f"lanes_{ty}_{number}"
         if name not in self.reducing:
             self.reducing.add(name)
             self.globals.append(f"var<workgroup> {name}: array<{ty}, {self.threads}>;")
         return name
-
-    def _merge(self, s: ir.Combine | ir.Scan, arrays: list[str], i: str, j: str) -> list[str]:
-        """What the states of threads i and j come to, in the scope of the caller."""
-        x = self.x
-        for side, at in ((s.left, i), (s.right, j)):
-            for var, array in zip(side, arrays, strict=True):
-                x.remember(x.values, var, x.new(f"{array}[{at}]"))
-        pairs = zip(s.merged, s.registers, strict=True)
-        return [x.new(x.carried(e, x.type_of(r.dtype))) for e, r in pairs]
-
-    def _combine(self, s: ir.Combine, arrays: list[str]) -> list[str]:
-        """Halves of the group, down to one thread: a fixed tree."""
-        x = self.x
-        x.open(f"for (var half: u32 = {self.threads // 2}u; half > 0u; half >>= 1u)")
-        x.open("if (thread < half)")
-        for array, new in zip(
-            arrays, self._merge(s, arrays, "thread", "thread + half"), strict=True
-        ):
-            x.do(f"{array}[thread] = {new};")
-        x.close()
-        x.do("workgroupBarrier();")
-        x.close()
-        return [x.new(f"{array}[0]") for array in arrays]
-
-    def _scan(self, s: ir.Scan, arrays: list[str]) -> list[str]:
-        """Each thread merges with the one `reach` before it, which has merged as many already."""
-        x = self.x
-        x.open(f"for (var reach: u32 = 1u; reach < {self.threads}u; reach <<= 1u)")
-        names = [x.name() for _ in arrays]
-        for name, array in zip(names, arrays, strict=True):
-            x.do(f"var {name} = {array}[thread];")
-        x.open("if (thread >= reach)")
-        for name, new in zip(
-            names, self._merge(s, arrays, "thread - reach", "thread"), strict=True
-        ):
-            x.do(f"{name} = {new};")
-        x.close()
-        x.do("workgroupBarrier();")
-        for name, array in zip(names, arrays, strict=True):
-            x.do(f"{array}[thread] = {name};")
-        x.do("workgroupBarrier();")
-        x.close()
-        for array, register, start in zip(arrays, s.registers, s.initial, strict=True):
-            first = x.carried(start, x.type_of(register.dtype))
-            before = f"{array}[select(thread - 1u, 0u, thread == 0u)]"
-            x.do(f"{x.registers[register]} = select({before}, {first}, thread == 0u);")
-        return [x.new(f"{array}[{self.threads - 1}]") for array in arrays]
-
-
-def _trips(s: ir.For) -> int | None:
-    """How many iterations a loop has, where that is known."""
-    if any(e.op != "const" for e in (s.start, s.stop, s.step)):
-        return None
-    return len(range(s.start.attr, s.stop.attr, s.step.attr))
-
-
-def _is_light(s: ir.For) -> bool:
-    """Whether a loop is worth writing out several times: straight code, and little of it."""
-    if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
-        return False
-    seen: set[ir.Expr] = set()
-    return sum(1 for x in s.body for _ in below(expressions_of(x), seen)) <= LIGHT
-
-
-def _is_free(e: ir.Expr, changed: list[Any], named: set[ir.Expr]) -> bool:
-    """Whether an expression stands on nothing that its loop changes or names."""
-    for x in below((e,), set()):
-        if (
-            x in named
-            or x.op in ("read", "lanes_reduce", "guard")
-            or (x.op == "load" and x.attr in changed)
-        ):
-            return False
-    return True
 
 
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
@@ -594,14 +456,3 @@ _NOBODY: Any = object()  # stands for a lanes loop where one thread works alone
 
 def _bytes(carrier: str) -> int:
     return 8 if carrier.endswith("64") else 4
-
-
-def _changed(body: Sequence[ir.Stmt]) -> list[Any]:
-    """Registers and buffers that statements give new values."""
-    out: dict[Any, None] = {}
-    for s in statements(body):
-        if isinstance(s, ir.Set):
-            out[s.register] = None
-        elif isinstance(s, ir.Store):
-            out[s.buffer] = None
-    return list(out)

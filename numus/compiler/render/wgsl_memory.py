@@ -98,16 +98,17 @@ def store(x: Values, s: ir.Store) -> None:
     if s.mask is not None:
         x.open(f"if ({x.value(s.mask)})")
     if place.form in ("plain", "word"):
-        x.do(f"{place.name}[{at}] = {_bits_of(value, ty) if ty == 'bool' else value};")
+        x.do(f"{place.name}[{at}] = {bits_of(value, ty) if ty == 'bool' else value};")
     elif place.form == "half":
         x.do(f"{place.name}[{at}] = f16(unpack2x16float({value}).x);")
     else:
-        _store_shared(x, place, dtype, at, _bits_of(value, ty))
+        _store_shared(x, place, dtype, at, bits_of(value, ty))
     if s.mask is not None:
         x.close()
 
 
-def _bits_of(value: str, ty: str) -> str:
+def bits_of(value: str, ty: str) -> str:
+    """A narrow value as the low bits of a u32."""
     if ty == "bool":
         return f"select(0u, 1u, {value})"
     return value if ty == "u32" else f"bitcast<u32>({value})"
@@ -121,3 +122,15 @@ def _store_shared(x: Values, place: Place, dtype: DType, at: str, bits: str) -> 
     shift = x.new(f"({at} & {per - 1}u) * {width}u")
     old = x.new(f"atomicLoad({word}) >> {shift}")
     x.do(f"atomicXor({word}, (({old} ^ {bits}) & {(1 << width) - 1}u) << {shift});")
+
+
+def store_words(x: Values, s: ir.Store, bits: list[str]) -> None:
+    """Write four neighbours, the first of which begins a word: nobody else has a part in it."""
+    place, width = x.places[s.buffer], s.buffer.dtype.bits
+    per = 32 // width
+    at = x.new(f"u32({address(x, place, s.index)}) >> {per.bit_length() - 1}u")
+    for word in range(4 // per):
+        parts = [
+            f"({b} << {k * width}u)" for k, b in enumerate(bits[word * per : (word + 1) * per])
+        ]
+        x.do(f"atomicStore(&{place.name}[{at} + {word}u], {' | '.join(parts)});")

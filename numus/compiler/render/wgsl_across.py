@@ -1,0 +1,134 @@
+"""Threads that merge what they have in registers, by subgroups and memory that they share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numus.compiler import ir
+from numus.compiler.render.wgsl_values import Values
+
+# Arguments of a shader that merges by subgroups.
+BUILTINS = (
+    "@builtin(subgroup_invocation_id) sub_thread: u32",
+    "@builtin(subgroup_size) sub_size: u32",
+    "@builtin(subgroup_id) sub_group: u32",
+    "@builtin(num_subgroups) sub_groups: u32",
+)
+_SHUFFLED = ("f32", "i32", "u32")
+
+
+class Across:
+    """Writes `Combine`, `Scan` and reductions of lanes."""
+
+    def __init__(
+        self,
+        x: Values,
+        threads: int,
+        shared_array: Callable[[str, int], str],
+        meet: Callable[[], None],
+    ) -> None:
+        self.x, self.threads, self.shared_array, self.meet = x, threads, shared_array, meet
+        self.by_subgroups = False  # whether any merging was
+
+    def write(self, s: ir.Stmt) -> None:
+        x = self.x
+        if isinstance(s, ir.Let):
+            op, register = s.value.attr
+            left, right = (ir.var(side, register.dtype) for side in ("left", "right"))
+            merged = ir.make(op, register.dtype, (left, right))
+            s = ir.Combine([register], [left], [right], [merged], [s.var])
+        assert isinstance(s, (ir.Combine, ir.Scan))
+        types = [x.type_of(r.dtype) for r in s.registers]
+        arrays = [self.shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
+        if isinstance(s, ir.Scan):
+            totals = self._scan(s, arrays)
+        elif x.target.subgroups and all(ty in _SHUFFLED for ty in types):
+            totals = self._combine_subgroups(s, arrays)
+        else:
+            totals = self._combine(s, arrays)
+        x.forget(s.registers)
+        for var, total in zip(s.results, totals, strict=True):
+            x.remember(x.values, var, total)
+
+    def _merged(self, s: ir.Combine | ir.Scan, left: list[str], right: list[str]) -> list[str]:
+        """What two states come to, in the scope of the caller."""
+        x = self.x
+        for side, names in ((s.left, left), (s.right, right)):
+            for var, name in zip(side, names, strict=True):
+                x.remember(x.values, var, x.new(name))
+        pairs = zip(s.merged, s.registers, strict=True)
+        return [x.new(x.carried(e, x.type_of(r.dtype))) for e, r in pairs]
+
+    def _lay_out(self, s: ir.Combine | ir.Scan, arrays: list[str]) -> None:
+        for array, register in zip(arrays, s.registers, strict=True):
+            self.x.do(f"{array}[thread] = {self.x.registers[register]};")
+        self.meet()
+
+    def _combine(self, s: ir.Combine, arrays: list[str]) -> list[str]:
+        """Halves of the group, down to one thread: a fixed tree."""
+        x = self.x
+        self._lay_out(s, arrays)
+        x.open(f"for (var half: u32 = {self.threads // 2}u; half > 0u; half >>= 1u)")
+        x.open("if (thread < half)")
+        sides = [[f"{array}[{at}]" for array in arrays] for at in ("thread", "thread + half")]
+        for array, new in zip(arrays, self._merged(s, *sides), strict=True):
+            x.do(f"{array}[thread] = {new};")
+        x.close()
+        x.do("workgroupBarrier();")
+        x.close()
+        totals = [x.new(f"{array}[0]") for array in arrays]
+        x.do("workgroupBarrier();")
+        return totals
+
+    def _combine_subgroups(self, s: ir.Combine, arrays: list[str]) -> list[str]:
+        """Halves of each subgroup by exchange; then, in order, what the subgroups have."""
+        x = self.x
+        self.by_subgroups = True
+        states = [x.name() for _ in arrays]
+        for state, register in zip(states, s.registers, strict=True):
+            x.do(f"var {state} = {x.registers[register]};")
+        x.open("for (var half: u32 = sub_size >> 1u; half > 0u; half >>= 1u)")
+        others = [f"subgroupShuffleXor({state}, half)" for state in states]
+        for state, new in zip(states, self._merged(s, states, others), strict=True):
+            x.do(f"{state} = {new};")
+        x.close()
+        x.open("if (sub_thread == 0u)")
+        for array, state in zip(arrays, states, strict=True):
+            x.do(f"{array}[sub_group] = {state};")
+        x.close()
+        self.meet()
+        for array, state in zip(arrays, states, strict=True):
+            x.do(f"{state} = {array}[0];")
+        x.open("for (var other: u32 = 1u; other < sub_groups; other += 1u)")
+        parts = [f"{array}[other]" for array in arrays]
+        for state, new in zip(states, self._merged(s, states, parts), strict=True):
+            x.do(f"{state} = {new};")
+        x.close()
+        x.do("workgroupBarrier();")
+        return [x.new(state) for state in states]
+
+    def _scan(self, s: ir.Scan, arrays: list[str]) -> list[str]:
+        """Each thread merges with the one `reach` before it, which has merged as many already."""
+        x = self.x
+        self._lay_out(s, arrays)
+        x.open(f"for (var reach: u32 = 1u; reach < {self.threads}u; reach <<= 1u)")
+        names = [x.name() for _ in arrays]
+        for name, array in zip(names, arrays, strict=True):
+            x.do(f"var {name} = {array}[thread];")
+        x.open("if (thread >= reach)")
+        sides = [[f"{array}[{at}]" for array in arrays] for at in ("thread - reach", "thread")]
+        for name, new in zip(names, self._merged(s, *sides), strict=True):
+            x.do(f"{name} = {new};")
+        x.close()
+        x.do("workgroupBarrier();")
+        for name, array in zip(names, arrays, strict=True):
+            x.do(f"{array}[thread] = {name};")
+        x.do("workgroupBarrier();")
+        x.close()
+        for array, register, start in zip(arrays, s.registers, s.initial, strict=True):
+            first = x.carried(start, x.type_of(register.dtype))
+            before = f"{array}[select(thread - 1u, 0u, thread == 0u)]"
+            x.do(f"{x.registers[register]} = select({before}, {first}, thread == 0u);")
+        totals = [x.new(f"{array}[{self.threads - 1}]") for array in arrays]
+        x.do("workgroupBarrier();")
+        return totals
