@@ -345,9 +345,13 @@ class _Renderer:
     def _shared(self, s: ir.Stmt) -> None:
         """A statement that a whole group has come to."""
         x = self.x
-        if group.is_meeting(s):
-            self._across(s)
+        if isinstance(s, (ir.Combine, ir.Scan)):
+            self.across.write(s)
+            self.meetings.met()
             return
+        for e in group.reductions(s):
+            self.across.reduce(e)
+            self.meetings.met()
         solo = group.is_solo(s)
         outer = isinstance(s, (ir.For, ir.If)) and group.s_is_shared(s)
         who = group.FIRST if solo else group.ALL
@@ -435,10 +439,6 @@ class _Renderer:
         self.x.do("workgroupBarrier();")
         if any(b.access != "read" for b in self.kernel.buffers):
             self.x.do("storageBarrier();")
-        self.meetings.met()
-
-    def _across(self, s: ir.Stmt) -> None:
-        self.across.write(s)
         self.meetings.met()
 
     def _shared_array(self, ty: str, number: int) -> str:

@@ -30,14 +30,17 @@ class Across:
         self.x, self.threads, self.shared_array, self.meet = x, threads, shared_array, meet
         self.by_subgroups = False  # whether any merging was
 
-    def write(self, s: ir.Stmt) -> None:
+    def reduce(self, e: ir.Expr) -> None:
+        """Write a reduction of lanes, so that what it is part of finds it."""
         x = self.x
-        if isinstance(s, ir.Let):
-            op, register = s.value.attr
-            left, right = (ir.var(side, register.dtype) for side in ("left", "right"))
-            merged = ir.make(op, register.dtype, (left, right))
-            s = ir.Combine([register], [left], [right], [merged], [s.var])
-        assert isinstance(s, (ir.Combine, ir.Scan))
+        op, register = e.attr
+        left, right, total = (ir.var(name, e.dtype) for name in ("left", "right", "total"))
+        merged = ir.make(op, e.dtype, (left, right))
+        self.write(ir.Combine([register], [left], [right], [merged], [total]))
+        x.keep(e, x.values[total])
+
+    def write(self, s: ir.Combine | ir.Scan) -> None:
+        x = self.x
         types = [x.type_of(r.dtype) for r in s.registers]
         arrays = [self.shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
         if isinstance(s, ir.Scan):

@@ -27,9 +27,12 @@ def has_lanes(body: Iterable[ir.Stmt]) -> bool:
 
 def is_meeting(s: ir.Stmt) -> bool:
     """Whether threads merge what they have."""
-    if isinstance(s, (ir.Combine, ir.Scan)):
-        return True
-    return isinstance(s, ir.Let) and s.value.op == "lanes_reduce"
+    return isinstance(s, (ir.Combine, ir.Scan)) or bool(reductions(s))
+
+
+def reductions(s: ir.Stmt) -> list[Expr]:
+    """The reductions of lanes in what a statement evaluates."""
+    return [e for e in below(expressions_of(s), set()) if e.op == "lanes_reduce"]
 
 
 def is_solo(s: ir.Stmt) -> bool:

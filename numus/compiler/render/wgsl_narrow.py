@@ -14,6 +14,7 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr
 
 _LIMIT = (1 << 31) - 1
+UNKNOWN = 16  # turns of loops whose end depends on data: passes of a sort, say
 _PURE = frozenset("add sub mul idiv irem min max neg abs select".split())
 
 Range = tuple[int, int]
@@ -75,7 +76,8 @@ class Narrow:
                 self._note(below((b.size,), seen))
         for s in statements(kernel.body):
             self._note(below(expressions_of(s), seen))
-            counts = isinstance(s, ir.For) and s.var.dtype is ir.INDEX
+            # a loop whose end depends on data counts as wide as that
+            counts = isinstance(s, ir.For) and {s.start, s.stop, s.step} <= self.found
             if counts or (isinstance(s, ir.Let) and s.value in self.found):
                 assert isinstance(s, (ir.For, ir.Let))
                 self.found.add(s.var)
@@ -105,7 +107,7 @@ class Narrow:
         self._ranges(sizes, ranges)
 
         def high(e: Expr) -> int:
-            return ranges[e][1] if e in ranges else 1 << 31
+            return ranges[e][1] if e in ranges else UNKNOWN
 
         def of(body: list[ir.Stmt]) -> int:
             total = 0
@@ -136,9 +138,7 @@ class Narrow:
     def _ranges(self, sizes: dict[str, int], ranges: dict[Expr, Range]) -> bool:
         for x in self._order:
             if isinstance(x, ir.For):
-                low, high = ranges.get(x.start), ranges.get(x.stop)
-                if low is None or high is None:
-                    return False
+                low, high = ranges[x.start], ranges[x.stop]
                 ranges[x.var] = (min(low[0], high[0]), max(low[1], high[1] - 1))
                 step = ranges.get(x.step, (1, 1))
                 # a loop's variable passes its end by up to a step of every thread

@@ -192,16 +192,18 @@ class Values:
                 stack.append(top.args[1])
                 continue
             stack.pop()
-            text = self._write(top)
-            self._note(top)
-            self.remember(values, top, text)
+            self.keep(top, self._write(top))
         return values[root]
+
+    def keep(self, e: Expr, text: str) -> None:
+        """Remember what an expression is written as, as long as that holds."""
+        self._note(e)
+        self.remember(self.values, e, text)
 
     def _close_guard(self, e: Expr, name: str) -> None:
         self.do(f"{name} = {self.carried(e.args[1], self.type(e))};")
         self.close()
-        self._note(e)
-        self.remember(self.values, e, name)
+        self.keep(e, name)
 
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         """The operands that must be written before this one (addresses are written as such)."""
