@@ -12,6 +12,7 @@ What a merged group uses only within itself never reaches memory.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Sequence
 
 from numus.compiler import ir
@@ -290,8 +291,8 @@ class Fuser:
         return good
 
     def _tails(self) -> set[Val]:
-        """What is stored instead of a product: the last of the elementwise values that lead on from
-        it one by one, before they part.
+        """What is stored instead of a product: the last elementwise value that all ways lead
+        through from it.
         """
         users: dict[Val, list[Val]] = {}
         for v in self.order:
@@ -300,17 +301,36 @@ class Fuser:
                     users.setdefault(x, []).append(v)
         found: set[Val] = set()
         for product in self.order:
-            if product.kind not in PRODUCTS or product in self.leaves:
-                continue
-            last = product
-            while last not in self.roots and len(users[last]) == 1:
-                user = users[last][0]
-                if user.kind != "elementwise" or user.shape != product.shape:
-                    break
-                last = user
-            if last is not product:
-                found.add(last)
+            if product.kind in PRODUCTS and product not in self.leaves:
+                last = self._last_gate(product, users)
+                if last is not product:
+                    found.add(last)
         return found
+
+    def _last_gate(self, product: Val, users: dict[Val, list[Val]]) -> Val:
+        """The last value on all ways on from a product, as far as they are elementwise."""
+        gate = product
+        ways = {product: len(users.get(product, ()))}  # users that no way has come to yet
+        ahead = [(product.id, product)]
+        while ahead:
+            _, v = heapq.heappop(ahead)
+            for x in dict.fromkeys(v.inputs):
+                if x in ways:
+                    ways[x] -= 1
+                    if not ways[x]:
+                        del ways[x]
+            on = users.get(v, [])
+            ways[v] = len(on)
+            if len(ways) == 1:
+                gate = v
+            if v in self.roots or any(
+                u.kind != "elementwise" or u.shape != product.shape for u in on
+            ):
+                break  # a way ends here: no later value is on all of them
+            for u in on:
+                if (u.id, u) not in ahead:
+                    heapq.heappush(ahead, (u.id, u))
+        return gate
 
     def _costly_operands(self, stored: set[Val]) -> set[Val]:
         """Activations that contractions read: stored once, as the tail of what computes them."""

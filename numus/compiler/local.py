@@ -132,6 +132,8 @@ class Local:
         """What broadcasts to `outer`, as it is in another shape of the same size. A broadcast along
         leading axes stays one.
         """
+        if x.op == "reshape" and x.inputs[0].shape == shape:
+            return x.inputs[0]
         y = x.inputs[0] if x.op == "broadcast" else x
         trailing = tuple(itertools.dropwhile(lambda n: n == 1, y.shape))
         count = len(trailing)

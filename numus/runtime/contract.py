@@ -30,7 +30,7 @@ class Facts:
     parallel_units: int  # cores (or multiprocessors)
     renderer: str  # "llvm", "ptx", "wgsl", "none"
     features: frozenset[str] = field(default_factory=frozenset)
-    # Of targets whose lanes are threads of a group (GPUs), see docs/design/0004-lanes-as-threads.md:
+    # Of targets whose lanes are threads of a group (docs/design/0004-lanes-as-threads.md):
     group: int = 0  # threads of a group that is not asked for another number; 0: lanes are SIMD
     group_memory: int = 0  # memory that a group's threads share
 
