@@ -44,6 +44,7 @@ from numus.functions.looking import *
 from numus.functions.conversion import *
 from numus.functions.creation import *
 from numus.functions.dtype_functions import *
+from numus.functions.precision import *
 from numus.functions.inspection import *
 from numus.functions.transcendental import *
 from numus.functions.indexing import *

@@ -138,6 +138,7 @@ class Node:
 
 class _Mode(threading.local):
     grad = True
+    low: Any = None  # the narrow float that products are computed in (nm.autocast)
     trace: Any = None  # the trace of nm.jit that this thread records
 
 

@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from numus.functions._base import like, method, node_of, require, to_float, widened, wrap
+from numus.functions.precision import widens
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.tensor import ArrayLike, Tensor
@@ -68,6 +69,7 @@ def silu(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, without overflow: a smooth relu."""
 

@@ -22,6 +22,7 @@ from numus.functions._base import (
     widened,
     wrap,
 )
+from numus.functions.precision import widens
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.tensor import ArrayLike, Tensor
@@ -178,6 +179,7 @@ def positive(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def reciprocal(x: ArrayLike, /) -> Tensor:
     """1 / x."""
     node = to_float(node_of(x, "reciprocal"))
@@ -220,6 +222,7 @@ def sqrt(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def rsqrt(x: ArrayLike, /) -> Tensor:
     """1 / sqrt(x)."""
     node = to_float(node_of(x, "rsqrt"))
@@ -235,6 +238,7 @@ def cbrt(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 to the power x2. Integers to negative powers given as arrays are 0, 1 or -1.
 

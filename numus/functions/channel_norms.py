@@ -11,6 +11,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions.precision import widens
 from numus.functions.reductions import count_over
 from numus.functions.statistics import mean_over, variance_over
 from numus.graph import Node, grad_mode
@@ -139,6 +140,7 @@ def _batch_norm_2d(
 
 
 @method()
+@widens
 def group_norm(
     x: Any, /, num_groups: int, weight: Any = None, bias: Any = None, eps: float = 1e-5
 ) -> Tensor:

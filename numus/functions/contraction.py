@@ -17,6 +17,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, method, node_of, pair, wrap
 from numus.functions._product import Operand, arrange, product
 from numus.functions.parts import diagonal
+from numus.functions.precision import lowers
 from numus.functions.reductions import accumulator
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -102,6 +103,7 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
 
 
 @method()
+@lowers
 def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Tensor:
     """The matrix product over the last two axes; leading axes broadcast, vectors stay vectors.
 
@@ -189,6 +191,7 @@ def contracted(op: str, a: Node, b: Node, axes_a: Sequence[int], axes_b: Sequenc
 
 
 @method()
+@lowers
 def dot(a: Any, b: Any, /) -> Tensor:
     """NumPy's dot: the sum of products over a's last axis and b's last but one (or only) axis."""
     x, y = pair("dot", a, b)
@@ -198,6 +201,7 @@ def dot(a: Any, b: Any, /) -> Tensor:
 
 
 @method()
+@lowers
 def inner(a: Any, b: Any, /) -> Tensor:
     """The sum of products over the last axes; nothing is conjugated."""
     x, y = pair("inner", a, b)
@@ -207,6 +211,7 @@ def inner(a: Any, b: Any, /) -> Tensor:
 
 
 @method()
+@lowers
 def outer(a: Any, b: Any, /) -> Tensor:
     """All products of an element of a (rows) and one of b (columns), each taken flat."""
     x, y = pair("outer", a, b)
@@ -246,6 +251,7 @@ def _axis_last(x: Node, axis: int) -> Node:
 
 
 @method()
+@lowers
 def tensordot(
     x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
 ) -> Tensor:
@@ -312,18 +318,21 @@ def _plus(op: str, addend: Any, y: Tensor, beta: Any, alpha: Any) -> Tensor:
 
 
 @method()
+@lowers
 def addmm(addend: Any, a: Any, b: Any, /, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * addend + alpha * (a @ b) for matrices a and b."""
     return _plus("addmm", addend, mm(a, b), beta, alpha)
 
 
 @method()
+@lowers
 def baddbmm(addend: Any, a: Any, b: Any, /, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * addend + alpha * (a @ b) for stacks of matrices a and b."""
     return _plus("baddbmm", addend, bmm(a, b), beta, alpha)
 
 
 @method()
+@lowers
 def addbmm(addend: Any, a: Any, b: Any, /, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * addend + alpha * (the sum of a @ b over the stack)."""
     _ranked("addbmm", (a, 3), (b, 3))

@@ -21,6 +21,7 @@ from numus.functions._windows import (
     same_margins,
     window_count,
 )
+from numus.functions.precision import lowers
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.convolve import Window, by_data, convolve
@@ -150,6 +151,7 @@ def _slide(
     return convolve(x, w, tuple(windows), tuple(extents), groups, x.dtype)
 
 
+@lowers
 def conv1d(
     x: ArrayLike,
     weight: ArrayLike,
@@ -175,6 +177,7 @@ def conv1d(
     return _conv(1, x, weight, bias, stride, padding, dilation, groups)
 
 
+@lowers
 def conv2d(
     x: ArrayLike,
     weight: ArrayLike,
@@ -189,6 +192,7 @@ def conv2d(
     return _conv(2, x, weight, bias, stride, padding, dilation, groups)
 
 
+@lowers
 def conv3d(
     x: ArrayLike,
     weight: ArrayLike,
@@ -258,6 +262,7 @@ def _conv_transpose(
     return _with_bias(op, y, bias, has_batch)
 
 
+@lowers
 def conv_transpose1d(
     x: ArrayLike,
     weight: ArrayLike,
@@ -282,6 +287,7 @@ def conv_transpose1d(
     return _conv_transpose(1, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@lowers
 def conv_transpose2d(
     x: ArrayLike,
     weight: ArrayLike,
@@ -297,6 +303,7 @@ def conv_transpose2d(
     return _conv_transpose(2, x, weight, bias, stride, padding, output_padding, groups, dilation)
 
 
+@lowers
 def conv_transpose3d(
     x: ArrayLike,
     weight: ArrayLike,

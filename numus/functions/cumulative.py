@@ -9,6 +9,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.functions._base import common, method, node_of, require, to_float, wrap
+from numus.functions.precision import widens
 from numus.functions.reductions import accumulator
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -74,6 +75,7 @@ def _flat_unless(x: Node, axis: int | None, op: str) -> tuple[Node, int]:
 
 
 @method()
+@widens
 def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running sum along an axis, of all elements in row-major order where none is given.
 
@@ -86,6 +88,7 @@ def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
 
 
 @method()
+@widens
 def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
     """The running product along an axis, of all elements where none is given."""
     node = accumulator("cumprod", node_of(x, "cumprod"), dtype)

@@ -12,6 +12,7 @@ from numus.errors import ShapeError
 from numus.functions._base import common, wrap
 from numus.functions._product import Labels, Operand, arrange, product, sum_out
 from numus.functions.parts import diagonal
+from numus.functions.precision import lowers
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.views import reshape
@@ -23,6 +24,7 @@ __all__ = ["einsum"]
 Term = tuple[Any, ...]  # labels and, at most once, Ellipsis
 
 
+@lowers
 def einsum(subscripts: Any, /, *operands: Any) -> Tensor:
     """Products summed over the axes whose labels are not in the output.
 

@@ -11,6 +11,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions.precision import widens
 from numus.functions.reductions import Axis, count_over, finish, kept_shape
 from numus.functions.statistics import mean_over
 from numus.graph import Node
@@ -38,6 +39,7 @@ def _keep(y: Node, x: Node, axes: Shape) -> Node:
 
 
 @method()
+@widens
 def logsumexp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over axes, without overflow; -inf where there is nothing."""
     node, wide = _wide("logsumexp", x)
@@ -70,6 +72,7 @@ def _softmax(op: str, x: Any, axis: Axis, negate: bool) -> Tensor:
 
 
 @method()
+@widens
 def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """exp(x) over its sum along axes, without overflow.
 
@@ -83,12 +86,14 @@ def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
 
 
 @method()
+@widens
 def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
     """The softmax of -x."""
     return _softmax("softmin", x, axis, negate=True)
 
 
 @method()
+@widens
 def log_softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """The logarithm of `softmax`, exact where that underflows."""
     node, wide = _wide("log_softmax", x)
@@ -148,6 +153,7 @@ def _widest(x: Node, *parts: Node | None) -> Node:
 
 
 @method()
+@widens
 def layer_norm(
     x: Any, /, weight: Any = None, bias: Any = None, eps: float = 1e-5, *, axis: Axis = None
 ) -> Tensor:
@@ -176,6 +182,7 @@ def layer_norm(
 
 
 @method()
+@widens
 def rms_norm(
     x: Any, /, weight: Any = None, eps: float | None = None, *, axis: Axis = None
 ) -> Tensor:

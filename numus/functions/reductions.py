@@ -16,6 +16,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
 from numus.functions.dtype_functions import ends
+from numus.functions.precision import widens
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod, reduce_sum
@@ -94,6 +95,7 @@ def _widened(dtype: DType) -> DType:
 
 
 @method()
+@widens
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over axes; 0 where there is nothing to add.
 
@@ -107,6 +109,7 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
 
 
 @method()
+@widens
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product over axes; 1 where there is nothing to multiply."""
     node = accumulator("prod", node_of(x, "prod"), dtype)
@@ -288,6 +291,7 @@ def _norm(op: str, x: Any, order: Any, axis: Axis, keepdims: bool) -> Tensor:
 
 
 @method()
+@widens
 def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
     """The vector norm over axes: ord is any number, inf or -inf; 0 counts the non-zeros.
 
@@ -297,6 +301,7 @@ def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: fl
 
 
 @method()
+@widens
 def norm(
     x: Any, /, ord: float | str | None = None, axis: Axis = None, *, keepdims: bool = False
 ) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 from numus.functions import complex_math as cm
 from numus.functions._base import like, method, node_of, require, same, to_float, widened, wrap
 from numus.functions.arithmetic import float_operands
+from numus.functions.precision import widens
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import full
@@ -76,6 +77,7 @@ def _real(op: str, x: Any, build: Build) -> Tensor:
 
 
 @method()
+@widens
 def exp(x: ArrayLike, /) -> Tensor:
     """e to the power x.
 
@@ -92,30 +94,35 @@ def exp2(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def expm1(x: ArrayLike, /) -> Tensor:
     """exp(x) - 1, accurate near zero."""
     return _apply("expm1", x, ew.expm1, cm.expm1)
 
 
 @method()
+@widens
 def log(x: ArrayLike, /) -> Tensor:
     """The natural logarithm."""
     return _apply("log", x, ew.log, cm.log)
 
 
 @method()
+@widens
 def log1p(x: ArrayLike, /) -> Tensor:
     """log(1 + x), accurate near zero."""
     return _apply("log1p", x, ew.log1p, cm.log1p)
 
 
 @method()
+@widens
 def log2(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 2."""
     return _apply("log2", x, ew.log2, cm.scaled_log(2))
 
 
 @method()
+@widens
 def log10(x: ArrayLike, /) -> Tensor:
     """The logarithm to base 10."""
     return _apply("log10", x, ew.log10, cm.scaled_log(10))
@@ -149,18 +156,21 @@ def cos(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def tan(x: ArrayLike, /) -> Tensor:
     """The tangent of an angle in radians."""
     return _apply("tan", x, ew.tan, cm.tan)
 
 
 @method()
+@widens
 def asin(x: ArrayLike, /) -> Tensor:
     """The angle in [-π/2, π/2] whose sine is x."""
     return _apply("asin", x, ew.asin, cm.asin)
 
 
 @method()
+@widens
 def acos(x: ArrayLike, /) -> Tensor:
     """The angle in [0, π] whose cosine is x."""
     return _apply("acos", x, ew.acos, cm.acos)
@@ -179,12 +189,14 @@ def atan2(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def sinh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic sine."""
     return _apply("sinh", x, ew.sinh, cm.sinh)
 
 
 @method()
+@widens
 def cosh(x: ArrayLike, /) -> Tensor:
     """The hyperbolic cosine."""
     return _apply("cosh", x, ew.cosh, cm.cosh)
@@ -261,6 +273,7 @@ def erfc(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@widens
 def erfinv(x: ArrayLike, /) -> Tensor:
     """The inverse of erf."""
     return _real("erfinv", x, ew.erfinv)

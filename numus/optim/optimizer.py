@@ -149,6 +149,24 @@ class Optimizer:
         if closure is not None:
             with nm.enable_grad():
                 loss = closure()
+        settle(self._change_all())
+        return loss
+
+    def step_unless(self, bad: Tensor) -> None:
+        """A step that leaves everything as it was where `bad`, a tensor without axes, holds."""
+        if type(self).step is not Optimizer.step:
+            raise TypeError(f"{type(self).__name__}: a step that looks at values cannot be undone")
+        changing = [p for p in self._parameters() if p.grad is not None]
+        tensors = [x for p in changing for x in (p, *self.state[p].values())]
+        before = [(x, x.detach()) for x in {id(x): x for x in tensors}.values()]
+        self._change_all()
+        with nm.no_grad():
+            for x, old in before:
+                x.assign(nm.where(bad.to(x.device), old, x))
+        settle(x for x, _ in before)
+
+    def _change_all(self) -> list[Tensor]:
+        """Change every parameter that has a gradient; gives all that is new."""
         with nm.no_grad():
             changed = [p for p in self._parameters() if p.grad is not None]
             self._advance(changed)
@@ -156,8 +174,7 @@ class Optimizer:
                 for p in group["params"]:
                     if p.grad is not None:
                         self._change(p, p.grad, group)
-        settle(x for p in changed for x in (p, *self.state[p].values()))
-        return loss
+        return [x for p in changed for x in (p, *self.state[p].values())]
 
     def _change(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
         state = self.state[p]

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numus as nm
+from numus.functions.precision import widens
 from numus.tensor import Tensor
 
 
@@ -22,6 +23,11 @@ def rounds_once(function: Callable[..., Any]) -> Callable[..., Any]:
         return out.astype(first.dtype)
 
     return run
+
+
+def measured(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss or distance: inside an autocast it takes and gives float32."""
+    return widens(rounds_once(function))
 
 
 def reduced(loss: Tensor, reduction: str, op: str) -> Tensor:

@@ -7,7 +7,7 @@ from typing import Any
 import numus as nm
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions._places import host_values
-from numus.nn.functional._tools import reduced, rounds_once
+from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
 __all__ = [
@@ -86,7 +86,7 @@ def _weighted_mean(loss: Tensor, weights: Tensor, reduction: str, op: str) -> Te
     return reduced(loss, reduction, op)
 
 
-@rounds_once
+@measured
 def nll_loss(
     input: Any,
     target: Any,
@@ -101,7 +101,7 @@ def nll_loss(
     return _weighted_mean(own * weights, weights, reduction, op)
 
 
-@rounds_once
+@measured
 def cross_entropy(
     input: Any,
     target: Any,
@@ -159,7 +159,7 @@ def _against_probabilities(
     return reduced(-nm.sum(logs * target, axis=axis), reduction, op)
 
 
-@rounds_once
+@measured
 def focal_loss(
     input: Any,
     target: Any,
@@ -182,7 +182,7 @@ def _missing(log_p: Tensor) -> Tensor:
     return nm.maximum(-nm.expm1(log_p), 0.0)
 
 
-@rounds_once
+@measured
 def multi_margin_loss(
     input: Any,
     target: Any,
@@ -204,7 +204,7 @@ def multi_margin_loss(
 # -- yes or no ------------------------------------------------------------------------------------
 
 
-@rounds_once
+@measured
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -217,7 +217,7 @@ def binary_cross_entropy(
     return reduced(loss if weight is None else loss * weight, reduction, op)
 
 
-@rounds_once
+@measured
 def binary_cross_entropy_with_logits(
     input: Any,
     target: Any,
@@ -248,7 +248,7 @@ def _like(op: str, input: Tensor, target: Any) -> Tensor:
     return target.astype(input.dtype, copy=False)
 
 
-@rounds_once
+@measured
 def sigmoid_focal_loss(
     input: Any, target: Any, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "none"
 ) -> Tensor:
@@ -268,14 +268,14 @@ def sigmoid_focal_loss(
     return reduced(loss, reduction, op)
 
 
-@rounds_once
+@measured
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
     """log(1 + exp(-target * input)) for targets of 1 and -1."""
     target = _like("soft_margin_loss", input, target)
     return reduced(nm.softplus(-target * input), reduction, "soft_margin_loss")
 
 
-@rounds_once
+@measured
 def multilabel_soft_margin_loss(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Tensor:
@@ -288,7 +288,7 @@ def multilabel_soft_margin_loss(
     return reduced(loss.mean(axis=-1), reduction, op)
 
 
-@rounds_once
+@measured
 def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
     """By how much classes that are not targets come nearer to those that are than 1.
 
@@ -313,7 +313,7 @@ def multilabel_margin_loss(input: Any, target: Any, reduction: str = "mean") -> 
 # -- distributions --------------------------------------------------------------------------------
 
 
-@rounds_once
+@measured
 def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = False) -> Tensor:
     """How far the distribution whose logarithm is `input` is from the target.
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.nn.functional._tools import reduced, rounds_once
+from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
 __all__ = ["ctc_loss"]
@@ -15,7 +15,7 @@ __all__ = ["ctc_loss"]
 _NEVER = -1e30
 
 
-@rounds_once
+@measured
 def ctc_loss(
     log_probs: Any,
     targets: Any,

@@ -6,7 +6,8 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.nn.functional._tools import rounds_once
+from numus.functions.precision import lowers
+from numus.nn.functional._tools import measured, rounds_once
 from numus.tensor import Tensor
 
 __all__ = [
@@ -41,12 +42,14 @@ one_hot = nm.one_hot
 # -- products -------------------------------------------------------------------------------------
 
 
+@lowers
 def linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: the weight has a row for every output."""
     y = nm.matmul(input, weight.T)
     return y if bias is None else y + bias
 
 
+@lowers
 def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input1 @ weight[k] @ input2 for every output k."""
     y = nm.einsum("...i,kij,...j->...k", input1, weight, input2)
@@ -158,7 +161,7 @@ def rms_norm(
     return nm.rms_norm(x, weight, eps, axis=axes)
 
 
-@rounds_once
+@measured
 def normalize(input: Any, p: float = 2.0, dim: int = 1, eps: float = 1e-12) -> Tensor:
     """input over its p-norm along an axis."""
     length = nm.vector_norm(input, axis=dim, keepdims=True, ord=p)
@@ -180,7 +183,7 @@ def local_response_norm(
 # -- distances ------------------------------------------------------------------------------------
 
 
-@rounds_once
+@measured
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tensor:
     """The cosine of the angle between vectors along an axis."""
     x2 = nm.asarray(x2)
@@ -188,7 +191,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Tens
     return nm.sum(x1 * x2, axis=dim) / (lengths[0] * lengths[1])
 
 
-@rounds_once
+@measured
 def pairwise_distance(
     x1: Any, x2: Any, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False
 ) -> Tensor:

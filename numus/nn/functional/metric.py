@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numus as nm
-from numus.nn.functional._tools import reduced, rounds_once
+from numus.nn.functional._tools import measured, reduced
 from numus.nn.functional.layers import pairwise_distance
 from numus.tensor import Tensor
 
@@ -20,7 +20,7 @@ __all__ = [
 ]
 
 
-@rounds_once
+@measured
 def cosine_embedding_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -32,7 +32,7 @@ def cosine_embedding_loss(
     return reduced(nm.where(target == 1, 1 - cosine, apart), reduction, "cosine_embedding_loss")
 
 
-@rounds_once
+@measured
 def margin_ranking_loss(
     input1: Any, input2: Any, target: Any, margin: float = 0.0, reduction: str = "mean"
 ) -> Tensor:
@@ -41,7 +41,7 @@ def margin_ranking_loss(
     return reduced(nm.maximum(short, 0.0), reduction, "margin_ranking_loss")
 
 
-@rounds_once
+@measured
 def hinge_embedding_loss(
     input: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:
@@ -66,7 +66,7 @@ def _triplet(
     return nm.maximum(near - far + margin, 0.0)
 
 
-@rounds_once
+@measured
 def triplet_margin_loss(
     anchor: Any,
     positive: Any,
@@ -106,7 +106,7 @@ def triplet_margin_with_distance_loss(
     return reduced(loss, reduction, "triplet_margin_with_distance_loss")
 
 
-@rounds_once
+@measured
 def contrastive_loss(
     input1: Any, input2: Any, target: Any, margin: float = 1.0, reduction: str = "mean"
 ) -> Tensor:

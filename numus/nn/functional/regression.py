@@ -7,7 +7,7 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.nn.functional._tools import reduced, rounds_once
+from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
 __all__ = ["gaussian_nll_loss", "huber_loss", "l1_loss", "mse_loss", "poisson_nll_loss"]
@@ -24,7 +24,7 @@ def _difference(op: str, input: Tensor, target: Any) -> Tensor:
     return input - target
 
 
-@rounds_once
+@measured
 def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
     """The square of the difference.
 
@@ -35,13 +35,13 @@ def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
     return reduced(nm.square(_difference("mse_loss", input, target)), reduction, "mse_loss")
 
 
-@rounds_once
+@measured
 def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
     """The size of the difference."""
     return reduced(nm.abs(_difference("l1_loss", input, target)), reduction, "l1_loss")
 
 
-@rounds_once
+@measured
 def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float = 1.0) -> Tensor:
     """The size of the difference, rounded off to a square below beta."""
     op = "smooth_l1_loss"
@@ -55,7 +55,7 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
     )
 
 
-@rounds_once
+@measured
 def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Tensor:
     """Half the square of the difference, straight above delta."""
     op = "huber_loss"
@@ -66,7 +66,7 @@ def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 
     return reduced(bent, reduction, op)
 
 
-@rounds_once
+@measured
 def poisson_nll_loss(
     input: Any,
     target: Any,
@@ -92,7 +92,7 @@ def poisson_nll_loss(
     return reduced(loss, reduction, "poisson_nll_loss")
 
 
-@rounds_once
+@measured
 def gaussian_nll_loss(
     input: Any,
     target: Any,

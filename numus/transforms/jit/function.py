@@ -80,7 +80,7 @@ class Jitted:
         specs, numbers, plain = self._read(leaves, structure)
         if plain:
             return self._f(*args, **kwargs)
-        key = (structure, specs, mode.grad, default.device)
+        key = (structure, specs, mode.grad, mode.low, default.device)
         try:
             with guards.lock:
                 return self._call(key, leaves, numbers)

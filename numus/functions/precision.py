@@ -1,0 +1,100 @@
+"""Mixed precision: inside `nm.autocast`, functions choose the float they compute in.
+
+Products (matmul, einsum, convolutions, attention) take their operands in a narrow float: that is
+where the time goes, and they add up in float32 all the same. Functions that lose digits or leave
+the range of narrow floats (exponentials, powers, sums, norms, softmax, losses) take and give
+float32. All others compute in what they are given. float64 stays as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.errors import DTypeError
+from numus.functions._base import node_of, wrap
+from numus.graph import mode
+from numus.primitives import elementwise as ew
+from numus.tensor import Tensor
+
+__all__ = ["autocast"]
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+class autocast:  # noqa: N801
+    """A context (or decorator) in which products are computed in a narrow float.
+
+    >>> x, w = nm.ones((2, 3)), nm.ones((3, 4))
+    >>> with nm.autocast("bf16"):
+    ...     y = x @ w
+    ...     p = nm.softmax(y)
+    >>> y.dtype, p.dtype
+    (numus.bfloat16, numus.float32)
+
+    Args:
+        dtype: "bf16" or "f16"; float16 needs its losses scaled (`optim.GradScaler`).
+        enabled: False computes in what is given, also inside another autocast.
+    """
+
+    def __init__(self, dtype: Any = dt.bfloat16, enabled: bool = True) -> None:
+        self._low = dt.as_dtype(dtype) if enabled else None
+        if self._low not in (None, dt.bfloat16, dt.float16):
+            raise DTypeError(f"autocast: takes bfloat16 or float16, not {self._low}")
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._before.append(mode.low)
+        mode.low = self._low
+
+    def __exit__(self, *_: object) -> None:
+        mode.low = self._before.pop()
+
+    def __call__(self, function: Function) -> Function:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with autocast(self._low or dt.bfloat16, self._low is not None):
+                return function(*args, **kwargs)
+
+        return run  # type: ignore[return-value]
+
+
+def _in(dtype: dt.DType, x: Any) -> Any:
+    """A float that is neither this one nor float64, in it."""
+    if isinstance(x, (Tensor, np.ndarray)):
+        node = node_of(x, "autocast")
+        if node.dtype.is_floating and node.dtype is not dtype and node.dtype is not dt.float64:
+            return wrap(ew.cast(node, dtype))
+    return x
+
+
+def lowers(function: Function) -> Function:
+    """Let a function take its operands in the narrow float of an autocast around it."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        low = mode.low
+        if low is None:
+            return function(*args, **kwargs)
+        return function(*(_in(low, x) for x in args), **{k: _in(low, x) for k, x in kwargs.items()})
+
+    return run  # type: ignore[return-value]
+
+
+def widens(function: Function) -> Function:
+    """Let a function take narrow floats in float32 inside an autocast, and so give it too."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if mode.low is None:
+            return function(*args, **kwargs)
+        wide = dt.float32
+        return function(
+            *(_in(wide, x) for x in args), **{k: _in(wide, x) for k, x in kwargs.items()}
+        )
+
+    return run  # type: ignore[return-value]
