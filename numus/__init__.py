@@ -75,7 +75,7 @@ __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
 newaxis = None
 
-_LAZY = ("nn", "optim")  # imported when they are first asked for
+_LAZY = ("data", "nn", "optim")  # imported when they are first asked for
 
 
 def __getattr__(name: str) -> Any:

@@ -39,5 +39,9 @@ class OutOfMemoryError(NumusError, MemoryError):
     """A device could not provide memory, even after its pool was emptied."""
 
 
+class RecordError(NumusError, ValueError):
+    """A file of records or tensors that is not whole, or not one at all."""
+
+
 class CompileError(NumusError, RuntimeError):
     """A kernel could not be compiled: a defect in numus; the message carries the kernel."""

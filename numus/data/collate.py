@@ -1,0 +1,104 @@
+"""From examples to a batch: arrays stacked, containers taken apart and put together."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+import numus as nm
+from numus.errors import ShapeError
+from numus.tensor import Tensor
+
+__all__ = ["default_collate", "default_convert"]
+
+Array = np.ndarray[Any, Any]
+
+
+def default_collate(examples: Sequence[Any]) -> Any:
+    """A batch of examples of one structure: tensors, arrays and numbers become tensors with one
+    axis more; strings and bytes become lists; dicts, tuples, lists and dataclasses stay.
+
+    >>> from numus.data import default_collate
+    >>> batch = default_collate([{"x": nm.zeros(2), "y": 1}, {"x": nm.ones(2), "y": 2}])
+    >>> batch["x"].shape, batch["y"].tolist()
+    ((2, 2), [1, 2])
+    """
+    return as_tensors(stacked(examples, ""))
+
+
+def default_convert(example: Any) -> Any:
+    """One example as it is, its arrays as tensors."""
+    return as_tensors(_map(example, lambda x: np.asarray(x) if isinstance(x, Tensor) else x))
+
+
+def stacked(examples: Sequence[Any], where: str) -> Any:
+    """Examples as NumPy arrays: what workers do, without touching a device."""
+    first = examples[0]
+    if isinstance(first, (Tensor, np.ndarray, np.generic)):
+        arrays = [np.asarray(x) for x in examples]
+        shapes = {a.shape for a in arrays}
+        if len(shapes) > 1:
+            raise ShapeError(
+                f"default_collate: {where or 'examples'} of shapes "
+                f"{', '.join(map(str, sorted(shapes)))} do not stack; give the loader a collate_fn "
+                "that pads them"
+            )
+        return np.stack(arrays)
+    if isinstance(first, bool):
+        return np.asarray(examples, np.bool_)
+    if isinstance(first, int):
+        return np.asarray(examples, np.int64)
+    if isinstance(first, float):
+        return np.asarray(examples, np.float32)
+    if isinstance(first, (str, bytes)):
+        return list(examples)
+    if isinstance(first, Mapping):
+        return {key: stacked([x[key] for x in examples], f"{where}[{key!r}]") for key in first}
+    if isinstance(first, (tuple, list)):
+        if len({len(x) for x in examples}) > 1:
+            raise ShapeError(f"default_collate: {where or 'examples'} have unequal lengths")
+        parts = [
+            stacked(part, f"{where}[{i}]") for i, part in enumerate(zip(*examples, strict=True))
+        ]
+        if hasattr(first, "_fields"):
+            return type(first)(*parts)
+        return type(first)(parts)
+    if dataclasses.is_dataclass(first):
+        names = [f.name for f in dataclasses.fields(first)]
+        made = {n: stacked([getattr(x, n) for x in examples], f"{where}.{n}") for n in names}
+        kind: Any = type(first)
+        return kind(**made)
+    raise TypeError(
+        f"default_collate: {where or 'an example'} is a {type(first).__name__}, of which no batch "
+        "can be made; it takes tensors, arrays, numbers, strings and containers of them"
+    )
+
+
+def as_tensors(batch: Any, device: Any = None) -> Any:
+    """The arrays of a batch as tensors; their memory is shared, where it can be."""
+
+    def convert(x: Any) -> Any:
+        if isinstance(x, np.ndarray):
+            try:
+                x = nm.asarray(x, copy=False)
+            except ValueError:  # not contiguous, or not where the device can see it
+                x = nm.asarray(x)
+        return x.to(device) if device is not None and isinstance(x, Tensor) else x
+
+    return _map(batch, convert)
+
+
+def _map(batch: Any, f: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return {k: _map(v, f) for k, v in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        parts = [_map(x, f) for x in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
+        return type(batch)(
+            **{f_.name: _map(getattr(batch, f_.name), f) for f_ in dataclasses.fields(batch)}
+        )
+    return f(batch)

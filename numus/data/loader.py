@@ -1,0 +1,204 @@
+"""DataLoader: batches of a dataset, in an order that is told, made ahead of time."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numus as nm
+from numus.data.collate import as_tensors, stacked
+from numus.data.datasets import IterableDataset
+from numus.data.samplers import BatchSampler, RandomSampler, SequentialSampler
+from numus.data.workers import KINDS, Crew, Exhausted, Job
+from numus.tensor import Tensor
+
+__all__ = ["DataLoader"]
+
+
+class DataLoader:
+    """Batches of a dataset.
+
+    >>> from numus.data import DataLoader, TensorDataset
+    >>> data = TensorDataset(nm.arange(5), nm.arange(5) * 10)
+    >>> [x.tolist() for x, y in DataLoader(data, batch_size=2)]
+    [[0, 1], [2, 3], [4]]
+
+    Args:
+        batch_size: None gives examples as they are.
+        shuffle: another order at each epoch, drawn by `key`.
+        sampler, batch_sampler: an order of your own, of examples or of batches.
+        num_workers: how many workers make batches; 0: the caller itself.
+        collate_fn: makes a batch of a list of examples.
+        drop_last: leave out the last batch where it is not full.
+        timeout: how many seconds to wait for a worker's batch; 0: as long as it takes.
+        worker_init_fn: called with a worker's number when it starts.
+        prefetch_factor: how many batches each worker makes ahead.
+        worker_type: "thread", or "process" where examples are made in Python.
+        device: where batches go; the next is on its way while one is used.
+    """
+
+    def __init__(
+        self,
+        dataset: Any,
+        batch_size: int | None = 1,
+        shuffle: bool = False,
+        sampler: Any = None,
+        batch_sampler: Any = None,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        drop_last: bool = False,
+        timeout: float = 0,
+        worker_init_fn: Callable[[int], None] | None = None,
+        *,
+        prefetch_factor: int = 2,
+        worker_type: str = "thread",
+        key: Tensor | None = None,
+        device: Any = None,
+    ) -> None:
+        streamed = isinstance(dataset, IterableDataset)
+        if streamed and (shuffle or sampler is not None or batch_sampler is not None):
+            raise ValueError("DataLoader: an iterable dataset has its own order, none can be given")
+        if batch_sampler is not None and (batch_size != 1 or shuffle or sampler or drop_last):
+            raise ValueError(
+                "DataLoader: batch_sampler stands for batch_size, shuffle, sampler and drop_last"
+            )
+        if sampler is not None and shuffle:
+            raise ValueError("DataLoader: give a sampler or shuffle, not both")
+        if worker_type not in KINDS or num_workers < 0 or prefetch_factor < 1:
+            raise ValueError(
+                f"DataLoader: worker_type {worker_type!r} is one of {', '.join(KINDS)}, "
+                f"num_workers {num_workers} not negative, prefetch_factor {prefetch_factor} at "
+                "least 1"
+            )
+        self.dataset = dataset
+        self.batch_size = None if batch_sampler is not None else batch_size
+        self.num_workers = num_workers
+        self.collate_fn = collate_fn
+        self.drop_last = drop_last
+        self.timeout = timeout
+        self.worker_init_fn = worker_init_fn
+        self.prefetch_factor = prefetch_factor
+        self.worker_type = worker_type
+        self.device = device
+        self._streamed = streamed
+        self._given = 0  # batches of the epoch that runs
+        self._skip = 0  # of the next epoch, because they were given before
+        self.sampler: Any = None
+        self.batch_sampler: Any = None
+        if streamed:
+            return
+        if sampler is None:
+            sampler = RandomSampler(dataset, key=key) if shuffle else SequentialSampler(dataset)
+        self.sampler = sampler
+        if batch_sampler is None and batch_size is not None:
+            batch_sampler = BatchSampler(sampler, batch_size, drop_last)
+        self.batch_sampler = batch_sampler
+
+    def __len__(self) -> int:
+        if self._streamed:
+            raise TypeError("DataLoader: an iterable dataset does not tell how long it is")
+        return len(self.sampler if self.batch_sampler is None else self.batch_sampler)
+
+    # -- iteration --------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        tasks: Iterator[Any]
+        if self._streamed:
+            tasks = itertools.repeat(None)
+        else:
+            tasks = iter(self.sampler if self.batch_sampler is None else self.batch_sampler)
+        self._given, self._skip = self._skip, 0
+        tasks = itertools.islice(tasks, self._given, None)
+        return self._counted(self._placed(self._made(tasks)))
+
+    def _made(self, tasks: Iterator[Any]) -> Iterator[Any]:
+        maker: Callable[[Any], Callable[[Any], Any]]
+        if self._streamed:
+            maker = functools.partial(_streamed, self.batch_size, self.drop_last, self.collate_fn)
+        else:
+            maker = functools.partial(_by_place, self.batch_sampler is not None, self.collate_fn)
+        if self.num_workers == 0:
+            make = maker(self.dataset)
+            for task in tasks:
+                result = make((task,))
+                if isinstance(result, Exhausted):
+                    return
+                yield result
+            return
+        job = Job(self.dataset, maker, self.worker_init_fn, self.num_workers)
+        crew = Crew(self.worker_type, job, self.timeout or None)
+        try:
+            yield from crew.results(tasks, self.prefetch_factor)
+        finally:
+            crew.close()
+
+    def _placed(self, batches: Iterator[Any]) -> Iterator[Any]:
+        """Batches as tensors; on a device, each is on its way before the last is given."""
+        if self.device is None:
+            yield from map(as_tensors, batches)
+            return
+        waiting = []
+        for batch in batches:
+            placed = as_tensors(batch, self.device)
+            nm.eval([x for x in nm.tree.leaves(placed) if isinstance(x, Tensor)])
+            waiting.append(placed)
+            if len(waiting) > 1:
+                yield waiting.pop(0)
+        yield from waiting
+
+    def _counted(self, batches: Iterator[Any]) -> Iterator[Any]:
+        for batch in batches:
+            self._given += 1
+            yield batch
+        self._given = 0
+
+    # -- going on where it was --------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """How many batches of this epoch were given, and the order's key and epoch."""
+        state: dict[str, Any] = {"given": self._given}
+        if hasattr(self.sampler, "state_dict"):
+            state["sampler"] = self.sampler.state_dict()
+            if self._given:  # the epoch that runs is to come again
+                state["sampler"]["epoch"] -= 1
+        return state
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Let the next iteration go on where `state_dict` was asked for."""
+        self._skip = state_dict["given"]
+        if "sampler" in state_dict:
+            self.sampler.load_state_dict(state_dict["sampler"])
+
+
+# -- in the worker --------------------------------------------------------------------------------
+
+
+def _by_place(batched: bool, collate: Any, dataset: Any) -> Callable[[Any], Any]:
+    def make(task: Any) -> Any:
+        (places,) = task
+        if not batched:
+            return dataset[places]
+        if collate is None and hasattr(dataset, "get_batch"):
+            return dataset.get_batch(places)
+        examples = [dataset[i] for i in places]
+        return stacked(examples, "") if collate is None else collate(examples)
+
+    return make
+
+
+def _streamed(
+    batch_size: int | None, drop_last: bool, collate: Any, dataset: Any
+) -> Callable[[Any], Any]:
+    stream = iter(dataset)
+
+    def make(task: Any) -> Any:
+        examples = list(itertools.islice(stream, 1 if batch_size is None else batch_size))
+        if not examples or (drop_last and batch_size is not None and len(examples) < batch_size):
+            return Exhausted()
+        if batch_size is None:
+            return examples[0]
+        return stacked(examples, "") if collate is None else collate(examples)
+
+    return make

@@ -1,0 +1,260 @@
+"""Records: examples in one .rrec file, read where they lie in the file's pages.
+
+    header    64 bytes: "RREC", version (u32), number of records (u64), where the index begins
+              (u64), checksum of the index (u32), checksum of the header (u32), zeros
+    records   each: length (u64), checksum of the contents (u32), checksum of these 12 bytes (u32),
+              contents, zeros up to a multiple of 8
+    index     where each record begins (u64)
+
+All numbers are little-endian; checksums are CRC-32. The header says that a file is whole, and is
+written last: a file whose writer was interrupted has none, but every record before the interruption
+can be found by its own checksums (`RecordWriter.recover`).
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from numus.data.datasets import Dataset
+from numus.data.encoding import decode, encode
+from numus.errors import RecordError
+
+__all__ = ["RecordDataset", "RecordWriter"]
+
+_MAGIC, _VERSION = b"RREC", 1
+_HEADER = struct.Struct("<4sIQQI")  # without its own checksum
+_HEADER_SIZE = 64
+_FRAME = struct.Struct("<QI")  # likewise
+_FRAME_SIZE = 16
+_CHECK = struct.Struct("<I")
+
+PathLike = str | os.PathLike[str]
+
+
+def _header(count: int, index_at: int, index_sum: int) -> bytes:
+    head = _HEADER.pack(_MAGIC, _VERSION, count, index_at, index_sum)
+    head += _CHECK.pack(zlib.crc32(head))
+    return head.ljust(_HEADER_SIZE, b"\0")
+
+
+def _unfinished() -> bytes:
+    return _header(0, 0, 0)
+
+
+def _read_header(data: Any, path: PathLike, size: int) -> tuple[int, int, int]:
+    """The number of records, where the index begins, and its checksum."""
+    if size < _HEADER_SIZE:
+        raise RecordError(f"{path} is not a record file: it has {size} bytes, a header alone 64")
+    magic, version, count, index_at, index_sum = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise RecordError(f"{path} is not a record file: it begins with {magic!r}, not {_MAGIC!r}")
+    (check,) = _CHECK.unpack_from(data, _HEADER.size)
+    if check != zlib.crc32(bytes(data[: _HEADER.size])):
+        raise RecordError(
+            f"{path}: the header is damaged (its checksum is wrong); RecordWriter.recover(path) "
+            "finds the records that are whole"
+        )
+    if version != _VERSION:
+        raise RecordError(f"{path}: version {version} of the format is not known, {_VERSION} is")
+    return count, index_at, index_sum
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+class RecordWriter:
+    """Writes a record file; as a context manager it finishes the file, unless an error occurred.
+
+    >>> import tempfile, os
+    >>> from numus.data import RecordDataset, RecordWriter
+    >>> path = os.path.join(tempfile.mkdtemp(), "train.rrec")
+    >>> with RecordWriter.create(path) as writer:
+    ...     for i in range(3):
+    ...         writer.write_record({"x": nm.full((2,), i), "y": i})
+    >>> RecordDataset.open(path)[2]["y"]
+    2
+    """
+
+    def __init__(self, path: PathLike) -> None:
+        self.path = Path(path)
+        self._offsets: list[int] = []
+        self._file: BinaryIO = open(self.path, "wb")  # noqa: SIM115
+        self._file.write(_unfinished())
+        self._end = _HEADER_SIZE
+
+    @classmethod
+    def create(cls, path: PathLike) -> RecordWriter:
+        """A new file, in place of one that may be there."""
+        return cls(path)
+
+    @classmethod
+    def append(cls, path: PathLike) -> RecordWriter:
+        """A writer that goes on behind the last whole record of a file, finished or not."""
+        writer = object.__new__(cls)
+        writer.path = Path(path)
+        writer._offsets, writer._end = _whole_records(path)
+        writer._file = open(path, "r+b")  # noqa: SIM115
+        writer._file.write(_unfinished())
+        writer._file.truncate(writer._end)
+        writer._file.seek(writer._end)
+        return writer
+
+    @classmethod
+    def recover(cls, path: PathLike) -> int:
+        """Finish a file whose writer was interrupted: gives how many whole records it has."""
+        with cls.append(path) as writer:
+            return len(writer)
+
+    def __len__(self) -> int:
+        return len(self._offsets)
+
+    def write_record(self, example: Any) -> None:
+        """Add a record: bytes, or tensors, arrays, numbers and strings in dicts, lists, tuples."""
+        if self._file.closed:
+            raise ValueError(f"RecordWriter: {self.path} is finished")
+        contents = encode(example)
+        frame = _FRAME.pack(len(contents), zlib.crc32(contents))
+        frame += _CHECK.pack(zlib.crc32(frame))
+        padding = b"\0" * (-len(contents) % 8)
+        self._file.write(frame + contents + padding)
+        self._offsets.append(self._end)
+        self._end += _FRAME_SIZE + len(contents) + len(padding)
+
+    def flush(self) -> None:
+        """Hand all that was written to the disk: it can be recovered from then on."""
+        self._file.flush()
+        os.fsync(self._file.fileno())
+
+    def finish(self) -> None:
+        """Write the index, and the header that says that the file is whole."""
+        if self._file.closed:
+            return
+        index = np.asarray(self._offsets, "<u8").tobytes()
+        self._file.write(index)
+        self.flush()
+        self._file.seek(0)
+        self._file.write(_header(len(self._offsets), self._end, zlib.crc32(index)))
+        self.flush()
+        self._file.close()
+
+    def close(self) -> None:
+        """Let the file go as it is: unfinished, unless `finish` was called."""
+        self._file.close()
+
+    def __enter__(self) -> RecordWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: object, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.finish()
+        else:
+            self.close()
+
+
+def _whole_records(path: PathLike) -> tuple[list[int], int]:
+    """Where the records begin that are whole, one after the other, and where the last ends."""
+    size = os.path.getsize(path)
+    offsets: list[int] = []
+    at = _HEADER_SIZE
+    with open(path, "rb") as file:
+        if file.read(4) != _MAGIC:
+            raise RecordError(f"{path} is not a record file")
+        end = _data_end(file, size)
+        while at + _FRAME_SIZE <= end:
+            file.seek(at)
+            frame = file.read(_FRAME_SIZE)
+            length, check = _FRAME.unpack_from(frame)
+            (own,) = _CHECK.unpack_from(frame, _FRAME.size)
+            stop = at + _FRAME_SIZE + length + (-length % 8)
+            if own != zlib.crc32(frame[: _FRAME.size]) or stop > end:
+                break
+            if zlib.crc32(file.read(length)) != check:
+                break
+            offsets.append(at)
+            at = stop
+    return offsets, at
+
+
+def _data_end(file: BinaryIO, size: int) -> int:
+    """Where records end at the latest: at the index of a finished file, else at the file's end."""
+    file.seek(0)
+    try:
+        _, index_at, _ = _read_header(file.read(_HEADER_SIZE), file.name, size)
+    except RecordError:
+        return size
+    return min(index_at, size) if index_at else size
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+class RecordDataset(Dataset):
+    """The records of a file, each found at once wherever it lies.
+
+    Arrays are views of the file's pages, which the system reads when they are looked at; reading
+    takes no lock, so any number of threads may read.
+
+    Args:
+        verify: check each record's checksum when it is read.
+    """
+
+    def __init__(self, path: PathLike, verify: bool = True) -> None:
+        self.path = Path(path)
+        self.verify = verify
+        with open(self.path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _HEADER_SIZE:
+                _read_header(b"", self.path, size)
+            self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        self._data = memoryview(self._pages)
+        self._index = self._checked(size)
+
+    @classmethod
+    def open(cls, path: PathLike, verify: bool = True) -> RecordDataset:
+        """The records of a file."""
+        return cls(path, verify)
+
+    def _checked(self, size: int) -> np.ndarray[Any, Any]:
+        count, index_at, index_sum = _read_header(self._data, self.path, size)
+        way_out = "RecordWriter.recover(path) keeps the records that are whole"
+        if index_at == 0:
+            raise RecordError(f"{self.path} was not finished by its writer; {way_out}")
+        end = index_at + 8 * count
+        if end > size:
+            raise RecordError(
+                f"{self.path} is cut off: it has {size} bytes, its index ends at {end}; {way_out}"
+            )
+        if zlib.crc32(self._data[index_at:end]) != index_sum:
+            raise RecordError(f"{self.path}: the index is damaged (wrong checksum); {way_out}")
+        return np.frombuffer(self._data, "<u8", count, index_at)
+
+    def __len__(self) -> int:
+        return len(self._index)
+
+    def __getitem__(self, index: int) -> Any:
+        place = index + len(self) if index < 0 else index
+        if not 0 <= place < len(self):
+            raise IndexError(f"{self.path}: there is no record {index} among {len(self)}")
+        at = int(self._index[place])
+        length, check = _FRAME.unpack_from(self._data, at)
+        contents = self._data[at + _FRAME_SIZE : at + _FRAME_SIZE + length]
+        if self.verify and zlib.crc32(contents) != check:
+            raise RecordError(f"{self.path}: record {place} is damaged (its checksum is wrong)")
+        return decode(contents)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[i] for i in range(len(self)))
+
+    def __reduce__(self) -> Any:  # a worker process opens the file for itself
+        return RecordDataset, (self.path, self.verify)

@@ -1,0 +1,217 @@
+"""Samplers: in which order a dataset's examples come, and which go together.
+
+Random ones are functions of a key and of how often they have been iterated: the same key gives the
+same epochs, on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence, Sized
+from typing import Any
+
+import numus as nm
+from numus.tensor import Tensor
+
+__all__ = [
+    "BatchSampler",
+    "DistributedSampler",
+    "RandomSampler",
+    "Sampler",
+    "SequentialSampler",
+    "SubsetRandomSampler",
+    "WeightedRandomSampler",
+]
+
+
+class Sampler:
+    """Places in an order: define `__iter__`, and `__len__` where it is known."""
+
+    def __iter__(self) -> Iterator[Any]:
+        raise NotImplementedError(f"{type(self).__name__} does not define __iter__")
+
+    def __len__(self) -> int:
+        raise NotImplementedError(f"{type(self).__name__} does not define __len__")
+
+
+class SequentialSampler(Sampler):
+    """One after the other."""
+
+    def __init__(self, data_source: Sized) -> None:
+        self.data_source = data_source
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.data_source)))
+
+    def __len__(self) -> int:
+        return len(self.data_source)
+
+
+class _Keyed(Sampler):
+    """An order of its own for each epoch: `epoch` counts them, and can be set."""
+
+    def __init__(self, key: Tensor | None) -> None:
+        self._key = nm.random.bits((2,)) if key is None else key
+        nm.eval(self._key)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next iteration be that of an epoch."""
+        self.epoch = epoch
+
+    def _next_key(self) -> Tensor:
+        key = nm.random.fold_in(self._key, self.epoch)
+        self.epoch += 1
+        return key
+
+    def state_dict(self) -> dict[str, Any]:
+        """The key, and the epoch that comes next."""
+        return {"key": self._key.tolist(), "epoch": self.epoch}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take what `state_dict` gave."""
+        self._key = nm.asarray(state_dict["key"], dtype=nm.uint32)
+        self.epoch = state_dict["epoch"]
+
+
+class RandomSampler(_Keyed):
+    """All places in random order.
+
+    Args:
+        replacement: draw each place anew, so that some come several times and others never.
+        num_samples: how many to draw; as many as there are, unless it is given.
+    """
+
+    def __init__(
+        self,
+        data_source: Sized,
+        replacement: bool = False,
+        num_samples: int | None = None,
+        *,
+        key: Tensor | None = None,
+    ) -> None:
+        super().__init__(key)
+        self.data_source = data_source
+        self.replacement = replacement
+        self.num_samples = num_samples
+
+    def __iter__(self) -> Iterator[int]:
+        count, wanted, key = len(self.data_source), len(self), self._next_key()
+        if count == 0:
+            return
+        if self.replacement:
+            yield from nm.random.integers(0, count, (wanted,), key=key).tolist()
+            return
+        for turn in range(-(-wanted // count)):
+            order = nm.random.permutation(count, key=nm.random.fold_in(key, turn)).tolist()
+            yield from order[: wanted - turn * count]
+
+    def __len__(self) -> int:
+        return len(self.data_source) if self.num_samples is None else self.num_samples
+
+
+class SubsetRandomSampler(_Keyed):
+    """Some places in random order."""
+
+    def __init__(self, indices: Sequence[int], *, key: Tensor | None = None) -> None:
+        super().__init__(key)
+        self.indices = list(indices)
+
+    def __iter__(self) -> Iterator[int]:
+        order = nm.random.permutation(len(self.indices), key=self._next_key()).tolist()
+        return (self.indices[i] for i in order)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+class WeightedRandomSampler(_Keyed):
+    """Places drawn with weights."""
+
+    def __init__(
+        self,
+        weights: Any,
+        num_samples: int,
+        replacement: bool = True,
+        *,
+        key: Tensor | None = None,
+    ) -> None:
+        super().__init__(key)
+        self.weights = nm.asarray(weights, dtype=nm.float32)
+        self.num_samples = num_samples
+        self.replacement = replacement
+
+    def __iter__(self) -> Iterator[int]:
+        count = self.weights.shape[0]
+        drawn = nm.random.choice(
+            count, (self.num_samples,), self.replacement, self.weights, key=self._next_key()
+        )
+        return iter(drawn.tolist())
+
+    def __len__(self) -> int:
+        return self.num_samples
+
+
+class DistributedSampler(_Keyed):
+    """This process's share of all places; the shares are of one size.
+
+    Args:
+        drop_last: leave out what does not part evenly, instead of giving some places twice.
+    """
+
+    def __init__(
+        self,
+        data_source: Sized,
+        num_replicas: int,
+        rank: int,
+        shuffle: bool = True,
+        drop_last: bool = False,
+        *,
+        key: Tensor | None = None,
+    ) -> None:
+        if not 0 <= rank < num_replicas:
+            raise ValueError(f"DistributedSampler: rank {rank} is not one of {num_replicas}")
+        # all processes have to shuffle alike
+        super().__init__(nm.random.key(0) if key is None else key)
+        self.data_source = data_source
+        self.num_replicas = num_replicas
+        self.rank = rank
+        self.shuffle = shuffle
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[int]:
+        count, key = len(self.data_source), self._next_key()
+        order = list(range(count))
+        if self.shuffle:
+            order = nm.random.permutation(count, key=key).tolist()
+        total = len(self) * self.num_replicas
+        order = (order * (total // count + 1))[:total] if count else []
+        return iter(order[self.rank :: self.num_replicas])
+
+    def __len__(self) -> int:
+        whole, rest = divmod(len(self.data_source), self.num_replicas)
+        return whole + (rest > 0 and not self.drop_last)
+
+
+class BatchSampler(Sampler):
+    """A sampler's places in lists of one size."""
+
+    def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool = False) -> None:
+        if batch_size < 1:
+            raise ValueError(f"BatchSampler: a batch has at least one example, not {batch_size}")
+        self.sampler = sampler
+        self.batch_size = batch_size
+        self.drop_last = drop_last
+
+    def __iter__(self) -> Iterator[list[int]]:
+        batch: list[int] = []
+        for place in self.sampler:
+            batch.append(place)
+            if len(batch) == self.batch_size:
+                yield batch
+                batch = []
+        if batch and not self.drop_last:
+            yield batch
+
+    def __len__(self) -> int:
+        count = len(self.sampler)  # type: ignore[arg-type]
+        return count // self.batch_size if self.drop_last else -(-count // self.batch_size)

@@ -1,0 +1,228 @@
+"""Workers: threads or processes that make batches while the caller uses others.
+
+Batch i is made by worker i modulo their number, and each worker makes its batches in order: so
+batches come in one order however fast each worker is. A worker hands its failures over with the
+batch they befell; the caller meets them there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import queue
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["WorkerInfo", "get_worker_info"]
+
+
+@dataclass(frozen=True)
+class WorkerInfo:
+    """Which worker this is, for datasets that give each of them a part."""
+
+    id: int
+    num_workers: int
+    dataset: Any
+
+
+class _Here(threading.local):
+    info: WorkerInfo | None = None
+
+
+_here = _Here()
+
+
+def get_worker_info() -> WorkerInfo | None:
+    """Which worker of a loader is running; None outside of workers."""
+    return _here.info
+
+
+@dataclass
+class Failure:
+    """An exception on its way from a worker to the caller."""
+
+    error: BaseException
+    text: str
+
+    def throw(self, worker: int) -> None:
+        """Raise it as the caller's own, with where it came from."""
+        self.error.add_note(f"in worker {worker} of a DataLoader:\n{self.text}")
+        raise self.error
+
+
+class Exhausted:
+    """A worker's iterable dataset has come to its end."""
+
+
+Make = Callable[[Any], Any]  # a batch from a task
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a worker is told once: how to make batches."""
+
+    dataset: Any
+    make: Callable[[Any], Make]  # from the dataset, in the worker
+    init: Callable[[int], None] | None
+    count: int
+
+    def run(self, number: int, tasks: Iterator[Any], give: Callable[[Any], None]) -> None:
+        """A worker's life: a result for each task."""
+        _here.info = WorkerInfo(number, self.count, self.dataset)
+        make: Make | None = None
+        for task in tasks:
+            try:
+                if make is None:
+                    if self.init is not None:
+                        self.init(number)
+                    make = self.make(self.dataset)
+                give(make(task))
+            except BaseException as error:
+                give(Failure(error, traceback.format_exc()))
+
+
+class ThreadWorker:
+    """A worker in this process."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        self._tasks: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._results: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._thread = threading.Thread(
+            target=job.run,
+            args=(number, iter(self._tasks.get, None), self._results.put),
+            name=f"numus-loader-{number}",
+            daemon=True,
+        )
+        self._thread.start()
+
+    def ask(self, task: Any) -> None:
+        self._tasks.put((task,))
+
+    def answer(self, timeout: float | None) -> Any:
+        try:
+            return self._results.get(timeout=timeout)
+        except queue.Empty:
+            raise TimeoutError(f"DataLoader: no batch within {timeout} s") from None
+
+    def stop(self) -> None:
+        self._tasks.put(None)
+
+    def join(self) -> None:
+        self._thread.join()
+
+
+def _process(job: Job, number: int, pipe: Any) -> None:
+    """A worker process's life."""
+
+    def give(result: Any) -> None:
+        try:
+            pipe.send(result)
+        except (TypeError, AttributeError, ValueError) as error:  # it cannot be pickled
+            text = result.text if isinstance(result, Failure) else traceback.format_exc()
+            pipe.send(Failure(RuntimeError(f"what a worker made cannot be sent: {error}"), text))
+
+    with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # the caller is gone
+        job.run(number, iter(pipe.recv, None), give)
+
+
+class ProcessWorker:
+    """A worker in a process of its own, started fresh: threads and locks are not forked."""
+
+    def __init__(self, job: Job, number: int) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(
+            target=_process, args=(job, number, theirs), name=f"numus-loader-{number}", daemon=True
+        )
+        self._process.start()
+        theirs.close()
+
+    def ask(self, task: Any) -> None:
+        try:
+            self._pipe.send((task,))
+        except (BrokenPipeError, OSError):
+            raise self._death() from None
+
+    def answer(self, timeout: float | None) -> Any:
+        try:
+            if timeout is not None and not self._pipe.poll(timeout):
+                raise TimeoutError(f"DataLoader: no batch within {timeout} s")
+            return self._pipe.recv()
+        except (EOFError, ConnectionResetError):
+            raise self._death() from None
+
+    def _death(self) -> RuntimeError:
+        self._process.join(1)
+        return RuntimeError(
+            f"DataLoader: {self._process.name} died (exit code {self._process.exitcode}); what it "
+            "wrote stands above"
+        )
+
+    def stop(self) -> None:
+        with contextlib.suppress(BrokenPipeError, OSError):
+            self._pipe.send(None)
+        self._pipe.close()
+
+    def join(self) -> None:
+        self._process.join(5)
+        if self._process.is_alive():
+            self._process.terminate()
+            self._process.join()
+
+
+KINDS = {"thread": ThreadWorker, "process": ProcessWorker}
+
+
+class Crew:
+    """Workers, each asked in turn; `results` gives their answers in the order of the tasks."""
+
+    def __init__(self, kind: str, job: Job, timeout: float | None) -> None:
+        self._workers: list[Any] = []
+        self._timeout = timeout
+        try:
+            for number in range(job.count):
+                self._workers.append(KINDS[kind](job, number))
+        except BaseException:
+            self.close()
+            raise
+
+    def results(self, tasks: Iterator[Any], ahead: int) -> Iterator[Any]:
+        """Answers to tasks, of which `ahead` are under way at any time for each worker."""
+        alive = list(range(len(self._workers)))
+        waiting: list[int] = []  # workers in the order in which they were asked
+        turn = 0
+        more = True
+        while True:
+            while more and alive and len(waiting) < ahead * len(alive):
+                try:
+                    task = next(tasks)
+                except StopIteration:
+                    more = False
+                    break
+                worker = alive[turn % len(alive)]
+                turn += 1
+                self._workers[worker].ask(task)
+                waiting.append(worker)
+            if not waiting:
+                return
+            worker = waiting.pop(0)
+            result = self._workers[worker].answer(self._timeout)
+            if isinstance(result, Failure):
+                result.throw(worker)
+            if isinstance(result, Exhausted):
+                if worker in alive:
+                    turn = alive.index(worker)
+                    alive.remove(worker)
+                continue
+            yield result
+
+    def close(self) -> None:
+        """Let all workers go, and wait until they have."""
+        for worker in self._workers:
+            worker.stop()
+        for worker in self._workers:
+            worker.join()
+        self._workers = []

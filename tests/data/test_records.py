@@ -1,0 +1,158 @@
+"""Record files: what is written is read, and damage is told."""
+
+import pickle
+import struct
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.data import RecordDataset, RecordWriter
+from numus.errors import RecordError
+
+EXAMPLES = [
+    b"raw bytes",
+    b"",
+    {"x": np.arange(6, dtype=np.float32).reshape(2, 3), "y": 3, "name": "six"},
+    (nm.asarray([1.5, 2.5], dtype="bf16"), [None, True, 1e-300], {"nested": b"\0\1"}),
+    np.zeros((0, 4), np.int8),
+    np.float64(2.5),
+    nm.asarray([1 + 2j]),
+]
+
+
+def written(path, examples):
+    with RecordWriter.create(path) as writer:
+        for example in examples:
+            writer.write_record(example)
+    return path
+
+
+def same(found, wrote):
+    if isinstance(wrote, (nm.Tensor, np.ndarray, np.generic)):
+        wrote = np.asarray(wrote)
+        assert found.dtype == wrote.dtype
+        np.testing.assert_array_equal(found, wrote)
+    elif isinstance(wrote, dict):
+        assert list(found) == list(wrote)
+        for key in wrote:
+            same(found[key], wrote[key])
+    elif isinstance(wrote, (tuple, list)):
+        assert type(found) is type(wrote)
+        for a, b in zip(found, wrote, strict=True):
+            same(a, b)
+    else:
+        assert found == wrote
+        assert type(found) is type(wrote)
+
+
+def test_everything_comes_back(tmp_path):
+    data = RecordDataset.open(written(tmp_path / "a.rrec", EXAMPLES))
+    assert len(data) == len(EXAMPLES)
+    for i in (3, 0, 6, 1, 2, 5, 4, -1):
+        same(data.get(i), EXAMPLES[i])
+    for found, wrote in zip(data, EXAMPLES, strict=True):
+        same(found, wrote)
+    with pytest.raises(IndexError, match="no record 7 among 7"):
+        data[7]
+    assert len(pickle.loads(pickle.dumps(data))) == len(data)
+
+
+def test_layout(tmp_path):
+    path = written(tmp_path / "a.rrec", [b"abc", b"defg"])
+    raw = path.read_bytes()
+    assert raw[:4] == b"RREC"
+    version, count, index_at = struct.unpack_from("<IQQ", raw, 4)
+    assert (version, count) == (1, 2)
+    assert struct.unpack_from("<2Q", raw, index_at) == (64, 64 + 16 + 16)
+    assert len(raw) == index_at + 16
+    assert len(RecordDataset(written(tmp_path / "none.rrec", []))) == 0
+
+
+def test_arrays_are_views_of_the_file(tmp_path):
+    data = RecordDataset(written(tmp_path / "a.rrec", [np.arange(4.0)]))
+    array = data[0]
+    assert not array.flags.owndata
+    with pytest.raises(ValueError, match="read-only"):
+        array[0] = 1
+
+
+def test_threads_read_at_once(tmp_path):
+    data = RecordDataset(written(tmp_path / "a.rrec", [np.full(100, i) for i in range(50)]))
+    with ThreadPoolExecutor(8) as pool:
+        sums = list(pool.map(lambda i: int(data[i].sum()), list(range(50)) * 10))
+    assert sums == [100 * i for i in range(50)] * 10
+
+
+def test_an_interrupted_writer_is_recovered(tmp_path):
+    path = tmp_path / "a.rrec"
+
+    def interrupted():
+        with RecordWriter.create(path) as writer:
+            for i in range(5):
+                writer.write_record({"i": i})
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    with pytest.raises(RecordError, match="not finished by its writer"):
+        RecordDataset(path)
+    with open(path, "ab") as file:
+        file.write(b"half of a record")
+    assert RecordWriter.recover(path) == 5
+    assert [r["i"] for r in RecordDataset(path)] == list(range(5))
+    assert RecordWriter.recover(path) == 5  # a finished file stays as it is
+    with RecordWriter.append(path) as writer:
+        writer.write_record({"i": 5})
+    assert [r["i"] for r in RecordDataset(path)] == list(range(6))
+
+
+@pytest.mark.parametrize("cut", [0, 10, 63, 64, 70, 100, 150, -1])
+def test_a_cut_file_is_told_and_recovered(tmp_path, cut):
+    path = written(tmp_path / "a.rrec", [np.arange(3), b"x" * 20, {"y": 1}])
+    whole = path.read_bytes()
+    path.write_bytes(whole[:cut])
+    with pytest.raises(RecordError, match=r"cut off|is not a record file"):
+        RecordDataset(path)
+    if cut >= 4 or cut < 0:
+        kept = RecordWriter.recover(path)
+        assert kept == {10: 0, 63: 0, 64: 0, 70: 0, 100: 0, 150: 1, -1: 3}[cut]
+        assert len(RecordDataset(path)) == kept
+
+
+def test_damage_is_told(tmp_path):
+    path = written(tmp_path / "a.rrec", [b"abcdef", b"ghijkl", b"mnopqr"])
+    whole = path.read_bytes()
+
+    def damaged(at):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+        return path
+
+    with pytest.raises(RecordError, match="header is damaged"):
+        RecordDataset(damaged(9))
+    with pytest.raises(RecordError, match="index is damaged"):
+        RecordDataset(damaged(len(whole) - 3))
+    data = RecordDataset(damaged(whole.index(b"ghijkl")))
+    assert data[0] == b"abcdef"
+    with pytest.raises(RecordError, match="record 1 is damaged"):
+        data[1]
+    assert RecordDataset(path, verify=False)[1] == b"ghijkl".replace(b"g", b"f")
+    assert RecordWriter.recover(path) == 1
+    path.write_bytes(b"PK\3\4" + whole[4:])
+    with pytest.raises(RecordError, match="begins with"):
+        RecordDataset(path)
+
+
+def test_what_cannot_be_written(tmp_path):
+    writer = RecordWriter.create(tmp_path / "a.rrec")
+    with pytest.raises(TypeError, match="not a set"):
+        writer.write_record({"x": {1, 2}})
+    with pytest.raises(TypeError, match="strings for keys"):
+        writer.write_record({1: 2})
+    writer.write_record({"x": 1})
+    writer.finish()
+    writer.finish()
+    with pytest.raises(ValueError, match="is finished"):
+        writer.write_record(b"")
+    assert len(RecordDataset(tmp_path / "a.rrec")) == 1
