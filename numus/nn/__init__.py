@@ -20,4 +20,5 @@ from numus.nn.norm import *
 from numus.nn.parameter import *
 from numus.nn.positional import *
 from numus.nn.recurrent import *
+from numus.nn.saving import *
 from numus.nn.transformer import *

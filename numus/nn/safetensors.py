@@ -1,0 +1,166 @@
+"""The safetensors format: tensors by name in a file, read where they lie.
+
+A file is the length of a header (u64), the header as JSON (for each tensor its dtype, shape and
+place), and the bytes of all tensors. We read and write it here, and not through the `safetensors`
+package, because that has no NumPy face for bfloat16 and the 8-bit floats, and copies what it reads.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+import numus as nm
+from numus import dtypes as dt
+from numus.errors import RecordError
+from numus.tensor import Tensor
+
+PathLike = str | os.PathLike[str]
+
+_NAMES = {
+    **{dt.bool_: "BOOL", dt.uint8: "U8", dt.uint16: "U16", dt.uint32: "U32", dt.uint64: "U64"},
+    **{dt.int8: "I8", dt.int16: "I16", dt.int32: "I32", dt.int64: "I64"},
+    **{dt.float8_e4m3fn: "F8_E4M3", dt.float8_e5m2: "F8_E5M2", dt.float16: "F16"},
+    **{dt.bfloat16: "BF16", dt.float32: "F32", dt.float64: "F64"},
+    **{dt.complex64: "C64", dt.complex128: "C128"},
+}
+_DTYPES = {name: dtype for dtype, name in _NAMES.items()}
+_LENGTH = struct.Struct("<Q")
+_ALIGN = 64  # where the tensors begin: they can be used in place
+
+
+# -- writing --------------------------------------------------------------------------------------
+
+
+def _host(x: Any) -> np.ndarray[Any, Any]:
+    return np.asarray(x.detach() if isinstance(x, Tensor) else x, order="C")
+
+
+def write(
+    path: PathLike, tensors: Mapping[str, Any], metadata: Mapping[str, str] | None = None
+) -> None:
+    """Write a file, whole or not at all: what was there before stays until the new one is done."""
+    entries: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
+    at = 0
+    for name, x in tensors.items():
+        shape = tuple(x.shape)
+        dtype = dt.as_dtype(x.dtype)
+        size = math.prod(shape) * dtype.itemsize
+        place = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
+        entries[name] = place
+        at += size
+    head = json.dumps(entries, separators=(",", ":")).encode()
+    head += b" " * (-(len(head) + _LENGTH.size) % _ALIGN)
+
+    def contents(file: BinaryIO) -> None:
+        file.write(_LENGTH.pack(len(head)) + head)
+        for x in tensors.values():
+            array = _host(x)
+            file.write(array.view(np.uint8).data if array.size and array.ndim else array.tobytes())
+
+    atomically(path, contents)
+
+
+def atomically(path: PathLike, contents: Any) -> None:
+    """Write a file beside its place, hand it to the disk, and put it there in one step."""
+    path = Path(path)
+    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            contents(file)
+            file.flush()
+            os.fsync(file.fileno())
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(beside, 0o666 & ~umask)  # mkstemp's are for the owner alone
+        os.replace(beside, path)
+    except BaseException:
+        os.unlink(beside)
+        raise
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+class SafetensorsFile(Mapping[str, Tensor]):
+    """The tensors of a file by name. Nothing is read until a tensor is asked for.
+
+    On the CPU a tensor shares the file's pages.
+    """
+
+    def __init__(self, path: PathLike, device: Any = None) -> None:
+        self.path = Path(path)
+        self.device = device
+        with open(self.path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size < _LENGTH.size:
+                raise RecordError(f"{path} is not a safetensors file: it has {size} bytes")
+            self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
+        (length,) = _LENGTH.unpack_from(self._pages)
+        self._start = _LENGTH.size + length
+        if self._start > size:
+            raise RecordError(
+                f"{path} is cut off or not a safetensors file: its header would end at "
+                f"{self._start}, it has {size} bytes"
+            )
+        try:
+            head = json.loads(self._pages[_LENGTH.size : self._start])
+            self.metadata: dict[str, str] = head.pop("__metadata__", {})
+            self._entries = {name: self._entry(name, e, size) for name, e in head.items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            if isinstance(error, RecordError):
+                raise
+            raise RecordError(f"{path}: the header cannot be read: {error}") from None
+
+    def _entry(self, name: str, entry: Any, size: int) -> tuple[dt.DType, tuple[int, ...], int]:
+        dtype = _DTYPES.get(entry["dtype"])
+        if dtype is None:
+            raise RecordError(f"{self.path}: {name} is of {entry['dtype']}, which numus lacks")
+        shape = tuple(int(n) for n in entry["shape"])
+        begin, end = entry["data_offsets"]
+        if begin < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+            raise RecordError(
+                f"{self.path}: {name} of {dtype.name}{list(shape)} has {end - begin} bytes"
+            )
+        if self._start + end > size:
+            raise RecordError(
+                f"{self.path} is cut off: {name} ends at {self._start + end}, the file at {size}"
+            )
+        return dtype, shape, self._start + begin
+
+    def array(self, name: str) -> np.ndarray[Any, Any]:
+        """A tensor's elements where they lie in the file."""
+        dtype, shape, at = self._entries[name]
+        return np.frombuffer(self._pages, dtype.np, math.prod(shape), at).reshape(shape)
+
+    def __getitem__(self, name: str) -> Tensor:
+        if name not in self._entries:
+            raise KeyError(f"{self.path} has no tensor {name!r}")
+        array = self.array(name)
+        if array.flags.aligned:
+            try:
+                tensor = nm.asarray(array, copy=False)
+            except ValueError:  # the default device has memory of its own
+                tensor = nm.asarray(array)
+        else:
+            tensor = nm.asarray(np.array(array))
+        return tensor if self.device is None else tensor.to(self.device)
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """The shape of a tensor, without reading it."""
+        return self._entries[name][1]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
