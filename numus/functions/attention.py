@@ -8,6 +8,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, node_of, require, wrap
+from numus.functions.precision import lowers
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.attention import attention
@@ -71,6 +72,7 @@ def _check(q: Node, k: Node, v: Node) -> None:
         raise ShapeError(f"{_NAME}: there must be a value for each key; got {shapes}")
 
 
+@lowers
 def scaled_dot_product_attention(
     query: Any,
     key: Any,

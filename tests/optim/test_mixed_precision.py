@@ -15,6 +15,7 @@ LOW = [
     ("addmm", lambda x, w: nm.addmm(x, w, w)),
     ("linear", lambda x, w: nn.linear(x, w, w[0])),
     ("conv1d", lambda x, w: nm.conv1d(x[None], w[:, :, None], w[0])),
+    ("attention", lambda x, w: nm.scaled_dot_product_attention(x, w, w)),
     ("bmm", lambda x, w: nm.bmm(x[None], w[None])),
 ]
 FULL = [

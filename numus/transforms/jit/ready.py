@@ -31,7 +31,7 @@ class Ready:
     def __init__(self, traced: Traced, nodes: Sequence[Node]) -> None:
         self._traced = traced
         self._run = traced.program.runner([n.view.strides for n in nodes if n.view is not None])
-        self._grad = mode.grad
+        self._mode = (mode.grad, mode.low)
         self._default = default.device
         self._sources = []
         for source, node in zip(traced.sources, nodes, strict=True):
@@ -54,7 +54,7 @@ class Ready:
         ]
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        if mode.grad is not self._grad or default.device is not self._default:
+        if (mode.grad, mode.low) != self._mode or default.device is not self._default:
             return MISS
         traced = self._traced
         with guards.lock:
