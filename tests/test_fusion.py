@@ -154,7 +154,7 @@ def test_one_kernel(name):
 # name: the function, its shapes, and the most kernels that its gradients may take
 BACKWARD = {
     "softmax": (nm.softmax, [MATRIX], 1),
-    "log_softmax": (nm.log_softmax, [MATRIX], 2),
+    "log_softmax": (nm.log_softmax, [MATRIX], 1),
     "batch norm": (batch_norm, [(8, 16, 10, 10), (16,), (16,)], 2),
     "layer_norm": (nm.layer_norm, [MATRIX, (COLUMNS,), (COLUMNS,)], 2),
     "rms_norm": (nm.rms_norm, [MATRIX, (COLUMNS,)], 2),
@@ -188,6 +188,42 @@ def test_a_long_sum_is_a_pass_and_a_combination():
     assert counts.bytes_read < 1_000_000 * FLOAT + 1000
     assert counts.bytes_written < 1000
     assert cost(lambda x: nm.relu(x * 2 + 1).sum(), given(1000)).kernels == 1
+
+
+def losses(smoothing):
+    from numus.nn import functional as F
+
+    x, target = given(ROWS, COLUMNS), given(ROWS, dtype="int64")
+    x.requires_grad = True
+
+    def both():
+        loss = F.cross_entropy(x, target, label_smoothing=smoothing)
+        loss.backward()
+        return loss, x.grad
+
+    return cost(both)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_cross_entropy_walks_the_scores_once(smoothing):
+    """How many targets count; all that is done with a row of scores; the mean."""
+    counts = losses(smoothing)
+    assert counts.names == ["rows"] * 3
+    assert counts.bytes_written < (ROWS * COLUMNS + 8 * ROWS) * FLOAT
+
+
+def test_log_softmax_and_its_gradient_are_one_walk():
+    x, g = given(*MATRIX), given(*MATRIX)
+    x.requires_grad = True
+
+    def both():
+        y = nm.log_softmax(x)
+        y.backward(g)
+        return y, x.grad
+
+    counts = cost(both)
+    assert counts.names == ["rows"]
+    assert counts.bytes_written <= 2 * x.nbytes + 4 * ROWS * FLOAT
 
 
 def test_nothing_runs_for_views_of_memory():

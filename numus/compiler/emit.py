@@ -428,6 +428,18 @@ def _gather(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     return (yield x, tuple(moved), mask)
 
 
+def _pick(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+    """One element of each row, zero where its place is outside."""
+    x, place = val.inputs
+    axis, extent = val.params
+    at = (yield place, _align(place, index), mask).cast(ir.INDEX)
+    inside = (at >= 0) & (at < e.number(extent))
+    near = ir.minimum(ir.maximum(at, 0), ir.sub(e.number(extent), const(1)))
+    moved = (*index[:axis], near, *index[axis:])
+    value = yield x, _align(x, moved), mask
+    return _masked(value, inside, val.dtype)
+
+
 def _extent(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     """A count of elements, as a number of this value's dtype."""
     return e.number(val.params).cast(val.dtype)
@@ -444,6 +456,7 @@ _RULES: dict[str, Callable[[Emitter, Val, Index, Expr | None], Rule]] = {
     "pad": _pad,
     "shear": _shear,
     "gather": _gather,
+    "pick": _pick,
     "extent": _extent,
     "copy": _copy,
 }

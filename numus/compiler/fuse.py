@@ -27,6 +27,8 @@ SHORT_ROW = 1 << 16
 # A value that views read at more places than this is stored: each place is a copy of its code.
 MANY_PLACES = 8
 
+MANY_MEMBERS = 64  # more than this a group does not take in
+
 # Kinds whose values are computed together: see `Fuser._companion`.
 ATTENTION = ("attention", "attention_grad")
 
@@ -142,15 +144,18 @@ class Fuser:
         self.reads: dict[Group, set[Val]] = {}
         self.needs: dict[Group, set[Group]] = {}
         self.by_space: dict[Shape, list[Group]] = {}
-        for v in self.order:
-            if v not in stored:
-                continue
+        self.read_by = {v: leaves_of(v, self.in_memory) for v in self.order if v in stored}
+        self.readers: dict[Val, list[Val]] = {}
+        for v, reads in self.read_by.items():
+            for r in reads:
+                self.readers.setdefault(r, []).append(v)
+        for v, reads in self.read_by.items():
             group = Group(v, v.id)
-            reads = leaves_of(v, self.in_memory)
-            target = self._target(group, v, reads)
+            self._unite(group, v, reads)
             needs = {self.home[r] for r in reads if r in self.home}
             for n in list(needs):
                 needs |= self.needs[n]
+            target = self._target(group, v, reads, needs)
             if target is not None:
                 target.members.append(v)
                 target.position = max(target.position, v.id)
@@ -171,7 +176,7 @@ class Fuser:
                 if group.kind == "loop" or group.kind in PRODUCTS:
                     self.by_space.setdefault(group.space, []).append(group)
 
-    def _target(self, group: Group, v: Val, reads: set[Val]) -> Group | None:
+    def _target(self, group: Group, v: Val, reads: set[Val], needs: set[Group]) -> Group | None:
         if v.kind in ATTENTION:
             return self._companion(v, reads)
         if group.kind != "loop" or v.size == 0 or size_of(group.space) == 0:
@@ -184,9 +189,64 @@ class Fuser:
             if g not in producers and not self.reads[g].isdisjoint(reads)
         ]
         for target in [*candidates, *reversed(shared)]:
-            if self._may_join(target, group, v, producers) and self._aligned(target, group, v):
+            if (
+                self._may_join(target, group, v, producers)
+                and not self._delays(target, v, needs)
+                and self._aligned(target, group, v)
+            ):
                 return target
         return None
+
+    def _unite(self, group: Group, v: Val, reads: set[Val]) -> None:
+        """Make one of row programs over the same rows that know nothing of each other, where v is
+        the next stage of both.
+        """
+        if group.kind != "loop" or v.size == 0:
+            return
+        producers = {self.home[r] for r in reads if r in self.home}
+        rows = [g for g in producers if g.axes and g.space == group.space]
+        rows = [g for g in rows if g.kind == "loop" and self._rows_fit(g)]
+        if len(rows) < 2:
+            return
+        first, *others = sorted(rows, key=lambda g: g.position)
+        for other in others:
+            if (
+                other.axes == first.axes
+                and self._independent(first, other)
+                and len(first.members) + len(other.members) <= MANY_MEMBERS
+                and all(self._may_join(g, group, v, {g}) for g in (first, other))
+                and all(self._aligned(g, group, v) for g in (first, other))
+            ):
+                self._absorb(first, other)
+
+    def _independent(self, a: Group, b: Group) -> bool:
+        """Whether neither of two groups waits for the other, not even through a third."""
+        return a not in self.needs[b] and b not in self.needs[a]
+
+    def _absorb(self, into: Group, other: Group) -> None:
+        into.members = sorted([*into.members, *other.members], key=lambda m: m.id)
+        into.position = max(into.position, other.position)
+        for m in other.members:
+            self.home[m] = into
+        self.reads[into] |= self.reads.pop(other)
+        needs = self.needs[into] | self.needs.pop(other)
+        self.needs[into] = needs
+        self.groups.remove(other)
+        self.by_space[other.space].remove(other)
+        for g in self.groups:
+            if other in self.needs[g] or into in self.needs[g]:
+                self.needs[g] = (self.needs[g] - {other}) | {into} | needs
+
+    def _delays(self, target: Group, v: Val, needs: set[Group]) -> bool:
+        """Whether a group would have to wait for larger ones if v joined it, though others can do
+        with what it has already: such as those larger ones' own next stages.
+        """
+        size = size_of(target.space)
+        if all(n is target or n in self.needs[target] or size_of(n.space) <= size for n in needs):
+            return False
+        readers = {r for m in target.members for r in self.readers.get(m, ())}
+        readers -= {v, *target.members}
+        return any(v not in self.read_by[r] for r in readers)
 
     def _companion(self, v: Val, reads: set[Val]) -> Group | None:
         """The group whose kernel computes this part of attention along with its own."""
@@ -212,7 +272,7 @@ class Fuser:
         for p in producers:
             if p is not target and target in self.needs[p]:
                 return False
-        if len(target.members) > 64:
+        if len(target.members) > MANY_MEMBERS:
             return False
         if target.kind in PRODUCTS:
             return v.kind != "reduce" and group.space == target.space and v.op != "copy"
@@ -407,12 +467,14 @@ class Fuser:
         return found
 
     def _costly(self, v: Val) -> bool:
-        """Whether computing v again costs more than a load."""
+        """Whether computing v again costs more than a load. What is the same along a row is not
+        computed at each of its points.
+        """
         work = 0
         for x in walk([v], lambda x: x not in self.in_memory):
             if x in self.in_memory:
                 work += 1
-            elif x.op in HEAVY or x.op == "gather":
+            elif (x.op in HEAVY or x.kind == "gather") and 16 * x.size > v.size:
                 return True
             else:
                 work += x.kind == "elementwise"

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+from numus.compiler.picks import picked
 from numus.dtypes import DType
 from numus.shapes import Shape
 
@@ -191,6 +192,8 @@ class Local:
             y = inputs[1]
             if y.shape == shape and _is_constant(x, 1):
                 return y
+        if op == "reduce_sum" and len(params) == 1:
+            return picked(self, x, params[0], shape)
         return None
 
 
