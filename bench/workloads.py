@@ -99,20 +99,58 @@ _workload(
 
 # Contractions: bound by the multiply-add units.
 
-for n in (64, 256, 1024, 2048):
-    _workload(f"gemm_f32_{n}", _normal((n, n), (n, n)), lambda x, y: x @ y)
-_workload(
-    "gemm_f64_1024", _normal((1024, 1024), (1024, 1024), dtype=np.float64), lambda x, y: x @ y
-)
+# Each comes in a round shape, and with "off" in its name in one that fits no tile.
+
+for n in (64, 256, 1024, 2048, 65, 257, 1000, 2047):
+    off = "" if n % 64 == 0 else "off_"
+    _workload(f"gemm_f32_{off}{n}", _normal((n, n), (n, n)), lambda x, y: x @ y)
+for n in (1024, 1000):
+    off = "" if n % 64 == 0 else "off_"
+    square = _normal((n, n), (n, n), dtype=np.float64)
+    _workload(f"gemm_f64_{off}{n}", square, lambda x, y: x @ y)
 _workload("bmm_64x128x64x128", _normal((64, 128, 64), (64, 64, 128)), lambda x, y: x @ y)
+_workload("bmm_off_63x127x65x129", _normal((63, 127, 65), (63, 65, 129)), lambda x, y: x @ y)
 _workload("matvec_4096", _normal((4096, 4096), (4096,)), lambda x, y: x @ y)
-_workload(
-    "linear_gelu_512x1024x4096",
-    _normal((512, 1024), (1024, 4096), (4096,)),
-    numus=lambda x, w, b: nm.gelu(x @ w + b),
-    torch=lambda x, w, b: torch.nn.functional.gelu(x @ w + b),
-    jax=lambda x, w, b: jax.nn.gelu(x @ w + b, approximate=False),
-)
+_workload("matvec_off_4095x4097", _normal((4095, 4097), (4097,)), lambda x, y: x @ y)
+for m, k, n in ((512, 1024, 4096), (500, 1000, 4097)):
+    off = "" if n == 4096 else "off_"
+    _workload(
+        f"linear_gelu_{off}{m}x{k}x{n}",
+        _normal((m, k), (k, n), (n,)),
+        numus=lambda x, w, b: nm.gelu(x @ w + b),
+        torch=lambda x, w, b: torch.nn.functional.gelu(x @ w + b),
+        jax=lambda x, w, b: jax.nn.gelu(x @ w + b, approximate=False),
+    )
+
+
+for batch, channels, height, width in ((8, 64, 56, 56), (7, 63, 55, 57)):
+    off = "" if batch == 8 else "off_"
+    _workload(
+        f"conv3x3_{off}{batch}x{channels}x{height}x{width}",
+        _normal((batch, channels, height, width), (channels, channels, 3, 3)),
+        numus=lambda x, w: nm.conv2d(x, w, padding=1),
+        torch=lambda x, w: torch.nn.functional.conv2d(x, w, padding=1),
+        jax=lambda x, w: jax.lax.conv_general_dilated(x, w, (1, 1), "SAME"),
+    )
+
+
+def _jax_attention(q: Any, k: Any, v: Any) -> Any:
+    scores = q @ k.swapaxes(-1, -2) * q.shape[-1] ** -0.5
+    seen = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+    return jax.nn.softmax(jnp.where(seen, scores, -1e30), -1) @ v
+
+
+for shape in ((4, 8, 512, 64), (4, 8, 512, 80), (4, 3, 500, 64)):
+    off = "" if shape == (4, 8, 512, 64) else "off_"
+    _workload(
+        f"attention_{off}{'x'.join(map(str, shape))}",
+        _normal(shape, shape, shape),
+        numus=lambda q, k, v: nm.scaled_dot_product_attention(q, k, v, is_causal=True),
+        torch=lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True
+        ),
+        jax=_jax_attention,
+    )
 
 
 # Random numbers, scans and sorts. The seed is an input because JAX would otherwise compute its
@@ -127,19 +165,26 @@ _workload(
     torch=lambda seed: torch.randn(16 * M),
     jax=lambda seed: jax.random.normal(jax.random.key(seed), (16 * M,), jnp.float32),
 )
-_workload(
-    "cumsum_16M",
-    _normal((16 * M,)),
-    numus=lambda x: nm.cumulative_sum(x),
-    numpy=lambda x: np.cumsum(x),
-    torch=lambda x: torch.cumsum(x, 0),
-    jax=lambda x: jnp.cumsum(x),
-)
-_workload(
-    "sort_1M",
-    _normal((M,)),
-    numus=lambda x: nm.sort(x),
-    numpy=lambda x: np.sort(x),
-    torch=lambda x: torch.sort(x)[0],
-    jax=lambda x: jnp.sort(x),
-)
+for name, size in (("16M", 16 * M), ("off_16000001", 16_000_001)):
+    _workload(
+        f"cumsum_{name}",
+        _normal((size,)),
+        numus=lambda x: nm.cumulative_sum(x),
+        numpy=lambda x: np.cumsum(x),
+        torch=lambda x: torch.cumsum(x, 0),
+        jax=lambda x: jnp.cumsum(x),
+    )
+for name, shape in (("1M", (M,)), ("off_1000003", (1_000_003,)), ("off_rows_1000", (999, 1000))):
+    _workload(
+        f"sort_{name}",
+        _normal(shape),
+        numus=lambda x: nm.sort(x),
+        numpy=lambda x: np.sort(x),
+        torch=lambda x: torch.sort(x)[0],
+        jax=lambda x: jnp.sort(x),
+    )
+
+
+# What a call costs that has next to nothing to do.
+
+_workload("small_add", _normal((4,)), lambda x: x + x)
