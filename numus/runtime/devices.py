@@ -20,21 +20,44 @@ def _webgpu_count() -> int:
     return int(importlib.import_module("numus.runtime.webgpu.adapters").count())
 
 
+def _no_webgpu() -> str:
+    return (
+        "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
+        "package mesa-vulkan-drivers)"
+    )
+
+
+def _start_cuda(index: int) -> Any:
+    from numus.runtime.cuda import CudaRuntime
+
+    return CudaRuntime(index)
+
+
+def _count_cuda() -> int:
+    from numus.runtime.cuda import driver
+
+    return driver.count()
+
+
+def _no_cuda() -> str:
+    from numus.runtime.cuda import driver
+
+    return driver.why_none()
+
+
 # Every kind of device, and how the runtime of one of them (by its number) is started.
 STARTS: dict[str, Callable[[int], Any]] = {
     "cpu": _starter("numus.runtime.cpu", "CpuRuntime"),
     "null": _starter("numus.runtime.null", "NullRuntime"),
     "reference": _starter("numus.runtime.reference", "ReferenceRuntime"),
+    "cuda": _start_cuda,
     "webgpu": lambda i: importlib.import_module("numus.runtime.webgpu").WebGpuRuntime(i),
 }
 
-# GPUs, the best first: a function that counts those that are there, and what to do if none is.
-GPUS: dict[str, tuple[Callable[[], int], str]] = {
-    "webgpu": (
-        _webgpu_count,
-        "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
-        "package mesa-vulkan-drivers)",
-    ),
+# GPUs, the best first: how many are there, and what to do if none is.
+GPUS: dict[str, tuple[Callable[[], int], Callable[[], str]]] = {
+    "cuda": (_count_cuda, _no_cuda),
+    "webgpu": (_webgpu_count, _no_webgpu),
 }
 
 # Of these, how many (the last ones) are software that imitates a GPU: used only if named.
@@ -103,7 +126,7 @@ def device(given: Any = None) -> Device:
     index = int(number) if number.isdecimal() else 0 if not number else -1
     if kind not in STARTS or index < 0 or index >= count(kind):
         here = ", ".join(d.name for d in present())
-        way_out = GPUS[kind][1] if kind in GPUS and not count(kind) else f"devices: {here}"
+        way_out = GPUS[kind][1]() if kind in GPUS and not count(kind) else f"devices: {here}"
         raise DeviceError(f"there is no device {given!r} here; {way_out}")
     with _lock:
         found = Device(kind, index)

@@ -11,7 +11,7 @@ import kernels_by_hand as kernels
 import numpy as np
 import pytest
 
-from numus.runtime.cpu import cache
+from numus.runtime import cache
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.target import Target, host
 

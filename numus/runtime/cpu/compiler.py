@@ -13,29 +13,13 @@ import importlib
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from numus.runtime.cpu import cache
+from numus.runtime import cache
 from numus.runtime.cpu.jit import Jit
 from numus.runtime.cpu.program import CpuProgram
-
-
-@dataclass(frozen=True, slots=True)
-class CompileRecord:
-    """One kernel that was made ready: compiled, or loaded from the disk cache."""
-
-    name: str
-    key: str
-    notes: tuple[str, ...]  # what it fuses
-    cause: str  # "compiled" or "disk"
-    seconds: float
-    program: Any
-
-    @property
-    def source(self) -> str:
-        return str(self.program.source)
+from numus.runtime.records import CompileRecord
 
 
 def _renderer() -> Any:

@@ -40,17 +40,20 @@ class CpuProgram:
 
     def scratch_nbytes(self, scalars: Sequence[Any]) -> list[int]:
         """Bytes that one worker needs of each scratch buffer, for these scalar values."""
-        if not self.scratch:
-            return []
-        values = {slot: v for (slot, _), v in zip(self.kernel.scalars, scalars, strict=True)}
-        found = []
-        for i in self.scratch:
-            buffer = self.kernel.buffers[i]
-            found.append((_evaluate(buffer.size, values) * buffer.dtype.itemsize + 63) & ~63)
-        return found
+        return scratch_nbytes(self.kernel, scalars) if self.scratch else []
 
     def __repr__(self) -> str:
         return f"CpuProgram({self.name!r})"
+
+
+def scratch_nbytes(kernel: Any, scalars: Sequence[Any]) -> list[int]:
+    """The same of any kernel."""
+    values = {slot: v for (slot, _), v in zip(kernel.scalars, scalars, strict=True)}
+    return [
+        (_evaluate(b.size, values) * b.dtype.itemsize + 63) & ~63
+        for b in kernel.buffers
+        if b.access == "scratch"
+    ]
 
 
 def _format(dtype: Any) -> str:

@@ -11,11 +11,12 @@ import numpy as np
 
 from numus.runtime.contract import Launch, Step
 from numus.runtime.cpu import facts
-from numus.runtime.cpu.compiler import Compiler, CompileRecord
+from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import Prepared
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.pool import Pool
 from numus.runtime.cpu.program import CpuProgram
+from numus.runtime.records import CompileRecord
 
 if TYPE_CHECKING:
     from numus.dtypes import DType

@@ -1,0 +1,550 @@
+"""Kernel IR to LLVM IR for NVIDIA GPUs, which LLVM turns into PTX.
+
+Every kernel becomes one function with a parameter per buffer and per scalar. A block of the grid loop
+is a thread block, a lane is a thread: docs/design/0004-lanes-as-threads.md tells how the IR maps.
+
+A lanes loop is dealt to the threads in three stages: several aligned vectors of up to 16 bytes for
+each thread at a time, so that many loads are under way; single vectors; and what is left (everything,
+where memory is not aligned or the body is not straight code), one element for each thread at a time.
+
+Scratch buffers of constant size lie in shared memory. Others are given as an address; where that is
+null they lie in the shared memory that the launch provides, one after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from numus.compiler import ir
+from numus.compiler.render import llvm_casts, ptx_across, ptx_memory
+from numus.compiler.render.llvm_lanes import Growths, changed, plan, statements
+from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
+from numus.compiler.render.llvm_values import Block
+from numus.compiler.render.ptx_values import ThreadExpressions, ThreadLane
+from numus.dtypes import float64, int64
+from numus.errors import CompileError
+
+GLOBAL, SHARED, GENERIC = "ptr addrspace(1)", "ptr addrspace(3)", "ptr"
+ACCESS = 16  # bytes of the widest access
+STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have without being given them
+# Bodies with more operations than these are written for several vectors at a time no more, for
+# single vectors no more: their arithmetic hides the latency of memory, and code grows.
+_FOUR, _TWO, _VECTORS = 40, 90, 400
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the parts of the renderer that CPUs share ask about a target."""
+
+    capability: int  # 90: sm_90
+    arch: str = "nvptx"
+    half: bool = True
+    lanes_bytes: int = ACCESS
+
+
+def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
+    """The kernel as an LLVM module with one function, `symbol`."""
+    return Renderer(kernel, target).module(symbol)
+
+
+def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
+    """Bytes of the scratch buffers of constant size, and those buffers."""
+    fixed = [
+        b
+        for b in kernel.buffers
+        if b.access == "scratch" and b.size is not None and b.size.op == "const"
+    ]
+    return sum(_scratch_bytes(b) for b in fixed), fixed
+
+
+def _scratch_bytes(b: ir.Buffer) -> int:
+    assert b.size is not None
+    return (int(b.size.attr) * b.dtype.itemsize + 15) & -16
+
+
+def communicating(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
+    """Buffers by which threads tell each other something: stored to and loaded from."""
+    stored = {s.buffer for s in statements(kernel.body) if isinstance(s, ir.Store)}
+    return frozenset(stored & loaded)
+
+
+class Renderer:
+    def __init__(self, kernel: ir.Kernel, target: Target) -> None:
+        if not kernel.group:
+            raise CompileError(f"kernel {kernel.name!r} was not written for groups of threads")
+        self.kernel = kernel
+        self.group = kernel.group
+        self.t = Text()
+        self.plan = plan(kernel, ACCESS)
+        self.talking = communicating(kernel, self.plan.loaded)
+        tags = {b: ", !invariant.load !0" if b.access == "read" else "" for b in kernel.buffers}
+        shared: Any = target
+        self.x = ThreadExpressions(shared, self.plan, self.t, {}, {}, tags, renderer=self)
+        self.globals: list[str] = []
+        self.serial = 0  # loops around what is being written
+        self._slots()
+
+    # -- the module -------------------------------------------------------------------------------
+
+    def module(self, symbol: str) -> str:
+        t = self.t
+        parameters = self._arguments()
+        self._top(self.kernel.body)
+        return "\n".join(
+            [
+                'target triple = "nvptx64-nvidia-cuda"',
+                "",
+                *self.globals,
+                f"define ptx_kernel void @{symbol}({', '.join(parameters)}) #0 {{",
+                "entry:",
+                *t.allocas,
+                *t.written(),
+                "  ret void",
+                "}",
+                "",
+                *t.functions.values(),
+                *t.declares.values(),
+                "",
+                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{self.group}" "no-builtins" }}',
+                "!0 = !{}",
+                "",
+            ]
+        )
+
+    def _special(self, name: str) -> str:
+        return self.t.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}")
+
+    def _arguments(self) -> list[str]:
+        t, x = self.t, self.x
+        parameters: list[str] = []
+        thread = self._special("tid.x")
+        self.lane = t.new(f"and i32 {thread}, {ptx_across.WARP - 1}")
+        self.warp = t.new(f"lshr i32 {thread}, 5")
+        self.thread = t.new(f"zext i32 {thread} to i64")
+        self.block = t.new(f"zext i32 {self._special('ctaid.x')} to i64")
+        self.is_first = t.new(f"icmp eq i32 {thread}, 0")
+        fixed_bytes, fixed = shared_by_size(self.kernel)
+        open_buffers = []
+        for i, buffer in enumerate(self.kernel.buffers):
+            if buffer in fixed:
+                continue
+            if buffer.access == "scratch":
+                parameters.append(f"ptr %b{i}")
+                x.spaces[buffer] = GENERIC
+                open_buffers.append((buffer, f"%b{i}"))
+            else:
+                parameters.append(f"{GLOBAL} align 1 %b{i}")
+                x.spaces[buffer] = GLOBAL
+                x.buffers[buffer] = f"%b{i}"
+        for slot, dtype in self.kernel.scalars:
+            given = float64 if dtype.kind == "float" else int64
+            parameters.append(f"{register_type(given)} %{slot}")
+            x.scalars[slot] = llvm_casts.cast(t, x.target, SCALAR, f"%{slot}", given, dtype)
+        if open_buffers or fixed_bytes > STATIC_SHARED:
+            self.globals.append("@given = external addrspace(3) global [0 x i8], align 16")
+        offset = "0"
+        for b in fixed:
+            x.spaces[b] = SHARED
+            if fixed_bytes <= STATIC_SHARED:
+                assert b.size is not None
+                x.buffers[b] = self.shared(f"[{b.size.attr} x {memory_type(b.dtype)}]")
+            else:
+                x.buffers[b] = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
+                offset = str(int(offset) + _scratch_bytes(b))
+        for b, parameter in open_buffers:
+            offset = self._scratch(b, parameter, offset)
+        return parameters
+
+    def _scratch(self, buffer: ir.Buffer, parameter: str, offset: str) -> str:
+        """A scratch buffer of which only the launch knows where it lies; where the next begins."""
+        t, x = self.t, self.x
+        if buffer.size is None:
+            raise CompileError(f"scratch buffer {buffer.name!r} has no size")
+        size = x.uniform(buffer.size, "a scratch size")
+        nbytes = t.new(f"mul i64 {size}, {buffer.dtype.itemsize}")
+        nbytes = t.new(f"add i64 {nbytes}, 63")
+        nbytes = t.new(f"and i64 {nbytes}, -64")
+        near = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
+        near = t.new(f"addrspacecast {SHARED} {near} to ptr")
+        away = t.new(f"mul i64 {nbytes}, {self.block}")
+        far = t.new(f"getelementptr i8, ptr {parameter}, i64 {away}")
+        is_near = t.new(f"icmp eq ptr {parameter}, null")
+        x.buffers[buffer] = t.new(f"select i1 {is_near}, ptr {near}, ptr {far}")
+        return t.new(f"add i64 {offset}, {nbytes}")
+
+    def shared(self, type_: str) -> str:
+        """A piece of shared memory."""
+        name = f"@shared{len(self.globals)}"
+        self.globals.append(f"{name} = internal addrspace(3) global {type_} undef, align 16")
+        return name
+
+    @property
+    def in_loop(self) -> bool:
+        return self.serial > 0
+
+    def barrier(self) -> None:
+        self.t.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
+
+    # -- statements -------------------------------------------------------------------------------
+
+    def _top(self, body: list[ir.Stmt]) -> None:
+        grids = [s for s in body if isinstance(s, ir.For) and s.kind == "grid"]
+        if len(grids) != 1:
+            raise CompileError(f"a kernel for groups has one grid loop, not {len(grids)}")
+        if not all(s is grids[0] or isinstance(s, ir.Let) for s in body):
+            raise CompileError("beside its grid loop a kernel may only name values (Let)")
+        self._block(body)
+
+    def _block(self, body: list[ir.Stmt]) -> None:
+        x = self.x
+        x.blocks.append(Block(body))
+        for s in body:
+            if isinstance(s, ir.Let):
+                self._let(s)
+            elif isinstance(s, ir.Set):
+                self._set(s)
+            elif isinstance(s, ir.Store):
+                self._store(s)
+                x.forget((s.buffer,))
+            elif isinstance(s, ir.If):
+                self._if(s)
+            elif isinstance(s, ir.For):
+                self._for(s)
+            elif isinstance(s, ir.Combine):
+                ptx_across.combine(self, s)
+            elif isinstance(s, ir.Scan):
+                ptx_across.scan(self, s)
+            else:
+                raise CompileError(f"no statement of the kernel IR: {s!r}")
+        x.blocks.pop()
+
+    def _let(self, s: ir.Let) -> None:
+        x = self.x
+        v = x.value(s.value)
+        if x.lane is not None:
+            x.lane.growths.bind(s.var, s.value)
+            if v.vec and x.lane.growths.of(s.var) is not None:
+                x.remember(x.bases, s.var, x.base(s.value))
+        x.remember(x.values, s.var, v)
+
+    def _set(self, s: ir.Set) -> None:
+        x, t = self.x, self.t
+        register = s.register
+        v = x.value(s.value)
+        slots = x.storage(register)
+        if not register.lanes and v.vec:
+            raise CompileError(f"register {register.name!r} is uniform, its new value is not")
+        if register.lanes and x.lane is not None:
+            slots = slots[: x.lane.unroll]
+        names = v.names if len(v.names) == len(slots) else v.names * len(slots)
+        for slot, name in zip(slots, names, strict=True):
+            t.do(f"store {register_type(register.dtype)} {name}, ptr {slot}")
+        x.forget((register,))
+
+    def _store(self, s: ir.Store) -> None:
+        t, x = self.t, self.x
+        if x.lane is not None:
+            ptx_memory.store(x, s)
+            return
+        for e in (s.value, s.index):  # by all threads: they may need each other for it
+            x.value(e)
+        if s.buffer in self.talking:
+            self.barrier()
+        mine, done = t.label("first"), t.label("done")
+        t.branch(self.is_first, mine, done)
+        t.start(mine)
+        x.push("branch")
+        ptx_memory.store(x, s)
+        x.pop()
+        t.jump(done)
+        t.start(done)
+        if s.buffer in self.talking:
+            self.barrier()
+
+    def _if(self, s: ir.If) -> None:
+        t = self.t
+        condition = self.x.uniform(s.condition, "the condition of an If")
+        if condition in ("true", "false"):
+            if condition == "true":
+                self.x.push()
+                self._block(s.body)
+                self.x.pop()
+            return
+        yes, done = t.label("then"), t.label("done")
+        t.branch(condition, yes, done)
+        t.start(yes)
+        self.x.push("branch")
+        self._block(s.body)
+        self.x.pop()
+        t.jump(done)
+        t.start(done)
+
+    def _for(self, s: ir.For) -> None:
+        x = self.x
+        start, stop, step = (x.uniform(e, "a loop bound") for e in (s.start, s.stop, s.step))
+        if s.kind == "unroll":
+            self._unrolled(s)
+            return
+        x.forget(changed(s.body))
+        if s.kind == "lanes":
+            self._lanes(s, start, stop, step)
+        elif s.kind == "grid":
+            self._grid(s, start, step)
+        elif s.kind == "serial":
+            self.serial += 1
+            self._loop(start, stop, step, lambda i: self._iteration(s, i))
+            self.serial -= 1
+        else:
+            raise CompileError(f"no kind of loop: {s.kind!r}")
+
+    def _iteration(self, s: ir.For, value: str) -> None:
+        """The body of a loop, inside a scope of its own, for one value of its variable."""
+        x = self.x
+        x.remember(x.values, s.var, Value((value,), False, x.depth))
+        if x.lane is not None:
+            x.lane.growths.known[s.var] = 0
+        self._block(s.body)
+
+    def _unrolled(self, s: ir.For) -> None:
+        if not all(e.op == "const" for e in (s.start, s.stop, s.step)):
+            raise CompileError("an unrolled loop needs constant bounds")
+        for i in range(s.start.attr, s.stop.attr, s.step.attr):
+            self.x.push()
+            self._iteration(s, str(i))
+            self.x.pop()
+
+    def _grid(self, s: ir.For, start: str, step: str) -> None:
+        t, i = self.t, self.block
+        if step != "1":
+            i = t.new(f"mul i64 {i}, {step}")
+        if start != "0":
+            i = t.new(f"add i64 {i}, {start}")
+        self.x.push()
+        self._iteration(s, i)
+        self.x.pop()
+
+    def _loop(self, start: str, stop: str, step: str, body: Callable[[str], None]) -> None:
+        """A counted loop, tested at its end; `body` writes an iteration in the loop's scope."""
+        t = self.t
+        order = "sgt" if step.startswith("-") else "slt"
+        top, done, ahead = t.label("loop"), t.label("done"), t.label("ahead")
+        t.branch(t.new(f"icmp {order} i64 {start}, {stop}"), ahead, done)
+        t.start(ahead)
+        before: list[str] = []
+        t.body.append(before)
+        t.jump(top)
+        came_from = t.block
+        t.start(top)
+        i, following = t.name("i"), t.name("i")
+        phi = len(t.body)
+        t.body.append("")
+        self.x.push("loop", before)
+        body(i)
+        self.x.pop()
+        t.do(f"{following} = add nsw i64 {i}, {step}")
+        t.body[phi] = f"  {i} = phi i64 [ {start}, %{came_from} ], [ {following}, %{t.block} ]"
+        t.branch(t.new(f"icmp {order} i64 {following}, {stop}"), top, done)
+        t.start(done)
+
+    # -- lanes ------------------------------------------------------------------------------------
+
+    def _slots(self) -> None:
+        """How many iterations each register with lanes holds at a time: its loop's at most.
+
+        A register that several lanes loops know carries something from one to the next: which thread
+        has which iteration must then be the same in all of them, one at a time.
+        """
+        homes: dict[ir.Register, set[ir.For]] = {}
+        for loop in self.plan.widths:
+            for s in statements(loop.body):
+                for register in _registers(s):
+                    if register.lanes:
+                        homes.setdefault(register, set()).add(loop)
+        shared = {loop for loops in homes.values() if len(loops) > 1 for loop in loops}
+        self.shapes = {
+            loop: (1, 1) if loop in shared else self._shape(loop) for loop in self.plan.widths
+        }
+        for register, loops in homes.items():
+            self.plan.vectors[register] = max(u * v for u, v in (self.shapes[s] for s in loops))
+
+    def _shape(self, s: ir.For) -> tuple[int, int]:
+        """(vectors at a time, elements of a vector) of a lanes loop."""
+        size = self.plan.sizes[s]
+        if s.step.op != "const" or s.step.attr != 1 or size > _VECTORS:
+            return 1, 1
+        if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
+            return 1, 1
+        accesses = _accesses(s)
+        if any(mask for *_, mask in accesses):
+            return 1, 1
+        growths = Growths(s.var, s.step)
+        sizes = [b.dtype.itemsize for b, index, _ in accesses if growths.of(index) == 1]
+        if not sizes:
+            return 1, 1
+        width = min(8, ACCESS // max(sizes))
+        many = 4 if size <= _FOUR else 2 if size <= _TWO else 1
+        return min(many, max(1, 16 // width)), width
+
+    def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
+        x, t = self.x, self.t
+        if x.lane is not None:
+            raise CompileError("a lanes loop inside a lanes loop")
+        talks = any(
+            isinstance(y, ir.Store) and y.buffer in self.talking for y in statements(s.body)
+        )
+        if talks:
+            self.barrier()
+        many, width = self.shapes[s]
+        count = self._trips(start, stop, step)
+        done = "0"
+        if width > 1:
+            aligned = self._aligned(s, start, step, width)
+            if aligned is None:
+                many = width = 1
+        if width > 1:
+            vectors = t.new(f"and i64 {count}, {-width}")
+            vectors = t.new(f"select i1 {aligned}, i64 {vectors}, i64 0")
+            if many > 1:
+                whole = t.new(f"and i64 {vectors}, {-(width * many * self.group)}")
+                offsets = tuple(
+                    v * self.group * width + u for v in range(many) for u in range(width)
+                )
+                self._stage(s, start, step, ("0", whole), offsets, width)
+                done = whole
+            self._stage(s, start, step, (done, vectors), tuple(range(width)), width)
+            done = vectors
+        self._stage(s, start, step, (done, count), (0,), 1)
+        if talks:
+            self.barrier()
+
+    def _stage(
+        self,
+        s: ir.For,
+        start: str,
+        step: str,
+        bounds: tuple[str, str],
+        offsets: tuple[int, ...],
+        width: int,
+    ) -> None:
+        """Iterations bounds[0] … bounds[1] of a lanes loop, `offsets` of them for each thread."""
+        t, x = self.t, self.x
+        begin, end = bounds
+        mine = self.thread if width == 1 else t.new(f"mul i64 {self.thread}, {width}")
+        first = mine if begin == "0" else t.new(f"add i64 {begin}, {mine}")
+
+        def body(k: str) -> None:
+            name = k if step == "1" else t.new(f"mul i64 {k}, {step}")
+            if start != "0":
+                name = t.new(f"add i64 {name}, {start}")
+            self._enter(s, name, step, offsets, width)
+            self._block(s.body)
+            x.lane = None
+
+        self._loop(first, end, str(self.group * len(offsets)), body)
+
+    def _enter(
+        self, s: ir.For, first: str, step: str, offsets: tuple[int, ...], width: int
+    ) -> None:
+        """Begin to write a stage of a lanes loop, in the current scope."""
+        x = self.x
+        x.lane = ThreadLane(
+            s.var,
+            Growths(s.var, s.step),
+            SCALAR,
+            len(offsets),
+            Value((first,), False, x.depth),
+            Value((step,), False, x.depth),
+            None,
+            frozenset(),
+            frozenset(),
+            offsets,
+            width,
+        )
+
+    def _aligned(self, s: ir.For, start: str, step: str, width: int) -> str | None:
+        """Whether every run of neighbours begins at a whole vector; None: that cannot be told."""
+        x, t = self.x, self.t
+        x.push()
+        self._enter(s, start, step, (0,), 1)
+        growths = x.lane.growths if x.lane is not None else Growths(s.var, s.step)
+        condition = "true"
+        for buffer, index, _ in _accesses(s):
+            if growths.of(index) != 1:
+                continue
+            if not _computed_from(index, x.values, s.var):
+                x.lane = None
+                x.pop()
+                return None
+            size = buffer.dtype.itemsize
+            (pointer,) = ptx_memory.pointers(x, buffer, index)
+            address = t.new(f"ptrtoint {x.spaces[buffer]} {pointer} to i64")
+            odd = t.new(f"and i64 {address}, {width * size - 1}")
+            test = t.new(f"icmp eq i64 {odd}, 0")
+            condition = test if condition == "true" else t.new(f"and i1 {condition}, {test}")
+        x.lane = None
+        x.pop()
+        return condition
+
+    def _trips(self, start: str, stop: str, step: str) -> str:
+        """How many iterations a loop has: a literal where that is known."""
+        t = self.t
+        if not any(e.startswith("%") for e in (start, stop, step)):
+            return str(len(range(int(start), int(stop), int(step))))
+        n = stop if start == "0" else t.new(f"sub i64 {stop}, {start}")
+        if step != "1":
+            n = t.new(f"add i64 {n}, {step}")
+            n = t.new(f"sub i64 {n}, 1")
+            n = t.new(f"sdiv i64 {n}, {step}")
+        return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
+
+
+def _registers(s: ir.Stmt) -> list[ir.Register]:
+    """The registers that a statement sets or reads, those of statements inside it left out."""
+    found = [s.register] if isinstance(s, ir.Set) else []
+    for root in _expressions(s):
+        found += [e.attr for e in ir.walk(root, lambda e: True) if e.op == "read"]
+    return found
+
+
+def _expressions(s: ir.Stmt) -> list[ir.Expr]:
+    if isinstance(s, (ir.Set, ir.Let)):
+        return [s.value]
+    if isinstance(s, ir.Store):
+        return [s.index, s.value, *([] if s.mask is None else [s.mask])]
+    if isinstance(s, ir.If):
+        return [s.condition]
+    return [s.start, s.stop, s.step] if isinstance(s, ir.For) else []
+
+
+def _accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
+    """Every load and store of a body: buffer, index, whether it is masked."""
+    seen: set[ir.Expr] = set()
+    out: list[tuple[ir.Buffer, ir.Expr, bool]] = []
+    stack: list[ir.Expr] = []
+    for s in statements(loop.body):
+        if isinstance(s, ir.Store):
+            out.append((s.buffer, s.index, s.mask is not None))
+        stack += _expressions(s)
+    while stack:
+        e = stack.pop()
+        if e not in seen:
+            seen.add(e)
+            stack.extend(e.args)
+            if e.op == "load":
+                out.append((e.attr, e.args[0], len(e.args) > 1))
+    return out
+
+
+def _computed_from(index: ir.Expr, known: dict[ir.Expr, Value], lane: ir.Expr) -> bool:
+    """Whether an index needs nothing but arithmetic on what is known before its loop."""
+    stack = [index]
+    while stack:
+        e = stack.pop()
+        if e is lane or e in known:
+            continue
+        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
+            return False
+        stack.extend(e.args)
+    return True

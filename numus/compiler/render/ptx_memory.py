@@ -1,0 +1,140 @@
+"""Loads and stores of a thread: scalars, or vectors of up to 16 bytes where neighbours are aligned."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from numus.compiler import ir
+from numus.compiler.render.llvm_text import Value, literal, memory_type, register_type
+from numus.dtypes import DType
+
+if TYPE_CHECKING:
+    from numus.compiler.render.ptx_values import ThreadExpressions
+
+
+def level(r: ThreadExpressions, e: ir.Expr) -> int:
+    """The innermost scope that a load depends on. What the kernel itself writes stays in place, and
+    so does what is loaded only under a condition."""
+    if e.attr.access != "read" or len(e.args) > 1:
+        return r.depth
+    growth = r.growth(e.args[0])
+    index = r.base(e.args[0]) if growth is not None else r.values[e.args[0]]
+    return index.level
+
+
+def _from_memory(r: ThreadExpressions, dtype: DType, name: str) -> str:
+    return r.t.new(f"icmp ne i8 {name}, 0") if dtype.kind == "bool" else name
+
+
+def _to_memory(r: ThreadExpressions, dtype: DType, name: str) -> str:
+    return r.t.new(f"zext i1 {name} to i8") if dtype.kind == "bool" else name
+
+
+def _pointer(r: ThreadExpressions, buffer: ir.Buffer, index: str) -> str:
+    ty, space = memory_type(buffer.dtype), r.spaces[buffer]
+    return r.t.new(f"getelementptr {ty}, {space} {r.buffers[buffer]}, i64 {index}")
+
+
+def pointers(r: ThreadExpressions, buffer: ir.Buffer, index: ir.Expr) -> list[str]:
+    """Where the elements of the thread's iterations lie."""
+    growth = r.growth(index)
+    lane = r.lane
+    if lane is None or growth == 0:
+        return [_pointer(r, buffer, r.base(index).names[0])]
+    if growth is None:
+        return [_pointer(r, buffer, name) for name in r.vectors(r.value(index), ir.INDEX)]
+    ty, space = memory_type(buffer.dtype), r.spaces[buffer]
+    first = _pointer(r, buffer, r.base(index).names[0])
+    return [
+        r.t.new(f"getelementptr {ty}, {space} {first}, i64 {growth * offset}") if offset else first
+        for offset in r.thread_lane.offsets
+    ]
+
+
+def _guarded(r: ThreadExpressions, condition: str, dtype: DType, read: Callable[[], str]) -> str:
+    """What `read` gives where the condition holds, zero elsewhere; nothing is read there."""
+    t = r.t
+    if condition in ("true", "false"):
+        return read() if condition == "true" else literal(0, dtype)
+    inside, join, before = t.label("load"), t.label("join"), t.block
+    t.branch(condition, inside, join)
+    t.start(inside)
+    name = read()
+    t.jump(join)
+    t.start(join)
+    zero, ty = literal(0, dtype), register_type(dtype)
+    return t.new(f"phi {ty} [ {zero}, %{before} ], [ {name}, %{inside} ]")
+
+
+def load(r: ThreadExpressions, e: ir.Expr) -> Value:
+    buffer: ir.Buffer = e.attr
+    t, dtype = r.t, buffer.dtype
+    ty, space, tags = memory_type(dtype), r.spaces[buffer], r.tags[buffer]
+    mask = r.values[e.args[1]] if len(e.args) > 1 else None
+    growth = r.growth(e.args[0])
+    vec = growth != 0 or (mask is not None and mask.vec)
+    places = pointers(r, buffer, e.args[0])
+    if vec and len(places) == 1:
+        assert r.lane is not None
+        places = places * r.lane.unroll
+
+    def read(pointer: str) -> str:
+        name = t.new(f"load {ty}, {space} {pointer}, align {dtype.itemsize}{tags}")
+        return _from_memory(r, dtype, name)
+
+    if mask is not None:
+        conditions = mask.names if len(mask.names) == len(places) else mask.names * len(places)
+        names = [
+            _guarded(r, c, dtype, lambda p=p: read(p))  # type: ignore[misc]
+            for p, c in zip(places, conditions, strict=True)
+        ]
+        return Value(tuple(names), vec)
+    width = r.thread_lane.vector if vec else 1
+    if width == 1 or growth != 1:
+        return Value(tuple(read(p) for p in places), vec)
+    names = []
+    for p in places[::width]:
+        align = width * dtype.itemsize
+        whole = t.new(f"load <{width} x {ty}>, {space} {p}, align {align}{tags}")
+        for u in range(width):
+            name = t.new(f"extractelement <{width} x {ty}> {whole}, i64 {u}")
+            names.append(_from_memory(r, dtype, name))
+    return Value(tuple(names), True)
+
+
+def store(r: ThreadExpressions, s: ir.Store) -> None:
+    """A store in a lanes loop, by every thread for its own iterations."""
+    t, dtype = r.t, s.buffer.dtype
+    ty, space, tags = memory_type(dtype), r.spaces[s.buffer], r.tags[s.buffer]
+    value = r.value(s.value)
+    mask = r.value(s.mask) if s.mask is not None else None
+    growth = r.growth(s.index)
+    places = pointers(r, s.buffer, s.index)
+    names = [_to_memory(r, dtype, n) for n in value.names]
+    count = max(len(places), len(names), len(mask.names) if mask is not None else 1)
+    places, names = (x if len(x) == count else x * count for x in (places, names))
+    width = r.thread_lane.vector if r.lane is not None else 1
+    if mask is None and width > 1 and growth == 1 and count > 1:
+        for at in range(0, count, width):
+            whole = "poison"
+            for u in range(width):
+                element = f"{ty} {names[at + u]}, i64 {u}"
+                whole = t.new(f"insertelement <{width} x {ty}> {whole}, {element}")
+            align = width * dtype.itemsize
+            t.do(f"store <{width} x {ty}> {whole}, {space} {places[at]}, align {align}{tags}")
+        return
+    conditions = ("true",) * count
+    if mask is not None:
+        conditions = mask.names if len(mask.names) == count else mask.names * count
+    for place, name, condition in zip(places, names, conditions, strict=True):
+        text = f"store {ty} {name}, {space} {place}, align {dtype.itemsize}{tags}"
+        if condition == "true":
+            t.do(text)
+            continue
+        inside, join = t.label("store"), t.label("join")
+        t.branch(condition, inside, join)
+        t.start(inside)
+        t.do(text)
+        t.jump(join)
+        t.start(join)

@@ -1,0 +1,146 @@
+"""Expressions as one thread of a GPU computes them.
+
+What is a vector on a CPU is here a few scalars, one for each of the iterations of a lanes loop that
+the thread handles at a time. They are `offsets` apart; the value of an affine index is known from
+that of the first.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from numus.compiler import ir
+from numus.compiler.render import llvm_ops, ptx_across, ptx_memory
+from numus.compiler.render.llvm_text import SCALAR, Shape, Value, register_type
+from numus.compiler.render.llvm_values import Expressions, Lane
+from numus.errors import CompileError
+
+
+@dataclass(slots=True)
+class ThreadLane(Lane):
+    """A stage of a lanes loop, as one thread sees it."""
+
+    offsets: tuple[int, ...] = (0,)  # of the iterations it handles at a time, from the first
+    vector: int = 1  # how many of them lie next to each other, aligned as a whole
+
+
+@dataclass(slots=True)
+class ThreadExpressions(Expressions):
+    """Writes the expressions of one thread."""
+
+    spaces: dict[ir.Buffer, str] = field(default_factory=dict)  # pointer types
+    renderer: Any = None  # what threads need to speak to each other
+
+    @property
+    def thread_lane(self) -> ThreadLane:
+        assert isinstance(self.lane, ThreadLane)
+        return self.lane
+
+    def splat(self, scalar_type: str, v: Value, shape: Shape) -> str:
+        return v.names[0]
+
+    def uniform(self, e: ir.Expr, what: str) -> str:
+        """One value; inside a lanes loop it may be the thread's own."""
+        v = self.value(e)
+        if len(set(v.names)) > 1:
+            raise CompileError(f"{what} varies between the iterations of a thread: {e!r:.200}")
+        return v.names[0]
+
+    def any(self, condition: Value) -> str:
+        total = condition.names[0]
+        for name in condition.names[1:]:
+            total = self.t.new(f"or i1 {total}, {name}")
+        return total
+
+    def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
+        if e.op == "load" and self.growth(e.args[0]) is not None:
+            return e.args[1:]
+        return Expressions._needs(self, e)
+
+    def _level(self, e: ir.Expr) -> int:
+        if e.op == "load":
+            return ptx_memory.level(self, e)
+        if e.op in ("idiv", "irem"):
+            return max(self.values[a].level for a in e.args)
+        return Expressions._level(self, e)
+
+    def _write(self, e: ir.Expr) -> Value:
+        if e.op == "load":
+            return ptx_memory.load(self, e)
+        if e.op in ("idiv", "irem"):
+            return self.each(e.args, lambda s, x, y: self._divide(e, x, y))
+        return Expressions._write(self, e)
+
+    def _divide(self, e: ir.Expr, x: str, y: str) -> str:
+        """Sizes are positive and what they divide is not negative where it matters. The divisor of
+        other numbers may be -1, by which the smallest integer wraps."""
+        t, ty = self.t, register_type(e.dtype)
+        op = "div" if e.op == "idiv" else "rem"
+        divisor = e.args[1]
+        if e.dtype.kind == "uint" or _is_size(divisor):
+            return t.new(f"u{op} {ty} {x}, {y}")
+        if divisor.op == "const" and divisor.attr != -1:
+            return t.new(f"s{op} {ty} {x}, {y}")
+        minus = t.new(f"icmp eq {ty} {y}, -1")
+        safe = t.new(f"select i1 {minus}, {ty} 1, {ty} {y}")
+        result = t.new(f"s{op} {ty} {x}, {safe}")
+        special = "0" if op == "rem" else t.new(f"sub {ty} 0, {x}")
+        return t.new(f"select i1 {minus}, {ty} {special}, {ty} {result}")
+
+    def _variable(self, e: ir.Expr) -> Value:
+        lane = self.lane
+        if lane is None or e is not lane.var:
+            raise CompileError(f"variable {e.attr!r} is used where it has no value")
+        assert isinstance(lane, ThreadLane)
+        first, step = lane.first.names[0], lane.step.names[0]
+        names = []
+        for offset in lane.offsets:
+            away = str(offset)
+            if step != "1" and offset:
+                away = self.t.new(f"mul i64 {step}, {offset}")
+            names.append(self.t.new(f"add i64 {first}, {away}") if offset else first)
+        return Value(tuple(names), True)
+
+    def _lanes_reduce(self, op: str, register: ir.Register) -> Value:
+        return Value((ptx_across.lanes_reduce(self.renderer, op, register),), False)
+
+    # -- registers --------------------------------------------------------------------------------
+
+    def register_shape(self, register: ir.Register) -> Shape:
+        return SCALAR
+
+    def _read(self, register: ir.Register) -> Value:
+        ty = register_type(register.dtype)
+        slots = self.storage(register)
+        if register.lanes:
+            if self.lane is None:
+                raise CompileError(
+                    f"register {register.name!r} has lanes: outside a lanes loop it can only be "
+                    "reduced"
+                )
+            slots = slots[: self.lane.unroll]
+        names = tuple(self.t.new(f"load {ty}, ptr {slot}") for slot in slots)
+        return Value(names, register.lanes)
+
+    def own(self, register: ir.Register) -> list[str]:
+        """What a thread has in a register, over all the iterations it handles at a time."""
+        ty = register_type(register.dtype)
+        return [self.t.new(f"load {ty}, ptr {slot}") for slot in self.storage(register)]
+
+    def combined(self, op: str, register: ir.Register, x: str, y: str) -> str:
+        """Two values under one of the operations of `lanes_reduce`."""
+        if op in ("min", "max"):
+            return llvm_ops.extreme(self.t, self.target, SCALAR, op, register.dtype, x, y)
+        return llvm_ops.binary(self.t, self.target, SCALAR, op, register.dtype, x, y)
+
+
+def _is_size(e: ir.Expr) -> bool:
+    """Whether an expression is made of the kernel's own numbers: extents, strides, block sizes."""
+    if e.op == "scalar":
+        return str(e.attr)[0] in "ns"
+    return e.op in ("mul", "min") and all(_is_size(a) or _is_positive(a) for a in e.args)
+
+
+def _is_positive(e: ir.Expr) -> bool:
+    return e.op == "const" and e.attr > 0

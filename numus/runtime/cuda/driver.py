@@ -1,0 +1,85 @@
+"""The CUDA driver, through cuda-bindings: every call is checked, and errors say what was being done."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+from numus.errors import DeviceError
+
+
+@functools.cache
+def _module() -> Any:
+    from cuda.bindings import driver
+
+    return driver
+
+
+@functools.cache
+def count() -> int:
+    """How many devices there are; none where the bindings or the driver are missing."""
+    try:
+        found = _module()
+        if int(found.cuInit(0)[0]) != 0:
+            return 0
+        error, devices = found.cuDeviceGetCount()
+        return int(devices) if int(error) == 0 else 0
+    except (ImportError, OSError, RuntimeError, AttributeError):
+        return 0
+
+
+def why_none() -> str:
+    """What to do where there is no device."""
+    try:
+        _module()
+    except ImportError:
+        return "install numus[cuda] for NVIDIA GPUs, or use another of nm.devices()"
+    return "the NVIDIA driver finds no GPU; use another of nm.devices()"
+
+
+def name_of(code: int) -> str:
+    """What the driver calls an error."""
+    found = _module()
+    try:
+        return str(found.CUresult(code).name)
+    except ValueError:
+        return f"error {code}"
+
+
+class Failure(DeviceError):
+    """A call of the driver that failed."""
+
+    def __init__(self, what: str, code: int) -> None:
+        self.code = code
+        super().__init__(f"cuda: {what}: {name_of(code)}")
+
+
+OUT_OF_MEMORY = 2
+
+
+def call(name: str, *args: Any, doing: str = "") -> Any:
+    """Call a function of the driver; give its result, or results."""
+    error, *results = getattr(_module(), name)(*args)
+    if int(error) != 0:
+        raise Failure(doing or name, int(error))
+    if not results:
+        return None
+    return results[0] if len(results) == 1 else tuple(results)
+
+
+def attribute(device: Any, name: str) -> int:
+    """A property of a device."""
+    key = getattr(_module().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
+    return int(call("cuDeviceGetAttribute", key, device))
+
+
+def constant(kind: str, name: str) -> Any:
+    """A value of one of the driver's enumerations."""
+    return getattr(getattr(_module(), kind), name)
+
+
+def function_address(name: str) -> int:
+    """Where a function of the driver is, for native code that calls it."""
+    flags = constant("CUdriverProcAddress_flags", "CU_GET_PROC_ADDRESS_DEFAULT")
+    found = call("cuGetProcAddress", name.encode(), 12000, flags)
+    return int(found[0])

@@ -1,0 +1,269 @@
+"""Launches prepared once and run many times.
+
+As on the CPU, a program of several kernels is laid out in one piece of memory, the image: for every
+launch its function, its parameters, the places of its buffers and its scalars. To run it again is to
+write what differs and to make one native call, which goes through the launches. A program that comes
+again with the very same addresses and numbers is replayed as a CUDA graph.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from numus.runtime.contract import Step
+from numus.runtime.cuda import driver
+
+if TYPE_CHECKING:
+    from numus.runtime.cuda.memory import Memory
+    from numus.runtime.cuda.runtime import CudaRuntime
+
+# Words of a launch in the image, in the order in which `SOURCE` reads them.
+_RECORD = ("function", "grid", "group", "shared", "parameters", "count", "places", "buffers")
+_GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
+_GRAPHS = 4  # kept for each program
+_MOST_GRID = (1 << 31) - 1
+
+# Goes through the launches of an image; gives 0, or the number of the one that failed, from 1 on, in
+# the upper half and the driver's code in the lower.
+SOURCE = """
+define i64 @numus_cuda_run(ptr %launch, ptr %records, i64 %count, ptr %slots, ptr %stream) {
+entry:
+  br label %next
+next:
+  %n = phi i64 [ 0, %entry ], [ %m, %after ]
+  %more = icmp ult i64 %n, %count
+  br i1 %more, label %one, label %good
+one:
+  %r = getelementptr [8 x i64], ptr %records, i64 %n
+  %function = load ptr, ptr %r
+  %r1 = getelementptr i64, ptr %r, i64 1
+  %grid.at = load ptr, ptr %r1
+  %grid.wide = load i64, ptr %grid.at
+  %grid = trunc i64 %grid.wide to i32
+  %r2 = getelementptr i64, ptr %r, i64 2
+  %group.wide = load i64, ptr %r2
+  %group = trunc i64 %group.wide to i32
+  %r3 = getelementptr i64, ptr %r, i64 3
+  %shared.wide = load i64, ptr %r3
+  %shared = trunc i64 %shared.wide to i32
+  %r4 = getelementptr i64, ptr %r, i64 4
+  %parameters = load ptr, ptr %r4
+  %r5 = getelementptr i64, ptr %r, i64 5
+  %buffer.count = load i64, ptr %r5
+  %r6 = getelementptr i64, ptr %r, i64 6
+  %places = load ptr, ptr %r6
+  %r7 = getelementptr i64, ptr %r, i64 7
+  %buffers = load ptr, ptr %r7
+  br label %buffer
+buffer:
+  %b = phi i64 [ 0, %one ], [ %b.next, %fill ]
+  %b.more = icmp ult i64 %b, %buffer.count
+  br i1 %b.more, label %fill, label %start
+fill:
+  %place = getelementptr [2 x i64], ptr %places, i64 %b
+  %slot = load i64, ptr %place
+  %offset.at = getelementptr i64, ptr %place, i64 1
+  %offset = load i64, ptr %offset.at
+  %address.at = getelementptr i64, ptr %slots, i64 %slot
+  %base = load i64, ptr %address.at
+  %address = add i64 %base, %offset
+  %to = getelementptr i64, ptr %buffers, i64 %b
+  store i64 %address, ptr %to
+  %b.next = add i64 %b, 1
+  br label %buffer
+start:
+  %none = icmp eq i32 %grid, 0
+  br i1 %none, label %after, label %go
+go:
+  %code = call i32 %launch(ptr %function, i32 %grid, i32 1, i32 1, i32 %group, i32 1, i32 1, i32 %shared, ptr %stream, ptr %parameters, ptr null)
+  %bad = icmp ne i32 %code, 0
+  br i1 %bad, label %failed, label %after
+after:
+  %m = add i64 %n, 1
+  br label %next
+failed:
+  %number = add i64 %n, 1
+  %high = shl i64 %number, 32
+  %low = zext i32 %code to i64
+  %both = or i64 %high, %low
+  ret i64 %both
+good:
+  ret i64 0
+}
+"""
+
+
+def launcher(address: int) -> Callable[..., int]:
+    """The native function as Python calls it."""
+    word = ctypes.c_void_p
+    return ctypes.CFUNCTYPE(ctypes.c_int64, word, word, ctypes.c_int64, word, word)(address)
+
+
+class _Image:
+    """Memory that the native loop reads; used by one thread at a time."""
+
+    __slots__ = ("data", "records", "slots", "words")
+
+    def __init__(self, data: bytearray, records: int) -> None:
+        self.data = data
+        self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
+        self.slots = ctypes.addressof(self.words)
+        self.records = self.slots + 8 * records
+
+
+class Prepared:
+    """A list of kernels with places for what changes from run to run.
+
+    `run(addresses, values)` takes one address per slot, and for each step its grid followed by its
+    scalars, all in one flat sequence.
+    """
+
+    def __init__(self, runtime: CudaRuntime, steps: Sequence[Step], slots: int) -> None:
+        self._runtime = runtime
+        self.steps = tuple(steps)
+        self.slots = slots
+        self._scratch = [(n, i) for n, s in enumerate(steps) for i in s.program.open]
+        formats = "".join("q" + s.program.formats for s in steps)
+        # scratch addresses follow the caller's, values follow those
+        self._format = struct.Struct(f"={slots + len(self._scratch)}Q{formats}")
+        self._pack = self._format.pack_into
+        self._shared, self._far = self._places()
+        self._free: list[_Image] = []
+        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+        self._last = b""
+
+    def _places(self) -> tuple[list[int], dict[int, list[int]]]:
+        """Shared memory that each step is given; for those that need more than a group has, the
+        bytes of each of their scratch buffers, which then lie in device memory."""
+        shared, far = [], {}
+        for n, step in enumerate(self.steps):
+            program = step.program
+            needed = program.shared
+            if program.open:
+                sizes = step.scratch
+                if sizes is None:
+                    raise ValueError(f"kernel {program.label} needs to be told its scratch sizes")
+                names = [i for i, b in enumerate(program.kernel.buffers) if b.access == "scratch"]
+                rounded = [(sizes[k] + 63) & -64 for k, i in enumerate(names) if i in program.open]
+                if needed + sum(rounded) > self._runtime.shared_limit:
+                    far[n] = rounded
+                else:
+                    needed += sum(rounded)
+            program.take_shared(needed)
+            shared.append(needed)
+        return shared, far
+
+    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        """Start all steps, in order."""
+        runtime = self._runtime
+        runtime.activate()
+        scratch: list[int] = []
+        held: list[Memory] = []
+        if self._scratch:
+            scratch = self._place_scratch(values, held)
+        try:
+            image = self._free.pop()
+        except IndexError:
+            image = self._build()
+        self._pack(image.data, 0, *addresses, *scratch, *values)
+        if len(self.steps) < _GRAPH_STEPS or not self._replay(image):
+            self._start(image)
+        self._free.append(image)
+        runtime.last = self
+
+    def _start(self, image: _Image) -> None:
+        runtime = self._runtime
+        failed = runtime.launch(
+            runtime.launch_address, image.records, len(self.steps), image.slots, runtime.stream_id
+        )
+        if failed:
+            program = self.steps[(failed >> 32) - 1].program
+            raise driver.Failure(f"launching kernel {program.label}", failed & 0xFFFFFFFF)
+
+    def _place_scratch(self, values: Sequence[int | float], held: list[Memory]) -> list[int]:
+        """Null for what lies in shared memory, else memory for every block of the grid."""
+        grids, at = [], 0
+        for step in self.steps:
+            grids.append(int(values[at]))
+            at += len(step.program.formats) + 1
+        out = []
+        for n, step in enumerate(self.steps):
+            for k in range(len(step.program.open)):
+                if n not in self._far:
+                    out.append(0)
+                    continue
+                memory = self._runtime.allocate(grids[n] * self._far[n][k])
+                held.append(memory)
+                out.append(memory.address)
+        return out
+
+    # -- graphs -----------------------------------------------------------------------------------
+
+    def _replay(self, image: _Image) -> bool:
+        """Run by a graph if this very image came before; capture it when it comes a second time."""
+        stream = self._runtime.stream
+        key = bytes(memoryview(image.data)[: self._format.size])
+        graph = self._graphs.get(key)
+        if graph is None:
+            if key != self._last:
+                self._last = key
+                return False
+            mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
+            driver.call("cuStreamBeginCapture", stream, mode)
+            try:
+                self._start(image)
+            finally:
+                captured = driver.call("cuStreamEndCapture", stream)
+            graph = driver.call("cuGraphInstantiate", captured, 0)
+            driver.call("cuGraphDestroy", captured)
+            self._graphs[key] = graph
+            if len(self._graphs) > _GRAPHS:
+                _, oldest = self._graphs.popitem(last=False)
+                driver.call("cuGraphExecDestroy", oldest)
+        driver.call("cuGraphLaunch", graph, stream)
+        return True
+
+    # -- the image --------------------------------------------------------------------------------
+
+    def _build(self) -> _Image:
+        """Changing values; a record per launch; places; buffer addresses; parameter pointers."""
+        changing = self._format.size // 8
+        records = changing
+        counts = [s.program.buffers for s in self.steps]
+        places = records + len(self.steps) * len(_RECORD)
+        buffers = places + 2 * sum(counts)
+        parameters = buffers + sum(counts)
+        end = parameters + sum(c + len(s.program.formats) for c, s in zip(counts, self.steps))
+        image = _Image(bytearray(8 * end), records)
+        words, base = image.words, image.slots
+
+        def at(word: int) -> int:
+            return base + 8 * word
+
+        scratch = {key: self.slots + k for k, key in enumerate(self._scratch)}
+        value = self.slots + len(self._scratch)
+        for n, step in enumerate(self.steps):
+            program = step.program
+            record = records + n * len(_RECORD)
+            words[record : record + len(_RECORD)] = [
+                *(program.address, at(value), program.group, self._shared[n], at(parameters)),
+                *(program.buffers, at(places), at(buffers)),
+            ]
+            given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
+            for i, place in enumerate(given):
+                slot, offset = (scratch.get((n, i), 0), 0) if place is None else place
+                words[places], words[places + 1] = slot, offset
+                places += 2
+                if i not in program.fixed:
+                    words[parameters] = at(buffers + i)
+                    parameters += 1
+            buffers += program.buffers
+            for k in range(len(program.formats)):
+                words[parameters] = at(value + 1 + k)
+                parameters += 1
+            value += 1 + len(program.formats)
+        return image

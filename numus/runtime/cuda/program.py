@@ -1,0 +1,80 @@
+"""A compiled kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numus.runtime.cuda import driver
+
+_UNASKED = 48 << 10  # bytes of shared memory that every kernel may be given
+
+
+class CudaProgram:
+    """A kernel loaded into a device's context. It may be shared between threads."""
+
+    __slots__ = (
+        *("_source", "_taken", "address", "buffers", "fixed", "formats", "function", "group"),
+        *("kernel", "key", "module", "name", "notes", "open", "shared"),
+    )
+
+    def __init__(
+        self,
+        kernel: Any,
+        key: str,
+        image: bytes,
+        fixed: tuple[int, list[Any]],
+        static: int,
+        source: Callable[[], str],
+    ) -> None:
+        self.name: str = kernel.name
+        self.notes: tuple[str, ...] = kernel.notes
+        self.key = key
+        self.kernel = kernel
+        self.group: int = kernel.group
+        self._source = source
+        doing = f"loading kernel {self.label}"
+        self.module = driver.call("cuModuleLoadData", image, doing=doing)
+        self.function = driver.call("cuModuleGetFunction", self.module, b"kernel", doing=doing)
+        self.address = int(self.function)
+        nbytes, buffers = fixed
+        # scratch of constant size: in the kernel's own shared memory, or first in what it is given
+        self.fixed = frozenset(i for i, b in enumerate(kernel.buffers) if b in buffers)
+        self.shared = nbytes if nbytes > static else 0
+        # other scratch, and how `struct` writes each scalar slot
+        scratch = [i for i, b in enumerate(kernel.buffers) if b.access == "scratch"]
+        self.open = tuple(i for i in scratch if i not in self.fixed)
+        self.buffers = len(kernel.buffers)
+        self.formats = "".join(_format(dtype) for _, dtype in kernel.scalars)
+        self._taken = _UNASKED
+
+    @property
+    def label(self) -> str:
+        return f"{self.name!r} ({', '.join(self.notes)})"
+
+    @property
+    def source(self) -> str:
+        """The PTX it was assembled from."""
+        return self._source()
+
+    @property
+    def text(self) -> str:
+        """The kernel IR it was rendered from."""
+        return str(self.kernel.text())
+
+    def take_shared(self, nbytes: int) -> None:
+        """Make sure that the kernel may be given so much shared memory."""
+        if nbytes > self._taken:
+            name = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
+            key = driver.constant("CUfunction_attribute", name)
+            driver.call("cuFuncSetAttribute", self.function, key, nbytes)
+            self._taken = nbytes
+
+    def __repr__(self) -> str:
+        return f"CudaProgram({self.name!r})"
+
+
+def _format(dtype: Any) -> str:
+    if dtype.kind == "float":
+        return "d"
+    return "Q" if dtype.name == "uint64" else "q"

@@ -1,0 +1,166 @@
+"""An NVIDIA GPU's runtime: memory, programs and launches behind the backend contract."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from numus import dtypes
+from numus.runtime.contract import Facts, Launch, Step
+from numus.runtime.cuda import driver
+from numus.runtime.cuda.compiler import Compiler
+from numus.runtime.cuda.launch import SOURCE, Prepared, launcher
+from numus.runtime.cuda.memory import Memory, MemoryPool
+from numus.runtime.cuda.program import CudaProgram
+from numus.runtime.cuda.staging import Staging
+from numus.runtime.records import CompileRecord
+
+if TYPE_CHECKING:
+    from numus.dtypes import DType
+
+_MOST_PREPARED = 1024
+_GROUP = 256  # threads: a multiprocessor holds several groups, which hide each other's barriers
+
+
+class CudaRuntime:
+    """One GPU. All of its work runs in order on one stream."""
+
+    def __init__(self, index: int = 0) -> None:
+        self.index = index
+        self.device = driver.call("cuDeviceGet", index)
+        self._context = driver.call("cuDevicePrimaryCtxRetain", self.device)
+        self._current = threading.local()
+        self.activate()
+        self.stream = driver.call("cuStreamCreate", 1)  # does not wait for the default stream
+        self.stream_id = int(self.stream)
+        self.facts = self._facts()
+        self.name = f"cuda:{index}" if index else "cuda"
+        self.memory = MemoryPool(self.name, self.activate)
+        self.allocate = self.memory.allocate
+        self.compiler = Compiler(self.capability)
+        self.launch = launcher(_native())
+        self.launch_address = driver.function_address("cuLaunchKernel")
+        self.last: Prepared | None = None  # what ran last, to be named where it failed
+        self._staging = Staging(self.stream)
+        self._copying = threading.Lock()
+        self._prepared: dict[tuple[int, ...], Prepared] = {}
+
+    def _facts(self) -> Facts:
+        def of(name: str) -> int:
+            return driver.attribute(self.device, name)
+
+        major, minor = of("COMPUTE_CAPABILITY_MAJOR"), of("COMPUTE_CAPABILITY_MINOR")
+        self.capability = 10 * major + minor
+        shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
+        self.shared_limit = shared // 2  # two groups at least fit on a multiprocessor
+        name = driver.call("cuDeviceGetName", 256, self.device)
+        return Facts(
+            name="cuda",
+            description=name.split(b"\0")[0].decode(),
+            dtypes=frozenset(d.name for d in dtypes.ALL),
+            lanes_bytes=128,  # what a warp reads at a time, in one line of the cache
+            vector_registers=64,
+            cache_l1=shared,
+            cache_l2=of("L2_CACHE_SIZE"),
+            parallel_units=of("MULTIPROCESSOR_COUNT"),
+            renderer="ptx",
+            features=frozenset({f"sm_{self.capability}"}),
+            group=_GROUP,
+            group_memory=48 << 10,
+        )
+
+    def activate(self) -> None:
+        """Make this device the one that the driver's calls of this thread are about."""
+        if _active.runtime is not self:
+            driver.call("cuCtxSetCurrent", self._context)
+            _active.runtime = self
+
+    # -- memory -----------------------------------------------------------------------------------
+
+    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
+        if array.nbytes:
+            self.activate()
+            with self._copying:
+                self._staging.upload(memory.address, np.ascontiguousarray(array))
+
+    def download(
+        self, memory: Memory, dtype: DType, count: int, start: int = 0
+    ) -> np.ndarray[Any, Any]:
+        out = np.empty(count, dtype.np)
+        if count:
+            self.activate()
+            with self._copying:
+                self._staging.download(memory.address + start * dtype.itemsize, out)
+        return out
+
+    def memory_stats(self) -> dict[str, int]:
+        return self.memory.stats()
+
+    # -- programs ---------------------------------------------------------------------------------
+
+    def compile(self, kernel: Any) -> CudaProgram:
+        self.activate()
+        return self.compiler.compile(kernel)
+
+    @property
+    def compile_log(self) -> list[CompileRecord]:
+        """What was compiled or loaded so far, in order."""
+        return self.compiler.log
+
+    # -- launches ---------------------------------------------------------------------------------
+
+    def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
+        """A list of kernels to be run many times; see `Prepared`."""
+        self.activate()
+        return Prepared(self, steps, slots)
+
+    def run(self, launches: Sequence[Launch]) -> None:
+        """Run launches in order; they may still be under way on return."""
+        addresses: list[int] = []
+        values: list[int | float] = []
+        steps, slots = [], 0
+        for launch in launches:
+            values += [launch.grid, *launch.scalars]
+            places: list[tuple[int, int] | None] = []
+            for memory in launch.memories:
+                places.append(None if memory is None else (slots, 0))
+                if memory is not None:
+                    addresses.append(memory.address)
+                    slots += 1
+            steps.append(Step(launch.program, places, scratch=_scratch(launch)))
+        self.prepare(steps, slots).run(addresses, values)
+
+    def synchronize(self) -> None:
+        """Wait until everything launched is done; errors of the work are raised here."""
+        self.activate()
+        last = self.last
+        names = "" if last is None else ", ".join(s.program.label for s in last.steps[:8])
+        doing = f"running kernels, of which the last were {names}" if names else "waiting"
+        driver.call("cuStreamSynchronize", self.stream, doing=doing)
+
+
+class _Active(threading.local):
+    """The runtime whose context is current in a thread."""
+
+    runtime: CudaRuntime | None = None
+
+
+_active = _Active()
+
+
+def _native() -> int:
+    """The address of the loop that goes through launches: compiled for the host."""
+    from numus.runtime import get
+
+    (address,) = get("cpu").compiler.native(SOURCE, ("numus_cuda_run",))
+    return int(address)
+
+
+def _scratch(launch: Launch) -> list[int] | None:
+    """Bytes of each scratch buffer of a launch whose sizes are given by its scalars."""
+    from numus.runtime.cpu.program import scratch_nbytes
+
+    return scratch_nbytes(launch.program.kernel, launch.scalars)

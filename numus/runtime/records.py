@@ -1,0 +1,22 @@
+"""What the compilers of all backends keep a record of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRecord:
+    """One kernel that was made ready: compiled, or loaded from the disk cache."""
+
+    name: str
+    key: str
+    notes: tuple[str, ...]  # what it fuses
+    cause: str  # "compiled" or "disk"
+    seconds: float
+    program: Any
+
+    @property
+    def source(self) -> str:
+        return str(self.program.source)
