@@ -6,6 +6,12 @@ from numus.compiler.attention import lower_attention, lower_attention_grad
 from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
+from numus.compiler.group_ordered import (
+    lower_group_scan,
+    lower_group_scatter,
+    lower_group_sort,
+)
+from numus.compiler.group_products import lower_group_contraction
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_concat, lower_loops
 from numus.compiler.ordered import lower_scan, lower_scatter
@@ -27,6 +33,17 @@ LOWERINGS = {
 }
 
 
+# Where lanes are threads of a group, these take the place of the ones above.
+GROUP_LOWERINGS = {
+    **LOWERINGS,
+    "contract": lower_group_contraction,
+    "scan": lower_group_scan,
+    "sort": lower_group_sort,
+    "scatter": lower_group_scatter,
+}
+
+
 def lower_group(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """The kernels of a group, in the order in which they run."""
-    return LOWERINGS[group.kind](group, layouts, facts)
+    lowerings = GROUP_LOWERINGS if facts.group else LOWERINGS
+    return lowerings[group.kind](group, layouts, facts)

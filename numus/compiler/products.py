@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -24,6 +25,8 @@ from numus.shapes import Shape
 ZERO, ONE = const(0), const(1)
 
 SMALL = 1 << 12  # products of fewer multiplications are plain loops
+Tiled = Callable[[Group, dict[Val, Shape], Facts], list[Step]]
+
 ENOUGH_ROWS = 64  # for dot products of whole rows, side by side
 ALIAS = 4096  # bytes by which lines lie apart that share a place in the first cache,
 FEW_LINES = 8  # and how many of them find room there
@@ -44,7 +47,7 @@ def lower_contraction(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
     if min(m, n) == 1:
         return lower_product_loops(group, layouts, facts)
     if k > LONG:
-        return _in_pieces(group, layouts, facts)
+        return in_pieces(group, layouts, facts, -(-k // (LONG // 2)), _tiles)
     strips = _strips(work, facts)
     if strips is not None:
         return _tiled(strips, facts, strips=True)
@@ -138,13 +141,18 @@ class Placement:
     depth: int = 0  # bytes along a line
 
 
-def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def _tiles(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    return _tiled(Product(group, layouts), facts)
+
+
+def in_pieces(
+    group: Group, layouts: dict[Val, Shape], facts: Facts, pieces: int, tiled: Tiled
+) -> list[Step]:
     """A long inner axis: the products of its pieces, then their sum with the epilogue."""
     product, *tail = group.members
     a, b = product.inputs
     batch, m, n = product.shape
     k = a.shape[2]
-    pieces = -(-k // (LONG // 2))
     size = -(-k // pieces)
     pad = pieces * size - k
 
@@ -168,7 +176,7 @@ def _in_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[St
     parts = Val(-24, "contract", "contract", inputs, None, (batch * pieces, m, n), wide)
     first = Group(parts, group.position)
     first.stored = {parts}
-    steps = _tiled(Product(first, layouts), facts)
+    steps = tiled(first, layouts, facts)
     layouts = {**layouts, parts: (m * n, n, 1)}
     split = (batch, pieces, m, n)
     viewed = Val(-25, "reshape", "view", (parts,), split, split, wide)

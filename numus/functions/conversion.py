@@ -11,15 +11,16 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType, as_dtype
 from numus.errors import DTypeError, ShapeError
-from numus.evaluation import from_host
+from numus.evaluation import evaluate, from_host
 from numus.functions._base import moved, same, wrap
 from numus.functions.dtype_functions import convert
 from numus.graph import Node, Storage, View
 from numus.primitives import elementwise as ew
 from numus.primitives.source import value
 from numus.primitives.structure import concat
+from numus.primitives.structure import copy as copied
 from numus.primitives.views import reshape
-from numus.runtime.devices import Device
+from numus.runtime.devices import Device, of_dlpack
 from numus.runtime.devices import device as as_device
 from numus.shapes import row_major
 from numus.tensor import Tensor, detached, scalar_node
@@ -287,6 +288,14 @@ def from_dlpack(
         return asarray(x, device=device, copy=copy)
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__; use nm.asarray")
+    where = of_dlpack(*map(int, x.__dlpack_device__()))
+    if where is not None:
+        memory, offset, shape, strides, dtype = where.runtime.take_dlpack(x)
+        lent = wrap(value(View(Storage(memory), offset, strides), shape, dtype, where))
+        if copy is not False:
+            lent = wrap(copied(lent._node))
+            evaluate((lent._node,))
+        return lent if device is None else wrap(moved(lent._node, as_device(device)))
     host = _dlpack_array(x)
     place = as_device(device)
     if copy is False:

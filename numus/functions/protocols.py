@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.evaluation import check_known, host_array
+from numus.evaluation import check_known, evaluate, host_array
 from numus.functions._base import method
 from numus.functions.conversion import asarray, to_dlpack
 from numus.functions.transcendental import imag, real
+from numus.primitives.structure import copy as copied
 from numus.tensor import Tensor, attribute, detached
 
 Array = np.ndarray[Any, Any]
@@ -67,6 +68,10 @@ def dlpack(
 
     Consumers that take DLPack 1.0 are told that it is not to be written to.
     """
+    place = self.device
+    wanted = place.dlpack if dl_device is None else tuple(dl_device)
+    if wanted == place.dlpack != _HOST:
+        return _on_device(self, stream, max_version, bool(copy))
     if stream is not None:
         raise ValueError("__dlpack__: memory on the host has no stream; leave stream at None")
     if dl_device is not None and tuple(dl_device) != _HOST:
@@ -75,10 +80,25 @@ def dlpack(
     return to_dlpack(array.copy() if copy else array, self.dtype, max_version, owned=bool(copy))
 
 
+def _on_device(x: Tensor, stream: Any, max_version: Any, copy: bool) -> Any:
+    """The capsule of memory on a device that DLPack knows."""
+    check_known(x._node, "DLPack export")
+    if copy:
+        x = Tensor(copied(x._node))
+    evaluate((x._node,))
+    view = x._node.view
+    assert view is not None
+    versioned = max_version is not None and max_version[0] >= 1
+    return x.device.runtime.give_dlpack(
+        *(view.storage.memory, view.offset, x.shape, view.strides, x.dtype),
+        *(stream, versioned, not copy),
+    )
+
+
 @method("__dlpack_device__")
 def dlpack_device(self: Tensor) -> tuple[int, int]:
-    """Where DLPack finds the memory: on the host."""
-    return _HOST
+    """Where DLPack finds the memory: on its device, or on the host."""
+    return self.device.dlpack
 
 
 @method("__buffer__")

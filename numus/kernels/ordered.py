@@ -42,20 +42,20 @@ def scan(
     parts = list(value) if dtype.is_complex else [value.cast(real)]
     registers = [ir.Register(f"run{k}", real, lanes=lanes) for k in range(len(parts))]
     old = [ir.read(r) for r in registers]
-    new = _combine(op, old, parts)
+    new = combine(op, old, parts)
     names = [ir.var(f"next{k}", real) for k in range(len(parts))]
     result: Any = tuple(names) if dtype.is_complex else names[0].cast(dtype)
     body: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
     body += [ir.Set(r, n) for r, n in zip(registers, names, strict=True)]
     body += write(at, result)
-    starts = _identity(op, real, len(parts))
+    starts = identity(op, real, len(parts))
     return [
         *(ir.Set(r, s) for r, s in zip(registers, starts, strict=True)),
         ir.For(i, ZERO, length, "serial", body),
     ]
 
 
-def _identity(op: str, real: DType, parts: int) -> list[Expr]:
+def identity(op: str, real: DType, parts: int) -> list[Expr]:
     if op in ("sum", "prod"):
         first = const(op == "prod", real) if real is dt.bool_ else const(int(op == "prod"), real)
         return [first, const(0, real)][:parts]
@@ -67,7 +67,7 @@ def _identity(op: str, real: DType, parts: int) -> list[Expr]:
     return [const(low if op == "max" else high, real)]
 
 
-def _combine(op: str, a: list[Expr], b: list[Expr]) -> list[Expr]:
+def combine(op: str, a: list[Expr], b: list[Expr]) -> list[Expr]:
     if len(a) == 2:
         if op == "sum":
             return [a[0] + b[0], a[1] + b[1]]

@@ -54,6 +54,9 @@ STARTS: dict[str, Callable[[int], Any]] = {
     "webgpu": lambda i: importlib.import_module("numus.runtime.webgpu").WebGpuRuntime(i),
 }
 
+# DLPack's numbers for devices whose memory other libraries can use in place.
+DLPACK = {"cuda": 2}
+
 # GPUs, the best first: how many are there, and what to do if none is.
 GPUS: dict[str, tuple[Callable[[], int], Callable[[], str]]] = {
     "cuda": (_count_cuda, _no_cuda),
@@ -90,6 +93,11 @@ class Device:
     def on_host(self) -> bool:
         """Whether its memory is the host's, so that looking at a value costs no copy."""
         return self.kind in ("cpu", "reference")
+
+    @property
+    def dlpack(self) -> tuple[int, int]:
+        """What DLPack calls it. Memory that it has no word for is shown through the host's."""
+        return (DLPACK[self.kind], self.index) if self.kind in DLPACK else (1, 0)
 
     def __repr__(self) -> str:
         return f"Device({self.name!r})"
@@ -131,6 +139,14 @@ def device(given: Any = None) -> Device:
     with _lock:
         found = Device(kind, index)
         return _devices.setdefault(found.name, found)
+
+
+def of_dlpack(kind: int, index: int) -> Device | None:
+    """The device that DLPack names so, None where that is the host or nothing known."""
+    for name, number in DLPACK.items():
+        if number == kind:
+            return device(f"{name}:{index}")
+    return None
 
 
 def count(kind: str) -> int:

@@ -27,8 +27,11 @@ from numus.compiler.loops.space import (
     extent_of,
     joined,
 )
-from numus.compiler.loops.work import BLOCK, Work
+from numus.compiler.loops.work import BLOCK, PER_THREAD, Work
 from numus.compiler.reducers import Reducer, reducer
+
+MOST_THREADS = 512  # of a group that works on one row
+KEPT_ROWS = 3  # how many rows kept by groups a unit has memory for, at least
 
 Span = tuple[Expr, Expr]  # first step, and the one after the last
 
@@ -43,7 +46,7 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
     if work.threads:  # a group for each row, no larger than it can use
         per_block = 1
-        e.group = work.threads_for(blocks_of(space.row_size, 4))
+        e.group = work.threads_for(blocks_of(space.row_size, PER_THREAD), most=MOST_THREADS)
     grid = blocks_of(space.row_count, per_block)
     if not space.rows:
         return e.blocks("rows", g, _one(work, space, e, {}, lane), grid, work.notes)
@@ -153,10 +156,10 @@ class Row:
         for r in reduces:
             state[r] = self._registers(r, out)
             body += self._step(r, state[r], index, position)
-        body += saves
         for m in maps:
             point = place(m.shape, index)
             body += e.store(m, point, e.value(m, point))
+        body += saves  # last: what is kept may take the place of what was kept before
         # several vectors at a time hide the latency of a reduction
         unroll = 4 if reduces and not maps and not saves else 1
         loops = list(zip(inner, variables, self.spans, strict=True))
@@ -225,8 +228,11 @@ class Row:
             return x not in work.layouts and x.kind != "reduce"
 
         def costly(x: Val) -> bool:
-            at_every_point = squeeze(x.shape) == work.group.space
-            return inline(x) and x.op in HEAVY and at_every_point and not x.dtype.is_complex
+            if squeeze(x.shape) != work.group.space or x.dtype.is_complex:
+                return False
+            if work.threads and x in work.layouts:  # a group's own memory is nearer
+                return True
+            return inline(x) and x.op in HEAVY
 
         for m in work.members:
             if m.kind != "reduce" and not (m in work.group.stored and work.is_full(m)):
@@ -236,12 +242,23 @@ class Row:
             for x in walk([source], lambda x: inline(x) and not costly(x)):
                 if costly(x):
                     users.setdefault(x, set()).add(work.stage[m])
+        kept = {v: stages for v, stages in users.items() if len(stages) > 1}
+        if work.threads:
+            widest = max((v.dtype.itemsize for v in kept), default=1)
+            if self.space.row_size * widest * KEPT_ROWS > work.facts.group_memory:
+                return  # too long: memory is read again
         size = extent_of(self.e, self.space.inner)
-        for v, stages in users.items():
-            if len(stages) > 1:
-                buffer = ir.Buffer(f"w{len(self.cached)}", v.dtype, "scratch", size)
+        free: list[tuple[int, ir.Buffer]] = []  # since which stage nobody needs what is in it
+        for v, stages in sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id)):
+            fits = [x for x in free if x[0] <= min(stages) and x[1].dtype is v.dtype]
+            if work.threads and fits:
+                free.remove(fits[0])
+                buffer = fits[0][1]
+            else:
+                buffer = ir.Buffer(f"w{len(self.e.scratch)}", v.dtype, "scratch", size)
                 self.e.scratch.append(buffer)
-                self.cached[v] = (buffer, min(stages))
+            free.append((max(stages), buffer))
+            self.cached[v] = (buffer, min(stages))
 
     def _recall(self, stage: int, index: list[Expr], position: Expr) -> list[Stmt]:
         """Hold what was kept before this stage; the statements that keep what it computes first."""

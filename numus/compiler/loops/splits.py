@@ -31,13 +31,14 @@ from numus.compiler.loops.space import (
     digits,
     joined,
 )
-from numus.compiler.loops.work import PER_THREAD, Work, sum_behind
+from numus.compiler.loops.work import PARTS_PER_UNIT, PER_THREAD, Work, sum_behind
 from numus.compiler.reducers import Reducer, reducer
 from numus.runtime.contract import Facts
 
 SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 IN_A_ROW = 1 << 10  # elements that are added one after the other: rounding errors add up so far
 FEW_ROWS = 16
+AT_A_TIME = 8  # partial results that a thread loads at a time
 MERGE_ROWS = 1024  # rows whose partial results one block merges
 
 
@@ -114,10 +115,11 @@ def group_blocks(work: Work, space: Space, lane: Dim | None) -> int:
 def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     """Elements of a row in one part, where parts are the work of groups: as many parts as keep the
     device busy, none so short that starting it costs more than it does."""
-    parts = blocks_of(work.enough_blocks(), group_blocks(work, space, lane))
-    size = blocks_of(space.row_size, parts)
+    groups = group_blocks(work, space, lane)
     if lane is None or lane.reduced:
-        return max(size, work.share())
+        parts = blocks_of(work.facts.parallel_units * PARTS_PER_UNIT, groups)
+        return max(blocks_of(space.row_size, parts), work.share())
+    size = blocks_of(space.row_size, blocks_of(work.enough_blocks(), groups))
     return min(max(size, PER_THREAD), IN_A_ROW)
 
 
@@ -156,14 +158,31 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
         registers = [ir.Register(f"m{i}_{k}", t, lanes) for k, t in enumerate(wide)]
         for register, start in zip(registers, how.initial(), strict=True):
             body.append(ir.Set(register, start.cast(register.dtype)))
-        news = [partial(v, part).cast(t) for v, t in zip(parts.partials[r], wide, strict=True)]
-        if r in work.squares:
-            plain = sum_behind(r)
-            own_sum = partial(parts.partials[plain][0], part)
-            news = [news[0] + _drift(e, parts, part, own_sum, merged[plain][0], wide[0])]
-        new = how.merge([ir.read(x) for x in registers], news)
+
+        def take(part: Expr, tag: str, i: int = i, r: Val = r) -> list[Stmt]:
+            """Merge one part."""
+            how = reducer(r)
+            pairs = zip(parts.partials[r], registers, strict=True)  # noqa: B023
+            news = [partial(v, part).cast(x.dtype) for v, x in pairs]
+            if r in work.squares:
+                plain = sum_behind(r)
+                own_sum = partial(parts.partials[plain][0], part)
+                drift = _drift(e, parts, part, own_sum, merged[plain][0], news[0].dtype)
+                news = [news[0] + drift]
+            new = how.merge([ir.read(x) for x in registers], news)  # noqa: B023
+            return update(registers, new, f"u{i}{tag}")  # noqa: B023
+
+        start = ZERO
+        if work.threads and not by_group:  # several loads under way at a time
+            several = const(AT_A_TIME)
+            whole_part = ir.mul(ir.idiv(many, several), several)
+            group_of = ir.var(f"c{i}s")
+            turns = [take(ir.add(group_of, const(k)), f"s{k}") for k in range(AT_A_TIME)]
+            statements = [x for turn in turns for x in turn]
+            body.append(ir.For(group_of, ZERO, whole_part, "serial", statements, step=several))
+            start = whole_part
         kind = "lanes" if by_group else "serial"
-        body.append(ir.For(part, ZERO, many, kind, update(registers, new, f"u{i}")))
+        body.append(ir.For(part, start, many, kind, take(part, "")))
         finals = [ir.var(f"f{i}_{k}", x.dtype) for k, x in enumerate(registers)]
         if by_group:
             body += over_lanes(how, registers, finals)

@@ -18,7 +18,8 @@ from numus.shapes import Shape, size_of
 SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
 PER_THREAD = 16  # the same for a thread of a group: enough loads under way to hide their latency
-BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait or end
+BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
+PARTS_PER_UNIT = 64  # where work can be cut at will: the last ones to end leave few units idle
 
 Redirect = dict[Val, tuple[Val, int, int]]  # part -> (whole, axis, where it starts)
 
@@ -93,9 +94,9 @@ class Work:
         """Threads of a group, 0 where lanes are SIMD."""
         return self.facts.group
 
-    def threads_for(self, lanes: int) -> int:
+    def threads_for(self, lanes: int, most: int = 0) -> int:
         """Threads of a group that has this many lanes to fill: a power of two."""
-        return max(32, min(self.threads, 1 << max(0, lanes - 1).bit_length()))
+        return max(32, min(most or self.threads, 1 << max(0, lanes - 1).bit_length()))
 
     # -- members ----------------------------------------------------------------------------------
 

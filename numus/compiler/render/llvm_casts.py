@@ -206,6 +206,9 @@ def _encode(t: Text, target: Target, s: Shape, x: str, to: DType) -> str:
     if to is dt.float16 and target.half:
         half = t.new(f"fptrunc {ft} {x} to {s.of('half')}")
         return t.new(f"bitcast {s.of('half')} {half} to {s.of('i16')}")
+    if to is dt.bfloat16 and target.brain:
+        narrow = t.new(f"fptrunc {ft} {x} to {s.of('bfloat')}")
+        return t.new(f"bitcast {s.of('bfloat')} {narrow} to {s.of('i16')}")
 
     def c(value: int) -> str:
         return s.const("i32", value)

@@ -1,11 +1,12 @@
 """Kernel IR to LLVM IR for NVIDIA GPUs, which LLVM turns into PTX.
 
-Every kernel becomes one function with a parameter per buffer and per scalar. A block of the grid loop
-is a thread block, a lane is a thread: docs/design/0004-lanes-as-threads.md tells how the IR maps.
+Every kernel becomes one function with a parameter per buffer and per scalar. A block of the grid
+loop is a thread block, a lane is a thread: docs/design/0004-lanes-as-threads.md tells how it maps.
 
 A lanes loop is dealt to the threads in three stages: several aligned vectors of up to 16 bytes for
-each thread at a time, so that many loads are under way; single vectors; and what is left (everything,
-where memory is not aligned or the body is not straight code), one element for each thread at a time.
+each thread at a time, so that many loads are under way; single vectors; and what is left, one
+element for each thread at a time: everything, where memory is not aligned or the body is not
+straight code.
 
 Scratch buffers of constant size lie in shared memory. Others are given as an address; where that is
 null they lie in the shared memory that the launch provides, one after the other.
@@ -26,7 +27,7 @@ from numus.compiler.render.ptx_values import ThreadExpressions, ThreadLane
 from numus.dtypes import float64, int64
 from numus.errors import CompileError
 
-GLOBAL, SHARED, GENERIC = "ptr addrspace(1)", "ptr addrspace(3)", "ptr"
+GLOBAL, SHARED, GENERIC = "ptr addrspace(1)", ptx_memory.SHARED, "ptr"
 ACCESS = 16  # bytes of the widest access
 STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have without being given them
 # Bodies with more operations than these are written for several vectors at a time no more, for
@@ -41,6 +42,12 @@ class Target:
     capability: int  # 90: sm_90
     arch: str = "nvptx"
     half: bool = True
+
+    @property
+    def brain(self) -> bool:
+        """Whether the hardware converts between bfloat16 and float32."""
+        return self.capability >= 80
+
     lanes_bytes: int = ACCESS
 
 
@@ -82,6 +89,7 @@ class Renderer:
         tags = {b: ", !invariant.load !0" if b.access == "read" else "" for b in kernel.buffers}
         shared: Any = target
         self.x = ThreadExpressions(shared, self.plan, self.t, {}, {}, tags, renderer=self)
+        self.x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
         self._slots()
@@ -200,8 +208,10 @@ class Renderer:
     def _block(self, body: list[ir.Stmt]) -> None:
         x = self.x
         x.blocks.append(Block(body))
-        for s in body:
+        for i, s in enumerate(body):
             if isinstance(s, ir.Let):
+                if x.lane is not None and s.var not in x.values:
+                    ptx_memory.load_run(x, body[i : i + ptx_memory.RUN])
                 self._let(s)
             elif isinstance(s, ir.Set):
                 self._set(s)
@@ -353,8 +363,8 @@ class Renderer:
     def _slots(self) -> None:
         """How many iterations each register with lanes holds at a time: its loop's at most.
 
-        A register that several lanes loops know carries something from one to the next: which thread
-        has which iteration must then be the same in all of them, one at a time.
+        A register that several lanes loops know carries something from one to the next: which
+        thread has which iteration must then be the same in all of them, one at a time.
         """
         homes: dict[ir.Register, set[ir.For]] = {}
         for loop in self.plan.widths:

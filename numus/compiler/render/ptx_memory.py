@@ -1,4 +1,4 @@
-"""Loads and stores of a thread: scalars, or vectors of up to 16 bytes where neighbours are aligned."""
+"""Loads and stores of a thread: scalars, or vectors of up to 16 bytes where they are aligned."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from numus.dtypes import DType
 
 if TYPE_CHECKING:
     from numus.compiler.render.ptx_values import ThreadExpressions
+
+
+SHARED = "ptr addrspace(3)"
 
 
 def level(r: ThreadExpressions, e: ir.Expr) -> int:
@@ -101,6 +104,54 @@ def load(r: ThreadExpressions, e: ir.Expr) -> Value:
             name = t.new(f"extractelement <{width} x {ty}> {whole}, i64 {u}")
             names.append(_from_memory(r, dtype, name))
     return Value(tuple(names), True)
+
+
+RUN = 4  # neighbours in shared memory that are loaded at a time
+
+
+def _offset(index: ir.Expr) -> tuple[ir.Expr, int]:
+    """An index without its constant, and the constant."""
+    if index.op == "add" and index.args[1].op == "const":
+        return index.args[0], int(index.args[1].attr)
+    return index, 0
+
+
+def _is_multiple(e: ir.Expr, n: int) -> bool:
+    """Whether an index is known to be a multiple of n."""
+    if e.op == "const":
+        return int(e.attr) % n == 0
+    if e.op == "mul":
+        return any(_is_multiple(a, n) for a in e.args)
+    return e.op == "add" and all(_is_multiple(a, n) for a in e.args)
+
+
+def load_run(r: ThreadExpressions, lets: list[ir.Stmt]) -> None:
+    """Where statements name neighbours in shared memory, starting at a whole vector, load them by
+    one access; the statements then find their values written."""
+    first = lets[0]
+    if len(lets) < RUN or not isinstance(first, ir.Let) or first.value.op != "load":
+        return
+    buffer: ir.Buffer = first.value.attr
+    dtype = buffer.dtype
+    if r.spaces[buffer] != SHARED or RUN * dtype.itemsize > 16 or dtype.kind == "bool":
+        return
+    base, start = _offset(first.value.args[0])
+    if not _is_multiple(base, RUN) or start % RUN or r.thread_lane.unroll != 1:
+        return
+    for i, s in enumerate(lets):
+        if not isinstance(s, ir.Let) or s.value.op != "load" or s.value.attr is not buffer:
+            return
+        if len(s.value.args) > 1 or _offset(s.value.args[0]) != (base, start + i):
+            return
+    ty, t = memory_type(dtype), r.t
+    (pointer,) = pointers(r, buffer, first.value.args[0])
+    align = RUN * dtype.itemsize
+    whole = t.new(f"load <{RUN} x {ty}>, {SHARED} {pointer}, align {align}")
+    for i, s in enumerate(lets):
+        assert isinstance(s, ir.Let)
+        name = t.new(f"extractelement <{RUN} x {ty}> {whole}, i64 {i}")
+        vec = r.growth(s.value.args[0]) != 0
+        r.keep(s.value, Value((name,), vec, r.depth))
 
 
 def store(r: ThreadExpressions, s: ir.Store) -> None:

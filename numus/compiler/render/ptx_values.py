@@ -30,6 +30,7 @@ class ThreadExpressions(Expressions):
     """Writes the expressions of one thread."""
 
     spaces: dict[ir.Buffer, str] = field(default_factory=dict)  # pointer types
+    counters: set[ir.Expr] = field(default_factory=set)  # variables of loops
     renderer: Any = None  # what threads need to speak to each other
 
     @property
@@ -78,7 +79,7 @@ class ThreadExpressions(Expressions):
         t, ty = self.t, register_type(e.dtype)
         op = "div" if e.op == "idiv" else "rem"
         divisor = e.args[1]
-        if e.dtype.kind == "uint" or _is_size(divisor):
+        if e.dtype.kind == "uint" or _is_size(divisor) or self._counts(e):
             return t.new(f"u{op} {ty} {x}, {y}")
         if divisor.op == "const" and divisor.attr != -1:
             return t.new(f"s{op} {ty} {x}, {y}")
@@ -87,6 +88,14 @@ class ThreadExpressions(Expressions):
         result = t.new(f"s{op} {ty} {x}, {safe}")
         special = "0" if op == "rem" else t.new(f"sub {ty} 0, {x}")
         return t.new(f"select i1 {minus}, {ty} {special}, {ty} {result}")
+
+    def _counts(self, e: ir.Expr) -> bool:
+        """Whether a number is counted by loops and sizes alone: it is never negative."""
+        if e.op == "const":
+            return bool(e.attr >= 0)
+        if e.op in ("add", "mul", "idiv", "irem", "min"):
+            return all(self._counts(a) for a in e.args)
+        return e in self.counters or _is_size(e)
 
     def _variable(self, e: ir.Expr) -> Value:
         lane = self.lane

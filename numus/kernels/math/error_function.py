@@ -78,7 +78,7 @@ def erfc(x: Expr) -> Expr:
     slow = scaled_positive(value, held_integer(held))
     tail = guard(size > (9.0 if is32(x) else 26.0), slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
-    return select(absolute(x) < 1.0, near, far)
+    return select(absolute(x) >= 1.0, far, near)  # NaN is near, where nothing touches its bits
 
 
 def erfinv(x: Expr) -> Expr:

@@ -65,6 +65,8 @@ class Target:
         """Whether stores past the caches pay: Arm cores find out by themselves."""
         return self.arch == "x86"
 
+    brain = False  # converting bfloat16 is a shift or an addition: no instruction gains much
+
     @functools.cached_property
     def half(self) -> bool:
         """Whether the hardware converts between float16 and float32."""

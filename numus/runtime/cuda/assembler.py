@@ -6,9 +6,10 @@ from typing import Any
 
 from numus.errors import CompileError
 
-# The PTX version that code for a compute capability is written in: as old as its instructions allow,
-# so that old drivers take it.
-_PTX = ((100, 86), (90, 80), (80, 72), (0, 65))
+# What this LLVM knows to write for. A device that came later runs the code of the last one before
+# it that all later ones understand.
+_KNOWN = (70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
+_COMMON = 90
 
 
 class Assembler:
@@ -21,10 +22,11 @@ class Assembler:
         llvm.initialize_all_asmprinters()
         self._llvm = llvm
         self.capability = capability
-        version = next(v for least, v in _PTX if capability >= least)
-        suffix = "a" if capability >= 90 else ""  # with what only this generation has
-        self.cpu = f"sm_{capability}{suffix}"
-        self.features = f"+ptx{version}"
+        # the "a": with what only this generation has
+        known = f"sm_{capability}{'a' if capability >= _COMMON else ''}"
+        self.cpu = known if capability in _KNOWN else f"sm_{_COMMON}"
+        # the version of PTX is the oldest that has the device, but for instructions that came later
+        self.features = "+ptx80" if self.cpu.startswith("sm_90") else ""
         self._machine: Any = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
             cpu=self.cpu, features=self.features, opt=3, reloc="default", codemodel="default"
         )

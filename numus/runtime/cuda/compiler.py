@@ -105,7 +105,7 @@ class Compiler:
             driver.call("cuLinkAddData", state, kind, data, len(data), b"kernel", 0, [], [])
             address, size = driver.call("cuLinkComplete", state)
             return ctypes.string_at(int(address), int(size))
-        except driver.Failure as failure:
+        except driver.DriverError as failure:
             said = bytes(log).split(b"\0")[0].decode(errors="replace")
             raise CompileError(
                 f"the CUDA driver rejects kernel {kernel.name!r}: {failure}\n{said}\n{ptx}"

@@ -1,4 +1,4 @@
-"""The CUDA driver, through cuda-bindings: every call is checked, and errors say what was being done."""
+"""The CUDA driver, through cuda-bindings: every call is checked, and errors say what was done."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def name_of(code: int) -> str:
         return f"error {code}"
 
 
-class Failure(DeviceError):
+class DriverError(DeviceError):
     """A call of the driver that failed."""
 
     def __init__(self, what: str, code: int) -> None:
@@ -61,7 +61,7 @@ def call(name: str, *args: Any, doing: str = "") -> Any:
     """Call a function of the driver; give its result, or results."""
     error, *results = getattr(_module(), name)(*args)
     if int(error) != 0:
-        raise Failure(doing or name, int(error))
+        raise DriverError(doing or name, int(error))
     if not results:
         return None
     return results[0] if len(results) == 1 else tuple(results)
@@ -76,6 +76,11 @@ def attribute(device: Any, name: str) -> int:
 def constant(kind: str, name: str) -> Any:
     """A value of one of the driver's enumerations."""
     return getattr(getattr(_module(), kind), name)
+
+
+def constant_stream(number: int) -> Any:
+    """A stream by its handle, as other libraries name it (1: the default stream)."""
+    return _module().CUstream(number)
 
 
 def function_address(name: str) -> int:

@@ -1,9 +1,9 @@
 """Launches prepared once and run many times.
 
 As on the CPU, a program of several kernels is laid out in one piece of memory, the image: for every
-launch its function, its parameters, the places of its buffers and its scalars. To run it again is to
-write what differs and to make one native call, which goes through the launches. A program that comes
-again with the very same addresses and numbers is replayed as a CUDA graph.
+launch its function, its parameters, the places of its buffers and its scalars. To run it again is
+to write what differs and to make one native call, which goes through the launches. A program that
+comes again with the very same addresses and numbers is replayed as a CUDA graph.
 """
 
 from __future__ import annotations
@@ -25,10 +25,9 @@ if TYPE_CHECKING:
 _RECORD = ("function", "grid", "group", "shared", "parameters", "count", "places", "buffers")
 _GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
 _GRAPHS = 4  # kept for each program
-_MOST_GRID = (1 << 31) - 1
 
-# Goes through the launches of an image; gives 0, or the number of the one that failed, from 1 on, in
-# the upper half and the driver's code in the lower.
+# Goes through the launches of an image; gives 0, or the number of the one that failed, from 1 on,
+# in the upper half and the driver's code in the lower.
 SOURCE = """
 define i64 @numus_cuda_run(ptr %launch, ptr %records, i64 %count, ptr %slots, ptr %stream) {
 entry:
@@ -79,7 +78,8 @@ start:
   %none = icmp eq i32 %grid, 0
   br i1 %none, label %after, label %go
 go:
-  %code = call i32 %launch(ptr %function, i32 %grid, i32 1, i32 1, i32 %group, i32 1, i32 1, i32 %shared, ptr %stream, ptr %parameters, ptr null)
+  %code = call i32 %launch(ptr %function, i32 %grid, i32 1, i32 1, i32 %group, i32 1, i32 1,
+    i32 %shared, ptr %stream, ptr %parameters, ptr null)
   %bad = icmp ne i32 %code, 0
   br i1 %bad, label %failed, label %after
 after:
@@ -182,7 +182,7 @@ class Prepared:
         )
         if failed:
             program = self.steps[(failed >> 32) - 1].program
-            raise driver.Failure(f"launching kernel {program.label}", failed & 0xFFFFFFFF)
+            raise driver.DriverError(f"launching kernel {program.label}", failed & 0xFFFFFFFF)
 
     def _place_scratch(self, values: Sequence[int | float], held: list[Memory]) -> list[int]:
         """Null for what lies in shared memory, else memory for every block of the grid."""
@@ -237,7 +237,9 @@ class Prepared:
         places = records + len(self.steps) * len(_RECORD)
         buffers = places + 2 * sum(counts)
         parameters = buffers + sum(counts)
-        end = parameters + sum(c + len(s.program.formats) for c, s in zip(counts, self.steps))
+        end = parameters + sum(
+            c + len(s.program.formats) for c, s in zip(counts, self.steps, strict=True)
+        )
         image = _Image(bytearray(8 * end), records)
         words, base = image.words, image.slots
 

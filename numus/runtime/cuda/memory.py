@@ -1,8 +1,8 @@
 """Device memory in blocks that are kept and reused.
 
 All work of a device runs in order on one stream, so a freed block can be given out again at once:
-whoever gets it comes later on the stream. Freed blocks go to the free list of their size class; when
-the device is full, all of them are given back to the driver and the allocation is tried again.
+whoever gets it comes later on the stream. Freed blocks go to the free list of their size class;
+when the device is full, all are given back to the driver and the allocation is tried again.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class MemoryPool:
         for attempt in (1, 2):
             try:
                 return int(driver.call("cuMemAlloc", size))
-            except driver.Failure as failure:
+            except driver.DriverError as failure:
                 if failure.code != driver.OUT_OF_MEMORY:
                     raise
             if attempt == 1:

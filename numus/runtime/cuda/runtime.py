@@ -10,7 +10,7 @@ import numpy as np
 
 from numus import dtypes
 from numus.runtime.contract import Facts, Launch, Step
-from numus.runtime.cuda import driver
+from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.launch import SOURCE, Prepared, launcher
 from numus.runtime.cuda.memory import Memory, MemoryPool
@@ -20,6 +20,7 @@ from numus.runtime.records import CompileRecord
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
+    from numus.shapes import Shape
 
 _MOST_PREPARED = 1024
 _GROUP = 256  # threads: a multiprocessor holds several groups, which hide each other's barriers
@@ -69,7 +70,7 @@ class CudaRuntime:
             renderer="ptx",
             features=frozenset({f"sm_{self.capability}"}),
             group=_GROUP,
-            group_memory=48 << 10,
+            group_memory=shared,
         )
 
     def activate(self) -> None:
@@ -95,6 +96,26 @@ class CudaRuntime:
             with self._copying:
                 self._staging.download(memory.address + start * dtype.itemsize, out)
         return out
+
+    def take_dlpack(self, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
+        """Another library's memory on this device: block, offset, shape, strides, dtype."""
+        return dlpack.take(self, producer)
+
+    def give_dlpack(
+        self,
+        memory: Memory,
+        offset: int,
+        shape: Shape,
+        strides: Shape,
+        dtype: DType,
+        stream: int | None,
+        versioned: bool,
+        read_only: bool,
+    ) -> Any:
+        """A DLPack capsule on this device's memory, ready on the consumer's stream."""
+        return dlpack.give(
+            self, memory, offset, shape, strides, dtype, stream, versioned, read_only
+        )
 
     def memory_stats(self) -> dict[str, int]:
         return self.memory.stats()

@@ -17,7 +17,7 @@ _PIECE = 8 << 20
 
 
 class Staging:
-    """The pinned pieces of one device; the caller sees to it that one thread uses them at a time."""
+    """The pinned pieces of one device; callers take turns."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream

@@ -1,0 +1,577 @@
+"""Scans, sorts and scatters where lanes are threads of a group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Index, Step
+from numus.compiler.fuse import Group
+from numus.compiler.ir import Expr, Stmt, const, select
+from numus.compiler.local import Val
+from numus.compiler.loops.work import BLOCKS_PER_UNIT
+from numus.compiler.scalar_ops import lower
+from numus.kernels.group_ordered import DIGIT, DIGITS, EACH, Ranks, RunningReduction
+from numus.kernels.ordered import combine, sort_key
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+ZERO, ONE = const(0), const(1)
+
+Layouts = dict[Val, Shape]
+
+
+def _outside(layouts: Layouts, *vals: Val) -> Layouts:
+    return {v: s for v, s in layouts.items() if v not in vals}
+
+
+def _rows(e: Emitter, number: Expr, shape: Shape, axis: int) -> Callable[[Expr], Index]:
+    """Row `number` of the rows along an axis: the index of a place in it."""
+    others = [i for i in range(len(shape)) if i != axis]
+    digits: dict[int, Expr] = {}
+    for place, i in enumerate(others):
+        below = math.prod(shape[k] for k in others[place + 1 :])
+        digit = number if below == 1 else ir.idiv(number, e.number(below))
+        digits[i] = ir.irem(digit, e.number(shape[i])) if place else digit
+        if shape[i] == 1:
+            digits[i] = ZERO
+    return lambda at: tuple(at if i == axis else digits[i] for i in range(len(shape)))
+
+
+# -- scans ----------------------------------------------------------------------------------------
+
+
+def lower_group_scan(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+    """A thread for each row where there are many and neighbours belong to different ones; else a
+    group for each row, or for each of its parts."""
+    (val,) = group.members
+    op, axis, _ = val.params
+    length = val.shape[axis]
+    rows = val.size // length
+    last = len(val.shape) - 1
+    layouts = _outside(layouts, val)
+    if axis != last and val.shape[last] >= 32 and rows >= 4 * facts.group:
+        return [_scan_side_by_side(val, layouts, facts)]
+    chunk = facts.group * EACH
+    wanted = -(-facts.parallel_units * BLOCKS_PER_UNIT // rows)
+    size = max(4 * chunk, -(-length // wanted))
+    size = -(-size // chunk) * chunk
+    parts = -(-length // size)
+    if parts == 1:
+        return [_scan_parts(val, layouts, facts, 1, length, None)]
+    real = dt.compute_dtype(dt.real_of(val.dtype))
+    count = 2 if val.dtype.is_complex else 1
+    sums = [Val(-60 - p, "partial", "partial", (), None, (rows, parts), real) for p in range(count)]
+    step = _part_totals(val, layouts, facts, size, sums)
+    layouts = {**layouts, **dict.fromkeys(sums, (parts, 1))}
+    befores = [
+        Val(-70 - p, "partial", "partial", (), None, (rows, parts), real) for p in range(count)
+    ]
+    merge = _scan_totals(op, val.dtype, layouts, facts, sums, befores)
+    layouts = {**layouts, **dict.fromkeys(befores, (parts, 1))}
+    return [step, merge, _scan_parts(val, layouts, facts, parts, size, befores)]
+
+
+def _scan_side_by_side(val: Val, layouts: Layouts, facts: Facts) -> Step:
+    """A thread for each row, neighbouring threads for neighbours along the last axis."""
+    op, axis, _ = val.params
+    e = Emitter(layouts, group=facts.group)
+    scan = RunningReduction(facts.group, op, val.dtype)
+    g, j, i = ir.var("g"), ir.var("j"), ir.var("i")
+    rows = val.size // val.shape[axis]
+    index = _rows(e, j, val.shape, axis)
+    length, spot = _spot(e, val)
+    carry = [ir.Register(f"run{p}", scan.real, lanes=True) for p in range(scan.parts)]
+    value = scan.split(e.value(val.inputs[0], index(spot(i))))
+    names = [ir.var(f"next{p}", scan.real) for p in range(scan.parts)]
+    new = combine(op, [ir.read(r) for r in carry], value)
+    turn: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
+    turn += [ir.Set(r, n) for r, n in zip(carry, names, strict=True)]
+    result = scan.join(list(names))
+    turn += e.store(val, index(spot(i)), result if scan.complex else result.cast(val.dtype))
+    start = ir.mul(g, const(facts.group))
+    stop = ir.minimum(ir.add(start, const(facts.group)), e.number(rows))
+    body: list[Stmt] = [ir.Set(r, x) for r, x in zip(carry, scan.start, strict=True)]
+    body.append(ir.For(i, ZERO, length, "serial", turn))
+    loop = ir.For(j, start, stop, "lanes", body)
+    return e.blocks(f"scan_{op}", g, [loop], -(-rows // facts.group), (val.op,))
+
+
+def _spot(e: Emitter, val: Val) -> tuple[Expr, Callable[[Expr], Expr]]:
+    """How long rows are, and where the i-th element of a scan lies along its axis."""
+    _, axis, reverse = val.params
+    length = e.number(val.shape[axis])
+    return length, lambda i: ir.sub(ir.sub(length, ONE), i) if reverse else i
+
+
+def _part_totals(val: Val, layouts: Layouts, facts: Facts, size: int, sums: list[Val]) -> Step:
+    """What each part of a row comes to."""
+    op, axis, _ = val.params
+    e = Emitter(layouts, group=facts.group)
+    scan = RunningReduction(facts.group, op, val.dtype)
+    g = ir.var("g")
+    parts, width = e.parameter(sums[0].shape[1]), e.parameter(size)
+    row, part = ir.idiv(g, parts), ir.irem(g, parts)
+    index = _rows(e, row, val.shape, axis)
+    length, spot = _spot(e, val)
+    start = ir.mul(part, width)
+    stop = ir.minimum(ir.add(start, width), length)
+    source = val.inputs[0]
+    body = [
+        *scan.begin(),
+        scan.body(start, stop, lambda i: e.value(source, index(spot(i))), None),
+    ]
+    for v, register in zip(sums, scan.carry, strict=True):
+        body += e.store(v, (row, part), ir.read(register))
+    e.scratch += scan.stages
+    grid = sums[0].shape[0] * sums[0].shape[1]
+    return e.blocks(f"scan_{op}_totals", g, body, grid, (val.op,))
+
+
+def _scan_totals(
+    op: str, dtype: dt.DType, layouts: Layouts, facts: Facts, sums: list[Val], befores: list[Val]
+) -> Step:
+    """What comes before each part: a group for each row."""
+    e = Emitter(layouts, group=facts.group)
+    scan = RunningReduction(facts.group, op, dtype)
+    rows, parts = sums[0].shape
+    g = ir.var("g")
+    row = g if rows > 1 else ZERO
+
+    def read(i: Expr) -> Any:
+        return scan.join([e.value(v, (row, i)) for v in sums])
+
+    def write(i: Expr, value: Any) -> list[Stmt]:
+        # the next part's: what this one and those before it come to
+        out: list[Stmt] = []
+        for v, x in zip(befores, scan.split(value), strict=True):
+            out += e.store(v, (row, ir.add(i, ONE)), x)
+        return out
+
+    count = e.number(parts)
+    body: list[Stmt] = [*scan.begin()]
+    for v, x in zip(befores, scan.start, strict=True):
+        body += e.store(v, (row, ZERO), x)
+    body.append(scan.body(ZERO, ir.sub(count, ONE), read, write))
+    e.scratch += scan.stages
+    return e.blocks(f"scan_{op}_between", g, body, rows, ("combine",))
+
+
+def _scan_parts(
+    val: Val, layouts: Layouts, facts: Facts, parts: int, size: int, befores: list[Val] | None
+) -> Step:
+    """The scan itself, of whole rows or of parts that know what came before them."""
+    op, axis, _ = val.params
+    e = Emitter(layouts, group=facts.group)
+    scan = RunningReduction(facts.group, op, val.dtype)
+    rows = val.size // val.shape[axis]
+    g = ir.var("g")
+    length, spot = _spot(e, val)
+    source = val.inputs[0]
+    if befores is None:
+        row, start, stop, carry = g, ZERO, length, None
+    else:
+        many, width = e.parameter(parts), e.parameter(size)
+        row, part = ir.idiv(g, many), ir.irem(g, many)
+        start = ir.mul(part, width)
+        stop = ir.minimum(ir.add(start, width), length)
+        carry = [e.value(v, (row if rows > 1 else ZERO, part)) for v in befores]
+    index = _rows(e, row, val.shape, axis)
+
+    def write(i: Expr, value: Any) -> list[Stmt]:
+        result = value if val.dtype.is_complex else value.cast(val.dtype)
+        return e.store(val, index(spot(i)), result)
+
+    def read(i: Expr) -> Any:
+        return e.value(source, index(spot(i)))
+
+    body = [*scan.begin(carry), scan.body(start, stop, read, write)]
+    e.scratch += scan.stages
+    return e.blocks(f"scan_{op}", g, body, rows * parts, (val.op,))
+
+
+# -- sorts ----------------------------------------------------------------------------------------
+
+
+def lower_group_sort(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+    """A stable radix sort of every row: by one group where it fits into its memory, else all of
+    them pass by pass."""
+    (val,) = group.members
+    axis, _ = val.params
+    length = val.shape[axis]
+    layouts = _outside(layouts, val)
+    key = _key_dtype(val)
+    threads = facts.group
+    while threads > 32 and threads * EACH // 2 >= length:
+        threads //= 2
+    memory = 2 * threads * EACH * (key.itemsize + 4)
+    if length <= threads * EACH and memory <= facts.group_memory:
+        return [_sort_in_group(val, layouts, threads, key)]
+    return _sort_in_passes(val, layouts, facts, key)
+
+
+def _key_dtype(val: Val) -> dt.DType:
+    wide = dt.compute_dtype(val.inputs[0].dtype)
+    return dt.uint8 if wide is dt.bool_ else dt.BY_NAME[f"uint{wide.bits}"]
+
+
+def _key(e: Emitter, val: Val, index: Index) -> Expr:
+    source = val.inputs[0]
+    wide = dt.compute_dtype(source.dtype)
+    return sort_key(e.value(source, index).cast(wide), val.params[1])
+
+
+def _write(e: Emitter, val: Val, index: Callable[[Expr], Index], at: Expr, place: Expr) -> Any:
+    if val.op == "argsort":
+        return e.store(val, index(at), place)
+    return e.store(val, index(at), e.value(val.inputs[0], index(place)))
+
+
+def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> Step:
+    axis, _ = val.params
+    e = Emitter(layouts, group=threads)
+    chunk = const(threads * EACH)
+    keys = [ir.Buffer(f"keys{k}", key, "scratch", chunk) for k in (0, 1)]
+    places = [ir.Buffer(f"places{k}", dt.int32, "scratch", chunk) for k in (0, 1)]
+    e.scratch += [*keys, *places]
+    g, i, shift = ir.var("g"), ir.var("fill"), ir.var("shift")
+    index = _rows(e, g, val.shape, axis)
+    length = e.number(val.shape[axis])
+    fill: list[Stmt] = [
+        ir.Store(keys[0], i, _key(e, val, index(i))),
+        ir.Store(places[0], i, i.cast(dt.int32)),
+    ]
+    body: list[Stmt] = [ir.For(i, ZERO, length, "lanes", fill)]
+    passes: list[Stmt] = []
+    for half in (0, 1):
+        source, target = half, 1 - half
+        ranks = Ranks(threads, f"h{half}")
+        start = ir.add(shift, const(half * DIGIT))
+
+        def read(at: Expr, source: int = source) -> Expr:
+            return ir.load(keys[source], at)
+
+        def move(at: Expr, rank: Expr, source: int = source, target: int = target) -> list[Stmt]:
+            return [
+                ir.Store(keys[target], rank, ir.load(keys[source], at)),
+                ir.Store(places[target], rank, ir.load(places[source], at)),
+            ]
+
+        lets, words = ranks.starts()
+        passes += ranks.count(length, read, start)
+        passes += lets
+        passes.append(ranks.place(length, read, start, words, move))
+    body.append(ir.For(shift, ZERO, const(key.bits), "serial", passes, step=const(2 * DIGIT)))
+    o = ir.var("o")
+    place = ir.load(places[0], o).cast(dt.int64)
+    body.append(ir.For(o, ZERO, length, "lanes", _write(e, val, index, o, place)))
+    return e.blocks(val.op, g, body, val.size // val.shape[axis], (val.op,))
+
+
+def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> list[Step]:
+    """For every digit: count it in all parts, add up the counts, and move."""
+    axis, _ = val.params
+    length = val.shape[axis]
+    rows = val.size // length
+    threads = facts.group
+    while threads > 32 and 2 * threads * EACH * (key.itemsize + 4) > facts.group_memory:
+        threads //= 2
+    parts = -(-length // (threads * EACH))
+    spot = dt.int32 if length < 1 << 31 else dt.int64
+    steps: list[Step] = []
+    table = Val(-80, "partial", "partial", (), None, (rows, DIGITS * parts), dt.int32)
+    ends = Val(-81, "scan", "scan", (table,), ("sum", 1, False), table.shape, dt.int32)
+    held: tuple[Val, Val] | None = None
+    pairs = []
+    for k in (0, 1):
+        shape = (rows, length)
+        pairs.append(
+            (
+                Val(-82 - k, "partial", "partial", (), None, shape, key),
+                Val(-84 - k, "partial", "partial", (), None, shape, spot),
+            )
+        )
+    for number in range(-(-key.bits // DIGIT)):
+        counting = Counting(val, layouts, threads, parts, held, number * DIGIT)
+        steps.append(counting.count(table))
+        totals = {**layouts, table: (DIGITS * parts, 1)}
+        grouped = Group(ends, 0)
+        grouped.stored = {ends}
+        steps += lower_group_scan(grouped, totals, facts)
+        target = pairs[number % 2]
+        steps.append(counting.move(table, ends, target))
+        held = target
+    assert held is not None
+    e = Emitter({**layouts, held[1]: (length, 1)}, group=facts.group)
+    g, o = ir.var("g"), ir.var("o")
+    each = facts.group * EACH
+    blocks = -(-length // each)
+    many = e.parameter(blocks)
+    row = ir.idiv(g, many)
+    index = _rows(e, row, val.shape, axis)
+    start = ir.mul(ir.irem(g, many), const(each))
+    stop = ir.minimum(ir.add(start, const(each)), e.number(length))
+    place = e.value(held[1], (row if rows > 1 else ZERO, o)).cast(dt.int64)
+    loop = ir.For(o, start, stop, "lanes", _write(e, val, index, o, place))
+    return [*steps, e.blocks(f"{val.op}_out", g, [loop], rows * blocks, (val.op,))]
+
+
+class Counting:
+    """One pass over all parts of all rows by one digit; `held` is what the last pass left."""
+
+    def __init__(
+        self,
+        val: Val,
+        layouts: Layouts,
+        threads: int,
+        parts: int,
+        held: tuple[Val, Val] | None,
+        shift: int,
+    ) -> None:
+        self.val, self.layouts, self.threads = val, layouts, threads
+        self.parts, self.held, self.shift = parts, held, shift
+        self.axis = val.params[0]
+        self.length = val.shape[self.axis]
+        self.rows = val.size // self.length
+
+    def _begin(self, more: Layouts, tag: str) -> None:
+        held = dict.fromkeys(self.held or (), (self.length, 1))
+        e = self.e = Emitter({**self.layouts, **held, **more}, group=self.threads)
+        self.g = ir.var("g")
+        self.many = e.parameter(self.parts)
+        self.bit = e.parameter(self.shift)
+        self.row, self.part = ir.idiv(self.g, self.many), ir.irem(self.g, self.many)
+        self.at_row = self.row if self.rows > 1 else ZERO
+        chunk = const(self.threads * EACH)
+        self.first = ir.mul(self.part, chunk)
+        self.size = ir.minimum(chunk, ir.sub(e.number(self.length), self.first))
+        self.ranks = Ranks(self.threads, tag)
+        self.keys = ir.Buffer("keys", _key_dtype(self.val), "scratch", chunk)
+        e.scratch.append(self.keys)
+        index = _rows(e, self.row, self.val.shape, self.axis)
+        i = ir.var("fill")
+        at = ir.add(self.first, i)
+        if self.held is None:
+            key = _key(e, self.val, index(at))
+        else:
+            key = e.value(self.held[0], (self.at_row, at))
+        self.fill = ir.For(i, ZERO, self.size, "lanes", [ir.Store(self.keys, i, key)])
+
+    def _read(self, at: Expr) -> Expr:
+        return ir.load(self.keys, at)
+
+    def _spot(self, d: int) -> Expr:
+        return ir.add(ir.mul(const(d), self.many), self.part)
+
+    def count(self, table: Val) -> Step:
+        self._begin({}, "c")
+        body = [self.fill, *self.ranks.count(self.size, self._read, self.bit)]
+        for d in range(DIGITS):
+            total = self.ranks.total(d).cast(dt.int32)
+            body += self.e.store(table, (self.at_row, self._spot(d)), total)
+        grid = self.rows * self.parts
+        return self.e.blocks("sort_count", self.g, body, grid, (self.val.op,))
+
+    def move(self, table: Val, ends: Val, target: tuple[Val, Val]) -> Step:
+        width = (DIGITS * self.parts, 1)
+        self._begin({table: width, ends: width}, "m")
+        e, ranks = self.e, self.ranks
+        chunk = const(self.threads * EACH)
+        sorted_keys = ir.Buffer("sorted_keys", self.keys.dtype, "scratch", chunk)
+        sorted_places = ir.Buffer("sorted_places", dt.int32, "scratch", chunk)
+        starts = ir.Buffer("starts", dt.int64, "scratch", const(DIGITS))
+        e.scratch += [sorted_keys, sorted_places, starts]
+        lets, words = ranks.starts()
+
+        def move(at: Expr, rank: Expr) -> list[Stmt]:
+            return [
+                ir.Store(sorted_keys, rank, ir.load(self.keys, at)),
+                ir.Store(sorted_places, rank, at.cast(dt.int32)),
+            ]
+
+        body = [self.fill, *ranks.count(self.size, self._read, self.bit), *lets]
+        body.append(ranks.place(self.size, self._read, self.bit, words, move))
+        # where a digit's elements go, less where they begin in the ordered chunk
+        d = ir.var("digit")
+        own = ZERO
+        for k in range(DIGITS):
+            word = words[k // 2]
+            half = ir.binary("lshr", word, const(16, dt.uint32)) if k % 2 else word
+            begin = (half & const(0xFFFF, dt.uint32)).cast(dt.int64)
+            own = select(d.eq(k), begin, own) if k else begin
+        spot = (self.at_row, ir.add(ir.mul(d, self.many), self.part))
+        goes = ir.sub(e.value(ends, spot).cast(dt.int64), e.value(table, spot).cast(dt.int64))
+        body.append(
+            ir.For(d, ZERO, const(DIGITS), "lanes", [ir.Store(starts, d, ir.sub(goes, own))])
+        )
+        o = ir.var("o")
+        key = ir.load(sorted_keys, o)
+        from_part = ir.load(sorted_places, o).cast(dt.int64)
+        digit = ir.binary("lshr", key, self.bit.cast(key.dtype)) & const(DIGITS - 1, key.dtype)
+        to = ir.add(ir.load(starts, digit.cast(dt.int64)), o)
+        place: Expr = ir.add(self.first, from_part)
+        if self.held is not None:
+            place = e.value(self.held[1], (self.at_row, place))
+        there = ir.var("there")
+        out: list[Stmt] = [ir.Let(there, to)]
+        out += e.store(target[0], (self.at_row, there), key)
+        out += e.store(target[1], (self.at_row, there), place.cast(target[1].dtype))
+        body.append(ir.For(o, ZERO, self.size, "lanes", out))
+        grid = self.rows * self.parts
+        return e.blocks("sort_move", self.g, body, grid, (self.val.op,))
+
+
+# -- scatters -------------------------------------------------------------------------------------
+
+
+def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+    """Updates are put in the order of where they go; then every element of the result takes those
+    that are its own, in the order in which they came."""
+    (val,) = group.members
+    axes, mode = val.params
+    base, updates, *indices = val.inputs
+    layouts = _outside(layouts, val)
+    lead = indices[0].shape
+    count = math.prod(lead)
+    rest = [i for i in range(len(val.shape)) if i not in axes]
+    places = math.prod(val.shape[a] for a in axes)
+    targets = Val(-90, "partial", "partial", (), None, (count,), dt.int64)
+    order = Val(-91, "argsort", "sort", (targets,), (0, False), (count,), dt.int64)
+    steps: list[Step] = []
+    if count:
+        steps.append(_targets(val, layouts, facts, targets))
+        layouts = {**layouts, targets: (1,)}
+        grouped = Group(order, 0)
+        grouped.stored = {order}
+        steps += lower_group_sort(grouped, layouts, facts)
+        layouts = {**layouts, order: (1,)}
+    e = Emitter(layouts, group=facts.group)
+    g, i = ir.var("g"), ir.var("i")
+    columns = math.prod(val.shape[k] for k in rest)
+    each = facts.group
+    start = ir.mul(g, const(each))
+    total = e.number(places * columns)
+    stop = ir.minimum(ir.add(start, const(each)), total)
+    place = i if columns == 1 else ir.idiv(i, e.number(columns))
+    column = ZERO if columns == 1 else ir.irem(i, e.number(columns))
+    at_place = dict(zip(axes, _split(e, place, [val.shape[a] for a in axes]), strict=True))
+    at_rest = dict(zip(rest, _split(e, column, [val.shape[a] for a in rest]), strict=True))
+    target = tuple({**at_place, **at_rest}[k] for k in range(len(val.shape)))
+    start_value = e.value(base, target)
+    if not count:
+        loop = ir.For(i, start, stop, "lanes", e.store(val, target, start_value))
+        return [e.blocks("scatter", g, [loop], -(-places * columns // each), (val.op,))]
+
+    def where(n: Expr) -> Expr:
+        """Where the n-th update in order goes."""
+        where: Expr = e.value(targets, (e.value(order, (n,)),))
+        return where
+
+    def update(n: Expr) -> Any:
+        came = e.value(order, (n,))
+        at_lead = tuple(_split(e, came, list(lead)))
+        return e.value(updates, (*at_lead, *(at_rest[k] for k in rest)))
+
+    first = _Search(e, count, where, lambda t: t < place, "first")
+    past = _Search(e, count, where, lambda t: t <= place, "past")
+    parts = 2 if val.dtype.is_complex else 1
+    real = dt.real_of(val.dtype)
+    kept = [ir.Register(f"kept{p}", real, lanes=True) for p in range(parts)]
+
+    def pair(value: Any) -> list[Expr]:
+        return list(value) if parts == 2 else [value]
+
+    def whole(values: list[Expr]) -> Any:
+        return tuple(values) if parts == 2 else values[0]
+
+    u = ir.var("u")
+    body: list[Stmt] = [*first.body, *past.body]
+    body += [ir.Set(r, x) for r, x in zip(kept, pair(start_value), strict=True)]
+    low, high = ir.var("low"), ir.var("high")
+    body += [ir.Let(low, ir.read(first.result)), ir.Let(high, ir.read(past.result))]
+    if mode == "set":  # the last one stays
+        low = ir.maximum(low, ir.sub(high, ONE))
+        new = pair(update(u))
+    else:
+        op = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}[mode]
+        old = whole([ir.read(r) for r in kept])
+        new = pair(lower(op, [old, update(u)], [val.dtype, val.dtype], val.dtype, None))
+    names = [ir.var(f"new{p}", real) for p in range(parts)]
+    turn: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
+    turn += [ir.Set(r, n) for r, n in zip(kept, names, strict=True)]
+    body.append(ir.For(u, low, high, "serial", turn))
+    body += e.store(val, target, whole([ir.read(r) for r in kept]))
+    loop = ir.For(i, start, stop, "lanes", body)
+    return [*steps, e.blocks(f"scatter_{mode}", g, [loop], -(-places * columns // each), (val.op,))]
+
+
+def _split(e: Emitter, number: Expr, extents: list[int]) -> list[Expr]:
+    """A running number as one index per extent, the last running fastest."""
+    out = []
+    for k, n in enumerate(extents):
+        below = math.prod(extents[k + 1 :])
+        digit = number if below == 1 else ir.idiv(number, e.number(below))
+        out.append(ZERO if n == 1 else ir.irem(digit, e.number(n)) if k else digit)
+    return out
+
+
+def _targets(val: Val, layouts: Layouts, facts: Facts, targets: Val) -> Step:
+    """Where each update goes, as one number; past the end for what goes nowhere."""
+    axes, _ = val.params
+    indices = val.inputs[2:]
+    e = Emitter(layouts, group=facts.group)
+    g, u = ir.var("g"), ir.var("u")
+    at = tuple(_split(e, u, list(indices[0].shape)))
+    number: Expr = ZERO
+    inside: Expr = const(True, dt.bool_)
+    for p, axis in zip(indices, axes, strict=True):
+        place = e.value(p, at).cast(dt.int64)
+        extent = e.number(val.shape[axis])
+        inside = inside & (place >= 0) & (place < extent)
+        number = ir.add(ir.mul(number, extent), place)
+    end = e.number(math.prod(val.shape[a] for a in axes))
+    count = targets.shape[0]
+    start = ir.mul(g, const(facts.group))
+    stop = ir.minimum(ir.add(start, const(facts.group)), e.number(count))
+    stores = e.store(targets, (u,), select(inside, number, end))
+    loop = ir.For(u, start, stop, "lanes", stores)
+    return e.blocks("scatter_targets", g, [loop], -(-count // facts.group), (val.op,))
+
+
+class _Search:
+    """Statements that find the first of the ordered updates that is not `before`; per lane."""
+
+    def __init__(
+        self,
+        e: Emitter,
+        count: int,
+        where: Callable[[Expr], Expr],
+        before: Callable[[Expr], Expr],
+        tag: str,
+    ) -> None:
+        self.result = ir.Register(f"{tag}_low", dt.int64, lanes=True)
+        high = ir.Register(f"{tag}_high", dt.int64, lanes=True)
+        low_now, high_now, middle = (ir.var(f"{tag}_{n}") for n in ("l", "h", "m"))
+        less = ir.var(f"{tag}_less", dt.bool_)
+        step = ir.var(f"{tag}_step")
+        turn: list[Stmt] = [
+            ir.Let(low_now, ir.read(self.result)),
+            ir.Let(high_now, ir.read(high)),
+            ir.Let(middle, ir.binary("ashr", ir.add(low_now, high_now), ONE)),
+            ir.Let(
+                less,
+                (low_now < high_now)
+                & before(where(ir.minimum(middle, ir.sub(e.number(count), ONE)))),
+            ),
+            ir.Set(self.result, select(less, ir.add(middle, ONE), low_now)),
+            ir.Set(high, select(less, high_now, ir.minimum(middle, high_now))),
+        ]
+        steps = e.parameter(count.bit_length())
+        self.body: list[Stmt] = [
+            ir.Set(self.result, ZERO),
+            ir.Set(high, e.number(count)),
+            ir.For(step, ZERO, steps, "serial", turn),
+        ]

@@ -1,0 +1,95 @@
+"""Contraction groups where lanes are threads: which schedule a product gets, and its epilogue."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.affine import accesses, unit_weight
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import Group, place, squeeze
+from numus.compiler.ir import Expr, Stmt
+from numus.compiler.local import Val
+from numus.compiler.loops import lower_product_loops
+from numus.compiler.products import SMALL, in_pieces
+from numus.kernels.group_contraction import Operand, Sizes, choose, contraction, pieces_of
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+ZERO = ir.const(0)
+
+
+def lower_group_contraction(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """Tiles where they pay; plain sums of products for complex, thin and tiny ones."""
+    product = group.members[0]
+    batch, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    tiny = min(m, n) == 1 or m * n * k < SMALL
+    if tiny or product.dtype.is_complex or product.dtype is dt.bool_:
+        return lower_product_loops(group, layouts, facts)
+    tiles = choose(facts, dt.compute_dtype(product.dtype), batch, m, n)
+    pieces = pieces_of(facts, tiles, batch, m, n, k)
+    if pieces > 1:
+        return in_pieces(group, layouts, facts, pieces, _tiled)
+    return _tiled(group, layouts, facts)
+
+
+def _along(x: Val, layouts: dict[Val, Shape], axis: int) -> bool:
+    """Whether most of what an operand reads has its neighbours in memory along this axis."""
+    e = Emitter(layouts)
+    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+    e.value(x, tuple(names))
+    pieces = accesses(e)
+    return unit_weight(pieces, names[axis]) >= unit_weight(pieces, names[3 - axis])
+
+
+def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    product = group.members[0]
+    a, b = product.inputs
+    batch, m, n = product.shape
+    k = a.shape[2]
+    dtype = dt.compute_dtype(product.dtype)
+    inside = set(group.members)
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    tiles = choose(facts, dtype, batch, m, n)
+    e = Emitter(layouts, group=tiles.threads)
+    row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
+    sizes = Sizes(
+        *(e.number(x) for x in (m, n, k)),
+        *(e.parameter(x) for x in (row_tiles, column_tiles)),
+    )
+
+    def left(t: Expr, i: Expr, p: Expr, mask: Expr) -> Expr:
+        value: Expr = e.value(a, (t if batch > 1 else ZERO, i, p), mask)
+        return value.cast(dtype)
+
+    def right(t: Expr, j: Expr, p: Expr, mask: Expr) -> Expr:
+        value: Expr = e.value(b, (t if batch > 1 else ZERO, p, j), mask)
+        return value.cast(dtype)
+
+    def finish(t: Expr, i: Expr, j: Expr, value: Expr) -> list[Stmt]:
+        point = [x for x, extent in zip((t, i, j), product.shape, strict=True) if extent != 1]
+        e.hold(product, value.cast(product.dtype))
+        e.forget()
+        out: list[Stmt] = []
+        for v in group.members:
+            if v in group.stored:
+                assert v is product or squeeze(v.shape) == squeeze(product.shape)
+                index = place(v.shape, point)
+                out += e.store(v, index, e.value(v, index))
+        return out
+
+    g = ir.var("g")
+    body, scratch = contraction(
+        tiles,
+        sizes,
+        dtype,
+        g,
+        Operand(left, sizes.m, _along(a, layouts, 2)),
+        Operand(right, sizes.n, _along(b, layouts, 1)),
+        finish,
+        light=len(group.members) == 1,
+    )
+    e.scratch += scratch
+    grid = batch * row_tiles * column_tiles
+    notes = tuple(v.op for v in group.members)
+    return [e.blocks("contraction", g, body, grid, notes)]

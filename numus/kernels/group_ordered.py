@@ -1,0 +1,237 @@
+"""What groups of threads do in order along an axis: running reductions, and ranks by a digit.
+
+Each thread takes neighbouring elements by itself; what threads come to is put in order by a `Scan`.
+Elements pass through the group's memory, so that the device's memory is read and written by
+neighbouring threads at neighbouring places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.ir import Expr, Stmt, const, select
+from numus.dtypes import DType
+from numus.kernels.ordered import combine, identity
+
+ZERO, ONE = const(0), const(1)
+
+EACH = 8  # neighbouring elements that a thread takes
+DIGIT = 4  # bits of a digit
+DIGITS = 1 << DIGIT
+_PAIRS = DIGITS // 2  # registers that hold two counts of 16 bits each
+
+
+# -- running reductions ---------------------------------------------------------------------------
+
+
+class RunningReduction:
+    """A running reduction over a span, a chunk at a time, in the kernel of one group."""
+
+    def __init__(self, threads: int, op: str, dtype: DType) -> None:
+        self.threads = threads
+        self.op = op
+        self.complex = dtype.is_complex
+        self.real = dt.compute_dtype(dt.real_of(dtype))
+        self.parts = 2 if self.complex else 1
+        self.chunk = threads * EACH
+        self.start = identity(op, self.real, self.parts)
+        self.stages = [
+            ir.Buffer(f"stage{p}", self.real, "scratch", const(self.chunk))
+            for p in range(self.parts)
+        ]
+        self.carry = [ir.Register(f"carry{p}", self.real) for p in range(self.parts)]
+
+    def split(self, value: Any) -> list[Expr]:
+        return list(value) if self.complex else [value.cast(self.real)]
+
+    def join(self, parts: list[Expr]) -> Any:
+        return tuple(parts) if self.complex else parts[0]
+
+    def begin(self, carry: list[Expr] | None = None) -> list[Stmt]:
+        """Start from nothing, or from what came before."""
+        starts = self.start if carry is None else carry
+        return [ir.Set(r, x) for r, x in zip(self.carry, starts, strict=True)]
+
+    def body(
+        self,
+        first: Expr,
+        last: Expr,
+        read: Callable[[Expr], Any],
+        write: Callable[[Expr, Any], list[Stmt]] | None,
+    ) -> Stmt:
+        """The loop over the chunks of first … last; without `write` only the carry is kept."""
+        c, j, lane, out = (ir.var(f"scan_{n}") for n in ("c", "j", "l", "o"))
+        count = ir.minimum(const(self.chunk), ir.sub(last, c))
+        fill: list[Stmt] = [
+            ir.Store(b, j, x)
+            for b, x in zip(self.stages, self.split(read(ir.add(c, j))), strict=True)
+        ]
+        running = [
+            [ir.Register(f"own{i}_{p}", self.real, lanes=True) for p in range(self.parts)]
+            for i in range(EACH)
+        ]
+        totals = [ir.Register(f"total{p}", self.real, lanes=True) for p in range(self.parts)]
+        walk: list[Stmt] = []
+        state: list[Expr] = []
+        for i in range(EACH):
+            at = ir.add(ir.mul(lane, const(EACH)), const(i))
+            there = at < count
+            new = [
+                select(there, ir.load(b, at), x)
+                for b, x in zip(self.stages, self.start, strict=True)
+            ]
+            state = combine(self.op, state, new) if state else new
+            names = [ir.var(f"run{i}_{p}", self.real) for p in range(self.parts)]
+            walk += [ir.Let(n, x) for n, x in zip(names, state, strict=True)]
+            walk += [ir.Set(r, n) for r, n in zip(running[i], names, strict=True)]
+            state = list(names)
+        walk += [ir.Set(r, x) for r, x in zip(totals, state, strict=True)]
+        left, right, all_ = (
+            [ir.var(f"{n}{p}", self.real) for p in range(self.parts)]
+            for n in ("left", "right", "all")
+        )
+        merged = combine(self.op, list(left), list(right))
+        across = ir.Scan(totals, left, right, merged, self.start, all_)
+        threads = const(self.threads)
+        statements: list[Stmt] = [
+            ir.For(j, ZERO, count, "lanes", fill),
+            ir.For(lane, ZERO, threads, "lanes", walk),
+            across,
+        ]
+        if write is not None:
+            mine = ir.var("scan_m")
+            before = [ir.var(f"before{p}", self.real) for p in range(self.parts)]
+            ahead = combine(self.op, [ir.read(r) for r in self.carry], [ir.read(r) for r in totals])
+            spread: list[Stmt] = [ir.Let(n, x) for n, x in zip(before, ahead, strict=True)]
+            for i in range(EACH):
+                at = ir.add(ir.mul(mine, const(EACH)), const(i))
+                now = combine(self.op, list(before), [ir.read(r) for r in running[i]])
+                names = [ir.var(f"now{i}_{p}", self.real) for p in range(self.parts)]
+                spread += [ir.Let(n, x) for n, x in zip(names, now, strict=True)]
+                spread += [ir.Store(b, at, n) for b, n in zip(self.stages, names, strict=True)]
+            statements.append(ir.For(mine, ZERO, threads, "lanes", spread))
+            value = self.join([ir.load(b, out) for b in self.stages])
+            statements.append(ir.For(out, ZERO, count, "lanes", write(ir.add(c, out), value)))
+        after = [ir.var(f"after{p}", self.real) for p in range(self.parts)]
+        new = combine(self.op, [ir.read(r) for r in self.carry], list(all_))
+        statements += [ir.Let(n, x) for n, x in zip(after, new, strict=True)]
+        statements += [ir.Set(r, n) for r, n in zip(self.carry, after, strict=True)]
+        return ir.For(c, first, last, "serial", statements, step=const(self.chunk))
+
+
+# -- ranks by a digit -----------------------------------------------------------------------------
+
+
+def digit_of(key: Expr, shift: Expr) -> Expr:
+    """The digit of a key that starts at a bit."""
+    bits = ir.binary("lshr", key, shift.cast(key.dtype)) & const(DIGITS - 1, key.dtype)
+    return bits.cast(dt.uint32)
+
+
+def _c(value: int) -> Expr:
+    return const(value, dt.uint32)
+
+
+class Ranks:
+    """Where each of a chunk's elements belongs by one digit of its key, ties in order.
+
+    A thread counts the digits of its own elements in fields of 4 bits; a `Scan` adds up counts of
+    16 bits, two in a register.
+    """
+
+    def __init__(self, threads: int, tag: str) -> None:
+        self.threads = threads
+        self.tag = tag
+        self.chunk = threads * EACH
+        assert EACH < 1 << 4
+        assert self.chunk < 1 << 16
+        self.counts = [ir.Register(f"{tag}n{r}", dt.uint32, lanes=True) for r in range(_PAIRS)]
+        self.fields = [ir.Register(f"{tag}f{h}", dt.uint32, lanes=True) for h in (0, 1)]
+        self.before = [ir.Register(f"{tag}b{i}", dt.uint32, lanes=True) for i in range(EACH)]
+        self.totals = [ir.var(f"{tag}t{r}", dt.uint32) for r in range(_PAIRS)]
+
+    def count(self, size: Expr, key: Callable[[Expr], Expr], shift: Expr) -> list[Stmt]:
+        """Count the digits of elements 0 … size - 1 of the chunk."""
+        lane = ir.var(f"{self.tag}count")
+        body: list[Stmt] = [ir.Set(f, _c(0)) for f in self.fields]
+        for i in range(EACH):
+            at = ir.add(ir.mul(lane, const(EACH)), const(i))
+            d = ir.var(f"{self.tag}d{i}", dt.uint32)
+            one = ir.var(f"{self.tag}one{i}", dt.uint32)
+            field = (d & _c(7)) << _c(2)
+            low = d < _c(8)
+            word = select(low, ir.read(self.fields[0]), ir.read(self.fields[1]))
+            body += [
+                ir.Let(d, digit_of(key(at), shift)),
+                ir.Set(self.before[i], ir.binary("lshr", word, field) & _c(15)),
+                ir.Let(one, select(at < size, _c(1) << field, _c(0))),
+                ir.Set(self.fields[0], ir.read(self.fields[0]) + select(low, one, _c(0))),
+                ir.Set(self.fields[1], ir.read(self.fields[1]) + select(low, _c(0), one)),
+            ]
+        for r, register in enumerate(self.counts):
+            word = ir.read(self.fields[2 * r // 8])
+            first, second = (_c(4 * ((2 * r + k) % 8)) for k in (0, 1))
+            a = ir.binary("lshr", word, first) & _c(15)
+            b = ir.binary("lshr", word, second) & _c(15)
+            body.append(ir.Set(register, a | (b << _c(16))))
+        left, right = (
+            [ir.var(f"{self.tag}{n}{r}", dt.uint32) for r in range(_PAIRS)] for n in "xy"
+        )
+        merged = [x + y for x, y in zip(left, right, strict=True)]
+        return [
+            ir.For(lane, ZERO, const(self.threads), "lanes", body),
+            ir.Scan(self.counts, left, right, merged, [_c(0)] * _PAIRS, self.totals),
+        ]
+
+    def total(self, d: int) -> Expr:
+        """How many elements of the chunk have digit d."""
+        word = self.totals[d // 2]
+        return (ir.binary("lshr", word, _c(16)) if d % 2 else word & _c(0xFFFF)).cast(dt.int64)
+
+    def starts(self) -> tuple[list[Stmt], list[Expr]]:
+        """Where the elements of each digit begin in the ordered chunk, two in a word."""
+        lets: list[Stmt] = []
+        words = []
+        at: Expr = _c(0)
+        for r, word in enumerate(self.totals):
+            first = at
+            second = at + (word & _c(0xFFFF))
+            name = ir.var(f"{self.tag}s{r}", dt.uint32)
+            lets.append(ir.Let(name, first | (second << _c(16))))
+            words.append(name)
+            after = ir.var(f"{self.tag}e{r}", dt.uint32)
+            lets.append(ir.Let(after, second + ir.binary("lshr", word, _c(16))))
+            at = after
+        return lets, words
+
+    def place(
+        self,
+        size: Expr,
+        key: Callable[[Expr], Expr],
+        shift: Expr,
+        words: list[Expr],
+        move: Callable[[Expr, Expr], list[Stmt]],
+    ) -> Stmt:
+        """For each element, `move(element, rank)`."""
+        lane = ir.var(f"{self.tag}place")
+        sums = [ir.var(f"{self.tag}p{r}", dt.uint32) for r in range(_PAIRS)]
+        body: list[Stmt] = [
+            ir.Let(n, ir.read(c) + w) for n, c, w in zip(sums, self.counts, words, strict=True)
+        ]
+        for i in range(EACH):
+            at = ir.add(ir.mul(lane, const(EACH)), const(i))
+            d = ir.var(f"{self.tag}q{i}", dt.uint32)
+            body.append(ir.Let(d, digit_of(key(at), shift)))
+            chosen: list[Expr] = list(sums)
+            for bit in (2, 4, 8):  # halve the words by each bit of the digit
+                odd = (d & _c(bit)).ne(_c(0))
+                chosen = [select(odd, y, x) for x, y in zip(chosen[::2], chosen[1::2], strict=True)]
+            half = select((d & _c(1)).ne(_c(0)), ir.binary("lshr", chosen[0], _c(16)), chosen[0])
+            rank = (half & _c(0xFFFF)) + ir.read(self.before[i])
+            name = ir.var(f"{self.tag}r{i}")
+            body.append(ir.Let(name, rank.cast(dt.int64)))
+            body.append(ir.If(at < size, move(at, name)))
+        return ir.For(lane, ZERO, const(self.threads), "lanes", body)

@@ -1,0 +1,202 @@
+"""Device memory shared with other libraries by DLPack, streams honoured both ways.
+
+Whoever takes memory names the stream on which it will use it; who gives it lets that stream wait
+for what is still being computed. When the taker lets go, the giver's stream waits for the taker's,
+so that the memory is not used again too early.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.runtime.cuda import driver
+from numus.runtime.cuda.memory import Memory
+from numus.shapes import Shape
+
+CUDA = 2  # DLPack's number for memory on CUDA devices
+_LEGACY = 1  # how DLPack names the default stream
+_READ_ONLY = 1
+
+_KINDS = {"int": 0, "uint": 1, "float": 2, "complex": 5, "bool": 6}
+_SPECIAL = {dt.bfloat16: 4, dt.float8_e4m3fn: 10, dt.float8_e5m2: 12}
+
+
+def _code(dtype: DType) -> int:
+    return _SPECIAL.get(dtype, _KINDS[dtype.kind])
+
+
+_BY_CODE = {(_code(d), d.bits if d.kind != "bool" else 8): d for d in dt.ALL}
+
+
+class _Tensor(ctypes.Structure):
+    _fields_ = (
+        ("data", ctypes.c_void_p),
+        ("device_type", ctypes.c_int32),
+        ("device_id", ctypes.c_int32),
+        ("ndim", ctypes.c_int32),
+        ("code", ctypes.c_uint8),
+        ("bits", ctypes.c_uint8),
+        ("lanes", ctypes.c_uint16),
+        ("shape", ctypes.POINTER(ctypes.c_int64)),
+        ("strides", ctypes.POINTER(ctypes.c_int64)),
+        ("byte_offset", ctypes.c_uint64),
+    )
+
+
+_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class _Managed(ctypes.Structure):
+    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
+
+
+class _Versioned(ctypes.Structure):
+    _fields_ = (
+        ("major", ctypes.c_uint32),
+        ("minor", ctypes.c_uint32),
+        ("context", ctypes.c_void_p),
+        ("deleter", _Deleter),
+        ("flags", ctypes.c_uint64),
+        ("tensor", _Tensor),
+    )
+
+
+def _api(name: str, result: Any, *arguments: Any) -> Any:
+    function = getattr(ctypes.pythonapi, name)
+    function.restype, function.argtypes = result, arguments
+    return function
+
+
+_get_pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
+_is_valid = _api("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_set_name = _api("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
+_destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_new = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+
+
+def order(runtime: Any, before: Any, after: Any) -> None:
+    """What comes on stream `after` from now on waits for what is on `before` by now."""
+    runtime.activate()
+    event = driver.call("cuEventCreate", 2)
+    driver.call("cuEventRecord", event, before)
+    driver.call("cuStreamWaitEvent", after, event, 0)
+    driver.call("cuEventDestroy", event)  # once it has happened
+
+
+def _stream(number: int | None) -> Any:
+    return driver.constant_stream(_LEGACY if number is None else number)
+
+
+# -- taking ---------------------------------------------------------------------------------------
+
+
+class _Lent:
+    """Foreign memory: given back to its owner when the last tensor on it goes."""
+
+    def __init__(self, runtime: Any, managed: Any) -> None:
+        self.runtime, self.managed = runtime, managed
+
+    def __del__(self) -> None:
+        order(self.runtime, self.runtime.stream, _stream(_LEGACY))
+        if self.managed.deleter:
+            self.managed.deleter(ctypes.addressof(self.managed))
+
+
+def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
+    """Memory of another library: the block, offset and strides in elements, shape, and dtype."""
+    try:
+        capsule = producer.__dlpack__(stream=runtime.stream_id, max_version=(1, 0))
+    except TypeError:  # a producer from before versions
+        capsule = producer.__dlpack__(stream=runtime.stream_id)
+    kind: Any
+    if _is_valid(capsule, b"dltensor_versioned"):
+        name, kind = b"dltensor_versioned", _Versioned
+    else:
+        name, kind = b"dltensor", _Managed
+    managed = kind.from_address(_get_pointer(capsule, name))
+    _set_name(capsule, _USED[name])
+    lent = _Lent(runtime, managed)
+    tensor = managed.tensor
+    shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
+    if tensor.strides:
+        strides = tuple(tensor.strides[i] for i in range(tensor.ndim))
+    else:
+        strides, below = (), 1
+        for n in reversed(shape):
+            strides, below = (below, *strides), below * n
+    dtype = _BY_CODE.get((tensor.code, tensor.bits))
+    if dtype is None or tensor.lanes != 1:
+        raise TypeError(f"from_dlpack: no dtype for code {tensor.code}, {tensor.bits} bits")
+    first = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
+    last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
+    start = (tensor.data or 0) + tensor.byte_offset + first * dtype.itemsize
+    nbytes = 0 if 0 in shape else (last - first + 1) * dtype.itemsize
+    return Memory(start, nbytes, None, lent), -first, shape, strides, dtype
+
+
+# the names must outlive the capsules
+_USED = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
+
+
+# -- giving ---------------------------------------------------------------------------------------
+
+_given: dict[int, tuple[Any, ...]] = {}  # what consumers hold, by the address of the struct
+
+
+def _let_go(address: int) -> None:
+    held = _given.pop(address, None)
+    if held is not None:
+        runtime, stream = held[0], held[1]
+        order(runtime, _stream(stream), runtime.stream)
+
+
+def _unused(capsule: int) -> None:
+    """A capsule that nobody took."""
+    for name in (b"dltensor", b"dltensor_versioned"):
+        held = ctypes.cast(capsule, ctypes.py_object)
+        if _is_valid(held, name):
+            _given.pop(_get_pointer(held, name), None)
+
+
+_let_go_native = _Deleter(_let_go)
+_unused_native = _destructor(_unused)
+
+
+def give(
+    runtime: Any,
+    memory: Memory,
+    offset: int,
+    shape: Shape,
+    strides: Shape,
+    dtype: DType,
+    stream: int | None,
+    versioned: bool,
+    read_only: bool,
+) -> Any:
+    """A capsule on device memory, to be used on the consumer's stream (-1: without waiting)."""
+    if stream == 0:
+        raise ValueError("__dlpack__: stream 0 is ambiguous on CUDA; 1 is the default stream")
+    if stream != -1:
+        order(runtime, runtime.stream, _stream(stream))
+    numbers = ctypes.c_int64 * max(1, len(shape))
+    held_shape, held_strides = numbers(*shape), numbers(*strides)
+    managed: Any = _Versioned() if versioned else _Managed()
+    tensor = managed.tensor
+    tensor.data = memory.address
+    tensor.device_type, tensor.device_id = CUDA, runtime.index
+    tensor.ndim = len(shape)
+    tensor.code, tensor.lanes = _code(dtype), 1
+    tensor.bits = 8 if dtype.kind == "bool" else dtype.bits
+    tensor.shape, tensor.strides = held_shape, held_strides
+    tensor.byte_offset = offset * dtype.itemsize
+    managed.deleter = _let_go_native
+    if versioned:
+        managed.major, managed.minor = 1, 0
+        managed.flags = _READ_ONLY if read_only else 0
+    address = ctypes.addressof(managed)
+    back = None if stream == -1 else stream
+    _given[address] = (runtime, back, managed, held_shape, held_strides, memory)
+    return _new(address, b"dltensor_versioned" if versioned else b"dltensor", _unused_native)
