@@ -39,7 +39,7 @@ def lower_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
     """Tiles where they pay; plain sums of products for complex, tiny and unusual ones."""
     product = group.members[0]
     g = Geometry.of(product)
-    if g is None or product.dtype.is_complex or g.work < SMALL:
+    if g is None or product.dtype.is_complex or g.work < SMALL or facts.group:
         return _sums(group, layouts, facts)
     if size_of(g.extents) < size_of(g.taps):
         if any(gap > 1 for gap in g.gap) or g.outputs < FEW_OUTPUTS:

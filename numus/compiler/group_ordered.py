@@ -15,7 +15,8 @@ from numus.compiler.local import Val
 from numus.compiler.loops.work import BLOCKS_PER_UNIT
 from numus.compiler.scalar_ops import lower
 from numus.kernels.group_ordered import DIGIT, DIGITS, EACH, Ranks, RunningReduction
-from numus.kernels.ordered import combine, sort_key
+from numus.kernels.ordered import combine
+from numus.kernels.sort import decode, encode, key_dtype
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -203,7 +204,7 @@ def lower_group_sort(group: Group, layouts: Layouts, facts: Facts) -> list[Step]
     axis, _ = val.params
     length = val.shape[axis]
     layouts = _outside(layouts, val)
-    key = _key_dtype(val)
+    key = key_dtype(val.inputs[0].dtype)
     threads = facts.group
     while threads > 32 and threads * EACH // 2 >= length:
         threads //= 2
@@ -213,21 +214,17 @@ def lower_group_sort(group: Group, layouts: Layouts, facts: Facts) -> list[Step]
     return _sort_in_passes(val, layouts, facts, key)
 
 
-def _key_dtype(val: Val) -> dt.DType:
-    wide = dt.compute_dtype(val.inputs[0].dtype)
-    return dt.uint8 if wide is dt.bool_ else dt.BY_NAME[f"uint{wide.bits}"]
+def _places(val: Val) -> bool:
+    """Whether places are asked for: values are told by their keys."""
+    return val.op == "argsort"
 
 
 def _key(e: Emitter, val: Val, index: Index) -> Expr:
-    source = val.inputs[0]
-    wide = dt.compute_dtype(source.dtype)
-    return sort_key(e.value(source, index).cast(wide), val.params[1])
+    return encode(e.value(val.inputs[0], index), val.params[1], ties=_places(val))
 
 
-def _write(e: Emitter, val: Val, index: Callable[[Expr], Index], at: Expr, place: Expr) -> Any:
-    if val.op == "argsort":
-        return e.store(val, index(at), place)
-    return e.store(val, index(at), e.value(val.inputs[0], index(place)))
+def _value(val: Val, key: Expr) -> Expr:
+    return decode(key, val.inputs[0].dtype, val.params[1])
 
 
 def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> Step:
@@ -235,15 +232,14 @@ def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> S
     e = Emitter(layouts, group=threads)
     chunk = const(threads * EACH)
     keys = [ir.Buffer(f"keys{k}", key, "scratch", chunk) for k in (0, 1)]
-    places = [ir.Buffer(f"places{k}", dt.int32, "scratch", chunk) for k in (0, 1)]
+    places = [ir.Buffer(f"places{k}", dt.int32, "scratch", chunk) for k in (0, 1) if _places(val)]
     e.scratch += [*keys, *places]
     g, i, shift = ir.var("g"), ir.var("fill"), ir.var("shift")
     index = _rows(e, g, val.shape, axis)
     length = e.number(val.shape[axis])
-    fill: list[Stmt] = [
-        ir.Store(keys[0], i, _key(e, val, index(i))),
-        ir.Store(places[0], i, i.cast(dt.int32)),
-    ]
+    fill: list[Stmt] = [ir.Store(keys[0], i, _key(e, val, index(i)))]
+    if places:
+        fill.append(ir.Store(places[0], i, i.cast(dt.int32)))
     body: list[Stmt] = [ir.For(i, ZERO, length, "lanes", fill)]
     passes: list[Stmt] = []
     for half in (0, 1):
@@ -255,10 +251,8 @@ def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> S
             return ir.load(keys[source], at)
 
         def move(at: Expr, rank: Expr, source: int = source, target: int = target) -> list[Stmt]:
-            return [
-                ir.Store(keys[target], rank, ir.load(keys[source], at)),
-                ir.Store(places[target], rank, ir.load(places[source], at)),
-            ]
+            pairs = (keys, places) if places else (keys,)
+            return [ir.Store(b[target], rank, ir.load(b[source], at)) for b in pairs]
 
         lets, words = ranks.starts()
         passes += ranks.count(length, read, start)
@@ -266,8 +260,11 @@ def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> S
         passes.append(ranks.place(length, read, start, words, move))
     body.append(ir.For(shift, ZERO, const(key.bits), "serial", passes, step=const(2 * DIGIT)))
     o = ir.var("o")
-    place = ir.load(places[0], o).cast(dt.int64)
-    body.append(ir.For(o, ZERO, length, "lanes", _write(e, val, index, o, place)))
+    if places:
+        result = ir.load(places[0], o).cast(dt.int64)
+    else:
+        result = _value(val, ir.load(keys[0], o))
+    body.append(ir.For(o, ZERO, length, "lanes", e.store(val, index(o), result)))
     return e.blocks(val.op, g, body, val.size // val.shape[axis], (val.op,))
 
 
@@ -284,16 +281,15 @@ def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> 
     steps: list[Step] = []
     table = Val(-80, "partial", "partial", (), None, (rows, DIGITS * parts), dt.int32)
     ends = Val(-81, "scan", "scan", (table,), ("sum", 1, False), table.shape, dt.int32)
-    held: tuple[Val, Val] | None = None
-    pairs = []
-    for k in (0, 1):
-        shape = (rows, length)
-        pairs.append(
-            (
-                Val(-82 - k, "partial", "partial", (), None, shape, key),
-                Val(-84 - k, "partial", "partial", (), None, shape, spot),
-            )
+    held: tuple[Val, ...] = ()
+    kinds = (key, spot) if _places(val) else (key,)
+    pairs = [
+        tuple(
+            Val(-82 - 2 * k - i, "partial", "partial", (), None, (rows, length), t)
+            for i, t in enumerate(kinds)
         )
+        for k in (0, 1)
+    ]
     for number in range(-(-key.bits // DIGIT)):
         counting = Counting(val, layouts, threads, parts, held, number * DIGIT)
         steps.append(counting.count(table))
@@ -304,8 +300,8 @@ def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> 
         target = pairs[number % 2]
         steps.append(counting.move(table, ends, target))
         held = target
-    assert held is not None
-    e = Emitter({**layouts, held[1]: (length, 1)}, group=facts.group)
+    last = held[-1]
+    e = Emitter({**layouts, last: (length, 1)}, group=facts.group)
     g, o = ir.var("g"), ir.var("o")
     each = facts.group * EACH
     blocks = -(-length // each)
@@ -314,8 +310,9 @@ def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> 
     index = _rows(e, row, val.shape, axis)
     start = ir.mul(ir.irem(g, many), const(each))
     stop = ir.minimum(ir.add(start, const(each)), e.number(length))
-    place = e.value(held[1], (row if rows > 1 else ZERO, o)).cast(dt.int64)
-    loop = ir.For(o, start, stop, "lanes", _write(e, val, index, o, place))
+    found = e.value(last, (row if rows > 1 else ZERO, o))
+    result = found.cast(dt.int64) if _places(val) else _value(val, found)
+    loop = ir.For(o, start, stop, "lanes", e.store(val, index(o), result))
     return [*steps, e.blocks(f"{val.op}_out", g, [loop], rows * blocks, (val.op,))]
 
 
@@ -328,7 +325,7 @@ class Counting:
         layouts: Layouts,
         threads: int,
         parts: int,
-        held: tuple[Val, Val] | None,
+        held: tuple[Val, ...],
         shift: int,
     ) -> None:
         self.val, self.layouts, self.threads = val, layouts, threads
@@ -338,7 +335,7 @@ class Counting:
         self.rows = val.size // self.length
 
     def _begin(self, more: Layouts, tag: str) -> None:
-        held = dict.fromkeys(self.held or (), (self.length, 1))
+        held = dict.fromkeys(self.held, (self.length, 1))
         e = self.e = Emitter({**self.layouts, **held, **more}, group=self.threads)
         self.g = ir.var("g")
         self.many = e.parameter(self.parts)
@@ -349,12 +346,13 @@ class Counting:
         self.first = ir.mul(self.part, chunk)
         self.size = ir.minimum(chunk, ir.sub(e.number(self.length), self.first))
         self.ranks = Ranks(self.threads, tag)
-        self.keys = ir.Buffer("keys", _key_dtype(self.val), "scratch", chunk)
+        kind = key_dtype(self.val.inputs[0].dtype)
+        self.keys = ir.Buffer("keys", kind, "scratch", chunk)
         e.scratch.append(self.keys)
         index = _rows(e, self.row, self.val.shape, self.axis)
         i = ir.var("fill")
         at = ir.add(self.first, i)
-        if self.held is None:
+        if not self.held:
             key = _key(e, self.val, index(at))
         else:
             key = e.value(self.held[0], (self.at_row, at))
@@ -375,7 +373,7 @@ class Counting:
         grid = self.rows * self.parts
         return self.e.blocks("sort_count", self.g, body, grid, (self.val.op,))
 
-    def move(self, table: Val, ends: Val, target: tuple[Val, Val]) -> Step:
+    def move(self, table: Val, ends: Val, target: tuple[Val, ...]) -> Step:
         width = (DIGITS * self.parts, 1)
         self._begin({table: width, ends: width}, "m")
         e, ranks = self.e, self.ranks
@@ -383,14 +381,15 @@ class Counting:
         sorted_keys = ir.Buffer("sorted_keys", self.keys.dtype, "scratch", chunk)
         sorted_places = ir.Buffer("sorted_places", dt.int32, "scratch", chunk)
         starts = ir.Buffer("starts", dt.int64, "scratch", const(DIGITS))
-        e.scratch += [sorted_keys, sorted_places, starts]
+        places = _places(self.val)
+        e.scratch += [sorted_keys, *([sorted_places] if places else []), starts]
         lets, words = ranks.starts()
 
         def move(at: Expr, rank: Expr) -> list[Stmt]:
-            return [
-                ir.Store(sorted_keys, rank, ir.load(self.keys, at)),
-                ir.Store(sorted_places, rank, at.cast(dt.int32)),
-            ]
+            stores: list[Stmt] = [ir.Store(sorted_keys, rank, ir.load(self.keys, at))]
+            if places:
+                stores.append(ir.Store(sorted_places, rank, at.cast(dt.int32)))
+            return stores
 
         body = [self.fill, *ranks.count(self.size, self._read, self.bit), *lets]
         body.append(ranks.place(self.size, self._read, self.bit, words, move))
@@ -409,16 +408,16 @@ class Counting:
         )
         o = ir.var("o")
         key = ir.load(sorted_keys, o)
-        from_part = ir.load(sorted_places, o).cast(dt.int64)
         digit = ir.binary("lshr", key, self.bit.cast(key.dtype)) & const(DIGITS - 1, key.dtype)
         to = ir.add(ir.load(starts, digit.cast(dt.int64)), o)
-        place: Expr = ir.add(self.first, from_part)
-        if self.held is not None:
-            place = e.value(self.held[1], (self.at_row, place))
         there = ir.var("there")
         out: list[Stmt] = [ir.Let(there, to)]
         out += e.store(target[0], (self.at_row, there), key)
-        out += e.store(target[1], (self.at_row, there), place.cast(target[1].dtype))
+        if places:
+            place: Expr = ir.add(self.first, ir.load(sorted_places, o).cast(dt.int64))
+            if self.held:
+                place = e.value(self.held[1], (self.at_row, place))
+            out += e.store(target[1], (self.at_row, there), place.cast(target[1].dtype))
         body.append(ir.For(o, ZERO, self.size, "lanes", out))
         grid = self.rows * self.parts
         return e.blocks("sort_move", self.g, body, grid, (self.val.op,))

@@ -56,6 +56,11 @@ def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
     return Renderer(kernel, target).module(symbol)
 
 
+def threads(kernel: ir.Kernel) -> int:
+    """Threads of a block. Lanes that were meant to be SIMD find room in a warp."""
+    return kernel.group or ptx_across.WARP
+
+
 def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
     """Bytes of the scratch buffers of constant size, and those buffers."""
     fixed = [
@@ -79,10 +84,8 @@ def communicating(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[
 
 class Renderer:
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
-        if not kernel.group:
-            raise CompileError(f"kernel {kernel.name!r} was not written for groups of threads")
         self.kernel = kernel
-        self.group = kernel.group
+        self.group = threads(kernel)
         self.t = Text()
         self.plan = plan(kernel, ACCESS)
         self.talking = communicating(kernel, self.plan.loaded)

@@ -81,7 +81,8 @@ class Compiler:
             cache.put(key, code)
         fixed = renderer.shared_by_size(kernel)
         program = CudaProgram(
-            kernel, key, code, fixed, renderer.STATIC_SHARED, lambda: self.ptx(kernel)
+            *(kernel, key, code, renderer.threads(kernel), fixed, renderer.STATIC_SHARED),
+            lambda: self.ptx(kernel),
         )
         seconds = time.perf_counter() - began
         self.log.append(CompileRecord(kernel.name, key, kernel.notes, cause, seconds, program))

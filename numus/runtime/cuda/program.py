@@ -23,6 +23,7 @@ class CudaProgram:
         kernel: Any,
         key: str,
         image: bytes,
+        group: int,
         fixed: tuple[int, list[Any]],
         static: int,
         source: Callable[[], str],
@@ -31,7 +32,7 @@ class CudaProgram:
         self.notes: tuple[str, ...] = kernel.notes
         self.key = key
         self.kernel = kernel
-        self.group: int = kernel.group
+        self.group = group
         self._source = source
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
