@@ -13,11 +13,10 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import arena, ir, schedule
+from numus.compiler import arena, ir, schedule, tuning
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
-from numus.compiler.lower import lower_group
 from numus.runtime import contract
 from numus.shapes import Shape, reshape_strides, row_major
 
@@ -190,7 +189,7 @@ class Plan:
                 layouts[v] = row_major(v.shape)
         self.in_memory = {v for group in self.groups for v in group.stored}
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
-        jobs = [lower_group(group, layouts, self.runtime.facts) for group in groups]
+        jobs = [tuning.lower(group, layouts, self.runtime) for group in groups]
         held = {*roots, *leaves}
 
         def temporary(v: Val) -> int:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     *("Explanation", "compile_log", "explain", "get_num_threads", "memory_stats"),
-    "set_num_threads",
+    *("set_num_threads", "tune"),
 ]
 
 
@@ -132,6 +133,25 @@ def compile_log(on: Device | str | None = None) -> list[Any]:
 def memory_stats(on: Device | str | None = None) -> dict[str, int]:
     """Bytes in use, kept in the pool and at the peak, and counts of allocations."""
     return dict(device(on).runtime.memory_stats())
+
+
+@contextlib.contextmanager
+def tune() -> Iterator[None]:
+    """Measure a few schedules for each product that is first met inside, and remember the best.
+
+    Products are matrix products and convolutions. What is found is kept on disk for this kind of
+    machine, so it is measured once; results are the same whichever schedule computes them.
+
+    >>> x = nm.ones((64, 64))
+    >>> with nm.tune():
+    ...     nm.eval(x @ x)
+    """
+    from numus.compiler.program import clear_plans
+    from numus.compiler.tuning import tuned
+
+    clear_plans()  # so that what was met before is met anew
+    with tuned():
+        yield
 
 
 def set_num_threads(count: int) -> None:

@@ -10,7 +10,7 @@ REASONS = {
     "inspection: answers about the library, not tensors (tests/functions/test_operators.py)": """
         __array_namespace_info__ default_device devices set_default_device can_cast finfo iinfo
         isdtype promote_types result_type compile_log explain memory_stats get_num_threads
-        set_num_threads Explanation
+        set_num_threads tune Explanation
     """,
     "when things run (tests/functions/test_operators.py)": "eval synchronize",
     "transformations (tests/transforms)": """

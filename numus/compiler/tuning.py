@@ -1,0 +1,188 @@
+"""Choosing schedules by measuring them, where that is asked for.
+
+Schedules follow from a target's description. Tuning lowers a group for other descriptions as well
+(smaller caches, more cores), times what differs, and remembers which was best: the schedules know
+nothing of it. What is remembered lies on disk, by kernel, sizes and machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numus import config
+from numus.compiler.emit import Step
+from numus.compiler.fuse import Group
+from numus.compiler.local import PRODUCTS, Val
+from numus.compiler.lower import lower_group
+from numus.runtime import contract
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+SECONDS = 0.02  # that one schedule is timed for, at least
+CLEARLY = 0.97  # of the default's time: what is not below it is not worth another choice
+
+# Targets to pretend, by the names under which choices are remembered.
+VARIANTS: dict[str, Callable[[Facts], Facts]] = {
+    "half the first cache": lambda f: replace(f, cache_l1=f.cache_l1 // 2),
+    "twice the first cache": lambda f: replace(f, cache_l1=f.cache_l1 * 2),
+    "half the second cache": lambda f: replace(f, cache_l2=f.cache_l2 // 2),
+    "twice the second cache": lambda f: replace(f, cache_l2=f.cache_l2 * 2),
+    "twice the cores": lambda f: replace(f, parallel_units=f.parallel_units * 2),
+    "one core": lambda f: replace(f, parallel_units=1),
+}
+
+Job = list[Step]
+
+
+class _Choices:
+    """What was found to be best: variants by key, "" for the target as it is."""
+
+    def __init__(self) -> None:
+        self.measuring = 0  # how many blocks of `tuned` we are inside
+        self._known: dict[str, str] | None = None
+
+    @property
+    def known(self) -> dict[str, str]:
+        if self._known is None:
+            self._known = _read()
+        return self._known
+
+    def keep(self, key: str, variant: str) -> None:
+        self._known = {**_read(), **self.known, key: variant}  # others may have written meanwhile
+        _write(self._known)
+
+
+choices = _Choices()
+
+
+@contextlib.contextmanager
+def tuned() -> Iterator[None]:
+    """Measure the schedules of every product that is compiled inside."""
+    choices.measuring += 1
+    try:
+        yield
+    finally:
+        choices.measuring -= 1
+
+
+def lower(group: Group, layouts: dict[Val, Shape], runtime: Any) -> Job:
+    """The kernels of a group, by the schedule that was found best for them."""
+    usual = lower_group(group, layouts, runtime.facts)
+    if group.kind not in PRODUCTS or not (choices.measuring or choices.known):
+        return usual
+    key = _key(usual, runtime.facts)
+    variant = choices.known.get(key)
+    if variant is None and choices.measuring:
+        variant = _best(usual, group, layouts, runtime)
+        choices.keep(key, variant)
+    if not variant or variant not in VARIANTS:
+        return usual
+    return lower_group(group, layouts, VARIANTS[variant](runtime.facts))
+
+
+def _best(usual: Job, group: Group, layouts: dict[Val, Shape], runtime: Any) -> str:
+    """The name of the quickest variant; "" where none is clearly quicker than the usual."""
+    jobs = {"": usual}
+    seen = {_signature(usual)}
+    for name, variant in VARIANTS.items():
+        job = lower_group(group, layouts, variant(runtime.facts))
+        if _signature(job) not in seen:
+            seen.add(_signature(job))
+            jobs[name] = job
+    if len(jobs) == 1:
+        return ""
+    runs = {name: _prepared(job, runtime) for name, job in jobs.items()}
+    times = dict.fromkeys(runs, float("inf"))
+    spent = 0.0
+    while spent < SECONDS * len(runs):  # in turns, so that a disturbance hits all of them
+        for name, run in runs.items():
+            began = time.perf_counter()
+            run()
+            runtime.synchronize()
+            took = time.perf_counter() - began
+            times[name] = min(times[name], took)
+            spent += took
+    best = min(times, key=lambda name: times[name])
+    return best if times[best] < CLEARLY * times[""] else ""
+
+
+def _prepared(job: Job, runtime: Any) -> Callable[[], None]:
+    """Runs a job on memory of its own, filled with zeros."""
+    slots: dict[Val, int] = {}
+    memories = []
+    steps = []
+    values: list[int | float] = []
+    for step in job:
+        for v in step.buffers:
+            if v not in slots:
+                slots[v] = len(slots)
+                memory = runtime.allocate(v.size * v.dtype.itemsize)
+                runtime.upload(memory, np.zeros(v.size, v.dtype.np))
+                memories.append(memory)
+        places: list[tuple[int, int] | None] = [(slots[v], 0) for v in step.buffers]
+        places += [None] * len(step.scratch)
+        nbytes = [v.size * v.dtype.itemsize for v in step.buffers]
+        program = runtime.compile(step.kernel)
+        steps.append(contract.Step(program, places, nbytes, step.scratch))
+        values += [step.grid, *(1 if s.__class__ is tuple else s for s in step.scalars)]
+    launch = runtime.prepare(steps, len(slots)).run
+    addresses = [memory.address for memory in memories]
+    launch(addresses, values)  # once, for what only the first run does
+
+    def run() -> None:
+        assert len(memories) == len(addresses)  # which keeps the memory alive
+        launch(addresses, values)
+
+    return run
+
+
+# -- keys and the file ----------------------------------------------------------------------------
+
+
+def _signature(job: Sequence[Step]) -> Any:
+    """What a job runs, and on which sizes."""
+    numbers = ([s for s in step.scalars if s.__class__ is not tuple] for step in job)
+    texts = (step.kernel.text() for step in job)
+    return tuple((t, step.grid, tuple(n)) for t, n, step in zip(texts, numbers, job, strict=True))
+
+
+def _key(job: Sequence[Step], facts: Facts) -> str:
+    features = sorted(facts.features)
+    whole = repr((_signature(job), replace(facts, features=frozenset()), features))
+    return hashlib.sha256(whole.encode()).hexdigest()[:32]
+
+
+def _path() -> Path:
+    return config.cache_dir() / "tuning.json"
+
+
+def _read() -> dict[str, str]:
+    """What is on disk; nothing where it can't be read or is no such file."""
+    try:
+        found = json.loads(_path().read_text())
+    except (OSError, RuntimeError, ValueError):  # the second: there is no home directory
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    return {k: v for k, v in found.items() if isinstance(k, str) and isinstance(v, str)}
+
+
+def _write(known: dict[str, str]) -> None:
+    """Readers see all of it or what was there before; a disk that refuses is no error."""
+    with contextlib.suppress(OSError, RuntimeError):
+        path = _path()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
+            json.dump(known, file)
+        os.replace(file.name, path)

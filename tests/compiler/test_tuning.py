@@ -1,0 +1,79 @@
+"""Schedules chosen by measuring them."""
+
+import json
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.compiler import tuning
+from numus.compiler.program import clear_plans
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A cache of its own, in which nothing is remembered."""
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
+    monkeypatch.setattr(tuning, "choices", tuning._Choices())
+    monkeypatch.setattr(tuning, "SECONDS", 1e-4)
+    clear_plans()
+    yield tmp_path
+    clear_plans()
+
+
+def operands():
+    rng = np.random.default_rng(0)
+    return (nm.asarray(rng.standard_normal((200, 200)).astype("f")) for _ in range(2))
+
+
+def forget():
+    """As a new process would."""
+    tuning.choices = tuning._Choices()
+    clear_plans()
+
+
+def test_nothing_is_measured_unless_asked_for(folder, monkeypatch):
+    monkeypatch.setattr(tuning, "_best", None)
+    x, y = operands()
+    nm.eval(x @ y)
+    assert not (folder / "tuning.json").exists()
+
+
+def test_what_is_measured_is_remembered(folder, monkeypatch):
+    x, y = operands()
+    usual = (x @ y).numpy()
+    with nm.tune():
+        tuned = (x @ y).numpy()
+    assert tuned.tobytes() == usual.tobytes()
+    found = json.loads((folder / "tuning.json").read_text())
+    assert len(found) == 1
+    assert set(found.values()) <= {"", *tuning.VARIANTS}
+    forget()
+    monkeypatch.setattr(tuning, "_best", None)  # nothing is measured again
+    with nm.tune():
+        assert (x @ y).numpy().tobytes() == usual.tobytes()
+
+
+@pytest.mark.parametrize("variant", tuning.VARIANTS)
+def test_every_choice_gives_the_same_bits(folder, monkeypatch, variant):
+    x, y = operands()
+    image, weight = nm.reshape(x, (2, 5, 100, 40)), nm.reshape(y, (16, 5, 5, 100))[..., :5]
+    nm.eval(image, weight)
+
+    def results():
+        return [z.numpy().tobytes() for z in (x @ y, nm.conv2d(image, weight, padding=2))]
+
+    usual = results()
+    clear_plans()
+    monkeypatch.setattr(tuning, "_best", lambda *_: variant)
+    with nm.tune():
+        assert results() == usual
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 3}', '{"a": "no such variant"}'])
+def test_a_damaged_file_is_no_harm(folder, content):
+    (folder / "tuning.json").write_text(content)
+    x, y = operands()
+    with nm.tune():
+        nm.eval(x @ y)
+    assert len(json.loads((folder / "tuning.json").read_text())) >= 1
