@@ -13,6 +13,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -33,8 +34,8 @@ def evaluate(nodes: Iterable[Node]) -> None:
         by_device: dict[Device, list[Node]] = {}
         wanted = dict.fromkeys([n for n in nodes if n.view is None])
         for node in wanted:
-            if node.prim.name == "transfer":
-                _transfer(node)
+            if node.prim.name in APART:
+                _settle_apart(node)
         for node in wanted:
             if node.view is None:
                 place = node.device or device()
@@ -66,7 +67,7 @@ def _realise(place: Device, roots: list[Node]) -> None:
         # Imported late: the compiler is needed only by those who evaluate something.
         from numus.compiler import program as _program
     made: dict[Any, Storage] = {}  # results that lie in the same memory share its storage
-    for node, leaf, memory, (offset, strides) in _program.realise(place, roots, _transfer):
+    for node, leaf, memory, (offset, strides) in _program.realise(place, roots, _settle_apart):
         if leaf is not None:
             view = View(leaf.view.storage, leaf.view.offset + offset, strides)
         else:
@@ -113,12 +114,36 @@ def _pending_order(roots: Sequence[Node]) -> list[Node]:
     return order
 
 
+# What is not computed with the graph around it, but by itself, before that.
+APART = ("transfer", "part")
+
+
+def _settle_apart(node: Node) -> None:
+    if node.view is None:
+        (_transfer if node.prim.name == "transfer" else _take_part)(node)
+
+
+_results: WeakKeyDictionary[Node, tuple[Device, list[View]]] = WeakKeyDictionary()
+
+
+def _take_part(node: Node) -> None:
+    """Give a part of a call its value; with the first of them, the call is run."""
+    whole = node.inputs[0]
+    found = _results.get(whole)
+    if found is None:
+        evaluate(whole.inputs)
+        place = whole.device or device()
+        found = _results[whole] = place, whole.params.run(place, whole.inputs)
+        whole.inputs = ()
+    place, views = found
+    node.view = views[node.params]
+    _settle(node, place)
+
+
 def _transfer(node: Node) -> None:
-    if node.view is not None:
-        return
     source = node.inputs[0]
     evaluate((source,))
-    node.view = _upload(node.params, _elements(source))
+    node.view = _upload(node.params, elements(source))
     _settle(node, node.params)
 
 
@@ -128,10 +153,12 @@ def _walk(place: Device, roots: Sequence[Node]) -> None:
     for node in order:
         if node.view is not None:
             continue
-        if node.prim.name == "transfer":
-            _transfer(node)
+        if node.prim.name in APART:
+            _settle_apart(node)
             continue
-        arrays = [everywhere[n] if n in everywhere else _elements(n) for n in node.inputs]
+        if node.prim.name == "call":
+            continue  # its parts run it
+        arrays = [everywhere[n] if n in everywhere else elements(n) for n in node.inputs]
         result = np.asarray(node.prim.reference(node, *arrays)).reshape(node.shape)
         if node.device is None and node not in roots:
             everywhere[node] = result
@@ -162,10 +189,11 @@ def from_host(array: Array, dtype: Any, place: Device) -> Node:
 def host_array(node: Node) -> Array:
     """The elements on the host: a view of the storage where the device's memory is the host's."""
     check_known(node, "reading it")
-    return _elements(node)
+    return elements(node)
 
 
-def _elements(node: Node) -> Array:
+def elements(node: Node) -> Array:
+    """`host_array` of a node whose value is known to be there, or to be computable."""
     if node.view is None:
         evaluate((node,))
     view = node.view

@@ -40,7 +40,7 @@ class Pending:
         self.constants = constants = []  # type: list[Any]
         self.leaf_strides = leaf_strides = []  # type: list[Shape]
         self.classes = classes = []  # type: list[int | None]
-        self.transfers: list[Any] = []  # from other devices, still to be made
+        self.transfers: list[Any] = []  # from other devices and of calls, still to be made
         parts: list[Any] = []
         uses: dict[int, int] = {}  # how often each node is an input within this graph
         stack: list[Any] = list(roots)
@@ -64,7 +64,7 @@ class Pending:
                     classes.append(number_class(x.params))
                     parts.append((x.dtype, classes[-1]))
                     constants.append(x)
-                elif name == "transfer":
+                elif name == "transfer" or name == "part":
                     self.transfers.append(x)
                 else:
                     stack.append(x)

@@ -6,6 +6,7 @@ for each input and one number for each scalar, and starts the launches.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -68,6 +69,40 @@ class TracedGraph:
         self.number[node] = len(self.nodes)
         self.nodes.append(node)
 
+    def key(self, outputs: Sequence[Any]) -> Any:
+        """What is the same for graphs of the same structure."""
+        leaves, constants = set(self.leaves), {n: i for i, n in enumerate(self.constants)}
+        parts: list[Any] = []
+        for node in self.nodes:
+            if node in leaves:
+                parts.append((node.shape, node.dtype))
+            elif node in constants:
+                parts.append((node.dtype, self.classes[constants[node]], node.params))
+            else:
+                inputs = [self.number[x] for x in node.inputs]
+                parts.append((node.prim.name, node.params, node.shape, node.dtype, *inputs))
+        return (tuple(parts), tuple(self.leaf_strides), tuple(self.number[y] for y in outputs))
+
+
+_MAX_REPLAYS = 512
+_replays: OrderedDict[Any, Replay] = OrderedDict()
+
+
+def cached(
+    place: Any, outputs: Sequence[Any], inputs: Sequence[Any], strides: Sequence[Shape]
+) -> Replay:
+    """A replay without scalars, kept by structure: of bodies, which are traced again and again."""
+    graph = TracedGraph(outputs, inputs, strides, ())
+    if len(graph.leaves) > len(inputs):  # constants in memory are not told apart by structure
+        return Replay(place, outputs, inputs, strides, ())
+    key = (place.name, graph.key(outputs))
+    found = _replays.get(key)
+    if found is None:
+        found = _replays[key] = Replay(place, outputs, inputs, strides, ())
+        if len(_replays) > _MAX_REPLAYS:
+            _replays.popitem(last=False)
+    return found
+
 
 class Replay:
     """What a traced graph became for one device and one layout of its inputs."""
@@ -92,7 +127,8 @@ class Replay:
         self._arena = plan.arena
         self._allocate = plan.runtime.allocate
         self.outputs = [self._output(slot, layout, len(inputs)) for slot, layout in plan.outputs]
-        values = list(plan.values)
+        self._values = values = list(plan.values)
+        self._first = len(inputs) + len(self.held)
         changing = []
         self._parts = []
         for at, which, part in plan.holes:
@@ -108,6 +144,37 @@ class Replay:
     def _output(self, slot: int, layout: tuple[int, Shape], inputs: int) -> Output:
         count = inputs + len(self.held)
         return Output(slot if slot < count else None, slot - count, *layout)
+
+    def block(self, at: int) -> int:
+        """The slot of an output's block among those that `repeat` is given."""
+        return self._first + self.outputs[at].block
+
+    def repeat(
+        self,
+        addresses: list[int],
+        blocks: Sequence[int],
+        count: int,
+        steps: Sequence[tuple[int, int]],
+        swaps: Sequence[tuple[int, int]],
+        flag: Any = None,
+    ) -> int:
+        """Run again and again, up to `count` times, on inputs and results at these addresses.
+
+        After each run some slots' addresses move by so many bytes, and some pairs of slots change
+        places. `flag` is the memory of a bool among the results: the first run that clears it is
+        the last. Gives the number of runs.
+        """
+        addresses += self._fixed
+        addresses += blocks
+        temporary = self._allocate(self._arena) if self._arena else None
+        if temporary is not None:
+            addresses.append(temporary.address)
+        if self.plan.prepared is None:  # nothing to compute: results of size 0
+            return count
+        return contract.repeat(
+            *(self.plan.runtime, self.plan.prepared, self._values, addresses),
+            *(count, steps, swaps, flag),
+        )
 
     def run(self, addresses: list[int], numbers: Sequence[Any]) -> list[Any]:
         """Launch on inputs at these addresses; gives the blocks that hold the results."""

@@ -92,6 +92,11 @@ def copy(x: Node) -> Node:
     return apply(_copy, (x,), None, x.shape, x.dtype)
 
 
+def copy_apart(x: Node, token: int) -> Node:
+    """A copy that shares its memory with no other, not even with a copy of the same value."""
+    return apply(_copy, (x,), token, x.shape, x.dtype)
+
+
 _barrier = _identity("barrier")
 
 

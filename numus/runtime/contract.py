@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from numus.dtypes import bool_
+
 if TYPE_CHECKING:
     from numus.dtypes import DType
 
@@ -112,6 +114,40 @@ def fixed_by_run(
         prepared.run(addresses, current)
 
     return launch
+
+
+def repeat(
+    runtime: Any,
+    prepared: Any,
+    values: Sequence[int | float],
+    addresses: list[int],
+    count: int,
+    steps: Sequence[tuple[int, int]],
+    swaps: Sequence[tuple[int, int]],
+    flag: Any = None,
+) -> int:
+    """Run a prepared program up to `count` times; gives how often it ran.
+
+    After each run the addresses of some slots move by so many bytes (`steps`), and some pairs of
+    slots change places (`swaps`). The first run that leaves False in the memory `flag` is the last.
+    A runtime that can do this by itself has a method of this name.
+    """
+    own = getattr(prepared, "repeat", None)
+    if own is not None:
+        done: int = own(values, addresses, count, steps, swaps, flag)
+        return done
+    launch = fixed(prepared, values, ())
+    for i in range(count):
+        launch(addresses, ())
+        for slot, step in steps:
+            addresses[slot] += step
+        for a, b in swaps:
+            addresses[a], addresses[b] = addresses[b], addresses[a]
+        if flag is not None:
+            runtime.synchronize()
+            if not runtime.download(flag, bool_, 1)[0]:
+                return i + 1
+    return count
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ of one example into that of many.
 
 from numus.transforms import tree
 from numus.transforms.checkpoint import checkpoint
+from numus.transforms.control import associative_scan, cond, fori_loop, scan, while_loop
 from numus.transforms.custom import custom_jvp, custom_vjp
 from numus.transforms.functional import grad, hvp, jvp, linearize, value_and_grad, vjp
 from numus.transforms.hooks import BackwardHook, RemovableHandle, register_backward_hook
@@ -24,10 +25,13 @@ from numus.transforms.vmap import vmap
 __all__ = [
     "BackwardHook",
     "RemovableHandle",
+    "associative_scan",
     "checkpoint",
+    "cond",
     "custom_jvp",
     "custom_vjp",
     "enable_grad",
+    "fori_loop",
     "grad",
     "hessian",
     "hvp",
@@ -40,9 +44,11 @@ __all__ = [
     "linearize",
     "no_grad",
     "register_backward_hook",
+    "scan",
     "set_grad_enabled",
     "tree",
     "value_and_grad",
     "vjp",
     "vmap",
+    "while_loop",
 ]

@@ -14,7 +14,8 @@ REASONS = {
     """,
     "when things run (tests/functions/test_operators.py)": "eval synchronize",
     "transformations (tests/transforms)": """
-        checkpoint custom_jvp custom_vjp grad hessian hvp jacfwd jacrev jit jvp linearize
+        associative_scan checkpoint cond custom_jvp custom_vjp fori_loop grad hessian hvp jacfwd
+        jacrev jit jvp linearize scan while_loop
         value_and_grad vjp vmap enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled
         BackwardHook RemovableHandle register_backward_hook
     """,

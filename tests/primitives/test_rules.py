@@ -23,8 +23,9 @@ SMOOTH = [c for c in CASES if not c.flat and c.orders]
 by_id = pytest.mark.parametrize("case", CASES, ids=lambda c: c.id)
 smooth = pytest.mark.parametrize("case", SMOOTH, ids=lambda c: c.id)
 
-# no inputs, or tested where they are used: transfer between devices, custom by its transforms
-NO_CASES = {"constant", "iota", "value", "placeholder", "transfer", "custom"}
+# no inputs, or tested where they are used: transfer between devices, custom, calls and their parts
+# by their transforms
+NO_CASES = {"constant", "iota", "value", "placeholder", "transfer", "custom", "call", "part"}
 
 
 def test_every_primitive_has_cases():

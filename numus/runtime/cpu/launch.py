@@ -129,23 +129,58 @@ class Prepared:
 
         return launch
 
-    def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+    def repeat(
+        self,
+        values: Sequence[int | float],
+        addresses: Sequence[int],
+        count: int,
+        steps: Sequence[tuple[int, int]],
+        swaps: Sequence[tuple[int, int]],
+        flag: Memory | None,
+    ) -> int:
+        """Run up to `count` times in one native call; see `contract.repeat`."""
+        if not self._pool.started:
+            self._pool.start()
+        try:
+            image = self._free.pop()
+        except IndexError:
+            image = self._build()
         threads = self._pool.threads
+        held, scratch = self._own_scratch(values, threads)
+        image.words[self._format.size // 8 + _THREADS] = threads if scratch else _UNBOUNDED
+        self._pack(image.data, 0, *addresses, *scratch, *values)
+        table = [word for pair in (*steps, *swaps) for word in pair]
+        words = (ctypes.c_int64 * max(len(table), 1))(*table)
+        done = self._pool.repeat(
+            *(image.head, count, ctypes.addressof(words), len(steps), len(swaps)),
+            None if flag is None else flag.address,
+        )
+        del held
+        self._free.append(image)
+        return done
+
+    def _own_scratch(
+        self, values: Sequence[int | float], threads: int
+    ) -> tuple[list[Memory], list[int]]:
+        """Memory for the scratch buffers of a run, and where each of them starts."""
+        if not self._scratch:
+            return [], []
         if self._areas is not None:
             block = self._memory.allocate(threads * max(a + b for a, b in self._areas))
-            first = block.address
-            scratch = [first + threads * start for start, _ in self._areas]
-            self._run_on(addresses, scratch, values, threads)
-            return
+            return [block], [block.address + threads * start for start, _ in self._areas]
         at, sizes = 0, []
         for step in self.steps:
             count = len(step.program.formats)
             sizes.append(step.program.scratch_nbytes(values[at + 1 : at + 1 + count]))
             at += count + 1
-        held: list[Memory] = [
-            self._memory.allocate(threads * sizes[n][k]) for n, _, k in self._scratch
-        ]
-        self._run_on(addresses, [m.address for m in held], values, threads)
+        held = [self._memory.allocate(threads * sizes[n][k]) for n, _, k in self._scratch]
+        return held, [m.address for m in held]
+
+    def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        threads = self._pool.threads
+        held, scratch = self._own_scratch(values, threads)
+        self._run_on(addresses, scratch, values, threads)
+        del held
 
     def _run_on(
         self, addresses: Sequence[int], scratch: Sequence[int], values: Any, threads: int

@@ -30,10 +30,14 @@ class Pool:
         self.started = False
         self._workers: list[threading.Thread] = []
         self._lock = threading.Lock()
-        run, worker, wake, spin = compiler.native(
+        run, worker, wake, spin, repeat = compiler.native(
             pool_source.source(compiler.jit.target), pool_source.SYMBOLS
         )
         self.run: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)
+        words = (ctypes.c_int64, ctypes.c_void_p)
+        self.repeat: Callable[..., int] = ctypes.CFUNCTYPE(
+            words[0], words[1], words[0], words[1], words[0], words[0], words[1]
+        )(repeat)
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(worker)
         self._wake = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(wake)
         self._spin = ctypes.CFUNCTYPE(None, ctypes.c_int64)(spin)

@@ -46,7 +46,7 @@ LAUNCH = (
     *("end", "share"),  # filled in by `wave`: the blocks up to here, the share of a thread
 )
 
-SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin")
+SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin", "numus_repeat")
 
 
 def pause(target: Target) -> str:
@@ -423,6 +423,73 @@ unlock:
   br label %done
 done:
   ret void
+}
+
+; A program up to `count` times; gives how often it ran. The table has pairs: slots and by how many
+; bytes each moves after a run, then slots that change places. A flag that is cleared ends it.
+define i64 @numus_repeat(
+    ptr %image, i64 %count, ptr %table, i64 %steps, i64 %swaps, ptr %flag) {
+entry:
+  %slots_at = getelementptr i64, ptr %image, i64 3
+  %slots = load ptr, ptr %slots_at
+  %steps2 = shl i64 %steps, 1
+  %pairs = getelementptr i64, ptr %table, i64 %steps2
+  %has_flag = icmp ne ptr %flag, null
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %done, %next ]
+  %more = icmp slt i64 %i, %count
+  br i1 %more, label %run, label %end
+run:
+  call void @numus_run(ptr %image)
+  %done = add i64 %i, 1
+  br label %move
+move:
+  %k = phi i64 [ 0, %run ], [ %k1, %moving ]
+  %moves = icmp slt i64 %k, %steps
+  br i1 %moves, label %moving, label %swap
+moving:
+  %k2 = shl i64 %k, 1
+  %entry_at = getelementptr i64, ptr %table, i64 %k2
+  %slot = load i64, ptr %entry_at
+  %by_at = getelementptr i64, ptr %entry_at, i64 1
+  %by = load i64, ptr %by_at
+  %at = getelementptr i64, ptr %slots, i64 %slot
+  %address = load i64, ptr %at
+  %moved = add i64 %address, %by
+  store i64 %moved, ptr %at
+  %k1 = add i64 %k, 1
+  br label %move
+swap:
+  %j = phi i64 [ 0, %move ], [ %j1, %swapping ]
+  %pair = icmp slt i64 %j, %swaps
+  br i1 %pair, label %swapping, label %check
+swapping:
+  %j2 = shl i64 %j, 1
+  %pair_at = getelementptr i64, ptr %pairs, i64 %j2
+  %first = load i64, ptr %pair_at
+  %second_at = getelementptr i64, ptr %pair_at, i64 1
+  %second = load i64, ptr %second_at
+  %first_at = getelementptr i64, ptr %slots, i64 %first
+  %other_at = getelementptr i64, ptr %slots, i64 %second
+  %x = load i64, ptr %first_at
+  %y = load i64, ptr %other_at
+  store i64 %y, ptr %first_at
+  store i64 %x, ptr %other_at
+  %j1 = add i64 %j, 1
+  br label %swap
+check:
+  br i1 %has_flag, label %read, label %next
+read:
+  %value = load i8, ptr %flag
+  %clear = icmp eq i8 %value, 0
+  br i1 %clear, label %last, label %next
+next:
+  br label %loop
+last:
+  ret i64 %done
+end:
+  ret i64 %i
 }
 
 declare i64 @llvm.umax.i64(i64, i64)

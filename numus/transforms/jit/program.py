@@ -27,12 +27,22 @@ class Program:
         self._scalars = list(scalars)
         order = _between(outputs, (*inputs, *scalars))
         self.place = _only_device(order, inputs)
+        self._order = order
+        self._runners: dict[tuple[Shape, ...], Run] = {}
         self._recipe = Recipe(order, [*inputs, *scalars], outputs)
 
-    def runner(self, layout: Sequence[Shape]) -> Run:
+    def runner(self, layout: tuple[Shape, ...]) -> Run:
         """What computes the outputs from inputs of this layout, and numbers."""
+        found = self._runners.get(layout)
+        if found is None:
+            found = self._runners[layout] = self._runner(layout)
+        return found
+
+    def _runner(self, layout: tuple[Shape, ...]) -> Run:
         if self.place is None:
             return self._rebuilt
+        if any(x.prim.name == "call" for x in self._order):
+            return self._in_segments()
         # Imported late: the compiler is needed only by those who run something.
         from numus.compiler.replay import Replay
 
@@ -59,6 +69,11 @@ class Program:
 
         return run
 
+    def _in_segments(self) -> Run:
+        """Loops and branches run by themselves, between programs for what lies between them."""
+        segments = Segments(self._order, self._inputs, self._scalars, self._outputs)
+        return lambda views, numbers: segments.run(self.place, views, numbers)
+
     def _constants(self, numbers: Sequence[Any]) -> list[Node]:
         return [constant(n, x.dtype) for n, x in zip(numbers, self._scalars, strict=True)]
 
@@ -82,6 +97,65 @@ class Program:
         evaluate(found)
         views = [y.view for y in found if y.view is not None]
         return [View(view.storage.copy(), view.offset, view.strides) for view in views]
+
+
+class Segments:
+    """A graph with calls in it: programs and calls in turns."""
+
+    def __init__(
+        self,
+        order: Sequence[Node],
+        inputs: Sequence[Node],
+        scalars: Sequence[Node],
+        outputs: Sequence[Node],
+    ) -> None:
+        self._inputs = list(inputs)
+        self._outputs = list(outputs)
+        self._steps: list[tuple[Program, list[Node], list[Node], Node | None]] = []
+        users: dict[Node, list[Node]] = {}
+        for node in order:
+            for x in node.inputs:
+                users.setdefault(x, []).append(node)
+        known = dict.fromkeys(inputs)
+        self._parts: dict[Node, list[Node]] = {}
+        for whole in [x for x in order if x.prim.name == "call"]:
+            self._add(list(whole.inputs), known, scalars, users, set(outputs), whole)
+            self._parts[whole] = users.get(whole, [])
+            known.update(dict.fromkeys(self._parts[whole]))
+        self._add(self._outputs, known, scalars, users, set(), None)
+
+    def _add(
+        self,
+        wanted: Sequence[Node],
+        known: dict[Node, None],
+        scalars: Sequence[Node],
+        users: dict[Node, list[Node]],
+        final: set[Node],
+        whole: Node | None,
+    ) -> None:
+        """A program for what is wanted now, and for what it computes that is used later as well."""
+        made = _between(wanted, (*known, *scalars))
+        inside = set(made)
+        later = [x for x in made if x in final or any(u not in inside for u in users.get(x, ()))]
+        outputs = list(dict.fromkeys([*(x for x in wanted if x not in known), *later]))
+        read = {x for node in made for x in node.inputs}
+        inputs = [x for x in known if x in read]
+        self._steps.append((Program(outputs, inputs, scalars), inputs, outputs, whole))
+        known.update(dict.fromkeys(outputs))
+
+    def run(self, place: Any, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+        known = dict(zip(self._inputs, views, strict=True))
+        for program, inputs, outputs, whole in self._steps:
+            if outputs:
+                given = [known[x] for x in inputs]
+                run = program.runner(tuple([view.strides for view in given]))
+                known.update(zip(outputs, run(given, numbers), strict=True))
+            if whole is not None:
+                operands = [value(known[x], x.shape, x.dtype, place) for x in whole.inputs]
+                found = whole.params.run(place, operands)
+                for part in self._parts[whole]:
+                    known[part] = found[part.params]
+        return [known[y] for y in self._outputs]
 
 
 def _only_device(order: Sequence[Node], inputs: Sequence[Node]) -> Device | None:

@@ -30,7 +30,9 @@ class Ready:
 
     def __init__(self, traced: Traced, nodes: Sequence[Node]) -> None:
         self._traced = traced
-        self._run = traced.program.runner([n.view.strides for n in nodes if n.view is not None])
+        self._run = traced.program.runner(
+            tuple([n.view.strides for n in nodes if n.view is not None])
+        )
         self._mode = (mode.grad, mode.low)
         self._default = default.device
         self._sources = []

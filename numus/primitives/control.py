@@ -1,0 +1,68 @@
+"""Loops and branches: calls with several results, whose bodies are graphs of their own.
+
+A call is one node; its results are *parts* of it, nodes that name their place among them. The call
+says for itself how it is run and batched; where its derivative is asked for, `custom` nodes stand
+on top of the parts (see transforms/control).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from numus.dtypes import DType, bool_
+from numus.graph import Node, View, apply
+from numus.primitives.base import Array, Primitive
+from numus.primitives.views import permute
+from numus.shapes import Shape
+
+
+class Call(Protocol):
+    """What a call node holds: it has no values of its own, so it may be used again."""
+
+    name: str
+    results: list[tuple[Shape, DType]]
+    batch_axes: list[int]  # where each result has the axis that `batched` gave it
+
+    def run(self, place: Any, operands: Sequence[Node]) -> list[View]:
+        """Compute the results from realised operands."""
+
+    def batched(
+        self, operands: Sequence[Node], flags: Sequence[bool], size: int
+    ) -> tuple[Call, tuple[Node, ...]]:
+        """The call over a new leading axis of the flagged operands, and what it is applied to."""
+
+
+def _no_reference(node: Node, *arrays: Array) -> Array:
+    raise AssertionError("a call is run as a whole, and its parts are taken from it")
+
+
+def _call_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    call, operands = node.params.batched(inputs, batched, size)
+    return apply(_call, operands, call, (), bool_)
+
+
+# It has no value of its own; as a bool it is never tracked.
+_call = Primitive("call", "control", reference=_no_reference, batch=_call_batch)
+
+
+def _part_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    whole = inputs[0]
+    out = part(whole, node.params)
+    axis = whole.params.batch_axes[node.params]
+    return permute(out, (axis, *(i for i in range(out.ndim) if i != axis)))
+
+
+_part = Primitive("part", "control", reference=_no_reference, batch=_part_batch)
+
+
+def part(whole: Node, index: int) -> Node:
+    """One result of a call."""
+    shape, dtype = whole.params.results[index]
+    return apply(_part, (whole,), index, shape, dtype)
+
+
+def call(what: Call, operands: tuple[Node, ...]) -> list[Node]:
+    """The results of a call."""
+    whole = apply(_call, operands, what, (), bool_)
+    return [part(whole, i) for i in range(len(what.results))]

@@ -1,0 +1,198 @@
+"""Bodies of loops and branches: functions of nodes, traced once.
+
+What a body stands on beside its arguments (tensors that it closes over, and all that follows from
+them alone) becomes operands of the call: it is computed once, and derivatives reach it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.dtypes import DType
+from numus.errors import ShapeError
+from numus.evaluation import APART, evaluate
+from numus.graph import Node, grad_mode, mode
+from numus.primitives.source import placeholder
+from numus.primitives.structure import copy_apart
+from numus.primitives.views import broadcast
+from numus.runtime.devices import Device, default
+from numus.shapes import Shape, row_major, size_of
+from numus.tensor import Tensor
+from numus.transforms import tree
+from numus.transforms.recipe import Recipe, dependents
+from numus.transforms.vmap import batch
+
+Type = tuple[Shape, DType]
+
+
+def types_of(nodes: Sequence[Node]) -> list[Type]:
+    return [(x.shape, x.dtype) for x in nodes]
+
+
+def text(kind: Type) -> str:
+    """A type as errors name it."""
+    return f"{kind[1].name}{list(kind[0])}"
+
+
+def spots(
+    kinds: Sequence[Type], device: Device | None, what: str, tracked: bool | None = None
+) -> list[Node]:
+    """The arguments of a body that is traced here and now."""
+    found = []
+    for shape, dtype in kinds:
+        node = placeholder(shape, dtype, device, what)
+        node.tracked = dtype.is_inexact and (mode.grad if tracked is None else tracked)
+        found.append(node)
+    return found
+
+
+def device_of(nodes: Sequence[Node]) -> Device:
+    """Where a call happens."""
+    return next((x.device for x in nodes if x.device is not None), default.device)
+
+
+class Body:
+    """A traced function: of arguments and then constants, to results."""
+
+    def __init__(
+        self,
+        arguments: Sequence[Node],
+        outputs: Sequence[Node],
+    ) -> None:
+        order = dependents(outputs, arguments)
+        self.recipe = Recipe(order, arguments, outputs)
+        self.inputs = types_of(arguments)
+        self.results = types_of(outputs)
+        self._plain = not any(n.prim.name in APART for n in order)
+        self._replays: dict[Any, Any] = {}
+
+    def __call__(self, operands: Sequence[Node]) -> list[Node]:
+        """The results for some arguments and constants, as a graph."""
+        return self.recipe.replay(operands)
+
+    def on_tensors(self, *operands: Tensor) -> list[Tensor]:
+        return [Tensor(y) for y in self.recipe.replay([x._node for x in operands])]
+
+    def with_arguments(self, count: int) -> Body:
+        """The body that gives its first arguments back as well, after its results."""
+        arguments = spots(self.inputs, None, "a body", True)
+        with grad_mode(True):
+            return Body(arguments, [*self.recipe.replay(arguments), *arguments[:count]])
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def is_native(self, place: Device) -> bool:
+        """Whether it is one program on a device."""
+        return self._plain and place.kind != "reference"
+
+    def evaluated(self, operands: Sequence[Node]) -> list[Node]:
+        """The results, by building and evaluating the graph."""
+        with grad_mode(False):
+            results = self.recipe.replay(operands)
+        evaluate(results)
+        return results
+
+    def replay(self, place: Device, layout: tuple[Shape, ...]) -> Any:
+        """The compiled body for inputs of these strides: each result fills a block of its own."""
+        found = self._replays.get((place, layout))
+        if found is None:
+            found = self._replays[place, layout] = self._compile(place, layout)
+        return found
+
+    def _compile(self, place: Device, layout: tuple[Shape, ...]) -> Any:
+        # Imported late: the compiler is needed only by those who run something.
+        from numus.compiler.replay import cached
+
+        arguments = spots(self.inputs, place, "a body", False)
+        with grad_mode(False):
+            outputs = self.recipe.replay(arguments)
+            found = cached(place, outputs, arguments, layout)
+            blocks = [out.block for out in found.outputs if out.input is None]
+            apart = []
+            for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
+                own = out.input is None and blocks.count(out.block) == 1
+                rows = out.strides == row_major(y.shape)
+                apart.append(y if own and rows else copy_apart(y, i))
+        return found if apart == outputs else cached(place, apart, arguments, layout)
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def batched(self, flags: Sequence[bool], size: int) -> Body:
+        """The body over a new leading axis of the flagged inputs, and of every result."""
+        kinds = [
+            ((size, *shape) if flag else shape, dtype)
+            for (shape, dtype), flag in zip(self.inputs, flags, strict=True)
+        ]
+        narrow = spots(self.inputs, None, "vmap", True)
+        wide = spots(kinds, None, "vmap", True)
+        with grad_mode(True):
+            outputs = self.recipe.replay(
+                [n if flag else w for n, w, flag in zip(narrow, wide, flags, strict=True)]
+            )
+            sources = {n: w for n, w, flag in zip(narrow, wide, flags, strict=True) if flag}
+            made = [
+                y if carries else broadcast(y, (size, *y.shape))
+                for y, carries in batch(outputs, sources, size)
+            ]
+        return Body(wide, made)
+
+
+def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
+    """What results stand on beside the arguments of a body; plain numbers left out."""
+    order = dependents(outputs, arguments)
+    inside = {*order, *arguments}
+    beside = [x for node in order for x in node.inputs] + list(outputs)
+    return list(dict.fromkeys(x for x in beside if x not in inside and not _is_number(x)))
+
+
+def _is_number(x: Node) -> bool:
+    return x.prim.name == "constant" and x.view is None
+
+
+def call_on(f: Callable[..., Any], structures: Sequence[tree.Structure], nodes: Any) -> Any:
+    """f of containers of tensors on these nodes."""
+    left = iter(nodes)
+    args = [tree.unflatten(s, [Tensor(next(left)) for _ in range(s.count)]) for s in structures]
+    return f(*args)
+
+
+def check_types(
+    op: str, what: str, found: Sequence[Node], wanted: Sequence[Type], structure: tree.Structure
+) -> None:
+    """Refuse results that are not of the types they have to be."""
+    for y, kind, path in zip(found, wanted, tree.paths(structure), strict=True):
+        if (y.shape, y.dtype) != kind:
+            raise ShapeError(
+                f"{op}: {what}{path} is {text((y.shape, y.dtype))}, but has to be {text(kind)}, as "
+                "it goes in; cast or reshape one of them"
+            )
+
+
+def addresses_of(nodes: Sequence[Node]) -> list[int]:
+    """Where realised nodes lie."""
+    return [
+        x.view.storage.memory.address + x.view.offset * x.dtype.itemsize
+        for x in nodes
+        if x.view is not None
+    ]
+
+
+def block_bytes(kind: Type) -> int:
+    """How much memory a result takes."""
+    return size_of(kind[0]) * kind[1].itemsize
+
+
+def settled_carry(nodes: Sequence[Node], place: Device) -> list[Node]:
+    """Copies of carried values in memory of their own, which a loop may write to."""
+    with grad_mode(False):
+        copies = [copy_apart(x, i) for i, x in enumerate(nodes)]
+    for x in copies:
+        x.device = place
+    evaluate(copies)
+    return copies
+
+
+def tensors_of(nodes: Sequence[Node | None]) -> list[Tensor | None]:
+    """Tensors on nodes; None stays None."""
+    return [None if x is None else Tensor(x) for x in nodes]

@@ -1,0 +1,357 @@
+"""Loops and branches in the graph, against the same written out in Python."""
+
+import derivatives
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.errors import GradientError, ShapeError, TracingError
+from numus.runtime.cpu.launch import Prepared
+
+
+def arrays(*shapes, seed=0):
+    rng = np.random.default_rng(seed)
+    return [nm.asarray(rng.standard_normal(shape)) for shape in shapes]
+
+
+def same(found, wanted):
+    found, wanted = nm.tree.leaves(found), nm.tree.leaves(wanted)
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        assert a.dtype is b.dtype
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-11)
+
+
+def plain_scan(f, init, xs, reverse=False):
+    n = nm.tree.leaves(xs)[0].shape[0]
+    ys = []
+    for i in reversed(range(n)) if reverse else range(n):
+        init, y = f(init, nm.tree.map(lambda x, i=i: x[i], xs))
+        ys.append(y)
+    if reverse:
+        ys.reverse()
+    return init, nm.tree.map(lambda *rows: nm.stack(rows), *ys)
+
+
+# -- scan -----------------------------------------------------------------------------------------
+
+
+def cell(w):
+    """A step whose state has several leaves, one of them an integer."""
+
+    def step(carry, x):
+        h, count = carry
+        h = nm.tanh(h @ w + x["a"] * x["b"])
+        return (h, count + 1), {"h": h * 2, "n": count}
+
+    return step
+
+
+def cell_inputs():
+    w, h, a, b = arrays((3, 3), (3,), (6, 3), (6, 1))
+    return w, (h, nm.asarray(0)), {"a": a, "b": b}
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("wrap", [lambda f: f, nm.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_scan(wrap, reverse, device):
+    before = nm.default_device()
+    nm.set_default_device(device)
+    try:
+        w, init, xs = cell_inputs()
+        found = wrap(lambda w, init, xs: nm.scan(cell(w), init, xs, reverse=reverse))
+        same(found(w, init, xs), plain_scan(cell(w), init, xs, reverse))
+        same(found(2 * w, init, xs), plain_scan(cell(2 * w), init, xs, reverse))
+    finally:
+        nm.set_default_device(before)
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("wrap", [lambda f: f, nm.jit], ids=["plain", "jit"])
+def test_scan_derivatives(wrap, reverse):
+    w, (h, count), xs = cell_inputs()
+
+    def loss(scan):
+        def f(w, h, a, b):
+            (last, _), ys = scan(cell(w), (h, count), {"a": a, "b": b}, reverse=reverse)
+            return (ys["h"] ** 2).sum() + last.sum() + (last * h).sum()
+
+        return f
+
+    args = (w, h, xs["a"], xs["b"])
+    every = (0, 1, 2, 3)
+    ours, theirs = loss(nm.scan), loss(plain_scan)
+    same(wrap(nm.grad(ours, every))(*args), nm.grad(theirs, every)(*args))
+    along = lambda f: lambda *args: nm.jvp(f, args, args[::-1][:0] + args)[1]
+    same(wrap(along(ours))(*args), along(theirs)(*args))
+
+    def second(f):
+        return nm.grad(lambda *a: sum((g * g).sum() for g in nm.grad(f, every)(*a)), every)
+
+    same(wrap(second(ours))(*args), second(theirs)(*args))
+    mixed = lambda f: lambda *a: nm.jvp(nm.grad(f, every), a, a)[1]
+    same(wrap(mixed(ours))(*args), mixed(theirs)(*args))
+
+
+def test_scan_against_differences():
+    w, (h, _), xs = cell_inputs()
+
+    def f(w, h, a):
+        _, ys = nm.scan(lambda c, x: (nm.sin(c @ w) + x, c * x), h, a)
+        return ys
+
+    derivatives.check(f, w.numpy(), h.numpy(), xs["a"].numpy(), step=1e-5, rtol=1e-6, atol=1e-8)
+
+
+def test_scan_vmap():
+    w, (h, count), _ = cell_inputs()
+    a, b = arrays((4, 6, 3), (4, 6, 1))
+
+    def run(scan):
+        return lambda a, b: scan(cell(w), (h, count), {"a": a, "b": b})
+
+    same(nm.vmap(run(nm.scan))(a, b), nm.vmap(run(plain_scan))(a, b))
+    partly = nm.vmap(run(nm.scan), in_axes=(0, None))
+    same(partly(a, b[0]), nm.vmap(run(plain_scan))(a, b * 0 + b[0]))
+    loss = lambda scan: nm.grad(lambda a, b: (run(scan)(a, b)[1]["h"] ** 2).sum(), (0, 1))
+    same(nm.vmap(loss(nm.scan))(a, b), nm.vmap(loss(plain_scan))(a, b))
+    same(nm.jit(nm.vmap(loss(nm.scan)))(a, b), nm.vmap(loss(plain_scan))(a, b))
+
+    def batched(scan):
+        def f(w):
+            one = lambda a, b: scan(cell(w), (h, count), {"a": a, "b": b})[1]["h"]
+            return (nm.vmap(one)(a, b) ** 2).sum()
+
+        return nm.grad(f)(w)
+
+    same(batched(nm.scan), batched(plain_scan))
+
+
+def test_scan_on_the_tape():
+    w = nm.asarray([[0.5, 0.1], [0.2, 0.3]], requires_grad=True)
+    xs = arrays((5, 2))[0].astype(nm.float32)
+    grads = []
+    for scan in (nm.scan, plain_scan):
+        w.grad = None
+        scan(lambda c, x: (nm.tanh(c @ w + x), None), nm.zeros(2), xs)[0].sum().backward()
+        grads.append(w.grad.numpy())
+    np.testing.assert_allclose(*grads, rtol=1e-5)
+
+
+def test_scan_edges():
+    c, ys = nm.scan(lambda c, x: (c + x, c), nm.zeros(2), nm.zeros((0, 2)))
+    assert c.tolist() == [0, 0]
+    assert ys.shape == (0, 2)
+    c, ys = nm.scan(lambda c, _: (c * 2, None), 1, length=10)
+    assert c.item() == 1024
+    assert ys is None
+    c, ys = nm.scan(lambda c, x: (c + x, (c, c, x)), 0.0, nm.arange(4, dtype=nm.float64))
+    assert c.dtype is nm.float64  # a Python number takes the loop's dtype
+    assert [y.tolist() for y in ys] == [[0, 0, 1, 3], [0, 0, 1, 3], [0, 1, 2, 3]]
+    swapped, _ = nm.scan(lambda c, x: ((c[1], c[0]), None), (nm.zeros(1), nm.ones(1)), length=3)
+    assert [s.item() for s in swapped] == [1, 0]
+    strided = nm.asarray(np.arange(12.0).reshape(3, 4)).T
+    total, _ = nm.scan(lambda c, x: (c + x, None), nm.zeros(3, dtype=nm.float64), strided)
+    assert total.tolist() == [6, 22, 38]
+    nested = nm.scan(
+        lambda c, x: (nm.scan(lambda a, b: (a + b, None), c, x)[0], c), 0.0, nm.ones((3, 4))
+    )
+    assert nested[0].item() == 12
+    assert nested[1].tolist() == [0, 4, 8]
+    assert nm.fori_loop(2, 5, lambda i, x: x * i, nm.asarray(1)).item() == 24
+    assert nm.fori_loop(5, 2, lambda i, x: x * i, nm.asarray(1)).item() == 1
+
+
+def test_scan_errors():
+    x = nm.ones((3, 2))
+    with pytest.raises(TypeError, match="must return"):
+        nm.scan(lambda c, x: c, 0.0, x)
+    with pytest.raises(ShapeError, match=r"the carry is float32\[2\], but has to be float32\[\]"):
+        nm.scan(lambda c, x: (c + x, None), nm.asarray(0.0), x)
+    with pytest.raises(ShapeError, match=r"xs\[1\] has 4 slices"):
+        nm.scan(lambda c, x: (c, None), 0.0, (x, nm.ones(4)))
+    with pytest.raises(ShapeError, match="give the length"):
+        nm.scan(lambda c, x: (c, None), 0.0)
+    with pytest.raises(ValueError, match="changes its structure"):
+        nm.scan(lambda c, x: ((c, c), None), 0.0, x)
+    with pytest.raises(TracingError, match="scan"):
+        nm.scan(lambda c, x: (c if x.sum() > 0 else x, None), 0.0, x)
+
+
+def test_a_long_scan_stays_out_of_python(monkeypatch):
+    counts = []
+    repeat = Prepared.repeat
+
+    def counted(self, values, addresses, count, *rest):
+        counts.append(count)
+        return repeat(self, values, addresses, count, *rest)
+
+    monkeypatch.setattr(Prepared, "repeat", counted)
+    w, h, xs = arrays((3, 3), (3,), (10_000, 3))
+    run = nm.jit(lambda xs: nm.scan(lambda h, x: (nm.tanh(h @ w + x), h.sum()), h, xs))
+    for _ in range(2):
+        nm.eval(run(xs))
+    assert counts == [10_000] * 2  # all steps in one native call
+
+
+# -- while_loop -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, nm.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_while_loop(wrap, device):
+    before = nm.default_device()
+    nm.set_default_device(device)
+    try:
+        limit = nm.asarray(100.0)
+
+        def run(x):
+            return nm.while_loop(
+                lambda s: s["x"].sum() < limit, lambda s: {"x": s["x"] * 2, "n": s["n"] + 1}, x
+            )
+
+        for start, count in ((1.0, 6), (60.0, 0), (30.0, 1)):
+            found = wrap(run)({"x": nm.full((2,), start), "n": nm.asarray(0)})
+            assert found["n"].item() == count
+            assert found["x"].tolist() == [start * 2**count] * 2
+    finally:
+        nm.set_default_device(before)
+
+
+def test_while_loop_forward_mode_and_vmap():
+    f = lambda x: nm.while_loop(lambda x: x < 100, lambda x: x * x + 1, x)
+    x = nm.asarray(2.0, dtype=nm.float64)
+    value, slope = nm.jvp(f, (x,), (nm.ones_like(x),))
+    assert value.item() == 677
+    assert slope.item() == 2 * 26 * 2 * 5 * 2 * 2
+    starts = nm.asarray([2.0, 1000.0, 0.0, 9.0], dtype=nm.float64)
+    wanted = [f(s).item() for s in starts]
+    assert nm.vmap(f)(starts).tolist() == wanted
+    assert nm.jit(nm.vmap(f))(starts).tolist() == wanted
+    slopes = nm.vmap(lambda x: nm.jvp(f, (x,), (nm.ones_like(x),))[1])(starts)
+    assert slopes.tolist() == [nm.jvp(f, (s,), (nm.ones_like(s),))[1].item() for s in starts]
+    with pytest.raises(GradientError, match="scan"):
+        nm.grad(f)(x)
+
+
+def test_while_loop_errors():
+    with pytest.raises(ShapeError, match="one bool"):
+        nm.while_loop(lambda x: x, lambda x: x, nm.ones(2))
+    with pytest.raises(ShapeError, match="has to be"):
+        nm.while_loop(lambda x: x.sum() > 0, lambda x: x.sum(), nm.ones(2))
+
+
+# -- cond -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, nm.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize("device", ["cpu", "reference"])
+def test_cond(wrap, device):
+    before = nm.default_device()
+    nm.set_default_device(device)
+    try:
+        w = nm.asarray([1.0, 2.0])
+        f = wrap(lambda p, x: nm.cond(p, lambda x: (x * w, x), lambda x: (x - w, x.sum() + x), x))
+        for p in (True, False):
+            x = nm.asarray([3.0, 4.0])
+            found = f(nm.asarray(p), x)
+            wanted = (x * w, x) if p else (x - w, x.sum() + x)
+            same(found, wanted)
+    finally:
+        nm.set_default_device(before)
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, nm.jit], ids=["plain", "jit"])
+def test_cond_derivatives(wrap):
+    w, x = arrays((3,), (3,))
+
+    def f(w, x):
+        squared = lambda x: (x * x * w * w).sum()
+        return nm.cond(x[0] > 0, lambda x: (nm.sin(x) * w).sum(), squared, x)
+
+    def plain(w, x):
+        return (nm.sin(x) * w).sum() if x[0].item() > 0 else (x * x * w * w).sum()
+
+    every = (0, 1)
+    second = lambda f: nm.grad(lambda *a: sum((g * g).sum() for g in nm.grad(f, every)(*a)), every)
+    for sign in (1, -1):
+        v = x.abs() * sign
+        same(wrap(nm.grad(f, every))(w, v), nm.grad(plain, every)(w, v))
+        same(
+            wrap(lambda w, v: nm.jvp(f, (w, v), (v, w))[1])(w, v),
+            nm.jvp(plain, (w, v), (v, w))[1],
+        )
+        same(wrap(second(f))(w, v), second(plain)(w, v))
+
+
+def test_cond_vmap():
+    x, w = arrays((4, 3), (3,))
+    p = nm.asarray([True, False, True, False])
+
+    def f(p, x):
+        return nm.cond(p, lambda x: nm.sin(x) * w, lambda x: x * x, x)
+
+    wanted = nm.where(p[:, None], nm.sin(x) * w, x * x)
+    same(nm.vmap(f)(p, x), wanted)
+    same(nm.jit(nm.vmap(f))(p, x), wanted)
+    same(nm.vmap(f, in_axes=(None, 0))(p[1], x), x * x)
+    slope = nm.vmap(nm.grad(lambda x, p: f(p, x).sum()))(x, p)
+    same(slope, nm.where(p[:, None], nm.cos(x) * w, 2 * x))
+
+
+def test_cond_runs_one_branch():
+    x = nm.ones(2)
+    count = lambda p: nm.cond(
+        p, lambda x: x, lambda x: nm.while_loop(lambda x: x.sum() > 0, lambda x: x, x), x
+    )
+    assert count(nm.asarray(True)).tolist() == [1, 1]  # the other one would never end
+
+
+def test_cond_errors():
+    x = nm.ones(2)
+    assert nm.cond(True, lambda x: x, None, x) is x
+    with pytest.raises(ShapeError, match="must have no axes"):
+        nm.cond(x > 0, lambda x: x, lambda x: x, x)
+    with pytest.raises(ShapeError, match=r"float32\[2\] where true, float32\[\] where false"):
+        nm.cond(nm.asarray(True), lambda x: x, lambda x: x.sum(), x)
+    with pytest.raises(ValueError, match="structures"):
+        nm.cond(nm.asarray(True), lambda x: x, lambda x: (x, x), x)
+
+
+def test_training_through_a_scan_inside_jit():
+    w = nm.asarray(np.eye(2, dtype=np.float32) * 0.5, requires_grad=True)
+    plain_w = nm.asarray(w.numpy(), requires_grad=True)
+
+    def step(w, scan, xs):
+        last, _ = scan(lambda h, x: (nm.tanh(h @ w + x), None), nm.zeros(2), xs)
+        loss = (last**2).sum()
+        loss.backward()
+        with nm.no_grad():
+            w -= 0.1 * w.grad
+            w.grad = None
+        return loss
+
+    jitted = nm.jit(lambda xs: step(w, nm.scan, xs))
+    for seed in range(3):
+        xs = arrays((5, 2), seed=seed)[0].astype(nm.float32)
+        found, wanted = jitted(xs), step(plain_w, plain_scan, xs)
+        np.testing.assert_allclose(found.item(), wanted.item(), rtol=1e-5)
+    np.testing.assert_allclose(w.numpy(), plain_w.numpy(), rtol=1e-5)
+
+
+# -- associative_scan -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 3, 7, 8, 13])
+def test_associative_scan(n):
+    x = arrays((n, 2))[0]
+    same(nm.associative_scan(nm.add, x), nm.cumulative_sum(x, axis=0))
+    flipped = nm.flip(nm.cumulative_sum(nm.flip(x, axis=0), axis=0), axis=0)
+    same(nm.associative_scan(nm.add, x, reverse=True), flipped)
+    same(nm.associative_scan(nm.add, x.T, axis=1), nm.cumulative_sum(x, axis=0).T)
+    a, b = arrays((n,), (n,))
+    combine = lambda p, q: (p[0] * q[0], q[0] * p[1] + q[1])
+    _, states = nm.associative_scan(combine, (a, b))
+    _, wanted = nm.scan(lambda h, x: (x[0] * h + x[1],) * 2, nm.zeros((), dtype=nm.float64), (a, b))
+    same(states, wanted)
