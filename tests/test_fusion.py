@@ -362,3 +362,12 @@ def test_a_second_process_compiles_nothing(tmp_path):
     first, second = kernels(), kernels()
     assert first[0] == first[1] <= 12
     assert second == (first[0], 0)
+
+
+def test_a_scan_has_its_operand_and_its_tail_inside():
+    found = cost(lambda x: nm.cumsum(nm.exp(x), axis=1) * 2 + 1, given(*MATRIX))
+    assert found.names == ["scan_sum"]
+    # a long row: totals of its parts, what comes before them, and the parts
+    found = cost(lambda x: nm.cumsum(nm.exp(x)) * 2 + 1, given(1 << 20))
+    assert found.names == ["scan_sum_totals", "scan_sum_before", "scan_sum_parts"]
+    assert found.bytes_written < (FLOAT << 20) + 4096

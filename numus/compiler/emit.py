@@ -109,6 +109,11 @@ class Emitter:
         """What is held has changed: nothing that was emitted before stands for it any more."""
         self._memo.clear()
 
+    def hold_next(self, val: Val, value: Any) -> None:
+        """Hold another value than before, at whatever index: nothing made of the old one stays."""
+        self._memo.clear()
+        self.hold(val, value)
+
     # -- memory -----------------------------------------------------------------------------------
 
     def buffer(self, val: Val, access: str = "read") -> ir.Buffer:

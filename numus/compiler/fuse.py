@@ -5,7 +5,7 @@ producers, wherever one kernel can serve both:
     a map over the same space, reading its producer element for element;
     a further stage over the same rows (softmax, layer norm and their gradients become one kernel);
     a sibling that reads the same input over the same space (mean and variance in one pass);
-    the elementwise tail of a contraction (bias, activation, residual);
+    the elementwise tail of a contraction (bias, activation, residual) or of a scan;
     the parts of attention (its result and its sums; the cotangents of its operands).
 What a merged group uses only within itself never reaches memory.
 """
@@ -28,6 +28,9 @@ SHORT_ROW = 1 << 16
 MANY_PLACES = 8
 
 MANY_MEMBERS = 64  # more than this a group does not take in
+
+# Kinds whose kernels compute elementwise values that follow from their results.
+TAILED = (*PRODUCTS, "scan")
 
 # Kinds whose values are computed together: see `Fuser._companion`.
 ATTENTION = ("attention", "attention_grad")
@@ -173,7 +176,7 @@ class Fuser:
                 self.groups.append(group)
                 self.reads[group] = reads
                 self.needs[group] = needs
-                if group.kind == "loop" or group.kind in PRODUCTS:
+                if group.kind == "loop" or group.kind in TAILED:
                     self.by_space.setdefault(group.space, []).append(group)
 
     def _target(self, group: Group, v: Val, reads: set[Val], needs: set[Group]) -> Group | None:
@@ -266,7 +269,7 @@ class Fuser:
         return None
 
     def _may_join(self, target: Group, group: Group, v: Val, producers: set[Group]) -> bool:
-        if (target.kind != "loop" and target.kind not in PRODUCTS) or size_of(target.space) == 0:
+        if (target.kind != "loop" and target.kind not in TAILED) or size_of(target.space) == 0:
             return False
         # nothing the newcomer needs may itself wait for the target
         for p in producers:
@@ -274,7 +277,7 @@ class Fuser:
                 return False
         if len(target.members) > MANY_MEMBERS:
             return False
-        if target.kind in PRODUCTS:
+        if target.kind in TAILED:
             return v.kind != "reduce" and group.space == target.space and v.op != "copy"
         if v.kind == "reduce":
             if group.space != target.space:
@@ -325,7 +328,7 @@ class Fuser:
         for m in target.members:
             if m.kind == "reduce":
                 watch(m, place(m.shape, rows))
-            elif target.kind in PRODUCTS or squeeze(m.shape) == target.space:
+            elif target.kind in TAILED or squeeze(m.shape) == target.space:
                 watch(m, place(m.shape, names))
             else:
                 watch(m, place(m.shape, rows))
@@ -361,7 +364,7 @@ class Fuser:
                     users.setdefault(x, []).append(v)
         found: set[Val] = set()
         for product in self.order:
-            if product.kind in PRODUCTS and product not in self.leaves:
+            if product.kind in TAILED and product not in self.leaves:
                 last = self._last_gate(product, users)
                 if last is not product:
                     found.add(last)

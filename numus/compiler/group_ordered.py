@@ -15,7 +15,7 @@ from numus.compiler.local import Val
 from numus.compiler.loops.work import BLOCKS_PER_UNIT
 from numus.compiler.scalar_ops import lower
 from numus.kernels.group_ordered import DIGIT, DIGITS, EACH, Ranks, RunningReduction
-from numus.kernels.ordered import combine
+from numus.kernels.scan import combine
 from numus.kernels.sort import decode, encode, key_dtype
 from numus.runtime.contract import Facts
 from numus.shapes import Shape

@@ -223,6 +223,16 @@ def lanes_xor(value: Expr, mask: int) -> Expr:
     return make("lanes_xor", value.dtype, (value,), mask)
 
 
+def lanes_shift(value: Expr, count: int, fill: Expr) -> Expr:
+    """The value that the lane `count` before this one has; `fill` in the first lanes. As above."""
+    return make("lanes_shift", value.dtype, (value, fill), count)
+
+
+def lanes_last(value: Expr) -> Expr:
+    """The value of the last lane, the same in all. As above."""
+    return make("lanes_last", value.dtype, (value,))
+
+
 # -- builders that simplify -----------------------------------------------------------------------
 
 
@@ -415,6 +425,7 @@ class For(Stmt):
 
     `unroll` of a lanes loop: how many vectors an iteration handles; registers that are `lanes`
     and set in the loop then hold that many vectors, which hides the latency of a reduction.
+    `width` of a lanes loop: the lanes of a vector, where that is not for the target to choose.
     """
 
     var: Expr
@@ -424,6 +435,7 @@ class For(Stmt):
     body: list[Stmt]
     step: Expr = field(default_factory=lambda: const(1))
     unroll: int = 1
+    width: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -597,6 +609,7 @@ class _Printer:
                 start, stop, step = (self.expr(x, depth) for x in (s.start, s.stop, s.step))
                 by = f" by {step}" if step != "1" else ""
                 times = f" x{s.unroll}" if s.unroll != 1 else ""
+                times += f" by vectors of {s.width}" if s.width else ""
                 self.lines.append(
                     f"{pad}for {self.name(s.var, 'v')} in {start}..{stop}{by}: {s.kind}{times}"
                 )

@@ -14,11 +14,12 @@ from numus.compiler.group_ordered import (
 from numus.compiler.group_products import lower_group_contraction
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_concat, lower_loops
-from numus.compiler.ordered import lower_scan, lower_scatter
 from numus.compiler.products import lower_contraction
+from numus.compiler.scans import lower_scan
+from numus.compiler.scatters import lower_scatter
 from numus.compiler.sorts import lower_sort
 from numus.runtime.contract import Facts
-from numus.shapes import Shape
+from numus.shapes import Shape, row_major
 
 LOWERINGS = {
     "loop": lower_loops,
@@ -33,11 +34,24 @@ LOWERINGS = {
 }
 
 
+def _scan_then_tail(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """A scan by itself, then what follows from it: group kernels have no room for a tail."""
+    first, *tail = group.members
+    if not tail:
+        return lower_group_scan(group, layouts, facts)
+    alone, rest = Group(first, group.position), Group(tail[0], group.position)
+    alone.stored = {first}
+    rest.members = tail
+    rest.stored = group.stored - {first}
+    layouts = {**layouts, first: row_major(first.shape)}
+    return lower_group_scan(alone, layouts, facts) + lower_loops(rest, layouts, facts)
+
+
 # Where lanes are threads of a group, these take the place of the ones above.
 GROUP_LOWERINGS = {
     **LOWERINGS,
     "contract": lower_group_contraction,
-    "scan": lower_group_scan,
+    "scan": _scan_then_tail,
     "sort": lower_group_sort,
     "scatter": lower_group_scatter,
 }

@@ -59,14 +59,15 @@ class Rows:
         found = digits(self.e, number, [self.shape[i] for i in self.others])
         return self._index(dict(zip(self.others, found, strict=True)))
 
-    def side_by_side(self, block: Expr, lane: Expr, lanes: int) -> tuple[At, Expr, int]:
-        """The rows of a block of `lanes` at most: the row of a lane, how many, how many blocks.
+    def side_by_side(self, block: Expr, lane: Expr, lanes: int) -> tuple[At, Expr, Expr, int]:
+        """The rows of a block of `lanes` at most: the row of a lane, as an index and as a number;
+        how many there are; how many blocks.
 
         Where the last axis is another one and long enough, lanes run along it, so that neighbours
         in memory are handled together.
         """
         e, last = self.e, len(self.shape) - 1
-        if self.axis != last and self.shape[last] >= lanes:
+        if self.axis != last and 2 * self.shape[last] > lanes:
             extent = self.shape[last]
             outer = self.others[:-1]
             each = -(-extent // lanes)
@@ -75,6 +76,7 @@ class Rows:
             found = digits(e, ir.idiv(block, per_row), [self.shape[i] for i in outer])
             known = dict(zip(outer, found, strict=True))
             known[last] = ir.add(start, lane)
+            row = ir.add(ir.mul(ir.idiv(block, per_row), e.number(extent)), known[last])
             grid = each * math.prod(self.shape[i] for i in outer)
         else:
             extent = self.count
@@ -84,4 +86,4 @@ class Rows:
             known = dict(zip(self.others, found, strict=True))
             grid = -(-extent // lanes)
         count = ir.minimum(ir.sub(e.number(extent), start), const(lanes))
-        return self._index(known), count, grid
+        return self._index(known), row, count, grid

@@ -53,8 +53,6 @@ class _Sort:
         self.digit_bits = (facts.cache_l1 // LINE).bit_length() - 1
 
     def steps(self) -> list[Step]:
-        if self.facts.group:  # the other schedules are made for lanes that are SIMD
-            return [self._by_radix()]
         if self._many_short_rows():
             return [self._side_by_side()]
         if self.length >= WORTH_BLOCKS and self.rows < 4 * self.facts.parallel_units:
@@ -83,7 +81,8 @@ class _Sort:
     def _side_by_side(self) -> Step:
         e = self._emitter()
         g, lane = ir.var("g"), ir.var("lane")
-        index, count, grid = Rows(e, self.source.shape, self.axis).side_by_side(g, lane, self.lanes)
+        rows = Rows(e, self.source.shape, self.axis)
+        index, _, count, grid = rows.side_by_side(g, lane, self.lanes)
         row_bits = e.parameter(_row_bits(self.length))
         body, scratch = sort.side_by_side(
             e.number(self.length),

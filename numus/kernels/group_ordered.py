@@ -14,7 +14,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
-from numus.kernels.ordered import combine, identity
+from numus.kernels.scan import combine, identity
 
 ZERO, ONE = const(0), const(1)
 

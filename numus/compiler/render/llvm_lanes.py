@@ -48,9 +48,9 @@ class Growths:
         if e.op == "read":
             return None if e.attr.lanes else 0
         growths = [self.known[a] for a in e.args]
-        if all(g == 0 for g in growths):
+        if e.op == "lanes_last" or all(g == 0 for g in growths):
             return 0
-        if e.op == "lanes_xor":
+        if e.op in ("lanes_xor", "lanes_shift"):
             return None
         if e.dtype is not ir.INDEX:
             return None
@@ -91,6 +91,8 @@ def plan(kernel: ir.Kernel, lanes_bytes: int) -> Plan:
     loops: list[tuple[ir.For, int, set[ir.Register], int]] = []
     for loop in _lanes_loops(kernel.body):
         item, registers, size = _body_facts(loop.body)
+        if loop.width:
+            item = lanes_bytes // loop.width
         loops.append((loop, item, registers, size))
     # loops that share a lanes register form a group with one width
     width_of: dict[ir.Register, int] = {}

@@ -291,8 +291,8 @@ class Expressions:
             return self._read(e.attr)
         if op == "lanes_reduce":
             return self._lanes_reduce(*e.attr)
-        if op == "lanes_xor":
-            return self._lanes_xor(e)
+        if op in ("lanes_xor", "lanes_shift", "lanes_last"):
+            return self._between_lanes(e)
         try:
             if op == "cast":
                 source = args[0].dtype
@@ -476,19 +476,24 @@ class Expressions:
         element = t.new(f"extractelement <1 x {scalar}> {one}, i64 0")
         return t.new(f"insertelement {ty} {old}, {scalar} {element}, i64 0")
 
-    def _lanes_xor(self, e: ir.Expr) -> Value:
-        v = self.values[e.args[0]]
-        if not v.vec:
-            return v
-        lane = self.lane
-        assert lane is not None
-        if lane.mask is not None or lane.unroll != 1 or e.attr >= lane.shape.width:
-            raise CompileError(f"lanes_xor by {e.attr} in a loop that is not one whole vector")
-        ty = lane.shape.type(e.dtype)
-        order = ", ".join(f"i32 {i ^ e.attr}" for i in range(lane.shape.width))
-        indices = f"<{lane.shape.width} x i32> <{order}>"
-        name = self.t.new(f"shufflevector {ty} {v.names[0]}, {ty} poison, {indices}")
-        return Value((name,), True)
+    def _between_lanes(self, e: ir.Expr) -> Value:
+        """What a lane has of another."""
+        v, lane = self.values[e.args[0]], self.lane
+        if lane is None or lane.mask is not None or lane.unroll != 1:
+            raise CompileError(f"{e.op} in a loop that is not one whole vector")
+        width, ty = lane.shape.width, lane.shape.type(e.dtype)
+        (name,) = self.vectors(v, e.dtype)
+        if e.op == "lanes_last":
+            element = f"extractelement {ty} {name}, i64 {width - 1}"
+            return Value((self.t.new(element),), False)
+        other = "poison"
+        numbers = [i ^ e.attr for i in range(width)]
+        if e.op == "lanes_shift":
+            (other,) = self.vectors(self.values[e.args[1]], e.dtype)
+            numbers = [i - e.attr if i >= e.attr else width + i for i in range(width)]
+        order = ", ".join(f"i32 {i}" for i in numbers)
+        indices = f"<{width} x i32> <{order}>"
+        return Value((self.t.new(f"shufflevector {ty} {name}, {ty} {other}, {indices}"),), True)
 
     def _lanes_reduce(self, op: str, register: ir.Register) -> Value:
         """Vectors pairwise, then halves of one vector, down to one lane: a fixed tree."""

@@ -1,4 +1,4 @@
-"""Scans, sorts and scatters: groups of one value whose kernels walk in order."""
+"""Scatter groups: a copy of the base into which updates are written in order."""
 
 from __future__ import annotations
 
@@ -12,72 +12,14 @@ from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import SMALL, lower_loops
+from numus.compiler.rows import digits, without
 from numus.compiler.scalar_ops import lower
-from numus.kernels import ordered
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
 
 ZERO, ONE = const(0), const(1)
 
 _COLUMNS = 1024  # lanes that one block of a scan or scatter handles
-
-
-def _digits(e: Emitter, linear: Expr, extents: list[int]) -> list[Expr]:
-    """A running number as one index per extent, the last running fastest."""
-    out = []
-    for i, n in enumerate(extents):
-        below = math.prod(extents[i + 1 :])
-        digit = linear
-        if below != 1:
-            digit = ir.idiv(digit, e.number(below))
-        if i:
-            digit = ir.irem(digit, e.number(n))
-        out.append(digit if n != 1 else ZERO)
-    return out
-
-
-def _without(layouts: dict[Val, Shape], val: Val) -> dict[Val, Shape]:
-    return {v: s for v, s in layouts.items() if v is not val}
-
-
-def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    """Rows in parallel; lanes across the last axis where the scan runs along another."""
-    (val,) = group.members
-    op, axis, reverse = val.params
-    shape, source = val.shape, val.inputs[0]
-    e = Emitter(_without(layouts, val), val.size <= SMALL)
-    rank = len(shape)
-    last = rank - 1
-    across = axis != last and shape[last] > 1
-    rows = [i for i in range(rank) if i != axis and not (across and i == last)]
-    g = ir.var("g")
-    row_count = math.prod(shape[i] for i in rows)
-    blocks = -(-shape[last] // _COLUMNS) if across else 1
-    count = e.parameter(blocks)
-    row = ir.idiv(g, count) if across else g
-    digits = dict(zip(rows, _digits(e, row, [shape[i] for i in rows]), strict=True))
-    j = e.variable("j", e.number(shape[last]))
-
-    def index(at: Expr) -> Index:
-        return tuple(
-            at if i == axis else j if across and i == last else digits[i] for i in range(rank)
-        )
-
-    body = ordered.scan(
-        e.number(shape[axis]),
-        op,
-        val.dtype,
-        lambda at: e.value(source, index(at)),
-        lambda at, value: e.store(val, index(at), value),
-        reverse=reverse,
-        lanes=across,
-    )
-    if across:
-        start = ir.mul(ir.irem(g, count), const(_COLUMNS))
-        stop = ir.minimum(ir.add(start, const(_COLUMNS)), e.number(shape[last]))
-        body = [ir.For(j, start, stop, "lanes", body)]
-    grid = row_count * blocks
-    return [e.blocks(f"scan_{op}", g, body, grid, (val.op,))]
 
 
 def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -91,7 +33,7 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     steps = lower_loops(first, layouts, facts, redirect={copy: (val, 0, 0)})
     if updates.size == 0:
         return steps
-    e = Emitter(_without(layouts, val), val.size <= SMALL)
+    e = Emitter(without(layouts, val), val.size <= SMALL)
     rest = [i for i in range(len(val.shape)) if i not in axes]
     lead = indices[0].shape
     lane = max(rest, key=lambda i: (val.shape[i] > 1, i), default=None)
@@ -99,7 +41,7 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     others = [i for i in rest if i != lane]
     blocks = -(-lane_extent // _COLUMNS)
     g, u = ir.var("g"), ir.var("u")
-    at_lead = tuple(_digits(e, u, list(lead)))
+    at_lead = tuple(digits(e, u, list(lead)))
     places: dict[int, Expr] = {}
     inside: Expr = const(True, dt.bool_)
     for p, axis in zip(indices, axes, strict=True):
@@ -108,7 +50,7 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
         inside = inside & (place >= 0) & (place < e.number(val.shape[axis]))
     j = e.variable("j", e.number(lane_extent))
     o = ir.var("o")
-    at_others = dict(zip(others, _digits(e, o, [val.shape[i] for i in others]), strict=True))
+    at_others = dict(zip(others, digits(e, o, [val.shape[i] for i in others]), strict=True))
 
     def at(i: int) -> Expr:
         if i in places:
