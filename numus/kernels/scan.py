@@ -73,13 +73,26 @@ def across(run: Running, read: Read, write: Write) -> tuple[list[Stmt], Number]:
 
 def along(run: Running, lanes: int, read: Read, write: Write) -> tuple[list[Stmt], Number]:
     """The stretch a vector at a time; what is left at the end one element after another."""
-    i, j, k = ir.var("vector_i"), ir.var("lane"), ir.var("rest_i")
+    k = ir.var("rest_i")
     registers = run.registers(lanes=False)
     total = [ir.read(r) for r in registers]
-    body: list[Stmt] = []
+    new = run.names("next")
+    rest = [*_named(new, run.combine(total, read(k))), *_set(registers, new), *write(k, new)]
+    start, out = run.start, _set(registers, run.identity)
+    if lanes > 1:
+        start = ir.sub(run.stop, ir.irem(ir.sub(run.stop, run.start), const(lanes)))
+        out.append(_vectors(run, registers, start, lanes, read, write))
+    return [*out, ir.For(k, start, run.stop, "serial", rest)], total
+
+
+def _vectors(
+    run: Running, registers: list[ir.Register], stop: Expr, lanes: int, read: Read, write: Write
+) -> Stmt:
+    """Whole vectors of the stretch: running reductions inside each, then what came before it."""
+    i, j = ir.var("vector_i"), ir.var("lane")
     at = ir.add(i, j)
     here = run.names("step0_")
-    body += _named(here, read(at))
+    body = _named(here, read(at))
     reach = 1
     while reach < lanes:
         before = [ir.lanes_shift(x, reach, one) for x, one in zip(here, run.identity, strict=True)]
@@ -88,18 +101,11 @@ def along(run: Running, lanes: int, read: Read, write: Write) -> tuple[list[Stmt
         body += _named(here, combined)
         reach *= 2
     result = run.names("sum")
-    body += _named(result, run.combine(total, here))
+    body += _named(result, run.combine([ir.read(r) for r in registers], here))
     body += _set(registers, [ir.lanes_last(x) for x in result])
     body += write(at, result)
-    whole = ir.sub(run.stop, ir.irem(ir.sub(run.stop, run.start), const(lanes)))
     vector = ir.For(j, ZERO, const(lanes), "lanes", body, width=lanes)
-    new = run.names("next")
-    rest = [*_named(new, run.combine(total, read(k))), *_set(registers, new), *write(k, new)]
-    return [
-        *_set(registers, run.identity),
-        ir.For(i, run.start, whole, "serial", [vector], step=const(lanes)),
-        ir.For(k, whole, run.stop, "serial", rest),
-    ], total
+    return ir.For(i, run.start, stop, "serial", [vector], step=const(lanes))
 
 
 def before_parts(
