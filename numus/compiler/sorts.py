@@ -67,7 +67,7 @@ class _Sort:
     # -- what is sorted ---------------------------------------------------------------------------
 
     def _emitter(self) -> Emitter:
-        return Emitter(self.layouts, self.val.size <= SMALL, self.facts.group)
+        return Emitter(self.layouts, self.val.size <= SMALL)
 
     def _read(self, e: Emitter, index: At, tiled: bool) -> sort.Read:
         make = self.order.tiled_value if tiled else self.order.record
