@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.functions._base import like
+from numus.functions._base import like, method
 from numus.functions._places import int_constant, upload
 from numus.functions._pooling import (
     Sizes,
@@ -190,6 +190,12 @@ def adaptive_avg_pool1d(x: ArrayLike, /, output_size: Any) -> Tensor:
 def adaptive_avg_pool2d(x: ArrayLike, /, output_size: Any) -> Tensor:
     """The means of windows that cover two axes evenly; as `adaptive_avg_pool1d`."""
     return _adaptive_avg(2, x, output_size)
+
+
+@method("adaptive_avg_pool2d")
+def _adaptive_avg_pool2d(x: Tensor, height: int | None, width: int | None = None) -> Tensor:
+    """The means of windows that cover the last two axes evenly, height by width of them."""
+    return adaptive_avg_pool2d(x, (height, width))
 
 
 def adaptive_avg_pool3d(x: ArrayLike, /, output_size: Any) -> Tensor:

@@ -4,7 +4,7 @@ Written with numus's public functions alone; `nn.functional` holds what has no p
 """
 
 # ruff: noqa: F401, F403
-from numus.nn import functional, init
+from numus.nn import functional, init, utils
 from numus.nn.activations import *
 from numus.nn.attention import *
 from numus.nn.containers import *
@@ -18,7 +18,9 @@ from numus.nn.losses import *
 from numus.nn.module import *
 from numus.nn.norm import *
 from numus.nn.parameter import *
+from numus.nn.pooling import *
 from numus.nn.positional import *
 from numus.nn.recurrent import *
+from numus.nn.resizing import *
 from numus.nn.saving import *
 from numus.nn.transformer import *

@@ -116,4 +116,5 @@ def resnet(nn, widths=(4, 6, 8, 10), classes=5):
 MODELS = {
     "gpt": (gpt, [(0, 13, (2, 6)), (0, 6, (2, 6))]),
     "tagger": (tagger, [(0, 11, (3, 5))]),
+    "resnet": (resnet, [(2, 3, 40, 36)]),
 }

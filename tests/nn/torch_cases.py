@@ -409,4 +409,46 @@ ATTENTION = [
     ),
 ]
 
-CASES = [*ACTIVATIONS, *LAYERS, *FUNCTIONS, *LOSSES, *CONVOLUTIONS, *RECURRENT, *ATTENTION]
+# -- poolings and sizes ---------------------------------------------------------------------------
+
+_P1, _P2, _P3 = x(2, 3, 9), x(2, 2, 7, 6), x(1, 2, 4, 5, 4)
+POOLINGS = [
+    module("MaxPool1d", "MaxPool1d", _P1, args=(3, 2, 1)),
+    module("MaxPool2d", "MaxPool2d", _P2, args=(2,)),
+    module("MaxPool2d-all", "MaxPool2d", _P2, args=((3, 2), (2, 1), 1, 1), ceil_mode=True),
+    module("MaxPool3d", "MaxPool3d", _P3, args=(2,)),
+    module("AvgPool1d", "AvgPool1d", _P1, args=(3,)),
+    module("AvgPool2d", "AvgPool2d", _P2, args=(3, 2, 1), count_include_pad=False),
+    module("AvgPool2d-divisor", "AvgPool2d", _P2, args=(2,), divisor_override=3),
+    module("AvgPool3d", "AvgPool3d", _P3, args=(2,)),
+    module("LPPool1d", "LPPool1d", x(2, 3, 9, low=0.1), args=(2, 3)),
+    module("LPPool2d", "LPPool2d", x(2, 2, 7, 6, low=0.1), args=(3, 2)),
+    module("AdaptiveAvgPool1d", "AdaptiveAvgPool1d", _P1, args=(4,)),
+    module("AdaptiveAvgPool2d", "AdaptiveAvgPool2d", _P2, args=((3, None),)),
+    module("AdaptiveMaxPool1d", "AdaptiveMaxPool1d", _P1, args=(4,)),
+    module("AdaptiveMaxPool2d", "AdaptiveMaxPool2d", _P2, args=((3, 4),)),
+    module("Upsample", "Upsample", _P2, scale_factor=2),
+    module("Upsample-bilinear", "Upsample", _P2, size=(5, 9), mode="bilinear"),
+    module("UpsamplingBilinear2d", "UpsamplingBilinear2d", _P2, scale_factor=2),
+    module("PixelShuffle", "PixelShuffle", x(1, 8, 3, 2), args=(2,)),
+    module("PixelUnshuffle", "PixelUnshuffle", x(1, 2, 4, 6), args=(2,)),
+    module("Unfold", "Unfold", _P2, args=((2, 3),), padding=1),
+    module("Fold", "Fold", x(1, 8, 12), args=((4, 5), 2)),
+]
+
+CASES = [
+    *(*ACTIVATIONS, *LAYERS, *FUNCTIONS, *LOSSES, *CONVOLUTIONS, *RECURRENT, *ATTENTION),
+    *POOLINGS,
+]
+
+# -- connectionist temporal classification: targets, lengths of inputs and targets, options --------
+
+CTC_SCORES = x(6, 3, 5)  # (frames, batch, classes)
+_ROWS = [[1, 2, 2, 1], [3, 1, 1, 1], [4, 1, 1, 1]]
+CTC = {
+    "ctc-mean": (_ROWS, [6, 5, 6], [3, 2, 1], {}),
+    "ctc-none": (_ROWS, [6, 5, 3], [3, 2, 1], {"reduction": "none"}),
+    "ctc-flat": ([1, 2, 2, 3, 1, 4], [6, 5, 6], [3, 2, 1], {"reduction": "sum"}),
+    "ctc-blank": ([[0, 1, 0], [2, 2, 2], [1, 0, 3]], [6, 6, 6], [3, 2, 3], {"blank": 4}),
+    "ctc-short": (_ROWS, [6, 1, 6], [3, 2, 1], {"zero_infinity": True}),
+}

@@ -182,6 +182,14 @@ def rows(rank):
         case(x(*full), (None, 2, 4)[:rank]),
         **means,
     )
+    if rank == 2:
+        yield op(
+            "Tensor.adaptive_avg_pool2d",
+            lambda a, h, w: adaptive_avg(2)(a, (h, w)),
+            case(x(*full), 2, 3),
+            case(x(*full), 1, 1),
+            **means,
+        )
     yield op(
         f"adaptive_max_pool{rank}d",
         adaptive_max(rank),

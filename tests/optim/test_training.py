@@ -126,6 +126,16 @@ def test_gradients_are_clipped():
     assert optim.clip_grad_norm_([nn.Parameter(nm.ones(1))], 1.0).item() == 0.0
 
 
+def test_parameters_as_a_vector():
+    model = nn.Linear(2, 1)
+    vector = nn.utils.parameters_to_vector(model.parameters())
+    nn.utils.vector_to_parameters(vector * 2, model.parameters())
+    again = nn.utils.parameters_to_vector(model.parameters())
+    np.testing.assert_allclose(again.numpy(), 2 * vector.numpy())
+    with pytest.raises(ValueError, match="for 3 elements"):
+        nn.utils.vector_to_parameters(vector[:2], model.parameters())
+
+
 def test_gathered_batches_are_one():
     model, x, y = problem()
     twin = copy.deepcopy(model)

@@ -8,3 +8,4 @@ from numus.nn.functional.ctc import *
 from numus.nn.functional.layers import *
 from numus.nn.functional.metric import *
 from numus.nn.functional.regression import *
+from numus.nn.functional.windows import *
