@@ -129,6 +129,9 @@ class Local:
                 return self.make("reshape", "view", (out,), shape, shape, dtype)
         return None
 
+    def _reshaped_to(self, x: Val, shape: Shape) -> Val:
+        return self.make("reshape", "view", (x,), shape, shape, x.dtype)
+
     def _reshaped(self, x: Val, outer: Shape, shape: Shape) -> Val:
         """What broadcasts to `outer`, as it is in another shape of the same size. A broadcast along
         leading axes stays one.
@@ -151,6 +154,10 @@ class Local:
         if not inputs:
             return None
         x = inputs[0]
+        if op == "contract" and len(shape) == 2:  # a batch of one
+            one = tuple(self._reshaped_to(y, (1, *y.shape)) for y in inputs)
+            product = self.make(op, op, one, params, (1, *shape), dtype)
+            return self._reshaped_to(product, shape)
         if op in IDENTITIES:
             return x
         if op == "reshape":

@@ -122,9 +122,11 @@ def _matrices(
     columns: Labels,
     extents: dict[Hashable, int],
 ) -> Node:
-    """x as a batch of matrices: (batch, rows, columns)."""
+    """x as a batch of matrices, (batch, rows, columns), or as the one there is."""
     node = arrange(x, (*batch, *rows, *columns))
     shape: Shape = tuple([extents[label] for label in (*batch, *rows, *columns)])
     first, last = len(batch), len(batch) + len(rows)
-    sizes = (size_of(shape[:first]), size_of(shape[first:last]), size_of(shape[last:]))
+    sizes: Shape = (size_of(shape[first:last]), size_of(shape[last:]))
+    if batch:
+        sizes = (size_of(shape[:first]), *sizes)
     return reshape(broadcast(node, shape), sizes)

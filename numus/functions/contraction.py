@@ -81,9 +81,11 @@ def counted(a: Node, b: Node) -> tuple[Node, Node]:
 
 def _matmul(a: Node, b: Node, dtype: DType) -> Node:
     if b.ndim <= 2:  # one matrix: all rows of a meet it in one product
+        if a.ndim == b.ndim == 2:
+            return contract(a, b, dtype)
         depth, columns = (*b.shape, 1)[:2]
         rows = size_of(a.shape[:-1])
-        y = contract(reshape(a, (1, rows, depth)), reshape(b, (1, depth, columns)), dtype)
+        y = contract(reshape(a, (rows, depth)), reshape(b, (depth, columns)), dtype)
         return reshape(y, (*a.shape[:-1], *b.shape[1:]))
     # axes are named by their place, counted from the back of the batch; those of extent 1 that
     # meet a longer one are dropped: the other operand carries them alone

@@ -1,5 +1,5 @@
-"""The one contraction: a batch of matrix products. Everything else (einsum, tensordot, convolution)
-is views around it, and its kernel reads its operands through those views.
+"""The one contraction: a product of matrices, or of a batch of them. Everything else (einsum,
+tensordot, convolution) is views around it, and its kernel reads its operands through those views.
 """
 
 from __future__ import annotations
@@ -13,10 +13,11 @@ from numus.graph import Node, apply
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
 from numus.primitives.views import broadcast, permute, reshape
+from numus.shapes import size_of
 
 
 def _transpose(x: Node) -> Node:
-    return permute(x, (0, 2, 1))
+    return permute(x, (1, 0) if x.ndim == 2 else (0, 2, 1))
 
 
 def _adjoint(x: Node) -> Node:
@@ -48,17 +49,20 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
 
 def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
     a, b = inputs
-    outer = node.shape[0]
+    *lead, rows, columns = node.shape
+    depth = a.shape[-1]
+    outer = size_of(tuple(lead))
     if not batched[1] and outer == 1:  # fold the new axis into the rows: one larger product
-        rows, depth = a.shape[2:]
-        folded = contract(reshape(a, (1, size * rows, depth)), b, node.dtype)
+        folded = contract(
+            reshape(a, (size * rows, depth)), reshape(b, (depth, columns)), node.dtype
+        )
         return reshape(folded, (size, *node.shape))
     if not batched[0]:
         a = broadcast(a, (size, *a.shape))
     if not batched[1]:
         b = broadcast(b, (size, *b.shape))
-    a = reshape(a, (size * outer, *a.shape[2:]))
-    b = reshape(b, (size * outer, *b.shape[2:]))
+    a = reshape(a, (size * outer, rows, depth))
+    b = reshape(b, (size * outer, depth, columns))
     return reshape(contract(a, b, node.dtype), (size, *node.shape))
 
 
@@ -77,5 +81,5 @@ _contract = Primitive(
 
 
 def contract(a: Node, b: Node, dtype: DType) -> Node:
-    """(batch, m, k) times (batch, k, n) is (batch, m, n), accumulated in (at least) `dtype`."""
-    return apply(_contract, (a, b), None, (a.shape[0], a.shape[1], b.shape[2]), dtype)
+    """(m, k) times (k, n) is (m, n), accumulated in (at least) `dtype`; both may be batches."""
+    return apply(_contract, (a, b), None, (*a.shape[:-1], b.shape[-1]), dtype)

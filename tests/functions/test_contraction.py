@@ -127,7 +127,7 @@ def test_one_matrix_against_a_stack_is_one_product():
     """No batch in the contraction when only the left side has one."""
     y = nm.matmul(T(np.ones((4, 5, 3))), T(np.ones((3, 2))))._node
     assert y.prim.name == "reshape"
-    assert y.inputs[0].shape == (1, 20, 2)
+    assert y.inputs[0].shape == (20, 2)
     y = nm.matmul(T(np.ones((7, 4, 5, 3))), T(np.ones((1, 4, 3, 2))))._node
     found = [y]
     while found[-1].prim.name != "contract":

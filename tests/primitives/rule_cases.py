@@ -251,6 +251,8 @@ for _a, _b in (
 ):
     case("contract", _contract, real(*_a), real(*_b))
 case("contract", _contract, cplx(1, 2, 3), cplx(1, 3, 2))
+case("contract", _contract, real(3, 4), real(4, 2))
+case("contract", _contract, cplx(2, 3), cplx(3, 2))
 
 # -- indexing -------------------------------------------------------------------------------------
 

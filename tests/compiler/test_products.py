@@ -1,0 +1,164 @@
+"""Every schedule of a product, on this machine and on narrower ones."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from llvm_harness import targets
+
+import numus as nm
+from numus.compiler import program
+from numus.runtime.cpu.jit import Jit
+from numus.runtime.cpu.runtime import CpuRuntime
+from numus.runtime.devices import Device
+
+RNG = np.random.default_rng(0)
+
+
+def numbers(shape, dtype):
+    x = RNG.standard_normal(shape)
+    if np.dtype(dtype).kind == "c":
+        x = x + 1j * RNG.standard_normal(shape)
+    if np.dtype(dtype).kind in "iu":
+        x = np.rint(3 * x)
+    return x.astype(dtype)
+
+
+def given(x, turned, place="cpu"):
+    """A tensor that lies in memory as it is, or with its last two axes exchanged."""
+    if not turned:
+        return nm.asarray(x, device=place)
+    return nm.asarray(np.ascontiguousarray(np.swapaxes(x, -1, -2)), device=place).mT
+
+
+def kernels(function):
+    """The names of the kernels that evaluating a result takes, and the result."""
+    found = []
+
+    def watch(place, plan, leaves, constants):
+        found.extend(step.kernel.name for step in plan.steps)
+
+    program.watchers.append(watch)
+    try:
+        y = function()
+        nm.eval(y)
+    finally:
+        program.watchers.remove(watch)
+    return found, y
+
+
+def agrees(y, a, b, after=lambda x: x):
+    wide = {"f": np.float64, "c": np.complex128, "i": np.int64}[a.dtype.kind]
+    want = after(np.matmul(a.astype(wide), b.astype(wide)))
+    y = np.asarray(y)
+    if a.dtype.kind == "i":
+        np.testing.assert_array_equal(y, want.astype(a.dtype))
+        return
+    unit = np.finfo(a.dtype).eps * max(4, a.shape[-1] ** 0.5)
+    np.testing.assert_allclose(y, want, rtol=0, atol=8 * unit * max(1, np.abs(want).max()))
+
+
+# shapes of A and B, and which of them lie in memory the other way round
+SIZES = {
+    "one tile": ((13, 40), (40, 32), ""),
+    "odd": ((65, 67), (67, 97), ""),
+    "transposed": ((65, 67), (67, 97), "ab"),
+    "shared rows": ((150, 300), (300, 601), "a"),
+    "shared columns": ((601, 300), (300, 150), "b"),
+    "blocks of k": ((40, 2000), (2000, 90), ""),
+    "rows that share a place in the cache": ((40, 1024), (1024, 90), ""),
+    "pieces of k": ((33, 9000), (9000, 35), ""),
+    "a batch": ((7, 33, 17), (7, 17, 65), ""),
+    "a few large ones": ((3, 150, 200), (3, 200, 300), "b"),
+    "rows of dots": ((301, 100), (100, 3), ""),
+    "columns of dots": ((2, 100), (100, 301), "b"),
+    "a batch of dots": ((5, 70, 100), (5, 100, 1), ""),
+    "strips": ((5, 100), (100, 1111), ""),
+    "strips, turned": ((1111, 100), (100, 5), "a"),
+    "strips of two tiles": ((20, 100), (100, 1111), ""),
+    "vector and matrix": ((300,), (300, 401), ""),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int32"])
+@pytest.mark.parametrize("name", SIZES)
+def test_values(name, dtype):
+    first, second, turned = SIZES[name]
+    a, b = numbers(first, dtype), numbers(second, dtype)
+    x, y = given(a, "a" in turned), given(b, "b" in turned)
+    agrees(x @ y, a, b)
+
+
+@pytest.mark.parametrize("name", ["odd", "shared rows", "columns of dots", "strips, turned"])
+def test_code_at_both_ends(name):
+    """Expressions as operands, and an epilogue too long to be written out for every register."""
+    first, second, turned = SIZES[name]
+    a, b = numbers(first, np.float32), numbers(second, np.float32)
+    x, y = given(a, "a" in turned), given(b, "b" in turned)
+    bias = numbers((second[-1],), np.float32)
+    found, z = kernels(lambda: nm.relu((x * 2) @ nm.abs(y) + nm.asarray(bias)) * 0.5)
+    assert found[-1] in ("contraction", "dots")
+    agrees(z, 2 * a, np.abs(b), lambda p: np.maximum(p + bias, 0) * 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule"),
+    [
+        ("odd", ["contraction"]),
+        ("rows of dots", ["dots"]),
+        ("columns of dots", ["dots"]),
+        ("strips", ["contraction"]),
+    ],
+)
+def test_schedules(name, schedule):
+    first, second, turned = SIZES[name]
+    a, b = numbers(first, np.float32), numbers(second, np.float32)
+    assert kernels(lambda: given(a, "a" in turned) @ given(b, "b" in turned))[0] == schedule
+
+
+def test_what_is_shared_is_packed_once():
+    """The smaller operand, where neither can be read in place."""
+    a, b = numbers((300, 300), np.float16), numbers((300, 601), np.float16)
+    found, y = kernels(lambda: nm.asarray(a) @ nm.asarray(b))
+    assert found == ["pack", "contraction"]
+    np.testing.assert_allclose(np.asarray(y), a.astype("f") @ b.astype("f"), atol=0.05)
+
+
+def test_a_matrix_by_itself():
+    """One value as both operands, read by rows and by columns."""
+    a = numbers((70, 70), np.float32)
+    x = nm.asarray(a)
+    agrees(x @ x, a, a)
+    agrees(x @ x.T, a, a.T)
+
+
+def narrow(name):
+    """A CPU of this machine's kind with shorter vectors, as a device."""
+    target = targets()[name]
+    place = Device("cpu", 1 + list(targets()).index(name))
+    runtime = CpuRuntime()
+    runtime.facts = replace(
+        runtime.facts, lanes_bytes=target.lanes_bytes, vector_registers=target.vector_registers
+    )
+    runtime.compiler._jit = Jit(target)
+    place._runtime = runtime
+    return place
+
+
+@pytest.mark.parametrize("target", [t for t in targets() if t != "host"])
+def test_narrower_vectors_give_the_same_bits(target):
+    """A running sum over k knows nothing of tiles; without fma it is rounded twice."""
+    place = narrow(target)
+    for name in ("odd", "transposed", "shared columns", "blocks of k", "strips", "rows of dots"):
+        first, second, turned = SIZES[name]
+        a, b = numbers(first, np.float32), numbers(second, np.float32)
+        y, z = (
+            np.asarray(given(a, "a" in turned, p) @ given(b, "b" in turned, p))
+            for p in ("cpu", place)
+        )
+        agrees(z, a, b)
+        if name != "rows of dots":
+            np.testing.assert_array_equal(y, z)
+    program.clear_plans()  # they hold the narrow runtime
