@@ -338,7 +338,7 @@ def test_einsum_pairs_so_that_intermediates_stay_small():
         if n.prim.name == "contract":
             sizes.append(n.shape)
         stack.extend(n.inputs)
-    assert sorted(sizes) == [(1, 1, 1000)] or sorted(sizes) == [(1, 1, 1), (1, 1, 1000)]
+    assert sorted(sizes) in ([(1, 1000)], [(1, 1), (1, 1000)], [(1, 1), (1000, 1)])
 
 
 # -- gradients ------------------------------------------------------------------------------------
