@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numus import dtypes as dt
@@ -13,21 +13,16 @@ from numus.compiler.fuse import Group, place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
-from numus.kernels.convolution import (
-    Gathering,
-    Planes,
-    Read,
-    Sliding,
-    Triple,
-    choose_tile,
-    gathering,
-    sliding,
-)
+from numus.kernels.convolution import Planes, Read, Tile, Triple, choose_tile
+from numus.kernels.gathering import Gathering, gathering
+from numus.kernels.sliding import Sliding, sliding
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
 
 ZERO = const(0)
 
+UNALIGNED, FAR = 2, 6  # loads that a vector of pixels counts for; one from the second cache
+COLUMNS = 3  # vectors of pixels that a tile is likely to have
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 MOST_PARTS = 16  # of a long sum over channels and taps
 LONG = 4096  # taps that are summed up before they meet other sums
@@ -115,6 +110,9 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     product = group.members[0]
     dtype = dt.compute_dtype(product.dtype)
     item = dtype.itemsize
+    folded = len(product.shape) < 5  # images are then an axis of space, which windows do not cross
+    if folded:
+        g = replace(g, batch=1, space=(g.batch, *g.space[1:]), extents=(g.batch, *g.extents[1:]))
     reach = [g.reach(axis) for axis in range(3)]
     nearest = tuple(low for low, _, _ in reach)
     spans = tuple(high - low for low, high, _ in reach)
@@ -122,31 +120,49 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     more = tuple(span // s for span, s in zip(spans, g.stride, strict=True))
     counts = tuple(-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True))
     entries = g.channels * size_of(tuple(most for _, _, most in reach))
+    wanted = min(2 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
 
     # a block is as many rows as the second cache has room for, or as much of one row
-    def plane(height: int, width: int) -> int:
-        extents = (1 + more[0], height + more[1], width + more[2])
-        return size_of(phases) * size_of(extents)
+    def seen(depth: int, height: int, width: int) -> Shape:
+        return (depth + more[0], height + more[1], width + more[2])
 
-    room = facts.cache_l2 // 2 // item // g.channels
-    height, width = counts[1], counts[2]
-    while height > 1 and plane(height, width) > room:
+    lines = g.channels * size_of(phases)
+    room = facts.cache_l2 // 2 // item // lines
+    depth, height, width = 1, counts[1], counts[2]
+    while height > 1 and size_of(seen(1, height, width)) > room:
         height = -(-height // 2)
-    while height == 1 and width > 256 and plane(height, width) > room:
+    while height == 1 and width > 256 and size_of(seen(1, height, width)) > room:
         width = -(-width // 2)
-    wanted = min(2 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
     images = g.batch * g.groups * counts[0]
     while height > 8 and images * -(-counts[1] // height) < wanted:
         height = -(-height // 2)
-    blocks = (-(-counts[1] // height), -(-counts[2] // width))
-    units = g.batch * counts[0] * blocks[0] * blocks[1]
-    flat = (height - 1) * (width + more[2]) + width
-    tile = choose_tile(facts, dtype, g.outputs, flat, split=2)
+    line = width + more[2]
+    face = (height - 1) * line + width
+
+    def chosen(columns: int) -> tuple[float, Tile]:
+        """A tile and its cost: its pixels stay in the first cache from panel to panel, or not."""
+        seen = lines * (COLUMNS * facts.lanes_bytes // item + more[1] * line)
+        far = UNALIGNED if seen * item <= facts.cache_l1 else FAR
+        tile = choose_tile(facts, dtype, g.outputs, columns, far)
+        return tile.cost(g.outputs, columns, far), tile
+
+    cost, tile = chosen(face)
+    if (height, width) == counts[1:]:
+        # small images follow each other where the margins between them waste less than their ends
+        area = (height + more[1]) * line
+        most = min(counts[0] // max(1, wanted // (g.batch * g.groups)), room // area - more[0], 16)
+        if most > 1:
+            total, several = chosen(most * area)
+            if total / most < 0.97 * cost:
+                depth, tile = most, several
+    block = (depth, height, width)
+    blocks = tuple(-(-n // b) for n, b in zip(counts, block, strict=True))
+    units = g.batch * size_of(blocks)
     panels = -(-g.outputs // tile.rows)
     # Every task packs its weights and fills its planes: cut so that less is done twice.
     unit_tasks = min(units, -(-wanted // g.groups))
     output_tasks = 1
-    pixels = units * g.channels * plane(height, width)
+    pixels = units * g.channels * size_of(phases) * size_of(seen(*block))
     if unit_tasks * g.groups < wanted or product.inputs[1].size > pixels:
         output_tasks = min(panels, -(-wanted // (g.groups * unit_tasks)))
     task_panels = -(-panels // output_tasks)
@@ -158,18 +174,17 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     e = Emitter({v: s for v, s in layouts.items() if v not in inside})
 
     numbers = _Numbers(e)
-    extents = (1 + more[0], height + more[1], width + more[2])
-    line = facts.lanes_bytes // item
-    size = -(-size_of(phases) * size_of(extents) // line) | 1  # an odd number of lines
+    lane = facts.lanes_bytes // item
+    size = -(-size_of(phases) * size_of(seen(*block)) // lane) | 1  # an odd number of lines
     step = numbers(g.stride, 2)
     channels = e.parameter(g.channels)
-    size_slot = e.parameter(size * line)
+    size_slot = e.parameter(size * lane)
     slack = ir.add(ir.mul(channels, size_slot), const(tile.columns))
     planes = Planes(
         ir.Buffer("planes", dtype, "scratch", slack),
         step,
         numbers(phases),
-        numbers(extents),
+        numbers(seen(*block)),
         size_slot,
         True,
     )
@@ -184,9 +199,8 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
         gap=numbers(g.gap, 2),
         low=numbers(g.low, 0),
         nearest=numbers(nearest, 0),
-        counts=numbers(counts),
-        block=numbers((1, height, width))[1:],
-        blocks=numbers((1, *blocks))[1:],
+        block=numbers(block),
+        blocks=numbers(blocks),
         entries=e.parameter(entries),
         task_panels=e.parameter(task_panels),
         output_tasks=e.parameter(output_tasks),
@@ -194,12 +208,12 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
         task_units=e.parameter(task_units),
         unit_tasks=e.parameter(unit_tasks),
     )
-    data, weights = _operands(e, product, g, s.channels, s.outputs)
+    data, weights = _operands(e, product, g, s.channels, s.outputs, folded)
 
     def finish(n: Expr, group_: Expr, o: Expr, *rest: Any) -> list[Stmt]:
         *space, value = rest
         output = ir.add(ir.mul(group_, s.outputs), o) if g.groups > 1 else o
-        index = (n, output, *space[5 - len(product.shape) :])
+        index = (space[0] if folded else n, output, *space[5 - len(product.shape) :])
         return epilogue(e, group, index, value)
 
     number = ir.var("g")
@@ -335,7 +349,7 @@ class _Numbers:
 
 
 def _operands(
-    e: Emitter, product: Val, g: Geometry, channels: Expr, outputs: Expr
+    e: Emitter, product: Val, g: Geometry, channels: Expr, outputs: Expr, folded: bool = False
 ) -> tuple[Read, Read]:
     """How elements of the two operands are read."""
     x, w = product.inputs
@@ -345,7 +359,9 @@ def _operands(
         return ir.add(ir.mul(group, size), i) if g.groups > 1 else i
 
     def data(n: Expr, group: Expr, c: Expr, *space: Expr) -> Expr:
-        value: Expr = e.value(x, (n, joined(group, channels, c), *space[lack:]))
+        value: Expr = e.value(
+            x, (space[0] if folded else n, joined(group, channels, c), *space[lack:])
+        )
         return value
 
     def weights(group: Expr, o: Expr, c: Expr, *taps: Expr) -> Expr:

@@ -22,8 +22,9 @@ from numus.dtypes import DType
 from numus.graph import Node, apply
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
+from numus.primitives.contract import contract
 from numus.primitives.source import full
-from numus.primitives.views import flip, permute, reshape
+from numus.primitives.views import broadcast, flip, permute, reshape
 from numus.shapes import Shape, check_size, size_of
 
 
@@ -190,4 +191,17 @@ def convolve(x: Node, w: Node, windows: Windows, extents: Shape, groups: int, dt
     least) `dtype`. Callers have checked that the shapes fit.
     """
     shape = check_size((x.shape[0], w.shape[0], *extents), "convolve")
+    plain = all(v == Window() for v in windows) and extents == _spatial(x)
+    if plain and groups == 1 and size_of(_spatial(w)) == 1:
+        return _pointwise(x, w, shape, dtype)
     return apply(_convolve, (x, w), (groups, windows), shape, dtype)
+
+
+def _pointwise(x: Node, w: Node, shape: Shape, dtype: DType) -> Node:
+    """Windows of one element are a product of matrices: (o, c) by (c, places) for every image."""
+    n, c, o, places = x.shape[0], x.shape[1], w.shape[0], size_of(_spatial(x))
+    if places == 1:
+        turned = permute(reshape(w, (1, o, c)), (0, 2, 1))
+        return reshape(contract(reshape(x, (1, n, c)), turned, dtype), shape)
+    weights = broadcast(reshape(w, (1, o, c)), (n, o, c))
+    return reshape(contract(weights, reshape(x, (n, c, places)), dtype), shape)
