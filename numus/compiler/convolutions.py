@@ -13,7 +13,7 @@ from numus.compiler.fuse import Group, place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
-from numus.kernels.convolution import Planes, Read, Tile, Triple, choose_tile
+from numus.kernels.convolution import Planes, Read, Triple, output_tile, pixel_tile
 from numus.kernels.gathering import Gathering, gathering
 from numus.kernels.sliding import Sliding, sliding
 from numus.runtime.contract import Facts
@@ -21,8 +21,6 @@ from numus.shapes import Shape, row_major, size_of
 
 ZERO = const(0)
 
-UNALIGNED, FAR = 2, 6  # loads that a vector of pixels counts for; one from the second cache
-COLUMNS = 3  # vectors of pixels that a tile is likely to have
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 MOST_PARTS = 16  # of a long sum over channels and taps
 LONG = 4096  # taps that are summed up before they meet other sums
@@ -138,23 +136,12 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
         height = -(-height // 2)
     line = width + more[2]
     face = (height - 1) * line + width
-
-    def chosen(columns: int) -> tuple[float, Tile]:
-        """A tile and its cost: its pixels stay in the first cache from panel to panel, or not."""
-        seen = lines * (COLUMNS * facts.lanes_bytes // item + more[1] * line)
-        far = UNALIGNED if seen * item <= facts.cache_l1 else FAR
-        tile = choose_tile(facts, dtype, g.outputs, columns, far)
-        return tile.cost(g.outputs, columns, far), tile
-
-    cost, tile = chosen(face)
+    tile = pixel_tile(facts, dtype, g.outputs)
     if (height, width) == counts[1:]:
         # small images follow each other where the margins between them waste less than their ends
-        area = (height + more[1]) * line
-        most = min(counts[0] // max(1, wanted // (g.batch * g.groups)), room // area - more[0], 16)
-        if most > 1:
-            total, several = chosen(most * area)
-            if total / most < 0.97 * cost:
-                depth, tile = most, several
+        area, ended = (height + more[1]) * line, -(-face // tile.columns) * tile.columns
+        most = min(counts[0] // max(1, wanted // (g.batch * g.groups)), room // area - more[0], 4)
+        depth = most if most > 1 and area < 0.97 * ended else 1
     block = (depth, height, width)
     blocks = tuple(-(-n // b) for n, b in zip(counts, block, strict=True))
     units = g.batch * size_of(blocks)
@@ -254,7 +241,7 @@ def _gathering(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Fact
         width = -(-width // 2)
     blocks = (-(-g.taps[1] // height), -(-g.taps[2] // width))
     units = g.channels * g.taps[0] * blocks[0] * blocks[1]
-    tile = choose_tile(facts, dtype, g.batch * places, g.outputs)
+    tile = output_tile(facts, dtype, g.batch * places, g.outputs)
     panels = -(-g.outputs // tile.columns)
     # Parts follow from the shape alone, or the number of threads would show in the result.
     total = g.groups * g.batch * places * g.outputs

@@ -44,31 +44,46 @@ class Tile:
     def columns(self) -> int:
         return self.vectors * self.width
 
-    def cost(self, rows: int, columns: int, far: int) -> float:
-        """Cycles, or nearly, of one step of a product of this size.
 
-        A step takes a multiplication per row and vector, two at a time, and a load per row and
-        per vector, two at a time; `far` is how many a vector counts for that is not at hand.
-        """
-        tiles = -(-rows // self.rows) * -(-columns // self.columns)
-        loads = self.rows + far * self.vectors
-        # multiplications hide loads, though not wholly, and those of rows are the hardest to hide
-        return tiles * (max(self.rows * self.vectors, loads) + loads / 2 + 0.75 * self.rows)
+def pixel_tile(facts: Facts, dtype: DType, outputs: int) -> Tile:
+    """Rows are outputs, vectors pixels, of which there are many.
+
+    Three vectors by eight rows (two by six, with half the registers) were measured to hide loads
+    best. Fewer rows than that leave registers to more vectors.
+    """
+    registers = facts.vector_registers
+    vectors = 3 if registers >= 32 else 2
+    most = _rows(registers, vectors)
+    if outputs < most:
+        return Tile(outputs, min(8, (registers - 2) // (outputs + 1)), _width(facts, dtype))
+    panels = -(-outputs // most)
+    return Tile(-(-outputs // panels), vectors, _width(facts, dtype))
 
 
-def choose_tile(facts: Facts, dtype: DType, rows: int, columns: int, far: int = 1) -> Tile:
-    """The register tile that wastes least of a product of this size."""
-    width = facts.lanes_bytes // dtype.itemsize
-    best: tuple[float, int, Tile] | None = None
-    for vectors in range(1, 9):
-        most = (facts.vector_registers - 2 - vectors) // vectors
-        for r in range(1, min(most, rows) + 1):
-            tile = Tile(r, vectors, width)
-            key = (tile.cost(rows, columns, far), -r * vectors, tile)
-            if best is None or key[:2] < best[:2]:
-                best = key
-    assert best is not None
-    return best[2]
+def output_tile(facts: Facts, dtype: DType, taps: int, outputs: int) -> Tile:
+    """Rows are taps, vectors outputs: whichever wastes least and loads least."""
+    width = _width(facts, dtype)
+    wanted = -(-outputs // width)
+
+    def shape(vectors: int) -> tuple[int, int]:
+        panels = -(-taps // _rows(facts.vector_registers, vectors))
+        return -(-taps // panels), vectors
+
+    def cost(shape: tuple[int, int]) -> float:
+        rows, vectors = shape
+        steps = -(-taps // rows) * -(-wanted // vectors)
+        return steps * (rows * vectors + (rows + vectors) / 2)
+
+    return Tile(*min(map(shape, range(1, 5)), key=cost), width)
+
+
+def _width(facts: Facts, dtype: DType) -> int:
+    return facts.lanes_bytes // dtype.itemsize
+
+
+def _rows(registers: int, vectors: int) -> int:
+    """Rows of so many vectors that registers have room for, with some to spare."""
+    return (registers - vectors) * 7 // 8 // vectors
 
 
 @dataclass(slots=True)
