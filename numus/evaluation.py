@@ -182,6 +182,7 @@ def _upload(place: Device, array: Array) -> View:
 
 def from_host(array: Array, dtype: Any, place: Device) -> Node:
     """A realised node with a copy of the array's elements."""
+    place.require(dtype, "asarray")
     array = array.astype(dtype.np, copy=False)  # another byte order, say
     return value(_upload(place, array), array.shape, dtype, place)
 

@@ -51,6 +51,8 @@ def astype(
     place = node.device if device is None else as_device(device)
     if not copy and node.dtype is wanted and node.device is place and isinstance(x, Tensor):
         return x
+    if place is not None:
+        place.require(wanted, "astype")
     out = convert(node, wanted, "astype")
     out = out if place is None else moved(out, place)
     return wrap(same(node) if out is node else out)

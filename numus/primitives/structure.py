@@ -127,6 +127,7 @@ def transfer(x: Node, device: Device) -> Node:
     """The value on another device."""
     if x.device is device:
         return x
+    device.require(x.dtype, "to")
     node = apply(_transfer, (x,), device, x.shape, x.dtype)
     node.device = device
     return node

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-from numus.errors import DeviceError
+from numus.errors import DeviceError, DTypeError
 
 
 def _starter(module: str, name: str) -> Callable[[int], Any]:
@@ -113,6 +113,17 @@ class Device:
 
     def __reduce__(self) -> Any:
         return (device, (self.name,))
+
+    def require(self, dtype: Any, operation: str) -> None:
+        """Refuse a dtype that the device has not got."""
+        facts = self.runtime.facts
+        if dtype.name not in facts.dtypes:
+            missing = getattr(self.runtime, "missing", lambda name: "")(dtype.name)
+            why = f": it lacks {missing}" if missing else ""
+            raise DTypeError(
+                f"{operation}: {self.name} ({facts.description}) has no {dtype.name}{why}; use a "
+                "narrower dtype, or device 'cpu'"
+            )
 
 
 _lock = threading.RLock()

@@ -1,7 +1,9 @@
 """The webgpu device, where there is an adapter: a software one is enough."""
 
+import dataclasses
 import gc
 import os
+import re
 import subprocess
 import sys
 
@@ -9,7 +11,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.errors import DeviceError, OutOfMemoryError
+from numus.errors import DeviceError, DTypeError, OutOfMemoryError
 from numus.runtime.devices import count
 
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
@@ -168,6 +170,38 @@ def test_wide_indices_where_the_sizes_ask_for_them(place):
     assert program.needs(sizes)[0]
     source = program.form(True, 1, frozenset()).shader.source
     assert "i64" in source
+
+
+def test_a_dtype_that_the_adapter_lacks_is_refused_at_the_call(place, monkeypatch):
+    context = place.runtime.context
+    lacking = context.facts.dtypes - {"float64", "complex128", "int64", "uint64"}
+    monkeypatch.setattr(context, "facts", dataclasses.replace(context.facts, dtypes=lacking))
+    x = there(np.ones(3, np.float32))
+    with pytest.raises(DTypeError, match=r"astype: webgpu .* has no float64: .*shader-f64"):
+        x.astype(nm.float64)
+    with pytest.raises(DTypeError, match=r"has no int64: .*shader-int64"):
+        nm.ones(3, dtype=nm.int64, device="cpu").to("webgpu")
+
+
+def test_kernels_for_an_adapter_with_nothing_but_32_bits(place):
+    """Indices are 32-bit, and so is what a sort counts with; no 64-bit type is in the source."""
+    from numus.compiler.render import wgsl
+
+    x = there(np.random.default_rng(4).standard_normal((20, 33)).astype(np.float32))
+    nm.eval([nm.sort(x, axis=1), nm.softmax(x, axis=1), x @ x.T, nm.cumsum(x, axis=1)])
+    plain = dataclasses.replace(
+        place.runtime.context.target, i64=False, f64=False, f16=False, subgroups=False
+    )
+    device = place.runtime.context.device
+    for program in list(place.runtime.pipelines._programs.values()):
+        kernel = program.kernel
+        if all(b.dtype.itemsize <= 4 for b in kernel.buffers if b.access != "scratch"):
+            try:
+                source = wgsl.render(kernel, plain).source
+            except DTypeError:  # it computes in float64
+                continue
+            assert not re.search(r"\b[iuf]64\b", source)
+            device.create_shader_module(code=source)
 
 
 def test_unknown_adapters_are_no_error():

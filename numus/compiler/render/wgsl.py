@@ -22,7 +22,7 @@ from numus.compiler.render.wgsl_lanes import Lanes, changed
 from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, is_size, statements
 from numus.compiler.render.wgsl_prelude import called, prelude
 from numus.compiler.render.wgsl_values import Values
-from numus.errors import CompileError
+from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
 
 HEAD = 4  # words of `P` before the buffers' offsets: zero, groups in a row, all groups or threads
@@ -218,6 +218,8 @@ class _Renderer:
             if self.pooled:
                 x.places[buffer] = memory.Place(self._pool(i, element), f"o{i}", form, element)
                 continue
+            if buffer.dtype is ir.INDEX and carrier == "i32":
+                raise DTypeError("this adapter has no int64: it lacks the feature shader-int64")
             only_read = buffer.access == "read" and i not in self.bound_as_written
             access = "read" if only_read else "read_write"
             x.places[buffer] = memory.Place(name, f"o{i}", form, element)

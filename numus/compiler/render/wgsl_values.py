@@ -12,7 +12,7 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr
 from numus.compiler.render import wgsl_memory, wgsl_ops
 from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, statements
-from numus.errors import CompileError
+from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
 
 _NONE: frozenset[Any] = frozenset()
@@ -147,7 +147,12 @@ class Values:
         """The type of registers and memory of a dtype."""
         if dtype is ir.INDEX and not self.target.i64:
             return "i32"
-        return wgsl_ops.carrier(dtype)
+        carrier = wgsl_ops.carrier(dtype)
+        if carrier == "f64" and not self.target.f64:
+            raise DTypeError("this adapter has no float64: it lacks the feature shader-f64")
+        if carrier == "u64" and not self.target.i64:
+            raise DTypeError("this adapter has no uint64: it lacks the feature shader-int64")
+        return carrier
 
     def small(self, e: Expr) -> bool:
         return e in self.narrow.found

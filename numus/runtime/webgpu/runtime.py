@@ -44,6 +44,13 @@ class WebGpuRuntime:
     def facts(self) -> Facts:
         return self.context.facts
 
+    def missing(self, dtype: str) -> str:
+        """The feature of an adapter that a dtype takes, where this one has not got it."""
+        if dtype in self.facts.dtypes:
+            return ""
+        found = {"float64": "shader-f64", "complex128": "shader-f64"}.get(dtype, "shader-int64")
+        return f"the feature {found}"
+
     # -- memory -----------------------------------------------------------------------------------
 
     def allocate(self, nbytes: int) -> Memory:
