@@ -33,7 +33,8 @@ class Storage:
     def __init__(self, memory: Any) -> None:
         self.memory = memory
         self.guard: Any = None  # who reads it on the host: see guards.py
-        self.aliases: set[weakref.ref[Node]] = set()  # nodes of views that see what is written
+        # nodes of views that see what is written; made when there are any
+        self.aliases: set[weakref.ref[Node]] | None = None
 
     def copy(self) -> Storage:
         """The same memory, which both give up when one is written to."""
@@ -41,8 +42,11 @@ class Storage:
 
     def share(self, *nodes: Node) -> None:
         """These nodes are views of one another: a write through one is seen by all."""
+        aliases = self.aliases
+        if aliases is None:
+            aliases = self.aliases = set()
         for node in nodes:
-            self.aliases.add(weakref.ref(node, self.aliases.discard))
+            aliases.add(weakref.ref(node, aliases.discard))
 
 
 class View:

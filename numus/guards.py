@@ -17,7 +17,7 @@ from numus.graph import Storage
 
 lock = threading.RLock()
 _changed = threading.Condition(lock)
-_writers: dict[Storage, int] = {}  # which thread is writing
+writers: dict[Storage, int] = {}  # which thread is writing to what
 
 
 class Guard:
@@ -39,7 +39,7 @@ def guard_of(storage: Storage) -> Guard:
 
 def being_written() -> bool:
     """Whether any storage is: what keeps the others' path short."""
-    return bool(_writers)
+    return bool(writers)
 
 
 def await_writers(storages: Iterable[Storage]) -> None:
@@ -47,7 +47,7 @@ def await_writers(storages: Iterable[Storage]) -> None:
     me = threading.get_ident()
     wanted = list(storages)
     with lock:
-        while any(_writers.get(s, me) != me for s in wanted):
+        while any(writers.get(s, me) != me for s in wanted):
             _changed.wait()
 
 
@@ -57,7 +57,7 @@ def reading(find: Callable[[], Storage]) -> Iterator[Storage]:
     have put the tensor elsewhere."""
     me = threading.get_ident()
     with lock:
-        while _writers.get(find(), me) != me:
+        while writers.get(find(), me) != me:
             _changed.wait()
         storage = find()
         readers = guard_of(storage).readers
@@ -80,20 +80,20 @@ def writing(find: Callable[[], Storage], prepare: Callable[[], Storage]) -> Iter
         while True:
             storage = find()
             readers = guard_of(storage).readers
-            if me in readers or _writers.get(storage) == me:
+            if me in readers or writers.get(storage) == me:
                 raise RuntimeError(
                     "this thread already reads or writes this memory: leave the other "
                     "`with x.data()` or `with x.data_write()` first"
                 )
-            if not readers and storage not in _writers:
+            if not readers and storage not in writers:
                 break
             _changed.wait()
         del storage  # `prepare` counts who holds it
         target = prepare()
-        _writers[target] = me
+        writers[target] = me
     try:
         yield target
     finally:
         with lock:
-            del _writers[target]
+            del writers[target]
             _changed.notify_all()

@@ -176,6 +176,14 @@ class Replay:
             *(count, steps, swaps, flag),
         )
 
+    def launcher(self) -> tuple[contract.LaunchFixed, list[int], list[int]] | None:
+        """What `run` does, for callers who do it themselves: the launch, the addresses that follow
+        the inputs', and the sizes of the blocks that come after; None where there is more to it.
+        """
+        if self._run is None or self._parts:
+            return None
+        return self._run, self._fixed, [*self._sizes, *([self._arena] if self._arena else [])]
+
     def run(self, addresses: list[int], numbers: Sequence[Any]) -> list[Any]:
         """Launch on inputs at these addresses; gives the blocks that hold the results."""
         if self._fixed:

@@ -1,5 +1,6 @@
 """nm.jit: the same values as without, whatever the function reaches, changes and draws."""
 
+import gc
 import threading
 
 import numpy as np
@@ -247,6 +248,34 @@ def test_a_changed_tensor_that_is_reached_in_two_ways():
     assert jitted(nm.ones(2)).tolist() == [2, 2]
     assert jitted(w).tolist() == [9, 9]
     assert w.tolist() == [3, 3]
+
+
+def test_a_tensor_that_is_written_and_never_read():
+    w = nm.zeros(3)
+    jitted = nm.jit(lambda: w.assign(nm.random.uniform((3,))))
+    jitted()
+    first = w.tolist()
+    jitted()
+    assert w.tolist() != first
+
+
+def test_old_values_are_kept_by_those_who_hold_them():
+    w = nm.asarray([1.0, 2.0])
+
+    @nm.jit
+    def step():
+        nonlocal w
+        w += 1
+
+    pending, view, seen = w * 10, w[:1], w.detach()
+    with w.data() as lent:
+        step()
+        step()
+        assert lent.tolist() == [1, 2]
+    assert w.tolist() == [3, 4]
+    assert pending.tolist() == [10, 20]
+    assert view.tolist() == [1]
+    assert seen.tolist() == [1, 2]
 
 
 def leaf(values):
@@ -497,6 +526,29 @@ def test_custom_derivatives_inside():
     f = nm.grad(lambda x: (clipped(x) * 5).sum())
     x = nm.asarray([1.0, 3.0])
     assert nm.jit(f)(x).tolist() == f(x).tolist() == [1, 3]
+
+
+# -- many calls -----------------------------------------------------------------------------------
+
+
+def test_many_calls_hold_no_memory_and_give_the_same_bits():
+    x = arrays((64,))[0]
+    total = nm.zeros(64)
+
+    @nm.jit
+    def f(x):
+        nonlocal total
+        total += x
+        return nm.sin(x) * 2 + x.sum()
+
+    first = f(x).numpy()
+    in_use = nm.memory_stats()["in_use"]
+    objects = len(gc.get_objects())
+    for _ in range(20_000):
+        y = f(x)
+    np.testing.assert_array_equal(y.numpy(), first)
+    assert nm.memory_stats()["in_use"] <= in_use + 4096
+    assert len(gc.get_objects()) < objects + 1000
 
 
 # -- threads --------------------------------------------------------------------------------------

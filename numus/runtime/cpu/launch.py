@@ -93,7 +93,7 @@ class Prepared:
         """Images that hold the values already: a run writes addresses, and what changes."""
         if self._scratch and self._areas is None:
             return fixed_by_run(self, values, changing)
-        pool, native, free = self._pool, self._native, list[_Image]()
+        pool, native, free = self._pool, self._native, list[tuple[bytearray, _Image, int]]()
         count = self.slots + len(self._scratch)
         formats = "".join("q" + s.program.formats for s in self.steps)
         place = struct.Struct(f"={count}Q").pack_into
@@ -101,31 +101,38 @@ class Prepared:
         starts = [start for start, _ in self._areas or ()]
         per_thread = max((a + b for a, b in self._areas or ()), default=0)
         threads_at = self._format.size // 8 + _THREADS
+        plain = not starts and not writers
 
-        def build() -> _Image:
+        def build() -> tuple[bytearray, _Image, int]:
             image = self._build()
             self._pack(image.data, 0, *([0] * count), *values)
-            return image
+            return image.data, image, image.head
 
         def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
             if not pool.started:
                 pool.start()
             try:
-                image = free.pop()
+                mine = free.pop()
             except IndexError:
-                image = build()
+                mine = build()
+            data, image, head = mine
+            if plain:
+                place(data, 0, *addresses)
+                native(head)
+                free.append(mine)
+                return
             if starts:
                 threads = pool.threads
                 block = self._memory.allocate(threads * per_thread)
                 first = block.address
                 image.words[threads_at] = threads
-                place(image.data, 0, *addresses, *[first + threads * s for s in starts])
+                place(data, 0, *addresses, *[first + threads * s for s in starts])
             else:
-                place(image.data, 0, *addresses)
+                place(data, 0, *addresses)
             for (write, at), value in zip(writers, changed, strict=True):
-                write(image.data, at, value)
-            native(image.head)
-            free.append(image)
+                write(data, at, value)
+            native(head)
+            free.append(mine)
 
         return launch
 

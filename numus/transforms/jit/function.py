@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
-import threading
-import types
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -21,7 +19,7 @@ from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.places import is_leaf_node
-from numus.transforms.jit.ready import MISS, Ready
+from numus.transforms.jit.ready import MISS, Call
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.traced import Traced
 from numus.transforms.jit.tracing import Inline, Trace
@@ -51,31 +49,37 @@ class Jitted:
         static_argnames: str | Iterable[str],
         donate: int | Iterable[int],
     ) -> None:
-        functools.update_wrapper(self, f)
         self._f = f
         self._name = getattr(f, "__qualname__", type(f).__name__)
         self._static_places, self._static_names = _statics(f, static_argnums, static_argnames)
         self._donated = _numbers(donate)
         self._traced: dict[Any, list[Traced | None]] = {}
         self._count = 0
-        self._recent: Ready | None = None  # what ran last, if all its arguments were leaves
+        self._recent: Call | None = None  # what ran last, if all its arguments were leaves
         self._recent_count = 0
-        self._lock = threading.RLock()
 
-    def __get__(self, owner: Any, kind: Any = None) -> Any:
-        return self if owner is None else types.MethodType(self, owner)
+    def function(self) -> Function:
+        """The function that users call: a plain one, which costs least and binds as methods do."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        @functools.wraps(self._f)
+        def jitted(*args: Any, **kwargs: Any) -> Any:
+            recent = self._recent
+            if (
+                recent is not None
+                and not kwargs
+                and len(args) == self._recent_count
+                and current_trace() is None
+            ):
+                result = recent(args)
+                if result is not MISS:
+                    return result
+            return self._long_way(args, kwargs)
+
+        return jitted
+
+    def _long_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if current_trace() is not None:
             return self._f(*args, **kwargs)
-        recent = self._recent
-        if recent is not None and not kwargs and len(args) == self._recent_count:
-            try:
-                result = recent(args)
-            except Inline:
-                return self._f(*args)
-            if result is not MISS:
-                return result
         leaves, structure = self._flattened(args, kwargs)
         specs, numbers, plain = self._read(leaves, structure)
         if plain:
@@ -157,11 +161,11 @@ class Jitted:
         else:
             ready = self._trace(key, leaves, numbers).ready(leaves)
         result = MISS if ready is None else ready(leaves)
-        if result is MISS:
+        if ready is None or result is MISS:
             raise Inline
         if not self._static_places and _is_flat(key):
             self._recent_count = len(leaves)
-            self._recent = ready
+            self._recent = ready.short_way()
         return result
 
     def _trace(self, key: Any, leaves: list[Any], numbers: Numbers) -> Traced:
@@ -279,4 +283,4 @@ def jit(
         )
     if not callable(f):
         raise TypeError(f"jit: takes a function, not {type(f).__name__}")
-    return Jitted(f, static_argnums, static_argnames, donate)
+    return Jitted(f, static_argnums, static_argnames, donate).function()

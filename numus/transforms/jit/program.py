@@ -28,6 +28,7 @@ class Program:
         order = _between(outputs, (*inputs, *scalars))
         self.place = _only_device(order, inputs)
         self._order = order
+        self.itemsizes = [x.dtype.itemsize for x in inputs]
         self._runners: dict[tuple[Shape, ...], Run] = {}
         self._recipe = Recipe(order, [*inputs, *scalars], outputs)
 
@@ -46,28 +47,7 @@ class Program:
         # Imported late: the compiler is needed only by those who run something.
         from numus.compiler.replay import Replay
 
-        replay = Replay(self.place, self._outputs, self._inputs, layout, self._scalars)
-        sizes = [x.dtype.itemsize for x in self._inputs]
-        outputs, held, count = replay.outputs, [x.view for x in replay.held], len(sizes)
-
-        def run(views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
-            if watchers:
-                self._show(replay, views, numbers)
-            addresses = [
-                view.storage.memory.address + view.offset * size
-                for view, size in zip(views, sizes, strict=False)
-            ]
-            storages = [Storage(block) for block in replay.run(addresses, numbers)]
-            found = []
-            for source, block, offset, strides in outputs:
-                if source is None:
-                    found.append(View(storages[block], offset, strides))
-                else:  # an input, or a part of it
-                    known = held[source - count] if source >= count else views[source]
-                    found.append(View(known.storage.copy(), known.offset + offset, strides))
-            return found
-
-        return run
+        return Native(self, Replay(self.place, self._outputs, self._inputs, layout, self._scalars))
 
     def _in_segments(self) -> Run:
         """Loops and branches run by themselves, between programs for what lies between them."""
@@ -83,7 +63,7 @@ class Program:
             for view, x in zip(views, self._inputs, strict=True)
         ]
 
-    def _show(self, replay: Any, views: Sequence[View], numbers: Sequence[Any]) -> None:
+    def show(self, replay: Any, views: Sequence[View], numbers: Sequence[Any]) -> None:
         """Let those who watch programs see this one."""
         leaves = [*self._values(views), *replay.held]
         constants = [*self._constants(numbers), *replay.constants]
@@ -97,6 +77,34 @@ class Program:
         evaluate(found)
         views = [y.view for y in found if y.view is not None]
         return [View(view.storage.copy(), view.offset, view.strides) for view in views]
+
+
+class Native:
+    """A program for one layout of its inputs."""
+
+    def __init__(self, program: Program, replay: Any) -> None:
+        self._program = program
+        self.replay = replay
+        self._sizes = program.itemsizes
+        self._held = [x.view for x in replay.held]
+
+    def __call__(self, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+        replay = self.replay
+        if watchers:
+            self._program.show(replay, views, numbers)
+        addresses = [
+            view.storage.memory.address + view.offset * size
+            for view, size in zip(views, self._sizes, strict=True)
+        ]
+        storages = [Storage(block) for block in replay.run(addresses, numbers)]
+        found, count = [], len(views)
+        for source, block, offset, strides in replay.outputs:
+            if source is None:
+                found.append(View(storages[block], offset, strides))
+            else:  # an input, or a part of it
+                known = self._held[source - count] if source >= count else views[source]
+                found.append(View(known.storage.copy(), known.offset + offset, strides))
+        return found
 
 
 class Segments:

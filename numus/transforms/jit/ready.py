@@ -7,22 +7,25 @@ over the inputs, the launch, the results.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus import guards
-from numus.graph import ONE_HOLDER, Node, View, mode
+from numus.compiler.program import watchers
+from numus.graph import ONE_HOLDER, Node, Storage, View, mode
 from numus.primitives.source import value
 from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.places import Argument, Handle, Place
+from numus.transforms.jit.program import Native
 from numus.transforms.jit.tracing import Inline
 
 if TYPE_CHECKING:
     from numus.transforms.jit.traced import Traced
 
 MISS: Any = object()  # the inputs of a call are not those it is for
+Call = Callable[[Sequence[Any]], Any]
 
 
 class Ready:
@@ -47,7 +50,6 @@ class Ready:
                     *(node.shape, node.dtype, node.device, node.view.strides, node.tracked),
                 )
             )
-        self._leaves = any(s.leaf for s in traced.sources)
         self._scalars = [(s.compute, s.sample.__class__) for s in traced.scalars]
         self._plain = not (traced.bindings or traced.grads)
         self._nodes = [
@@ -103,11 +105,103 @@ class Ready:
                 shape, dtype, device = self._nodes[at]
                 made[at] = Tensor(value(found[at], shape, dtype, device))
             if not self._plain:
-                del node, view
+                node = view = None  # nodes which only their tensors hold are to be seen as such
                 views.clear()
                 self._write(leaves, found, made)
         out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in traced.results]
         return out[0] if traced.structure.kind is None else tree.unflatten(traced.structure, out)
+
+    def short_way(self) -> Call:
+        """The same for most calls, with less to ask: tensors in, new tensors out, nothing else."""
+        traced, run = self._traced, self._run
+        if traced.guarded or traced.numbers or traced.generators or not self._plain:
+            return self._or_miss
+        if not isinstance(run, Native):
+            return self._or_miss
+        launcher = run.replay.launcher()
+        outputs = [run.replay.outputs[x] for x in traced.results if isinstance(x, int)]
+        if (
+            launcher is None
+            or any(s[0] is None and s[1] is None for s in self._sources)
+            or traced.results != list(range(len(traced.types)))
+            or [(o.input, o.block, o.offset) for o in outputs]
+            != [(None, i, 0) for i in range(len(outputs))]
+            or not (traced.structure.kind is None or _is_tuple(traced.structure))
+        ):
+            return self._or_miss
+        launch, fixed, sizes = launcher
+        allocate = run.replay.place.runtime.allocate
+        sources: list[tuple[Any, ...]] = [
+            (index, handle, shape, dtype, place, strides, tracked, dtype.itemsize)
+            for index, handle, _, shape, dtype, place, strides, tracked in self._sources
+        ]
+        results: list[tuple[Any, ...]] = [
+            (o.strides, *kind) for o, kind in zip(outputs, self._nodes, strict=True)
+        ]
+        single = traced.structure.kind is None
+        grad, low = self._mode
+        device_now, writers = self._default, guards.writers
+        acquire, release = guards.lock.acquire, guards.lock.release
+        one_strides, *one = results[0] if single else (None,)
+
+        def call(leaves: Sequence[Any]) -> Any:
+            if (
+                mode.grad is not grad
+                or mode.low is not low
+                or default.device is not device_now
+                or watchers
+            ):
+                return self._or_miss(leaves)
+            acquire()
+            try:
+                if writers:
+                    return self._or_miss(leaves)
+                views = []  # they keep the memory while kernels run
+                addresses = []
+                for index, handle, shape, dtype, place, strides, tracked, size in sources:
+                    tensor: Any = handle() if index is None else leaves[index]
+                    try:
+                        node = tensor._node
+                        view = node.view
+                        if (
+                            node.dtype is not dtype
+                            or node.shape != shape
+                            or view.strides != strides
+                            or node.device is not place
+                            or node.tracked is not tracked
+                        ):
+                            return MISS
+                    except AttributeError:  # no tensor, or none that is realised
+                        return MISS
+                    views.append(view)
+                    addresses.append(view.storage.memory.address + view.offset * size)
+                if fixed:
+                    addresses += fixed
+                blocks = []
+                for nbytes in sizes:
+                    block = allocate(nbytes)
+                    blocks.append(block)
+                    addresses.append(block.address)
+                launch(addresses, ())
+            finally:
+                release()
+            if single:
+                return Tensor(value(View(Storage(blocks[0]), 0, one_strides), *one))
+            return tuple(
+                [
+                    Tensor(value(View(Storage(block), 0, strides), shape, dtype, place))
+                    for block, (strides, shape, dtype, place) in zip(blocks, results, strict=False)
+                ]
+            )
+
+        return call
+
+    def _or_miss(self, leaves: Sequence[Any]) -> Any:
+        """A call that may turn out not to be a program of its own."""
+        try:
+            return self(leaves)
+        except Inline:
+            return MISS
 
     def _draw(self, views: Sequence[View], scalars: list[Any]) -> list[View]:
         """A run with random keys; when it fails, they have not been drawn."""
@@ -146,3 +240,7 @@ class Ready:
         for slot, grad in grads:
             if slot is not None:
                 slot.grad = made[grad] if grad.__class__ is int else grad
+
+
+def _is_tuple(structure: tree.Structure) -> bool:
+    return structure.kind is tuple and all(child.kind is None for child in structure.children)
