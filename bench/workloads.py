@@ -153,6 +153,26 @@ for shape in ((4, 8, 512, 64), (4, 8, 512, 80), (4, 3, 500, 64)):
     )
 
 
+# Attention: two products around a softmax, none of whose scores has to reach memory.
+
+
+def _jax_attention(q: Any, k: Any, v: Any) -> Any:
+    turned = (jnp.swapaxes(x, 1, 2) for x in (q, k, v))
+    return jax.nn.dot_product_attention(*turned, is_causal=True)
+
+
+for _shape in ((4, 8, 512, 64), (2, 3, 500, 80), (8, 4, 64, 32)):
+    _workload(
+        "attention_causal_" + "x".join(map(str, _shape)),
+        _normal(_shape, _shape, _shape),
+        numus=lambda q, k, v: nm.scaled_dot_product_attention(q, k, v, is_causal=True),
+        torch=lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, is_causal=True
+        ),
+        jax=_jax_attention,
+    )
+
+
 # Random numbers, scans and sorts. The seed is an input because JAX would otherwise compute its
 # numbers once, while compiling.
 

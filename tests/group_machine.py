@@ -211,6 +211,8 @@ class _Group:
     def store(self, s: ir.Store, c: _Context) -> None:
         index, value = self.value(s.index, c), self.value(s.value, c)
         index = index + self.origins.get(s.buffer, 0)
+        if np.ndim(value):  # lanes that meet in one element: the last one stays
+            index = np.broadcast_to(index, np.shape(value))
         memory = self.memory[s.buffer]
         assert s.buffer.access != "read"
         assert value.dtype == s.buffer.dtype.np, (s.buffer.dtype, value.dtype)

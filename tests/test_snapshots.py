@@ -52,6 +52,9 @@ GRAPHS = {
     "mean_and_variance": lambda: given(64, 128).var_mean(-1),
     "layer_norm": lambda: nm.layer_norm(given(64, 128), given(128), given(128)),
     "layer_norm_backward": lambda: gradients(nm.layer_norm, given(64, 128), given(128), given(128)),
+    "attention": lambda: nm.scaled_dot_product_attention(
+        *(given(2, 64, 32) for _ in range(3)), is_causal=True
+    ),
     "linear_gelu": lambda: nm.gelu(given(64, 128) @ given(128, 96) + given(96)),
     "convolution": lambda: convolution(given(4, 100), given(8, 3)),
     "embedding_backward": lambda: gradients(

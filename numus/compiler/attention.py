@@ -53,7 +53,7 @@ def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
     val = out or lse
     assert val is not None
     inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside})
+    e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=facts.group)
     dtype = dt.compute_dtype(val.dtype)
     reader = _Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
@@ -99,7 +99,7 @@ def _grad_kernel(
 ) -> Step:
     val = next(iter(wanted.values()))
     inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside})
+    e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=facts.group)
     dtype = dt.compute_dtype(val.dtype)
     reader = _Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]

@@ -81,3 +81,19 @@ def test_row_programs():
 
     check(lambda x: nm.softmax(x, axis=-1), softmax, draw(5, 333))
     check(lambda x: nm.softmax(x, axis=-1), softmax, draw(200, 6))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_attention_and_its_gradients(causal):
+    arrays = [draw(1, 9, 5), draw(1, 20, 5), draw(1, 20, 3), draw(1, 9, 3)]
+
+    def gradients(q, k, v, g):
+        def pulled(*xs):
+            y = nm.scaled_dot_product_attention(*xs, is_causal=causal)
+            return (y * g).sum()
+
+        y = nm.scaled_dot_product_attention(q, k, v, is_causal=causal)
+        return (y, *nm.grad(pulled, (0, 1, 2))(q, k, v))
+
+    want = [x.numpy() for x in gradients(*(nm.asarray(a) for a in arrays))]
+    check(gradients, lambda *_: tuple(want), *arrays, rtol=1e-5, atol=1e-5)
