@@ -282,6 +282,13 @@ def test_gradients_of_slices_are_laid_side_by_side():
     assert found.bytes_written <= (3 * 4 * 16 * 24 + 4 * 16 * 24) * FLOAT
 
 
+def test_windows_side_by_side_are_only_parted():
+    """The gradient of means over blocks reads one element for each of its own."""
+    x = given(2, 4, 16, 16)
+    for pool in (lambda x: nm.adaptive_avg_pool2d(x, 1), lambda x: nm.avg_pool2d(x, 4)):
+        assert cost_of_backward(pool, x).names == ["map"]
+
+
 def test_no_copy_of_windows_is_ever_stored():
     """Windows overlap nine times; a convolution and its gradients store what they are asked for."""
     x, w = given(4, 16, 24, 24), given(32, 16, 3, 3)

@@ -20,7 +20,7 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_sum
 from numus.primitives.source import full, iota
-from numus.primitives.views import broadcast, permute, reshape, shear
+from numus.primitives.views import broadcast, pad, permute, reshape, shear, take_range
 from numus.shapes import Shape
 from numus.tensor import Tensor
 
@@ -51,6 +51,12 @@ class Windows:
         return Table(np.minimum(places, self.size - 1), there.astype(float), self.size)
 
     @property
+    def are_blocks(self) -> bool:
+        """Whether windows neither overlap nor leave gaps: a reshape parts them."""
+        side_by_side = self.stride == self.taps and self.dilation == 1 and self.low == 0
+        return self.starts is None and side_by_side and self.count * self.taps <= self.size
+
+    @property
     def is_full(self) -> bool:
         """Whether every tap of every window is an element."""
         if self.lengths is not None:
@@ -77,19 +83,22 @@ def windows_of(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node | None]:
     lead = x.ndim - rank
     wide = reshape(x, (*x.shape, *(1,) * rank))
     for i, a in enumerate(axes):
-        if a.starts is not None:  # one reading after the other, then parted
+        if a.are_blocks:
+            wide = take_range(wide, lead + i, 0, a.count * a.taps)
+        elif a.starts is not None:
             wide = resample(wide, lead + i, a.table)
-            shape = list(wide.shape)
-            shape[lead + i : lead + i + 1] = [a.count, a.taps]
-            del shape[lead + rank + i + 1]
-            wide = permute(
-                reshape(wide, tuple(shape)), _moved(wide.ndim, lead + i + 1, lead + rank + i)
-            )
+        else:
+            continue
+        shape = list(wide.shape)  # the axis parted, its taps moved behind
+        shape[lead + i : lead + i + 1] = [a.count, a.taps]
+        del shape[lead + rank + i + 1]
+        order = _moved(wide.ndim, lead + i + 1, lead + rank + i)
+        wide = permute(reshape(wide, tuple(shape)), order)
     # one broadcast for all axes, so that its transpose is one sum
     wide = broadcast(wide, (*wide.shape[: lead + rank], *(a.taps for a in axes)))
     inside: Node | None = None
     for i, a in enumerate(axes):
-        if a.starts is None:
+        if a.starts is None and not a.are_blocks:
             wide = shear(wide, lead + i, lead + rank + i, a.count, a.stride, a.dilation, -a.low, 1)
         if not a.is_full:
             shape = [a.count if j == i else a.taps if j == rank + i else 1 for j in range(2 * rank)]
@@ -102,19 +111,26 @@ def from_windows(wide: Node, axes: Sequence[Windows]) -> Node:
     """The transpose of `windows_of`: every element is the sum of what windows have for it."""
     rank = len(axes)
     lead = wide.ndim - 2 * rank
-    for i, a in enumerate(axes):
-        if a.starts is None:
-            wide = shear(wide, lead + i, lead + rank + i, a.size, 1, -a.dilation, a.low, a.stride)
-    evenly = tuple(lead + rank + i for i, a in enumerate(axes) if a.starts is None)
-    shape = tuple(1 if i in evenly else n for i, n in enumerate(wide.shape))
-    wide = reshape(reduce_sum(wide, evenly), shape)
+    sheared = [i for i, a in enumerate(axes) if a.starts is None and not a.are_blocks]
+    for i in sheared:
+        a = axes[i]
+        wide = shear(wide, lead + i, lead + rank + i, a.size, 1, -a.dilation, a.low, a.stride)
+    summed = tuple(lead + rank + i for i in sheared)
+    shape = tuple(1 if i in summed else n for i, n in enumerate(wide.shape))
+    wide = reshape(reduce_sum(wide, summed), shape)
     for i, a in reversed(list(enumerate(axes))):
+        if i in sheared:
+            continue
+        wide = permute(wide, _moved(wide.ndim, lead + rank + i, lead + i + 1))
+        shape = (*wide.shape[: lead + i], a.count * a.taps, *wide.shape[lead + i + 2 :])
+        wide = reshape(wide, shape)
         if a.starts is not None:
-            wide = permute(wide, _moved(wide.ndim, lead + rank + i, lead + i + 1))
-            shape = (*wide.shape[: lead + i], a.count * a.taps, *wide.shape[lead + i + 2 :])
-            wide = resample(reshape(wide, shape), lead + i, a.table.transposed)
-            shape = (*wide.shape[: lead + rank + i], 1, *wide.shape[lead + rank + i :])
-            wide = reshape(wide, shape)
+            wide = resample(wide, lead + i, a.table.transposed)
+        else:
+            after = tuple(a.size - n if k == lead + i else 0 for k, n in enumerate(wide.shape))
+            wide = pad(wide, (0,) * wide.ndim, after)
+        shape = (*wide.shape[: lead + rank + i], 1, *wide.shape[lead + rank + i :])
+        wide = reshape(wide, shape)
     return reshape(wide, wide.shape[: lead + rank])
 
 
