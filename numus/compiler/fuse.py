@@ -396,11 +396,13 @@ class Fuser:
         return gate
 
     def _costly_operands(self, stored: set[Val]) -> set[Val]:
-        """Activations that contractions read: stored once, as the tail of what computes them."""
+        """Activations that contractions read: stored once, as the tail of what computes them. What
+        scatters read one after another is computed side by side, before.
+        """
         self.in_memory = stored | self.leaves
         found: set[Val] = set()
         for v in self.order:
-            if v.kind not in (*PRODUCTS, *ATTENTION) or v in self.leaves:
+            if v.kind not in (*PRODUCTS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
             for x in _packed(v):
                 while x.kind == "view" and x not in self.in_memory:
