@@ -56,6 +56,7 @@ from numus.functions.gathering import *
 from numus.functions.searching import *
 from numus.functions.sorting import *
 from numus.functions.histograms import *
+from numus.functions.segments import *
 from numus.functions.sets import *
 from numus.functions.reductions import *
 from numus.functions.statistics import *

@@ -283,7 +283,7 @@ _MODES = {
 }
 
 
-def _identity(mode: str, dtype: DType) -> Any:
+def combining_identity(mode: str, dtype: DType) -> Any:
     """What combines with anything to give that thing."""
     if mode in ("add", "mul"):
         return int(mode == "mul")
@@ -315,7 +315,7 @@ def _scattered(
     value = broadcast(value, at.shape)
     where, axes = along(at, axis)
     if not include_self:
-        blank = full(at.shape, _identity(mode, node.dtype), node.dtype)
+        blank = full(at.shape, combining_identity(mode, node.dtype), node.dtype)
         node = scatter_node(node, where, blank, axes, "set")
     out = scatter_node(node, where, value, axes, mode)
     if reduce == "mean":

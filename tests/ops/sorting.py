@@ -55,6 +55,38 @@ def lexsort(keys, axis=-1):
     return np.lexsort(keys, axis)
 
 
+def segments(combine, blank):
+    """A reduction over segments, one element at a time."""
+
+    def reduced(data, ids, count):
+        wide = np.float64 if data.dtype.kind == "f" else data.dtype
+        out = np.full((count, *data.shape[ids.ndim :]), blank(data.dtype), wide)
+        inside = (ids >= 0) & (ids < count)
+        with np.errstate(all="ignore"):
+            combine.at(out, ids[inside], data[inside])
+        return out.astype(data.dtype)
+
+    return reduced
+
+
+def segment_mean(data, ids, count):
+    sums = segments(np.add, lambda d: 0)(data.astype(np.float64), ids, count)
+    found = segments(np.add, lambda d: 0)(np.ones(ids.shape), ids, count)
+    with np.errstate(all="ignore"):
+        return (sums / found.reshape(count, *(1,) * (sums.ndim - 1))).astype(data.dtype)
+
+
+def least(dtype):
+    return -inf if dtype.kind == "f" else np.iinfo(dtype).min
+
+
+def most(dtype):
+    return inf if dtype.kind == "f" else np.iinfo(dtype).max
+
+
+IDS = np.array([2, 0, 2, -1, 1, 0, 9])
+SEGMENTED = ("float32", "float64", "int32", "uint8")
+
 ROWS = [
     # -- sorting
     op(
@@ -179,6 +211,30 @@ ROWS = [
         dtypes=FEW[:-1],
         out=INT64,
         orders=0,
+    ),
+    # -- segments
+    *(
+        op(
+            name,
+            reference,
+            case(x(7), IDS, 3),
+            case(x(2, 3, 2), np.array([[0, 1, 0], [1, 1, 2]]), 3),
+            values=[
+                case(x(7, 2), IDS, 4),  # the last of them is empty
+                case(x(0, 2), np.zeros(0, int), 2),
+                *[case(x(60_000), np.arange(60_000) % 7, 7)] * (name != "segment_prod"),
+            ],
+            dtypes=SEGMENTED if name != "segment_mean" else SEGMENTED[:2],
+            relative=False,
+            ulps=300,
+        )
+        for name, reference in {
+            "segment_sum": segments(np.add, lambda d: 0),
+            "segment_prod": segments(np.multiply, lambda d: 1),
+            "segment_max": segments(np.maximum, least),
+            "segment_min": segments(np.minimum, most),
+            "segment_mean": segment_mean,
+        }.items()
     ),
     # -- sets
     op("unique", np.unique, case(x(3, 4)), case(x(0)), values=[TIES, NANS], dtypes=FEW, **DATA),
