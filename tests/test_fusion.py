@@ -315,6 +315,18 @@ def test_lanes_run_along_rows_whatever_is_stored_per_row():
     assert all(line.startswith("      ") for line in lanes)
 
 
+def test_a_costly_number_that_many_kernels_use_is_computed_once():
+    t, xs = given(), [given(8 + i, 3) for i in range(6)]
+
+    def corrected(t):
+        factor = 1 - 0.9**t
+        return [x * factor for x in xs]
+
+    found = cost(corrected, t)
+    assert found.names.count("scalar") == 1
+    assert found.kernels == 7
+
+
 def test_intermediates_share_memory():
     """A long program holds two intermediate values at a time, not all of them."""
     x = given(64, 64)

@@ -32,6 +32,9 @@ MANY_MEMBERS = 64  # more than this a group does not take in
 # Kinds whose kernels compute elementwise values that follow from their results.
 TAILED = (*PRODUCTS, "scan")
 
+# A costly number that more kernels than this use is computed by one of its own.
+FEW_USERS = 3
+
 # Kinds whose values are computed together: see `Fuser._companion`.
 ATTENTION = ("attention", "attention_grad")
 
@@ -142,6 +145,7 @@ class Fuser:
 
     def _group(self, stored: set[Val]) -> None:
         self.in_memory = stored | self.leaves
+        self.anywhere = {x: (0,) * len(x.shape) for x in self.in_memory}  # layouts for probing
         self.home: dict[Val, Group] = {}
         self.groups = []
         self.reads: dict[Group, set[Val]] = {}
@@ -306,7 +310,7 @@ class Fuser:
 
     def _aligned(self, target: Group, group: Group, v: Val) -> bool:
         """Whether v reads the target's members only at the point (or row) it is computed for."""
-        probe = Emitter({x: (0,) * len(x.shape) for x in self.in_memory})
+        probe = Emitter(self.anywhere)
         names = [ir.var(f"p{i}") for i in range(len(target.space))]
         for name, n in zip(names, target.space, strict=True):
             probe.extents[name] = probe.number(n)
@@ -451,10 +455,12 @@ class Fuser:
         out: set[Val] = set()
         never = self._as_large_as_scores()
         for v in self.order:
-            if v in self.in_memory or v.kind != "elementwise" or v.size <= 1 or v in never:
+            if v in self.in_memory or v.kind != "elementwise" or v.size == 0 or v in never:
                 continue
-            many = len(users.get(v, ())) > 1
-            if (many and self._costly(v)) or self._repeated(v, users.get(v, set())):
+            # a single number is computed by each of a few: that is no kernel more
+            many = len(users.get(v, ())) > (1 if v.size > 1 else FEW_USERS)
+            again = v.size > 1 and self._repeated(v, users.get(v, set()))
+            if again or (many and self._costly(v)):
                 out.add(v)
         # the topmost of a chain is enough
         covered = {x for w in out if w not in self.in_memory for x in w.inputs}
