@@ -83,6 +83,14 @@ class Adam(Optimizer):
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
         return {**_moment_numbers(group), "eps": group["eps"]}
 
+    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
+        assert step is not None
+        return {
+            "size": n.lr / _unbiased(n.log_beta1, step),
+            "scale": nm.rsqrt(_unbiased(n.log_beta2, step)),
+            "shrunk": 1 - n.lr * n.weight_decay,
+        }
+
     def _state(self, p: Tensor, group: ParamGroup) -> State:
         state = {"step": count_of_steps(p)}
         state |= {"exp_avg": nm.zeros_like(p), "exp_avg_sq": nm.zeros_like(p)}
@@ -92,15 +100,12 @@ class Adam(Optimizer):
         if not group["decoupled_weight_decay"]:
             g = decayed(p, g, group, n)
         elif group["weight_decay"]:
-            p = p * (1 - n.lr * n.weight_decay)
+            p = p * n.shrunk
         mean, square = _moments(g, state, n)
         if group["amsgrad"]:
             square = nm.maximum(state["max_exp_avg_sq"], square)
             state["max_exp_avg_sq"].assign(square)
-        step = state["step"]
-        size = n.lr / _unbiased(n.log_beta1, step)
-        scale = nm.rsqrt(_unbiased(n.log_beta2, step))
-        return p - mean * size / (nm.sqrt(square) * scale + n.eps)
+        return p - mean * n.size / (nm.sqrt(square) * n.scale + n.eps)
 
 
 class AdamW(Adam):
@@ -140,6 +145,9 @@ class Lion(Optimizer):
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
         return _moment_numbers(group)
 
+    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
+        return {"shrunk": 1 - n.lr * n.weight_decay}
+
     def _state(self, p: Tensor, group: ParamGroup) -> State:
         return {"exp_avg": nm.zeros_like(p)}
 
@@ -148,7 +156,7 @@ class Lion(Optimizer):
         direction = nm.sign(mean + (g - mean) * n.share1)
         state["exp_avg"].assign(mean + (g - mean) * n.share2)
         if group["weight_decay"]:
-            p = p * (1 - n.lr * n.weight_decay)
+            p = p * n.shrunk
         return p - direction * n.lr
 
 
@@ -172,16 +180,20 @@ class LAMB(Optimizer):
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
         return {**_moment_numbers(group), "eps": group["eps"]}
 
+    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
+        assert step is not None
+        return {
+            "weight1": _unbiased(n.log_beta1, step),
+            "weight2": _unbiased(n.log_beta2, step),
+        }
+
     def _state(self, p: Tensor, group: ParamGroup) -> State:
         zeros = {"exp_avg": nm.zeros_like(p), "exp_avg_sq": nm.zeros_like(p)}
         return {"step": count_of_steps(p), **zeros}
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
         mean, square = _moments(g, state, n)
-        step = state["step"]
-        mean = mean / _unbiased(n.log_beta1, step)
-        square = square / _unbiased(n.log_beta2, step)
-        direction = mean / (nm.sqrt(square) + n.eps)
+        direction = mean / n.weight1 / (nm.sqrt(square / n.weight2) + n.eps)
         if group["weight_decay"]:
             direction = direction + p * n.weight_decay
         own, length = nm.vector_norm(p), nm.vector_norm(direction)

@@ -85,6 +85,10 @@ class Optimizer:
         """The numbers that a step uses, from the hyperparameters of a group."""
         return {"lr": group["lr"]}
 
+    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
+        """What follows from the numbers and the count of steps, for all parameters alike."""
+        return {}
+
     def _state(self, p: Tensor, group: ParamGroup) -> State:
         """What is kept for a parameter (given in the dtype it is computed in), at first."""
         return {}
@@ -170,19 +174,28 @@ class Optimizer:
         with nm.no_grad():
             changed = [p for p in self._parameters() if p.grad is not None]
             self._advance(changed)
+            shared: dict[Any, Numbers] = {}
             for group in self.param_groups:
                 for p in group["params"]:
                     if p.grad is not None:
-                        self._change(p, p.grad, group)
+                        self._change(p, p.grad, group, self._shared(p, group, shared))
         return [x for p in changed for x in (p, *self.state[p].values())]
 
-    def _change(self, p: Tensor, gradient: Tensor, group: ParamGroup) -> None:
+    def _shared(self, p: Tensor, group: ParamGroup, known: dict[Any, Numbers]) -> Numbers:
+        """The numbers for a parameter, and what follows from them, computed once for all."""
+        n, step = group.numbers(p), self.state[p].get("step")
+        key = id(n), id(step)
+        if key not in known:
+            known[key] = SimpleNamespace(**vars(n), **self._derived(n, step))
+        return known[key]
+
+    def _change(self, p: Tensor, gradient: Tensor, group: ParamGroup, n: Numbers) -> None:
         state = self.state[p]
         wide = state.get("master", p)
         g = gradient.astype(wide.dtype, copy=False)
         if group.get("maximize"):
             g = -g
-        wide.assign(self._update(wide, g, state, group, group.numbers(p)))
+        wide.assign(self._update(wide, g, state, group, n))
         if wide is not p:
             p.assign(wide)
 
