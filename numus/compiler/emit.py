@@ -144,7 +144,7 @@ class Emitter:
             return (ir.load(buffer, twice, mask), ir.load(buffer, ir.add(twice, const(1)), mask))
         return ir.load(buffer, at, mask)
 
-    def store(self, val: Val, index: Index, value: Any) -> list[ir.Stmt]:
+    def store(self, val: Val, index: Index, value: Any, mask: Expr | None = None) -> list[ir.Stmt]:
         """Statements that write an element of a value of this kernel (row-major in its buffer)."""
         if val in self.redirect:
             val, axis, start = self.redirect[val]
@@ -156,10 +156,10 @@ class Emitter:
         if val.dtype.is_complex:
             twice = ir.mul(at, const(2))
             return [
-                ir.Store(buffer, twice, value[0]),
-                ir.Store(buffer, ir.add(twice, const(1)), value[1]),
+                ir.Store(buffer, twice, value[0], mask),
+                ir.Store(buffer, ir.add(twice, const(1)), value[1], mask),
             ]
-        return [ir.Store(buffer, at, value)]
+        return [ir.Store(buffer, at, value, mask)]
 
     # -- the finished kernel ----------------------------------------------------------------------
 

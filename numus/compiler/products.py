@@ -99,8 +99,10 @@ class Product:
 
         return Matrix(read, e.number(x.val.shape[x.line]))
 
-    def finish(self, e: Emitter, t: Expr, i: Expr, j: Expr, value: Any) -> list[Stmt]:
-        """Store what the group makes of an element of the product."""
+    def finish(
+        self, e: Emitter, t: Expr, i: Expr, j: Expr, value: Any, mask: Expr | None = None
+    ) -> list[Stmt]:
+        """Store what the group makes of an element of the product, where the mask is true."""
         product = self.value
         if self.turned:
             i, j = j, i
@@ -112,7 +114,7 @@ class Product:
             if v in self.group.stored:
                 assert v is product or squeeze(v.shape) == squeeze(product.shape)
                 index = place(v.shape, point)
-                out += e.store(v, index, e.value(v, index))
+                out += e.store(v, index, e.value(v, index, mask), mask)
         return out
 
     def placement(self, operand: Operand) -> Placement:
@@ -257,8 +259,8 @@ def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
         e.layouts[packed] = (1,)
         return Packed(e.buffer(packed), ZERO, replace(panels, k=sizes.k))
 
-    def finish(t: Expr, i: Expr, j: Expr, value: Any) -> list[Stmt]:
-        return work.finish(e, t, i, j, value)
+    def finish(t: Expr, i: Expr, j: Expr, value: Any, mask: Expr | None) -> list[Stmt]:
+        return work.finish(e, t, i, j, value, mask)
 
     g = ir.var("g")
     sides = side(work.left, tiles.left), side(work.right, tiles.right)

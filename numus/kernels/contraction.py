@@ -15,17 +15,18 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
 from numus.kernels.packing import Matrix, Packed, Panels
 from numus.kernels.tiles import Tiles
 
-ZERO, ONE = const(0), const(1)
+ZERO, FALSE = const(0), const(False, dt.bool_)
 
 STEPS = 4  # of k that are written out
 
-Epilogue = Callable[[Expr, Expr, Expr, Any], list[Stmt]]
+Epilogue = Callable[[Expr, Expr, Expr, Any, Expr | None], list[Stmt]]
 
 
 @dataclass(slots=True)
@@ -51,7 +52,7 @@ class Work:
     dtype: DType  # of what is added up
     left: Matrix | Packed
     right: Matrix | Packed
-    finish: Epilogue  # finish(batch, m, n, value) stores an element of the result
+    finish: Epilogue  # finish(batch, m, n, value, mask) stores an element of the result
     light: bool  # whether the epilogue is short enough to be written out for every register
 
 
@@ -159,6 +160,16 @@ class _Place:
     def columns(self) -> Expr:
         return ir.sub(self.n1, self.n)
 
+    @property
+    def last(self) -> Expr:
+        """Whether the sums are complete."""
+        return self.k1.eq(self.k) if self.k1 is not self.k else ~FALSE
+
+    def full(self, tiles: Tiles) -> Expr:
+        """Whether the sums are complete, and all of the tile lies within the result."""
+        full = self.last & (self.rows >= const(tiles.rows))
+        return full if tiles.even else full & (self.columns >= const(tiles.columns))
+
 
 def _tiles(
     work: Work, left: Matrix | Packed, right: Matrix | Packed, edge: Matrix | Packed, at: _Place
@@ -167,19 +178,14 @@ def _tiles(
     packed, with as few vectors as it takes.
     """
     tiles = work.tiles
-    whole = _register_tile(work, left, right, at, tiles.vectors)
-    if tiles.even:
-        return whole
-    if edge is not right:
-        last, vectors = at.columns < const(tiles.columns), tiles.vectors
-    elif tiles.vectors > 1:
-        last, vectors = at.columns <= const(tiles.width), 1
-    else:
-        return whole
-    return [
-        ir.If(~last, whole),
-        ir.If(last, _register_tile(work, left, edge, at, vectors)),
-    ]
+    out = _register_tile(work, left, right, at, tiles.vectors)
+    if not tiles.even and (edge is not right or tiles.vectors > 1):
+        if edge is not right:
+            last, vectors = at.columns < const(tiles.columns), tiles.vectors
+        else:
+            last, vectors = at.columns <= const(tiles.width), 1
+        out = [ir.If(~last, out), ir.If(last, _register_tile(work, left, edge, at, vectors))]
+    return out + _store_tile(work, at)
 
 
 def _register_tile(
@@ -227,11 +233,9 @@ def _register_tile(
     ]
     zeros: list[Stmt] = [ir.Set(r, const(0, dtype)) for r, _ in registers]
     body = zeros
-    last = ONE.eq(ONE)
     if tiles.blocked:
         again: list[Stmt] = [ir.Set(r, ir.load(at.unfinished, place)) for r, place in registers]
         body = [ir.If(at.k0.eq(0), zeros), ir.If(at.k0 > 0, again)]
-        last = at.k1.eq(at.k)
     steps = const(STEPS)
     whole = ir.sub(at.k1, ir.irem(ir.sub(at.k1, at.k0), steps))
     written_out = [s for u in range(STEPS) for s in step(k, u)]
@@ -240,23 +244,17 @@ def _register_tile(
     body.append(ir.For(rest, whole, at.k1, "serial", step(rest, 0)))
     aside: list[Stmt] = [ir.Store(at.unfinished, place, ir.read(r)) for r, place in registers]
     if work.light:
-        full = last & (at.rows >= const(rows))
-        if not tiles.even:
-            full = full & (at.columns >= const(vectors * width))
         finished: list[Stmt] = []
         for i in range(rows):
             for v in range(vectors):
                 n = ir.add(ir.add(at.n, lane), const(v * width))
                 value = [ir.read(r) for r in sums[i][v]]
-                finished += work.finish(at.batch, ir.add(at.m, const(i)), n, _number(value))
+                finished += work.finish(at.batch, ir.add(at.m, const(i)), n, _number(value), None)
+        full = at.full(tiles) if vectors == tiles.vectors else FALSE
         body += [ir.If(full, finished), ir.If(~full, aside)]
-        last = last & ~full
     else:
         body += aside
-    return [
-        ir.For(lane, ZERO, const(width), "lanes", body),
-        ir.If(last, _store_tile(work, at)),
-    ]
+    return [ir.For(lane, ZERO, const(width), "lanes", body)]
 
 
 def _number(parts: list[Expr]) -> Any:
@@ -281,15 +279,30 @@ def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
 
 
 def _store_tile(work: Work, at: _Place) -> list[Stmt]:
-    """The part of a register tile that lies within the result, through the epilogue."""
+    """The part of a tile that lies within the result, from memory through the epilogue."""
     tiles = work.tiles
     i, j = ir.var("out_i"), ir.var("out_j")
-    value = []
-    for p in range(tiles.parts):
-        line = ir.add(ir.mul(i, const(tiles.parts)), const(p))
-        place = ir.add(ir.add(at.slot, ir.mul(line, const(tiles.columns))), j)
-        value.append(ir.load(at.unfinished, place))
     rows = ir.minimum(at.rows, const(tiles.rows))
-    columns = ir.minimum(at.columns, const(tiles.columns))
-    store = work.finish(at.batch, ir.add(at.m, i), ir.add(at.n, j), _number(value))
-    return [ir.For(i, ZERO, rows, "serial", [ir.For(j, ZERO, columns, "lanes", store)])]
+
+    def line(mask: Expr | None) -> list[Stmt]:
+        value = []
+        for p in range(tiles.parts):
+            line = ir.add(ir.mul(i, const(tiles.parts)), const(p))
+            place = ir.add(ir.add(at.slot, ir.mul(line, const(tiles.columns))), j)
+            value.append(ir.load(at.unfinished, place))
+        store = work.finish(at.batch, ir.add(at.m, i), ir.add(at.n, j), _number(value), mask)
+        unroll = tiles.vectors if mask is None else 1
+        across = ir.For(j, ZERO, const(tiles.columns), "lanes", store, unroll=unroll)
+        return [ir.For(i, ZERO, rows, "serial", [across])]
+
+    if tiles.even:
+        return [
+            ir.If(at.last & ~at.full(tiles), line(None))
+            if work.light
+            else ir.If(at.last, line(None))
+        ]
+    masked = line(ir.add(at.n, j) < at.n1)
+    if work.light:
+        return [ir.If(at.last & ~at.full(tiles), masked)]
+    whole = at.columns >= const(tiles.columns)
+    return [ir.If(at.last & whole, line(None)), ir.If(at.last & ~whole, masked)]
