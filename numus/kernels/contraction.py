@@ -98,7 +98,7 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         outer, inner = inner, outer
         panel, extent = tiles.columns, s.task_rows
     start, stop = ZERO, s.k
-    slot, size = ZERO, const(panel * tiles.columns * tiles.parts)
+    slot, size = ZERO, const(tiles.rows * tiles.columns * tiles.parts)
     if tiles.blocked:  # unfinished tiles of one pass of the inner loop lie side by side
         start = ir.var("k_start")
         stop = ir.minimum(ir.add(start, s.depth), s.k)
@@ -295,14 +295,9 @@ def _store_tile(work: Work, at: _Place) -> list[Stmt]:
         across = ir.For(j, ZERO, const(tiles.columns), "lanes", store, unroll=unroll)
         return [ir.For(i, ZERO, rows, "serial", [across])]
 
+    done = at.last & ~at.full(tiles) if work.light else at.last  # and not stored yet
     if tiles.even:
-        return [
-            ir.If(at.last & ~at.full(tiles), line(None))
-            if work.light
-            else ir.If(at.last, line(None))
-        ]
-    masked = line(ir.add(at.n, j) < at.n1)
-    if work.light:
-        return [ir.If(at.last & ~at.full(tiles), masked)]
+        return [ir.If(done, line(None))]
     whole = at.columns >= const(tiles.columns)
-    return [ir.If(at.last & whole, line(None)), ir.If(at.last & ~whole, masked)]
+    masked = ir.If(done & ~whole, line(ir.add(at.n, j) < at.n1))
+    return [masked] if work.light else [ir.If(done & whole, line(None)), masked]

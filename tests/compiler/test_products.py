@@ -161,4 +161,7 @@ def test_narrower_vectors_give_the_same_bits(target):
         agrees(z, a, b)
         if name != "rows of dots":
             np.testing.assert_array_equal(y, z)
+    for dtype in ("float64", "complex128"):  # tiles with more rows than columns
+        a, b = numbers((65, 67), dtype), numbers((67, 33), dtype)
+        agrees(nm.asarray(a, device=place) @ nm.asarray(b, device=place), a, b)
     program.clear_plans()  # they hold the narrow runtime
