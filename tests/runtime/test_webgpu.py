@@ -75,6 +75,29 @@ def test_rounding_is_that_of_the_host():
     np.testing.assert_array_equal(nm.sqrt(nm.abs(x)).numpy(), np.sqrt(np.abs(a)))
 
 
+def test_division_and_roots_of_drivers_that_round_them_badly(place, monkeypatch):
+    """The same written out, as it is for adapters whose own are not exact."""
+    runtime = place.runtime
+    careful = dataclasses.replace(runtime.context.target, divides=False, roots=False)
+    monkeypatch.setattr(runtime.context, "target", careful)
+    runtime.pipelines.restart()
+    rng = np.random.default_rng(5)
+    sizes = 2.0 ** rng.integers(-148, 127, (2, 20000))
+    a, b = (rng.uniform(1, 2, (2, 20000)) * sizes * rng.choice([-1, 1], (2, 20000))).astype("f4")
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 3e38, 1e-45], np.float32)
+    a = np.concatenate([a, np.repeat(special, 8)])
+    b = np.concatenate([b, np.tile(special, 8)])
+    with np.errstate(all="ignore"):
+        want = a / b
+        got = (there(a) / there(b)).numpy()
+        tiny = np.abs(want) < 2.0**-126  # these are rounded twice
+        np.testing.assert_array_equal(got[~tiny], want[~tiny])
+        np.testing.assert_allclose(got[tiny], want[tiny], rtol=0, atol=2.0**-149)
+        np.testing.assert_array_equal(nm.sqrt(there(np.abs(a))).numpy(), np.sqrt(np.abs(a)))
+    monkeypatch.undo()
+    runtime.pipelines.restart()
+
+
 def test_special_values_are_what_ieee_says():
     x = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0], np.float32)
     y = np.array([1.0, np.nan, np.inf, 0.0, -0.0, np.nan], np.float32)

@@ -251,8 +251,11 @@ class _Renderer:
             nbytes = -(-buffer.size.attr * _bytes(carrier) // 16) * 16
             if nbytes <= self.group_memory:
                 self.group_memory -= nbytes
-                self.globals.append(f"var<workgroup> {name}: array<{carrier}, {buffer.size.attr}>;")
-                x.places[buffer] = memory.Place(name, "", "word", carrier)
+                count, element, form = buffer.size.attr, carrier, "word"
+                if carrier[1:] == "32" and memory.has_quads(self.kernel, buffer):
+                    count, element, form = -(-count // 4), f"vec4<{carrier}>", "quad"
+                self.globals.append(f"var<workgroup> {name}: array<{element}, {count}>;")
+                x.places[buffer] = memory.Place(name, "", form, element)
                 return
         self.scratch.append((i, _bytes(carrier)))
         x.places[buffer] = memory.Place(name, f"o{i}", "word", carrier)

@@ -17,6 +17,10 @@ BUILTINS = (
 _SHUFFLED = ("f32", "i32", "u32")
 
 
+def _shared_type(ty: str) -> str:
+    return "u32" if ty == "bool" else ty
+
+
 class Across:
     """Writes `Combine`, `Scan` and reductions of lanes."""
 
@@ -41,7 +45,8 @@ class Across:
 
     def write(self, s: ir.Combine | ir.Scan) -> None:
         x = self.x
-        types = [x.type_of(r.dtype) for r in s.registers]
+        # memory that threads share holds no bool that every driver gets right: a word instead
+        types = [_shared_type(x.type_of(r.dtype)) for r in s.registers]
         arrays = [self.shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
         if isinstance(s, ir.Scan):
             totals = self._scan(s, arrays)
@@ -57,14 +62,22 @@ class Across:
         """What two states come to, in the scope of the caller."""
         x = self.x
         for side, names in ((s.left, left), (s.right, right)):
-            for var, name in zip(side, names, strict=True):
-                x.remember(x.values, var, x.new(name))
+            for var, name, r in zip(side, names, s.registers, strict=True):
+                x.remember(x.values, var, x.new(self._own(r, name)))
         pairs = zip(s.merged, s.registers, strict=True)
-        return [x.new(x.carried(e, x.type_of(r.dtype))) for e, r in pairs]
+        return [x.new(self._word(r, x.carried(e, x.type_of(r.dtype)))) for e, r in pairs]
+
+    def _word(self, register: ir.Register, value: str) -> str:
+        """A register's value as it is put into shared memory."""
+        return f"u32({value})" if self.x.type_of(register.dtype) == "bool" else value
+
+    def _own(self, register: ir.Register, word: str) -> str:
+        """The reverse."""
+        return f"({word} != 0u)" if self.x.type_of(register.dtype) == "bool" else word
 
     def _lay_out(self, s: ir.Combine | ir.Scan, arrays: list[str]) -> None:
         for array, register in zip(arrays, s.registers, strict=True):
-            self.x.do(f"{array}[thread] = {self.x.registers[register]};")
+            self.x.do(f"{array}[thread] = {self._word(register, self.x.registers[register])};")
         self.meet()
 
     def _combine(self, s: ir.Combine, arrays: list[str]) -> list[str]:
@@ -79,9 +92,12 @@ class Across:
         x.close()
         x.do("workgroupBarrier();")
         x.close()
-        totals = [x.new(f"{array}[0]") for array in arrays]
+        totals = self._named(s, [f"{array}[0]" for array in arrays])
         x.do("workgroupBarrier();")
         return totals
+
+    def _named(self, s: ir.Combine | ir.Scan, words: list[str]) -> list[str]:
+        return [self.x.new(self._own(r, w)) for r, w in zip(s.registers, words, strict=True)]
 
     def _combine_subgroups(self, s: ir.Combine, arrays: list[str]) -> list[str]:
         """Halves of each subgroup by exchange; then, in order, what the subgroups have."""
@@ -89,7 +105,7 @@ class Across:
         self.by_subgroups = True
         states = [x.name() for _ in arrays]
         for state, register in zip(states, s.registers, strict=True):
-            x.do(f"var {state} = {x.registers[register]};")
+            x.do(f"var {state} = {self._word(register, x.registers[register])};")
         x.open("for (var half: u32 = sub_size >> 1u; half > 0u; half >>= 1u)")
         others = [f"subgroupShuffleXor({state}, half)" for state in states]
         for state, new in zip(states, self._merged(s, states, others), strict=True):
@@ -108,7 +124,7 @@ class Across:
             x.do(f"{state} = {new};")
         x.close()
         x.do("workgroupBarrier();")
-        return [x.new(state) for state in states]
+        return self._named(s, states)
 
     def _scan(self, s: ir.Scan, arrays: list[str]) -> list[str]:
         """Each thread merges with the one `reach` before it, which has merged as many already."""
@@ -130,8 +146,8 @@ class Across:
         x.close()
         for array, register, start in zip(arrays, s.registers, s.initial, strict=True):
             first = x.carried(start, x.type_of(register.dtype))
-            before = f"{array}[select(thread - 1u, 0u, thread == 0u)]"
+            before = self._own(register, f"{array}[select(thread - 1u, 0u, thread == 0u)]")
             x.do(f"{x.registers[register]} = select({before}, {first}, thread == 0u);")
-        totals = [x.new(f"{array}[{self.threads - 1}]") for array in arrays]
+        totals = self._named(s, [f"{array}[{self.threads - 1}]" for array in arrays])
         x.do("workgroupBarrier();")
         return totals

@@ -16,8 +16,7 @@ from numus.compiler.render.llvm_lanes import Growths
 from numus.compiler.render.wgsl_narrow import below, expressions_of, statements
 from numus.compiler.render.wgsl_values import Values
 
-TOGETHER = 4  # iterations that are under way at a time
-LIGHT = 80  # expressions of a loop that is worth being written out so often
+TOGETHER = ((24, 8), (80, 4))  # iterations that are under way at a time, by expressions in each
 WORDS = 300  # the same for one whose results share words
 
 Iteration = Callable[[ir.For, str], None]
@@ -56,24 +55,25 @@ class Lanes:
             if packed and _weight(s) <= WORDS:
                 self._by_words(s, ty, start, stop, packed)
                 return
-            if _weight(s) <= LIGHT:
-                own = self._together(s, ty, start, stop, by, stride)
+            times = next((n for most, n in TOGETHER if _weight(s) <= most), 1)
+            if times > 1:
+                own = self._together(s, ty, times, start, stop, by, stride)
                 self.loop(s, ty, own, stop, stride, False)
                 return
         own = x.new(f"{start} + {ty}(thread) * {by}")
         self.loop(s, ty, own, stop, stride, False)
 
-    def _together(self, s: ir.For, ty: str, start: str, stop: str, by: str, stride: str) -> str:
+    def _together(
+        self, s: ir.For, ty: str, times: int, start: str, stop: str, by: str, stride: str
+    ) -> str:
         """Several iterations at a time, as long as there are so many: all of them are loaded before
         any is stored, which hides the latency of memory. Gives where the others begin.
         """
         x = self.x
         i = x.name("v")
         x.do(f"var {i}: {ty} = {start} + {ty}(thread) * {by};")
-        x.open(
-            f"for (; {i} + {TOGETHER - 1} * ({stride}) < {stop}; {i} += {TOGETHER} * ({stride}))"
-        )
-        places = [i, *(x.new(f"{i} + {k} * ({stride})") for k in range(1, TOGETHER))]
+        x.open(f"for (; {i} + {times - 1} * ({stride}) < {stop}; {i} += {times} * ({stride}))")
+        places = [i, *(x.new(f"{i} + {k} * ({stride})") for k in range(1, times))]
         self._all(s, places, self.iteration)
         x.close()
         x.forget(changed(s.body))

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.render import wgsl_ops
+from numus.compiler.render.wgsl_narrow import below, expressions_of, statements
 from numus.dtypes import DType
 from numus.runtime.webgpu.target import Target
 
@@ -27,7 +28,9 @@ class Place:
 
     name: str
     base: str  # an i32 expression; "" where it is zero
-    form: str  # "plain", "half", "packed", "shared" (packed and written to), "word" (scratch)
+    # "plain", "half", "packed", "shared" (packed and written to), "word" (scratch), "quad" (scratch
+    # in vectors of four)
+    form: str
     element: str  # the WGSL type of an element
 
 
@@ -61,6 +64,10 @@ def load(x: Values, e: ir.Expr) -> str:
     """An element; where the mask is false nothing is read but the first one."""
     buffer: ir.Buffer = e.attr
     place = x.places[buffer]
+    if place.form == "quad" and len(e.args) == 1:
+        found = quad_of(e)
+        if found is not None:
+            return f"{x.value(found[0])}.{'xyzw'[found[1]]}"
     at = address(x, place, e.args[0])
     if len(e.args) == 1:
         return fetch(x, buffer.dtype, place, at)
@@ -70,8 +77,46 @@ def load(x: Values, e: ir.Expr) -> str:
     return f"select({zero}, {value}, {mask})"
 
 
+def quad_of(e: ir.Expr) -> tuple[ir.Expr, int] | None:
+    """A load as part of a vector of four neighbours, where it can be shown that those begin at a
+    multiple of four: the load of the vector, and which part.
+    """
+    index, offset = e.args[0], 0
+    if index.op == "add" and index.args[1].op == "const":
+        index, offset = index.args[0], index.args[1].attr
+    if not _by_four(index):
+        return None
+    whole = ir.add(index, ir.const(offset // 4 * 4))
+    return ir.make("load4", e.dtype, (whole,), e.attr), offset % 4
+
+
+def _by_four(e: ir.Expr) -> bool:
+    """Whether an index is a multiple of four."""
+    if e.op == "const":
+        return bool(e.attr % 4 == 0)
+    if e.op == "add":
+        return all(_by_four(a) for a in e.args)
+    return e.op == "mul" and any(_by_four(a) for a in e.args)
+
+
+def has_quads(kernel: ir.Kernel, buffer: ir.Buffer) -> bool:
+    """Whether neighbours are loaded together from a buffer."""
+    seen: set[ir.Expr] = set()
+    found: dict[ir.Expr, int] = {}
+    for s in statements(kernel.body):
+        for e in below(expressions_of(s), seen):
+            if e.op == "load" and e.attr is buffer and len(e.args) == 1:
+                quad = quad_of(e)
+                if quad is not None:
+                    found[quad[0]] = found.get(quad[0], 0) + 1
+    return any(count == 4 for count in found.values())
+
+
 def fetch(x: Values, dtype: DType, place: Place, at: str) -> str:
     """The element at an address, as it is carried."""
+    if place.form == "quad":
+        at = x.new(at)
+        return f"{place.name}[{at} >> 2u][{at} & 3]"
     if place.form in ("plain", "word"):
         element = f"{place.name}[{at}]"
         return f"({element} != 0u)" if dtype.kind == "bool" else element
@@ -97,7 +142,10 @@ def store(x: Values, s: ir.Store) -> None:
     value = x.carried(s.value, ty)
     if s.mask is not None:
         x.open(f"if ({x.value(s.mask)})")
-    if place.form in ("plain", "word"):
+    if place.form == "quad":
+        at = x.new(at)
+        x.do(f"{place.name}[{at} >> 2u][{at} & 3] = {value};")
+    elif place.form in ("plain", "word"):
         x.do(f"{place.name}[{at}] = {bits_of(value, ty) if ty == 'bool' else value};")
     elif place.form == "half":
         x.do(f"{place.name}[{at}] = f16(unpack2x16float({value}).x);")

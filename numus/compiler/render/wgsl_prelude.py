@@ -94,11 +94,27 @@ fn fma32(a: f32, b: f32, c: f32) -> f32 { return f32(hide64(f64(a) * f64(b)) + f
 """
 _PLAIN_DIVIDE = "fn div32(a: f32, b: f32) -> f32 { return a / b; }"
 _CAREFUL_DIVIDE = """
-fn div32(a: f32, b: f32) -> f32 {
+fn quotient32(a: f32, b: f32) -> f32 {
   let q = a / b;
-  let size = abs(b);
-  let usual = size > 1e-30f && size < 1e30f && abs(q) > 1e-30f && abs(q) < 1e30f;
-  return select(q, fma32(fma32(-q, b, a), 1.0f / b, q), usual && abs(a) > 1e-25f);
+  return fma32(fma32(-q, b, a), 1.0f / b, q);
+}
+fn div32(a: f32, b: f32) -> f32 {
+  let big = max(abs(a), abs(b));
+  let small = min(abs(a), abs(b));
+  if (small > 1e-15f && big < 1e15f) { return quotient32(a, b); }
+  if (!(small > 0.0f && big <= 3.4028234e38f) || nan32(a) || nan32(b)) { return a / b; }
+  // far apart: both are brought near 1, and the result is moved back in two steps
+  let x = select(a, a * 16777216.0f, abs(a) < 1e-30f);
+  let y = select(b, b * 16777216.0f, abs(b) < 1e-30f);
+  let ex = i32((bitcast<u32>(x) >> 23u) & 255u) - 127;
+  let ey = i32((bitcast<u32>(y) >> 23u) & 255u) - 127;
+  let mx = bitcast<f32>(bitcast<u32>(x) - (u32(ex) << 23u));
+  let my = bitcast<f32>(bitcast<u32>(y) - (u32(ey) << 23u));
+  let n = ex - ey - select(0, 24, abs(a) < 1e-30f) + select(0, 24, abs(b) < 1e-30f);
+  let half = clamp(n / 2, -126, 127);
+  let rest = clamp(n - half, -126, 127);
+  let q = quotient32(mx, my) * bitcast<f32>(u32(half + 127) << 23u);
+  return hide32(q) * bitcast<f32>(u32(rest + 127) << 23u);
 }
 """
 _PLAIN_ROOT = "fn sqrt32(x: f32) -> f32 { return sqrt(x); }"
@@ -113,9 +129,12 @@ fn sqrt32(x: f32) -> f32 {
 def _chosen(target: Target) -> dict[str, str]:
     by_64 = _FMA32_BY_64 if target.f64 and target.i64 else _fma_in_parts("32")
     return {
+        "quotient32": _CAREFUL_DIVIDE.strip().split("\nfn div32")[0],
         "fma32": _FUSED["32"] if target.fuses32 else by_64,
         "fma64": _FUSED["64"] if target.fuses64 else _fma_in_parts("64"),
-        "div32": _PLAIN_DIVIDE if target.divides else _CAREFUL_DIVIDE,
+        "div32": _PLAIN_DIVIDE
+        if target.divides
+        else _CAREFUL_DIVIDE[_CAREFUL_DIVIDE.index("fn div32") :],
         "sqrt32": _PLAIN_ROOT if target.roots else _CAREFUL_ROOT,
     }
 

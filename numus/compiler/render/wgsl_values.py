@@ -128,7 +128,7 @@ class Values:
             found = found | {e.attr}
         elif e.op == "lanes_reduce":
             found = found | {e.attr[1]}
-        elif e.op == "load" and e.attr.access != "read":
+        elif e.op in ("load", "load4") and e.attr.access != "read":
             found = found | {e.attr}
         if found:
             self.deps[e] = found
@@ -214,7 +214,7 @@ class Values:
         """The operands that must be written before this one (addresses are written as such)."""
         if e.op == "guard":
             return (e.args[0], e.args[2])
-        return e.args[1:] if e.op == "load" else e.args
+        return e.args[1:] if e.op in ("load", "load4") else e.args
 
     def _write(self, e: Expr) -> str:
         op, args, ty = e.op, e.args, self.type(e)
@@ -228,6 +228,8 @@ class Values:
             return self.new(self.registers[e.attr])
         if op == "load":
             return self.new(wgsl_memory.load(self, e))
+        if op == "load4":
+            return self.new(f"{self.places[e.attr].name}[{self.index(args[0])} >> 2u]")
         if op == "lanes_reduce":
             raise CompileError("lanes are reduced by a Let of their own")
         if args and all(a.op == "const" for a in args):
@@ -272,6 +274,8 @@ class Values:
             x, y = (self._operand(a, ty) for a in args)
             if wgsl_ops.is_float(e) and _opposed(op, *args):
                 x = f"hide{ty[1:]}({x})"  # infinity less infinity is no zero
+            if op == "irem" and e.dtype.kind == "int" and not self.small(e):
+                return f"({x} - ({x} / {y}) * {y})"  # `%` is undefined below zero on some drivers
             return wgsl_ops.binary(op, e.dtype, ty, x, y)
         raise CompileError(f"the kernel IR has no operation {op!r}")
 

@@ -116,7 +116,7 @@ class GpuContext:
             vector_registers=64,
             cache_l1=target.group_memory,
             cache_l2=4 << 20,
-            parallel_units=2 if software else 64,  # WebGPU does not tell
+            parallel_units=2 if software else 128,  # WebGPU does not tell
             renderer="wgsl",
             features=self.features,
             group=target.group,

@@ -56,6 +56,7 @@ class BufferPool:
         # would otherwise take its buffer with it.
         self._buffers: dict[int, Any] = {}
         self._free: dict[int, list[int]] = {}  # by size
+        self._ages: dict[int, None] = {}  # of the free ones, the longest unused first
         self._staging: dict[int, list[Any]] = {}
         self._lock = threading.RLock()
         self.living: WeakValueDictionary[int, Memory] = WeakValueDictionary()  # by number
@@ -77,6 +78,7 @@ class BufferPool:
             free = self._free.get(size)
             if free:
                 number = free.pop()
+                del self._ages[number]
                 self.pooled -= size
             else:
                 buffer = self._make(size, self._storage)
@@ -93,12 +95,20 @@ class BufferPool:
         buffer = self._buffers[number]
         size = buffer.size
         self.in_use -= size
-        if self.context.lost or self.pooled + size > _POOLED:
+        if self.context.lost:
             del self._buffers[number]
-            buffer.destroy()
             return
         self._free.setdefault(size, []).append(number)
+        self._ages[number] = None
         self.pooled += size
+        # the longest unused go: WebGPU does not tell how much memory there is, use does
+        while self.pooled > max(_POOLED, self.peak):
+            oldest = next(iter(self._ages))
+            del self._ages[oldest]
+            old = self._buffers.pop(oldest)
+            self._free[old.size].remove(oldest)
+            self.pooled -= old.size
+            old.destroy()
 
     def _make(self, size: int, usage: int) -> Any:
         self.made += 1
@@ -129,6 +139,7 @@ class BufferPool:
             free = [self._buffers.pop(n) for numbers in self._free.values() for n in numbers]
             free += [b for buffers in self._staging.values() for b in buffers]
             self._free.clear()
+            self._ages.clear()
             self._staging.clear()
             for buffer in free:
                 buffer.destroy()
