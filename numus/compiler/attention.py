@@ -38,7 +38,7 @@ class _Reader:
     def scores(self, name: str) -> schedule.Score | None:
         if name not in self.vals:
             return None
-        return lambda n, query, key, mask: self.value(name, n, query, key, mask=mask)
+        return self.matrix(name)
 
 
 def _store(e: Emitter, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:

@@ -36,9 +36,9 @@ from numus.runtime.contract import Facts
 
 MASKED = float("-inf")
 
-# the element at (matrix, row, column); of the scores' size: (matrix, query, key, mask)
+# the element at (matrix, row, column); of what there is for each score, at (matrix, query, key)
 Element = Callable[[Expr, Expr, Expr], Expr]
-Score = Callable[[Expr, Expr, Expr, Expr], Expr]
+Score = Element
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +110,13 @@ def seen(key: Expr, query: Expr, keys: Expr, causal: bool) -> Expr:
     """Whether a query looks at a key: both are small enough for 32 bits."""
     limit = ir.minimum(ir.add(query, ONE), keys) if causal else keys
     return key.cast(dt.int32) < limit.cast(dt.int32)
+
+
+def inside(query: Expr, key: Expr, queries: Expr, keys: Expr) -> tuple[Expr, Expr]:
+    """The query and the key, or the last ones: what is read beyond these is not looked at, and a
+    place is quicker to come by than a mask.
+    """
+    return ir.minimum(query, ir.sub(queries, ONE)), ir.minimum(key, ir.sub(keys, ONE))
 
 
 class _Task:
@@ -221,7 +228,7 @@ class _Task:
             key, query = self._place(kb, ir.add(t, const(i)), p, sums.column(v))
             value = sums.read(i, v)
             if self.o.bias is not None:
-                value = value + self.o.bias(self.n, query, key, self._inside(key, query))
+                value = value + self.o.bias(self.n, *inside(query, key, s.queries, s.keys))
             name = ir.var(f"score{i}_{v}", dtype)
             value = select(seen(key, query, s.keys, self.causal), value, lowest)
             tiles += [
@@ -263,15 +270,16 @@ class _Task:
         for u in range(UNROLL):
             row = ir.add(k, const(u))
             for v, shift in enumerate(shifts):
-                at = self._weight_at(row, sums.column(v))
+                place = self._weight_at(row, sums.column(v))
                 power = ir.var(f"power{u}_{v}", self.dtype)
-                body.append(ir.Let(power, exp_decay(ir.load(self.weights, at) - shift)))
+                body.append(ir.Let(power, exp_decay(ir.load(self.weights, place) - shift)))
                 body.append(ir.Set(totals[v], ir.read(totals[v]) + power))
                 kept = power
                 if self.o.keep is not None:
                     key, query = self._place(kb, row, p, sums.column(v))
-                    kept = power * self.o.keep(self.n, query, key, self._inside(key, query))
-                body.append(ir.Store(self.weights, at, kept))
+                    at = inside(query, key, self.s.queries, self.s.keys)
+                    kept = power * self.o.keep(self.n, *at)
+                body.append(ir.Store(self.weights, place, kept))
         return ir.For(k, ZERO, used, "serial", body, step=const(UNROLL))
 
     def _products(self, p: Expr, used: Expr, padded: Expr) -> list[Stmt]:
@@ -316,9 +324,6 @@ class _Task:
     def _place(self, kb: Expr, row: Expr, p: Expr, column: Expr) -> tuple[Expr, Expr]:
         """The key and the query of an element of a block's weights."""
         return ir.add(kb, row), ir.add(ir.add(self.first, p), column)
-
-    def _inside(self, key: Expr, query: Expr) -> Expr:
-        return (key < self.s.keys) & (query < self.s.queries)
 
     # -- the end ----------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
-from numus.kernels.attention import Element, Score, seen
+from numus.kernels.attention import Element, Score, inside, seen
 from numus.kernels.attention_tiles import (
     UNROLL,
     ZERO,
@@ -299,13 +299,13 @@ class _Task:
         lses, deltas, queries = [], [], []
         for v in range(tile.vectors):
             query = ir.add(first, ir.add(lane, const(v * tile.width)))
-            inside = query < s.queries
+            there = query < s.queries
             lses.append(ir.var(f"lse{v}", dtype))
             deltas.append(ir.var(f"delta{v}", dtype))
             queries.append(query)
-            body.append(ir.Let(lses[v], o.lse(self.n, query, inside)))
+            body.append(ir.Let(lses[v], o.lse(self.n, query, there)))
             if self.wants_z:
-                body.append(ir.Let(deltas[v], o.delta(self.n, query, inside)))
+                body.append(ir.Let(deltas[v], o.delta(self.n, query, there)))
         sums = Sums("s", tile, dtype, lane)
         tiles = scores(
             *(sums, self.k_tiles, ir.mul(t, up(s.size, tile.width))),
@@ -324,10 +324,10 @@ class _Task:
             key, query, meet, at = place(i, v)
             value = sums.read(i, v)
             if o.bias is not None:
-                value = value + o.bias(self.n, query, key, meet)
+                value = value + o.bias(self.n, *inside(query, key, s.queries, s.keys))
             weight = select(meet, exp_decay(value - lses[v]), zero)
             if o.keep is not None and not self.wants_z:
-                weight = weight * o.keep(self.n, query, key, meet)
+                weight = weight * o.keep(self.n, *inside(query, key, s.queries, s.keys))
             tiles.append(ir.Store(self.weights, at, weight))
         if self.wants_z:
             change = Sums("d", tile, dtype, lane)
@@ -342,7 +342,8 @@ class _Task:
                 tiles.append(ir.Let(weight, ir.load(self.weights, at)))
                 if o.keep is not None:
                     kept = ir.var(f"kept{i}_{v}", dtype)
-                    tiles.append(ir.Let(kept, o.keep(self.n, query, key, meet)))
+                    near = inside(query, key, s.queries, s.keys)
+                    tiles.append(ir.Let(kept, o.keep(self.n, *near)))
                     value = value * kept
                     tiles.append(ir.Store(self.weights, at, weight * kept))
                 z = select(meet, weight * (value - deltas[v]), zero)

@@ -22,8 +22,7 @@ the derivative are compositions (`attention_rules.py`) that do hold scores in me
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -41,8 +40,7 @@ from numus.shapes import Shape
 # -- parameters and inputs ------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Params:
+class Params(NamedTuple):
     """What the inputs of a node are called; of a derivative also whose cotangent it is."""
 
     causal: bool
