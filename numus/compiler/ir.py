@@ -508,6 +508,74 @@ class Prefetch(Stmt):
     index: Expr
 
 
+# Targets whose facts list the feature "tiles" have units that multiply whole tiles in the group's
+# memory, and copies into it that go on by themselves.
+
+
+@dataclass(eq=False, slots=True)
+class AsyncCopy(Stmt):
+    """Begin to copy `count` neighbours, of which the first `limit` exist: the others become zero.
+
+    Inside a lanes loop. What is copied is there after an `AsyncWait`.
+    """
+
+    target: Buffer  # scratch
+    target_index: Expr
+    source: Buffer
+    source_index: Expr
+    count: int
+    limit: Expr
+
+
+@dataclass(eq=False, slots=True)
+class AsyncCommit(Stmt):
+    """The copies begun since the last one belong together. Outside lanes loops."""
+
+
+@dataclass(eq=False, slots=True)
+class AsyncWait(Stmt):
+    """Wait until all but the last `pending` committed sets of copies are there, in all threads."""
+
+    pending: int
+
+
+@dataclass(eq=False, slots=True)
+class TileOperand:
+    """A tile in scratch memory, `depth` along k: lines of k one after the other (`along`), or lines
+    of neighbours across k in blocks of 64; in runs of 8 elements, exchanged as `tile_place` says.
+    """
+
+    buffer: Buffer
+    start: Expr  # in elements
+    along: bool
+
+
+@dataclass(eq=False, slots=True)
+class TileProduct(Stmt):
+    """Every 128 threads add 64 rows of the product of two tiles to the sums in their registers.
+
+    With `wait`, nothing is added, and the sums are complete afterwards. Outside lanes loops.
+    """
+
+    sums: list[Register]  # per lane, float32
+    left: TileOperand
+    right: TileOperand
+    columns: int
+    depth: int
+    wait: bool = False
+
+
+def tile_place(along: bool, line: Expr, k: Expr, depth: int) -> Expr:
+    """Where the run of 8 elements that begins at a line and a k lies in a tile."""
+    eight, wide = const(8), const(64)
+    if along:
+        run = binary("xor", idiv(k, eight), irem(line, eight))
+        return add(mul(line, wide), mul(run, eight))
+    run = binary("xor", idiv(irem(line, wide), eight), irem(k, eight))
+    block = mul(idiv(line, wide), const(64 * depth))
+    return add(add(block, mul(k, wide)), mul(run, eight))
+
+
 @dataclass(eq=False, slots=True)
 class Kernel:
     """A whole kernel. `scalars` are (slot, dtype) in argument order; `notes` what it fuses.
@@ -638,6 +706,29 @@ class _Printer:
                 self.lines.append(
                     f"{pad}prefetch {self.names[s.buffer]}[{self.expr(s.index, depth)}]"
                 )
+            else:
+                self.tiles(s, depth)
+
+    def tiles(self, s: Stmt, depth: int) -> None:
+        pad = "  " * depth
+        if isinstance(s, AsyncCopy):
+            to, frm, limit = (
+                self.expr(e, depth) for e in (s.target_index, s.source_index, s.limit)
+            )
+            target, source = self.names[s.target], self.names[s.source]
+            self.lines.append(f"{pad}copy {s.count} {target}[{to}] = {source}[{frm}] upto {limit}")
+        elif isinstance(s, AsyncCommit):
+            self.lines.append(f"{pad}commit")
+        elif isinstance(s, AsyncWait):
+            self.lines.append(f"{pad}wait {s.pending}")
+        elif isinstance(s, TileProduct):
+            sums = ", ".join(self.name(r, "r") for r in s.sums)
+            sides = [
+                f"{self.names[o.buffer]}[{self.expr(o.start, depth)}]{'' if o.along else 't'}"
+                for o in (s.left, s.right)
+            ]
+            what = f"{'wait' if s.wait else 'tile'} {s.columns} {s.depth}"
+            self.lines.append(f"{pad}{what} {sides[0]} {sides[1]}: {sums}")
 
     def across(self, s: Combine | Scan, depth: int) -> None:
         pad = "  " * depth

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler import ir
-from numus.compiler.render import llvm_casts, ptx_across, ptx_memory
+from numus.compiler.render import llvm_casts, ptx_across, ptx_memory, ptx_tiles
 from numus.compiler.render.llvm_lanes import Growths, changed, plan, statements
 from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
 from numus.compiler.render.llvm_values import Block
@@ -134,6 +134,7 @@ class Renderer:
         self.lane = t.new(f"and i32 {thread}, {ptx_across.WARP - 1}")
         self.warp = t.new(f"lshr i32 {thread}, 5")
         self.thread = t.new(f"zext i32 {thread} to i64")
+        self.warp_group = t.new(f"lshr i64 {self.thread}, 7")
         self.block = t.new(f"zext i32 {self._special('ctaid.x')} to i64")
         self.is_first = t.new(f"icmp eq i32 {thread}, 0")
         fixed_bytes, fixed = shared_by_size(self.kernel)
@@ -154,7 +155,7 @@ class Renderer:
             parameters.append(f"{register_type(given)} %{slot}")
             x.scalars[slot] = llvm_casts.cast(t, x.target, SCALAR, f"%{slot}", given, dtype)
         if open_buffers or fixed_bytes > STATIC_SHARED:
-            self.globals.append("@given = external addrspace(3) global [0 x i8], align 16")
+            self.globals.append("@given = external addrspace(3) global [0 x i8], align 1024")
         offset = "0"
         for b in fixed:
             x.spaces[b] = SHARED
@@ -229,6 +230,16 @@ class Renderer:
                 ptx_across.combine(self, s)
             elif isinstance(s, ir.Scan):
                 ptx_across.scan(self, s)
+            elif isinstance(s, ir.Prefetch):
+                pass  # other threads hide the latency
+            elif isinstance(s, ir.AsyncCopy):
+                ptx_tiles.copy(self, s)
+            elif isinstance(s, ir.AsyncCommit):
+                ptx_tiles.commit(self)
+            elif isinstance(s, ir.AsyncWait):
+                ptx_tiles.wait(self, s)
+            elif isinstance(s, ir.TileProduct):
+                ptx_tiles.product(self, s)
             else:
                 raise CompileError(f"no statement of the kernel IR: {s!r}")
         x.blocks.pop()
@@ -375,7 +386,18 @@ class Renderer:
                 for register in _registers(s):
                     if register.lanes:
                         homes.setdefault(register, set()).add(loop)
-        shared = {loop for loops in homes.values() if len(loops) > 1 for loop in loops}
+        tiles = {
+            register
+            for s in statements(self.kernel.body)
+            if isinstance(s, ir.TileProduct)
+            for register in s.sums
+        }
+        shared = {
+            loop
+            for register, loops in homes.items()
+            if len(loops) > 1 or register in tiles
+            for loop in loops
+        }
         self.shapes = {
             loop: (1, 1) if loop in shared else self._shape(loop) for loop in self.plan.widths
         }

@@ -68,7 +68,7 @@ class CudaRuntime:
             cache_l2=of("L2_CACHE_SIZE"),
             parallel_units=of("MULTIPROCESSOR_COUNT"),
             renderer="ptx",
-            features=frozenset({f"sm_{self.capability}"}),
+            features=frozenset({f"sm_{self.capability}", *(("tiles",) if major == 9 else ())}),
             group=_GROUP,
             group_memory=shared,
         )
