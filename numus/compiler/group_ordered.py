@@ -14,7 +14,15 @@ from numus.compiler.ir import Expr, Stmt, const, select
 from numus.compiler.local import Val
 from numus.compiler.loops.work import BLOCKS_PER_UNIT
 from numus.compiler.scalar_ops import lower
-from numus.kernels.group_ordered import DIGIT, DIGITS, EACH, Ranks, RunningReduction
+from numus.kernels.group_ordered import (
+    DIGIT,
+    DIGITS,
+    EACH,
+    Ranks,
+    RunningReduction,
+    apart,
+    spread_out,
+)
 from numus.kernels.scan import combine
 from numus.kernels.sort import decode, encode, key_dtype
 from numus.runtime.contract import Facts
@@ -121,13 +129,10 @@ def _part_totals(val: Val, layouts: Layouts, facts: Facts, size: int, sums: list
     start = ir.mul(part, width)
     stop = ir.minimum(ir.add(start, width), length)
     source = val.inputs[0]
-    body = [
-        *scan.begin(),
-        scan.body(start, stop, lambda i: e.value(source, index(spot(i))), None),
-    ]
-    for v, register in zip(sums, scan.carry, strict=True):
-        body += e.store(v, (row, part), ir.read(register))
-    e.scratch += scan.stages
+    names = [ir.var(f"all{i}", v.dtype) for i, v in enumerate(sums)]
+    body = scan.total(start, stop, lambda i: e.value(source, index(spot(i))), names)
+    for v, name in zip(sums, names, strict=True):
+        body += e.store(v, (row, part), name)
     grid = sums[0].shape[0] * sums[0].shape[1]
     return e.blocks(f"scan_{op}_totals", g, body, grid, (val.op,))
 
@@ -230,16 +235,16 @@ def _value(val: Val, key: Expr) -> Expr:
 def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> Step:
     axis, _ = val.params
     e = Emitter(layouts, group=threads)
-    chunk = const(threads * EACH)
+    chunk = const(apart(threads * EACH))
     keys = [ir.Buffer(f"keys{k}", key, "scratch", chunk) for k in (0, 1)]
     places = [ir.Buffer(f"places{k}", dt.int32, "scratch", chunk) for k in (0, 1) if _places(val)]
     e.scratch += [*keys, *places]
     g, i, shift = ir.var("g"), ir.var("fill"), ir.var("shift")
     index = _rows(e, g, val.shape, axis)
     length = e.number(val.shape[axis])
-    fill: list[Stmt] = [ir.Store(keys[0], i, _key(e, val, index(i)))]
+    fill: list[Stmt] = [ir.Store(keys[0], spread_out(i), _key(e, val, index(i)))]
     if places:
-        fill.append(ir.Store(places[0], i, i.cast(dt.int32)))
+        fill.append(ir.Store(places[0], spread_out(i), i.cast(dt.int32)))
     body: list[Stmt] = [ir.For(i, ZERO, length, "lanes", fill)]
     passes: list[Stmt] = []
     for half in (0, 1):
@@ -248,11 +253,12 @@ def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> S
         start = ir.add(shift, const(half * DIGIT))
 
         def read(at: Expr, source: int = source) -> Expr:
-            return ir.load(keys[source], at)
+            return ir.load(keys[source], spread_out(at))
 
         def move(at: Expr, rank: Expr, source: int = source, target: int = target) -> list[Stmt]:
             pairs = (keys, places) if places else (keys,)
-            return [ir.Store(b[target], rank, ir.load(b[source], at)) for b in pairs]
+            to, frm = spread_out(rank), spread_out(at)
+            return [ir.Store(b[target], to, ir.load(b[source], frm)) for b in pairs]
 
         lets, words = ranks.starts()
         passes += ranks.count(length, read, start)
@@ -261,9 +267,9 @@ def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> S
     body.append(ir.For(shift, ZERO, const(key.bits), "serial", passes, step=const(2 * DIGIT)))
     o = ir.var("o")
     if places:
-        result = ir.load(places[0], o).cast(dt.int64)
+        result = ir.load(places[0], spread_out(o)).cast(dt.int64)
     else:
-        result = _value(val, ir.load(keys[0], o))
+        result = _value(val, ir.load(keys[0], spread_out(o)))
     body.append(ir.For(o, ZERO, length, "lanes", e.store(val, index(o), result)))
     return e.blocks(val.op, g, body, val.size // val.shape[axis], (val.op,))
 
@@ -347,7 +353,7 @@ class Counting:
         self.size = ir.minimum(chunk, ir.sub(e.number(self.length), self.first))
         self.ranks = Ranks(self.threads, tag)
         kind = key_dtype(self.val.inputs[0].dtype)
-        self.keys = ir.Buffer("keys", kind, "scratch", chunk)
+        self.keys = ir.Buffer("keys", kind, "scratch", const(apart(self.threads * EACH)))
         e.scratch.append(self.keys)
         index = _rows(e, self.row, self.val.shape, self.axis)
         i = ir.var("fill")
@@ -356,10 +362,10 @@ class Counting:
             key = _key(e, self.val, index(at))
         else:
             key = e.value(self.held[0], (self.at_row, at))
-        self.fill = ir.For(i, ZERO, self.size, "lanes", [ir.Store(self.keys, i, key)])
+        self.fill = ir.For(i, ZERO, self.size, "lanes", [ir.Store(self.keys, spread_out(i), key)])
 
     def _read(self, at: Expr) -> Expr:
-        return ir.load(self.keys, at)
+        return ir.load(self.keys, spread_out(at))
 
     def _spot(self, d: int) -> Expr:
         return ir.add(ir.mul(const(d), self.many), self.part)
@@ -386,7 +392,7 @@ class Counting:
         lets, words = ranks.starts()
 
         def move(at: Expr, rank: Expr) -> list[Stmt]:
-            stores: list[Stmt] = [ir.Store(sorted_keys, rank, ir.load(self.keys, at))]
+            stores: list[Stmt] = [ir.Store(sorted_keys, rank, self._read(at))]
             if places:
                 stores.append(ir.Store(sorted_places, rank, at.cast(dt.int32)))
             return stores

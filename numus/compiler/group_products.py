@@ -78,8 +78,14 @@ def _by_tiles(group: Group, layouts: dict[Val, Shape], columns: int) -> Step:
             found = read(t, i, p, None)
             return found.attr, found.args[0]
 
-        plain = where if _is_memory(x, layouts, 3 - line if along else line) else None
-        return tile.Operand(read, e.number(x.shape[line]), along, plain)
+        extent = e.number(x.shape[line])
+        strides = _is_memory(x, layouts, 3 - line if along else line)
+        if strides is None or any(s % tile.RUN for s in strides):
+            return tile.Operand(read, extent, along, None, ir.const(False, dt.bool_))
+        buffer, first = where(ZERO, ZERO, ZERO)
+        start = ir.add(ir.address(buffer), ir.mul(first, ir.const(x.dtype.itemsize)))
+        aligned = (start & ir.const(15)).eq(0)
+        return tile.Operand(read, extent, along, where, aligned)
 
     g = ir.var("g")
     left, right = (operand(x, i + 1) for i, x in enumerate(product.inputs))
@@ -107,15 +113,17 @@ def _finish(e: Emitter, group: Group, t: Expr, i: Expr, j: Expr, value: Expr) ->
     return out
 
 
-def _is_memory(x: Val, layouts: dict[Val, Shape], axis: int) -> bool:
-    """Whether an operand is nothing but loads, of neighbours along this axis."""
+def _is_memory(x: Val, layouts: dict[Val, Shape], axis: int) -> list[int] | None:
+    """By which strides an operand lies in memory but along this axis, where neighbours are; None
+    where it is more than loads, or has no neighbours there."""
     e = Emitter(layouts)
     names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
     value = e.value(x, tuple(names))
     pieces = accesses(e)
     if value.op != "load" or len(value.args) > 1 or len(pieces) != 1:
-        return False
-    return pieces[0].get(names[axis], 0) == 1
+        return None
+    strides = [pieces[0].get(name, 0) for name in names]
+    return strides if strides.pop(axis) == 1 else None
 
 
 def _along(x: Val, layouts: dict[Val, Shape], axis: int) -> bool:

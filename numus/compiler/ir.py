@@ -205,6 +205,11 @@ def load(buffer: Buffer, index: Expr, mask: Expr | None = None) -> Expr:
     return make("load", buffer.dtype, args, buffer)
 
 
+def address(buffer: Buffer) -> Expr:
+    """Where a buffer begins, in bytes: to ask whether it is aligned."""
+    return make("address", INDEX, (), buffer)
+
+
 def read(register: Register) -> Expr:
     """The current value of a register. Not hash-consed: its value changes between statements."""
     return Expr("read", register.dtype, (), register)
@@ -514,7 +519,8 @@ class Prefetch(Stmt):
 
 @dataclass(eq=False, slots=True)
 class AsyncCopy(Stmt):
-    """Begin to copy `count` neighbours, of which the first `limit` exist: the others become zero.
+    """Begin to copy a run of 16 bytes, of which the first `limit` elements exist: the others become
+    zero. Both ends are aligned to it.
 
     Inside a lanes loop. What is copied is there after an `AsyncWait`.
     """
@@ -523,13 +529,18 @@ class AsyncCopy(Stmt):
     target_index: Expr
     source: Buffer
     source_index: Expr
-    count: int
     limit: Expr
 
 
 @dataclass(eq=False, slots=True)
 class AsyncCommit(Stmt):
     """The copies begun since the last one belong together. Outside lanes loops."""
+
+
+@dataclass(eq=False, slots=True)
+class AsyncFence(Stmt):
+    """What this thread has stored in scratch memory will be seen by tile products after the next
+    `AsyncWait`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -552,9 +563,8 @@ class TileOperand:
 
 @dataclass(eq=False, slots=True)
 class TileProduct(Stmt):
-    """Every 128 threads add 64 rows of the product of two tiles to the sums in their registers.
-
-    With `wait`, nothing is added, and the sums are complete afterwards. Outside lanes loops.
+    """Every 128 threads begin to add 64 rows of the product of two tiles to the sums in their
+    registers, which are there after a `TileWait`. Outside lanes loops.
     """
 
     sums: list[Register]  # per lane, float32
@@ -562,7 +572,14 @@ class TileProduct(Stmt):
     right: TileOperand
     columns: int
     depth: int
-    wait: bool = False
+
+
+@dataclass(eq=False, slots=True)
+class TileWait(Stmt):
+    """Wait until all but the last `pending` tile products into these sums are done."""
+
+    sums: list[Register]
+    pending: int
 
 
 def tile_place(along: bool, line: Expr, k: Expr, depth: int) -> Expr:
@@ -640,6 +657,8 @@ class _Printer:
             return f"{const_value(e)!r}" + ("" if e.dtype is INDEX else f":{e.dtype.name}")
         if e.op == "scalar":
             return str(e.attr)
+        if e.op == "address":
+            return f"address {self.names[e.attr]}"
         if e.op == "var":
             return self.name(e, "v")
         if e.op == "read":
@@ -716,9 +735,14 @@ class _Printer:
                 self.expr(e, depth) for e in (s.target_index, s.source_index, s.limit)
             )
             target, source = self.names[s.target], self.names[s.source]
-            self.lines.append(f"{pad}copy {s.count} {target}[{to}] = {source}[{frm}] upto {limit}")
+            self.lines.append(f"{pad}copy {target}[{to}] = {source}[{frm}] upto {limit}")
+        elif isinstance(s, TileWait):
+            sums = ", ".join(self.name(r, "r") for r in s.sums)
+            self.lines.append(f"{pad}tile wait {s.pending}: {sums}")
         elif isinstance(s, AsyncCommit):
             self.lines.append(f"{pad}commit")
+        elif isinstance(s, AsyncFence):
+            self.lines.append(f"{pad}fence")
         elif isinstance(s, AsyncWait):
             self.lines.append(f"{pad}wait {s.pending}")
         elif isinstance(s, TileProduct):
@@ -727,7 +751,7 @@ class _Printer:
                 f"{self.names[o.buffer]}[{self.expr(o.start, depth)}]{'' if o.along else 't'}"
                 for o in (s.left, s.right)
             ]
-            what = f"{'wait' if s.wait else 'tile'} {s.columns} {s.depth}"
+            what = f"tile {s.columns} {s.depth}"
             self.lines.append(f"{pad}{what} {sides[0]} {sides[1]}: {sums}")
 
     def across(self, s: Combine | Scan, depth: int) -> None:

@@ -24,6 +24,17 @@ DIGITS = 1 << DIGIT
 _PAIRS = DIGITS // 2  # registers that hold two counts of 16 bits each
 
 
+def spread_out(place: Expr) -> Expr:
+    """A place in the group's memory with one left free after every 32: threads that each walk their
+    own neighbours then meet in no bank."""
+    return ir.add(place, ir.idiv(place, const(32)))
+
+
+def apart(size: int) -> int:
+    """What a buffer of so many elements takes when spread out."""
+    return size + -(-size // 32)
+
+
 # -- running reductions ---------------------------------------------------------------------------
 
 
@@ -39,7 +50,7 @@ class RunningReduction:
         self.chunk = threads * EACH
         self.start = identity(op, self.real, self.parts)
         self.stages = [
-            ir.Buffer(f"stage{p}", self.real, "scratch", const(self.chunk))
+            ir.Buffer(f"stage{p}", self.real, "scratch", const(apart(self.chunk)))
             for p in range(self.parts)
         ]
         self.carry = [ir.Register(f"carry{p}", self.real) for p in range(self.parts)]
@@ -55,18 +66,38 @@ class RunningReduction:
         starts = self.start if carry is None else carry
         return [ir.Set(r, x) for r, x in zip(self.carry, starts, strict=True)]
 
+    def total(
+        self, first: Expr, last: Expr, read: Callable[[Expr], Any], results: list[Expr]
+    ) -> list[Stmt]:
+        """Name what first … last come to, in whichever order."""
+        j = ir.var("total_j")
+        own = [ir.Register(f"sum{p}", self.real, lanes=True) for p in range(self.parts)]
+        names = [ir.var(f"sum_now{p}", self.real) for p in range(self.parts)]
+        new = combine(self.op, [ir.read(r) for r in own], self.split(read(j)))
+        turn: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
+        turn += [ir.Set(r, n) for r, n in zip(own, names, strict=True)]
+        left, right = (
+            [ir.var(f"{n}{p}", self.real) for p in range(self.parts)] for n in ("left", "right")
+        )
+        merged = combine(self.op, list(left), list(right))
+        return [
+            *(ir.Set(r, x) for r, x in zip(own, self.start, strict=True)),
+            ir.For(j, first, last, "lanes", turn),
+            ir.Combine(own, left, right, merged, results),
+        ]
+
     def body(
         self,
         first: Expr,
         last: Expr,
         read: Callable[[Expr], Any],
-        write: Callable[[Expr, Any], list[Stmt]] | None,
+        write: Callable[[Expr, Any], list[Stmt]],
     ) -> Stmt:
-        """The loop over the chunks of first … last; without `write` only the carry is kept."""
+        """The loop over the chunks of first … last."""
         c, j, lane, out = (ir.var(f"scan_{n}") for n in ("c", "j", "l", "o"))
         count = ir.minimum(const(self.chunk), ir.sub(last, c))
         fill: list[Stmt] = [
-            ir.Store(b, j, x)
+            ir.Store(b, spread_out(j), x)
             for b, x in zip(self.stages, self.split(read(ir.add(c, j))), strict=True)
         ]
         running = [
@@ -80,7 +111,7 @@ class RunningReduction:
             at = ir.add(ir.mul(lane, const(EACH)), const(i))
             there = at < count
             new = [
-                select(there, ir.load(b, at), x)
+                select(there, ir.load(b, spread_out(at)), x)
                 for b, x in zip(self.stages, self.start, strict=True)
             ]
             state = combine(self.op, state, new) if state else new
@@ -101,20 +132,20 @@ class RunningReduction:
             ir.For(lane, ZERO, threads, "lanes", walk),
             across,
         ]
-        if write is not None:
-            mine = ir.var("scan_m")
-            before = [ir.var(f"before{p}", self.real) for p in range(self.parts)]
-            ahead = combine(self.op, [ir.read(r) for r in self.carry], [ir.read(r) for r in totals])
-            spread: list[Stmt] = [ir.Let(n, x) for n, x in zip(before, ahead, strict=True)]
-            for i in range(EACH):
-                at = ir.add(ir.mul(mine, const(EACH)), const(i))
-                now = combine(self.op, list(before), [ir.read(r) for r in running[i]])
-                names = [ir.var(f"now{i}_{p}", self.real) for p in range(self.parts)]
-                spread += [ir.Let(n, x) for n, x in zip(names, now, strict=True)]
-                spread += [ir.Store(b, at, n) for b, n in zip(self.stages, names, strict=True)]
-            statements.append(ir.For(mine, ZERO, threads, "lanes", spread))
-            value = self.join([ir.load(b, out) for b in self.stages])
-            statements.append(ir.For(out, ZERO, count, "lanes", write(ir.add(c, out), value)))
+        mine = ir.var("scan_m")
+        before = [ir.var(f"before{p}", self.real) for p in range(self.parts)]
+        ahead = combine(self.op, [ir.read(r) for r in self.carry], [ir.read(r) for r in totals])
+        spread: list[Stmt] = [ir.Let(n, x) for n, x in zip(before, ahead, strict=True)]
+        for i in range(EACH):
+            at = ir.add(ir.mul(mine, const(EACH)), const(i))
+            now = combine(self.op, list(before), [ir.read(r) for r in running[i]])
+            names = [ir.var(f"now{i}_{p}", self.real) for p in range(self.parts)]
+            spread += [ir.Let(n, x) for n, x in zip(names, now, strict=True)]
+            to = spread_out(at)
+            spread += [ir.Store(b, to, n) for b, n in zip(self.stages, names, strict=True)]
+        statements.append(ir.For(mine, ZERO, threads, "lanes", spread))
+        value = self.join([ir.load(b, spread_out(out)) for b in self.stages])
+        statements.append(ir.For(out, ZERO, count, "lanes", write(ir.add(c, out), value)))
         after = [ir.var(f"after{p}", self.real) for p in range(self.parts)]
         new = combine(self.op, [ir.read(r) for r in self.carry], list(all_))
         statements += [ir.Let(n, x) for n, x in zip(after, new, strict=True)]

@@ -45,6 +45,7 @@ class Operand:
     extent: Expr  # how many lines there are
     along: bool  # whether neighbours in memory lie along k
     plain: Callable[[Expr, Expr, Expr], tuple[ir.Buffer, Expr]] | None  # where it is only memory
+    aligned: Expr  # whether runs of 8 lie at whole places there
 
 
 Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
@@ -62,7 +63,9 @@ class _Side:
         """Elements of a slice."""
         return self.lines * DEPTH
 
-    def bring(self, lane: Expr, batch: Expr, slice_: Expr, k_size: Expr) -> list[Stmt]:
+    def bring(
+        self, lane: Expr, batch: Expr, slice_: Expr, k_size: Expr, by_copy: bool
+    ) -> list[Stmt]:
         """A thread's share of a slice: runs of neighbours."""
         out: list[Stmt] = []
         o = self.operand
@@ -75,13 +78,13 @@ class _Side:
             to = ir.add(start, ir.tile_place(o.along, line, depth, DEPTH))
             line = ir.add(self.first, line)
             k = ir.add(ir.mul(slice_, const(DEPTH)), depth)
-            if o.plain is not None:
+            if by_copy and o.plain is not None:
                 buffer, index = o.plain(batch, line, k)
                 left, other = (
                     (k_size - k, line < o.extent) if o.along else (o.extent - line, k < k_size)
                 )
                 limit = ir.select(other, left, ZERO)
-                out.append(ir.AsyncCopy(self.buffer, to, buffer, index, RUN, limit))
+                out.append(ir.AsyncCopy(self.buffer, to, buffer, index, limit))
                 continue
             for u in range(RUN):
                 here = ir.add(line, const(0 if o.along else u))
@@ -118,32 +121,40 @@ def contraction(
     sums = [ir.Register(f"c{i}", float32, lanes=True) for i in range(columns // 2)]
     slices = ir.idiv(ir.add(s.k, const(DEPTH - 1)), const(DEPTH))
 
-    def bring(name: str, slice_: Expr) -> Stmt:
-        lane = ir.var(name)
-        body = [x for side in sides for x in side.bring(lane, batch, slice_, s.k)]
-        return ir.For(lane, ZERO, const(THREADS), "lanes", body)
+    def bring(name: str, slice_: Expr) -> list[Stmt]:
+        out: list[Stmt] = []
+        for side, tag in zip(sides, "ab", strict=True):
+            aligned = side.operand.aligned
+            for by_copy in (True, False):
+                condition = aligned if by_copy else ~aligned
+                if condition.op == "const" and not condition.attr:
+                    continue
+                lane = ir.var(f"{name}{tag}{int(by_copy)}")
+                body = side.bring(lane, batch, slice_, s.k, by_copy)
+                loop: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
+                if not by_copy:
+                    loop.append(ir.AsyncFence())
+                out.append(ir.If(condition, loop))
+        return out
 
     out: list[Stmt] = [ir.Set(c, const(0.0, float32)) for c in sums]
     for ahead in range(AHEAD):
-        out += [bring(f"ahead{ahead}", const(ahead)), ir.AsyncCommit()]
+        out += [*bring(f"ahead{ahead}", const(ahead)), ir.AsyncCommit()]
     q = ir.var("slice")
 
     def tile(side: _Side, number: Expr) -> ir.TileOperand:
         start = ir.mul(ir.irem(number, const(STAGES)), const(side.size))
         return ir.TileOperand(side.buffer, start, side.operand.along)
 
-    def product(number: Expr, wait: bool = False) -> Stmt:
-        tiles = (tile(a, number), tile(b, number))
-        return ir.TileProduct(sums, *tiles, columns, DEPTH, wait)
-
     next_ = ir.add(q, const(AHEAD))
     body: list[Stmt] = [
         ir.AsyncWait(AHEAD - 1),
-        ir.If(next_ < slices, [bring("next", next_)]),
+        ir.TileProduct(sums, tile(a, q), tile(b, q), columns, DEPTH),
+        ir.If(next_ < slices, bring("next", next_)),
         ir.AsyncCommit(),
-        product(q),
+        ir.TileWait(sums, 1),
     ]
-    out += [ir.For(q, ZERO, slices, "serial", body), product(ZERO, wait=True)]
+    out += [ir.For(q, ZERO, slices, "serial", body), ir.TileWait(sums, 0)]
 
     # Of 64 rows and 8 columns a thread has two neighbours in each of two rows.
     stage = ir.Buffer("stage", float32, "scratch", const(ROWS * STRIP))

@@ -30,7 +30,7 @@ from numus.compiler.loops.space import (
 from numus.compiler.loops.work import BLOCK, PER_THREAD, Work
 from numus.compiler.reducers import Reducer, reducer
 
-MOST_THREADS = 512  # of a group that works on one row
+MOST_THREADS = 256  # of a group that works on one row: several rows at a time hide barriers
 KEPT_ROWS = 3  # how many rows kept by groups a unit has memory for, at least
 
 Span = tuple[Expr, Expr]  # first step, and the one after the last

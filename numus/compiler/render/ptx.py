@@ -93,6 +93,7 @@ class Renderer:
         shared: Any = target
         self.x = ThreadExpressions(shared, self.plan, self.t, {}, {}, tags, renderer=self)
         self.x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
+        self.x.passing = _passing(kernel)
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
         self._slots()
@@ -236,10 +237,14 @@ class Renderer:
                 ptx_tiles.copy(self, s)
             elif isinstance(s, ir.AsyncCommit):
                 ptx_tiles.commit(self)
+            elif isinstance(s, ir.AsyncFence):
+                ptx_tiles.fence(self)
             elif isinstance(s, ir.AsyncWait):
                 ptx_tiles.wait(self, s)
             elif isinstance(s, ir.TileProduct):
                 ptx_tiles.product(self, s)
+            elif isinstance(s, ir.TileWait):
+                ptx_tiles.wait_products(self, s)
             else:
                 raise CompileError(f"no statement of the kernel IR: {s!r}")
         x.blocks.pop()
@@ -535,6 +540,23 @@ class Renderer:
         return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
 
 
+def _passing(kernel: ir.Kernel) -> frozenset[ir.Expr]:
+    """Loads of what passes by, where other memory is read again for every row: a weight, a bias."""
+    once: list[ir.Expr] = []
+    again = False
+    for loop in statements(kernel.body):
+        if not isinstance(loop, ir.For) or loop.kind != "lanes":
+            continue
+        for e in _loads(loop):
+            names = {x for x in ir.walk(e.args[0], lambda x: True) if x.op == "var"}
+            if names == {loop.var}:
+                again = again or e.attr.access == "read"
+            elif loop.var in names and e.attr.access == "read":
+                once.append(e)
+    buffers = [e.attr for e in once]
+    return frozenset(e for e in once if again and buffers.count(e.attr) == 1)
+
+
 def _registers(s: ir.Stmt) -> list[ir.Register]:
     """The registers that a statement sets or reads, those of statements inside it left out."""
     found = [s.register] if isinstance(s, ir.Set) else []
@@ -555,20 +577,23 @@ def _expressions(s: ir.Stmt) -> list[ir.Expr]:
 
 def _accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
     """Every load and store of a body: buffer, index, whether it is masked."""
+    stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
+    out = [(s.buffer, s.index, s.mask is not None) for s in stores]
+    return out + [(e.attr, e.args[0], len(e.args) > 1) for e in _loads(loop)]
+
+
+def _loads(loop: ir.For) -> list[ir.Expr]:
+    """Every load of a body, once."""
     seen: set[ir.Expr] = set()
-    out: list[tuple[ir.Buffer, ir.Expr, bool]] = []
-    stack: list[ir.Expr] = []
-    for s in statements(loop.body):
-        if isinstance(s, ir.Store):
-            out.append((s.buffer, s.index, s.mask is not None))
-        stack += _expressions(s)
+    out: list[ir.Expr] = []
+    stack = [e for s in statements(loop.body) for e in _expressions(s)]
     while stack:
         e = stack.pop()
         if e not in seen:
             seen.add(e)
             stack.extend(e.args)
             if e.op == "load":
-                out.append((e.attr, e.args[0], len(e.args) > 1))
+                out.append(e)
     return out
 
 

@@ -31,52 +31,33 @@ def commit(r: Renderer) -> None:
 
 
 def wait(r: Renderer, s: ir.AsyncWait) -> None:
-    """Everybody's copies are there, and the unit that multiplies sees them."""
+    """Everybody's copies are there."""
     _asm(r, f"cp.async.wait_group {s.pending};", "~{memory}")
-    _asm(r, "fence.proxy.async.shared::cta;", "~{memory}")
     r.barrier()
 
 
+def fence(r: Renderer) -> None:
+    _asm(r, "fence.proxy.async.shared::cta;", "~{memory}")
+
+
 def copy(r: Renderer, s: ir.AsyncCopy) -> None:
-    """Whole runs by the copy unit; what is cut off or not aligned element by element."""
+    """16 bytes; fewer are read where the run is cut off, and zeros fill the rest."""
     x, t = r.x, r.t
-    dtype = s.source.dtype
-    ty, size = memory_type(dtype), dtype.itemsize
-    assert s.count * size == 16
     (to,) = ptx_memory.pointers(x, s.target, s.target_index)
     (frm,) = ptx_memory.pointers(x, s.source, s.source_index)
     limit = x.uniform(s.limit, "a copy's limit")
-    space = x.spaces[s.source]
-    address = t.new(f"ptrtoint {space} {frm} to i64")
-    odd = t.new(f"and i64 {address}, 15")
-    fits = t.new(f"icmp sge i64 {limit}, {s.count}")
-    whole = t.new(f"and i1 {fits}, {t.new(f'icmp eq i64 {odd}, 0')}")
-    quick, slow, done = t.label("copy"), t.label("pieces"), t.label("done")
-    t.branch(whole, quick, slow)
-    t.start(quick)
+    size = s.source.dtype.itemsize
+    limit = t.call("i64", "llvm.smax.i64", ("i64", limit), ("i64", "0"))
+    limit = t.call("i64", "llvm.smin.i64", ("i64", limit), ("i64", str(16 // size)))
+    nbytes = t.new(f"trunc i64 {limit} to i32")
+    nbytes = t.new(f"mul i32 {nbytes}, {size}")
     near = t.new(f"ptrtoint {SHARED} {to} to i32")
     _asm(
         r,
-        "cp.async.cg.shared.global [$0], [$1], 16;",
-        "r,l,~{memory}",
-        f"i32 {near}, i64 {address}",
+        "cp.async.cg.shared.global [$0], [$1], 16, $2;",
+        "r,l,r,~{memory}",
+        f"i32 {near}, {x.spaces[s.source]} {frm}, i32 {nbytes}",
     )
-    t.jump(done)
-    t.start(slow)
-    for i in range(s.count):
-        there = t.new(f"icmp sgt i64 {limit}, {i}")
-        inside, join, before = t.label("load"), t.label("join"), t.block
-        t.branch(there, inside, join)
-        t.start(inside)
-        p = t.new(f"getelementptr {ty}, {space} {frm}, i64 {i}")
-        value = t.new(f"load {ty}, {space} {p}, align {size}")
-        t.jump(join)
-        t.start(join)
-        value = t.new(f"phi {ty} [ 0, %{before} ], [ {value}, %{inside} ]")
-        p = t.new(f"getelementptr {ty}, {SHARED} {to}, i64 {i}")
-        t.do(f"store {ty} {value}, {SHARED} {p}, align {size}")
-    t.jump(done)
-    t.start(done)
 
 
 def _descriptor(r: Renderer, operand: ir.TileOperand, rows: int, depth: int) -> str:
@@ -96,45 +77,49 @@ def _descriptor(r: Renderer, operand: ir.TileOperand, rows: int, depth: int) -> 
 
 
 def product(r: Renderer, s: ir.TileProduct) -> None:
-    x, t = r.x, r.t
+    t = r.t
     count = len(s.sums)
-    slots = [x.storage(register)[0] for register in s.sums]
+    dtype = s.left.buffer.dtype
+    kind = "bf16" if dtype is dt.bfloat16 else "f16"
+    a = _descriptor(r, s.left, 64 * s.depth * dtype.itemsize, s.depth)
+    b = _descriptor(r, s.right, 0, s.depth)
+    sums = ",".join(f"${i}" for i in range(count))
+    lines = ["wgmma.fence.sync.aligned;"]
+    descriptors: list[str] = []
+    turned = ", ".join(str(int(not o.along)) for o in (s.left, s.right))
+    for step in range(s.depth // _STEP):
+        at = 2 * count + len(descriptors)
+        for operand, base in ((s.left, a), (s.right, b)):
+            # along k within the rows, or on to other groups of rows
+            away = step * _STEP * dtype.itemsize
+            if not operand.along:
+                away = step * _STEP // 8 * _GROUP_OF_ROWS
+            descriptors.append(t.new(f"add i64 {base}, {away >> 4}") if step else base)
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.m64n{s.columns}k16.f32.{kind}.{kind} "
+            f"{{{sums}}}, ${at}, ${at + 1}, 1, 1, 1, {turned};"
+        )
+    lines.append("wgmma.commit_group.sync.aligned;")
+    _with_sums(r, s.sums, " ".join(lines), descriptors)
+
+
+def wait_products(r: Renderer, s: ir.TileWait) -> None:
+    _with_sums(r, s.sums, f"wgmma.wait_group.sync.aligned {s.pending};", [])
+
+
+def _with_sums(r: Renderer, sums: list[ir.Register], text: str, others: list[str]) -> None:
+    """Assembly that reads and writes the sums, which LLVM must not touch meanwhile."""
+    x, t = r.x, r.t
+    count = len(sums)
+    slots = [x.storage(register)[0] for register in sums]
     olds = [t.new(f"load float, ptr {slot}") for slot in slots]
-    outputs = ",".join(["=f"] * count)
-    tied = ",".join(str(i) for i in range(count))
-    arguments = [f"float {name}" for name in olds]
+    constraints = ["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others)
+    arguments = [f"float {name}" for name in olds] + [f"i64 {name}" for name in others]
     result = "{ " + ", ".join(["float"] * count) + " }"
-    if s.wait:
-        text, constraints = "wgmma.wait_group.sync.aligned 0;", f"{outputs},{tied}"
-    else:
-        dtype = s.left.buffer.dtype
-        kind = "bf16" if dtype is dt.bfloat16 else "f16"
-        half = 64 * s.depth * dtype.itemsize  # bytes of 64 rows
-        a = _descriptor(r, s.left, half, s.depth)
-        b = _descriptor(r, s.right, 0, s.depth)
-        sums = ",".join(f"${i}" for i in range(count))
-        lines = ["wgmma.fence.sync.aligned;"]
-        descriptors: list[str] = []
-        for step in range(s.depth // _STEP):
-            names = []
-            for operand, base in ((s.left, a), (s.right, b)):
-                # along k within the rows, or on to other groups of rows
-                away = step * _STEP * dtype.itemsize
-                if not operand.along:
-                    away = step * _STEP // 8 * _GROUP_OF_ROWS
-                names.append(t.new(f"add i64 {base}, {away >> 4}") if step else base)
-            at = 2 * count + len(descriptors)
-            descriptors += names
-            turned = ", ".join(str(int(not o.along)) for o in (s.left, s.right))
-            lines.append(
-                f"wgmma.mma_async.sync.aligned.m64n{s.columns}k16.f32.{kind}.{kind} "
-                f"{{{sums}}}, ${at}, ${at + 1}, 1, 1, 1, {turned};"
-            )
-        lines += ["wgmma.commit_group.sync.aligned;", "wgmma.wait_group.sync.aligned 1;"]
-        text = " ".join(lines)
-        constraints = ",".join([outputs, tied, *(["l"] * len(descriptors)), "~{memory}"])
-        arguments += [f"i64 {name}" for name in descriptors]
-    whole = t.new(f'call {result} asm sideeffect "{text}", "{constraints}"({", ".join(arguments)})')
+    whole = t.new(
+        f'call {result} asm sideeffect "{text}", "{",".join([*constraints, "~{memory}"])}"'
+        f"({', '.join(arguments)})"
+    )
     for i, slot in enumerate(slots):
         t.do(f"store float {t.new(f'extractvalue {result} {whole}, {i}')}, ptr {slot}")
-    x.forget(s.sums)
+    x.forget(sums)

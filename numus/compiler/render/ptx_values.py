@@ -31,6 +31,7 @@ class ThreadExpressions(Expressions):
 
     spaces: dict[ir.Buffer, str] = field(default_factory=dict)  # pointer types
     counters: set[ir.Expr] = field(default_factory=set)  # variables of loops
+    passing: frozenset[ir.Expr] = frozenset()  # loads of what is needed once
     renderer: Any = None  # what threads need to speak to each other
 
     @property
@@ -69,6 +70,9 @@ class ThreadExpressions(Expressions):
     def _write(self, e: ir.Expr) -> Value:
         if e.op == "load":
             return ptx_memory.load(self, e)
+        if e.op == "address":
+            space, name = self.spaces[e.attr], self.buffers[e.attr]
+            return Value((self.t.new(f"ptrtoint {space} {name} to i64"),), False)
         if e.op in ("idiv", "irem"):
             return self.each(e.args, lambda s, x, y: self._divide(e, x, y))
         return Expressions._write(self, e)
