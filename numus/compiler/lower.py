@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from numus.compiler.attention import lower_attention, lower_attention_grad
 from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
@@ -18,16 +21,20 @@ from numus.compiler.products import lower_contraction
 from numus.compiler.scans import lower_scan
 from numus.compiler.scatters import lower_scatter
 from numus.compiler.sorts import lower_sort
+from numus.compiler.topk import lower_topk, topk_by_sorting
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
 
-LOWERINGS = {
+Lowering = Callable[[Group, dict[Val, Shape], Facts], list[Step]]
+
+LOWERINGS: dict[str, Lowering] = {
     "loop": lower_loops,
     "concat": lower_concat,
     "contract": lower_contraction,
     "convolve": lower_convolution,
     "scan": lower_scan,
     "sort": lower_sort,
+    "topk": lower_topk,
     "scatter": lower_scatter,
     "attention": lower_attention,
     "attention_grad": lower_attention_grad,
@@ -48,11 +55,12 @@ def _scan_then_tail(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
 
 
 # Where lanes are threads of a group, these take the place of the ones above.
-GROUP_LOWERINGS = {
+GROUP_LOWERINGS: dict[str, Lowering] = {
     **LOWERINGS,
     "contract": lower_group_contraction,
     "scan": _scan_then_tail,
     "sort": lower_group_sort,
+    "topk": partial(topk_by_sorting, sort_group=lower_group_sort),
     "scatter": lower_group_scatter,
 }
 

@@ -18,6 +18,7 @@ from numus.primitives.indexing import gather
 from numus.primitives.sort import along
 from numus.primitives.sort import argsort as argsort_node
 from numus.primitives.sort import sort as sort_node
+from numus.primitives.sort import topk as topk_node
 from numus.primitives.source import constant
 from numus.primitives.views import reshape, take_range
 from numus.shapes import normal_axis, size_of
@@ -126,7 +127,10 @@ def topk(x: ArrayLike, /, k: int, dim: int = -1, largest: bool = True, sorted: b
         raise ShapeError(
             f"topk: axis {axis} with {line.shape[axis]} elements has no {k} largest or smallest"
         )
-    index = take_range(order(line, axis, largest), axis, 0, k)
+    if line.dtype.is_complex:
+        index = take_range(order(line, axis, largest), axis, 0, k)
+    else:
+        index = topk_node(line, axis, k, largest)
     values = read_along(line, index, axis)
     if node.ndim == 0 and k == 1:
         values, index = reshape(values, ()), reshape(index, ())

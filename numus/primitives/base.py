@@ -35,7 +35,8 @@ PRIMITIVES: dict[str, Primitive] = {}
 class Primitive:
     """One operation. `kind` tells the compiler what shape of kernel it belongs to:
 
-    source, elementwise, view, reduce, contract, convolve, gather, scatter, scan, sort, barrier
+    source, elementwise, view, reduce, contract, convolve, gather, scatter, scan, sort, topk,
+    barrier
     """
 
     __slots__ = ("batch", "jvp", "kind", "name", "reference", "vjp")

@@ -59,6 +59,26 @@ def argsort(x: Node, axis: int, descending: bool = False) -> Node:
     return apply(_argsort, (x,), (axis, descending), x.shape, dt.int64)
 
 
+_topk = Primitive(
+    "topk",
+    "topk",
+    reference=lambda node, x: np.take(
+        _order_reference(x, node.params[0], node.params[2]), range(node.params[1]), node.params[0]
+    ).astype(np.int64),
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=lambda node, inputs, batched, size: topk(
+        inputs[0], node.params[0] + 1, node.params[1], node.params[2]
+    ),
+)
+
+
+def topk(x: Node, axis: int, count: int, descending: bool) -> Node:
+    """The first `count` of what `argsort` would give."""
+    shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+    return apply(_topk, (x,), (axis, count, descending), shape, dt.int64)
+
+
 def _sort_vjp(node: Node, g: Node) -> tuple[Node]:
     x = node.inputs[0]
     at, axes = along(argsort(x, *node.params), node.params[0])

@@ -131,7 +131,12 @@ ROWS = [
         case(x(3, 7), 2),
         case(x(5, 2), 3, 0, False),
         case(x(4), 0),
-        values=[case(*TIES.args, 4)],
+        values=[
+            case(*TIES.args, 4),
+            case(*NANS.args, 3),
+            case(x(3, 400), 130),  # so many that rows are sorted
+            case(x(2, 20_000), 7),  # parts of rows
+        ],
         dtypes=(*FEW, "float16"),
         out=(same, INT64),
         ulps=0,

@@ -357,6 +357,9 @@ for _places in ([0], [4], [2], [1, 3], [0, 1, 4]):
 for _descending in (False, True):
     _label = "descending" if _descending else "ascending"
     case("sort", lambda x, d=_descending: sort.sort(x, 1, d), real(3, 5), label=_label)
+    for _shape, _axis, _count in (((3, 5), 1, 2), ((4, 2), 0, 4), ((0, 2), 0, 0)):
+        _f = lambda x, d=_descending, a=_axis, n=_count: sort.topk(x, a, n, d)
+        case("topk", _f, real(*_shape), label=_label, flat=True)
     case("sort", lambda x, d=_descending: sort.sort(x, 0, d), real(0, 2), label=_label)
     case(
         "argsort",
