@@ -20,7 +20,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, IndexRangeError, ShapeError
-from numus.functions._base import method, node_of, viewed, wrap
+from numus.functions._base import method, moved, node_of, viewed, wrap
 from numus.functions._places import index_data, mask_positions, places, unravel, upload
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -271,16 +271,20 @@ def _setitem(x: Tensor, index: Any, value: Any) -> None:
 
 @method("assign")
 def _assign(x: Tensor, value: Any) -> Tensor:
-    """Let x have these values, broadcast to its shape; x keeps its dtype and, as a leaf, its .grad.
+    """Let x have these values, broadcast to its shape, wherever they come from.
+
+    x keeps its device, its dtype and, as a leaf, its .grad.
 
     >>> x = nm.zeros(3)
     >>> x.assign(nm.arange(3.0)).tolist()
     [0.0, 1.0, 2.0]
     """
-    if isinstance(value, Tensor):  # the short way to the same
+    if isinstance(value, Tensor):
         old, new = x._node, value._node
-        if new.shape == old.shape and new.dtype is old.dtype and new.device is old.device:
-            return x.rebind(copy(new), "assignment")
+        if new.device is not old.device and x.device is not value.device:
+            value = wrap(moved(new, x.device))
+        elif new.shape == old.shape and new.dtype is old.dtype and new.device is old.device:
+            return x.rebind(copy(new), "assignment")  # the short way to the same
     _setitem(x, ..., value)
     return x
 

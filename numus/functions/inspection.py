@@ -67,6 +67,13 @@ def cpu(self: Tensor) -> Tensor:
 @method()
 def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None) -> Tensor:
     """The tensor in another dtype, on another device, or both: x.to("cpu", nm.float16)."""
+    dtype, device = destination(args, dtype, device)
+    out = self if dtype is None else astype(self, dtype, copy=False)
+    return out if device is None else to_device(out, device)
+
+
+def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, Any]:
+    """The dtype and the device that the arguments of a `to` name, None where they name none."""
     for given in args:
         if isinstance(given, Tensor):
             dtype, device = given.dtype, given.device
@@ -74,8 +81,7 @@ def to(self: Tensor, *args: Any, dtype: Any = None, device: Any = None) -> Tenso
             device = given
         else:
             dtype = given
-    out = self if dtype is None else astype(self, dtype, copy=False)
-    return out if device is None else to_device(out, device)
+    return None if dtype is None else dt.as_dtype(dtype), device
 
 
 def _is_device(name: str) -> bool:

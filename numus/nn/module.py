@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numus as nm
+from numus.functions.inspection import destination
 from numus.nn._hooks import Hooks
 from numus.nn.parameter import Parameter, replace
 from numus.tensor import Tensor
@@ -251,14 +252,12 @@ class Module:
 
     def to(self: M, *args: Any, dtype: Any = None, device: Any = None) -> M:
         """Parameters and buffers in another dtype (floats only), on another device, or both."""
-        probe = nm.zeros(()).to(*args, dtype=dtype, device=device)
-        named = dtype is not None or any(_names_dtype(a) for a in args)
-        placed = device is not None or any(not _names_dtype(a) or _is_tensor(a) for a in args)
+        dtype, device = destination(args, dtype, device)
+        if dtype is not None and not dtype.is_floating:
+            raise TypeError(f"{type(self).__name__}.to: parameters are floats, not {dtype.name}")
         for held in itertools.chain(self.parameters(), self.buffers()):
-            values = held.detach()
-            if named and held.dtype.is_inexact and not held.dtype.is_complex:
-                values = values.to(probe.dtype)
-            replace(held, values.to(probe.device) if placed else values)
+            wanted = dtype if held.dtype.is_floating else None
+            replace(held, held.detach().to(dtype=wanted, device=device))
         return self
 
     def to_gpu(self: M) -> M:
@@ -407,21 +406,6 @@ def _tensor(values: Any) -> Tensor:
     if hasattr(values, "detach"):  # PyTorch's, which may want gradients
         values = values.detach()
     return nm.asarray(values)
-
-
-def _is_tensor(given: Any) -> bool:
-    return isinstance(given, Tensor)
-
-
-def _names_dtype(given: Any) -> bool:
-    if isinstance(given, nm.Device):
-        return False
-    if isinstance(given, str):
-        try:
-            nm.zeros((), dtype=given)
-        except nm.errors.DTypeError:
-            return False
-    return True
 
 
 def _indented(text: str) -> str:

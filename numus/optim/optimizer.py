@@ -46,7 +46,8 @@ class ParamGroup(dict[str, Any]):
             for key, number in known.items():
                 if held.known[key] != number:
                     held.known[key] = number
-                    getattr(held, key).assign(nm.asarray(number, dtype=held.dtype))
+                    tensor = getattr(held, key)
+                    tensor.assign(_number(number, held.dtype, tensor.device))
 
     def numbers(self, p: Tensor) -> Numbers:
         """The group's numbers as tensors that can be combined with this parameter."""

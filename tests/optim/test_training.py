@@ -202,3 +202,25 @@ def test_a_step_can_be_traced():
             schedule.step()
         results.append(losses)
     np.testing.assert_allclose(results[1], results[0], rtol=1e-5)
+
+
+def test_devices_are_kept():
+    """What a schedule, a scaler or a state dict sets goes where the parameters are."""
+    model = nn.Linear(2, 2).to("reference")
+    opt = optim.Adam(model.parameters(), lr=0.5)
+    schedule = optim.ExponentialLR(opt, 0.5)
+    scaler = optim.GradScaler(init_scale=2.0, device="reference")
+    x = nm.ones((1, 2), device="reference")
+    for _ in range(3):
+        opt.zero_grad()
+        scaler.scale(model(x).sum()).backward()
+        scaler.step(opt)
+        scaler.update()
+        schedule.step()
+    assert {str(p.device) for p in model.parameters()} == {"reference"}
+    state = {k: v.to("cpu") for k, v in model.state_dict().items()}
+    model.load_state_dict(state)
+    assert str(model.weight.device) == "reference"
+    model.weight.requires_grad = False
+    model.weight.assign(nm.zeros((2, 2), device="cpu"))
+    assert str(model.weight.device) == "reference"
