@@ -93,19 +93,15 @@ def pack_panels(
 ) -> list[Stmt]:
     """Rows side by side, panel by panel; zeros beyond the last column.
 
-    Beyond the last row it is that row again: what becomes of it is not looked at.
+    Lanes run along a row and part where it is written: its memory is walked in order. Beyond the
+    last row is what was there before, and what becomes of that is not looked at.
     """
-    p, c, lane = (ir.var(f"{name}_{x}") for x in "pcj")
+    p, c, i = (ir.var(f"{name}_{x}") for x in "pcj")
     deep = up(columns, UNROLL)
-    body: list[Stmt] = []
-    for v in range(tile.vectors):
-        # the row is the same for all columns: so is most of its address
-        column = ir.add(lane, const(v * tile.width))
-        row = ir.minimum(ir.add(p, column), ir.sub(rows, ONE))
-        at = ir.add(ir.add(ir.mul(p, deep), ir.mul(c, const(tile.columns))), column)
-        body.append(ir.Store(buffer, at, read(row, c)))
-    lines: list[Stmt] = [ir.For(c, ZERO, columns, "serial", body)]
-    panel = ir.For(lane, ZERO, const(tile.width), "lanes", lines)
+    at = ir.add(ir.add(ir.mul(p, deep), ir.mul(c, const(tile.columns))), i)
+    row = ir.For(c, ZERO, columns, "lanes", [ir.Store(buffer, at, read(ir.add(p, i), c))])
+    rest = ir.minimum(ir.sub(rows, p), tile.columns)
+    panel = ir.For(i, ZERO, rest, "serial", [row])
     return [
         _cleared(name, buffer, ir.mul(up(rows, tile.columns), deep), deep.ne(columns)),
         ir.For(p, ZERO, rows, "serial", [panel], step=const(tile.columns)),
