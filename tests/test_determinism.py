@@ -18,6 +18,12 @@ def gradient(x):
     return x.grad
 
 
+def convolution_gradients(x):
+    x, w = x[:64, :300].reshape(4, 16, 20, 15), x[64:112, :144].reshape(48, 16, 3, 3)
+    gradients = nm.grad(lambda x, w: nm.conv2d(x, w, padding=1).square().sum(), (0, 1))(x, w)
+    return nm.concat([g.reshape(-1) for g in gradients])
+
+
 GRAPHS = {
     "sum": lambda: nm.asarray(LONG).sum(),
     "sum in float16": lambda: nm.asarray(LONG.astype(np.float16)).sum(),
@@ -32,6 +38,7 @@ GRAPHS = {
     "scatter": lambda: nm.index_add(nm.zeros(50), 0, INDEX, nm.asarray(LONG[:20_000])),
     "histogram": lambda: nm.histogram(nm.asarray(LONG), 30)[0],
     "gradient": lambda: gradient(nm.asarray(WIDE)),
+    "gradients of a convolution": lambda: convolution_gradients(nm.asarray(WIDE)),
     "random": lambda: nm.random.normal((100_001,), key=nm.random.key(3)),
 }
 

@@ -22,6 +22,7 @@ from numus.shapes import Shape, row_major, size_of
 ZERO = const(0)
 
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
+PACKING = 1024  # multiplications beside which packing a weight is nothing
 MOST_PARTS = 16  # of a long sum over channels and taps
 LONG = 4096  # taps that are summed up before they meet other sums
 FEW_OUTPUTS = 3  # do not fill a vector
@@ -118,7 +119,10 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     more = tuple(span // s for span, s in zip(spans, g.stride, strict=True))
     counts = tuple(-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True))
     entries = g.channels * size_of(tuple(most for _, _, most in reach))
-    wanted = min(2 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
+    # every task packs its weights: fine tasks even out what threads get, where that is little work
+    fine = g.work // (PACKING * product.inputs[1].size)
+    wanted = min(max(fine, facts.parallel_units), 4 * facts.parallel_units)
+    wanted = min(wanted, max(1, g.work // WORTH_A_THREAD))
 
     # a block is as many rows as the second cache has room for, or as much of one row
     def seen(depth: int, height: int, width: int) -> Shape:
@@ -245,7 +249,7 @@ def _gathering(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Fact
     panels = -(-g.outputs // tile.columns)
     # Parts follow from the shape alone, or the number of threads would show in the result.
     total = g.groups * g.batch * places * g.outputs
-    parts = min(units, MOST_PARTS, max(2, (x.size + w.size) // (4 * total)))
+    parts = min(units, MOST_PARTS, max(2, (x.size + w.size) // (2 * total)))
     part_units = -(-units // parts)
     parts = -(-units // part_units)
     wanted = min(2 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))

@@ -132,5 +132,6 @@ def _flops(group: Group, plan: Plan) -> int:
         elif v.kind == "contract":
             total += 2 * v.size * v.inputs[0].shape[2]
         elif v.kind == "convolve":
-            total += 2 * v.size * size_of(v.inputs[1].shape[1:])
+            gaps = size_of(tuple(window.gap for window in v.params[1]))  # of zeros, passed over
+            total += 2 * v.size * size_of(v.inputs[1].shape[1:]) // gaps
     return total

@@ -132,17 +132,6 @@ def test_operands_are_read_through_what_they_are():
     np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-5, atol=1e-5)
 
 
-def test_thread_counts_do_not_show():
-    """Weight gradients are summed in parts that follow from the shape."""
-    from numus.runtime.devices import device
-
-    x, w, g = drawn(np.random.default_rng(4), "float32", (8, 8, 20, 20), (16, 8, 3, 3), (60_000,))
-    first = results(nm.conv2d, [x, w, g], {"padding": 1}, "cpu")
-    again = results(nm.conv2d, [x, w, g], {"padding": 1}, "cpu")
-    assert all(np.array_equal(a, b) for a, b in zip(first, again, strict=True))
-    assert device("cpu").runtime.facts.parallel_units >= 1
-
-
 ERRORS = [
     (lambda x, w: nm.conv2d(x[0, 0], w), "with or without the batch"),
     (lambda x, w: nm.conv2d(x, w[0]), "weights are"),
