@@ -24,7 +24,7 @@ from numus.kernels.tiles import Tiles
 
 ZERO, FALSE = const(0), const(False, dt.bool_)
 
-STEPS = 4  # of k that are written out
+STEPS = 4  # of k that are written out, at most
 
 Epilogue = Callable[[Expr, Expr, Expr, Any, Expr | None], list[Stmt]]
 
@@ -236,9 +236,10 @@ def _register_tile(
     if tiles.blocked:
         again: list[Stmt] = [ir.Set(r, ir.load(at.unfinished, place)) for r, place in registers]
         body = [ir.If(at.k0.eq(0), zeros), ir.If(at.k0 > 0, again)]
-    steps = const(STEPS)
+    count = min(STEPS, width)  # what is packed along k is packed by vectors
+    steps = const(count)
     whole = ir.sub(at.k1, ir.irem(ir.sub(at.k1, at.k0), steps))
-    written_out = [s for u in range(STEPS) for s in step(k, u)]
+    written_out = [s for u in range(count) for s in step(k, u)]
     body.append(ir.For(k, at.k0, whole, "serial", written_out, step=steps))
     rest = ir.var("k_rest")
     body.append(ir.For(rest, whole, at.k1, "serial", step(rest, 0)))
@@ -298,6 +299,8 @@ def _store_tile(work: Work, at: _Place) -> list[Stmt]:
     done = at.last & ~at.full(tiles) if work.light else at.last  # and not stored yet
     if tiles.even:
         return [ir.If(done, line(None))]
+    masked = line(ir.add(at.n, j) < at.n1)
+    if work.light:
+        return [ir.If(done, masked)]
     whole = at.columns >= const(tiles.columns)
-    masked = ir.If(done & ~whole, line(ir.add(at.n, j) < at.n1))
-    return [masked] if work.light else [ir.If(done & whole, line(None)), masked]
+    return [ir.If(done & whole, line(None)), ir.If(done & ~whole, masked)]
