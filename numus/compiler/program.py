@@ -17,6 +17,7 @@ from numus.compiler import arena, ir, schedule, tuning
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
+from numus.compiler.overwrite import may_overwrite
 from numus.runtime import contract
 from numus.shapes import Shape, reshape_strides, row_major
 
@@ -252,6 +253,35 @@ class Plan:
         )
         self.offset = dict(zip(lives, offsets, strict=True))  # in the arena, of each temporary
         self.slot.update(dict.fromkeys(lives, len(leaves) + len(self.result_bytes)))
+
+    def may_take_over(self, leaf: int, output: int) -> bool:
+        """Whether an output may be written to the memory of a leaf: all that reads the leaf has run
+        by then, or is the kernel that writes, element by element.
+        """
+        slot, _ = self.outputs[output]
+        if (
+            slot < len(self.leaf_strides)
+            or self.runtime.facts.renderer != "llvm"
+            or any(other == leaf for other, _ in self.outputs)
+        ):
+            return False
+        wave = [i for i, count in enumerate(self.waves) for _ in range(count)]
+        writes = [
+            (i, at)
+            for i, step in enumerate(self.steps)
+            for at, v in enumerate(step.buffers)
+            if self.slot[v] == slot and step.kernel.buffers[at].access == "write"
+        ]
+        if len(writes) != 1:
+            return False
+        ((writer, target),) = writes
+        for i, step in enumerate(self.steps):
+            for at, v in enumerate(step.buffers):
+                if self.slot[v] != leaf or wave[i] < wave[writer]:
+                    continue
+                if i != writer or not may_overwrite(step.kernel, at, target):
+                    return False
+        return True
 
     def arguments(
         self, leaves: Sequence[Any], constants: Sequence[Any]

@@ -124,6 +124,7 @@ class Replay:
             n.view.storage.memory.address + n.view.offset * n.dtype.itemsize for n in self.held
         ]
         self._sizes = plan.result_bytes
+        self._strides = list(strides)
         self._arena = plan.arena
         self._allocate = plan.runtime.allocate
         self.outputs = [self._output(slot, layout, len(inputs)) for slot, layout in plan.outputs]
@@ -184,14 +185,37 @@ class Replay:
             return None
         return self._run, self._fixed, [*self._sizes, *([self._arena] if self._arena else [])]
 
-    def run(self, addresses: list[int], numbers: Sequence[Any]) -> list[Any]:
-        """Launch on inputs at these addresses; gives the blocks that hold the results."""
+    def taken_over(self, wishes: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """Of pairs of an input and an output, those that may share memory: the input by the block.
+
+        Inputs are contiguous, and no block takes two.
+        """
+        found: dict[int, int] = {}
+        for source, output in wishes:
+            where, block, offset, strides = self.outputs[output]
+            if (
+                where is None
+                and offset == 0
+                and strides == self._strides[source]
+                and block not in found
+                and source not in found.values()
+                and self.plan.may_take_over(source, output)
+            ):
+                found[block] = source
+        return found
+
+    def run(
+        self, addresses: list[int], numbers: Sequence[Any], given: dict[int, Any] | None = None
+    ) -> list[Any]:
+        """Launch on inputs at these addresses; gives the blocks that hold the results. Some of
+        these may be `given`.
+        """
         if self._fixed:
             addresses += self._fixed
         allocate = self._allocate
         blocks = []
-        for nbytes in self._sizes:
-            block = allocate(nbytes)
+        for i, nbytes in enumerate(self._sizes):
+            block = allocate(nbytes) if given is None or i not in given else given[i]
             blocks.append(block)
             addresses.append(block.address)
         if self._run is None:

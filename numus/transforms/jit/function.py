@@ -5,8 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 import operator
+import time
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -187,20 +189,64 @@ class Jitted:
             else:
                 inner.append(x.value if isinstance(x, Static) else x)
         args, kwargs = tree.unflatten(structure, inner)
+        began = time.perf_counter()
+        what = self._changed(key)
         variants = self._traced.setdefault(key, [])
-        self._tell(key)
+        variants[:] = [v for v in variants if v is None or not v.is_gone()]
+        self._warn_of_many()
+        donated = self._donated_leaves(structure, specs)
         try:
             result = trace.run(self._f, args, kwargs)
-            traced = Traced(trace, arguments, numbers, result)
+            traced = Traced(trace, arguments, numbers, donated, result)
         except Inline:
             variants.append(None)
             raise
         finally:
             trace.close()
+            _log(self._name, what, time.perf_counter() - began)
         variants.append(traced)
         return traced
 
-    def _tell(self, key: Any) -> None:
+    def _donated_leaves(self, structure: tree.Structure, specs: Sequence[Any]) -> list[int]:
+        """Which leaves of the arguments are donated tensors."""
+        found: list[int] = []
+        at = 0
+        args = structure.children[0].children
+        for i, child in enumerate(args):
+            if i in self._donated or i - len(args) in self._donated:
+                found += [k for k in range(at, at + child.count) if _is_tensor(specs[k])]
+            at += child.count
+        return found
+
+    def _changed(self, key: Any) -> str:
+        """In what a call differs from those that were traced, in words."""
+        if not self._traced:
+            return "the first call"
+        if key in self._traced:
+            return (
+                "a captured tensor was replaced, or has another shape, dtype or need of gradients, "
+                "or a .grad came or went"
+            )
+        structure, specs, *modes = key
+        notes: list[list[str]] = []
+        for other_structure, other_specs, *other_modes in self._traced:
+            if other_structure != structure:
+                found = [f"the arguments differ at {tree.difference(other_structure, structure)}"]
+            else:
+                found = [
+                    f"{_argument(path)}: {_text(new)} where {_text(old)} was"
+                    for path, old, new in zip(
+                        tree.paths(structure), other_specs, specs, strict=True
+                    )
+                    if old != new
+                ]
+            if modes != other_modes:
+                found.append("another mode (gradients, autocast, default device)")
+            notes.append(found)
+        fewest = min(notes, key=len)
+        return "; ".join(fewest)
+
+    def _warn_of_many(self) -> None:
         self._count += 1
         if self._count == _MANY_STRUCTURES + 1:
             warnings.warn(
@@ -212,6 +258,35 @@ class Jitted:
             )
 
 
+@dataclass(frozen=True, slots=True)
+class TraceRecord:
+    """One trace of a function, among the records of `nm.compile_log`."""
+
+    name: str
+    notes: tuple[str, ...]  # in what the call differed from those traced before
+    seconds: float
+    cause: str = "traced"
+    source: str = ""
+
+
+def _log(name: str, what: str, seconds: float) -> None:
+    log = getattr(default.device.runtime, "compile_log", None)
+    if log is not None:
+        log.append(TraceRecord(name, (what,), seconds))
+
+
+def _is_tensor(spec: Any) -> bool:
+    return isinstance(spec, tuple) and len(spec) == 4
+
+
+def _text(spec: Any) -> str:
+    """A leaf of the arguments as the log names it."""
+    if _is_tensor(spec):
+        shape, dtype, device, leaf = spec
+        return f"{dtype.name}{list(shape)} on {device}" + " that requires gradients" * leaf
+    return str(spec.__name__) if isinstance(spec, type) else repr(spec[1])
+
+
 def _is_flat(key: Any) -> bool:
     """Whether all arguments are tensors and numbers, given by place."""
     structure, specs = key[:2]
@@ -219,7 +294,7 @@ def _is_flat(key: Any) -> bool:
     return (
         not kwargs.children
         and all(child.kind is None for child in args.children)
-        and all(spec in _NUMBERS or len(spec) == 4 for spec in specs)
+        and all(spec in _NUMBERS or _is_tensor(spec) for spec in specs)
     )
 
 
@@ -269,6 +344,17 @@ def jit(
     donate: int | Sequence[int] = (),
 ) -> Any:
     """Trace f once for each structure of its arguments, and replay it as one program.
+
+    Structure is what decides which operations run: shapes, dtypes, devices, the nesting of
+    containers, static values, grad mode. Tensors and Python's numbers may differ at each call.
+    What f reaches by itself is read at each call, and what it changes in place (tensors, `.grad`)
+    is changed by each; see docs/jit.md.
+
+    Args:
+        static_argnums: arguments, by place, whose values are part of the structure.
+        static_argnames: the same by name.
+        donate: arguments, by place, whose memory results may be written to; these tensors cannot
+            be used afterwards.
 
     >>> import numus as nm
     >>> @nm.jit

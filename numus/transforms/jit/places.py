@@ -21,6 +21,10 @@ class Place:
         """The tensor, None where there is none (any more)."""
         raise NotImplementedError
 
+    def key(self) -> Any:
+        """Equal for the same place."""
+        raise NotImplementedError
+
 
 class Argument(Place):
     def __init__(self, index: int) -> None:
@@ -29,6 +33,9 @@ class Argument(Place):
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
         found: Tensor = leaves[self.index]
         return found
+
+    def key(self) -> Any:
+        return self.index
 
 
 class Handle(Place):
@@ -39,6 +46,9 @@ class Handle(Place):
 
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
         return self.reference()
+
+    def key(self) -> Any:
+        return ("handle", id(self.reference()))
 
 
 class Gradient(Place):
@@ -54,6 +64,9 @@ class Gradient(Place):
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
         slot = self.slot(leaves)
         return None if slot is None else slot._grad
+
+    def key(self) -> Any:
+        return ("grad", self.owner.key())
 
 
 class Source:

@@ -8,7 +8,7 @@ from typing import Any
 from numus.compiler.program import watchers
 from numus.evaluation import evaluate
 from numus.graph import Node, Storage, View, grad_mode
-from numus.primitives.source import constant, value
+from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
 from numus.transforms.recipe import Recipe
@@ -22,15 +22,19 @@ class Program:
     def __init__(
         self, outputs: Sequence[Node], inputs: Sequence[Node], scalars: Sequence[Node]
     ) -> None:
-        self._outputs = list(outputs)
-        self._inputs = list(inputs)
-        self._scalars = list(scalars)
         order = _between(outputs, (*inputs, *scalars))
         self.place = _only_device(order, inputs)
-        self._order = order
+        self._recipe = Recipe(order, [*inputs, *scalars], outputs)
+        # the same graph on placeholders, so that the values it was traced with are not kept
+        self._inputs, self._scalars = (
+            [placeholder(x.shape, x.dtype, x.device, "a program") for x in nodes]
+            for nodes in (inputs, scalars)
+        )
+        with grad_mode(False):
+            self._outputs = self._recipe.replay([*self._inputs, *self._scalars])
+        self._order = _between(self._outputs, (*self._inputs, *self._scalars))
         self.itemsizes = [x.dtype.itemsize for x in inputs]
         self._runners: dict[tuple[Shape, ...], Run] = {}
-        self._recipe = Recipe(order, [*inputs, *scalars], outputs)
 
     def runner(self, layout: tuple[Shape, ...]) -> Run:
         """What computes the outputs from inputs of this layout, and numbers."""
@@ -88,7 +92,12 @@ class Native:
         self._sizes = program.itemsizes
         self._held = [x.view for x in replay.held]
 
-    def __call__(self, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+    def __call__(
+        self,
+        views: Sequence[View],
+        numbers: Sequence[Any],
+        given: dict[int, Any] | None = None,
+    ) -> list[View]:
         replay = self.replay
         if watchers:
             self._program.show(replay, views, numbers)
@@ -96,7 +105,7 @@ class Native:
             view.storage.memory.address + view.offset * size
             for view, size in zip(views, self._sizes, strict=True)
         ]
-        storages = [Storage(block) for block in replay.run(addresses, numbers)]
+        storages = [Storage(block) for block in replay.run(addresses, numbers, given)]
         found, count = [], len(views)
         for source, block, offset, strides in replay.outputs:
             if source is None:

@@ -6,8 +6,9 @@ over the inputs, the launch, the results.
 
 from __future__ import annotations
 
+import functools
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus import guards
@@ -15,10 +16,11 @@ from numus.compiler.program import watchers
 from numus.graph import ONE_HOLDER, Node, Storage, View, mode
 from numus.primitives.source import value
 from numus.runtime.devices import default
+from numus.shapes import size_of
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.places import Argument, Handle, Place
-from numus.transforms.jit.program import Native
+from numus.transforms.jit.program import Native, Run
 from numus.transforms.jit.tracing import Inline
 
 if TYPE_CHECKING:
@@ -51,17 +53,64 @@ class Ready:
                 )
             )
         self._scalars = [(s.compute, s.sample.__class__) for s in traced.scalars]
-        self._plain = not (traced.bindings or traced.grads)
+        self._plain = not (traced.bindings or traced.grads or traced.donated)
+        self._reuse = self._in_place()
         self._nodes = [
             (shape, dtype, device or traced.program.place or default.device)
             for shape, dtype, device in traced.types
         ]
+
+    def _in_place(self) -> list[tuple[int, Place, int | None, int]]:
+        """Results that may be written to the memory of inputs: block, input, binding, bytes."""
+        traced, run = self._traced, self._run
+        if not isinstance(run, Native) or ONE_HOLDER is None:
+            return []
+        sources = {s.places[0].key(): i for i, s in enumerate(traced.sources)}
+        wishes: dict[tuple[int, int], int | None] = {}
+        for number, (place, at, _) in enumerate(traced.bindings):
+            if place.key() in sources:
+                wishes[sources[place.key()], at] = number
+        for index in traced.donated:
+            if index in sources:
+                given = traced.sources[sources[index]]
+                for at, (shape, dtype, _) in enumerate(traced.types):
+                    if (shape, dtype) == (given.shape, given.dtype):
+                        wishes.setdefault((sources[index], at), None)
+        taken = run.replay.taken_over(list(wishes))
+        found = []
+        for (number, at), binding in wishes.items():
+            block = run.replay.outputs[at].block
+            if taken.get(block) == number:
+                del taken[block]
+                source = traced.sources[number]
+                nbytes = size_of(source.shape) * source.dtype.itemsize
+                found.append((block, source.places[0], binding, nbytes))
+        return found
+
+    def _given(self, leaves: Sequence[Any]) -> tuple[dict[int, Any], set[int]]:
+        """Blocks that inputs give up, as nobody but their tensors knows of them, and the bindings
+        that are done when these are written.
+        """
+        given: dict[int, Any] = {}
+        done: set[int] = set()
+        for block, place, binding, nbytes in self._reuse:
+            tensor = place.find(leaves)
+            if tensor is None or not held_alone(tensor):
+                continue
+            view = tensor._node.view
+            if view is None or view.offset or view.storage.memory.nbytes != nbytes:
+                continue
+            given[block] = view.storage.memory
+            if binding is not None and tensor._node.tracked is self._traced.bindings[binding][2]:
+                done.add(binding)
+        return given, done
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
         if (mode.grad, mode.low) != self._mode or default.device is not self._default:
             return MISS
         traced = self._traced
         with guards.lock:
+            given, done = self._given(leaves) if self._reuse else (None, _NOTHING)
             views: list[View] = []  # they keep the memory while kernels run
             for index, handle, place, shape, dtype, device, strides, tracked in self._sources:
                 if index is not None:
@@ -99,7 +148,10 @@ class Ready:
                     if number.__class__ is not kind:
                         raise Inline  # 2**n with a negative n, say: another dtype would follow
                     scalars.append(number)
-            found = self._draw(views, scalars) if traced.generators else self._run(views, scalars)
+            run: Any = self._run
+            if given:
+                run = functools.partial(run, given=given)
+            found = self._draw(run, views, scalars) if traced.generators else run(views, scalars)
             made = {}
             for at in traced.shown:
                 shape, dtype, device = self._nodes[at]
@@ -107,7 +159,7 @@ class Ready:
             if not self._plain:
                 node = view = None  # nodes which only their tensors hold are to be seen as such
                 views.clear()
-                self._write(leaves, found, made)
+                self._write(leaves, found, made, done)
         out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in traced.results]
         return out[0] if traced.structure.kind is None else tree.unflatten(traced.structure, out)
 
@@ -203,7 +255,7 @@ class Ready:
         except Inline:
             return MISS
 
-    def _draw(self, views: Sequence[View], scalars: list[Any]) -> list[View]:
+    def _draw(self, run: Run, views: Sequence[View], scalars: list[Any]) -> list[View]:
         """A run with random keys; when it fails, they have not been drawn."""
         generators = self._traced.generators
         taken = 0
@@ -211,15 +263,25 @@ class Ready:
             for generator in generators:
                 scalars += generator.next()
                 taken += 1
-            return self._run(views, scalars)
+            return run(views, scalars)
         except BaseException:
             generators[0].give_back(taken)
             raise
 
-    def _write(self, leaves: Sequence[Any], found: Sequence[View], made: dict[int, Tensor]) -> None:
+    def _write(
+        self,
+        leaves: Sequence[Any],
+        found: Sequence[View],
+        made: dict[int, Tensor],
+        done: Collection[int],
+    ) -> None:
         """Put results where the function has put them: in tensors, and in gradients."""
         traced = self._traced
-        targets = [(place.find(leaves), at, leaf) for place, at, leaf in traced.bindings]
+        targets = [
+            (place.find(leaves), at, leaf)
+            for number, (place, at, leaf) in enumerate(traced.bindings)
+            if number not in done
+        ]
         grads = [
             (place.slot(leaves), new.find(leaves) if isinstance(new, Place) else new)
             for place, new in traced.grads
@@ -237,6 +299,8 @@ class Ready:
                 node.tracked = True
                 node.grad_slot = tensor._node.grad_slot
             tensor._bind(node)
+        for index in traced.donated:
+            leaves[index]._bind(traced.spent(leaves[index]._node))
         for slot, grad in grads:
             if slot is not None:
                 slot.grad = made[grad] if grad.__class__ is int else grad
@@ -244,3 +308,18 @@ class Ready:
 
 def _is_tuple(structure: tree.Structure) -> bool:
     return structure.kind is tuple and all(child.kind is None for child in structure.children)
+
+
+_NOTHING: frozenset[int] = frozenset()
+
+
+def held_alone(tensor: Tensor) -> bool:
+    """Whether nothing but this tensor holds its node, view, storage and memory."""
+    count = sys.getrefcount
+    if count(tensor._node) != ONE_HOLDER or tensor._node.view is None:
+        return False
+    return (
+        count(tensor._node.view) == ONE_HOLDER
+        and count(tensor._node.view.storage) == ONE_HOLDER
+        and count(tensor._node.view.storage.memory) == ONE_HOLDER
+    )

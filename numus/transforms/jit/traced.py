@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from numus.errors import TracingError
 from numus.evaluation import evaluate
 from numus.graph import Node
+from numus.primitives.source import placeholder
 from numus.tensor import GradSlot, Tensor, detached
 from numus.transforms import tree
 from numus.transforms.jit.places import (
@@ -34,9 +36,12 @@ class Traced:
         trace: Trace,
         arguments: dict[int, tuple[Tensor, Tensor]],
         numbers: Sequence[tuple[int, type]],
+        donated: Sequence[int],
         result: Any,
     ) -> None:
         self._trace = trace
+        self._name = str(trace)
+        self.donated = list(donated)  # which arguments give up their memory
         self.numbers = list(numbers)  # which arguments are Python's, and their types
         self._inside = {id(inner): i for i, (_, inner) in arguments.items()}
         self._slots = {
@@ -241,6 +246,18 @@ class Traced:
                     raise Inline
         return True
 
+    def spent(self, node: Node) -> Node:
+        """What a tensor stands for that has given its memory away."""
+        out = placeholder(node.shape, node.dtype, node.device, self._name)
+        out.abstract = Spent(self._name)
+        return out
+
+    def is_gone(self) -> bool:
+        """Whether a tensor that it was traced with is no more, so that it can never be used."""
+        return any(
+            isinstance(p, Handle) and p.find(()) is None for s in self.sources for p in s.places
+        )
+
     def ready(self, leaves: Sequence[Any]) -> Ready | None:
         """What runs this call and those like it; None where it was traced for others."""
         nodes = []
@@ -257,6 +274,19 @@ class Traced:
         if found is None:
             found = self._ready[layout] = Ready(self, nodes)
         return found
+
+
+class Spent:
+    """In the place of a trace: the tensor has been donated."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def check_open(self) -> None:
+        raise TracingError(
+            f"this tensor was donated to {self._name}, which has put its results in its memory; "
+            "leave the argument out of `donate`, or use the result"
+        )
 
 
 def _pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
