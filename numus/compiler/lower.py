@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from numus.compiler.attention import lower_attention, lower_attention_grad
+from numus.compiler.compaction import lower_compact, lower_group_compact
 from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
@@ -35,6 +36,7 @@ LOWERINGS: dict[str, Lowering] = {
     "scan": lower_scan,
     "sort": lower_sort,
     "topk": lower_topk,
+    "compact": lower_compact,
     "scatter": lower_scatter,
     "attention": lower_attention,
     "attention_grad": lower_attention_grad,
@@ -60,6 +62,7 @@ GROUP_LOWERINGS: dict[str, Lowering] = {
     "contract": lower_group_contraction,
     "scan": _scan_then_tail,
     "sort": lower_group_sort,
+    "compact": lower_group_compact,
     "topk": partial(topk_by_sorting, sort_group=lower_group_sort),
     "scatter": lower_group_scatter,
 }

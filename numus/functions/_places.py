@@ -16,10 +16,10 @@ from numus.errors import DTypeError, IndexRangeError
 from numus.evaluation import check_known, evaluate, from_host, host_array, is_known
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.indexing import gather, scatter
-from numus.primitives.scan import scan
+from numus.primitives.indexing import compact, gather
+from numus.primitives.reduce import reduce_sum
 from numus.primitives.source import constant, full, iota
-from numus.primitives.views import broadcast, permute, reshape, take_range
+from numus.primitives.views import broadcast, permute, reshape
 from numus.runtime.devices import default
 from numus.shapes import Shape, size_of
 from numus.tensor import Tensor
@@ -115,13 +115,9 @@ def mask_positions(mask: Node, op: str, *also: Node) -> Node:
     if size == 0:
         return full((0,), 0, dt.int64)
     flat = reshape(mask, (size,))
-    running = scan("sum", ew.cast(flat, dt.int64), 0)
-    evaluate((running, flat, *also))
-    count = int(host_array(take_range(running, 0, size - 1, size))[0])
-    # each hit goes to its rank among the hits; the others go past the end, where writes are dropped
-    rank = ew.where(flat, ew.sub(running, int_constant(1)), int_constant(count))
-    order = iota(size, dt.int64, running.device)
-    return scatter(full((count,), 0, dt.int64), (rank,), order, (0,), "set")
+    total = reduce_sum(ew.cast(flat, dt.int64), (0,))
+    evaluate((total, flat, *also))
+    return compact(flat, int(host_array(total)))
 
 
 def unravel(position: Node, shape: Shape) -> tuple[Node, ...]:

@@ -80,24 +80,43 @@ def _distinct(rows: Node, op: str, equal_nan: bool) -> tuple[Node, Node, Node, N
     else:
         columns = (take_range(rows, 1, i, i + 1) for i in reversed(range(rows.shape[1])))
         found = lexical_order([reshape(c, (count,)) for c in columns], 0)
-    line = gather(rows, (found,), (0,))
+    starts = _starts(gather(rows, (found,), (0,)), equal_nan)
+    at = mask_positions(starts, op, found)
+    index = gather(found, (at,), (0,))
+    group = ew.sub(scan("sum", ew.cast(starts, dt.int64), 0), int_constant(1))
+    inverse = scatter(full((count,), 0, dt.int64), (found,), group, (0,), "set")
+    return gather(rows, (index,), (0,)), index, inverse, _lengths(at, count)
+
+
+def _starts(line: Node, equal_nan: bool) -> Node:
+    """Where in a sorted vector (or in the sorted rows of a matrix) a new element begins."""
+    count = line.shape[0]
     before, after = take_range(line, 0, 0, count - 1), take_range(line, 0, 1, count)
     differs = ew.ne(before, after)
     if equal_nan:
         both = ew.and_(ew.ne(before, before), ew.ne(after, after))
         differs = ew.and_(differs, ew.invert(both))
-    if rows.ndim == 2:
+    if line.ndim == 2:
         differs = (
-            reduce_max(differs, (1,)) if rows.shape[1] else full((count - 1,), False, dt.bool_)
+            reduce_max(differs, (1,)) if line.shape[1] else full((count - 1,), False, dt.bool_)
         )
-    starts = concat((full((1,), True, dt.bool_), differs), 0)
-    at = mask_positions(starts, op, found)
-    index = gather(found, (at,), (0,))
-    group = ew.sub(scan("sum", ew.cast(starts, dt.int64), 0), int_constant(1))
-    inverse = scatter(full((count,), 0, dt.int64), (found,), group, (0,), "set")
+    return concat((full((1,), True, dt.bool_), differs), 0)
+
+
+def _lengths(starts: Node, count: int) -> Node:
+    """How many of `count` elements there are from each start to the next."""
     end = broadcast(int_constant(count), (1,))
-    counts = ew.sub(concat((take_range(at, 0, 1, at.shape[0]), end), 0), at)
-    return gather(rows, (index,), (0,)), index, inverse, counts
+    return ew.sub(concat((take_range(starts, 0, 1, starts.shape[0]), end), 0), starts)
+
+
+def _distinct_values(flat: Node, op: str, equal_nan: bool) -> tuple[Node, Node]:
+    """The distinct elements of a vector, sorted, and how often each occurs; not where."""
+    if flat.dtype.is_complex or flat.shape[0] == 0:
+        values, _, _, counts = _distinct(flat, op, equal_nan)
+        return values, counts
+    line = sort(flat, 0)
+    at = mask_positions(_starts(line, equal_nan), op, line)
+    return gather(line, (at,), (0,)), _lengths(at, flat.shape[0])
 
 
 def unique_all(x: ArrayLike, /) -> UniqueAll:
@@ -115,7 +134,7 @@ def unique_all(x: ArrayLike, /) -> UniqueAll:
 
 def unique_counts(x: ArrayLike, /) -> UniqueCounts:
     """The distinct elements, sorted, and how often each occurs. Each NaN is distinct."""
-    values, _, _, counts = _distinct(_flat(x, "unique_counts"), "unique_counts", False)
+    values, counts = _distinct_values(_flat(x, "unique_counts"), "unique_counts", False)
     return UniqueCounts(wrap(values), wrap(counts))
 
 
@@ -128,7 +147,7 @@ def unique_inverse(x: ArrayLike, /) -> UniqueInverse:
 
 def unique_values(x: ArrayLike, /) -> Tensor:
     """The distinct elements, sorted. Each NaN is distinct from every other."""
-    return wrap(_distinct(_flat(x, "unique_values"), "unique_values", False)[0])
+    return wrap(_distinct_values(_flat(x, "unique_values"), "unique_values", False)[0])
 
 
 @method()
@@ -155,6 +174,9 @@ def unique(
     """
     op = "unique"
     node = node_of(x, op)
+    if axis is None and not (return_index or return_inverse):
+        values, counts = _distinct_values(_flat(x, op), op, equal_nan)
+        return (wrap(values), wrap(counts)) if return_counts else wrap(values)
     if axis is None:
         values, index, inverse, counts = _distinct(_flat(x, op), op, equal_nan)
         inverse = reshape(inverse, node.shape)
@@ -206,7 +228,7 @@ def isin(
 def _two(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
     """The distinct elements of two arrays in their common dtype."""
     a, b = common(op, x1, x2)
-    first, second = (_distinct(_flat(wrap(n), op), op, True)[0] for n in (a, b))
+    first, second = (_distinct_values(_flat(wrap(n), op), op, True)[0] for n in (a, b))
     return first, second
 
 
@@ -229,7 +251,7 @@ def setdiff1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
 def union1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """The distinct elements that either array has, sorted."""
     nodes = (reshape(n, (size_of(n.shape),)) for n in common("union1d", x1, x2))
-    return wrap(_distinct(concat(tuple(nodes), 0), "union1d", True)[0])
+    return wrap(_distinct_values(concat(tuple(nodes), 0), "union1d", True)[0])
 
 
 def setxor1d(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:

@@ -36,7 +36,7 @@ class Primitive:
     """One operation. `kind` tells the compiler what shape of kernel it belongs to:
 
     source, elementwise, view, reduce, contract, convolve, gather, scatter, scan, sort, topk,
-    barrier
+    compact, barrier
     """
 
     __slots__ = ("batch", "jvp", "kind", "name", "reference", "vjp")

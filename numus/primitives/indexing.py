@@ -13,7 +13,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.graph import Node, apply
 from numus.primitives import elementwise as ew
-from numus.primitives.base import Array, Primitive
+from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.primitives.source import constant, full, iota
 from numus.primitives.views import broadcast, permute, reshape
 from numus.shapes import Shape
@@ -85,6 +85,35 @@ def gather(x: Node, indices: tuple[Node, ...], axes: Shape) -> Node:
     """
     rest = tuple(n for i, n in enumerate(x.shape) if i not in axes)
     return apply(_gather, (x, *indices), axes, indices[0].shape + rest, x.dtype)
+
+
+# -- where something holds ------------------------------------------------------------------------
+
+
+def _compact_reference(node: Node, mask: Array) -> Array:
+    out = np.full(node.shape, mask.shape[-1], np.int64)
+    for row in np.ndindex(*mask.shape[:-1]):
+        found = np.flatnonzero(mask[row])[: node.shape[-1]]
+        out[row][: found.size] = found
+    return out
+
+
+_compact = Primitive(
+    "compact",
+    "compact",
+    reference=_compact_reference,
+    vjp=zero_vjp,
+    jvp=zero_jvp,
+    batch=lambda node, inputs, batched, size: compact(inputs[0], node.params),
+)
+
+
+def compact(mask: Node, count: int) -> Node:
+    """The first `count` places along the last axis at which a bool array holds, in order.
+
+    Where there are fewer, the place past the end stands for those that are missing.
+    """
+    return apply(_compact, (mask,), count, (*mask.shape[:-1], count), dt.int64)
 
 
 # -- scatter --------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from numus.primitives import attention as at
 from numus.primitives import contract, custom, reduce, scan, sort, structure, views
 from numus.primitives import elementwise as ew
 from numus.primitives.convolve import Window, convolve
-from numus.primitives.indexing import gather, scatter
+from numus.primitives.indexing import compact, gather, scatter
 from numus.primitives.random_bits import normal_pair, threefry
 from numus.primitives.source import constant, iota
 
@@ -332,6 +332,13 @@ for _label, _x, _w, _groups, _extents, _windows in (
     case("convolve", _f, real(*_x), real(*_w), label=_label)
     if _label == "everything":
         case("convolve", _f, cplx(*_x), cplx(*_w), label=_label)
+
+# -- where something holds ------------------------------------------------------------------------
+
+case("compact", lambda m: compact(m, 3), bools(7), flat=True)
+case("compact", lambda m: compact(m, 5), bools(2, 3, 4), flat=True)
+case("compact", lambda m: compact(m, 2), bools(2, 0), flat=True)
+case("compact", lambda m: compact(m, 0), bools(4), flat=True)
 
 # -- scans and sorts ------------------------------------------------------------------------------
 
