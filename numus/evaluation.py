@@ -203,7 +203,6 @@ def elements(node: Node) -> Array:
         guards.await_writers((view.storage,))
     place = node.device or device()
     runtime, memory = place.runtime, view.storage.memory
-    runtime.synchronize()
     if place.on_host:
         flat = runtime.download(memory, node.dtype, memory.nbytes // node.dtype.itemsize)
         return strided(flat, node.shape, view)

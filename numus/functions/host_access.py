@@ -98,7 +98,6 @@ def _lent(x: Tensor, storage: Storage) -> Array:
 
 def _flat(x: Tensor, storage: Storage) -> Array:
     runtime, dtype, memory = x.device.runtime, x.dtype, storage.memory
-    runtime.synchronize()
     return runtime.download(memory, dtype, memory.nbytes // dtype.itemsize)
 
 

@@ -176,7 +176,8 @@ class Runtime(Protocol):
     def download(
         self, memory: Memory, dtype: DType, count: int, start: int = 0
     ) -> np.ndarray[Any, Any]:
-        """A flat host array of `count` elements (shared, not copied, where possible)."""
+        """A flat host array of `count` elements (shared, not copied, where possible). Waits for the
+        work that made them, and for none that was launched later."""
         ...
 
     def compile(self, kernel: Any) -> Program:

@@ -29,6 +29,8 @@ _LIMITS = (
     "max-uniform-buffer-binding-size",
 )
 
+FLUSHES = "flushes-subnormals"  # a fact: float32 below the normal range may become zero
+
 
 class GpuContext:
     """A device that has been started. It is lost when the driver says so, and then never used
@@ -118,7 +120,7 @@ class GpuContext:
             cache_l2=4 << 20,
             parallel_units=2 if software else 128,  # WebGPU does not tell
             renderer="wgsl",
-            features=self.features,
+            features=self.features | ({FLUSHES} if not target.subnormals else set()),
             group=target.group,
             group_memory=target.group_memory,
         )
