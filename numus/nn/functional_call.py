@@ -45,7 +45,8 @@ def functional_call(
 
 def _places(module: Module) -> dict[str, list[tuple[Any, Any]]]:
     """Where each parameter and buffer is held, by name; a tied one is held in several places."""
-    named = list(module.named_parameters(unique=False)) + list(module.named_buffers(unique=False))
+    named: list[tuple[str, Tensor]] = list(module.named_parameters(remove_duplicate=False))
+    named += module.named_buffers(remove_duplicate=False)
     held: dict[str, tuple[Any, Any]] = {}
     for name, _ in named:
         inner: Any = module

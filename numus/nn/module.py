@@ -121,13 +121,15 @@ class Module:
         """The modules that are attributes of this one."""
         return (module for _, module in self.named_children())
 
-    def named_modules(self, prefix: str = "", *, unique: bool = True) -> Iterator[tuple[str, Any]]:
-        """This module and all below it, by name, each once (unless `unique` is false)."""
+    def named_modules(
+        self, prefix: str = "", remove_duplicate: bool = True
+    ) -> Iterator[tuple[str, Any]]:
+        """This module and all below it by name; one that is held twice comes once, if so wished."""
         seen: set[int] = set()
         stack: list[tuple[str, Module]] = [(prefix, self)]
         while stack:
             name, module = stack.pop()
-            if unique and id(module) in seen:
+            if remove_duplicate and id(module) in seen:
                 continue
             seen.add(id(module))
             yield name, module
@@ -139,11 +141,15 @@ class Module:
         return (module for _, module in self.named_modules())
 
     def _members(
-        self, own: Callable[[Module], Iterable[tuple[str, Any]]], recurse: bool, unique: bool
+        self,
+        own: Callable[[Module], Iterable[tuple[str, Any]]],
+        start: str,
+        recurse: bool,
+        unique: bool,
     ) -> Iterator[tuple[str, Any]]:
         """What `own` finds in this module and those below, by name."""
         seen: set[int] = set()
-        modules = self.named_modules(unique=unique) if recurse else [("", self)]
+        modules = self.named_modules(start, unique) if recurse else [(start, self)]
         for prefix, module in modules:
             for name, held in own(module):
                 if unique and id(held) in seen:
@@ -152,24 +158,24 @@ class Module:
                 yield (f"{prefix}.{name}" if prefix else name), held
 
     def named_parameters(
-        self, recurse: bool = True, *, unique: bool = True
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Parameter]]:
-        """The parameters by name, one that is held twice once (unless `unique` is false)."""
-        return self._members(_own_parameters, recurse, unique)
+        """The parameters by name; one that is held twice comes once, if so wished."""
+        return self._members(_own_parameters, prefix, recurse, remove_duplicate)
 
     def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
         """The parameters, each once."""
-        return (p for _, p in self.named_parameters(recurse))
+        return (p for _, p in self.named_parameters("", recurse))
 
     def named_buffers(
-        self, recurse: bool = True, *, unique: bool = True
+        self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, Tensor]]:
-        """The buffers by name."""
-        return self._members(_own_buffers, recurse, unique)
+        """The buffers by name; one that is held twice comes once, if so wished."""
+        return self._members(_own_buffers, prefix, recurse, remove_duplicate)
 
     def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
         """The buffers."""
-        return (b for _, b in self.named_buffers(recurse))
+        return (b for _, b in self.named_buffers("", recurse))
 
     def get_submodule(self, target: str) -> Module:
         """The module of a name such as "layers.0.attention"."""
@@ -182,7 +188,7 @@ class Module:
 
     def get_parameter(self, target: str) -> Parameter:
         """The parameter of a name such as "layers.0.weight"."""
-        for name, parameter in self.named_parameters(unique=False):
+        for name, parameter in self.named_parameters(remove_duplicate=False):
             if name == target:
                 return parameter
         raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
@@ -385,7 +391,7 @@ def _state_of(module: Module) -> Iterator[tuple[str, Tensor]]:
         yield from _own_parameters(inner)
         yield from ((n, b) for n, b in _own_buffers(inner) if inner._buffers[n])
 
-    return module._members(own, recurse=True, unique=False)
+    return module._members(own, "", recurse=True, unique=False)
 
 
 def _member(held: Any, part: str, target: str) -> Any:

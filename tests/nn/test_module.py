@@ -70,6 +70,8 @@ def test_tied_parameters_are_one():
     tied[1].weight = tied[0].weight
     assert len(list(tied.parameters())) == 1
     assert set(tied.state_dict()) == {"0.weight", "1.weight"}
+    twice = tied.named_parameters("m", remove_duplicate=False)
+    assert [name for name, _ in twice] == ["m.0.weight", "m.1.weight"]
     tied(nm.asarray([1, 2])).sum().backward()
     both = tied[0].weight.grad
     twin = copy.deepcopy(tied)
