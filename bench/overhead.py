@@ -69,9 +69,12 @@ def measure() -> list[Figure]:
             nm.eval(y)
         return time.perf_counter() - start
 
+    double = nm.jit(lambda x: x + x)
+    double(x)
     add = _per_operation(_loop(lambda: a + a))
     build = _per_operation(_loop(lambda: x + x))
     cached = _per_operation(evaluate)
+    jitted = _per_operation(_loop(lambda: double(x)))
 
     _import_seconds("numus")  # writes the byte code, which only the first start has to
     pairs = [(_import_seconds("numpy"), _import_seconds("numus")) for _ in range(IMPORTS)]
@@ -80,6 +83,7 @@ def measure() -> list[Figure]:
     return [
         Figure("build one operation", build, add, 10),
         Figure("evaluate a cached one-kernel graph", cached, add, 40),
+        Figure("call a jitted one-kernel function", jitted, add, 15),
         Figure("import", numus_import, numpy_import, 2.5),
     ]
 

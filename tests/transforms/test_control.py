@@ -340,6 +340,13 @@ def test_training_through_a_scan_inside_jit():
     np.testing.assert_allclose(w.numpy(), plain_w.numpy(), rtol=1e-5)
 
 
+def test_explain_shows_bodies():
+    w, h, xs = arrays((3, 3), (3,), (20, 3))
+    f = lambda: nm.scan(lambda h, x: (nm.tanh(h @ w + x), h.sum()), h, xs)
+    for found in (nm.explain(f), nm.explain(nm.jit(f))):
+        assert any("tanh" in kernel.fused for kernel in found.kernels)
+
+
 # -- associative_scan -----------------------------------------------------------------------------
 
 

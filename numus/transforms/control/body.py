@@ -12,8 +12,8 @@ from typing import Any
 from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.evaluation import APART, evaluate
-from numus.graph import Node, grad_mode, mode
-from numus.primitives.source import placeholder
+from numus.graph import Node, View, grad_mode, mode
+from numus.primitives.source import placeholder, value
 from numus.primitives.structure import copy_apart
 from numus.primitives.views import broadcast
 from numus.runtime.devices import Device, default
@@ -136,6 +136,20 @@ class Body:
                 for y, carries in batch(outputs, sources, size)
             ]
         return Body(wide, made)
+
+
+def show(body: Body, replay: Any, place: Device, operands: Sequence[Node], layout: Any) -> None:
+    """Let those who watch programs see a body, on operands (or their first slices)."""
+    from numus.compiler.program import watchers
+
+    if not watchers:
+        return
+    leaves = []
+    for x, (shape, dtype), strides in zip(operands, body.inputs, layout, strict=True):
+        assert x.view is not None
+        leaves.append(value(View(x.view.storage, x.view.offset, strides), shape, dtype, place))
+    for watch in watchers:
+        watch(place, replay.plan, [*leaves, *replay.held], replay.constants)
 
 
 def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:

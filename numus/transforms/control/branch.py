@@ -25,6 +25,7 @@ from numus.transforms.control.body import (
     constants_of,
     device_of,
     settled_carry,
+    show,
     spots,
     text,
     types_of,
@@ -44,6 +45,7 @@ def run_body(body: Body, place: Device, operands: Sequence[Node]) -> list[View]:
         return [y.view for y in found if y.view is not None]
     layout = tuple([x.view.strides for x in operands if x.view is not None])
     replay = body.replay(place, layout)
+    show(body, replay, place, operands, layout)
     blocks = replay.run(addresses_of(operands), ())
     return [
         View(Storage(blocks[out.block]), 0, row_major(shape))

@@ -27,6 +27,7 @@ from numus.transforms.control.body import (
     constants_of,
     device_of,
     settled_carry,
+    show,
     spots,
     tensors_of,
     types_of,
@@ -89,6 +90,8 @@ class ScanCall:
                 steps.append((i, -by if self.reverse else by))
             layout.append(strides)
         replay = self.body.replay(place, tuple(layout))
+        if self.length:
+            show(self.body, replay, place, inputs, layout)
         memories: dict[int, Any] = {}  # of the body's results, by block
         blocks = [0] * len(self.body.results)
         for at, (shape, dtype) in enumerate(self.results):

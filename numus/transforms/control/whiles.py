@@ -28,6 +28,7 @@ from numus.transforms.control.body import (
     constants_of,
     device_of,
     settled_carry,
+    show,
     spots,
     tensors_of,
     types_of,
@@ -93,6 +94,7 @@ class WhileCall:
         inputs = [*carry, *constants]
         layout = tuple([x.view.strides for x in inputs if x.view is not None])
         replay = self.body.replay(place, layout)
+        show(self.body, replay, place, inputs, layout)
         memories = [place.runtime.allocate(block_bytes(kind)) for kind in self.body.results]
         blocks = [0] * len(memories)
         for at, memory in enumerate(memories):
