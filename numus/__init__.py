@@ -68,6 +68,7 @@ from numus.functions.convolution import *
 from numus.functions.max_pooling import *
 from numus.functions.mean_pooling import *
 from numus.functions.resizing import *
+from numus.functions.grid_sampling import *
 from numus.functions.einsum import *
 from numus.functions import display, host_access, operators, protocols
 from numus import random

@@ -74,6 +74,47 @@ def interpolate(
     return a
 
 
+def brought_back(at, size, margins, corners):
+    if margins == "reflection":
+        low, high = (0, size - 1) if corners else (-0.5, size - 0.5)
+        while not low <= at <= high and high > low:
+            at = 2 * low - at if at < low else 2 * high - at
+    return at if margins == "zeros" else min(max(at, 0), size - 1)
+
+
+def grid_sample(a, grid, mode="bilinear", padding_mode="zeros", align_corners=False):
+    rank = a.ndim - 2
+    out = np.zeros((*a.shape[:2], *grid.shape[1:-1]))
+    for n, *p in np.ndindex(grid.shape[:-1]):
+        taps = []
+        for axis, size in enumerate(a.shape[2:]):
+            at = grid[(n, *p, rank - 1 - axis)]
+            at = (at + 1) / 2 * (size - 1) if align_corners else ((at + 1) * size - 1) / 2
+            if mode == "bicubic":
+                j = math.floor(at)
+                taps.append(
+                    [
+                        (
+                            brought_back(j + k, size, padding_mode, align_corners),
+                            cubic(at - j - k, -0.75),
+                        )
+                        for k in range(-1, 3)
+                    ]
+                )
+                continue
+            at = brought_back(at, size, padding_mode, align_corners)
+            j = math.floor(at)
+            near = [(round(at), 1.0)]
+            taps.append(near if mode == "nearest" else [(j, 1 - (at - j)), (j + 1, at - j)])
+        for chosen in itertools.product(*taps):
+            places = [int(at) for at, _ in chosen]
+            if all(0 <= at < size for at, size in zip(places, a.shape[2:], strict=True)):
+                out[(n, slice(None), *p)] += a[(n, slice(None), *places)] * math.prod(
+                    w for _, w in chosen
+                )
+    return out
+
+
 def pixel_shuffle(a, r):
     *lead, c, h, w = a.shape
     out = np.zeros((*lead, c // r**2, h * r, w * r), a.dtype)
@@ -149,6 +190,22 @@ ROWS = [
         case(x(1, 2, 4, 6), (8, 3), mode="nearest-exact"),
         case(x(1, 1, 2, 4, 4), scale_factor=(2, 0.5, 1)),
         dtypes=(*FLOATS, "int32", "uint8"),
+    ),
+    op(
+        "grid_sample",
+        grid_sample,
+        case(x(2, 2, 3, 4), x(2, 2, 3, 2, low=-1.4, high=1.4)),
+        case(x(1, 1, 4, 3), x(1, 2, 2, 2), "bilinear", "border", True),
+        case(x(1, 2, 3, 3), x(1, 2, 3, 2), "bicubic", "reflection"),
+        case(x(1, 1, 2, 3, 2), x(1, 1, 2, 2, 3, low=-1.2, high=1.2), padding_mode="reflection"),
+        case(x(1, 2, 3, 4), x(1, 0, 3, 2)),
+        values=[
+            case(x(1, 2, 3, 4), x(1, 3, 2, 2, low=-1.3, high=1.3), "nearest", "border"),
+            case(x(1, 2, 3, 4), x(1, 3, 2, 2, low=-1.3, high=1.3), "bicubic", "zeros", True),
+        ],
+        dtypes=("float32", "float64"),
+        relative=False,
+        ulps=64,
     ),
     op(
         "pixel_shuffle",
