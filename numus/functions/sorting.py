@@ -1,6 +1,8 @@
 """Ordering along an axis.
 
-All sorts are stable, and NaN counts as the largest number: it comes last, or first when descending.
+Places are in a stable order, and NaN counts as the largest number: it comes last, or first when
+descending. Of sorted values nothing tells equal ones apart but the signs of zeros: a negative one
+may come before or after others.
 Complex numbers are ordered by their real, then by their imaginary parts.
 """
 
@@ -68,7 +70,7 @@ def sort(
 ) -> Tensor:
     """The elements in order along an axis (axis=None: all of them along one).
 
-    Sorts are always stable; `stable` is there for those who say so.
+    `stable` is there for those who say so: equal values are the same in any order.
 
     >>> nm.sort(nm.asarray([3.0, float("nan"), 1.0])).tolist()
     [1.0, 3.0, nan]
