@@ -14,7 +14,7 @@ from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
 
-__all__ = ["KVCache", "MultiheadAttention"]
+__all__ = ["KVCache", "MultiheadAttention", "StaticKVCache"]
 
 
 class KVCache:
@@ -36,6 +36,52 @@ class KVCache:
             values = nm.concat([self.values, values], axis=-2)
         self.keys, self.values = keys, values
         return keys, values
+
+
+class StaticKVCache:
+    """A cache with room for a fixed number of positions, filled in place.
+
+    Its shapes never change, so one traced function (`nm.jit`) decodes token after token; attention
+    goes over all of the room, with what is still empty left out. What goes beyond it is dropped.
+    """
+
+    def __init__(
+        self,
+        batch: int,
+        heads: int,
+        max_length: int,
+        head_dim: int,
+        dtype: Any = None,
+        device: Any = None,
+    ) -> None:
+        shape = (batch, heads, max_length, head_dim)
+        options = {"dtype": dtype or nm.float32, "device": device}
+        self.max_length = max_length
+        self.keys = nm.zeros(shape, **options).copy()
+        self.values = nm.zeros(shape, **options).copy()
+        self.length = nm.zeros((), dtype=nm.int64, device=device).copy()
+        nm.eval(self.keys, self.values, self.length)
+
+    def extend(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write what is new behind what is there, and give all of the room."""
+        at = nm.arange(keys.shape[-2], device=keys.device) + self.length
+        for held, new in ((self.keys, keys), (self.values, values)):
+            every = slice(None)
+            held.assign(nm.index_put(held, (every, every, at), new.astype(held.dtype)))
+        self.length += keys.shape[-2]
+        return self.keys, self.values
+
+    def looks(self, queries: int, causal: bool) -> Tensor:
+        """Which positions the last queries may look at: those that are filled, and not later."""
+        count = nm.arange(self.max_length, device=self.keys.device)
+        if not causal:
+            return nm.broadcast_to(count < self.length, (queries, self.max_length))
+        own = nm.arange(queries, device=self.keys.device) + (self.length - queries)
+        return count <= own[:, None]
+
+    def reset(self) -> None:
+        """Forget everything."""
+        self.length.assign(nm.zeros_like(self.length))
 
 
 class MultiheadAttention(Module):
@@ -155,7 +201,7 @@ class MultiheadAttention(Module):
         average_attn_weights: bool = True,
         is_causal: bool = False,
         *,
-        cache: KVCache | None = None,
+        cache: KVCache | StaticKVCache | None = None,
     ) -> tuple[Tensor, Tensor | None]:
         """What the queries find, and with `need_weights` where (computed only if it is looked at).
 
@@ -185,7 +231,8 @@ class MultiheadAttention(Module):
         added = (self.bias_k is not None) + self.add_zero_attn
         if self.add_zero_attn:
             k, v = (nm.pad(x, ((0, 0), (0, 0), (0, 1), (0, 0))) for x in (k, v))
-        mask, causal = self._mask(q, k, key_padding_mask, attn_mask, is_causal, added)
+        seen = cache.looks(q.shape[-2], is_causal) if isinstance(cache, StaticKVCache) else None
+        mask, causal = self._mask(q, k, key_padding_mask, attn_mask, is_causal, added, seen)
         p = self.dropout if self.training else 0.0
         gqa = self.num_kv_heads != self.num_heads
         out = F.scaled_dot_product_attention(q, k, v, mask, p, causal, enable_gqa=gqa)
@@ -199,20 +246,27 @@ class MultiheadAttention(Module):
         return out, weights[0] if single else weights
 
     def _mask(
-        self, q: Tensor, k: Tensor, padding: Any, mask: Any, causal: bool, added: int
+        self,
+        q: Tensor,
+        k: Tensor,
+        padding: Any,
+        mask: Any,
+        causal: bool,
+        added: int,
+        seen: Tensor | None,
     ) -> tuple[Tensor | None, bool]:
         """One mask (true: look), or what to add, for all reasons; or whether it is only causal."""
         queries, keys = q.shape[-2], k.shape[-2]
-        if padding is None and mask is None and not added and queries == keys:
+        if padding is None and mask is None and seen is None and not added and queries == keys:
             return None, causal
         own = keys - added
-        found: list[Tensor] = []
+        found: list[Tensor] = [] if seen is None else [_look(~seen, added)]
         if mask is not None:
             mask = nm.asarray(mask)
             if mask.ndim == 3:
                 mask = mask.reshape((-1, self.num_heads, *mask.shape[1:]))
             found.append(_look(mask, added))
-        elif causal:
+        elif causal and seen is None:
             found.append(_look(~F.causal_mask(queries, own, device=q.device), added))
         if padding is not None:
             padding = nm.asarray(padding)

@@ -9,7 +9,7 @@ from typing import Any
 import numus as nm
 from numus.nn import functional as F
 from numus.nn import init
-from numus.nn.attention import KVCache, MultiheadAttention
+from numus.nn.attention import KVCache, MultiheadAttention, StaticKVCache
 from numus.nn.containers import ModuleList
 from numus.nn.dropout import Dropout
 from numus.nn.linear import Linear
@@ -93,7 +93,7 @@ class TransformerBlock(Module):
         self.linear2 = Linear(ff_dim, d_model, bias, dtype=dtype)
         self.dropout = Dropout(dropout)
 
-    def _attend(self, x: Tensor, mask: Any, padding: Any, cache: KVCache | None) -> Tensor:
+    def _attend(self, x: Tensor, mask: Any, padding: Any, cache: Any) -> Tensor:
         out, _ = self.self_attn(
             x,
             key_padding_mask=padding,
@@ -113,7 +113,7 @@ class TransformerBlock(Module):
         attn_mask: Any = None,
         key_padding_mask: Any = None,
         *,
-        cache: KVCache | None = None,
+        cache: KVCache | StaticKVCache | None = None,
     ) -> Tensor:
         """x after the block; masks and cache as in MultiheadAttention."""
         if self.norm_first:

@@ -35,6 +35,31 @@ def test_a_cache_gives_what_the_whole_gives(groups, rotary):
     close(nm.concat(parts, axis=1), whole)
 
 
+@pytest.mark.parametrize("groups", [4, 2])
+def test_a_traced_function_decodes_with_a_static_cache(groups):
+    block = nn.TransformerBlock(16, 4, 32, causal=True, rotary=True, num_kv_heads=groups).eval()
+    x = nm.random.normal((2, 7, 16), key=nm.random.key(0))
+    cache = nn.StaticKVCache(2, groups, 9, 4)
+    calls = []
+
+    @nm.jit
+    def decode(token):
+        calls.append(1)
+        return block(token, cache=cache)
+
+    with nm.no_grad():
+        whole = block(x)
+        for _ in range(2):
+            parts = [block(x[:, :3], cache=cache)]
+            parts += [decode(x[:, t : t + 1]) for t in range(3, 7)]
+            assert cache.length.item() == 7
+            close(nm.concat(parts, axis=1), whole)
+            cache.reset()
+        assert len(calls) == 1
+        everything, _ = block.self_attn(x, cache=cache)  # not causal: all that is filled is seen
+        close(everything, block.self_attn(x)[0])
+
+
 def test_groups_share_keys_and_values():
     grouped = nn.MultiheadAttention(8, 4, num_kv_heads=2, batch_first=True)
     plain = nn.MultiheadAttention(8, 4, batch_first=True)
