@@ -32,7 +32,7 @@ def test_every_function_has_a_bar():
 @pytest.mark.skipif(host().lanes_bytes < 64, reason="there is no narrower target to compare with")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_narrower_vectors_give_the_same_bits(name):
-    narrow = Target(host().triple, "haswell", "+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")
+    narrow = Target(host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")
     case = accuracy.CASES[name]
     points = accuracy.binary_points if case in accuracy.BINARY else accuracy.unary_points
     arrays = points(case, dt.float32, 500)
