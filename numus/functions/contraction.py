@@ -1,8 +1,9 @@
 """Products of matrices and of everything that reduces to them.
 
 Operands are promoted to one dtype, in which the result comes; narrow floats are accumulated in
-float32. `dtype=` on `matmul` asks for another accumulator and result, so that int8 by int8 can be
-int32 without a wider copy of either. Products of booleans are logical: any(a and b).
+float32. `preferred_element_type=` (JAX's name; NumPy's on `matmul` is `dtype=`) asks for another
+accumulator and result, so that int8 by int8 can be int32 without a wider copy of either. Products
+of booleans are logical: any(a and b).
 """
 
 from __future__ import annotations
@@ -71,6 +72,20 @@ def accumulated(op: str, a: Node, b: Node, dtype: Any) -> tuple[Node, Node, DTyp
     return a, b, dtype
 
 
+def preferred(op: str, nodes: Sequence[Node], dtype: Any) -> list[Node]:
+    """Operands in the dtype that products are to be accumulated in: cast as they are read."""
+    if dtype is None:
+        return list(nodes)
+    wanted = dt.as_dtype(dtype)
+    for x in nodes:
+        if dt.promote(x.dtype, wanted).kind != wanted.kind:
+            raise DTypeError(
+                f"{op}: preferred_element_type={wanted.name} cannot hold products of "
+                f"{x.dtype.name}; cast the operands"
+            )
+    return [ew.cast(x, wanted) for x in nodes]
+
+
 def counted(a: Node, b: Node) -> tuple[Node, Node]:
     """Booleans as counts, of which those above zero are true."""
     return ew.cast(a, dt.int32), ew.cast(b, dt.int32)
@@ -106,16 +121,22 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
 
 @method()
 @lowers
-def matmul(x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None) -> Tensor:
+def matmul(
+    x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, preferred_element_type: Any = None
+) -> Tensor:
     """The matrix product over the last two axes; leading axes broadcast, vectors stay vectors.
 
-    `dtype` is what products are accumulated in and what comes out: matmul(int8, int8,
-    dtype=nm.int32) is the whole sum.
+    `dtype` (NumPy's name) or `preferred_element_type` (JAX's) is what products are accumulated in
+    and what comes out: matmul(int8, int8, dtype=nm.int32) is the whole sum.
 
     >>> import numus as nm
     >>> nm.matmul(nm.asarray([[1.0, 2.0], [3.0, 4.0]]), nm.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
     """
+    if preferred_element_type is not None:
+        if dtype is not None:
+            raise TypeError("matmul: dtype and preferred_element_type are one argument; give one")
+        dtype = preferred_element_type
     a, b = pair("matmul", x1, x2)
     if a.ndim == 0 or b.ndim == 0:
         raise ShapeError(
@@ -255,13 +276,19 @@ def _axis_last(x: Node, axis: int) -> Node:
 @method()
 @lowers
 def tensordot(
-    x1: ArrayLike, x2: ArrayLike, /, *, axes: int | tuple[Sequence[int], Sequence[int]] = 2
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    axes: int | tuple[Sequence[int], Sequence[int]] = 2,
+    preferred_element_type: Any = None,
 ) -> Tensor:
     """The sum of products over pairs of axes.
 
     `axes` is how many (the last of x1 with the first of x2), or the axes of each.
+    `preferred_element_type` is what products are accumulated in and what comes out.
     """
-    a, b = pair("tensordot", x1, x2)
+    a, b = preferred("tensordot", pair("tensordot", x1, x2), preferred_element_type)
     if isinstance(axes, (tuple, list)):
         if len(axes) != 2:
             raise ShapeError(f"tensordot: axes must be a number or two sequences, not {axes!r}")

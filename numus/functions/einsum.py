@@ -11,6 +11,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import common, wrap
 from numus.functions._product import Labels, Operand, arrange, product, sum_out
+from numus.functions.contraction import preferred
 from numus.functions.parts import diagonal
 from numus.functions.precision import lowers
 from numus.graph import Node
@@ -25,13 +26,14 @@ Term = tuple[Any, ...]  # labels and, at most once, Ellipsis
 
 
 @lowers
-def einsum(subscripts: Any, /, *operands: Any) -> Tensor:
+def einsum(subscripts: Any, /, *operands: Any, preferred_element_type: Any = None) -> Tensor:
     """Products summed over the axes whose labels are not in the output.
 
     "ij,jk->ik" is a matrix product, "ii->i" a diagonal, "...ij->...ji" a transpose. Without "->"
     the output has the labels that occur once, in alphabetical order. Axes under "..." and axes of
     extent 1 broadcast. `einsum(x, [0, 1], y, [1, 2], [0, 2])` names axes by integers. More than
-    two operands are multiplied in pairs, small results first.
+    two operands are multiplied in pairs, small results first. `preferred_element_type` is what
+    products are accumulated in and what comes out.
 
     >>> import numus as nm
     >>> a = nm.asarray([[1, 2], [3, 4]])
@@ -48,7 +50,7 @@ def einsum(subscripts: Any, /, *operands: Any) -> Tensor:
         raise ShapeError(
             f"einsum: {subscripts!r} names {len(terms)} operands, but {len(operands)} were given"
         )
-    nodes = common("einsum", *operands)
+    nodes = preferred("einsum", common("einsum", *operands), preferred_element_type)
     dtype = nodes[0].dtype
     if dtype.kind == "bool":  # counts, of which those above zero are true
         nodes = [ew.cast(x, dt.int32) for x in nodes]

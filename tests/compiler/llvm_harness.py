@@ -26,7 +26,9 @@ def targets() -> dict[str, Target]:
     found = {"host": host()}
     if host().arch == "x86":
         if host().lanes_bytes == 64:
-            found["avx2"] = Target(host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")
+            found["avx2"] = Target(
+                host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt"
+            )
         found["sse4"] = Target(host().triple, "x86-64-v2", "+sse4.1,+sse4.2,+popcnt")
     return found
 

@@ -341,6 +341,26 @@ def test_einsum_pairs_so_that_intermediates_stay_small():
     assert sorted(sizes) in ([(1, 1000)], [(1, 1), (1, 1000)], [(1, 1), (1000, 1)])
 
 
+def test_preferred_element_type():
+    a = np.full((3, 50), 100, np.int8)
+    b = np.full((50, 4), 99, np.int8)
+    whole = a.astype(np.int32) @ b.astype(np.int32)
+    for y in (
+        nm.matmul(T(a), T(b), preferred_element_type=nm.int32),
+        nm.einsum("ij,jk->ik", T(a), T(b), preferred_element_type=nm.int32),
+        nm.tensordot(T(a), T(b), axes=1, preferred_element_type=nm.int32),
+    ):
+        assert y.dtype == nm.int32
+        same(y, whole)
+    half = np.full((2, 3000), 1 / 3, np.float16)
+    y = nm.einsum("ij,kj->ik", T(half), T(half), preferred_element_type="float32")
+    np.testing.assert_allclose(y.numpy(), half.astype("f") @ half.T.astype("f"), rtol=1e-4)
+    with pytest.raises(DTypeError, match=r"einsum: .*int32 cannot hold .*float16"):
+        nm.einsum("ij,kj->ik", T(half), T(half), preferred_element_type="int32")
+    with pytest.raises(TypeError, match="one argument"):
+        nm.matmul(T(a), T(b), dtype="int32", preferred_element_type="int32")
+
+
 # -- gradients ------------------------------------------------------------------------------------
 
 
