@@ -24,8 +24,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m compileall -q numus
 	@touch $@
 
-demo: setup ## fit a small network to two spirals and write out/spirals.png
-	$(BIN)/python examples/spirals.py
+demo: setup ## train a small transformer to add numbers; writes out/addition.png
+	$(BIN)/numus demo
 
 test: lint ## everything that must hold: lint, types, floors, tests
 	$(BIN)/python -m pytest -n 2 --timeout $(TIMEOUT)

@@ -12,13 +12,13 @@ import argparse
 from pathlib import Path
 
 import numpy as np
-from _png import write_png
 from numpy.typing import NDArray
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import numus as nm
+from numus.cli.png import write_png
 
 POINTS = 400  # per spiral
 HIDDEN = 64

@@ -69,7 +69,7 @@ def explain(what: Any, *args: Any, timed: bool = True) -> Explanation:
 
     evaluate(args)
     if timed:
-        _limits("cpu")  # measured before anything is recorded
+        limits("cpu")  # measured before anything is recorded
     reports: list[ProgramReport] = []
     with recording(reports, timed):
         result = what(*args) if callable(what) else (what, *args)
@@ -94,13 +94,13 @@ def _cost(k: KernelReport, place: str) -> str:
     out = f"reads {_bytes(k.bytes_read)}, writes {_bytes(k.bytes_written)}, {k.flops:,} flops"
     if k.seconds is None:
         return out
-    bandwidth, flops = _limits(place)
+    bandwidth, flops = limits(place)
     least = max((k.bytes_read + k.bytes_written) / bandwidth, k.flops / flops)
     return f"{out}; {k.seconds * 1e6:.1f} µs, {100 * least / k.seconds:.0f}% of the device's limit"
 
 
 @functools.cache
-def _limits(place: str) -> tuple[float, float]:
+def limits(place: str) -> tuple[float, float]:
     """Bytes and operations per second that the device reaches, measured once."""
     from numus.functions.arithmetic import add
     from numus.functions.contraction import matmul

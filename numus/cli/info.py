@@ -1,0 +1,34 @@
+"""`numus info`: what there is to compute on."""
+
+from __future__ import annotations
+
+import os
+import platform
+
+from rich.console import Console
+from rich.table import Table
+
+import numus as nm
+from numus.functions.looking import limits
+
+__all__ = ["show"]
+
+
+def show(*, measured: bool = True) -> None:
+    """Print a table of the devices."""
+    console = Console()
+    table = Table(title=f"numus {nm.__version__} on Python {platform.python_version()}")
+    for column in ("device", "what it is", "features", "GB/s", "GFLOP/s (f32)"):
+        table.add_column(column, overflow="fold")
+    for name in ("cpu", *(str(d) for d in nm.devices() if str(d) != "cpu")):
+        facts = nm.device(name).runtime.facts
+        features = " ".join(sorted(facts.features)) or "-"
+        if name == "cpu":  # dozens of instruction sets, which the description sums up
+            features = f"{len(facts.features)} instruction sets"
+        speeds = ["-", "-"]
+        if measured:
+            bandwidth, flops = limits(name)
+            speeds = [f"{bandwidth / 1e9:.1f}", f"{flops / 1e9:.0f}"]
+        table.add_row(name, facts.description, features, *speeds)
+    console.print(table)
+    console.print(f"threads {nm.get_num_threads()} of {os.cpu_count()} cores")
