@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
-from numus.dtypes import DType, float32
+from numus.dtypes import DType, bool_, float32
 
 ZERO, ONE = const(0), const(1)
 
@@ -63,9 +63,13 @@ class _Side:
         """Elements of a slice."""
         return self.lines * DEPTH
 
-    def bring(
-        self, lane: Expr, batch: Expr, slice_: Expr, k_size: Expr, by_copy: bool
-    ) -> list[Stmt]:
+    def inside(self, slice_: Expr, k_size: Expr) -> Expr:
+        """Whether nothing of a slice is cut off."""
+        last = ir.add(self.first, const(self.lines))
+        end = ir.mul(ir.add(slice_, ONE), const(DEPTH))
+        return (last <= self.operand.extent) & (end <= k_size)
+
+    def bring(self, lane: Expr, batch: Expr, slice_: Expr, k_size: Expr, how: str) -> list[Stmt]:
         """A thread's share of a slice: runs of neighbours."""
         out: list[Stmt] = []
         o = self.operand
@@ -78,12 +82,12 @@ class _Side:
             to = ir.add(start, ir.tile_place(o.along, line, depth, DEPTH))
             line = ir.add(self.first, line)
             k = ir.add(ir.mul(slice_, const(DEPTH)), depth)
-            if by_copy and o.plain is not None:
+            if how != "read" and o.plain is not None:
                 buffer, index = o.plain(batch, line, k)
                 left, other = (
                     (k_size - k, line < o.extent) if o.along else (o.extent - line, k < k_size)
                 )
-                limit = ir.select(other, left, ZERO)
+                limit = const(RUN) if how == "whole" else ir.select(other, left, ZERO)
                 out.append(ir.AsyncCopy(self.buffer, to, buffer, index, limit))
                 continue
             for u in range(RUN):
@@ -124,15 +128,15 @@ def contraction(
     def bring(name: str, slice_: Expr) -> list[Stmt]:
         out: list[Stmt] = []
         for side, tag in zip(sides, "ab", strict=True):
-            aligned = side.operand.aligned
-            for by_copy in (True, False):
-                condition = aligned if by_copy else ~aligned
-                if condition.op == "const" and not condition.attr:
-                    continue
-                lane = ir.var(f"{name}{tag}{int(by_copy)}")
-                body = side.bring(lane, batch, slice_, s.k, by_copy)
+            aligned, inside = side.operand.aligned, side.inside(slice_, s.k)
+            ways = {"whole": aligned & inside, "cut": aligned & ~inside, "read": ~aligned}
+            if side.operand.plain is None:
+                ways = {"read": const(True, bool_)}
+            for how, condition in ways.items():
+                lane = ir.var(f"{name}{tag}_{how}")
+                body = side.bring(lane, batch, slice_, s.k, how)
                 loop: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
-                if not by_copy:
+                if how == "read":
                     loop.append(ir.AsyncFence())
                 out.append(ir.If(condition, loop))
         return out

@@ -33,6 +33,7 @@ STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have withou
 # Bodies with more operations than these are written for several vectors at a time no more, for
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
 _FOUR, _TWO, _VECTORS = 40, 90, 400
+_MANY = 64  # registers with lanes
 
 
 @dataclass(frozen=True)
@@ -119,11 +120,18 @@ class Renderer:
                 *t.functions.values(),
                 *t.declares.values(),
                 "",
-                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{self.group}" "no-builtins" }}',
+                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{self.group}" {self._share()} }}',
                 "!0 = !{}",
                 "",
             ]
         )
+
+    def _share(self) -> str:
+        """Threads that keep many sums in registers leave room for a second group of them."""
+        registers = {
+            r for s in statements(self.kernel.body) for r in _registers(s) if r.lanes
+        } - _tile_sums(self.kernel)
+        return '"nvvm.minctasm"="2"' if len(registers) >= _MANY and self.group <= 256 else ""
 
     def _special(self, name: str) -> str:
         return self.t.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}")
@@ -391,12 +399,7 @@ class Renderer:
                 for register in _registers(s):
                     if register.lanes:
                         homes.setdefault(register, set()).add(loop)
-        tiles = {
-            register
-            for s in statements(self.kernel.body)
-            if isinstance(s, ir.TileProduct)
-            for register in s.sums
-        }
+        tiles = _tile_sums(self.kernel)
         shared = {
             loop
             for register, loops in homes.items()
@@ -471,6 +474,14 @@ class Renderer:
         """Iterations bounds[0] … bounds[1] of a lanes loop, `offsets` of them for each thread."""
         t, x = self.t, self.x
         begin, end = bounds
+        if bounds == ("0", str(self.group)) and (start, step, offsets) == ("0", "1", (0,)):
+            # one iteration for each thread: nothing to loop over, and its number is known early
+            x.push()
+            self._enter(s, self.thread, step, offsets, width, 0)
+            self._block(s.body)
+            x.lane = None
+            x.pop()
+            return
         mine = self.thread if width == 1 else t.new(f"mul i64 {self.thread}, {width}")
         first = mine if begin == "0" else t.new(f"add i64 {begin}, {mine}")
 
@@ -485,17 +496,24 @@ class Renderer:
         self._loop(first, end, str(self.group * len(offsets)), body)
 
     def _enter(
-        self, s: ir.For, first: str, step: str, offsets: tuple[int, ...], width: int
+        self,
+        s: ir.For,
+        first: str,
+        step: str,
+        offsets: tuple[int, ...],
+        width: int,
+        level: int | None = None,
     ) -> None:
         """Begin to write a stage of a lanes loop, in the current scope."""
         x = self.x
+        level = x.depth if level is None else level
         x.lane = ThreadLane(
             s.var,
             Growths(s.var, s.step),
             SCALAR,
             len(offsets),
-            Value((first,), False, x.depth),
-            Value((step,), False, x.depth),
+            Value((first,), False, level),
+            Value((step,), False, level),
             None,
             frozenset(),
             frozenset(),
@@ -538,6 +556,11 @@ class Renderer:
             n = t.new(f"sub i64 {n}, 1")
             n = t.new(f"sdiv i64 {n}, {step}")
         return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
+
+
+def _tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
+    products = [s for s in statements(kernel.body) if isinstance(s, ir.TileProduct)]
+    return {register for s in products for register in s.sums}
 
 
 def _passing(kernel: ir.Kernel) -> frozenset[ir.Expr]:

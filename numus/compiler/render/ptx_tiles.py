@@ -47,11 +47,19 @@ def copy(r: Renderer, s: ir.AsyncCopy) -> None:
     (frm,) = ptx_memory.pointers(x, s.source, s.source_index)
     limit = x.uniform(s.limit, "a copy's limit")
     size = s.source.dtype.itemsize
+    near = t.new(f"ptrtoint {SHARED} {to} to i32")
+    if limit == str(16 // size):
+        _asm(
+            r,
+            "cp.async.cg.shared.global [$0], [$1], 16;",
+            "r,l,~{memory}",
+            f"i32 {near}, {x.spaces[s.source]} {frm}",
+        )
+        return
     limit = t.call("i64", "llvm.smax.i64", ("i64", limit), ("i64", "0"))
     limit = t.call("i64", "llvm.smin.i64", ("i64", limit), ("i64", str(16 // size)))
     nbytes = t.new(f"trunc i64 {limit} to i32")
     nbytes = t.new(f"mul i32 {nbytes}, {size}")
-    near = t.new(f"ptrtoint {SHARED} {to} to i32")
     _asm(
         r,
         "cp.async.cg.shared.global [$0], [$1], 16, $2;",

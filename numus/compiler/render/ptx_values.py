@@ -55,14 +55,32 @@ class ThreadExpressions(Expressions):
             total = self.t.new(f"or i1 {total}, {name}")
         return total
 
+    def place(self, level: int) -> tuple[int, list[Any]]:
+        """As on a CPU, but also out of branches: no arithmetic traps, and what it costs to do it in
+        vain is less than to do it again in every turn of a loop."""
+        home, lines = self.depth, self.t.body
+        for j in range(self.depth, level, -1):
+            scope = self.scopes[j]
+            if scope.kind == "loop":
+                home, lines = j, scope.before
+            elif scope.kind == "plain" and lines is self.t.body:
+                home = j - 1
+            elif lines is self.t.body and not any(
+                s.kind == "loop" for s in self.scopes[level + 1 : j]
+            ):
+                break
+        return home, lines
+
     def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
         if e.op == "load" and self.growth(e.args[0]) is not None:
             return e.args[1:]
         return Expressions._needs(self, e)
 
     def _level(self, e: ir.Expr) -> int:
-        if e.op == "load":
-            return ptx_memory.level(self, e)
+        if e.op == "load":  # only where it is asked for
+            found = ptx_memory.level(self, e)
+            branches = [j for j, s in enumerate(self.scopes) if s.kind == "branch"]
+            return max([found, *branches])
         if e.op in ("idiv", "irem"):
             return max(self.values[a].level for a in e.args)
         return Expressions._level(self, e)
