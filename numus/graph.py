@@ -239,6 +239,13 @@ def apply(
 
 
 def _over_budget(node: Node) -> None:
+    place = node.device
+    if (
+        place is not None
+        and node.depth <= config.MAX_PENDING_DEPTH
+        and node.pinned <= place.pending_bytes
+    ):
+        return
     # Imported late: evaluation stands on this module.
     from numus import evaluation
 

@@ -44,7 +44,7 @@ def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int) -> Tiles:
             continue  # their sums would not fit into registers
         across = 16 if threads == 256 else 8
         columns, rows = across * side, threads // across * side
-        depth = 16 if side > 2 else 32
+        depth = {8: 8, 4: 16, 2: 32}[side]  # what waits to be multiplied needs registers too
         best = Tiles(threads, rows, columns, depth, side, side)
         if batch * -(-m // rows) * -(-n // columns) >= facts.parallel_units:
             break

@@ -8,6 +8,7 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from numus import config
 from numus.errors import DeviceError, DTypeError
 
 
@@ -93,6 +94,11 @@ class Device:
     def on_host(self) -> bool:
         """Whether its memory is the host's, so that looking at a value costs no copy."""
         return self.kind in ("cpu", "reference")
+
+    @property
+    def pending_bytes(self) -> int:
+        """How much memory a pending graph may hold: more where there is much of it."""
+        return max(config.MAX_PENDING_BYTES, int(self.runtime.facts.memory) // 8)
 
     @property
     def dlpack(self) -> tuple[int, int]:

@@ -69,6 +69,7 @@ class CudaRuntime:
             parallel_units=of("MULTIPROCESSOR_COUNT"),
             renderer="ptx",
             features=frozenset({f"sm_{self.capability}", *(("tiles",) if major == 9 else ())}),
+            memory=int(driver.call("cuDeviceTotalMem", self.device)),
             group=_GROUP,
             group_memory=shared,
         )
