@@ -17,10 +17,10 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, from_host, host_array
-from numus.graph import Node, View, current_trace, is_captured, mode, now
+from numus.graph import Node, Storage, View, current_trace, is_captured, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
-from numus.primitives.source import constant, value
+from numus.primitives.source import VALUE, constant, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, is_row_major, size_of
 
@@ -257,6 +257,39 @@ class Tensor(Methods):
             node.tracked = True
         self._bind(node)
         return self
+
+
+_new = object.__new__
+
+
+def tensor_on(memory: Any, strides: Shape, shape: Shape, dtype: DType, device: Device) -> Tensor:
+    """A tensor on memory of its own: `Tensor(value(View(Storage(memory), 0, strides), …))`.
+
+    It is what every call of a jitted function ends with, so its four objects are made without
+    going through four constructors.
+    """
+    storage = _new(Storage)
+    storage.memory = memory
+    storage.guard = storage.aliases = None
+    view = _new(View)
+    view.storage = storage
+    view.offset = 0
+    view.strides = strides
+    node = _new(Node)
+    node.prim = VALUE
+    node.inputs = ()
+    node.params = node.grad_slot = None
+    node.shape = shape
+    node.dtype = dtype
+    node.device = device
+    node.view = view
+    node.serial = now()
+    node.abstract = node.tracked = False
+    node.depth = node.pinned = 0
+    out = _new(Tensor)
+    out._node = node
+    node.handle = _ref(out)
+    return out
 
 
 # What functions take for a tensor: Python's numbers (complex stands for all of them) are weak.

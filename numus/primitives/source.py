@@ -55,21 +55,21 @@ def _value_reference(node: Node) -> Array:
     raise AssertionError("a realised node is read, not computed")
 
 
-_value = Primitive(
+VALUE = Primitive(
     "value", "source", reference=_value_reference, vjp=zero_vjp, jvp=zero_jvp, batch=_leaf_batch
 )
 
 
 def value(view: View, shape: Shape, dtype: DType, device: Device | None) -> Node:
     """A node that is realised from the start."""
-    node = Node(_value, (), None, shape, dtype, device)
+    node = Node(VALUE, (), None, shape, dtype, device)
     node.view = view
     return node
 
 
 def forget(node: Node) -> None:
     """Turn an evaluated node into a plain value, letting go of what it was computed from."""
-    node.prim = _value
+    node.prim = VALUE
     node.inputs = ()
     node.params = None
     node.depth = 0

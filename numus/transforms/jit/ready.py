@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 from numus import guards
 from numus.compiler.program import watchers
-from numus.graph import ONE_HOLDER, Node, Storage, View, mode
+from numus.graph import ONE_HOLDER, Node, View, mode
 from numus.primitives.source import value
 from numus.runtime.devices import default
 from numus.shapes import size_of
-from numus.tensor import Tensor
+from numus.tensor import Tensor, tensor_on
 from numus.transforms import tree
 from numus.transforms.jit.places import Argument, Handle, Place
 from numus.transforms.jit.program import Native, Run
@@ -194,7 +194,6 @@ class Ready:
         grad, low = self._mode
         device_now, writers = self._default, guards.writers
         acquire, release = guards.lock.acquire, guards.lock.release
-        one_strides, *one = results[0] if single else (None,)
 
         def call(leaves: Sequence[Any]) -> Any:
             if (
@@ -238,12 +237,9 @@ class Ready:
             finally:
                 release()
             if single:
-                return Tensor(value(View(Storage(blocks[0]), 0, one_strides), *one))
+                return tensor_on(blocks[0], *results[0])
             return tuple(
-                [
-                    Tensor(value(View(Storage(block), 0, strides), shape, dtype, place))
-                    for block, (strides, shape, dtype, place) in zip(blocks, results, strict=False)
-                ]
+                [tensor_on(block, *kind) for block, kind in zip(blocks, results, strict=False)]
             )
 
         return call
