@@ -93,8 +93,11 @@ def _settle(node: Node, place: Device) -> None:
 
 def relieve(node: Node) -> None:
     """The pending graph has reached its bound: evaluate what `node` stands on."""
-    evaluate(node.inputs)
-    node.depth = 1
+    # what is at home on every device stays so: evaluated by itself it would land on one of them
+    placed = [x for x in node.inputs if x.device is not None]
+    evaluate(placed or node.inputs)
+    left = [x.depth for x in node.inputs if x.view is None]
+    node.depth = 1 + max(left, default=0)
     node.pinned = 0
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus import config
 from numus.errors import DeviceError, DTypeError, OutOfMemoryError
 from numus.runtime.devices import count
 
@@ -147,6 +148,14 @@ def test_an_input_may_lie_in_the_memory_that_is_written_to():
     np.testing.assert_allclose(
         z.numpy(), np.sort(np.cumsum(np.sort(x, 1), 0), 1), rtol=1e-5, atol=1e-5
     )
+
+
+def test_a_long_loop_on_a_device_that_is_not_the_default():
+    """The pending graph is evaluated when it grows too long; constants in it belong nowhere."""
+    x = there(np.zeros(5, np.float32))
+    for _ in range(3 * config.MAX_PENDING_DEPTH):
+        x = x + 1.0
+    np.testing.assert_array_equal(x.numpy(), np.full(5, 3 * config.MAX_PENDING_DEPTH))
 
 
 def test_buffers_are_reused(place):
