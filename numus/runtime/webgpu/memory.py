@@ -78,7 +78,7 @@ class BufferPool:
             free = self._free.get(size)
             if free:
                 number = free.pop()
-                del self._ages[number]
+                self._ages.pop(number, None)
                 self.pooled -= size
             else:
                 buffer = self._make(size, self._storage)
@@ -103,12 +103,16 @@ class BufferPool:
         self.pooled += size
         # the longest unused go: WebGPU does not tell how much memory there is, use does
         while self.pooled > max(_POOLED, self.peak):
-            oldest = next(iter(self._ages))
+            oldest = next(iter(self._ages), None)
+            if oldest is None:
+                return
             del self._ages[oldest]
-            old = self._buffers.pop(oldest)
-            self._free[old.size].remove(oldest)
-            self.pooled -= old.size
-            old.destroy()
+            free = self._free[self._buffers[oldest].size]
+            if oldest in free:  # else an allocation, in the midst of which this runs, has taken it
+                free.remove(oldest)
+                old = self._buffers.pop(oldest)
+                self.pooled -= old.size
+                old.destroy()
 
     def _make(self, size: int, usage: int) -> Any:
         self.made += 1
