@@ -61,9 +61,46 @@ class _Strides:
         return self.numbers.get(e)
 
     def parts(self, e: Expr) -> list[Coefficients]:
-        """The affine pieces an expression is made of; keeping each keeps the whole."""
-        pieces = (self.of(x) for x in walk(e, lambda x: self.of(x) is None))
+        """The affine pieces an expression is made of; keeping each keeps the whole. The affine
+        terms of a sum are one piece, whatever else is added to them.
+        """
+        pieces: list[Coefficients] = []
+        seen: set[Expr] = set()
+        stack = [e]
+        while stack:
+            x = stack.pop()
+            if x in seen:
+                continue
+            seen.add(x)
+            whole = self.of(x)
+            if whole is not None:
+                pieces.append(whole)
+            elif x.op != "add":
+                stack.extend(x.args)
+            else:
+                together: Coefficients = {}
+                for term in _terms(x):
+                    own = self.of(term)
+                    if own is None:
+                        stack.append(term)
+                    else:
+                        for v, c in own.items():
+                            together[v] = together.get(v, 0) + c
+                pieces.append(together)
         return [p for p in pieces if p]
+
+
+def _terms(e: Expr) -> list[Expr]:
+    """What a sum is the sum of."""
+    found: list[Expr] = []
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if x.op == "add":
+            stack.extend(x.args)
+        else:
+            found.append(x)
+    return found
 
 
 def collapsible(outer: Expr, inner: Expr, extent: int, pieces: Iterable[Coefficients]) -> bool:

@@ -286,29 +286,43 @@ def _reshape(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
 
 
 def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
-    """The index under another shape of the same size, dividing only within groups of axes whose
-    products agree.
+    """The index under another shape of the same size.
+
+    An axis is divided by itself where the extents allow it (64 x 56 as 8 x 448 takes channels
+    apart, not pixels), else within the smallest groups of axes whose products agree.
     """
     out: list[Expr] = [ZERO] * len(target)
-    old = [k for k, n in enumerate(shape) if n != 1]
+    old = [(i, n) for i, n in zip(index, shape, strict=True) if n != 1]
     new = [k for k, n in enumerate(target) if n != 1]
     if 0 in shape:
         return tuple(out)
+
+    def part(first: int) -> tuple[Expr, int]:
+        """The upper digit of the next axis, of extent `first`; the lower one stays."""
+        i, n = old.pop(0)
+        if n > first and n % first == 0:
+            below = e.number(n // first)
+            old.insert(0, (remainder(i, below, e.extents), n // first))
+            return quotient(i, below, e.extents), first
+        return i, n
+
     while old:
-        group, parts = [old.pop(0)], [new.pop(0)]
-        m, n = shape[group[0]], target[parts[0]]
-        while m != n:  # the smallest groups of axes with equal products
+        axes = [new.pop(0)]
+        n = target[axes[0]]
+        group = [part(n)]
+        m = group[0][1]
+        while m != n:
             if m < n:
-                group.append(old.pop(0))
-                m *= shape[group[-1]]
+                group.append(part(n // m) if n % m == 0 else old.pop(0))
+                m *= group[-1][1]
             else:
-                parts.append(new.pop(0))
-                n *= target[parts[-1]]
+                axes.append(new.pop(0))
+                n *= target[axes[-1]]
         linear = ZERO
-        steps = row_major(tuple(shape[k] for k in group))
-        for k, step in zip(group, steps, strict=True):
-            linear = ir.add(linear, ir.mul(index[k], e.number(step)))
-        _spread(e, linear, target, parts, out)
+        steps = row_major(tuple(extent for _, extent in group))
+        for (i, _), step in zip(group, steps, strict=True):
+            linear = ir.add(linear, ir.mul(i, e.number(step)))
+        _spread(e, linear, target, axes, out)
     return tuple(out)
 
 

@@ -1,0 +1,34 @@
+"""Reshapes inside kernels: right for every way in which extents divide, and cheap where they do."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+import numus as nm
+
+NULL = nm.device("null")
+SHAPES = [(24,), (2, 12), (6, 4), (3, 8), (4, 3, 2), (2, 2, 6), (2, 2, 2, 3)]
+
+
+@pytest.mark.parametrize(("before", "after"), list(itertools.product(SHAPES, SHAPES)))
+def test_a_reshape_of_what_is_turned(before, after):
+    x = np.arange(24, dtype=np.float32).reshape(before)
+    want = x.T.reshape(after) * 3 + 1
+    found = nm.asarray(x).T.reshape(after) * 3 + nm.ones(after)
+    np.testing.assert_array_equal(found.numpy(), want)
+
+
+def test_groups_of_channels_are_found_without_dividing_pixels():
+    """Pixels stay one loop with lanes; what belongs to a group is loaded once for all of them."""
+    x = nm.asarray(np.zeros((4, 16, 14, 14), np.float32), device=NULL)
+    scale = nm.asarray(np.zeros((4, 4), np.float32), device=NULL)
+    NULL.runtime.reset()
+    nm.eval(nm.relu((x.reshape(4, 4, -1) * scale[..., None]).reshape(x.shape)) + x)
+    (program,) = NULL.runtime.launched
+    inner = program.text[program.text.index(": lanes") :]
+    lanes = next(line.split()[1] for line in program.text.splitlines() if ": lanes" in line)
+    divided = [line for line in inner.splitlines() if "idiv" in line or "irem" in line]
+    assert divided
+    assert not any(f"({lanes}," in line for line in divided)
+    assert program.text.count(": lanes") == 1
