@@ -12,10 +12,10 @@ from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.group_ordered import (
     lower_group_scan,
-    lower_group_scatter,
     lower_group_sort,
 )
 from numus.compiler.group_products import lower_group_contraction
+from numus.compiler.group_scatters import lower_group_scatter
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_concat, lower_loops
 from numus.compiler.products import lower_contraction

@@ -8,6 +8,7 @@ import test_snapshots
 
 import numus as nm
 from numus import dtypes as dt
+from numus.compiler.program import clear_plans
 from numus.compiler.render import ptx
 from numus.runtime import devices
 from numus.runtime.contract import Facts
@@ -24,7 +25,7 @@ FACTS = Facts(
     cache_l2=50 << 20,
     parallel_units=132,
     renderer="ptx",
-    features=frozenset({"sm_90"}),
+    features=frozenset({"sm_90", "tiles"}),
     group=256,
     group_memory=227 << 10,
 )
@@ -57,9 +58,6 @@ def machine():
     runtime = nm.device("ptx").runtime
     runtime.made.clear()
     runtime._programs.clear()
-    nm.device("ptx")
-    from numus.compiler.program import clear_plans
-
     clear_plans()
     return runtime
 
@@ -102,6 +100,20 @@ def test_threads_exchange_what_they_reduce(machine):
     (text,) = made(machine, lambda x: nm.argmax(x, axis=-1), 4096, 64)[1:]
     assert "shfl.sync.bfly" in text
     assert "bar.sync" not in text  # one warp needs none
+
+
+def test_products_of_halves_use_tiles(machine):
+    x = nm.asarray(np.zeros((300, 256), "float16"), device="ptx")
+    nm.eval(nm.relu(x @ x.T + 1))
+    (text,) = [text for kernel, text in machine.made if kernel.name == "tile_contraction"]
+    assert "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16" in text
+    assert "cp.async.cg.shared.global" in text
+    machine.made.clear()
+    x = nm.asarray(np.zeros((300, 256), "float32"), device="ptx")
+    nm.eval(x @ x.T)
+    (text,) = [text for kernel, text in machine.made if kernel.name == "contraction"]
+    assert "wgmma" not in text
+    assert "fma.rn.f32" in text
 
 
 def test_old_and_new_devices():

@@ -7,6 +7,7 @@ import pytest
 
 import numus as nm
 from numus.errors import DeviceError, OutOfMemoryError
+from numus.runtime.contract import Step
 from numus.runtime.cuda import driver
 
 gpu = pytest.mark.skipif(driver.count() == 0, reason="there is no NVIDIA GPU")
@@ -98,13 +99,10 @@ def test_dlpack_both_ways():
 @gpu
 def test_errors_name_the_kernel():
     runtime = nm.device("cuda").runtime
-    program = runtime.compile_log[-1].program if runtime.compile_log else None
     x = nm.zeros(3, device="cuda") + 1
     nm.eval(x)
     program = runtime.compile_log[-1].program
     assert ".entry kernel" in program.source
-    from numus.runtime.contract import Step
-
     prepared = runtime.prepare([Step(program, [(0, 0)] * program.buffers, scratch=[])], 1)
     values = [1 << 31, *([0] * len(program.formats))]  # more blocks than a grid can have
     with pytest.raises(DeviceError, match=f"launching kernel '{program.name}'"):

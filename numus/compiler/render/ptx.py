@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler import ir
-from numus.compiler.render import llvm_casts, ptx_across, ptx_memory, ptx_tiles
+from numus.compiler.render import llvm_casts, ptx_across, ptx_memory, ptx_plan, ptx_tiles
 from numus.compiler.render.llvm_lanes import Growths, changed, plan, statements
 from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
 from numus.compiler.render.llvm_values import Block
@@ -52,49 +52,26 @@ class Target:
     lanes_bytes: int = ACCESS
 
 
+shared_by_size, threads = ptx_plan.shared_by_size, ptx_plan.threads
+
+
 def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
     """The kernel as an LLVM module with one function, `symbol`."""
     return Renderer(kernel, target).module(symbol)
 
 
-def threads(kernel: ir.Kernel) -> int:
-    """Threads of a block. Lanes that were meant to be SIMD find room in a warp."""
-    return kernel.group or ptx_across.WARP
-
-
-def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
-    """Bytes of the scratch buffers of constant size, and those buffers."""
-    fixed = [
-        b
-        for b in kernel.buffers
-        if b.access == "scratch" and b.size is not None and b.size.op == "const"
-    ]
-    return sum(_scratch_bytes(b) for b in fixed), fixed
-
-
-def _scratch_bytes(b: ir.Buffer) -> int:
-    assert b.size is not None
-    return (int(b.size.attr) * b.dtype.itemsize + 15) & -16
-
-
-def communicating(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
-    """Buffers by which threads tell each other something: stored to and loaded from."""
-    stored = {s.buffer for s in statements(kernel.body) if isinstance(s, ir.Store)}
-    return frozenset(stored & loaded)
-
-
 class Renderer:
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
         self.kernel = kernel
-        self.group = threads(kernel)
+        self.group = ptx_plan.threads(kernel)
         self.t = Text()
         self.plan = plan(kernel, ACCESS)
-        self.talking = communicating(kernel, self.plan.loaded)
+        self.talking = ptx_plan.communicating(kernel, self.plan.loaded)
         tags = {b: ", !invariant.load !0" if b.access == "read" else "" for b in kernel.buffers}
         shared: Any = target
         self.x = ThreadExpressions(shared, self.plan, self.t, {}, {}, tags, renderer=self)
         self.x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
-        self.x.passing = _passing(kernel)
+        self.x.passing = ptx_plan.passing(kernel)
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
         self._slots()
@@ -129,8 +106,8 @@ class Renderer:
     def _share(self) -> str:
         """Threads that keep many sums in registers leave room for a second group of them."""
         registers = {
-            r for s in statements(self.kernel.body) for r in _registers(s) if r.lanes
-        } - _tile_sums(self.kernel)
+            r for s in statements(self.kernel.body) for r in ptx_plan.registers_of(s) if r.lanes
+        } - ptx_plan.tile_sums(self.kernel)
         return '"nvvm.minctasm"="2"' if len(registers) >= _MANY and self.group <= 256 else ""
 
     def _special(self, name: str) -> str:
@@ -146,7 +123,7 @@ class Renderer:
         self.warp_group = t.new(f"lshr i64 {self.thread}, 7")
         self.block = t.new(f"zext i32 {self._special('ctaid.x')} to i64")
         self.is_first = t.new(f"icmp eq i32 {thread}, 0")
-        fixed_bytes, fixed = shared_by_size(self.kernel)
+        fixed_bytes, fixed = ptx_plan.shared_by_size(self.kernel)
         open_buffers = []
         for i, buffer in enumerate(self.kernel.buffers):
             if buffer in fixed:
@@ -173,7 +150,7 @@ class Renderer:
                 x.buffers[b] = self.shared(f"[{b.size.attr} x {memory_type(b.dtype)}]")
             else:
                 x.buffers[b] = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
-                offset = str(int(offset) + _scratch_bytes(b))
+                offset = str(int(offset) + ptx_plan.scratch_bytes(b))
         for b, parameter in open_buffers:
             offset = self._scratch(b, parameter, offset)
         return parameters
@@ -396,10 +373,10 @@ class Renderer:
         homes: dict[ir.Register, set[ir.For]] = {}
         for loop in self.plan.widths:
             for s in statements(loop.body):
-                for register in _registers(s):
+                for register in ptx_plan.registers_of(s):
                     if register.lanes:
                         homes.setdefault(register, set()).add(loop)
-        tiles = _tile_sums(self.kernel)
+        tiles = ptx_plan.tile_sums(self.kernel)
         shared = {
             loop
             for register, loops in homes.items()
@@ -419,7 +396,7 @@ class Renderer:
             return 1, 1
         if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
             return 1, 1
-        accesses = _accesses(s)
+        accesses = ptx_plan.accesses(s)
         if any(mask for *_, mask in accesses):
             return 1, 1
         growths = Growths(s.var, s.step)
@@ -528,10 +505,10 @@ class Renderer:
         self._enter(s, start, step, (0,), 1)
         growths = x.lane.growths if x.lane is not None else Growths(s.var, s.step)
         condition = "true"
-        for buffer, index, _ in _accesses(s):
+        for buffer, index, _ in ptx_plan.accesses(s):
             if growths.of(index) != 1:
                 continue
-            if not _computed_from(index, x.values, s.var):
+            if not ptx_plan.computed_from(index, x.values, s.var):
                 x.lane = None
                 x.pop()
                 return None
@@ -556,78 +533,3 @@ class Renderer:
             n = t.new(f"sub i64 {n}, 1")
             n = t.new(f"sdiv i64 {n}, {step}")
         return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
-
-
-def _tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
-    products = [s for s in statements(kernel.body) if isinstance(s, ir.TileProduct)]
-    return {register for s in products for register in s.sums}
-
-
-def _passing(kernel: ir.Kernel) -> frozenset[ir.Expr]:
-    """Loads of what passes by, where other memory is read again for every row: a weight, a bias."""
-    once: list[ir.Expr] = []
-    again = False
-    for loop in statements(kernel.body):
-        if not isinstance(loop, ir.For) or loop.kind != "lanes":
-            continue
-        for e in _loads(loop):
-            names = {x for x in ir.walk(e.args[0], lambda x: True) if x.op == "var"}
-            if names == {loop.var}:
-                again = again or e.attr.access == "read"
-            elif loop.var in names and e.attr.access == "read":
-                once.append(e)
-    buffers = [e.attr for e in once]
-    return frozenset(e for e in once if again and buffers.count(e.attr) == 1)
-
-
-def _registers(s: ir.Stmt) -> list[ir.Register]:
-    """The registers that a statement sets or reads, those of statements inside it left out."""
-    found = [s.register] if isinstance(s, ir.Set) else []
-    for root in _expressions(s):
-        found += [e.attr for e in ir.walk(root, lambda e: True) if e.op == "read"]
-    return found
-
-
-def _expressions(s: ir.Stmt) -> list[ir.Expr]:
-    if isinstance(s, (ir.Set, ir.Let)):
-        return [s.value]
-    if isinstance(s, ir.Store):
-        return [s.index, s.value, *([] if s.mask is None else [s.mask])]
-    if isinstance(s, ir.If):
-        return [s.condition]
-    return [s.start, s.stop, s.step] if isinstance(s, ir.For) else []
-
-
-def _accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
-    """Every load and store of a body: buffer, index, whether it is masked."""
-    stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
-    out = [(s.buffer, s.index, s.mask is not None) for s in stores]
-    return out + [(e.attr, e.args[0], len(e.args) > 1) for e in _loads(loop)]
-
-
-def _loads(loop: ir.For) -> list[ir.Expr]:
-    """Every load of a body, once."""
-    seen: set[ir.Expr] = set()
-    out: list[ir.Expr] = []
-    stack = [e for s in statements(loop.body) for e in _expressions(s)]
-    while stack:
-        e = stack.pop()
-        if e not in seen:
-            seen.add(e)
-            stack.extend(e.args)
-            if e.op == "load":
-                out.append(e)
-    return out
-
-
-def _computed_from(index: ir.Expr, known: dict[ir.Expr, Value], lane: ir.Expr) -> bool:
-    """Whether an index needs nothing but arithmetic on what is known before its loop."""
-    stack = [index]
-    while stack:
-        e = stack.pop()
-        if e is lane or e in known:
-            continue
-        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
-            return False
-        stack.extend(e.args)
-    return True

@@ -1,0 +1,109 @@
+"""What is known of a kernel for threads before it is written."""
+
+from __future__ import annotations
+
+from numus.compiler import ir
+from numus.compiler.render import ptx_across
+from numus.compiler.render.llvm_lanes import statements
+from numus.compiler.render.llvm_text import Value
+
+
+def threads(kernel: ir.Kernel) -> int:
+    """Threads of a block. Lanes that were meant to be SIMD find room in a warp."""
+    return kernel.group or ptx_across.WARP
+
+
+def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
+    """Bytes of the scratch buffers of constant size, and those buffers."""
+    fixed = [
+        b
+        for b in kernel.buffers
+        if b.access == "scratch" and b.size is not None and b.size.op == "const"
+    ]
+    return sum(scratch_bytes(b) for b in fixed), fixed
+
+
+def scratch_bytes(b: ir.Buffer) -> int:
+    assert b.size is not None
+    return (int(b.size.attr) * b.dtype.itemsize + 15) & -16
+
+
+def communicating(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
+    """Buffers by which threads tell each other something: stored to and loaded from."""
+    stored = {s.buffer for s in statements(kernel.body) if isinstance(s, ir.Store)}
+    return frozenset(stored & loaded)
+
+
+def tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
+    products = [s for s in statements(kernel.body) if isinstance(s, ir.TileProduct)]
+    return {register for s in products for register in s.sums}
+
+
+def passing(kernel: ir.Kernel) -> frozenset[ir.Expr]:
+    """Loads of what passes by, where other memory is read again for every row: a weight, a bias."""
+    once: list[ir.Expr] = []
+    again = False
+    for loop in statements(kernel.body):
+        if not isinstance(loop, ir.For) or loop.kind != "lanes":
+            continue
+        for e in loads(loop):
+            names = {x for x in ir.walk(e.args[0], lambda x: True) if x.op == "var"}
+            if names == {loop.var}:
+                again = again or e.attr.access == "read"
+            elif loop.var in names and e.attr.access == "read":
+                once.append(e)
+    buffers = [e.attr for e in once]
+    return frozenset(e for e in once if again and buffers.count(e.attr) == 1)
+
+
+def registers_of(s: ir.Stmt) -> list[ir.Register]:
+    """The registers that a statement sets or reads, those of statements inside it left out."""
+    found = [s.register] if isinstance(s, ir.Set) else []
+    for root in expressions_of(s):
+        found += [e.attr for e in ir.walk(root, lambda e: True) if e.op == "read"]
+    return found
+
+
+def expressions_of(s: ir.Stmt) -> list[ir.Expr]:
+    if isinstance(s, (ir.Set, ir.Let)):
+        return [s.value]
+    if isinstance(s, ir.Store):
+        return [s.index, s.value, *([] if s.mask is None else [s.mask])]
+    if isinstance(s, ir.If):
+        return [s.condition]
+    return [s.start, s.stop, s.step] if isinstance(s, ir.For) else []
+
+
+def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
+    """Every load and store of a body: buffer, index, whether it is masked."""
+    stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
+    out = [(s.buffer, s.index, s.mask is not None) for s in stores]
+    return out + [(e.attr, e.args[0], len(e.args) > 1) for e in loads(loop)]
+
+
+def loads(loop: ir.For) -> list[ir.Expr]:
+    """Every load of a body, once."""
+    seen: set[ir.Expr] = set()
+    out: list[ir.Expr] = []
+    stack = [e for s in statements(loop.body) for e in expressions_of(s)]
+    while stack:
+        e = stack.pop()
+        if e not in seen:
+            seen.add(e)
+            stack.extend(e.args)
+            if e.op == "load":
+                out.append(e)
+    return out
+
+
+def computed_from(index: ir.Expr, known: dict[ir.Expr, Value], lane: ir.Expr) -> bool:
+    """Whether an index needs nothing but arithmetic on what is known before its loop."""
+    stack = [index]
+    while stack:
+        e = stack.pop()
+        if e is lane or e in known:
+            continue
+        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
+            return False
+        stack.extend(e.args)
+    return True
