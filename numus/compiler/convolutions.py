@@ -22,7 +22,7 @@ from numus.shapes import Shape, row_major, size_of
 ZERO = const(0)
 
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
-PACKING = 1024  # multiplications beside which packing a weight is nothing
+PACKING = 512  # multiplications beside which packing a weight is nothing
 MOST_PARTS = 16  # of a long sum over channels and taps
 LONG = 4096  # taps that are summed up before they meet other sums
 FEW_OUTPUTS = 3  # do not fill a vector
@@ -83,9 +83,9 @@ class Geometry:
 
     @property
     def work(self) -> int:
-        """Multiplications, margins included."""
-        taps = self.channels * size_of(self.taps)
-        return self.batch * self.groups * self.outputs * size_of(self.extents) * taps
+        """Multiplications, margins included; what falls between gaps is passed over."""
+        results = self.batch * self.groups * self.outputs * size_of(self.extents)
+        return results * self.channels * size_of(self.taps) // size_of(self.gap)
 
     def reach(self, axis: int) -> tuple[int, int, int]:
         """How far from the place of a result its taps lie: at least, at most; and how many taps
