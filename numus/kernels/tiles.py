@@ -134,5 +134,6 @@ def _depth(k: int, most: int, width: int) -> int:
 
 
 def _pieces(panels: int, wanted: int, most: int) -> int:
-    """Into how many pieces of at most so many panels to cut: as many as wanted, or more."""
-    return -(-panels // max(1, min(panels // wanted, most)))
+    """Into how many pieces of at most so many panels to cut: as many as wanted, if there are."""
+    pieces = max(min(panels, wanted), -(-panels // most))
+    return -(-panels // -(-panels // pieces))
