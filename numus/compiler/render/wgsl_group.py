@@ -197,6 +197,8 @@ def _form(index: Expr, names: dict[Expr, object], lane: ir.For) -> tuple[object,
         leaves = list(below((t,), set()))
         if lane.var in leaves or any(x.op in ("load", "read") for x in leaves):
             return None
+        if any(x.op == "var" and x not in names for x in leaves):
+            return None  # named by a Let, which may be another value elsewhere
         if any(x in names for x in leaves):
             # a serial loop's variable: equal in form where the loops are
             if t.op == "mul" and t.args[0] in names:
