@@ -298,3 +298,12 @@ def test_a_lost_device_starts_afresh():
     assert done.stdout.splitlines() == ["True True", "True True", "[2.0, 2.0, 2.0, 2.0, 2.0]"], (
         done.stdout + done.stderr
     )
+
+
+def test_threads_meet_before_scratch_is_filled_anew():
+    """A line that one thread clears may be filled by another: attention pads its tiles so."""
+    rng = np.random.default_rng(6)
+    q, k, v = (rng.standard_normal(s).astype("f4") for s in ((1, 24, 33), (1, 40, 33), (1, 40, 20)))
+    want = nm.scaled_dot_product_attention(*map(nm.asarray, (q, k, v))).numpy()
+    got = nm.scaled_dot_product_attention(*map(there, (q, k, v))).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)

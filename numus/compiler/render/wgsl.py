@@ -312,6 +312,7 @@ class _Renderer:
         """A counted loop. `shared`: threads may meet inside, so what an iteration leaves pending
         is pending when the next one starts."""
         x = self.x
+        before = set(self.meetings.pending)
         if shared:
             self.meetings.pending |= self.meetings.after(s.body)
         x.forget(changed(s.body))
@@ -337,6 +338,8 @@ class _Renderer:
             x.close()
         x.close()
         x.forget(changed(s.body))
+        if shared:  # it may have no iterations, and then nobody met
+            self.meetings.pending |= before
 
     # -- statements -------------------------------------------------------------------------------
 

@@ -84,6 +84,9 @@ class Meetings:
         for b in what.writes - self.private:
             if (ALL, "r", b) in self.pending or (who == ALL and (FIRST, "r", b) in self.pending):
                 return True
+            # scratch may be filled twice, an element by one thread first and then by another
+            if who == ALL and b.access == "scratch" and (ALL, "w", b) in self.pending:
+                return True
             other = FIRST if who == ALL else ALL
             if (other, "w", b) in self.pending:
                 return True
@@ -107,7 +110,9 @@ class Meetings:
         for s in body:
             if isinstance(s, (ir.For, ir.If)) and s_is_shared(s):
                 self._step(ALL, touched_head(s))
+                before = set(self.pending)
                 self._walk(s.body)
+                self.pending |= before  # the body may not run at all
             else:
                 self._step(FIRST if is_solo(s) else ALL, touched([s]))
             if is_meeting(s):
