@@ -59,3 +59,13 @@ def test_log_sums():
     a = RNG.standard_normal(150_000)
     wanted = np.logaddexp.accumulate(a)
     np.testing.assert_allclose(nm.logcumsumexp(nm.asarray(a)).numpy(), wanted, rtol=1e-12)
+
+
+@pytest.mark.parametrize("shape", [(1,), (5, 1), (1, 5), (1, 1)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_of_one_element(shape, dtype):
+    """Every lane holds the same number then, and what is shifted in still differs."""
+    array = np.random.default_rng(0).standard_normal(shape).astype(dtype)
+    for axis in range(len(shape)):
+        found = nm.logcumsumexp(nm.asarray(array), axis=axis).numpy()
+        np.testing.assert_allclose(found, np.logaddexp.accumulate(array, axis=axis), rtol=1e-5)
