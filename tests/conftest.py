@@ -2,6 +2,14 @@
 
 import os
 
+from hypothesis import settings
+
+# What a test run says depends on the code alone: every run draws the same examples. To go looking
+# for new ones: `pytest --hypothesis-profile=search`.
+settings.register_profile("steady", derandomize=True, deadline=None)
+settings.register_profile("search", max_examples=1000, deadline=None)
+settings.load_profile("steady")
+
 
 def pytest_addoption(parser):
     parser.addoption(
