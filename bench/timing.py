@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import random
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -27,7 +29,8 @@ def best_times(
 
     Turns, not one library after the other: a machine that slows down or speeds up half-way then
     does so for everybody. There are at least `rounds` rounds, and as many as fit into `seconds` per
-    call.
+    call. Their order changes from round to round, so that nobody always follows the same one, whose
+    threads may spin longer than we wait.
     """
     repeats = {}
     for name, call in calls.items():
@@ -38,8 +41,10 @@ def best_times(
     best = dict.fromkeys(calls, float("inf"))
     end = time.perf_counter() + seconds * len(calls)
     done = 0
+    orders = list(itertools.permutations(calls.items()))
+    random.Random(0).shuffle(orders)
     while done < rounds or time.perf_counter() < end:
-        for name, call in calls.items():
+        for name, call in orders[done % len(orders)]:
             time.sleep(PAUSE_SECONDS)
             count = repeats[name]
             if count > 1:
