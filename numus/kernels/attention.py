@@ -137,7 +137,7 @@ class _Task:
             return ir.Buffer(name, dtype, "scratch", size)
 
         self.q = scratch("queries", ir.mul(s.rows, up(s.size, UNROLL)))
-        self.k = scratch("keys", ir.mul(s.block, up(s.size, tile.width)))
+        self.k = scratch("keys", ir.mul(s.block, up(s.size, tile.block)))
         self.v = scratch("values", ir.mul(s.block, self.wide))
         self.weights = scratch("weights", ir.mul(s.block, const(self.panel)))
         self.result = scratch("result", ir.mul(s.rows, self.wide))
@@ -221,7 +221,7 @@ class _Task:
         for v, top in enumerate(tops):
             body.append(ir.Set(top, ir.load(self.top, ir.add(p, sums.column(v)))))
         tiles = scores(
-            *(sums, self.k, ir.mul(t, up(s.size, tile.width))),
+            *(sums, self.k, ir.mul(t, up(s.size, tile.block))),
             *(self.q, ir.mul(p, up(s.size, UNROLL)), s.size),
         )
         for i, v in sums.places():

@@ -163,9 +163,9 @@ class _Task:
         self.weights = scratch("weights", ir.mul(s.query_block, block))
         self.z = scratch("z", ir.mul(s.query_block, block))
         self.q_panels = scratch("q_panels", ir.mul(rows, up(s.size, UNROLL)))
-        self.k_tiles = scratch("k_tiles", ir.mul(block, up(s.size, tile.width)))
+        self.k_tiles = scratch("k_tiles", ir.mul(block, up(s.size, tile.block)))
         self.g_panels = scratch("g_panels", ir.mul(rows, up(s.width, UNROLL)))
-        self.v_tiles = scratch("v_tiles", ir.mul(block, up(s.width, tile.width)))
+        self.v_tiles = scratch("v_tiles", ir.mul(block, up(s.width, tile.block)))
         q_wide, k_wide = up(s.size, schedule.dq.columns), up(s.size, schedule.dk.columns)
         v_wide = up(s.width, schedule.dv.columns)
         if o.write_q is not None:
@@ -308,7 +308,7 @@ class _Task:
                 body.append(ir.Let(deltas[v], o.delta(self.n, query, there)))
         sums = Sums("s", tile, dtype, lane)
         tiles = scores(
-            *(sums, self.k_tiles, ir.mul(t, up(s.size, tile.width))),
+            *(sums, self.k_tiles, ir.mul(t, up(s.size, tile.block))),
             *(self.q_panels, ir.mul(row, up(s.size, UNROLL)), s.size),
         )
         zero = const(0, dtype)
@@ -332,7 +332,7 @@ class _Task:
         if self.wants_z:
             change = Sums("d", tile, dtype, lane)
             tiles += scores(
-                *(change, self.v_tiles, ir.mul(t, up(s.width, tile.width))),
+                *(change, self.v_tiles, ir.mul(t, up(s.width, tile.block))),
                 *(self.g_panels, ir.mul(row, up(s.width, UNROLL)), s.width),
             )
             for i, v in change.places():

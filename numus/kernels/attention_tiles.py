@@ -49,6 +49,11 @@ class Tile:
     def columns(self) -> int:
         return self.vectors * self.width
 
+    @property
+    def block(self) -> int:
+        """How many columns of a packed row lie together: a vector, or what is written out."""
+        return max(self.width, UNROLL)
+
 
 def tile_for(facts: Facts, width: int, columns: int, rows: Sequence[int]) -> Tile:
     """The register tile that computes so many columns soonest, its rows one of those given."""
@@ -111,15 +116,15 @@ def pack_panels(
 def pack_tiles(
     name: str, buffer: ir.Buffer, read: Read, tile: Tile, rows: Expr, columns: Expr
 ) -> list[Stmt]:
-    """Rows below each other, a vector of neighbouring columns at a time; zeros beyond the last."""
+    """Rows below each other, a block of neighbouring columns at a time; zeros beyond the last."""
     t, i, b, j = (ir.var(f"{name}_{x}") for x in "tibj")
-    deep = up(columns, tile.width)
+    deep = up(columns, tile.block)
     size = ir.mul(up(rows, tile.rows), deep)
     at = ir.add(ir.mul(t, deep), ir.mul(b, const(tile.rows)))
-    at = ir.add(ir.add(at, ir.mul(i, const(tile.width))), j)
+    at = ir.add(ir.add(at, ir.mul(i, const(tile.block))), j)
     store = ir.Store(buffer, at, read(ir.add(t, i), ir.add(b, j)))
-    vector = ir.For(j, ZERO, ir.minimum(ir.sub(columns, b), tile.width), "lanes", [store])
-    blocks = ir.For(b, ZERO, columns, "serial", [vector], step=const(tile.width))
+    vector = ir.For(j, ZERO, ir.minimum(ir.sub(columns, b), tile.block), "lanes", [store])
+    blocks = ir.For(b, ZERO, columns, "serial", [vector], step=const(tile.block))
     row = ir.For(i, ZERO, ir.minimum(ir.sub(rows, t), tile.rows), "serial", [blocks])
     return [
         _cleared(name, buffer, size, deep.ne(columns)),
@@ -209,7 +214,7 @@ def scores(
     sums: Sums, tiles: ir.Buffer, tile_at: Expr, panel: ir.Buffer, panel_at: Expr, columns: Expr
 ) -> list[Stmt]:
     """The inner products of a packed tile of rows with a packed panel, over all columns."""
-    width, rows, lanes = sums.tile.width, sums.tile.rows, sums.tile.columns
+    width, rows, lanes = sums.tile.block, sums.tile.rows, sums.tile.columns
     b, k = ir.var(f"{sums.name}_b"), ir.var(f"{sums.name}_k")
     deep = up(columns, UNROLL)
     loops = [
