@@ -10,8 +10,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,7 +23,7 @@ from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.local import PRODUCTS, Val
 from numus.compiler.lower import lower_group
-from numus.runtime import contract
+from numus.runtime import cache, contract
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -179,10 +177,5 @@ def _read() -> dict[str, str]:
 
 
 def _write(known: dict[str, str]) -> None:
-    """Readers see all of it or what was there before; a disk that refuses is no error."""
-    with contextlib.suppress(OSError, RuntimeError):
-        path = _path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile("w", dir=path.parent, delete=False) as file:
-            json.dump(known, file)
-        os.replace(file.name, path)
+    with contextlib.suppress(RuntimeError):  # there is no home directory
+        cache.write(_path(), json.dumps(known).encode())

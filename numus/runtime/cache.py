@@ -31,16 +31,21 @@ def get(key: str) -> bytes | None:
 
 
 def put(key: str, code: bytes) -> None:
-    """Keep code. Readers see all of it or nothing; a disk that refuses is no error."""
+    """Keep code under a key."""
+    with contextlib.suppress(RuntimeError):  # there is no home directory
+        write(_path(key), _MAGIC + hashlib.sha256(code).digest() + code)
+
+
+def write(path: Path, content: bytes) -> None:
+    """Readers see all of a file or what was there before; a disk that refuses is no error."""
     temporary = ""
     try:
-        path = _path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".new-", delete=False) as file:
             temporary = file.name
-            file.write(_MAGIC + hashlib.sha256(code).digest() + code)
+            file.write(content)
         os.replace(temporary, path)
-    except (OSError, RuntimeError):
+    except OSError:
         if temporary:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)

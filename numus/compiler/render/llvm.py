@@ -28,6 +28,7 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.render import llvm_casts, llvm_memory
+from numus.compiler.render.llvm_control import Control
 from numus.compiler.render.llvm_lanes import Growths, changed, plan
 from numus.compiler.render.llvm_text import SCALAR, Shape, Text, Value, register_type
 from numus.compiler.render.llvm_values import Block, Expressions, Lane
@@ -58,7 +59,7 @@ class _Part:
     outer: frozenset[ir.Register]  # registers that lived before the loop
 
 
-class _Renderer:
+class _Renderer(Control):
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
         self.kernel = kernel
         self.target = target
@@ -190,11 +191,6 @@ class _Renderer:
                 raise CompileError(f"no statement of the kernel IR: {s!r}")
         x.blocks.pop()
 
-    def _scoped(self, body: list[ir.Stmt], kind: str) -> None:
-        self.x.push(kind)
-        self._block(body)
-        self.x.pop()
-
     def _let(self, s: ir.Let) -> None:
         x = self.x
         v = x.value(s.value)
@@ -230,20 +226,6 @@ class _Renderer:
             t.do(f"store {ty} {name}, ptr {slot}")
         x.forget((register,))
 
-    def _if(self, s: ir.If) -> None:
-        t = self.t
-        condition = self.x.uniform(s.condition, "the condition of an If")
-        if condition in ("true", "false"):
-            if condition == "true":
-                self._scoped(s.body, "plain")
-            return
-        yes, done = t.label("then"), t.label("done")
-        t.branch(condition, yes, done)
-        t.start(yes)
-        self._scoped(s.body, "branch")
-        t.jump(done)
-        t.start(done)
-
     def _for(self, s: ir.For) -> None:
         x = self.x
         start, stop, step = (x.uniform(e, "a loop bound") for e in (s.start, s.stop, s.step))
@@ -261,22 +243,6 @@ class _Renderer:
             )
         else:
             raise CompileError(f"no kind of loop: {s.kind!r}")
-
-    def _iteration(self, s: ir.For, value: str) -> None:
-        """The body of a loop, inside a scope of its own, for one value of its variable."""
-        x = self.x
-        x.remember(x.values, s.var, Value((value,), False, x.depth))
-        if x.lane is not None:
-            x.lane.growths.known[s.var] = 0
-        self._block(s.body)
-
-    def _unrolled(self, s: ir.For) -> None:
-        if not all(e.op == "const" for e in (s.start, s.stop, s.step)):
-            raise CompileError("an unrolled loop needs constant bounds")
-        for i in range(s.start.attr, s.stop.attr, s.step.attr):
-            self.x.push()
-            self._iteration(s, str(i))
-            self.x.pop()
 
     def _loop(
         self, start: str, stop: str, step: str, body: Callable[[str], None], ty: str = "i64"

@@ -20,6 +20,7 @@ from typing import Any
 
 from numus.compiler import ir
 from numus.compiler.render import llvm_casts, ptx_across, ptx_memory, ptx_plan, ptx_tiles
+from numus.compiler.render.llvm_control import Control
 from numus.compiler.render.llvm_lanes import Growths, changed, plan, statements
 from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
 from numus.compiler.render.llvm_values import Block
@@ -60,7 +61,9 @@ def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
     return Renderer(kernel, target).module(symbol)
 
 
-class Renderer:
+class Renderer(Control):
+    x: ThreadExpressions
+
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
         self.kernel = kernel
         self.group = ptx_plan.threads(kernel)
@@ -277,24 +280,6 @@ class Renderer:
         if s.buffer in self.talking:
             self.barrier()
 
-    def _if(self, s: ir.If) -> None:
-        t = self.t
-        condition = self.x.uniform(s.condition, "the condition of an If")
-        if condition in ("true", "false"):
-            if condition == "true":
-                self.x.push()
-                self._block(s.body)
-                self.x.pop()
-            return
-        yes, done = t.label("then"), t.label("done")
-        t.branch(condition, yes, done)
-        t.start(yes)
-        self.x.push("branch")
-        self._block(s.body)
-        self.x.pop()
-        t.jump(done)
-        t.start(done)
-
     def _for(self, s: ir.For) -> None:
         x = self.x
         start, stop, step = (x.uniform(e, "a loop bound") for e in (s.start, s.stop, s.step))
@@ -312,22 +297,6 @@ class Renderer:
             self.serial -= 1
         else:
             raise CompileError(f"no kind of loop: {s.kind!r}")
-
-    def _iteration(self, s: ir.For, value: str) -> None:
-        """The body of a loop, inside a scope of its own, for one value of its variable."""
-        x = self.x
-        x.remember(x.values, s.var, Value((value,), False, x.depth))
-        if x.lane is not None:
-            x.lane.growths.known[s.var] = 0
-        self._block(s.body)
-
-    def _unrolled(self, s: ir.For) -> None:
-        if not all(e.op == "const" for e in (s.start, s.stop, s.step)):
-            raise CompileError("an unrolled loop needs constant bounds")
-        for i in range(s.start.attr, s.stop.attr, s.step.attr):
-            self.x.push()
-            self._iteration(s, str(i))
-            self.x.pop()
 
     def _grid(self, s: ir.For, start: str, step: str) -> None:
         t, i = self.t, self.block

@@ -1,0 +1,56 @@
+"""Conditions and the insides of loops in LLVM IR: the same for vectors and for threads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from numus.compiler import ir
+from numus.compiler.render.llvm_text import Text, Value
+from numus.compiler.render.llvm_values import Expressions
+from numus.errors import CompileError
+
+
+class Control(ABC):
+    """What writes a kernel's statements, with the text `t` and the expressions `x`."""
+
+    t: Text
+    x: Expressions
+
+    @abstractmethod
+    def _block(self, body: list[ir.Stmt]) -> None:
+        """Write a list of statements."""
+
+    def _scoped(self, body: list[ir.Stmt], kind: str) -> None:
+        self.x.push(kind)
+        self._block(body)
+        self.x.pop()
+
+    def _if(self, s: ir.If) -> None:
+        t = self.t
+        condition = self.x.uniform(s.condition, "the condition of an If")
+        if condition in ("true", "false"):
+            if condition == "true":
+                self._scoped(s.body, "plain")
+            return
+        yes, done = t.label("then"), t.label("done")
+        t.branch(condition, yes, done)
+        t.start(yes)
+        self._scoped(s.body, "branch")
+        t.jump(done)
+        t.start(done)
+
+    def _iteration(self, s: ir.For, value: str) -> None:
+        """The body of a loop, inside a scope of its own, for one value of its variable."""
+        x = self.x
+        x.remember(x.values, s.var, Value((value,), False, x.depth))
+        if x.lane is not None:
+            x.lane.growths.known[s.var] = 0
+        self._block(s.body)
+
+    def _unrolled(self, s: ir.For) -> None:
+        if not all(e.op == "const" for e in (s.start, s.stop, s.step)):
+            raise CompileError("an unrolled loop needs constant bounds")
+        for i in range(s.start.attr, s.stop.attr, s.step.attr):
+            self.x.push()
+            self._iteration(s, str(i))
+            self.x.pop()
