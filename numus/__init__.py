@@ -71,7 +71,7 @@ from numus.functions.resizing import *
 from numus.functions.grid_sampling import *
 from numus.functions.einsum import *
 from numus.functions import display, host_access, operators, protocols
-from numus import random
+from numus import kernels, random
 
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
@@ -87,7 +87,7 @@ def __getattr__(name: str) -> Any:
 
 
 _INTERNAL = "compiler config display dtypes errors evaluation functions graph guards host_access"
-_INTERNAL += " Any importlib kernels operators primitives protocols runtime shapes transforms"
+_INTERNAL += " Any importlib operators primitives protocols runtime shapes transforms"
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
 __all__ += _LAZY
 __all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]

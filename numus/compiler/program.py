@@ -18,6 +18,7 @@ from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
 from numus.compiler.overwrite import may_overwrite
+from numus.kernels.choice import preference
 from numus.runtime import contract
 from numus.shapes import Shape, reshape_strides, row_major
 
@@ -372,7 +373,7 @@ def realise(
             settle(node)
         # what a transfer stands on may have been part of this graph, or one of its roots
         return realise(place, [r for r in roots if r.view is None], settle)
-    key = (place.name, pending.key)
+    key = (place.name, preference(), pending.key)
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = Plan(place, pending, roots)

@@ -1,0 +1,105 @@
+"""Whose kernel does an operation: numus's own, or one from a vendor's library.
+
+A vendor's kernel is a name, the operation it does, and three functions: whether it can do what is
+asked, whether it would be quicker than numus's own, and what launches it. What is asked is a value
+that describes one call, of a type that the operation's lowering has defined (for products:
+`kernels/vendor_products.py`). Lowerings ask `choose`; they know no library by name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any
+
+PREFERENCES = ("native", "vendor", "auto")
+
+
+@dataclass(frozen=True)
+class Vendor:
+    """A kernel from a library.
+
+    `takes(question, facts)` tells whether it can do it on a device of these facts: with the library
+    missing, it can't. `quicker(question, facts)` tells whether it is worth it, by shape alone: the
+    same question is always answered alike. `start(runtime, question)` gives a function of the
+    addresses of the kernel's buffers, in order, that launches it on the runtime's stream.
+    """
+
+    name: str
+    operation: str
+    takes: Callable[[Any, Any], bool]
+    quicker: Callable[[Any, Any], bool]
+    start: Callable[[Any, Any], Callable[[list[int]], None]]
+
+
+class _State:
+    preferred = "auto"
+    registered: tuple[Vendor, ...] = ()
+
+
+def register(vendor: Vendor) -> None:
+    """Add a vendor's kernel. One of the same name and operation takes the place of the older."""
+    own = (vendor.name, vendor.operation)
+    kept = [v for v in _State.registered if (v.name, v.operation) != own]
+    _State.registered = (*kept, vendor)
+
+
+def available() -> tuple[str, ...]:
+    """The names of the vendors' kernels that are known, whether their libraries are here or not."""
+    return tuple(v.name for v in _State.registered)
+
+
+def named(name: str) -> Vendor:
+    """The vendor's kernel of this name."""
+    return next(v for v in _State.registered if v.name == name)
+
+
+def preference() -> str:
+    """Whose kernels run: "native", "vendor" or "auto"."""
+    return _State.preferred
+
+
+class _Preferred:
+    """Puts the setting back at the end of a `with` statement."""
+
+    def __init__(self, before: str) -> None:
+        self._before = before
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        _State.preferred = self._before
+
+
+def prefer(which: str) -> _Preferred:
+    """Set whose kernels run from here on: `native`, numus's own; `vendor`, those of a vendor's
+    library wherever one can do it; `auto` (the default), whichever is quicker by its shape.
+
+    In a `with` statement, it holds inside. It is one setting for all threads. A jitted function
+    keeps the kernels it was compiled with.
+
+    >>> with nm.kernels.prefer("native"):
+    ...     y = nm.ones((4, 4)) @ nm.ones((4, 4))
+    """
+    if which not in PREFERENCES:
+        raise ValueError(f"prefer: {which!r} is none of 'native', 'vendor', 'auto'")
+    before, _State.preferred = _State.preferred, which
+    return _Preferred(before)
+
+
+def choose(operation: str, question: Any, facts: Any) -> Vendor | None:
+    """The vendor's kernel that is to do this; None for numus's own."""
+    if _State.preferred == "native":
+        return None
+    for vendor in reversed(_State.registered):
+        able = vendor.operation == operation and vendor.takes(question, facts)
+        if able and (_State.preferred == "vendor" or vendor.quicker(question, facts)):
+            return vendor
+    return None

@@ -1,0 +1,54 @@
+"""Whose kernels run: numus's own, or a vendor's."""
+
+import pytest
+
+import numus as nm
+from numus.kernels import choice
+
+
+@pytest.fixture
+def vendors(monkeypatch):
+    """A registry of the test's own."""
+    monkeypatch.setattr(choice._State, "registered", ())
+    monkeypatch.setattr(choice._State, "preferred", "auto")
+
+    def add(name, takes, quicker):
+        vendor = nm.kernels.Vendor(name, "double", takes, quicker, lambda runtime, question: None)
+        nm.kernels.register(vendor)
+        return vendor
+
+    return add
+
+
+def test_preferences_hold_inside_and_after():
+    before = nm.kernels.preference()
+    with nm.kernels.prefer("native"):
+        assert nm.kernels.preference() == "native"
+        with nm.kernels.prefer("vendor"):
+            assert nm.kernels.preference() == "vendor"
+        assert nm.kernels.preference() == "native"
+    assert nm.kernels.preference() == before
+    nm.kernels.prefer("native")
+    assert nm.kernels.preference() == "native"
+    nm.kernels.prefer(before)
+    with pytest.raises(ValueError, match="'fastest' is none of 'native', 'vendor', 'auto'"):
+        nm.kernels.prefer("fastest")
+    assert nm.kernels.preference() == before
+
+
+def test_who_is_chosen(vendors):
+    small = vendors("small", lambda n, facts: n < 10, lambda n, facts: n > 5)
+    assert nm.kernels.available() == ("small",)
+    assert choice.choose("double", 8, None) is small
+    assert choice.choose("double", 3, None) is None  # not quicker
+    assert choice.choose("halve", 8, None) is None
+    with nm.kernels.prefer("vendor"):
+        assert choice.choose("double", 3, None) is small
+        assert choice.choose("double", 30, None) is None  # not taken
+    with nm.kernels.prefer("native"):
+        assert choice.choose("double", 8, None) is None
+    large = vendors("large", lambda n, facts: n > 6, lambda n, facts: True)
+    assert choice.choose("double", 8, None) is large  # the younger is asked first
+    again = vendors("small", lambda n, facts: True, lambda n, facts: True)
+    assert nm.kernels.available() == ("large", "small")
+    assert choice.choose("double", 8, None) is again
