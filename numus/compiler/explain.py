@@ -10,7 +10,8 @@ from typing import Any
 
 from numus.compiler.fuse import Group
 from numus.compiler.local import Val, walk
-from numus.compiler.program import Plan, watchers
+from numus.compiler.program import Plan
+from numus.compiler.watchers import watchers
 from numus.shapes import size_of
 
 

@@ -18,6 +18,7 @@ from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
 from numus.compiler.overwrite import may_overwrite
+from numus.compiler.watchers import watchers
 from numus.kernels.choice import preference
 from numus.runtime import contract
 from numus.shapes import Shape, reshape_strides, row_major
@@ -352,9 +353,6 @@ def _base(v: Val, leaf_strides: dict[Val, Shape]) -> tuple[Val, Layout]:
                 return x, (0, strides)
         x = chain.pop()
 
-
-# Called with (device, plan, leaves, constants) before a program runs: how `explain` listens.
-watchers: list[Callable[..., None]] = []
 
 _plans: OrderedDict[Any, Plan] = OrderedDict()
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from numus.evaluation import check_known, evaluate
+from numus.graph import current_trace
 from numus.runtime.devices import Device, device
 from numus.tensor import Tensor
 
@@ -26,8 +27,9 @@ def eval(*values: Any) -> None:
     """
     if len(values) == 1 and values[0].__class__ is Tensor:
         node = values[0]._node
-        check_known(node, "nm.eval()")
-        evaluate((node,))
+        if node.view is None or current_trace() is not None:
+            check_known(node, "nm.eval()")
+            evaluate((node,))
         return
     found: list[Tensor] = []
     stack = list(values)

@@ -21,7 +21,7 @@ ZERO, ONE = const(0), const(1)
 
 FEW = 8  # vectors at most
 TASK = 1 << 16  # elements of the matrix that a task reads, at least
-TASKS = 8  # for each thread
+TASKS = 32  # for each thread: threads take several at first, and end together
 
 Finish = Callable[[Expr, Expr, Expr, Any], list[Stmt]]  # (batch, row, vector, value)
 

@@ -237,7 +237,7 @@ class Prepared:
             record = records + n * len(pool_source.LAUNCH)
             words[record : record + len(pool_source.LAUNCH)] = [
                 *(program.address, at(buffers), at(places), program.buffers),
-                *(at(parameters), together[n], 0, 0),
+                *(at(parameters), together[n], 0, 0, pool_source.UNKNOWN),
             ]
             given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
             for i, place in enumerate(given):

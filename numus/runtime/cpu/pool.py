@@ -15,6 +15,8 @@ from numus.runtime.cpu import pool_source
 from numus.runtime.cpu.compiler import Compiler
 
 _SPIN_SECONDS = 30e-6  # an idle worker is at hand for so long, then sleeps
+_SHARE_SECONDS = 3e-6  # less work than this is done before another core has its part of it
+_WAKE_SECONDS = 60e-6  # less work than this is done before a sleeping thread has woken
 _EXIT_SECONDS = 1.0  # how long the interpreter's end waits for a worker
 
 
@@ -30,7 +32,7 @@ class Pool:
         self.started = False
         self._workers: list[threading.Thread] = []
         self._lock = threading.Lock()
-        run, worker, wake, spin, repeat = compiler.native(
+        run, worker, wake, spin, repeat, ticks = compiler.native(
             pool_source.source(compiler.jit.target), pool_source.SYMBOLS
         )
         self.run: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)
@@ -41,23 +43,27 @@ class Pool:
         self._worker = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64)(worker)
         self._wake = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(wake)
         self._spin = ctypes.CFUNCTYPE(None, ctypes.c_int64)(spin)
+        self._ticks: Callable[[], int] = ctypes.CFUNCTYPE(ctypes.c_int64)(ticks)
         self._words = (ctypes.c_int64 * (pool_source.WORDS + 16))()
         start = ctypes.addressof(self._words)
         self.address = (start + 127) & -128
         self._state = (ctypes.c_int64 * pool_source.WORDS).from_address(self.address)
-        self._spins = self._calibrate()
+        self._spins, self._ticks_per_second = self._calibrate()
         self._reset()
         atexit.register(self.stop)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
-    def _calibrate(self) -> int:
-        """How many turns of a spin loop last for the time that workers spin."""
+    def _calibrate(self) -> tuple[int, float]:
+        """How many turns of a spin loop last for the time that workers spin, and how fast the
+        native clock goes.
+        """
         count = 200
-        began = time.perf_counter()
+        began, first = time.perf_counter(), self._ticks()
         self._spin(count)
-        each = max((time.perf_counter() - began) / count, 1e-9)
-        return max(10, int(_SPIN_SECONDS / each))
+        seconds, ticks = time.perf_counter() - began, self._ticks() - first
+        each = max(seconds / count, 1e-9)
+        return max(10, int(_SPIN_SECONDS / each)), ticks / max(seconds, 1e-9)
 
     def _reset(self) -> None:
         """The shared memory as it is before anything has run."""
@@ -67,6 +73,8 @@ class Pool:
         state[pool_source.SPINS] = self._spins
         state[pool_source.THREADS] = self.threads
         state[pool_source.LIMIT] = self.threads
+        state[pool_source.SHARE_FROM] = int(_SHARE_SECONDS * self._ticks_per_second)
+        state[pool_source.WAKE_FROM] = int(_WAKE_SECONDS * self._ticks_per_second)
         for i, address in enumerate(_system_calls(self.address)):
             state[pool_source.CALLS + i] = address
         self.started = False

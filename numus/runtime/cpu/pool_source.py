@@ -12,7 +12,11 @@ too late finds the word closed and keeps out, so nothing ever waits for a thread
 Launches that don't depend on each other form a wave, which is opened as one: their blocks are
 numbered through.
 
-Idle workers spin for some microseconds, then sleep until they are woken.
+Chunks shrink as the end comes near, so that all threads finish together.
+
+Idle workers spin for some microseconds, then sleep until they are woken. Handing blocks to another
+core has a price, waking a thread a higher one, so every launch remembers how long it took the last
+time: short ones are run by their caller, and only longer ones are worth waking anybody for.
 """
 
 from __future__ import annotations
@@ -24,11 +28,13 @@ from numus.runtime.cpu.target import Target
 # Words (of 8 bytes) of the pool's shared memory; what is written often has a line to itself.
 STATE = 0  # generation << 17 | closed << 16 | workers inside
 NEXT = 16  # the next block to be taken
-JOB = 32  # the open launch: function, buffers, scalars, grid, chunk, threads, share
+JOB = 32  # the open launch: function, buffers, scalars, grid, parts, threads, share, joined
 SLEEPERS = 48
 LIMIT = 49  # workers with an id from here on go home; 0 ends all
 SPINS = 50  # how long an idle worker spins before it sleeps
 THREADS = 51  # how many threads, the caller's included, may share a launch
+SHARE_FROM = 52  # ticks of work from which on launches are shared with workers that are awake
+WAKE_FROM = 53  # and from which on sleeping workers are woken
 LOCK = 64  # 1 while a caller uses the pool
 CALLS = 80  # addresses of system functions, see `system_calls`
 MUTEX = 96
@@ -44,9 +50,11 @@ LAUNCH = (
     *("function", "buffers", "places", "buffer_count", "parameters"),
     "together",  # how many launches, from this one on, may run at the same time
     *("end", "share"),  # filled in by `wave`: the blocks up to here, the share of a thread
+    "ticks",  # what its blocks took all together the last time; UNKNOWN before
 )
+UNKNOWN = -1  # as a number without sign: long
 
-SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin", "numus_repeat")
+SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin", "numus_repeat", "numus_ticks")
 
 
 def pause(target: Target) -> str:
@@ -55,14 +63,32 @@ def pause(target: Target) -> str:
     return f'call void asm sideeffect "{hint}", ""()' if hint else ""
 
 
+def ticks(target: Target) -> str:
+    """A function that reads a clock which goes evenly; 0 where there is none that is cheap."""
+    clock = {
+        "x86": "call i64 @llvm.readcyclecounter()",
+        "arm": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
+    }.get(target.arch, "add i64 0, 0")
+    return f"""
+define i64 @numus_ticks() {{
+  %now = {clock}
+  ret i64 %now
+}}
+declare i64 @llvm.readcyclecounter()
+"""
+
+
 def source(target: Target) -> str:
     """The module with the functions named in `SYMBOLS`."""
     sleep = _SLEEP_WINDOWS if sys.platform == "win32" else _SLEEP_POSIX
     text = _COMMON + sleep
-    for name in ("STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS LOCK CALLS MUTEX CONDITION").split():
+    text += ticks(target)
+    words = "STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS SHARE_FROM WAKE_FROM LOCK CALLS MUTEX"
+    for name in [*words.split(), "CONDITION"]:
         text = text.replace(f"${name}$", str(globals()[name]))
     text = text.replace("$CLOSED$", str(CLOSED)).replace("$GENERATION$", str(GENERATION))
     text = text.replace("$RECORD$", str(len(LAUNCH)))
+    text = text.replace("$TICKS$", str(LAUNCH.index("ticks")))
     return f'target triple = "{target.triple}"\n' + text.replace("$PAUSE$", pause(target))
 
 
@@ -79,13 +105,20 @@ entry:
   %p3 = getelementptr i64, ptr %job, i64 3
   %grid = load i64, ptr %p3
   %p4 = getelementptr i64, ptr %job, i64 4
-  %chunk = load i64, ptr %p4
+  %parts = load i64, ptr %p4
   %p6 = getelementptr i64, ptr %job, i64 6
   %share = load i64, ptr %p6
   %worker = or i64 %share, %id
   %next = getelementptr i64, ptr %pool, i64 $NEXT$
   br label %loop
 loop:
+  %taken = load atomic i64, ptr %next monotonic, align 8
+  %left = sub i64 %grid, %taken
+  %any = icmp sgt i64 %left, 0
+  br i1 %any, label %take, label %done
+take:
+  %part = udiv i64 %left, %parts
+  %chunk = call i64 @llvm.umax.i64(i64 %part, i64 1)
   %begin = atomicrmw add ptr %next, i64 %chunk monotonic
   %more = icmp slt i64 %begin, %grid
   br i1 %more, label %run, label %done
@@ -147,6 +180,8 @@ entered:
   %mine = icmp slt i64 %id, %most
   br i1 %mine, label %work, label %leave
 work:
+  %joined = getelementptr i64, ptr %job, i64 7
+  store atomic i64 1, ptr %joined monotonic, align 8
   call void @work(ptr %pool, i64 %id)
   br label %leave
 leave:
@@ -202,14 +237,13 @@ done:
   ret void
 }
 
-; One launch, shared with the workers.
-define internal void @share(
-    ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads) {
+; One launch, shared with the workers: those that sleep are woken if `wake`. Gives the number of
+; threads that may have taken part.
+define internal i64 @share(
+    ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i1 %wake) {
 entry:
   %state = getelementptr i64, ptr %pool, i64 $STATE$
-  %parts = shl i64 %threads, 3
-  %even = udiv i64 %grid, %parts
-  %chunk = call i64 @llvm.umax.i64(i64 %even, i64 1)
+  %parts = shl i64 %threads, 2
   %job = getelementptr i64, ptr %pool, i64 $JOB$
   store ptr %fn, ptr %job
   %p1 = getelementptr i64, ptr %job, i64 1
@@ -219,13 +253,15 @@ entry:
   %p3 = getelementptr i64, ptr %job, i64 3
   store i64 %grid, ptr %p3
   %p4 = getelementptr i64, ptr %job, i64 4
-  store i64 %chunk, ptr %p4
+  store i64 %parts, ptr %p4
   %p5 = getelementptr i64, ptr %job, i64 5
   store i64 %threads, ptr %p5
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
   %p6 = getelementptr i64, ptr %job, i64 6
   store i64 %share, ptr %p6
+  %joined = getelementptr i64, ptr %job, i64 7
+  store atomic i64 0, ptr %joined monotonic, align 8
   %next = getelementptr i64, ptr %pool, i64 $NEXT$
   store atomic i64 0, ptr %next monotonic, align 8
   %old = load atomic i64, ptr %state monotonic, align 8
@@ -233,6 +269,8 @@ entry:
   %gen1 = add i64 %gen, 1
   %open = shl i64 %gen1, $GENERATION$
   store atomic i64 %open, ptr %state seq_cst, align 8
+  br i1 %wake, label %count, label %join
+count:
   %sleepers_at = getelementptr i64, ptr %pool, i64 $SLEEPERS$
   %sleepers = load atomic i64, ptr %sleepers_at seq_cst, align 8
   %asleep = icmp sgt i64 %sleepers, 0
@@ -263,7 +301,10 @@ yield:
 again:
   br label %wait
 done:
-  ret void
+  %others = load atomic i64, ptr %joined monotonic, align 8
+  %alone = icmp eq i64 %others, 0
+  %busy = select i1 %alone, i64 1, i64 %threads
+  ret i64 %busy
 }
 
 ; Blocks of a wave: `launches` are its records, `last` the number of the last of them.
@@ -350,6 +391,8 @@ entry:
   %allowed = load atomic i64, ptr %threads_at monotonic, align 8
   %threads = call i64 @llvm.smin.i64(i64 %cap, i64 %allowed)
   %lock = getelementptr i64, ptr %pool, i64 $LOCK$
+  %share_from_at = getelementptr i64, ptr %pool, i64 $SHARE_FROM$
+  %wake_from_at = getelementptr i64, ptr %pool, i64 $WAKE_FROM$
   br label %loop
 loop:
   ; `held`: 0 not tried yet, 1 the pool is ours, 2 another thread has it and we work alone
@@ -387,7 +430,18 @@ start:
   %large = icmp sgt i64 %grid, 1
   %several = icmp sgt i64 %threads, 1
   %shared = and i1 %large, %several
-  br i1 %shared, label %acquire, label %inline
+  br i1 %shared, label %weigh, label %inline
+weigh:
+  %ticks_at = getelementptr i64, ptr %record, i64 $TICKS$
+  %ticks = load i64, ptr %ticks_at
+  %began = call i64 @numus_ticks()
+  %share_from = load i64, ptr %share_from_at
+  %light = icmp ult i64 %ticks, %share_from
+  br i1 %light, label %short, label %acquire
+short:
+  %one = shl i64 %grid, 16
+  call void %fn(i64 0, i64 %grid, i64 %one, ptr %buffers, ptr %scalars)
+  br label %remember
 acquire:
   %untried = icmp eq i64 %held, 0
   br i1 %untried, label %try, label %have
@@ -401,7 +455,19 @@ have:
   %ours = icmp eq i64 %held2, 1
   br i1 %ours, label %parallel, label %inline
 parallel:
-  call void @share(ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads)
+  %wake_from = load i64, ptr %wake_from_at
+  %wake = icmp uge i64 %ticks, %wake_from
+  %active = call i64 @share(
+      ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i1 %wake)
+  br label %remember
+remember:
+  ; work that was shared took at most so much of all of them
+  %held4 = phi i64 [ %held, %short ], [ %held2, %parallel ]
+  %busy = phi i64 [ 1, %short ], [ %active, %parallel ]
+  %ended = call i64 @numus_ticks()
+  %passed = sub i64 %ended, %began
+  %all = mul i64 %passed, %busy
+  store i64 %all, ptr %ticks_at
   br label %latch
 inline:
   %held3 = phi i64 [ %held, %start ], [ %held2, %have ]
@@ -412,7 +478,7 @@ call:
   call void %fn(i64 0, i64 %grid, i64 %alone, ptr %buffers, ptr %scalars)
   br label %latch
 latch:
-  %held1 = phi i64 [ %held2, %parallel ], [ %held3, %inline ], [ %held3, %call ]
+  %held1 = phi i64 [ %held4, %remember ], [ %held3, %inline ], [ %held3, %call ]
   %j = add i64 %i, %together
   br label %loop
 end:
@@ -542,9 +608,10 @@ define void @numus_wake(ptr %pool) noinline {
   %unlock = load ptr, ptr %c2
   %c4 = getelementptr ptr, ptr %calls, i64 4
   %broadcast = load ptr, ptr %c4
+  ; who is about to wait does so before we have the mutex; it is free when they wake
   %r1 = call i32 %lock(ptr %mutex)
-  %r2 = call i32 %broadcast(ptr %condition)
-  %r3 = call i32 %unlock(ptr %mutex)
+  %r2 = call i32 %unlock(ptr %mutex)
+  %r3 = call i32 %broadcast(ptr %condition)
   ret void
 }
 """

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from numus.compiler.watchers import watchers
 from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.evaluation import APART, evaluate
@@ -140,8 +141,6 @@ class Body:
 
 def show(body: Body, replay: Any, place: Device, operands: Sequence[Node], layout: Any) -> None:
     """Let those who watch programs see a body, on operands (or their first slices)."""
-    from numus.compiler.program import watchers
-
     if not watchers:
         return
     leaves = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler.program import watchers
+from numus.compiler.watchers import watchers
 from numus.evaluation import evaluate
 from numus.graph import Node, Storage, View, grad_mode
 from numus.primitives.source import constant, placeholder, value

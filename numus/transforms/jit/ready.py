@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus import guards
-from numus.compiler.program import watchers
+from numus.compiler.watchers import watchers
 from numus.graph import ONE_HOLDER, Node, View, mode
 from numus.primitives.source import value
 from numus.runtime.devices import default
