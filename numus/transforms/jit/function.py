@@ -25,6 +25,7 @@ from numus.transforms.jit.ready import MISS, Call
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.traced import Traced
 from numus.transforms.jit.tracing import Inline, Trace
+from numus.transforms.jit.variables import Variables
 
 Function = Callable[..., Any]
 Numbers = list[tuple[int, type]]  # which leaves are Python's numbers, and their types
@@ -195,9 +196,14 @@ class Jitted:
         variants[:] = [v for v in variants if v is None or not v.is_gone()]
         self._warn_of_many()
         donated = self._donated_leaves(structure, specs)
+        statics = [x for x in inner if not isinstance(x, (Tensor, Scalar))]
+        variables = Variables([self._f, *statics])
         try:
-            result = trace.run(self._f, args, kwargs)
-            traced = Traced(trace, arguments, numbers, donated, result)
+            try:
+                result = trace.run(self._f, args, kwargs)
+            finally:
+                variables.compare()
+            traced = Traced(trace, arguments, numbers, donated, variables, result)
         except Inline:
             variants.append(None)
             raise

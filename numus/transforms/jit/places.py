@@ -1,4 +1,4 @@
-"""Where a program finds tensors at each call: among the arguments, or by handle.
+"""Where a program finds tensors at each call: among the arguments, by handle, in a variable.
 
 A captured value is known by the tensor (the handle) that stood for it, not by its node: the next
 call reads whatever that tensor stands for then.
@@ -7,7 +7,7 @@ call reads whatever that tensor stands for then.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.graph import Node
@@ -16,6 +16,9 @@ from numus.tensor import GradSlot, Tensor
 
 class Place:
     """Somewhere a tensor is found, given the leaves of a call's arguments."""
+
+    # What gives the tensor where no arguments are needed; something else where it is gone.
+    reference: Callable[[], Any] | None = None
 
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
         """The tensor, None where there is none (any more)."""
@@ -42,13 +45,13 @@ class Handle(Place):
     """A tensor that the function reaches by itself. It is not kept alive."""
 
     def __init__(self, handle: Tensor) -> None:
-        self.reference = weakref.ref(handle)
+        self.reference = self._handle = weakref.ref(handle)
 
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
-        return self.reference()
+        return self._handle()
 
     def key(self) -> Any:
-        return ("handle", id(self.reference()))
+        return ("handle", id(self._handle()))
 
 
 class Gradient(Place):

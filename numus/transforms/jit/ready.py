@@ -19,7 +19,7 @@ from numus.runtime.devices import default
 from numus.shapes import size_of
 from numus.tensor import Tensor, tensor_on
 from numus.transforms import tree
-from numus.transforms.jit.places import Argument, Handle, Place
+from numus.transforms.jit.places import Argument, Place
 from numus.transforms.jit.program import Native, Run
 from numus.transforms.jit.tracing import Inline
 
@@ -47,13 +47,13 @@ class Ready:
             self._sources.append(
                 (
                     place.index if isinstance(place, Argument) else None,
-                    place.reference if isinstance(place, Handle) else None,
+                    place.reference,
                     place,
                     *(node.shape, node.dtype, node.device, node.view.strides, node.tracked),
                 )
             )
         self._scalars = [(s.compute, s.sample.__class__) for s in traced.scalars]
-        self._plain = not (traced.bindings or traced.grads or traced.donated)
+        self._plain = not (traced.bindings or traced.grads or traced.donated or traced.rebound)
         self._reuse = self._in_place()
         self._nodes = [
             (shape, dtype, device or traced.program.place or default.device)
@@ -156,11 +156,12 @@ class Ready:
             for at in traced.shown:
                 shape, dtype, device = self._nodes[at]
                 made[at] = Tensor(value(found[at], shape, dtype, device))
+            # before anything is written: a result may be what a variable held
+            out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in traced.results]
             if not self._plain:
                 node = view = None  # nodes which only their tensors hold are to be seen as such
                 views.clear()
-                self._write(leaves, found, made, done)
-        out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in traced.results]
+                self._write(leaves, numbers, found, made, done)
         return out[0] if traced.structure.kind is None else tree.unflatten(traced.structure, out)
 
     def short_way(self) -> Call:
@@ -267,11 +268,12 @@ class Ready:
     def _write(
         self,
         leaves: Sequence[Any],
+        numbers: Sequence[Any],
         found: Sequence[View],
         made: dict[int, Tensor],
         done: Collection[int],
     ) -> None:
-        """Put results where the function has put them: in tensors, and in gradients."""
+        """Put results where the function has put them: in tensors, gradients, variables."""
         traced = self._traced
         targets = [
             (place.find(leaves), at, leaf)
@@ -282,6 +284,7 @@ class Ready:
             (place.slot(leaves), new.find(leaves) if isinstance(new, Place) else new)
             for place, new in traced.grads
         ]
+        values = [r.value(leaves, numbers, made) for r in traced.rebound]
         for tensor, at, leaf in targets:
             if tensor is None:
                 continue  # it was only there while the function was traced
@@ -300,6 +303,8 @@ class Ready:
         for slot, grad in grads:
             if slot is not None:
                 slot.grad = made[grad] if grad.__class__ is int else grad
+        for rebound, new in zip(traced.rebound, values, strict=True):
+            rebound.holder.put(rebound.key, new)
 
 
 def _is_tuple(structure: tree.Structure) -> bool:

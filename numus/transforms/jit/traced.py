@@ -23,9 +23,32 @@ from numus.transforms.jit.program import Program
 from numus.transforms.jit.ready import Ready
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Inline, Trace, handles_of
+from numus.transforms.jit.variables import Change, Expected, Variable, Variables
 
 # A leaf of the result: an output of the program, or a function of (leaves, numbers) of the call.
 Result = int | Callable[[Sequence[Any], Sequence[Any]], Any]
+
+
+class Rebound:
+    """A variable that each call gives another value, and how the value is made."""
+
+    def __init__(
+        self, change: Change, results: list[Result], leaves: list[bool], structure: tree.Structure
+    ) -> None:
+        self.holder = change.holder
+        self.key = change.key
+        self.results = results
+        self._leaves = leaves  # which tensors require gradients
+        self._structure = structure
+
+    def value(self, leaves: Sequence[Any], numbers: Sequence[Any], made: dict[int, Tensor]) -> Any:
+        """The value after a call."""
+        found = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in self.results]
+        found = [
+            Tensor(detached(x._node, sees_writes=False)).requires_grad_() if leaf else x
+            for x, leaf in zip(found, self._leaves, strict=True)
+        ]
+        return tree.unflatten(self._structure, found)
 
 
 class Traced:
@@ -37,9 +60,11 @@ class Traced:
         arguments: dict[int, tuple[Tensor, Tensor]],
         numbers: Sequence[tuple[int, type]],
         donated: Sequence[int],
+        variables: Variables,
         result: Any,
     ) -> None:
         self._trace = trace
+        self._variables = variables.places()
         self._name = str(trace)
         self.donated = list(donated)  # which arguments give up their memory
         self.numbers = list(numbers)  # which arguments are Python's, and their types
@@ -52,15 +77,17 @@ class Traced:
         self._outputs: list[Node] = []  # values that the program gives
         self._places: dict[Node, int] = {}
         self.results, self.structure = self._read_results(result)
+        self.rebound = [self._read_change(change) for change in variables.changes]
         self.bindings = self._read_bindings(arguments)
         self.grads = self._read_grads()
         self._read_inputs(arguments)
-        self._read_guards(arguments)
+        self._read_guards(arguments, variables.changes)
         self.types = [(y.shape, y.dtype, y.device) for y in self._outputs]
-        shown = (*self.results, *(new for _, new in self.grads))
+        shown = [*self.results, *(new for _, new in self.grads)]
+        shown += [x for rebound in self.rebound for x in rebound.results]
         self.shown = sorted({x for x in shown if isinstance(x, int)})
         self._ready: dict[Any, Ready] = {}
-        del self._trace, self._outputs, self._places, self._inside, self._slots
+        del self._trace, self._outputs, self._places, self._inside, self._slots, self._variables
 
     # -- reading a finished trace -----------------------------------------------------------------
 
@@ -84,7 +111,11 @@ class Traced:
         before = handle._node if known is None else known[1]
         if before.serial > self._trace.since or self._trace.is_born(handle):
             return None
-        return Handle(handle)
+        return self._reach(handle)[0]
+
+    def _reach(self, handle: Tensor) -> Sequence[Place]:
+        """Where to find a tensor that is no argument: in variables, or itself."""
+        return self._variables.get(id(handle)) or [Handle(handle)]
 
     def _owner(self, slot: GradSlot) -> Place:
         """Where to find the tensor whose gradient a slot holds."""
@@ -96,9 +127,9 @@ class Traced:
             for node in self._trace.captured:
                 if node.grad_slot is slot:
                     for handle in handles_of(node):
-                        return Handle(handle)
+                        return self._reach(handle)[0]
             raise Inline
-        return Handle(owner)
+        return self._reach(owner)[0]
 
     def _read_results(self, result: Any) -> tuple[list[Result], tree.Structure]:
         leaves, structure = tree.flatten(result)
@@ -118,6 +149,17 @@ class Traced:
         if not node.abstract and node.serial > self._trace.since:
             return lambda leaves, numbers: Tensor(detached(node, sees_writes=False))
         return self._output(node)
+
+    def _read_change(self, change: Change) -> Rebound:
+        """How a call makes what a variable holds after it."""
+        leaves, structure = tree.flatten(change.after)
+        results: list[Result] = []
+        grads = []
+        for x in leaves:
+            fresh = isinstance(x, Tensor) and self._place_of(x) is None
+            grads.append(fresh and is_leaf_node(x._node))
+            results.append(self._output(x._node) if grads[-1] else self._read_result(x))
+        return Rebound(change, results, grads, structure)
 
     def _untracked(self, node: Node) -> Node:
         """A result. What backward() has been through inside is not differentiated again outside;
@@ -190,7 +232,7 @@ class Traced:
                 places = [Gradient(self._owner(slots[node]))]
             else:
                 handles = [*handles_of(node), *before.get(node, ())]
-                places = [Handle(h) for h in handles if not trace.is_born(h)]
+                places = [p for h in handles if not trace.is_born(h) for p in self._reach(h)]
             if places:  # else nothing can ever put another value in its place
                 self.sources.append(Source(node, places))
                 inputs.append(node)
@@ -205,7 +247,9 @@ class Traced:
         numbers += [word for _, *words in trace.keys for word in words]
         self.program = Program(self._outputs, inputs, numbers)
 
-    def _read_guards(self, arguments: dict[int, tuple[Tensor, Tensor]]) -> None:
+    def _read_guards(
+        self, arguments: dict[int, tuple[Tensor, Tensor]], changes: Sequence[Change]
+    ) -> None:
         """What has to hold at a call, beside what its inputs are like."""
         self._was_none = [
             (Gradient(self._owner(slot)), grad is None)
@@ -216,11 +260,16 @@ class Traced:
         pattern = _pattern([given for given, _ in arguments.values()])
         plain = pattern == tuple(range(len(pattern))) and not self._changes_arguments
         self._aliases = None if plain else pattern
-        self._changed = _by_id(place for place, _, _ in self.bindings)
+        self._changed = _Reached(place for place, _, _ in self.bindings)
+        self._expected = [Expected(change) for change in changes]
         self._changed_arguments = [p for p, _, _ in self.bindings if isinstance(p, Argument)]
-        self._reached = _by_id(p for s in self.sources for p in s.places)
+        self._reached = _Reached(p for s in self.sources for p in s.places)
         self.guarded = bool(
-            self._was_none or self._several or self._aliases or (self._changed and self._tensors)
+            self._was_none
+            or self._several
+            or self._aliases
+            or self._expected
+            or (self._changed and self._tensors)
         )
 
     # -- calls ------------------------------------------------------------------------------------
@@ -234,15 +283,17 @@ class Traced:
         for source in self._several:
             if source.find(leaves) is None:
                 return False
+        if not all(expected.holds() for expected in self._expected):
+            return False
         if self._aliases is not None:
             if _pattern([leaves[i] for i in self._tensors]) != self._aliases:
                 return False
             for argument in self._changed_arguments:
-                if _known(self._reached, leaves[argument.index], leaves):
+                if self._reached.has(leaves[argument.index], leaves):
                     raise Inline  # it is changed, and reached by itself as well
         if self._changed:
             for i in self._tensors:
-                if _known(self._changed, leaves[i], leaves):
+                if self._changed.has(leaves[i], leaves):
                     raise Inline
         return True
 
@@ -295,11 +346,20 @@ def _pattern(tensors: Sequence[Tensor]) -> tuple[int, ...]:
     return tuple(first.setdefault(id(x), i) for i, x in enumerate(tensors))
 
 
-def _by_id(places: Iterable[Place]) -> dict[int, Handle]:
-    """Tensors that are reached by themselves, by their ids (which others may get after them)."""
-    return {id(p.find(())): p for p in places if isinstance(p, Handle)}
+class _Reached:
+    """Tensors that a function reaches by itself."""
 
+    def __init__(self, places: Iterable[Place]) -> None:
+        places = list(places)
+        # by their ids, which others may get after them
+        self._handles = {id(p.find(())): p for p in places if isinstance(p, Handle)}
+        self._variables = [p for p in places if isinstance(p, Variable)]
 
-def _known(handles: dict[int, Handle], tensor: Tensor, leaves: Sequence[Any]) -> bool:
-    place = handles.get(id(tensor))
-    return place is not None and place.find(leaves) is tensor
+    def __bool__(self) -> bool:
+        return bool(self._handles or self._variables)
+
+    def has(self, tensor: Tensor, leaves: Sequence[Any]) -> bool:
+        place = self._handles.get(id(tensor))
+        if place is not None and place.find(leaves) is tensor:
+            return True
+        return any(variable.find(leaves) is tensor for variable in self._variables)

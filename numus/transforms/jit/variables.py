@@ -1,0 +1,363 @@
+"""Variables of Python that hold tensors: names, attributes and entries of containers.
+
+A function may give a variable another tensor (`self.state = self.state + 1`, `nonlocal total`,
+`params = {…}`) instead of changing the tensor in place. What it reaches is written down before it
+is traced and compared afterwards: variables that changed are put back, and each call changes them
+anew.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import types
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from numus.tensor import Tensor
+from numus.transforms import tree
+from numus.transforms.jit.places import Place
+
+ABSENT: Any = object()  # the value of a variable that is not there
+
+_MANY_HOLDERS = 100_000  # a function that reaches more is not looked through to the end
+_MANY_ENTRIES = 10_000  # data, not state
+_OTHERS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "jax", "pytest", "_pytest"}
+_OTHERS -= {"__main__"}
+
+
+class Holder:
+    """Something whose entries are variables."""
+
+    def __init__(self, container: Any) -> None:
+        self.container = container
+
+    def contents(self) -> Mapping[Any, Any]:
+        """Entries by key, as they are now."""
+        raise NotImplementedError
+
+    def get(self, key: Any) -> Any:
+        """The value of an entry, or `ABSENT`."""
+        raise NotImplementedError
+
+    def put(self, key: Any, value: Any) -> None:
+        raise NotImplementedError
+
+    def drop(self, key: Any) -> None:
+        raise NotImplementedError
+
+    def reader(self, key: Any) -> Callable[[], Any]:
+        """What reads one entry, as fast as can be."""
+        return functools.partial(self.get, key)
+
+
+class Cell(Holder):
+    """A variable of an enclosing function."""
+
+    def contents(self) -> Mapping[Any, Any]:
+        value = self.get(None)
+        return {} if value is ABSENT else {None: value}
+
+    def get(self, key: Any) -> Any:
+        try:
+            return self.container.cell_contents
+        except ValueError:
+            return ABSENT
+
+    def put(self, key: Any, value: Any) -> None:
+        self.container.cell_contents = value
+
+    def drop(self, key: Any) -> None:
+        del self.container.cell_contents
+
+
+class Entries(Holder):
+    """A dict, or the part of it with certain keys (the globals that a function names)."""
+
+    def __init__(self, container: Any, names: Iterable[str] | None = None) -> None:
+        super().__init__(container)
+        self._names = names
+
+    def contents(self) -> Mapping[Any, Any]:
+        found = self.container
+        if self._names is None:
+            return dict(found)
+        return {name: found[name] for name in self._names if name in found}
+
+    def get(self, key: Any) -> Any:
+        return self.container.get(key, ABSENT)
+
+    def put(self, key: Any, value: Any) -> None:
+        self.container[key] = value
+
+    def drop(self, key: Any) -> None:
+        self.container.pop(key, None)
+
+    def reader(self, key: Any) -> Callable[[], Any]:
+        return functools.partial(self.container.get, key)
+
+
+class Elements(Holder):
+    """A list. What is appended while it is traced is there once, like all side effects."""
+
+    def __init__(self, container: Any) -> None:
+        super().__init__(container)
+        self._count = len(container)
+
+    def contents(self) -> Mapping[Any, Any]:
+        return dict(enumerate(self.container[: self._count]))
+
+    def get(self, key: Any) -> Any:
+        return self.container[key] if key < len(self.container) else ABSENT
+
+    def put(self, key: Any, value: Any) -> None:
+        if key < len(self.container):
+            self.container[key] = value
+
+    def drop(self, key: Any) -> None:
+        if key < len(self.container):
+            del self.container[key]
+
+
+class Attributes(Holder):
+    """The `__slots__` of an object."""
+
+    def contents(self) -> Mapping[Any, Any]:
+        found = {}
+        for kind in type(self.container).__mro__:
+            for name, member in vars(kind).items():
+                if isinstance(member, types.MemberDescriptorType):
+                    value = self.get(name)
+                    if value is not ABSENT:
+                        found[name] = value
+        return found
+
+    def get(self, key: Any) -> Any:
+        return getattr(self.container, key, ABSENT)
+
+    def put(self, key: Any, value: Any) -> None:
+        object.__setattr__(self.container, key, value)
+
+    def drop(self, key: Any) -> None:
+        object.__delattr__(self.container, key)
+
+
+class Variable(Place):
+    """A tensor that a variable holds: by itself, or as a leaf of a container that it holds."""
+
+    def __init__(self, holder: Holder, key: Any, leaf: tuple[int, tree.Structure] | None) -> None:
+        self._holder = holder
+        self._key = key
+        self._leaf = leaf
+        self.reference = holder.reader(key) if leaf is None else None
+
+    def find(self, leaves: Sequence[Any]) -> Tensor | None:
+        value = self._holder.get(self._key)
+        if self._leaf is not None:
+            index, structure = self._leaf
+            found, now = tree.flatten(value)
+            value = found[index] if now == structure else None
+        return value if isinstance(value, Tensor) else None
+
+    def key(self) -> Any:
+        return ("variable", id(self._holder.container), self._key, self._leaf and self._leaf[0])
+
+
+class Change(NamedTuple):
+    """A variable that a function has given another value."""
+
+    holder: Holder
+    key: Any
+    before: Any
+    after: Any
+
+    def undo(self) -> None:
+        if self.before is ABSENT:
+            self.holder.drop(self.key)
+        else:
+            self.holder.put(self.key, self.before)
+
+
+class Expected:
+    """What a variable is to hold at the beginning of a call: what it was like, not what it was."""
+
+    def __init__(self, change: Change) -> None:
+        self._holder = change.holder
+        self._key = change.key
+        self._same = change.before  # where it held no tensor
+        self._like: tuple[list[Any], tree.Structure] | None = None
+        if _has_tensors(change.before):
+            self._same = ABSENT
+            self._like = _likeness(change.before)
+
+    def holds(self) -> bool:
+        value = self._holder.get(self._key)
+        if self._like is None:
+            return value is self._same
+        return _has_tensors(value) and _likeness(value) == self._like
+
+
+class Variables:
+    """The variables that a function reaches, with their values of now."""
+
+    def __init__(self, roots: Iterable[Any]) -> None:
+        self._before = [(holder, holder.contents()) for holder in _reached(roots)]
+        self.changes: list[Change] = []
+
+    def compare(self) -> None:
+        """Find the variables of tensors that hold others now, and put them back."""
+        for holder, before in self._before:
+            after = holder.contents()
+            for key in {**before, **after}:
+                old, new = before.get(key, ABSENT), after.get(key, ABSENT)
+                if old is not new and (_has_tensors(old) or _has_tensors(new)):
+                    self.changes.append(Change(holder, key, old, new))
+        for change in self.changes:
+            change.undo()
+
+    def places(self) -> dict[int, list[Variable]]:
+        """Where to find tensors, by their ids: in the variables that change, and in those which
+        alone hold a tensor.
+        """
+        found: dict[int, list[Variable]] = {}
+        changing = set()
+        replaced: set[int] = set()  # containers that are left behind with what they hold
+        for change in self.changes:
+            if isinstance(change.before, Tensor):
+                changing.add(id(change.before))
+                continue
+            replaced.update(_containers_in(change.before))
+            leaves, structure = tree.flatten(change.before)
+            for i, leaf in enumerate(leaves):
+                if isinstance(leaf, Tensor):
+                    changing.add(id(leaf))
+                    at = Variable(change.holder, change.key, (i, structure))
+                    found.setdefault(id(leaf), []).append(at)
+        for holder, before in self._before:
+            if id(holder.container) in replaced:
+                continue
+            for key, value in before.items():
+                if isinstance(value, Tensor):
+                    found.setdefault(id(value), []).append(Variable(holder, key, None))
+        return {k: v for k, v in found.items() if k in changing or len(v) == 1}
+
+
+def _containers_in(value: Any) -> Iterator[int]:
+    """The ids of a container and of those in it."""
+    if type(value) in _CONTAINERS:
+        yield id(value)
+        for x in value.values() if isinstance(value, dict) else value:
+            yield from _containers_in(x)
+
+
+def _has_tensors(value: Any) -> bool:
+    if isinstance(value, Tensor):
+        return True
+    return type(value) in _CONTAINERS and any(isinstance(x, Tensor) for x in tree.leaves(value))
+
+
+_CONTAINERS = (dict, list, tuple)
+
+
+def _likeness(value: Any) -> tuple[list[Any], tree.Structure]:
+    """What of a tensor, or of a container of tensors, decides which operations run on it."""
+    leaves, structure = tree.flatten(value)
+    return [
+        (x.shape, x.dtype)
+        if isinstance(x, Tensor)
+        else (type(x), x if isinstance(x, _PLAIN) else id(x))
+        for x in leaves
+    ], structure
+
+
+# -- what a function reaches ----------------------------------------------------------------------
+
+
+def _reached(roots: Iterable[Any]) -> Iterator[Holder]:
+    """Everything that holds variables and is reached from functions, nearest first."""
+    waiting = deque(roots)
+    seen: dict[int, Any] = {}  # kept, so that ids stay theirs
+    holders = 0
+    while waiting and holders < _MANY_HOLDERS:
+        x = waiting.popleft()
+        if id(x) in seen or isinstance(x, _PLAIN):
+            continue
+        seen[id(x)] = x
+        for holder in _holders(x):
+            holders += 1
+            contents = holder.contents()
+            waiting.extend(contents.values())
+            yield holder
+        waiting.extend(_beyond(x))
+
+
+_PLAIN = (
+    *(Tensor, np.ndarray, np.generic, type, types.ModuleType, type(None)),
+    *(bool, int, float, complex, str, bytes, bytearray, range),
+)
+
+
+def _holders(x: Any) -> Iterator[Holder]:
+    """The variables of an object itself."""
+    if isinstance(x, types.FunctionType):
+        if _is_own(x):
+            for cell in x.__closure__ or ():
+                yield Cell(cell)
+            yield from _globals(x)
+    elif isinstance(x, dict):
+        if len(x) <= _MANY_ENTRIES:
+            yield Entries(x)
+    elif isinstance(x, list):
+        if len(x) <= _MANY_ENTRIES:
+            yield Elements(x)
+    elif _has_state(type(x)):
+        attributes = getattr(x, "__dict__", None)
+        if isinstance(attributes, dict):
+            yield Entries(attributes)
+        yield Attributes(x)
+
+
+def _beyond(x: Any) -> Iterable[Any]:
+    """What else is reached from an object: parts that cannot be given another value."""
+    if isinstance(x, (tuple, set, frozenset)):
+        return x if len(x) <= _MANY_ENTRIES else ()
+    if isinstance(x, functools.partial):
+        return (x.func, x.args, x.keywords)
+    if isinstance(x, types.MethodType):
+        return (x.__self__, x.__func__)
+    if isinstance(x, types.FunctionType):
+        return (getattr(x, "__wrapped__", None), x.__defaults__, x.__kwdefaults__)
+    kinds = [kind for kind in type(x).__mro__ if _is_own(kind)]
+    return [f for kind in kinds for f in vars(kind).values() if isinstance(f, types.FunctionType)]
+
+
+def _is_own(x: Any) -> bool:
+    """Whether a function or class is the user's, by its module's name."""
+    return _is_users(x.__module__ or "")
+
+
+def _is_users(module: str) -> bool:
+    return module.partition(".")[0] not in {"numus", *_OTHERS}
+
+
+def _has_state(kind: type) -> bool:
+    """Whether objects of a class may hold tensors as attributes that a function replaces."""
+    return _is_own(kind) or kind.__module__.startswith(("numus.nn", "numus.optim"))
+
+
+def _globals(f: types.FunctionType) -> Iterator[Holder]:
+    """The globals that a function names, and those of modules that it names."""
+    names: set[str] = set()
+    codes = [f.__code__]
+    while codes:
+        code = codes.pop()
+        names.update(code.co_names)
+        codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
+    yield Entries(f.__globals__, sorted(names))
+    for name in names:
+        module = f.__globals__.get(name)
+        if isinstance(module, types.ModuleType) and _is_users(module.__name__):
+            yield Entries(vars(module), sorted(names))
