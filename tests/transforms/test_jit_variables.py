@@ -250,3 +250,42 @@ def test_old_values_are_let_go() -> None:
 
     step()
     assert first() is None
+
+
+def test_modules_that_switch_between_training_and_use() -> None:
+    model = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout(0.5))
+
+    @nm.jit
+    def switched(x: nm.Tensor) -> nm.Tensor:
+        return model(x)
+
+    x = nm.random.normal((64, 2))
+    with nm.no_grad():
+        for _ in range(2):
+            model.eval()
+            assert (switched(x) == 0).sum().item() == 0
+            model.train()
+            assert (switched(x) == 0).sum().item() > 0
+    assert traces("switched") == 2
+
+
+def test_flags_of_objects_and_names() -> None:
+    double = False
+
+    class Options:
+        def __init__(self) -> None:
+            self.shift = False
+
+    options = Options()
+
+    @nm.jit
+    def flagged(x: nm.Tensor) -> nm.Tensor:
+        x = x * 2 if double else x
+        return x + 1 if options.shift else x
+
+    found = []
+    for flags in [(False, False), (True, False), (True, True), (False, False)]:
+        double, options.shift = flags
+        found.append(flagged(nm.asarray(3.0)).item())
+    assert found == [3, 6, 7, 3]
+    assert traces("flagged") == 3

@@ -81,7 +81,7 @@ class Traced:
         self.bindings = self._read_bindings(arguments)
         self.grads = self._read_grads()
         self._read_inputs(arguments)
-        self._read_guards(arguments, variables.changes)
+        self._read_guards(arguments, variables)
         self.types = [(y.shape, y.dtype, y.device) for y in self._outputs]
         shown = [*self.results, *(new for _, new in self.grads)]
         shown += [x for rebound in self.rebound for x in rebound.results]
@@ -248,7 +248,7 @@ class Traced:
         self.program = Program(self._outputs, inputs, numbers)
 
     def _read_guards(
-        self, arguments: dict[int, tuple[Tensor, Tensor]], changes: Sequence[Change]
+        self, arguments: dict[int, tuple[Tensor, Tensor]], variables: Variables
     ) -> None:
         """What has to hold at a call, beside what its inputs are like."""
         self._was_none = [
@@ -261,7 +261,8 @@ class Traced:
         plain = pattern == tuple(range(len(pattern))) and not self._changes_arguments
         self._aliases = None if plain else pattern
         self._changed = _Reached(place for place, _, _ in self.bindings)
-        self._expected = [Expected(change) for change in changes]
+        self._expected = [Expected(change) for change in variables.changes]
+        self._flags = variables.flags
         self._changed_arguments = [p for p, _, _ in self.bindings if isinstance(p, Argument)]
         self._reached = _Reached(p for s in self.sources for p in s.places)
         self.guarded = bool(
@@ -269,6 +270,7 @@ class Traced:
             or self._several
             or self._aliases
             or self._expected
+            or self._flags
             or (self._changed and self._tensors)
         )
 
@@ -285,6 +287,9 @@ class Traced:
                 return False
         if not all(expected.holds() for expected in self._expected):
             return False
+        for read, flag in self._flags:
+            if read() is not flag:
+                return False
         if self._aliases is not None:
             if _pattern([leaves[i] for i in self._tensors]) != self._aliases:
                 return False

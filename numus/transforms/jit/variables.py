@@ -53,6 +53,10 @@ class Holder:
         """What reads one entry, as fast as can be."""
         return functools.partial(self.get, key)
 
+    def decides(self, key: Any) -> bool:
+        """Whether a function may do one thing or another by the truth of an entry."""
+        return True
+
 
 class Cell(Holder):
     """A variable of an enclosing function."""
@@ -77,9 +81,12 @@ class Cell(Holder):
 class Entries(Holder):
     """A dict, or the part of it with certain keys (the globals that a function names)."""
 
-    def __init__(self, container: Any, names: Iterable[str] | None = None) -> None:
+    def __init__(
+        self, container: Any, names: Iterable[str] | None = None, of: type | None = None
+    ) -> None:
         super().__init__(container)
         self._names = names
+        self._of = of  # the class of an object whose attributes they are
 
     def contents(self) -> Mapping[Any, Any]:
         found = self.container
@@ -98,6 +105,10 @@ class Entries(Holder):
 
     def reader(self, key: Any) -> Callable[[], Any]:
         return functools.partial(self.container.get, key)
+
+    def decides(self, key: Any) -> bool:
+        # what else numus's own layers and optimisers hold was settled when they were made
+        return self._of is None or _is_own(self._of) or key == "training"
 
 
 class Elements(Holder):
@@ -206,15 +217,20 @@ class Variables:
     def __init__(self, roots: Iterable[Any]) -> None:
         self._before = [(holder, holder.contents()) for holder in _reached(roots)]
         self.changes: list[Change] = []
+        self.flags: list[tuple[Callable[[], Any], bool]] = []
 
     def compare(self) -> None:
-        """Find the variables of tensors that hold others now, and put them back."""
+        """Find the variables of tensors that hold others now, and put them back; take note of
+        flags (`training`), which decide what the function does.
+        """
         for holder, before in self._before:
             after = holder.contents()
             for key in {**before, **after}:
                 old, new = before.get(key, ABSENT), after.get(key, ABSENT)
                 if old is not new and (_has_tensors(old) or _has_tensors(new)):
                     self.changes.append(Change(holder, key, old, new))
+                elif old is new and old.__class__ is bool and holder.decides(key):
+                    self.flags.append((holder.reader(key), old))
         for change in self.changes:
             change.undo()
 
@@ -316,7 +332,7 @@ def _holders(x: Any) -> Iterator[Holder]:
     elif _has_state(type(x)):
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
-            yield Entries(attributes)
+            yield Entries(attributes, of=type(x))
         yield Attributes(x)
 
 
