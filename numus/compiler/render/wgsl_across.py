@@ -100,22 +100,25 @@ class Across:
         return [self.x.new(self._own(r, w)) for r, w in zip(s.registers, words, strict=True)]
 
     def _combine_subgroups(self, s: ir.Combine, arrays: list[str]) -> list[str]:
-        """Halves of each subgroup by exchange; then, in order, what the subgroups have."""
+        """Halves of each subgroup by exchange; then halves of what the subgroups have, likewise: a
+        fixed tree. Where one subgroup cannot hold that, it is merged in order."""
         x = self.x
         self.by_subgroups = True
         states = [x.name() for _ in arrays]
         for state, register in zip(states, s.registers, strict=True):
             x.do(f"var {state} = {self._word(register, x.registers[register])};")
-        x.open("for (var half: u32 = sub_size >> 1u; half > 0u; half >>= 1u)")
-        others = [f"subgroupShuffleXor({state}, half)" for state in states]
-        for state, new in zip(states, self._merged(s, states, others), strict=True):
-            x.do(f"{state} = {new};")
-        x.close()
+        self._halves(s, states, "sub_size")
         x.open("if (sub_thread == 0u)")
         for array, state in zip(arrays, states, strict=True):
             x.do(f"{array}[sub_group] = {state};")
         x.close()
         self.meet()
+        x.open("if (sub_groups <= sub_size && (sub_groups & (sub_groups - 1u)) == 0u)")
+        for array, state in zip(arrays, states, strict=True):
+            x.do(f"{state} = {array}[sub_thread & (sub_groups - 1u)];")
+        self._halves(s, states, "sub_groups")
+        x.close()
+        x.open("else")
         for array, state in zip(arrays, states, strict=True):
             x.do(f"{state} = {array}[0];")
         x.open("for (var other: u32 = 1u; other < sub_groups; other += 1u)")
@@ -123,8 +126,18 @@ class Across:
         for state, new in zip(states, self._merged(s, states, parts), strict=True):
             x.do(f"{state} = {new};")
         x.close()
+        x.close()
         x.do("workgroupBarrier();")
         return self._named(s, states)
+
+    def _halves(self, s: ir.Combine, states: list[str], count: str) -> None:
+        """Merge the states of so many neighbouring threads of a subgroup; all of them know it."""
+        x = self.x
+        x.open(f"for (var half: u32 = {count} >> 1u; half > 0u; half >>= 1u)")
+        others = [f"subgroupShuffleXor({state}, half)" for state in states]
+        for state, new in zip(states, self._merged(s, states, others), strict=True):
+            x.do(f"{state} = {new};")
+        x.close()
 
     def _scan(self, s: ir.Scan, arrays: list[str]) -> list[str]:
         """Each thread merges with the one `reach` before it, which has merged as many already."""
