@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
@@ -60,11 +59,11 @@ def build(
         return _built(name, function, inputs, outputs, scalars, facts.group, True)
     try:
         return _built(name, function, inputs, outputs, scalars, 0, True)
-    except _Varies:  # lanes cannot part ways: elements one by one
+    except _VariesError:  # lanes cannot part ways: elements one by one
         return _built(name, function, inputs, outputs, scalars, 0, False)
 
 
-class _Varies(Exception):
+class _VariesError(Exception):
     """Elements do different things."""
 
 
@@ -268,7 +267,7 @@ class Builder:
             return
         for x in ir.walk(e, lambda x: True):
             if x.op in ("read", "load") or (x.op == "var" and x not in self._uniform):
-                raise _Varies
+                raise _VariesError
 
     def cast(self, value: Expr | float, dtype: DType) -> Expr:
         """A value in another dtype; narrow floats are kept as float32, rounded."""

@@ -15,6 +15,7 @@ from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.launch import SOURCE, Prepared, launcher
 from numus.runtime.cuda.memory import Memory, MemoryPool
 from numus.runtime.cuda.program import CudaProgram
+from numus.runtime.cuda.sources import Sources
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.records import CompileRecord
 
@@ -42,6 +43,7 @@ class CudaRuntime:
         self.memory = MemoryPool(self.name, self.activate)
         self.allocate = self.memory.allocate
         self.compiler = Compiler(self.capability)
+        self.sources = Sources(self)  # kernels of users
         self.launch = launcher(_native())
         self.launch_address = driver.function_address("cuLaunchKernel")
         self.last: Prepared | None = None  # what ran last, to be named where it failed

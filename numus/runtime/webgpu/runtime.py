@@ -14,6 +14,7 @@ from numus.runtime.webgpu.context import GpuContext, lost
 from numus.runtime.webgpu.launch import Prepared
 from numus.runtime.webgpu.memory import BufferPool, Memory
 from numus.runtime.webgpu.programs import CompileRecord, PipelineCache, WebGpuProgram
+from numus.runtime.webgpu.sources import Sources
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -27,6 +28,7 @@ class WebGpuRuntime:
         self.lock = threading.RLock()
         self.before: GpuContext | None = None  # the last one that was lost
         self.pipelines = PipelineCache(self)
+        self.sources = Sources(self)  # shaders of users
         self._start()
 
     def _start(self) -> None:
@@ -39,6 +41,7 @@ class WebGpuRuntime:
         self.context: GpuContext = context
         self.pool = BufferPool(context)
         self.pipelines.restart()
+        self.sources.restart()
 
     @property
     def facts(self) -> Facts:

@@ -1,0 +1,493 @@
+"""Operations with kernels of the user's own: `nm.kernels.CustomOp`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numus.dtypes import DType, as_dtype
+from numus.errors import DeviceError, DTypeError, GradientError, ShapeError
+from numus.evaluation import elements, evaluate
+from numus.functions.conversion import asarray
+from numus.graph import Node, Storage, View, grad_mode
+from numus.primitives.control import call
+from numus.primitives.source import value
+from numus.primitives.structure import concat, copy
+from numus.primitives.views import reshape
+from numus.runtime import contract
+from numus.runtime.devices import Device, default, device
+from numus.shapes import Shape, row_major, size_of
+from numus.tensor import Tensor
+from numus.transforms.custom import custom_vjp
+
+Function = Callable[..., Any]
+Numbers = dict[str, int | float]
+Source = str | Mapping[str, str]  # one text for all dtypes, or texts by the name of the first dtype
+
+
+@dataclass(frozen=True)
+class Spec:
+    """A tensor without its values: what a kernel is told of its operands and results."""
+
+    shape: Shape
+    dtype: DType
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return size_of(self.shape)
+
+    @property
+    def ndim(self) -> int:
+        """The number of axes."""
+        return len(self.shape)
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{list(self.shape)}"
+
+
+class CustomOp:
+    """An operation whose kernels the user writes, once for all devices or for each kind of them.
+
+    Calling it is like calling any other function of tensors: it is lazy, works in `nm.jit` and in
+    `nm.vmap` (where it runs once per entry), and is differentiated by `backward`. docs/custom.md
+    works through an example.
+
+    Args:
+        name: what errors call it.
+        inputs: the names of its tensors, in the order in which they are given.
+        outputs: for each result its name and a function of the inputs' specs (`shape`, `dtype`) and
+            of the scalars, by name, that gives the result's: a `Spec`, or one of the inputs.
+        scalars: names and dtypes of numbers that a call is given by keyword. Instead of a dtype, a
+            pair of it and a function of the inputs' specs: a number that follows from shapes.
+        portable: a kernel for every device, in Python: `f(k, *inputs, *outputs, **scalars)` says
+            what is done for element `k.index` of the first result (or of `count`).
+        wgsl: a shader for WebGPU. Inputs, outputs and scalars (`p.name`) are declared for it, or by
+            it: bound in that order. `scalar` is the type of the first input.
+        cuda: a kernel for CUDA: PTX, or CUDA C++ (an `extern "C" __global__` function), of pointers
+            to inputs and outputs, then scalars.
+        count: how many elements there are, where it is not the size of the first result: a function
+            of specs and scalars.
+        grid: how many workgroups or blocks, where it is not one thread per element: a function of
+            specs and scalars that gives a number, or up to three.
+        threads: of a block, for CUDA.
+        backward: `f(inputs, outputs, cotangents, **scalars)`, three tuples of tensors, gives a
+            tuple of cotangents for the inputs; None for zero.
+        reference: `f(*arrays, **scalars)` by NumPy, for the reference device.
+
+    >>> scaled = nm.kernels.CustomOp(
+    ...     "scaled",
+    ...     inputs=("x",),
+    ...     outputs={"y": lambda x, by: x},
+    ...     scalars={"by": nm.float32},
+    ...     portable=lambda k, x, y, by: y.__setitem__(k.index, x[k.index] * by),
+    ... )
+    >>> scaled(nm.arange(3.0), by=2.0)
+    tensor([0., 2., 4.])
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        inputs: Sequence[str],
+        outputs: Mapping[str, Function],
+        scalars: Mapping[str, Any] | None = None,
+        portable: Function | None = None,
+        wgsl: Source | None = None,
+        cuda: Source | None = None,
+        count: Function | None = None,
+        grid: Function | None = None,
+        threads: int = 256,
+        backward: Function | None = None,
+        reference: Function | None = None,
+    ) -> None:
+        self.name = name
+        self.inputs = tuple(inputs)
+        self.outputs = dict(outputs)
+        self.scalars: dict[str, DType] = {}
+        self._derived: dict[str, Function] = {}
+        for scalar, given in (scalars or {}).items():
+            dtype, derive = given if isinstance(given, tuple) else (given, None)
+            self.scalars[scalar] = as_dtype(dtype)
+            if derive is not None:
+                self._derived[scalar] = derive
+        names = (*self.inputs, *self.outputs, *self.scalars)
+        if len(set(names)) != len(names) or not all(n.isidentifier() for n in names):
+            raise ValueError(f"CustomOp {name}: names are to be different identifiers: {names}")
+        if not self.outputs:
+            raise ValueError(f"CustomOp {name}: there has to be a result (outputs=...)")
+        if portable is None and wgsl is None and cuda is None:
+            raise ValueError(f"CustomOp {name}: give a kernel: portable=, wgsl= or cuda=")
+        self.portable, self.wgsl, self.cuda, self.reference = portable, wgsl, cuda, reference
+        self.threads = threads
+        self._count, self._grid, self._backward = count, grid, backward
+        self._kernels: dict[Any, Any] = {}  # made so far, by device and dtypes
+        self._differentiable = custom_vjp(self._launched, nondiff_argnums=(0,))
+        self._differentiable.defvjp(self._forward, self._pull)
+
+    def __call__(self, *tensors: Any, **scalars: Any) -> Any:
+        if len(tensors) != len(self.inputs):
+            raise TypeError(
+                f"{self.name} takes {len(self.inputs)} tensors ({', '.join(self.inputs)}), and was "
+                f"given {len(tensors)}"
+            )
+        given = [x if isinstance(x, Tensor) else asarray(x) for x in tensors]
+        specs = tuple(Spec(x.shape, x.dtype) for x in given)
+        numbers = self._numbers(specs, scalars)
+        place = next((x._node.device for x in given if x._node.device), default.device)
+        launch = _Launch(self, place, specs, numbers)
+        results = self._differentiable(launch, *given)
+        return results[0] if len(results) == 1 else results
+
+    def _numbers(self, specs: Sequence[Spec], given: Mapping[str, Any]) -> Numbers:
+        wanted = self.scalars.keys() - self._derived.keys()
+        if given.keys() != wanted:
+            raise TypeError(
+                f"{self.name} takes the scalars {sorted(wanted)}, and was given {sorted(given)}"
+            )
+        numbers: Numbers = {}
+        for name, dtype in self.scalars.items():
+            number = self._derived[name](*specs) if name in self._derived else given[name]
+            if isinstance(number, np.generic):
+                number = number.item()
+            if not isinstance(number, (int, float)):
+                raise TypeError(
+                    f"{self.name}: the scalar {name!r} is a Python number, not a "
+                    f"{type(number).__name__}; what is a tensor has to be among the inputs"
+                )
+            if not dtype.is_floating and number != int(number):
+                raise DTypeError(f"{self.name}: the scalar {name!r} is {dtype.name}, not {number}")
+            numbers[name] = float(number) if dtype.is_floating else int(number)
+        return numbers
+
+    # -- derivatives ------------------------------------------------------------------------------
+
+    def _launched(self, launch: _Launch, *tensors: Tensor) -> tuple[Tensor, ...]:
+        return tuple(Tensor(y) for y in call(launch, tuple(x._node for x in tensors)))
+
+    def _forward(self, launch: _Launch, *tensors: Tensor) -> Any:
+        results = self._launched(launch, *tensors)
+        return results, (tensors, results)
+
+    def _pull(self, launch: _Launch, kept: Any, cotangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        if self._backward is None:
+            raise GradientError(
+                f"{self.name} has no derivative: give CustomOp a backward=, or call it on "
+                "detached tensors"
+            )
+        inputs, outputs = kept
+        found = self._backward(inputs, outputs, cotangents, **launch.numbers)
+        return tuple(found) if isinstance(found, (tuple, list)) else (found,)
+
+    # -- what a call comes to ---------------------------------------------------------------------
+
+    def result_specs(self, specs: Sequence[Spec], numbers: Numbers) -> list[Spec]:
+        """What the results are like."""
+        found = []
+        for name, rule in self.outputs.items():
+            like = rule(*specs, **numbers)
+            try:
+                shape = tuple(int(n) for n in like.shape)
+                dtype = as_dtype(like.dtype)
+            except (AttributeError, TypeError) as error:
+                raise TypeError(
+                    f"{self.name}: the rule of the result {name!r} has to give a Spec, or one of "
+                    f"the inputs; it gave {like!r}"
+                ) from error
+            if any(n < 0 for n in shape):
+                raise ShapeError(f"{self.name}: the result {name!r} would have shape {shape}")
+            found.append(Spec(shape, dtype))
+        return found
+
+    def elements_of(self, specs: Sequence[Spec], results: Sequence[Spec], n: Numbers) -> int:
+        """How many elements are computed."""
+        return results[0].size if self._count is None else int(self._count(*specs, **n))
+
+    def grid_of(self, specs: Sequence[Spec], count: int, threads: int, n: Numbers) -> list[int]:
+        """How many workgroups or blocks there are along each dimension."""
+        if self._grid is None:
+            if not threads:
+                raise ValueError(
+                    f"{self.name}: the number of threads of a workgroup cannot be read off the "
+                    "shader: write it as a number, or give grid="
+                )
+            return [-(-count // threads)]
+        found = self._grid(*specs, **n)
+        return [int(i) for i in (found if isinstance(found, (tuple, list)) else (found,))]
+
+    def kernel(self, place: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
+        """The runner for a device and these dtypes; an error where there is no kernel for it."""
+        kinds = tuple((s.dtype, s.ndim) for s in (*specs, *results))
+        found = self._kernels.get((place, kinds))
+        if found is None:
+            found = self._kernels[place, kinds] = self._runner(place, specs, results)
+        return found
+
+    def _runner(self, place: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
+        for spec in (*specs, *results):
+            place.require(spec.dtype, self.name)
+        renderer = place.runtime.facts.renderer
+        if renderer == "wgsl" and self.wgsl is not None:
+            return _WgslRunner(self, place, specs, results)
+        if renderer == "ptx" and self.cuda is not None:
+            return _CudaRunner(self, place, specs, results)
+        if place.kind == "reference" and self.reference is not None:
+            return _ReferenceRunner(self)
+        if self.portable is not None:
+            if place.kind == "reference":
+                return _ThroughCpu(self)
+            return _PortableRunner(self, place, specs, results)
+        there = [k for k in ("wgsl", "cuda") if getattr(self, k) is not None]
+        raise DeviceError(
+            f"{self.name} has no kernel for {place}: it has one in {' and in '.join(there)} only; "
+            "give CustomOp a portable= one as well, or move the operands"
+        )
+
+    def named(self, specs: Sequence[Spec], results: Sequence[Spec]) -> tuple[Any, Any, Any]:
+        """Names and dtypes of inputs, outputs and scalars."""
+        return (
+            [(n, s.dtype) for n, s in zip(self.inputs, specs, strict=True)],
+            [(n, s.dtype) for n, s in zip(self.outputs, results, strict=True)],
+            list(self.scalars.items()),
+        )
+
+    def source_for(self, given: Source, first: DType, kind: str) -> str:
+        """The text for a dtype of the first operand."""
+        if isinstance(given, str):
+            return given
+        if first.name not in given:
+            raise DTypeError(
+                f"{self.name} has a {kind} kernel for {', '.join(given)}, not for {first.name}"
+            )
+        return given[first.name]
+
+
+# -- calls in the graph ---------------------------------------------------------------------------
+
+
+class _Launch:
+    """One call of an op, as a node of the graph (`primitives.control.Call`)."""
+
+    def __init__(
+        self, op: CustomOp, place: Device, specs: tuple[Spec, ...], numbers: Numbers
+    ) -> None:
+        self.op, self.specs, self.numbers = op, specs, numbers
+        self.name = op.name
+        self.outputs = op.result_specs(specs, numbers)
+        self.results = [(s.shape, s.dtype) for s in self.outputs]
+        self.batch_axes = [0] * len(self.results)
+        op.kernel(place, specs, self.outputs)  # what cannot run is an error at the user's line
+
+    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
+        runner = self.op.kernel(place, self.specs, self.outputs)
+        runtime = place.runtime
+        dense = [_dense(x, place, runner.alignment) for x in operands]
+        count = self.op.elements_of(self.specs, self.outputs, self.numbers)
+        made = [value_of(runtime, s, place) for s in self.outputs]
+        if count and any(s.size for s in self.outputs):
+            runner.run(self, dense, made, count)
+        return [y.view for y in made if y.view is not None]
+
+    def batched(
+        self, operands: Sequence[Node], flags: Sequence[bool], size: int
+    ) -> tuple[_Loop, tuple[Node, ...]]:
+        return _Loop(self, tuple(flags), size), tuple(operands)
+
+
+class _Loop:
+    """The same for each entry of a batch."""
+
+    def __init__(self, inner: Any, flags: tuple[bool, ...], size: int) -> None:
+        self._inner, self._flags, self._size = inner, flags, size
+        self.name = inner.name
+        self.results = [((size, *shape), dtype) for shape, dtype in inner.results]
+        self.batch_axes = [0] * len(self.results)
+
+    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
+        found: list[list[Node]] = [[] for _ in self.results]
+        for i in range(self._size):
+            entry = [
+                _entry(x, i, place) if flag else x
+                for x, flag in zip(operands, self._flags, strict=True)
+            ]
+            views = self._inner.run(place, entry)
+            for parts, view, (shape, dtype) in zip(found, views, self._inner.results, strict=True):
+                parts.append(value(view, shape, dtype, place))
+        whole = []
+        with grad_mode(False):
+            for parts, (shape, dtype) in zip(found, self.results, strict=True):
+                if parts:
+                    rows = tuple(reshape(y, (1, *y.shape)) for y in parts)
+                    whole.append(copy(concat(rows, 0)))
+                else:
+                    whole.append(value_of(place.runtime, Spec(shape, dtype), place))
+        evaluate(whole)
+        return [y.view for y in whole if y.view is not None]
+
+    def batched(
+        self, operands: Sequence[Node], flags: Sequence[bool], size: int
+    ) -> tuple[_Loop, tuple[Node, ...]]:
+        # the inner axis, where an operand has both, comes after the new one
+        return _Loop(self, tuple(flags), size), tuple(operands)
+
+
+def _entry(x: Node, i: int, place: Device) -> Node:
+    """One entry along the first axis of a realised node."""
+    assert x.view is not None
+    view = View(x.view.storage, x.view.offset + i * x.view.strides[0], x.view.strides[1:])
+    return value(view, x.shape[1:], x.dtype, place)
+
+
+def value_of(runtime: Any, spec: Spec, place: Device) -> Node:
+    """New memory for a result."""
+    memory = runtime.allocate(spec.size * spec.dtype.itemsize)
+    return value(View(Storage(memory), 0, row_major(spec.shape)), spec.shape, spec.dtype, place)
+
+
+def _dense(x: Node, place: Device, alignment: int) -> Node:
+    """A realised node whose elements lie next to each other, from a place that can be bound."""
+    assert x.view is not None
+    strides = row_major(x.shape)
+    gaps = any(n != 1 and a != b for n, a, b in zip(x.shape, x.view.strides, strides, strict=True))
+    if x.device is place and not gaps and x.view.offset * x.dtype.itemsize % alignment == 0:
+        return x
+    with grad_mode(False):
+        found = copy(x)
+    found.device = place
+    evaluate([found])
+    return found
+
+
+# -- runners --------------------------------------------------------------------------------------
+
+
+class _PortableRunner:
+    alignment = 1
+
+    def __init__(
+        self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
+    ) -> None:
+        # Imported late: the compiler is needed only by those who run something.
+        from numus.compiler.portable import build
+
+        assert op.portable is not None
+        names = op.named(specs, results)
+        inputs, outputs = (
+            [(n, d, s.ndim) for (n, d), s in zip(named, given, strict=True)]
+            for named, given in ((names[0], specs), (names[1], results))
+        )
+        made = build(op.name, op.portable, inputs, outputs, names[2], place.runtime.facts)
+        self._block = made.block
+        program = place.runtime.compile(made.kernel)
+        slots = [(i, 0) for i in range(len(inputs) + len(outputs))]
+        self._program, self._slots, self._runtime = program, slots, place.runtime
+        self._prepared: dict[tuple[int, ...], Any] = {}
+
+    def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
+        nodes = [*operands, *made]
+        nbytes = tuple(size_of(x.shape) * x.dtype.itemsize for x in nodes)
+        prepared = self._prepared.get(nbytes)
+        if prepared is None:
+            if len(self._prepared) > 64:
+                self._prepared.clear()
+            step = contract.Step(self._program, self._slots, nbytes)
+            prepared = self._runtime.prepare([step], len(nodes))
+            self._prepared[nbytes] = prepared
+        extents = [n for x in nodes for n in x.shape]
+        numbers = [int(v) if isinstance(v, bool) else v for v in launch.numbers.values()]
+        prepared.run(_addresses(nodes), [-(-count // self._block), count, *extents, *numbers])
+
+
+class _WgslRunner:
+    def __init__(
+        self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
+    ) -> None:
+        from numus.runtime.webgpu import sources
+
+        assert op.wgsl is not None
+        text = op.source_for(op.wgsl, (*specs, *results)[0].dtype, "WGSL")
+        runtime = place.runtime
+        self._shader = sources.written(
+            op.name, text, *op.named(specs, results), runtime.context.features
+        )
+        self._runtime = runtime
+        self.alignment = runtime.sources.alignment
+
+    def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
+        grid = launch.op.grid_of(launch.specs, count, self._shader.threads, launch.numbers)
+        blocks = []
+        for x in (*operands, *made):
+            assert x.view is not None
+            size = x.dtype.itemsize
+            blocks.append((x.view.storage.memory, x.view.offset * size, size_of(x.shape) * size))
+        self._runtime.sources.launch(self._shader, blocks, launch.numbers, grid)
+
+
+class _CudaRunner:
+    alignment = 1
+
+    def __init__(
+        self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
+    ) -> None:
+        from numus.runtime.cuda import sources
+
+        assert op.cuda is not None
+        text = op.source_for(op.cuda, (*specs, *results)[0].dtype, "CUDA")
+        self._kernel = sources.written(op.name, text, *op.named(specs, results))
+        self._runtime = place.runtime
+
+    def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
+        threads = launch.op.threads
+        grid = launch.op.grid_of(launch.specs, count, threads, launch.numbers)
+        addresses = _addresses([*operands, *made])
+        self._runtime.sources.launch(self._kernel, addresses, launch.numbers, grid, threads)
+
+
+class _ReferenceRunner:
+    alignment = 1
+
+    def __init__(self, op: CustomOp) -> None:
+        self._op = op
+
+    def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
+        assert self._op.reference is not None
+        found = self._op.reference(*(elements(x) for x in operands), **launch.numbers)
+        arrays = found if isinstance(found, (tuple, list)) else (found,)
+        for x, array in zip(made, arrays, strict=True):
+            array = np.asarray(array)
+            if array.shape != x.shape:
+                raise ShapeError(
+                    f"{self._op.name}: the reference gave {array.shape} for a result of {x.shape}"
+                )
+            elements(x)[...] = array
+
+
+class _ThroughCpu:
+    """The portable kernel for the reference device, which has no compiler of its own."""
+
+    alignment = 1
+
+    def __init__(self, op: CustomOp) -> None:
+        self._op = op
+
+    def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
+        cpu = device("cpu")
+        inside = []
+        for x in operands:
+            inside.append(value_of(cpu.runtime, Spec(x.shape, x.dtype), cpu))
+            elements(inside[-1])[...] = elements(x)
+        views = launch.run(cpu, inside)
+        for x, view in zip(made, views, strict=True):
+            elements(x)[...] = elements(value(view, x.shape, x.dtype, cpu))
+
+
+def _addresses(nodes: Sequence[Node]) -> list[int]:
+    return [
+        x.view.storage.memory.address + x.view.offset * x.dtype.itemsize
+        for x in nodes
+        if x.view is not None
+    ]
