@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.emit import Emitter, Index, Step
-from numus.compiler.fuse import Group, place
+from numus.compiler.convolution_parts import Geometry, Numbers, epilogue, operands
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
-from numus.kernels.convolution import Planes, Read, Triple, output_tile, pixel_tile
+from numus.compiler.spreads import lower_spreading, spreading_blocks
+from numus.kernels.convolution import Planes, output_tile, pixel_tile
 from numus.kernels.gathering import Gathering, gathering
 from numus.kernels.sliding import Sliding, sliding
 from numus.runtime.contract import Facts
@@ -25,6 +26,7 @@ WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a threa
 PACKING = 512  # multiplications beside which packing a weight is nothing
 MOST_PARTS = 16  # of a long sum over channels and taps
 LONG = 4096  # taps that are summed up before they meet other sums
+PARTING, SCATTERING = 8, 40  # multiplications that take as long, for a vector of results
 FEW_OUTPUTS = 3  # do not fill a vector
 SMALL = 1 << 14  # convolutions of fewer multiplications are plain loops
 
@@ -39,70 +41,26 @@ def lower_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
         if any(gap > 1 for gap in g.gap) or g.outputs < FEW_OUTPUTS:
             return _sums(group, layouts, facts)
         return _gathering(group, g, layouts, facts)
+    spread = spreading_blocks(g, product, facts)
+    if spread is not None and spread.cost < _sliding_cost(g, product, facts):
+        return lower_spreading(group, spread, layouts, facts)
     return [_sliding(group, g, layouts, facts)]
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """A convolution over three axes of space, those that it lacks of extent 1."""
-
-    batch: int
-    groups: int
-    channels: int  # of a group
-    outputs: int
-    space: Shape
-    taps: Shape
-    extents: Shape
-    stride: Shape
-    dilation: Shape
-    gap: Shape
-    low: Shape
-
-    @staticmethod
-    def of(product: Val) -> Geometry | None:
-        x, w = product.inputs
-        groups, windows = product.params
-        lack = 3 - len(windows)
-        if lack not in (0, 1, 2) or 0 in (*x.shape, *w.shape, *product.shape):
-            return None
-        ones = (1,) * lack
-        stride, dilation, gap, low = zip(*windows, strict=True)
-        return Geometry(
-            x.shape[0],
-            groups,
-            w.shape[1],
-            w.shape[0] // groups,
-            ones + x.shape[2:],
-            ones + w.shape[2:],
-            ones + product.shape[2:],
-            ones + stride,
-            ones + dilation,
-            ones + gap,
-            (0,) * lack + low,
-        )
-
-    @property
-    def work(self) -> int:
-        """Multiplications, margins included; what falls between gaps is passed over."""
-        results = self.batch * self.groups * self.outputs * size_of(self.extents)
-        return results * self.channels * size_of(self.taps) // size_of(self.gap)
-
-    def reach(self, axis: int) -> tuple[int, int, int]:
-        """How far from the place of a result its taps lie: at least, at most; and how many taps
-        the results of one phase have, at most.
-        """
-        gap = self.gap[axis]
-        found: list[int] = []
-        most = 0
-        for turn in range(min(gap, self.extents[axis])):
-            at = [
-                turn * self.stride[axis] + k * self.dilation[axis] - self.low[axis]
-                for k in range(self.taps[axis])
-            ]
-            fits = [a // gap for a in at if a % gap == 0]
-            found += fits
-            most = max(most, len(fits))
-        return (min(found), max(found), most) if found else (0, 0, 0)
+def _sliding_cost(g: Geometry, product: Val, facts: Facts) -> float:
+    """Vectors that are multiplied per vector of results, counting those in margins and at ends, and
+    what it costs to take data apart into phases, or to store results of one phase.
+    """
+    tile = pixel_tile(facts, dt.compute_dtype(product.dtype), g.outputs)
+    counts = tuple(-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True))
+    line, lines = (
+        counts[axis] + (g.reach(axis)[1] - g.reach(axis)[0]) // g.stride[axis] for axis in (2, 1)
+    )
+    ended = -(-((counts[1] - 1) * line + counts[2]) // tile.columns) * tile.columns
+    panels = -(-g.outputs // tile.rows)
+    waste = min(ended, lines * line) / (counts[1] * counts[2]) * panels * tile.rows / g.outputs
+    phases = (PARTING if max(g.stride) > 1 else 0) + (SCATTERING if max(g.gap) > 1 else 0)
+    return g.depth * waste * tile.effort + phases
 
 
 def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> Step:
@@ -164,7 +122,7 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     inside = set(group.members)
     e = Emitter({v: s for v, s in layouts.items() if v not in inside})
 
-    numbers = _Numbers(e)
+    numbers = Numbers(e)
     lane = facts.lanes_bytes // item
     size = -(-size_of(phases) * size_of(seen(*block)) // lane) | 1  # an odd number of lines
     step = numbers(g.stride, 2)
@@ -199,7 +157,7 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
         task_units=e.parameter(task_units),
         unit_tasks=e.parameter(unit_tasks),
     )
-    data, weights = _operands(e, product, g, s.channels, s.outputs, folded)
+    data, weights = operands(e, product, g, s.channels, s.outputs, folded)
 
     def finish(n: Expr, group_: Expr, o: Expr, *rest: Any) -> list[Stmt]:
         *space, value = rest
@@ -261,7 +219,7 @@ def _gathering(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Fact
     output_tasks = -(-panels // task_panels)
 
     e = Emitter({v: s for v, s in layouts.items() if v not in set(group.members)})
-    numbers = _Numbers(e)
+    numbers = Numbers(e)
     extents = (1 + more[0], height + more[1], width + more[2])
     line = facts.lanes_bytes // item
     size = e.parameter((-(-size_of(phases) * size_of(extents) // line) | 1) * line)
@@ -298,7 +256,7 @@ def _gathering(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Fact
     channels = e.parameter(g.channels)
     shape = (parts, g.groups, g.batch * places, g.outputs)
     partial = Val(-30, "convolve", "convolve", (x, w), None, shape, dtype)
-    data, weights = _operands(e, product, g, channels, s.outputs)
+    data, weights = operands(e, product, g, channels, s.outputs)
 
     def finish(part: Expr, group_: Expr, row: Expr, o: Expr, value: Expr) -> list[Stmt]:
         return e.store(partial, (part, group_, row, o), value)
@@ -324,58 +282,6 @@ def _gathering(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Fact
     rest.stored = {total_ if v is product else v for v in group.stored}
     redirect = {total_: (product, 0, 0)}
     return [first, *lower_loops(rest, layouts, facts, redirect, {product: total_})]
-
-
-class _Numbers:
-    """Numbers of a launch. Those up to `fixed` shape the code: it is simpler for 1, and loads can
-    be vectors where steps are known.
-    """
-
-    def __init__(self, e: Emitter) -> None:
-        self.e = e
-
-    def __call__(self, values: Sequence[int], fixed: int = 1) -> Triple:
-        a, b, c = (const(n) if 0 < n <= fixed else self.e.parameter(n) for n in values)
-        return a, b, c
-
-
-def _operands(
-    e: Emitter, product: Val, g: Geometry, channels: Expr, outputs: Expr, folded: bool = False
-) -> tuple[Read, Read]:
-    """How elements of the two operands are read."""
-    x, w = product.inputs
-    lack = 5 - len(product.shape)
-
-    def joined(group: Expr, size: Expr, i: Expr) -> Expr:
-        return ir.add(ir.mul(group, size), i) if g.groups > 1 else i
-
-    def data(n: Expr, group: Expr, c: Expr, *space: Expr) -> Expr:
-        value: Expr = e.value(
-            x, (space[0] if folded else n, joined(group, channels, c), *space[lack:])
-        )
-        return value
-
-    def weights(group: Expr, o: Expr, c: Expr, *taps: Expr) -> Expr:
-        value: Expr = e.value(w, (joined(group, outputs, o), c, *taps[lack:]))
-        return value
-
-    return data, weights
-
-
-def epilogue(e: Emitter, group: Group, index: Index, value: Any) -> list[Stmt]:
-    """What is stored for one element of the product: itself, and what is fused behind it."""
-    product = group.members[0]
-    for i, n in zip(index, product.shape, strict=True):
-        e.extents.setdefault(i, e.number(n))
-    point = [i for i, n in zip(index, product.shape, strict=True) if n != 1]
-    result = value.cast(product.dtype)
-    e.known[product] = lambda _: result
-    out: list[Stmt] = []
-    for v in group.members:
-        if v in group.stored:
-            at = place(v.shape, point)
-            out += e.store(v, at, e.value(v, at))
-    return out
 
 
 def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:

@@ -84,6 +84,7 @@ def _time_steps(plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> 
 
 def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramReport:
     kernels = []
+    told: set[Group] = set()  # what a group does is told of its first kernel that computes
     for i, (step, program) in enumerate(zip(plan.steps, plan.programs, strict=True)):
         read = written = 0
         for buffer, val in zip(step.kernel.buffers, step.buffers, strict=False):
@@ -93,7 +94,9 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
             else:
                 read += nbytes
         group = plan.group_of_step[i]
-        first = i == 0 or plan.group_of_step[i - 1] is not group
+        first = group not in told and step.kernel.name != "pack"
+        if first:
+            told.add(group)
         kernels.append(
             KernelReport(
                 step.kernel.name,

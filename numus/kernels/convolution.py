@@ -1,19 +1,21 @@
 """Convolutions without a copy of their windows.
 
-Both schedules lay the data out as *planes* in scratch memory: per channel, the part that a block of
+All schedules lay the data out as *planes* in scratch memory: per channel, the part that a block of
 work sees, its margins filled with zeros, and elements that windows reach together parted from the
-others (a window of stride 2 finds every second element). In such a plane each tap of the window is
-one displacement of the whole block, so all taps read the same memory, each at its own offset, which
-is looked up in a table.
+others (a window of stride 2 finds every second element) where vectors are loaded from it. In such a
+plane each tap of the window is one displacement of the whole block, so all taps read the same
+memory, each at its own offset, which is looked up in a table.
 
     sliding     vectors run along space; a register tile is outputs x pixels and sums over channels
                 and taps, broadcasting a weight and loading pixels at the tap's offset
+    spreading   vectors run along outputs; a register tile is pixels x outputs, broadcasting a pixel
+                at the tap's offset and loading weights; for small images, strides and spread data
     gathering   for gradients by weights, where the "window" is a whole image and the result small:
                 vectors run along outputs; a register tile is (channel, tap) x outputs and sums over
                 pixels, broadcasting a pixel and loading outputs
 
-Rows of a block follow each other in a plane without a seam: a vector may begin in one row and end
-in the next, and what lies in the margin between them is computed and not stored.
+Where vectors run along space, rows of a block follow each other without a seam: a vector may begin
+in one row and end in the next, and what lies in the margin between them is computed and not stored.
 """
 
 from __future__ import annotations
@@ -44,6 +46,11 @@ class Tile:
     def columns(self) -> int:
         return self.vectors * self.width
 
+    @property
+    def effort(self) -> float:
+        """What a product of vectors costs with its share of loads, two of which cost as much."""
+        return 1 + (self.rows + self.vectors) / (2 * self.rows * self.vectors)
+
 
 def pixel_tile(facts: Facts, dtype: DType, outputs: int) -> Tile:
     """Rows are outputs, vectors pixels, of which there are many.
@@ -60,21 +67,20 @@ def pixel_tile(facts: Facts, dtype: DType, outputs: int) -> Tile:
     return Tile(-(-outputs // panels), vectors, _width(facts, dtype))
 
 
-def output_tile(facts: Facts, dtype: DType, taps: int, outputs: int) -> Tile:
-    """Rows are taps, vectors outputs: whichever wastes least and loads least."""
+def output_tile(facts: Facts, dtype: DType, taps: int, outputs: int, most: int = 64) -> Tile:
+    """Rows (`most` of them) are taps, vectors outputs: whichever wastes least and loads least."""
     width = _width(facts, dtype)
     wanted = -(-outputs // width)
 
-    def shape(vectors: int) -> tuple[int, int]:
-        panels = -(-taps // _rows(facts.vector_registers, vectors))
-        return -(-taps // panels), vectors
+    def shape(vectors: int) -> Tile:
+        panels = -(-taps // min(most, _rows(facts.vector_registers, vectors)))
+        return Tile(-(-taps // panels), vectors, width)
 
-    def cost(shape: tuple[int, int]) -> float:
-        rows, vectors = shape
-        steps = -(-taps // rows) * -(-wanted // vectors)
-        return steps * (rows * vectors + (rows + vectors) / 2)
+    def cost(tile: Tile) -> float:
+        steps = -(-taps // tile.rows) * -(-wanted // tile.vectors)
+        return steps * tile.rows * tile.vectors * tile.effort
 
-    return Tile(*min(map(shape, range(1, 5)), key=cost), width)
+    return min(map(shape, range(1, 5)), key=cost)
 
 
 def _width(facts: Facts, dtype: DType) -> int:

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus.compiler import convolutions, program, spreads
 from numus.errors import DTypeError, ShapeError
 
 # (shape of the data, of the weights, options)
@@ -67,6 +68,17 @@ CONVOLUTIONS = {
 }
 
 
+@pytest.fixture(params=["as costs say", "vectors along outputs"])
+def schedule(request, monkeypatch):
+    """Every convolution of a test by the schedule it would get, then by the other one."""
+    program.clear_plans()
+    if request.param == "vectors along outputs":
+        monkeypatch.setattr(spreads, "WORTH_PACKING", 0)
+        monkeypatch.setattr(convolutions, "_sliding_cost", lambda *_: float("inf"))
+    yield
+    program.clear_plans()
+
+
 def results(function, arrays, options, device):
     """The value and the gradients of both operands."""
     tensors = [nm.asarray(a, device=device) for a in arrays]
@@ -82,7 +94,7 @@ def drawn(rng, dtype, *shapes):
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_tiles_agree_with_the_reference(name):
+def test_tiles_agree_with_the_reference(name, schedule):
     function, x, w, options = CONVOLUTIONS[name]
     arrays = drawn(np.random.default_rng(1), "float32", x, w, (300_000,))
     got = results(function, arrays, options, "cpu")
@@ -91,8 +103,16 @@ def test_tiles_agree_with_the_reference(name):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max())
 
 
+def test_vectors_run_along_outputs_where_images_are_small():
+    """The weights are laid out by a kernel of their own; small convolutions have none."""
+    x, w = nm.ones((8, 64, 8, 8)), nm.ones((64, 64, 3, 3))
+    for count, expected in ((8, ["pack", "convolution"]), (1, ["convolution"])):
+        report = nm.explain(nm.conv2d, x[:count], w[: 8 * count])
+        assert [kernel.name for kernel in report.kernels] == expected
+
+
 @pytest.mark.parametrize("dtype", ["float64", "float16", "bfloat16", "int32", "uint8", "int64"])
-def test_tiles_of_other_dtypes(dtype):
+def test_tiles_of_other_dtypes(dtype, schedule):
     rng = np.random.default_rng(2)
     kind = nm.asarray(np.zeros(1), dtype=dtype).dtype
     x, w = (np.rint(4 * a) for a in drawn(rng, "float64", (2, 8, 14, 15), (12, 8, 3, 3)))
@@ -107,7 +127,7 @@ def test_tiles_of_other_dtypes(dtype):
     assert np.array_equal(got.numpy(), want.numpy())  # small whole numbers: nothing is rounded
 
 
-def test_what_is_not_finite_stays_where_it_is_seen():
+def test_what_is_not_finite_stays_where_it_is_seen(schedule):
     """No tap, margin or gap multiplies an infinity by a zero that is not there."""
     x = np.ones((2, 8, 12, 13), "float32")
     x[0, 3, 0, 0] = np.inf
@@ -119,7 +139,7 @@ def test_what_is_not_finite_stays_where_it_is_seen():
             assert np.array_equal(np.isfinite(a), np.isfinite(b))
 
 
-def test_operands_are_read_through_what_they_are():
+def test_operands_are_read_through_what_they_are(schedule):
     rng = np.random.default_rng(3)
     x, w, b, r = drawn(rng, "float32", (2, 15, 9, 12), (3, 3, 12, 16), (16,), (2, 16, 15, 9))
 
