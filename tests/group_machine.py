@@ -7,9 +7,11 @@ never set, or a barrier where threads could miss each other is an error. Scratch
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import tile_machine
 
 from numus import dtypes as dt
 from numus.compiler import ir
@@ -31,6 +33,13 @@ FACTS = Facts(
     group=GROUP,
     group_memory=48 << 10,
 )
+WITH_TILES = replace(
+    FACTS,
+    name="tiles",
+    features=frozenset({"tiles"}),
+    group=256,
+    group_memory=227 << 10,
+)
 
 
 class Block:
@@ -38,7 +47,8 @@ class Block:
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
-        self.array = np.full(nbytes + 64, 0xA5, np.uint8)
+        raw = np.full(nbytes + 128, 0xA5, np.uint8)
+        self.array = raw[-raw.ctypes.data % 64 :][: nbytes + 64]
         self.address = self.array.__array_interface__["data"][0]
 
 
@@ -71,8 +81,8 @@ class Prepared:
 class Machine:
     """The runtime."""
 
-    def __init__(self) -> None:
-        self.facts = FACTS
+    def __init__(self, facts: Facts = FACTS) -> None:
+        self.facts = facts
         self.blocks: dict[int, Any] = {}
         self.programs: dict[str, Program] = {}
         self.launched: list[Program] = []
@@ -119,8 +129,9 @@ class Machine:
 
 
 def install() -> None:
-    """From now on there is a device "groups"."""
+    """From now on there is a device "groups", and one whose groups multiply tiles, "tiles"."""
     devices.STARTS.setdefault("groups", lambda index: Machine())
+    devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
 
 
 # -- interpretation -------------------------------------------------------------------------------
@@ -152,6 +163,7 @@ class _Group:
         self.kernel, self.g, self.scalars = kernel, g, scalars
         self.registers: dict[ir.Register, Any] = {}
         self.memory: dict[ir.Buffer, Any] = {}
+        self.tiles = tile_machine.Tiles(self)
         self.origins: dict[ir.Buffer, int] = {}  # where addresses point, in elements
         top = _Context({})
         for i, b in enumerate(kernel.buffers):
@@ -194,7 +206,7 @@ class _Group:
             assert c.ids is None, "threads may not be all here"
             self.across(s, c)
         else:
-            raise AssertionError(s)
+            self.tiles.statement(s, c)
 
     def set(self, s: ir.Set, c: _Context) -> None:
         v = self.value(s.value, c)
@@ -312,6 +324,12 @@ class _Group:
             return self.lanes_reduce(*e.attr)
         if e.op == "load":
             return self.load(e, args, c)
+        if e.op == "address":
+            memory, origin = self.memory[e.attr], self.origins.get(e.attr, 0)
+            return np.int64(memory.ctypes.data + origin * memory.itemsize)
+        if e.op == "lanes_xor":
+            assert len(c.ids) == self.kernel.group, "threads may not be all here"
+            return args[0][c.ids ^ e.attr]
         result = _operation(e, args)
         assert result.dtype == e.dtype.np, (e.op, result.dtype, e.dtype)
         return result
@@ -377,6 +395,7 @@ def _unary(op: str, dtype: Any, x: Any) -> Any:
         "ceil": np.ceil,
         "trunc": np.trunc,
         "rint": np.rint,
+        "exp2": np.exp2,
         "not": np.invert,
     }
     return table[op](x)

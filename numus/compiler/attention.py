@@ -15,7 +15,7 @@ from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
 
-class _Reader:
+class Reader:
     """The inputs of an attention primitive by name, as functions of indices."""
 
     def __init__(self, val: Val, e: Emitter, dtype: DType) -> None:
@@ -41,7 +41,7 @@ class _Reader:
         return self.matrix(name)
 
 
-def _store(e: Emitter, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:
+def store(e: Emitter, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:
     at = tuple(ir.const(0) if n == 1 else i for n, i in zip(val.shape, index, strict=True))
     return e.store(val, at, value.cast(val.dtype))
 
@@ -55,7 +55,7 @@ def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
     inside = set(group.members)
     e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=facts.group)
     dtype = dt.compute_dtype(val.dtype)
-    reader = _Reader(val, e, dtype)
+    reader = Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
     width = out.shape[2] if out is not None else 0
     plan = schedule.choose(facts, dtype, stack, queries, keys, size, width)
@@ -70,8 +70,8 @@ def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
         v=None if out is None else reader.matrix("v"),
         bias=reader.scores("bias"),
         keep=reader.scores("keep"),
-        write=lambda n, i, j, x: [] if out is None else _store(e, out, (n, i, j), x),
-        write_lse=lambda n, i, x: [] if lse is None else _store(e, lse, (n, i), x),
+        write=lambda n, i, j, x: [] if out is None else store(e, out, (n, i, j), x),
+        write_lse=lambda n, i, x: [] if lse is None else store(e, lse, (n, i), x),
     )
     g = ir.var("g")
     body, scratch = schedule.attention(plan, sizes, dtype, g, operands, val.params.causal)
@@ -101,7 +101,7 @@ def _grad_kernel(
     inside = set(group.members)
     e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=facts.group)
     dtype = dt.compute_dtype(val.dtype)
-    reader = _Reader(val, e, dtype)
+    reader = Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
     width = reader.vals["v"].shape[2]
     plan = backward.choose(facts, dtype, stack, queries, keys, size, width)
@@ -120,7 +120,7 @@ def _grad_kernel(
     def writer(name: str) -> backward.Write | None:
         if name not in wanted:
             return None
-        return lambda n, i, j, x: _store(e, wanted[name], (n, i, j), x)
+        return lambda n, i, j, x: store(e, wanted[name], (n, i, j), x)
 
     operands = backward.Operands(
         q=reader.scaled("q"),

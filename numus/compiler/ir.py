@@ -33,7 +33,9 @@ INDEX = dt.int64
 # What each operation is, by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do;
 # comparisons are IEEE (all false on NaN but `ne`); shifts by the bit width or more are undefined
 # here and masked by who builds them; `idiv`/`irem` truncate as C's, and callers keep zero out.
-UNARY = frozenset("neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast".split())
+# `exp2` is what a unit of the target makes of 2**x in float32, to 2 ulp, and 0 where that would be
+# subnormal: only where there are `tiles` (below), and for what is rounded to 16 bits afterwards.
+UNARY = frozenset("neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast exp2".split())
 BINARY = frozenset(
     "add sub mul div idiv irem min max and or xor shl lshr ashr mulhi "
     "lt le eq ne gt ge copysign".split()
@@ -223,7 +225,8 @@ def lanes_reduce(op: str, register: Register) -> Expr:
 def lanes_xor(value: Expr, mask: int) -> Expr:
     """The value that the lane at this lane's number xor `mask` has.
 
-    Only in lanes loops that run over exactly one vector: every lane that is asked has to exist.
+    Only in lanes loops that run over exactly one vector: every lane that is asked has to exist. In
+    group kernels such a loop has an iteration for each thread, and the mask is below 32.
     """
     return make("lanes_xor", value.dtype, (value,), mask)
 
@@ -386,6 +389,11 @@ def sqrt(a: Expr) -> Expr:
     return unary("sqrt", a)
 
 
+def exp2(a: Expr) -> Expr:
+    """2**a by the target's own unit: see `UNARY`."""
+    return unary("exp2", a)
+
+
 def isnan(a: Expr) -> Expr:
     return make("ne", dt.bool_, (a, a))
 
@@ -545,33 +553,45 @@ class AsyncFence(Stmt):
 
 @dataclass(eq=False, slots=True)
 class AsyncWait(Stmt):
-    """Wait until all but the last `pending` committed sets of copies are there, in all threads."""
+    """Wait until all but the last `pending` committed sets of copies are there, in all threads.
+
+    With a `fence`, tile products see what was copied as well as what was stored.
+    """
 
     pending: int
+    fence: bool = False
 
 
 @dataclass(eq=False, slots=True)
 class TileOperand:
     """A tile in scratch memory, `depth` along k: lines of k one after the other (`along`), or lines
     of neighbours across k in blocks of 64; in runs of 8 elements, exchanged as `tile_place` says.
+
+    A matrix whose columns lie in blocks of 64 is both: with columns as k, its `lines` lie between
+    one block and the next; with rows as k, `depth` rows do.
     """
 
     buffer: Buffer
     start: Expr  # in elements
     along: bool
+    lines: int = 0  # that are stored, where k goes on beyond 64
 
 
 @dataclass(eq=False, slots=True)
 class TileProduct(Stmt):
     """Every 128 threads begin to add 64 rows of the product of two tiles to the sums in their
     registers, which are there after a `TileWait`. Outside lanes loops.
+
+    A left operand in registers lies there as sums do (`sum_place`), and is rounded to the dtype of
+    the right one. Those that are `fresh` begin with zeros, whatever the sums held.
     """
 
     sums: list[Register]  # per lane, float32
-    left: TileOperand
+    left: TileOperand | list[Register]
     right: TileOperand
     columns: int
     depth: int
+    fresh: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -580,6 +600,16 @@ class TileWait(Stmt):
 
     sums: list[Register]
     pending: int
+
+
+def sum_place(thread: Expr, number: int) -> tuple[Expr, Expr]:
+    """The row and the column of a tile product that a thread has in its `number`-th sum: of every
+    8 columns, two neighbours in each of two rows."""
+    warp, lane = idiv(thread, const(32)), irem(thread, const(32))
+    row = add(mul(warp, const(16)), idiv(lane, const(4)))
+    column = mul(irem(lane, const(4)), const(2))
+    down, across = number // 2 % 2 * 8, number // 4 * 8 + number % 2
+    return add(row, const(down)), add(column, const(across))
 
 
 def tile_place(along: bool, line: Expr, k: Expr, depth: int) -> Expr:
@@ -744,15 +774,19 @@ class _Printer:
         elif isinstance(s, AsyncFence):
             self.lines.append(f"{pad}fence")
         elif isinstance(s, AsyncWait):
-            self.lines.append(f"{pad}wait {s.pending}")
+            self.lines.append(f"{pad}wait {s.pending}{' fence' if s.fence else ''}")
         elif isinstance(s, TileProduct):
             sums = ", ".join(self.name(r, "r") for r in s.sums)
-            sides = [
-                f"{self.names[o.buffer]}[{self.expr(o.start, depth)}]{'' if o.along else 't'}"
-                for o in (s.left, s.right)
-            ]
-            what = f"tile {s.columns} {s.depth}"
-            self.lines.append(f"{pad}{what} {sides[0]} {sides[1]}: {sums}")
+            left, right = (self.operand(o, depth) for o in (s.left, s.right))
+            what = f"tile {s.columns} {s.depth}{' fresh' if s.fresh else ''}"
+            self.lines.append(f"{pad}{what} {left} {right}: {sums}")
+
+    def operand(self, o: TileOperand | list[Register], depth: int) -> str:
+        if isinstance(o, list):
+            return f"({', '.join(self.name(r, 'r') for r in o)})"
+        lines = f" of {o.lines}" if o.lines else ""
+        where = f"{self.names[o.buffer]}[{self.expr(o.start, depth)}]"
+        return f"{where}{'' if o.along else 't'}{lines}"
 
     def across(self, s: Combine | Scan, depth: int) -> None:
         pad = "  " * depth

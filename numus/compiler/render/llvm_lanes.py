@@ -243,4 +243,8 @@ def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
             found.add(s.register)
         elif isinstance(s, ir.Store):
             found.add(s.buffer)
+        elif isinstance(s, ir.AsyncCopy):
+            found.add(s.target)
+        elif isinstance(s, (ir.TileProduct, ir.TileWait)):
+            found.update(s.sums)
     return frozenset(found)

@@ -98,7 +98,7 @@ def extreme(
     if not _float(dtype):
         name = ("s" if dtype.kind == "int" else "u") + op
         return t.call(ty, f"llvm.{name}.{s.suffix(scalar)}", (ty, x), (ty, y))
-    if target.arch == "arm":
+    if target.arch == "arm" or (target.arch == "nvptx" and target.brain and dtype is dt.float32):
         return t.call(ty, f"llvm.{op}imum.{s.suffix(scalar)}", (ty, x), (ty, y))
     # select(a < b, a, b) is one x86 instruction, and gives b where either is NaN
     if tame == "y":

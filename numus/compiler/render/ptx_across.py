@@ -29,6 +29,11 @@ def lanes_reduce(r: Renderer, op: str, register: ir.Register) -> str:
     return _combine(r, [register], merge)[0]
 
 
+def from_lane_xor(r: Renderer, dtype: DType, value: str, mask: int) -> str:
+    """What the lane of the same warp at this lane's number xor `mask` has."""
+    return _shuffle(r, "bfly", dtype, value, mask)
+
+
 def combine(r: Renderer, s: ir.Combine) -> None:
     _name(r, s.results, _combine(r, s.registers, lambda a, b: _merge(r, s, a, b)))
 

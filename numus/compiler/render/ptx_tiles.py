@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 SHARED = ptx_memory.SHARED
 _STEP = 16  # of k that one instruction multiplies
+_BLOCK = 64  # elements of a row: 128 bytes
 _SWIZZLE_128 = 1 << 62
 _GROUP_OF_ROWS = 1024  # bytes of 8 rows
 
@@ -33,6 +34,8 @@ def commit(r: Renderer) -> None:
 def wait(r: Renderer, s: ir.AsyncWait) -> None:
     """Everybody's copies are there."""
     _asm(r, f"cp.async.wait_group {s.pending};", "~{memory}")
+    if s.fence:
+        fence(r)
     r.barrier()
 
 
@@ -68,61 +71,97 @@ def copy(r: Renderer, s: ir.AsyncCopy) -> None:
     )
 
 
-def _descriptor(r: Renderer, operand: ir.TileOperand, rows: int, depth: int) -> str:
+def _descriptor(r: Renderer, operand: ir.TileOperand, depth: int, *, left: bool) -> str:
     """How wgmma finds a tile: address, distances of its blocks, and the exchange of runs."""
     t = r.t
     where = r.x.uniform(operand.start, "a tile's place")
+    size = operand.buffer.dtype.itemsize
     ty = memory_type(operand.buffer.dtype)
     p = t.new(f"getelementptr {ty}, {SHARED} {r.x.buffers[operand.buffer]}, i64 {where}")
     address = t.new(f"ptrtoint {SHARED} {p} to i64")
-    if rows:  # the rows of this thread's warp group
+    block = 64 * depth * size  # bytes of 64 lines across k
+    if left:  # the 64 rows of this thread's warp group
+        rows = 64 * _BLOCK * size if operand.along else block
         address = t.new(f"add i64 {address}, {t.new(f'mul i64 {r.warp_group}, {rows}')}")
     bits = t.new(f"and i64 {address}, {(1 << 18) - 1}")
     bits = t.new(f"lshr i64 {bits}, 4")
-    block = 64 * depth * operand.buffer.dtype.itemsize  # bytes of 64 lines across k
     leading = 1 if operand.along else block >> 4
     return t.new(f"or i64 {bits}, {leading << 16 | (_GROUP_OF_ROWS >> 4) << 32 | _SWIZZLE_128}")
 
 
+def _step(operand: ir.TileOperand, step: int) -> int:
+    """How many bytes the k of a step lie behind the first: in its rows, or in other rows."""
+    size, k = operand.buffer.dtype.itemsize, step * _STEP
+    if operand.along:
+        return k // _BLOCK * operand.lines * _BLOCK * size + k % _BLOCK * size
+    return k // 8 * _GROUP_OF_ROWS
+
+
 def product(r: Renderer, s: ir.TileProduct) -> None:
     t = r.t
-    count = len(s.sums)
-    dtype = s.left.buffer.dtype
+    dtype = s.right.buffer.dtype
     kind = "bf16" if dtype is dt.bfloat16 else "f16"
-    a = _descriptor(r, s.left, 64 * s.depth * dtype.itemsize, s.depth)
-    b = _descriptor(r, s.right, 0, s.depth)
-    sums = ",".join(f"${i}" for i in range(count))
+    in_memory = isinstance(s.left, ir.TileOperand)
+    sides = [o for o in (s.left, s.right) if isinstance(o, ir.TileOperand)]
+    bases = [_descriptor(r, o, s.depth, left=o is s.left) for o in sides]
+    turned = ", ".join(str(int(not o.along)) for o in sides)
+    sums = ",".join(f"${i}" for i in range(len(s.sums)))
+    others: list[tuple[str, str]] = []  # what else the assembly is given: constraint, value
+    first = len(s.sums) * (1 if s.fresh else 2)
+    words = [] if in_memory else _packed(r, s.left, kind)  # type: ignore[arg-type]
     lines = ["wgmma.fence.sync.aligned;"]
-    descriptors: list[str] = []
-    turned = ", ".join(str(int(not o.along)) for o in (s.left, s.right))
     for step in range(s.depth // _STEP):
-        at = 2 * count + len(descriptors)
-        for operand, base in ((s.left, a), (s.right, b)):
-            # along k within the rows, or on to other groups of rows
-            away = step * _STEP * dtype.itemsize
-            if not operand.along:
-                away = step * _STEP // 8 * _GROUP_OF_ROWS
-            descriptors.append(t.new(f"add i64 {base}, {away >> 4}") if step else base)
+        at = first + len(others)
+        names = [f"${at + i}" for i in range(len(sides))]
+        for operand, base in zip(sides, bases, strict=True):
+            away = _step(operand, step) >> 4
+            others.append(("l", f"i64 {t.new(f'add i64 {base}, {away}') if away else base}"))
+        if not in_memory:
+            own = words[4 * step : 4 * step + 4]
+            names.insert(0, "{" + ",".join(f"${at + 1 + i}" for i in range(4)) + "}")
+            others += [("r", f"i32 {word}") for word in own]
+        keeps = 0 if s.fresh and step == 0 else 1
         lines.append(
             f"wgmma.mma_async.sync.aligned.m64n{s.columns}k16.f32.{kind}.{kind} "
-            f"{{{sums}}}, ${at}, ${at + 1}, 1, 1, 1, {turned};"
+            f"{{{sums}}}, {', '.join(names)}, {keeps}, 1, 1, {turned};"
         )
     lines.append("wgmma.commit_group.sync.aligned;")
-    _with_sums(r, s.sums, " ".join(lines), descriptors)
+    _with_sums(r, s.sums, " ".join(lines), others, fresh=s.fresh)
+
+
+def _packed(r: Renderer, registers: list[ir.Register], kind: str) -> list[str]:
+    """Pairs of neighbours, rounded to 16 bits, in one register each: the lower one in its lower
+    half."""
+    t = r.t
+    names = [t.new(f"load float, ptr {r.x.storage(register)[0]}") for register in registers]
+    return [
+        t.new(
+            f'call i32 asm "cvt.rn.{kind}x2.f32 $0, $1, $2;", "=r,f,f"'
+            f"(float {high}, float {low})"
+        )
+        for low, high in zip(names[::2], names[1::2], strict=True)
+    ]
 
 
 def wait_products(r: Renderer, s: ir.TileWait) -> None:
     _with_sums(r, s.sums, f"wgmma.wait_group.sync.aligned {s.pending};", [])
 
 
-def _with_sums(r: Renderer, sums: list[ir.Register], text: str, others: list[str]) -> None:
-    """Assembly that reads and writes the sums, which LLVM must not touch meanwhile."""
+def _with_sums(
+    r: Renderer,
+    sums: list[ir.Register],
+    text: str,
+    others: list[tuple[str, str]],
+    fresh: bool = False,
+) -> None:
+    """Assembly that reads (unless they are fresh) and writes the sums, which LLVM must not touch
+    meanwhile."""
     x, t = r.x, r.t
     count = len(sums)
     slots = [x.storage(register)[0] for register in sums]
-    olds = [t.new(f"load float, ptr {slot}") for slot in slots]
-    constraints = ["=f"] * count + [str(i) for i in range(count)] + ["l"] * len(others)
-    arguments = [f"float {name}" for name in olds] + [f"i64 {name}" for name in others]
+    olds = [] if fresh else [t.new(f"load float, ptr {slot}") for slot in slots]
+    constraints = [*["=f"] * count, *map(str, range(len(olds))), *(c for c, _ in others)]
+    arguments = [*(f"float {name}" for name in olds), *(value for _, value in others)]
     result = "{ " + ", ".join(["float"] * count) + " }"
     whole = t.new(
         f'call {result} asm sideeffect "{text}", "{",".join([*constraints, "~{memory}"])}"'

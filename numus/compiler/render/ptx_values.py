@@ -93,6 +93,14 @@ class ThreadExpressions(Expressions):
             return Value((self.t.new(f"ptrtoint {space} {name} to i64"),), False)
         if e.op in ("idiv", "irem"):
             return self.each(e.args, lambda s, x, y: self._divide(e, x, y))
+        if e.op == "lanes_xor":
+            return self.each(
+                e.args, lambda s, x: ptx_across.from_lane_xor(self.renderer, e.dtype, x, e.attr)
+            )
+        if e.op == "exp2":
+            return self.each(
+                e.args, lambda s, x: self.t.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", x))
+            )
         return Expressions._write(self, e)
 
     def _divide(self, e: ir.Expr, x: str, y: str) -> str:

@@ -1,0 +1,191 @@
+"""Attention groups where lanes are threads: by tiles where units multiply them."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.affine import accesses
+from numus.compiler.attention import Reader, lower_attention, lower_attention_grad, store
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import Group
+from numus.compiler.ir import Expr
+from numus.compiler.local import Val
+from numus.dtypes import DType
+from numus.kernels import tile_attention as tiles
+from numus.kernels import tile_attention_grad as grads
+from numus.kernels.tile_matrices import RUN, Matrix, Plain, Vector, rounded
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+ZERO = ir.const(0)
+
+
+def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """One kernel: the result, the logarithms of the sums, or both."""
+    lse = next((v for v in group.members if v.op == "attention_lse"), None)
+    out = next((v for v in group.members if v.op == "attention"), None)
+    val = out or lse
+    assert val is not None
+    dtype = _tile_dtype(val, facts)
+    vals = dict(zip(val.params.names, val.inputs, strict=True))
+    (stack, queries, size), keys = vals["q"].shape, vals["k"].shape[1]
+    width = out.shape[2] if out is not None else 0
+    per_score = sum(name in vals for name in ("bias", "keep"))
+    plan = tiles.choose(facts, queries, keys, size, width, per_score)
+    if dtype is None or plan is None or (out is not None and not width):
+        return lower_attention(group, layouts, facts)
+    inside = set(group.members)
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    e = Emitter(layouts, group=plan.threads)
+    reader = Reader(val, e, dt.float32)
+    tasks = -(-queries // plan.queries)
+    sizes = tiles.Sizes(*(e.number(x) for x in (queries, keys, width)), e.parameter(tasks))
+    operands = tiles.Operands(
+        q=_matrix(reader, layouts, "q"),
+        k=_matrix(reader, layouts, "k"),
+        v=None if out is None else _matrix(reader, layouts, "v"),
+        scale=reader.value("scale"),
+        bias=reader.scores("bias"),
+        keep=reader.scores("keep"),
+        write=lambda n, i, j, x: [] if out is None else store(e, out, (n, i, j), x),
+        write_lse=lambda n, i, x: [] if lse is None else store(e, lse, (n, i), x),
+    )
+    g = ir.var("g")
+    body, scratch = tiles.attention(plan, sizes, dtype, g, operands, val.params.causal)
+    e.scratch += scratch
+    notes = tuple(v.op for v in group.members)
+    return [e.blocks("tile_attention", g, body, stack * tasks, notes)]
+
+
+def lower_group_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """A kernel for the cotangent of the queries, and one for those of keys and values, or one for
+    each of these where one thread cannot hold both."""
+    wanted = {v.params.which: v for v in group.members if v in group.stored}
+    parts = [["q"], ["k", "v"]]
+    steps: list[Step] = []
+    while parts:
+        part = [name for name in parts.pop(0) if name in wanted]
+        if not part:
+            continue
+        step = _grad_kernel({name: wanted[name] for name in part}, layouts, facts, group)
+        if step is None and len(part) == 1:
+            return lower_attention_grad(group, layouts, facts)
+        if step is None:
+            parts = [[name] for name in part] + parts
+        else:
+            steps.append(step)
+    return steps
+
+
+def _grad_kernel(
+    wanted: dict[str, Val], layouts: dict[Val, Shape], facts: Facts, group: Group
+) -> Step | None:
+    val = next(iter(wanted.values()))
+    dtype = _tile_dtype(val, facts)
+    vals = dict(zip(val.params.names, val.inputs, strict=True))
+    (stack, queries, size), keys = vals["q"].shape, vals["k"].shape[1]
+    width = vals["v"].shape[2]
+    if dtype is None or not size or not width or max(size, width) > tiles.WIDEST:
+        return None
+    rows = queries if "q" in wanted else keys
+    results = sum(rounded({"q": size, "k": size, "v": width}[name], 16) for name in wanted)
+    per_score = sum(name in vals for name in ("bias", "keep"))
+    plan = grads.choose(facts, rows, size, width, results, list(wanted) != ["v"], per_score)
+    if plan is None:
+        return None
+    inside = set(group.members)
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    e = Emitter(layouts, group=plan.threads)
+    reader = Reader(val, e, dt.float32)
+    tasks = -(-rows // plan.rows)
+    numbers = (e.number(x) for x in (queries, keys, size, width))
+    sizes = grads.Sizes(*numbers, e.parameter(tasks))
+
+    def writer(name: str) -> grads.Write | None:
+        if name not in wanted:
+            return None
+        return lambda n, i, j, x: store(e, wanted[name], (n, i, j), x)
+
+    operands = grads.Operands(
+        *(_matrix(reader, layouts, name) for name in "qkvg"),
+        scale=reader.value("scale"),
+        lse=_vector(reader, layouts, "lse"),
+        delta=_vector(reader, layouts, "delta"),
+        bias=reader.scores("bias"),
+        keep=reader.scores("keep"),
+        write_q=writer("q"),
+        write_k=writer("k"),
+        write_v=writer("v"),
+    )
+    g = ir.var("g")
+    body, scratch = grads.attention_grad(plan, sizes, dtype, g, operands, val.params.causal)
+    e.scratch += scratch
+    notes = tuple(f"{v.op} of {v.params.which}" for v in wanted.values())
+    return e.blocks("tile_attention_grad", g, body, stack * tasks, notes)
+
+
+def _tile_dtype(val: Val, facts: Facts) -> DType | None:
+    """The dtype of the operands, where units multiply tiles of it."""
+    named = dict(zip(val.params.names, val.inputs, strict=True))
+    kinds = {named[name].dtype for name in "qkvg" if name in named}
+    halves = len(kinds) == 1 and kinds <= {dt.bfloat16, dt.float16}
+    return kinds.pop() if halves and "tiles" in facts.features else None
+
+
+def _element(reader: Reader, name: str, *at: Expr, mask: Expr | None) -> Expr:
+    x = reader.vals[name]
+    index = tuple(ZERO if extent == 1 else i for extent, i in zip(x.shape, at, strict=True))
+    found: Expr = reader.e.value(x, index, mask)
+    return found
+
+
+def _matrix(reader: Reader, layouts: dict[Val, Shape], name: str) -> Matrix:
+    x, e = reader.vals[name], reader.e
+    columns, stride = e.number(x.shape[2]), _row_stride(x, layouts)
+
+    def read(n: Expr, row: Expr, column: Expr, mask: Expr) -> Expr:
+        return _element(reader, name, n, row, column, mask=mask)
+
+    if stride is None or stride % RUN:
+        return Matrix(read, columns, None)
+    return Matrix(read, columns, _plain(reader, name, e.number(stride)))
+
+
+def _vector(reader: Reader, layouts: dict[Val, Shape], name: str) -> Vector:
+    def read(n: Expr, row: Expr, mask: Expr) -> Expr:
+        return _element(reader, name, n, row, mask=mask)
+
+    plain = _row_stride(reader.vals[name], layouts) is not None
+    return Vector(read, _plain(reader, name, ZERO) if plain else None)
+
+
+def _plain(reader: Reader, name: str, stride: Expr) -> Plain:
+    x = reader.vals[name]
+
+    def at_start(n: Expr) -> Expr:
+        return _element(reader, name, n, *[ZERO] * (len(x.shape) - 1), mask=None)
+
+    def first(n: Expr) -> Expr:
+        return at_start(n).args[0]
+
+    def aligned(n: Expr) -> Expr:
+        start = ir.add(ir.address(buffer), ir.mul(first(n), ir.const(x.dtype.itemsize)))
+        return (start & ir.const(15)).eq(0)
+
+    buffer: ir.Buffer = at_start(ZERO).attr
+    return Plain(buffer, first, stride, aligned)
+
+
+def _row_stride(x: Val, layouts: dict[Val, Shape]) -> int | None:
+    """By which stride rows of neighbours follow each other in memory, wherever each matrix begins;
+    None where an operand is more than loads, or has no neighbours along its last axis."""
+    e = Emitter(layouts)
+    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+    inner, column = set(names[1:]), names[-1]
+    value = e.value(x, tuple(names))
+    if not isinstance(value, Expr) or value.op != "load" or len(value.args) > 1:
+        return None
+    pieces = [p for p in accesses(e) if inner & p.keys()]
+    if len(pieces) != 1 or pieces[0].get(column, 0) != 1:
+        return None
+    return pieces[0].get(names[1], 0)

@@ -1,0 +1,127 @@
+"""Units that multiply tiles, and copies that go on by themselves, for the imitated thread groups.
+
+Copies arrive when they are waited for. A product is there when it is waited for, too, and until then
+nobody may touch what it is made of.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numus.compiler import ir
+
+
+class Tiles:
+    """What is under way in one group."""
+
+    def __init__(self, group: Any) -> None:
+        self.group = group
+        self.begun: list[Any] = []  # copies that no commit has been told of
+        self.committed: list[list[Any]] = []
+        self.products: list[Any] = []
+
+    def statement(self, s: ir.Stmt, c: Any) -> None:
+        if isinstance(s, ir.AsyncCopy):
+            self.copy(s, c)
+            return
+        if isinstance(s, ir.AsyncFence):
+            return
+        assert c.ids is None, "threads may not be all here"
+        if isinstance(s, ir.AsyncCommit):
+            self.committed.append(self.begun)
+            self.begun = []
+        elif isinstance(s, ir.AsyncWait):
+            while len(self.committed) > s.pending:
+                for memory, at, values in self.committed.pop(0):
+                    memory[at] = values
+        elif isinstance(s, ir.TileProduct):
+            self.product(s, c)
+        elif isinstance(s, ir.TileWait):
+            while len(self.products) > s.pending:
+                sums, result, operands, then = self.products.pop(0)
+                for *operand, before in operands:
+                    now = self.matrix(*operand, then)
+                    assert np.array_equal(now, before, equal_nan=True), "changed too early"
+                for register, values in zip(sums, result, strict=True):
+                    self.group.registers[register] = values
+        else:
+            raise AssertionError(s)
+
+    def copy(self, s: ir.AsyncCopy, c: Any) -> None:
+        g, n = self.group, len(c.ids)
+        to, frm, limit = (
+            np.broadcast_to(g.value(e, c), n) for e in (s.target_index, s.source_index, s.limit)
+        )
+        run = 16 // s.source.dtype.itemsize
+        target, source = g.memory[s.target], g.memory[s.source]
+        frm = frm + g.origins.get(s.source, 0)
+        assert np.all(to % run == 0), "a copy to no whole place"
+        assert np.all((to >= 0) & (to + run <= len(target))), "a copy outside of scratch"
+        for i, j, count in zip(to, frm, np.clip(limit, 0, run), strict=True):
+            values = np.zeros(run, target.dtype)
+            if count:
+                assert 0 <= j and j + count <= len(source), f"{g.kernel.name} copies from outside"
+                assert (source[j:].ctypes.data & 15) == 0, "a copy from no whole place"
+                values[:count] = source[j : j + count]
+            self.begun.append((target, slice(i, i + run), values))
+
+    # -- products ---------------------------------------------------------------------------------
+
+    def product(self, s: ir.TileProduct, c: Any) -> None:
+        g = self.group
+        threads = g.kernel.group
+        rows = threads // 2
+        right = self.matrix(s.right, s.columns, s.depth, c)
+        places = [self.place(i) for i in range(max(s.columns, s.depth) // 2)]
+        if isinstance(s.left, list):
+            left = np.zeros((rows, s.depth), np.float32)
+            assert len(s.left) == s.depth // 2
+            for register, (row, column) in zip(s.left, places, strict=False):
+                left[row, column] = g.registers[register]
+            left = left.astype(s.right.buffer.dtype.np).astype(np.float32)
+        else:
+            left = self.matrix(s.left, rows, s.depth, c)
+        whole = left.astype(np.float64) @ right.astype(np.float64).T
+        pending = {r for sums, *_ in self.products for r in sums}
+        held = {r: x for sums, result, *_ in self.products for r, x in zip(sums, result, strict=True)}
+        result = []
+        for register, (row, column) in zip(s.sums, places, strict=False):
+            own = whole[row, column]
+            if not s.fresh:
+                own = own + (held[register] if register in pending else g.registers[register])
+            result.append(own.astype(np.float32))
+        operands = [s.right] if isinstance(s.left, list) else [s.left, s.right]
+        sizes = [s.columns] if isinstance(s.left, list) else [rows, s.columns]
+        now = [
+            (o, n, s.depth, self.matrix(o, n, s.depth, c))
+            for o, n in zip(operands, sizes, strict=True)
+        ]
+        self.products.append((s.sums, result, now, c))
+        assert len(s.sums) == s.columns // 2
+
+    def place(self, number: int) -> tuple[Any, Any]:
+        thread = np.arange(self.group.kernel.group)
+        row, column = (
+            self.group.value(e, _Env(thread)) for e in ir.sum_place(ir.var("thread"), number)
+        )
+        return row, column
+
+    def matrix(self, o: ir.TileOperand, lines: int, depth: int, c: Any) -> Any:
+        """The operand as [line][k]."""
+        g = self.group
+        start = int(g.value(o.start, c))
+        line, k = np.meshgrid(np.arange(lines), np.arange(depth), indexing="ij")
+        row, column, stored = (line, k, o.lines) if o.along else (k, line, depth)
+        assert not o.along or depth <= 64 or stored >= lines
+        run = (column % 64 // 8) ^ (row % 8)
+        at = column // 64 * stored * 64 + row * 64 + run * 8 + column % 8
+        return g.memory[o.buffer][start + at].astype(np.float32)
+
+
+class _Env:
+    """A context in which the threads are numbered."""
+
+    def __init__(self, thread: Any) -> None:
+        self.env, self.ids = {ir.var("thread"): thread}, thread
