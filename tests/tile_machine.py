@@ -1,7 +1,7 @@
 """Units that multiply tiles, and copies that go on by themselves, for the imitated thread groups.
 
-Copies arrive when they are waited for. A product is there when it is waited for, too, and until then
-nobody may touch what it is made of.
+Copies arrive when they are waited for. A product is there when it is waited for, too, and until
+then nobody may touch what it is made of.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Tiles:
         for i, j, count in zip(to, frm, np.clip(limit, 0, run), strict=True):
             values = np.zeros(run, target.dtype)
             if count:
-                assert 0 <= j and j + count <= len(source), f"{g.kernel.name} copies from outside"
+                inside = j >= 0 and j + count <= len(source)
+                assert inside, f"{g.kernel.name} copies from outside"
                 assert (source[j:].ctypes.data & 15) == 0, "a copy from no whole place"
                 values[:count] = source[j : j + count]
             self.begun.append((target, slice(i, i + run), values))
@@ -84,13 +85,14 @@ class Tiles:
         else:
             left = self.matrix(s.left, rows, s.depth, c)
         whole = left.astype(np.float64) @ right.astype(np.float64).T
-        pending = {r for sums, *_ in self.products for r in sums}
-        held = {r: x for sums, result, *_ in self.products for r, x in zip(sums, result, strict=True)}
+        held = {
+            r: x for sums, result, *_ in self.products for r, x in zip(sums, result, strict=True)
+        }
         result = []
         for register, (row, column) in zip(s.sums, places, strict=False):
             own = whole[row, column]
             if not s.fresh:
-                own = own + (held[register] if register in pending else g.registers[register])
+                own = own + (held[register] if register in held else g.registers[register])
             result.append(own.astype(np.float32))
         operands = [s.right] if isinstance(s.left, list) else [s.left, s.right]
         sizes = [s.columns] if isinstance(s.left, list) else [rows, s.columns]

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -214,6 +215,32 @@ def workloads(torch: Any, nm: Any) -> Any:
                 0,
                 2 * k**3,
             )
+
+    for size in (64, 128):
+        shape = (4, 16, 4096, size)
+        flops = 2 * 4 * 16 * 4096**2 * size  # half of the scores count
+        name = f"attention causal {'x'.join(map(str, shape))} bf16"
+        yield (
+            name,
+            [shape] * 3,
+            "bfloat16",
+            lambda q, k, v: nm.scaled_dot_product_attention(q, k, v, is_causal=True),
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
+            0,
+            flops,
+        )
+
+        def ours(q: Any, k: Any, v: Any, g: Any) -> Any:
+            attend = partial(nm.scaled_dot_product_attention, is_causal=True)
+            _, pull = nm.vjp(attend, q, k, v)
+            return nm.stack(list(pull(g)))
+
+        def theirs(q: Any, k: Any, v: Any, g: Any) -> Any:
+            xs = [x.detach().requires_grad_() for x in (q, k, v)]
+            F.scaled_dot_product_attention(*xs, is_causal=True).backward(g)
+            return torch.stack([x.grad for x in xs])
+
+        yield f"{name} and gradients", [shape] * 4, "bfloat16", ours, theirs, 0, 3.5 * flops
 
 
 def run_bench(seconds: float, only: str) -> list[str]:

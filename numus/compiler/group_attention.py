@@ -39,7 +39,7 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
     e = Emitter(layouts, group=plan.threads)
     reader = Reader(val, e, dt.float32)
     tasks = -(-queries // plan.queries)
-    sizes = tiles.Sizes(*(e.number(x) for x in (queries, keys, width)), e.parameter(tasks))
+    sizes = tiles.Sizes(e.number(queries), e.number(keys), e.number(width), e.parameter(tasks))
     operands = tiles.Operands(
         q=_matrix(reader, layouts, "q"),
         k=_matrix(reader, layouts, "k"),
@@ -98,8 +98,9 @@ def _grad_kernel(
     e = Emitter(layouts, group=plan.threads)
     reader = Reader(val, e, dt.float32)
     tasks = -(-rows // plan.rows)
-    numbers = (e.number(x) for x in (queries, keys, size, width))
-    sizes = grads.Sizes(*numbers, e.parameter(tasks))
+    sizes = grads.Sizes(
+        *(e.number(queries), e.number(keys), e.number(size), e.number(width)), e.parameter(tasks)
+    )
 
     def writer(name: str) -> grads.Write | None:
         if name not in wanted:
@@ -107,7 +108,7 @@ def _grad_kernel(
         return lambda n, i, j, x: store(e, wanted[name], (n, i, j), x)
 
     operands = grads.Operands(
-        *(_matrix(reader, layouts, name) for name in "qkvg"),
+        **{name: _matrix(reader, layouts, name) for name in "qkvg"},
         scale=reader.value("scale"),
         lse=_vector(reader, layouts, "lse"),
         delta=_vector(reader, layouts, "delta"),

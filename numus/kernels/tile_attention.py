@@ -319,9 +319,9 @@ class _Group:
             lse = select(whole.eq(NOTHING), const(math.inf, float32), lse)
             row, column = ir.sum_place(lane, 2 * h)
             query = ir.add(self.first, row)
-            write = self.o.write_lse(self.n, query, lse)
-            if write:
-                body.append(ir.If(column.eq(0) & (query < s.queries), write))
+            done = self.o.write_lse(self.n, query, lse)
+            if done:
+                body.append(ir.If(column.eq(0) & (query < s.queries), done))
             factor = select(whole.eq(NOTHING), NOTHING, one / whole)
             body.append(ir.Set(total, factor))
         out: list[Stmt] = [ir.For(lane, ZERO, const(p.threads), "lanes", body)]

@@ -12,14 +12,26 @@ left operands of dv and dk. Every sum is one thread's, in a fixed order.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType, float32
-from numus.kernels.tile_attention import LOG2E, NOTHING, PAD, STAGES, PerScore, Score, half, sums
+from numus.kernels.tile_attention import (
+    LOG2E,
+    NOTHING,
+    PAD,
+    STAGES,
+    PerScore,
+    Score,
+    Seen,
+    half,
+    sums,
+)
 from numus.kernels.tile_matrices import (
     ONE,
     ZERO,
@@ -121,7 +133,7 @@ def attention_grad(
     return group.body(), group.scratch
 
 
-class _Group:
+class _Group(ABC):
     """What both kernels do: a tile of `own` rows meets blocks of `other` ones."""
 
     own: tuple[str, str]  # the operands whose tile stays
@@ -161,47 +173,54 @@ class _Group:
     # -- what the two differ in -------------------------------------------------------------------
 
     @property
+    @abstractmethod
     def rows(self) -> Expr:
-        raise NotImplementedError
+        """How many rows there are of which a group has a tile."""
 
     @property
+    @abstractmethod
     def columns(self) -> Expr:
-        raise NotImplementedError
+        """How many rows there are to be walked."""
 
+    @abstractmethod
     def task(self, number: Expr) -> Expr:
-        raise NotImplementedError
+        """Which tile comes as the `number`-th."""
 
     def needed(self) -> list[str]:
         """The operands that take part."""
         return ["q", "k", "v", "g"] if self.changes else ["q", "k", "g"]
 
+    @abstractmethod
     def for_scores(self, name: str, score: Score) -> PerScore:
-        raise NotImplementedError
+        """Room for what is read for each score: keys are neighbours."""
 
+    @abstractmethod
     def walk(self) -> tuple[Expr, Expr]:
         """The first block, and the one behind the last."""
-        raise NotImplementedError
 
+    @abstractmethod
     def masks(self, first: Expr) -> Expr:
         """Whether the block that begins at `first` has scores that do not count."""
-        raise NotImplementedError
 
+    @abstractmethod
     def seen(self, lane: Expr, first: Expr) -> Callable[[int], Expr]:
-        raise NotImplementedError
+        """Whether a sum's query looks at its key."""
 
+    @abstractmethod
     def per_query(self, name: str, lane: Expr, number: int, stage: Expr) -> Expr:
         """The logarithm, or the inner product, of the query of a sum."""
-        raise NotImplementedError
 
+    @abstractmethod
     def products(self, stage: Expr) -> list[Stmt]:
-        raise NotImplementedError
+        """What a block adds to the results."""
 
+    @abstractmethod
     def at(self, first: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
         """Matrix, query and key of a place in what is laid out for each score."""
-        raise NotImplementedError
 
+    @abstractmethod
     def kept_at(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
-        raise NotImplementedError
+        """Where what is laid out for a sum's score lies."""
 
     # -- the walk ---------------------------------------------------------------------------------
 
@@ -325,8 +344,8 @@ class _Queries(_Group):
 
     own, others = ("q", "g"), ("k", "v")
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.result = sums("dq", self.plan.size)
         self.rows_of = {
             name: [ir.Register(f"{name}{h}", float32, lanes=True) for h in range(2)]
@@ -365,14 +384,7 @@ class _Queries(_Group):
         return beyond | (end > ir.add(self.first, ONE)) if self.causal else beyond
 
     def seen(self, lane: Expr, first: Expr) -> Callable[[int], Expr]:
-        limits = []
-        for h in range(2):
-            row, column = ir.sum_place(lane, 2 * h)
-            limit = self.s.keys
-            if self.causal:
-                limit = ir.minimum(limit, ir.add(ir.add(self.first, row), ONE))
-            limits.append(ir.sub(limit, ir.add(first, column)).cast(dt.int32))
-        return lambda i: const(i // 4 * 8 + i % 2, dt.int32) < limits[half(i)]
+        return Seen(lane, self.first, first, self.s.keys, self.causal).of
 
     def per_query(self, name: str, lane: Expr, number: int, stage: Expr) -> Expr:
         return ir.read(self.rows_of[name][half(number)])
@@ -408,8 +420,8 @@ class _Keys(_Group):
 
     own, others = ("k", "v"), ("q", "g")
 
-    def __init__(self, *args: object) -> None:
-        super().__init__(*args)  # type: ignore[arg-type]
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         p = self.plan
         self.dk = sums("dk", p.size) if self.o.write_k is not None else []
         self.dv = sums("dv", p.width) if self.o.write_v is not None else []

@@ -1,9 +1,9 @@
 """Matrices on their way into the group's memory, where units multiply tiles of them.
 
-Rows of a tile lie there in blocks of 64 columns, in runs of 8 that are exchanged by the row's number
-(`ir.TileOperand`): such a tile can be multiplied along its columns and along its rows. What is
-nothing but memory is copied without passing through registers; anything else is read through its
-expression. Zeros stand for what lies beyond a matrix's ends.
+Rows of a tile lie there in blocks of 64 columns, in runs of 8 that are exchanged by the row's
+number (`ir.TileOperand`): such a tile can be multiplied along its columns and along its rows. What
+is nothing but memory is copied without passing through registers; anything else is read through
+its expression. Zeros stand for what lies beyond a matrix's ends.
 """
 
 from __future__ import annotations

@@ -116,6 +116,24 @@ def test_products_of_halves_use_tiles(machine):
     assert "fma.rn.f32" in text
 
 
+@pytest.mark.parametrize("size", [33, 64, 128, 256])
+def test_attention_of_halves_uses_tiles(machine, size):
+    q, k, v = (nm.asarray(np.zeros((2, 500, size), "float16"), device="ptx") for _ in range(3))
+    for x in (q, k, v):
+        x.requires_grad = True
+    nm.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
+    nm.eval([x.grad for x in (q, k, v)])
+    texts = [text for kernel, text in machine.made if kernel.name.startswith("tile_attention")]
+    assert len(texts) == (4 if size > 128 else 3)
+    for text in texts:
+        assert "wgmma.mma_async.sync.aligned" in text
+        assert "cvt.rn.f16x2.f32" in text  # weights go from sums to operands in registers
+        assert "ex2.approx.ftz.f32" in text
+        copies = text.count("cp.async.cg.shared.global")
+        assert copies > 8 if size != 33 else copies <= 4  # rows of 33 are not aligned
+        assert "local" not in text, "registers are in memory"
+
+
 def test_old_and_new_devices():
     for capability in (70, 75, 80, 86, 89, 90, 100, 120, 199):
         assembler = Assembler(capability)

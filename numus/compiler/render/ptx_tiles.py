@@ -136,8 +136,7 @@ def _packed(r: Renderer, registers: list[ir.Register], kind: str) -> list[str]:
     names = [t.new(f"load float, ptr {r.x.storage(register)[0]}") for register in registers]
     return [
         t.new(
-            f'call i32 asm "cvt.rn.{kind}x2.f32 $0, $1, $2;", "=r,f,f"'
-            f"(float {high}, float {low})"
+            f'call i32 asm "cvt.rn.{kind}x2.f32 $0, $1, $2;", "=r,f,f"(float {high}, float {low})'
         )
         for low, high in zip(names[::2], names[1::2], strict=True)
     ]

@@ -99,7 +99,8 @@ class ThreadExpressions(Expressions):
             )
         if e.op == "exp2":
             return self.each(
-                e.args, lambda s, x: self.t.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", x))
+                e.args,
+                lambda s, x: self.t.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", x)),
             )
         return Expressions._write(self, e)
 

@@ -1,0 +1,113 @@
+"""Attention by units that multiply tiles, on the imitated thread groups: no GPU is needed."""
+
+import group_machine
+import numpy as np
+import pytest
+
+import numus as nm
+
+group_machine.install()
+attend = nm.scaled_dot_product_attention
+MACHINE = nm.device("tiles").runtime
+
+
+def drawn(seed, *shape, dtype):
+    """Numbers that a narrow dtype has, as float32."""
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return nm.asarray(x).astype(dtype).astype("float32").numpy()
+
+
+def found(arrays, cotangent, options, dtype="float32", device="cpu", prepare=lambda x: x):
+    """The result and the gradients of query, key and value, in float32."""
+    given = {
+        name: nm.asarray(x, device=device) if isinstance(x, np.ndarray) else x
+        for name, x in options.items()
+    }
+    if "dropout_p" in options:
+        given["dropout_key"] = nm.random.key(7).to(device)
+    leaves = [nm.asarray(a, device=device).astype(dtype) for a in arrays]
+    for x in leaves:
+        x.requires_grad = True
+    y = attend(*map(prepare, leaves), **given)
+    y.backward(nm.asarray(cotangent, device=device).astype(dtype))
+    nm.eval([y, *(x.grad for x in leaves)])
+    return [x.astype("float32").numpy() for x in (y, *(x.grad for x in leaves))]
+
+
+def compare(arrays, options, dtype, prepare=lambda x: x, kernels=3):
+    q, _, v = (np.asarray(prepare(nm.asarray(a)).numpy()) for a in arrays)
+    cotangent = drawn(9, *q.shape[:-1], v.shape[-1], dtype=dtype)
+    want = found(arrays, cotangent, options, prepare=prepare)
+    MACHINE.launched.clear()
+    got = found(arrays, cotangent, options, dtype, "tiles", prepare)
+    names = [p.name for p in MACHINE.launched if "attention" in p.name]
+    assert names == ["tile_attention", *["tile_attention_grad"] * (kernels - 1)]
+    step = 2.0 ** -getattr(nm, dtype).mantissa
+    for a, b in zip(got, want, strict=True):
+        assert np.isfinite(a).all()
+        assert np.linalg.norm(a - b) <= 1.5 * step * np.linalg.norm(b)
+
+
+HOLES = np.random.default_rng(2).random((70, 90)) < 0.6
+HOLES[5] = False  # a query that looks at no key
+SHAPES = {
+    "one block": ((1, 20, 16), (1, 30, 16), (1, 30, 16), {}),
+    "several blocks": ((1, 70, 64), (1, 150, 64), (1, 150, 64), {}),
+    "causal": ((1, 150, 128), (1, 150, 128), (1, 150, 128), {"is_causal": True}),
+    "causal, more keys": ((1, 40, 32), (1, 200, 32), (1, 200, 32), {"is_causal": True}),
+    "causal, more queries": ((1, 140, 32), (1, 30, 32), (1, 30, 32), {"is_causal": True}),
+    "80": ((1, 70, 80), (1, 100, 80), (1, 100, 80), {}),
+    "odd sizes": ((2, 30, 33), (2, 70, 33), (2, 70, 21), {}),
+    "one query": ((2, 1, 64), (2, 70, 64), (2, 70, 64), {}),
+    "mask": ((1, 70, 24), (1, 90, 24), (1, 90, 24), {"attn_mask": HOLES}),
+    "bias": ((1, 70, 16), (1, 90, 16), (1, 90, 16), {"attn_mask": HOLES * np.float32(2)}),
+    "scale": ((1, 30, 16), (1, 40, 16), (1, 40, 16), {"scale": -0.7}),
+    "dropout": ((1, 70, 16), (1, 90, 16), (1, 90, 16), {"dropout_p": 0.3}),
+    "heads in groups": ((4, 20, 16), (2, 40, 16), (2, 40, 16), {"enable_gqa": True}),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_values_and_gradients(name):
+    *shapes, options = SHAPES[name]
+    dtype = "float16" if name in ("80", "mask") else "bfloat16"
+    compare([drawn(i, *s, dtype=dtype) for i, s in enumerate(shapes)], options, dtype)
+
+
+def test_large_heads():
+    """Gradients of keys and values are kernels of their own: a thread cannot hold both."""
+    shapes = ((1, 20, 256), (1, 40, 256), (1, 40, 200))
+    compare(
+        [drawn(i, *s, dtype="bfloat16") for i, s in enumerate(shapes)], {}, "bfloat16", kernels=4
+    )
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        lambda x: x[:, :, 1:],  # memory that is not aligned
+        lambda x: nm.permute_dims(x, (0, 2, 1)),  # rows that do not lie in one piece
+        lambda x: x * 2,  # an expression
+        lambda x: x[:, ::2],
+    ],
+)
+def test_operands_that_are_views_or_expressions(prepare):
+    arrays = [drawn(i, 4, 18, 16, dtype="bfloat16") for i in range(3)]
+    compare(arrays, {}, "bfloat16", prepare)
+
+
+def test_what_is_hidden_from_all_queries_does_not_matter():
+    q, k, v = (drawn(i, n, 16, dtype="bfloat16") for i, n in enumerate((20, 40, 40)))
+    want = found([q, k, v], q, {"is_causal": True}, "bfloat16", "tiles")
+    k[20:], v[20:] = np.nan, np.inf
+    got = found([q, k, v], q, {"is_causal": True}, "bfloat16", "tiles")
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+def test_not_a_number_is_passed_on():
+    q, k, v = (drawn(i, n, 16, dtype="bfloat16") for i, n in enumerate((20, 40, 40)))
+    q[1, 3] = np.nan
+    y = found([q, k, v], q * 0, {}, "bfloat16", "tiles")[0]
+    assert np.isnan(y[1]).all()
+    assert np.isfinite(y[[0, *range(2, 20)]]).all()
