@@ -35,6 +35,10 @@ class GradientError(NumusError, RuntimeError):
     """A gradient that is not defined as asked."""
 
 
+class NonFiniteError(NumusError, FloatingPointError):
+    """A value that is not a number, or infinite, where somebody looked for it."""
+
+
 class OutOfMemoryError(NumusError, MemoryError):
     """A device could not provide memory, even after its pool was emptied."""
 

@@ -270,9 +270,14 @@ def _unknown(node: Node, what: str, where: Any, instead: str) -> str:
 _NOT_THE_USERS = (str(Path(__file__).parent), contextlib.__file__)
 
 
+def is_users_frame(frame: Any) -> bool:
+    """Whether a frame runs code of the user's own."""
+    return not frame.f_code.co_filename.startswith(_NOT_THE_USERS)
+
+
 def user_line() -> str:
     """Where in the caller's own code this happens, for errors: " (file.py, line 3)"."""
     frame: Any = sys._getframe(1)
-    while frame is not None and frame.f_code.co_filename.startswith(_NOT_THE_USERS):
+    while frame is not None and not is_users_frame(frame):
         frame = frame.f_back
     return "" if frame is None else f" ({frame.f_code.co_filename}, line {frame.f_lineno})"

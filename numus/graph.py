@@ -144,10 +144,11 @@ class _Mode(threading.local):
     grad = True
     low: Any = None  # the narrow float that products are computed in (nm.autocast)
     trace: Any = None  # the trace of nm.jit that this thread records
+    watcher: Any = None  # who looks at each node as soon as it is made (nm.debug_nans)
 
 
 mode = _Mode()
-_traces = 0  # that run, in all threads: what keeps the path of everybody else short
+_traces = 0  # and watchers, in all threads: what keeps the path of everybody else short
 
 
 @contextlib.contextmanager
@@ -161,6 +162,25 @@ def tracing(trace: Any) -> Iterator[None]:
     finally:
         mode.trace = None
         _traces -= 1
+
+
+@contextlib.contextmanager
+def watching(watcher: Any) -> Iterator[None]:
+    """Let somebody look at each node that is made inside and has a value."""
+    global _traces
+    before = mode.watcher
+    _traces += 1
+    mode.watcher = watcher
+    try:
+        yield
+    finally:
+        mode.watcher = before
+        _traces -= 1
+
+
+def is_observed() -> bool:
+    """Whether each operation counts in this thread: a trace is recorded, or nodes are watched."""
+    return bool(_traces) and (mode.trace is not None or mode.watcher is not None)
 
 
 def current_trace() -> Any:
@@ -235,6 +255,8 @@ def apply(
         node.pinned > config.MAX_PENDING_BYTES and pinned > direct
     ):
         _over_budget(node)
+    if _traces and mode.watcher is not None and not node.abstract:
+        mode.watcher(node)
     return node
 
 

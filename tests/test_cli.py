@@ -9,7 +9,7 @@ from PIL import Image
 
 from numus import cli
 from numus.cli.demo import Sums, run
-from numus.cli.png import curves, write_png
+from numus.pictures import curves, write_png
 
 
 def test_info_lists_the_devices(capsys):
@@ -57,7 +57,8 @@ def test_wrong_calls_end_with_a_message(arguments, capsys):
 
 
 def test_curves_of_nothing_are_a_picture(tmp_path):
-    picture = curves(np.zeros((0, 2)), np.array([[0.0, 1.0], [1.0, np.nan], [2.0, 3.0]]))
+    points = [(0.0, 1.0), (1.0, np.nan), (2.0, 3.0)]
+    picture = curves({"nothing": {"at all": []}, "some": {"a": points, "b": points[:1]}})
     write_png(tmp_path / "a.png", picture)
     with Image.open(tmp_path / "a.png") as image:
         assert image.size == (1800, 420)

@@ -15,6 +15,7 @@ PACKAGES = (
     "numus.nn.functional",
     "numus.optim",
     "numus.optim.lr_scheduler",
+    "numus.optim.training",
     "numus.data",
 )
 MODULES = ["numus"] + [

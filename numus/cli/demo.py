@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import numus as nm
 from numus import nn, optim
-from numus.cli.png import curves, write_png
+from numus.pictures import curves, write_png
 from numus.tensor import Tensor
 
 __all__ = ["run"]
@@ -163,7 +163,8 @@ def run(device: str | None, digits: int, steps: int, out: Path) -> float:
     again.to(device)
     right = accuracy(again, sums, 2000, device)
     picture = out / "addition.png"
-    write_png(picture, curves(np.array([(i, np.log10(y)) for i, y in losses]), np.array(exact)))
+    panels = {"loss": {"training": losses}, "exact answers": {"unseen sums": exact}}
+    write_png(picture, curves(panels, logarithmic=["loss"]))
     a, b = sums.draw(np.random.default_rng(2), 5, unseen=True)
     for x, y, z in zip(a, b, answers(again, sums, a, b, device), strict=True):
         console.print(f"  {x} + {y} = {z}" + ("" if x + y == z else f"   (no: {x + y})"))

@@ -14,4 +14,4 @@ from numus.optim.lbfgs import *
 from numus.optim.lr_scheduler import *
 from numus.optim.optimizer import *
 from numus.optim.sgd import *
-from numus.optim.trainer import *
+from numus.optim.training import *

@@ -9,6 +9,7 @@ from numus.transforms import tree
 from numus.transforms.checkpoint import checkpoint
 from numus.transforms.control import associative_scan, cond, fori_loop, scan, while_loop
 from numus.transforms.custom import custom_jvp, custom_vjp
+from numus.transforms.debugging import debug_nans
 from numus.transforms.functional import grad, hvp, jvp, linearize, value_and_grad, vjp
 from numus.transforms.hooks import BackwardHook, RemovableHandle, register_backward_hook
 from numus.transforms.jacobian import hessian, jacfwd, jacrev
@@ -30,6 +31,7 @@ __all__ = [
     "cond",
     "custom_jvp",
     "custom_vjp",
+    "debug_nans",
     "enable_grad",
     "fori_loop",
     "grad",

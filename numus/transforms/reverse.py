@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from numus.errors import GradientError
-from numus.graph import Node, grad_mode
+from numus.graph import Node, grad_mode, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import call_of
 from numus.primitives.source import full
@@ -46,7 +46,10 @@ def pull_back(
     cotangents: dict[Node, list[Node]] = {node: [g] for node, g in seeds.items()}
     gathered: dict[Any, list[Node | None]] = {}
     found: dict[Node, Node] = {}
+    watcher = mode.watcher
     for node in reversed(order):
+        if watcher is not None:
+            watcher.differentiated = node
         arrived = cotangents.pop(node, None)
         if node not in needed:
             continue
@@ -72,6 +75,8 @@ def pull_back(
         for x, part in zip(node.inputs, parts, strict=True):
             if part is not None and x in needed:
                 cotangents.setdefault(x, []).append(part)
+    if watcher is not None:
+        watcher.differentiated = None
     return found
 
 

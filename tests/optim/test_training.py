@@ -171,7 +171,7 @@ def test_averages():
 def test_trainer():
     model, x, y = problem()
     opt = optim.AdamW(model.parameters(), lr=0.02)
-    trainer = optim.Trainer(opt, optim.ExponentialLR(opt, 0.99), max_grad_norm=1.0)
+    trainer = optim.Trainer(opt, scheduler=optim.ExponentialLR(opt, 0.99), max_grad_norm=1.0)
     first = [trainer.train_step(lambda: nn.mse_loss(model(x), y)).item() for _ in range(5)]
     assert trainer.epoch_avg_loss() == pytest.approx(np.mean(first), rel=1e-5)
     assert opt.param_groups[0]["lr"] == pytest.approx(0.02 * 0.99**5)

@@ -16,7 +16,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus import guards
 from numus.evaluation import evaluate, from_host
-from numus.graph import current_trace, mode
+from numus.graph import is_observed, mode
 from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
@@ -71,7 +71,7 @@ class Jitted:
                 recent is not None
                 and not kwargs
                 and len(args) == self._recent_count
-                and current_trace() is None
+                and not is_observed()
             ):
                 result = recent(args)
                 if result is not MISS:
@@ -81,7 +81,7 @@ class Jitted:
         return jitted
 
     def _long_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if current_trace() is not None:
+        if is_observed():
             return self._f(*args, **kwargs)
         leaves, structure = self._flattened(args, kwargs)
         specs, numbers, plain = self._read(leaves, structure)

@@ -37,6 +37,7 @@ class Trace:
         self.closed = False
         self.inputs: dict[int, Node] = {}  # of the tensors among the arguments
         self.captured: dict[Node, None] = {}
+        self.constants: dict[Node, None] = {}  # values that were made inside, from the host's data
         self.bound: dict[int, tuple[Tensor, Node]] = {}  # older tensors, and what they stood for
         self.born: dict[int, weakref.ref[Tensor]] = {}  # tensors made inside on older nodes
         self.grads_read: dict[GradSlot, Any] = {}  # before anything was written there
@@ -59,7 +60,11 @@ class Trace:
         """Take note of an operation's inputs; whether one of them is captured."""
         found = False
         for node in inputs:
-            if node.serial > self.since or not self.captures(node):
+            if node.serial > self.since:
+                if node.view is not None:
+                    self.constants[node] = None
+                continue
+            if not self.captures(node):
                 continue
             if node.abstract:
                 if node.abstract is not True:

@@ -1,0 +1,114 @@
+"""One call of `Trainer.fit`: its batches, callbacks, files and checkpoints."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from numus.optim.training.callbacks import Callback
+from numus.optim.training.records import Records
+
+if TYPE_CHECKING:
+    from numus.optim.training.trainer import Trainer
+
+LAST, BEST = "last.ckpt", "best.ckpt"
+
+
+class Fit:
+    """One call of `fit`: its batches, callbacks and files."""
+
+    def __init__(
+        self,
+        trainer: Trainer,
+        loader: Iterable[Any],
+        callbacks: Sequence[Callback],
+        folder: Path | None,
+        checkpoint_every: int | None,
+    ) -> None:
+        if checkpoint_every is not None and (folder is None or checkpoint_every < 1):
+            raise ValueError(
+                f"Trainer.fit: checkpoint_every is at least 1, not {checkpoint_every}, and needs a "
+                "folder"
+            )
+        self.trainer = trainer
+        self.loader = loader
+        self.callbacks = list(callbacks)
+        self.folder = folder
+        self.every = checkpoint_every
+        self.done = 0  # batches of the epoch that runs
+        self.best = math.inf
+        self._skip = 0  # batches that a loader without a state has to give again
+
+    def batches(self) -> Iterator[Any]:
+        """What is left of an epoch's batches."""
+        skip, self._skip = self._skip, 0
+        return itertools.islice(self.loader, skip, None)
+
+    def batches_per_epoch(self) -> int | None:
+        """How many there are, if somebody knows."""
+        try:
+            return len(self.loader)  # type: ignore[arg-type]
+        except TypeError:
+            return None
+
+    def is_over(self) -> bool:
+        """Whether that was the epoch's last batch."""
+        return self.done == self.batches_per_epoch()
+
+    def begin(self) -> None:
+        if self.folder is not None:
+            self.trainer._records = Records(self.folder, self.trainer.step)
+        for callback in self.callbacks:
+            callback.on_fit_begin(self.trainer)
+
+    def after_step(self) -> None:
+        for callback in self.callbacks:
+            callback.on_step_end(self.trainer)
+        if self.every is not None and self.trainer.step % self.every == 0 and not self.is_over():
+            self.save(LAST)
+
+    def after_epoch(self, value: float) -> None:
+        if self.trainer._records is not None:
+            self.trainer._records.add_epoch(self.trainer.history)
+        better = value < self.best
+        self.best = min(self.best, value)
+        self.save(LAST)
+        if better:
+            self.save(BEST)
+
+    def end(self) -> None:
+        for callback in self.callbacks:
+            callback.on_fit_end(self.trainer)
+        if self.trainer._records is not None:
+            self.trainer._records.close()
+            self.trainer._records = None
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def save(self, name: str) -> None:
+        if self.folder is not None:
+            own: dict[str, Any] = {"done": self.done, "best": self.best}
+            own["callbacks"] = [c.state_dict() for c in self.callbacks]
+            loader = {"loader": self.loader} if hasattr(self.loader, "state_dict") else {}
+            self.trainer.save(self.folder / name, fit=own, **loader)
+
+    def resume(self) -> None:
+        """Take the folder's last checkpoint, if there is one."""
+        if self.folder is None or not (self.folder / LAST).exists():
+            return
+        loader: Any = self.loader
+        stateful = {"loader": loader} if hasattr(loader, "load_state_dict") else {}
+        states = self.trainer.load(self.folder / LAST, **stateful)
+        own = states["fit"]
+        self.done, self.best = own["done"], own["best"]
+        self._skip = 0 if stateful else self.done
+        if len(own["callbacks"]) != len(self.callbacks):
+            raise ValueError(
+                f"Trainer.fit: {self.folder / LAST} was written with {len(own['callbacks'])} "
+                f"callbacks, not {len(self.callbacks)}"
+            )
+        for callback, state in zip(self.callbacks, own["callbacks"], strict=True):
+            callback.load_state_dict(state)

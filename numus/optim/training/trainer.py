@@ -1,0 +1,396 @@
+"""Trainer: steps by themselves, or whole trainings with all that belongs to them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import numus as nm
+from numus import nn
+from numus.errors import TracingError
+from numus.optim.averaging import EMA
+from numus.optim.grad_scaler import GradScaler
+from numus.optim.lr_scheduler import ReduceLROnPlateau
+from numus.optim.optimizer import Optimizer
+from numus.optim.training.callbacks import Callback, monitored
+from numus.optim.training.fitting import Fit
+from numus.optim.training.losses import Losses, Sums, Taken
+from numus.optim.training.progress import Bar
+from numus.optim.training.records import Record, Records
+from numus.optim.training.steps import ClosureSteps, Compute, Computed, Step, packed
+from numus.tensor import Tensor
+
+__all__ = ["Trainer"]
+
+Metric = Callable[[Tensor, Tensor], Any]
+_LOOK_SECONDS = 0.1  # how often losses are looked at: looking waits for the device
+_MOST_WAITING = 256
+
+
+class Trainer:
+    """Takes steps of an optimiser and keeps count of their losses.
+
+    With functions that compute a loss, in a loop of your own:
+
+    >>> from numus import nn, optim
+    >>> model = nn.Linear(2, 1)
+    >>> trainer = Trainer(optim.AdamW(model.parameters(), lr=0.01))
+    >>> x, y = nm.ones((4, 2)), nm.zeros((4, 1))
+    >>> for _ in range(3):
+    ...     loss = trainer.train_step(lambda: nn.mse_loss(model(x), y))
+    >>> trainer.epoch_avg_loss() > 0
+    True
+
+    Or with a model and a loss, for whole trainings:
+
+    >>> trainer = Trainer(optim.AdamW(model.parameters()), model, nn.mse_loss)
+    >>> history = trainer.fit([(x, y)] * 8, epochs=2, progress=False)
+    >>> history[1]["loss"] < history[0]["loss"]
+    True
+
+    Args:
+        model, loss: a batch is (inputs..., targets), its loss `loss(model(inputs...), targets)`.
+        compute: instead of `loss`, for other batches: a function of (model, batch) that gives the
+            loss, or the loss and a dict of other numbers.
+        metrics: functions of (outputs, targets), by name; numbers or tensors of one element.
+        scheduler: stepped after every step of the optimiser; `ReduceLROnPlateau` after every epoch.
+        scheduler_every: "step" or "epoch".
+        max_grad_norm: gradients are scaled down to it.
+        accumulate: gather the gradients of so many batches for one step.
+        precision: "bf16" or "f16" for products (`nm.autocast`); "f16" brings a `GradScaler`.
+        ema: an average of the weights that goes along, and is what validations look at.
+        jit: trace steps; where one cannot be, a warning says why, and it runs as it is.
+        check_finite: raise `NonFiniteError` when a loss is not finite, naming the operation.
+    """
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        model: nn.Module | None = None,
+        loss: Callable[[Any, Any], Tensor] | None = None,
+        *,
+        compute: Callable[[Any, Any], Any] | None = None,
+        metrics: Mapping[str, Metric] | None = None,
+        scheduler: Any = None,
+        scheduler_every: str | None = None,
+        max_grad_norm: float | None = None,
+        accumulate: int = 1,
+        precision: str | None = None,
+        scaler: GradScaler | None = None,
+        ema: EMA | None = None,
+        jit: bool = True,
+        check_finite: bool = True,
+    ) -> None:
+        if model is not None and not isinstance(model, nn.Module):
+            raise TypeError(f"Trainer: model is a Module, not a {type(model).__name__}")
+        if loss is not None and compute is not None:
+            raise ValueError("Trainer: give loss or compute, not both")
+        if compute is not None and metrics:
+            raise ValueError("Trainer: compute gives its metrics beside the loss, as a dict")
+        if accumulate < 1:
+            raise ValueError(f"Trainer: accumulate is at least 1, not {accumulate}")
+        if scheduler_every not in (None, "step", "epoch"):
+            raise ValueError(f"Trainer: scheduler_every {scheduler_every!r} is step or epoch")
+        if scaler is None and precision in ("f16", "float16", nm.float16):
+            scaler = GradScaler()
+        self.optimizer = optimizer
+        self.model = model
+        self.loss = loss
+        self.compute = compute
+        self.metrics = dict(metrics or {})
+        self.scheduler = scheduler
+        self.scaler = scaler
+        self.ema = ema
+        self.accumulate = accumulate
+        self.epoch = 0  # that have ended
+        self.step = 0  # batches so far
+        self.history: list[Record] = []
+        self.should_stop = False
+        plateau = isinstance(scheduler, ReduceLROnPlateau)
+        self._scheduler_every = scheduler_every or ("epoch" if plateau else "step")
+        self._step = Step(
+            optimizer,
+            max_grad_norm=max_grad_norm,
+            precision=precision,
+            scaler=scaler,
+            ema=ema,
+            accumulate=accumulate,
+            check_finite=check_finite,
+        )
+        self._closures = ClosureSteps(self._step)
+        self._losses = Losses(self._step, check_finite)
+        self._jit = jit and self._step.traceable
+        self._jitted_step = nm.jit(self._batch_step)
+        self._jitted_losses = nm.jit(self._batch_losses)
+        self._names: list[str] = []  # of what a batch gives beside its loss
+        self._sums = Sums()
+        self._look_at = 0.0  # when losses are looked at next
+        self._records: Records | None = None  # where they are written
+
+    # -- single steps -----------------------------------------------------------------------------
+
+    def train_step(self, compute_loss: Callable[[], Tensor]) -> Tensor:
+        """One step from the loss that a function computes; gives the loss.
+
+        The function is traced once for all that have its code, and replayed: tensors that it
+        reaches (variables, globals, attributes) are those of each call.
+        """
+        first, last = self._place()
+        if self._jit:
+            out = self._closures(compute_loss, first, last)
+        else:
+            out = self._step(lambda: (compute_loss(), {}), first, last)
+        self._after_step(out, 1.0, lambda: (compute_loss(), {}))
+        return out[0]
+
+    def epoch_avg_loss(self) -> float:
+        """The mean of the losses since the last time this was asked."""
+        self._look()
+        if not self._sums.weight:
+            raise ValueError("epoch_avg_loss: no step was taken since it was asked last")
+        mean = self._sums.means([])["loss"]
+        self._sums = Sums()
+        return mean
+
+    def stop(self) -> None:
+        """End `fit` after the batch that runs."""
+        self.should_stop = True
+
+    def _place(self) -> tuple[bool, bool]:
+        """Whether the next batch is the first, and the last, of those that make one step."""
+        place = self.step % self.accumulate
+        return place == 0, place == self.accumulate - 1
+
+    def _after_step(self, out: Tensor, weight: float, compute: Compute) -> None:
+        _, last = self._place()
+        rate = self.optimizer.param_groups[0]["lr"]
+        self.step += 1
+        if last and self.scheduler is not None and self._scheduler_every == "step":
+            self.scheduler.step()
+        self._losses.add(Taken(self.step, weight, rate), out, compute)
+        if len(self._losses) >= _MOST_WAITING or time.perf_counter() > self._look_at:
+            self._look()
+
+    def _look(self) -> None:
+        """Read the numbers of steps that have been taken."""
+        for step in self._losses.read():
+            self._sums.add(step.values, step.weight)
+            if self._records is not None:
+                self._records.add_step(
+                    {"step": step.number, "loss": step.values[0], "lr": step.rate}
+                )
+        self._look_at = time.perf_counter() + _LOOK_SECONDS
+
+    # -- batches ----------------------------------------------------------------------------------
+
+    def _computed(self, batch: Any) -> Computed:
+        """The loss of a batch and its other numbers."""
+        if self.model is None or (self.loss is None and self.compute is None):
+            raise ValueError("Trainer: fit and evaluate need a model, and a loss (or compute)")
+        if self.compute is not None:
+            found = self.compute(self.model, batch)
+            loss, numbers = found if isinstance(found, tuple) else (found, {})
+        else:
+            if not isinstance(batch, (tuple, list)) or len(batch) < 2:
+                raise TypeError(
+                    f"Trainer: a batch is (inputs..., targets), not a {type(batch).__name__}; for "
+                    "others, give compute=, a function of (model, batch)"
+                )
+            *inputs, targets = batch
+            assert self.loss is not None
+            outputs = self.model(*inputs)
+            loss = self.loss(outputs, targets)
+            with nm.no_grad():
+                seen = nm.tree.map(lambda x: x.detach() if isinstance(x, Tensor) else x, outputs)
+                numbers = {name: f(seen, targets) for name, f in self.metrics.items()}
+        self._names = list(numbers)
+        return loss, numbers
+
+    def _batch_step(self, batch: Any, first: bool, last: bool) -> Tensor:
+        return self._step(lambda: self._computed(batch), first, last)
+
+    def _batch_losses(self, batch: Any) -> Tensor:
+        with nm.no_grad():
+            loss, numbers = self._step.losses(lambda: self._computed(batch))
+            return packed(loss, numbers)
+
+    def _run(self, jitted: Any, plain: Any, *args: Any) -> Tensor:
+        """A traced call, where it can be traced."""
+        if self._jit:
+            try:
+                out: Tensor = jitted(*args)
+                return out
+            except TracingError as error:
+                self._jit = False
+                warnings.warn(
+                    f"Trainer: steps are not traced, so they are slower: {error}",
+                    RuntimeWarning,
+                    stacklevel=4,
+                )
+        out = plain(*args)
+        return out
+
+    def _placed(self, batch: Any) -> tuple[Any, int]:
+        """A batch on the model's device, and how many examples it has."""
+        place = next(self._parameters()).device
+
+        def put(x: Any) -> Any:
+            if isinstance(x, np.ndarray):
+                x = nm.asarray(x)
+            return x.to(place) if isinstance(x, Tensor) and x.device != place else x
+
+        batch = nm.tree.map(put, batch)
+        sizes = [x.shape[0] for x in nm.tree.leaves(batch) if isinstance(x, Tensor) and x.ndim]
+        return batch, sizes[0] if sizes else 1
+
+    def _parameters(self) -> Iterator[Tensor]:
+        return iter(self.optimizer._parameters())
+
+    # -- whole trainings --------------------------------------------------------------------------
+
+    def evaluate(self, loader: Iterable[Any]) -> dict[str, float]:
+        """The mean loss and metrics over a loader, weighted by examples, with the model in
+        evaluation mode.
+        """
+        if self.model is None:
+            raise ValueError("Trainer: evaluate needs a model, and a loss (or compute)")
+        training = self.model.training
+        sums = Sums()
+        self.model.eval()
+        try:
+            with self.ema.applied() if self.ema else contextlib.nullcontext():
+                for batch in loader:
+                    placed, size = self._placed(batch)
+                    out = self._run(self._jitted_losses, self._batch_losses, placed)
+                    sums.add([float(x) for x in out.numpy()], size)
+        finally:
+            self.model.train(training)
+        if not sums.weight:
+            raise ValueError("Trainer.evaluate: the loader gave no batch")
+        return sums.means(self._names)
+
+    def fit(
+        self,
+        loader: Iterable[Any],
+        epochs: int,
+        *,
+        validation: Iterable[Any] | None = None,
+        callbacks: Sequence[Callback] = (),
+        folder: str | Path | None = None,
+        resume: bool = True,
+        checkpoint_every: int | None = None,
+        monitor: str | None = None,
+        progress: bool = True,
+    ) -> list[Record]:
+        """Train for so many epochs in all; gives a record of numbers for each.
+
+        Args:
+            validation: batches to look at after every epoch, their numbers named `val_...`.
+            folder: where `last.ckpt`, `best.ckpt`, `steps.jsonl`, `epochs.csv`, `curves.png` and,
+                with TensorBoard installed, its events go.
+            resume: go on from the folder's `last.ckpt`, if there is one, bit for bit.
+            checkpoint_every: write `last.ckpt` after so many batches, too, not only after epochs.
+            monitor: which number tells the best epoch (its least; `val_loss`, else `loss`).
+            progress: show a bar, and a line for every epoch.
+        """
+        if self.model is None:
+            raise ValueError("Trainer: fit needs a model, and a loss (or compute)")
+        run = Fit(self, loader, callbacks, Path(folder) if folder else None, checkpoint_every)
+        self.should_stop = False
+        self._sums = Sums()
+        if resume:
+            run.resume()
+        bar = Bar(epochs) if progress else None
+        self.model.train()
+        try:
+            run.begin()
+            while self.epoch < epochs and not self.should_stop:
+                self._fit_epoch(run, bar, validation, monitor)
+        finally:
+            run.end()
+            if bar is not None:
+                bar.close()
+        return self.history
+
+    def _fit_epoch(
+        self, run: Fit, bar: Bar | None, validation: Iterable[Any] | None, monitor: str | None
+    ) -> None:
+        began, at_step = time.perf_counter(), self.step
+        if bar is not None:
+            bar.begin(self.epoch + 1, run.batches_per_epoch(), run.done)
+        for callback in run.callbacks:
+            callback.on_epoch_begin(self)
+        items = 0
+        for batch in run.batches():
+            placed, size = self._placed(batch)
+            first, last = self._place()
+            out = self._run(self._jitted_step, self._batch_step, placed, first, last)
+            items += size
+            run.done += 1
+            self._after_step(out, size, lambda placed=placed: self._computed(placed))  # type: ignore[misc]
+            if bar is not None and len(self._losses) == 0:
+                rate = self.optimizer.param_groups[0]["lr"]
+                speed = items / (time.perf_counter() - began)
+                bar.show(run.done, self._sums.recent, rate, speed, self._memory())
+            run.after_step()
+            if self.should_stop and not run.is_over():
+                return self._look()
+        self._look()
+        if self.step == at_step and not self._sums.weight:
+            raise ValueError("Trainer.fit: the loader gave no batch")
+        record: Record = {"epoch": self.epoch + 1, "step": self.step}
+        record |= self._sums.means(self._names)
+        seconds = time.perf_counter() - began
+        if validation is not None:
+            record |= {f"val_{k}": v for k, v in self.evaluate(validation).items()}
+        record["lr"] = self.optimizer.param_groups[0]["lr"]
+        if self.scheduler is not None and self._scheduler_every == "epoch":
+            plateau = isinstance(self.scheduler, ReduceLROnPlateau)
+            self.scheduler.step(*([monitored(record, monitor)] if plateau else []))
+        record |= {"seconds": time.perf_counter() - began}
+        record |= {"items_per_s": items / seconds, "memory": self._memory()}
+        self._sums = Sums()
+        self.epoch += 1
+        run.done = 0
+        for callback in run.callbacks:
+            callback.on_epoch_end(self, record)
+        self.history.append(record)
+        run.after_epoch(monitored(record, monitor))
+        if bar is not None:
+            bar.end(record)
+
+    def _memory(self) -> int:
+        return nm.memory_stats(next(self._parameters()).device)["in_use"]
+
+    # -- checkpoints ------------------------------------------------------------------------------
+
+    def _parts(self) -> dict[str, Any]:
+        parts: dict[str, Any] = {"model": self.model, "optimizer": self.optimizer}
+        parts |= {"scheduler": self.scheduler, "scaler": self.scaler, "ema": self.ema}
+        return {name: part for name, part in parts.items() if part is not None}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the training is, without its parts."""
+        self._look()
+        counts = {"epoch": self.epoch, "step": self.step, "history": self.history}
+        return {**counts, "sums": self._sums.state_dict()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Go on where `state_dict` was asked for."""
+        self.epoch, self.step = state_dict["epoch"], state_dict["step"]
+        self.history = [dict(record) for record in state_dict["history"]]
+        self._sums.load_state_dict(state_dict["sums"])
+
+    def save(self, path: str | Path, **more: Any) -> None:
+        """Write the model, the optimiser and all that goes with them to one file."""
+        nn.save_checkpoint(path, trainer=self, **self._parts(), **more)
+
+    def load(self, path: str | Path, **more: Any) -> dict[str, Any]:
+        """Take what `save` wrote, and go on from there."""
+        return nn.load_checkpoint(path, trainer=self, **self._parts(), **more)
