@@ -8,6 +8,7 @@ traced step; plain values (numbers, strings) are part of what a trace is for.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import types
 from collections.abc import Callable, Iterator
@@ -85,9 +86,8 @@ class Reached:
         self.statics.append(code)
         names = _names(code)
         for cell in function.__closure__ or ():
-            contents = _Cell(cell)
-            if contents:
-                self._value(contents, 0, contents[0], names, depth)
+            with contextlib.suppress(ValueError):  # it may not be set yet
+                self._value(_Cell(cell), None, cell.cell_contents, names, depth)
         for name in names:
             if name in function.__globals__:
                 self._value(function.__globals__, name, function.__globals__[name], names, depth)
@@ -140,15 +140,11 @@ class Reached:
         return True
 
 
-class _Cell(list[Any]):
-    """A cell of a closure, as a namespace of one name; empty where the variable is not set."""
+class _Cell:
+    """A variable of an enclosing function, as a namespace of one name."""
 
     def __init__(self, cell: types.CellType) -> None:
         self.cell = cell
-        try:
-            super().__init__([cell.cell_contents])
-        except ValueError:
-            super().__init__()
 
     def __getitem__(self, name: Any) -> Any:
         return self.cell.cell_contents
