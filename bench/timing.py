@@ -10,9 +10,10 @@ from typing import Any
 
 # A sample lasts at least this long, so that the clock and a cold start weigh nothing in it.
 SAMPLE_SECONDS = 2e-3
-# Libraries leave their worker threads spinning for a while after a call; on few cores that would
-# slow down whoever comes next. Wait until they sleep.
+# Libraries leave their worker threads spinning for a while after a call (OpenBLAS for more than
+# 100 ms); on few cores that would slow down whoever comes next. Wait until they sleep.
 PAUSE_SECONDS = 10e-3
+PATIENCE_SECONDS = 0.5  # with threads that never do
 
 
 def once(call: Callable[[], Any]) -> float:
@@ -22,6 +23,16 @@ def once(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
+def settle() -> None:
+    """Return when the threads of this process sleep."""
+    end = time.perf_counter() + PATIENCE_SECONDS
+    while time.perf_counter() < end:
+        before = time.process_time()
+        time.sleep(PAUSE_SECONDS)
+        if time.process_time() - before < PAUSE_SECONDS / 10:
+            return
+
+
 def best_times(
     calls: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0, rounds: int = 3
 ) -> dict[str, float]:
@@ -29,8 +40,7 @@ def best_times(
 
     Turns, not one library after the other: a machine that slows down or speeds up half-way then
     does so for everybody. There are at least `rounds` rounds, and as many as fit into `seconds` per
-    call. Their order changes from round to round, so that nobody always follows the same one, whose
-    threads may spin longer than we wait.
+    call. Their order changes from round to round, so that nobody always follows the same one.
     """
     repeats = {}
     for name, call in calls.items():
@@ -45,7 +55,7 @@ def best_times(
     random.Random(0).shuffle(orders)
     while done < rounds or time.perf_counter() < end:
         for name, call in orders[done % len(orders)]:
-            time.sleep(PAUSE_SECONDS)
+            settle()
             count = repeats[name]
             if count > 1:
                 call()  # wakes this library's own threads and brings its data into the caches

@@ -18,7 +18,7 @@ from numus.compiler.scalar_ops import cast_value
 from numus.kernels import dots as thin
 from numus.kernels.contraction import Sizes, Work, contraction
 from numus.kernels.packing import Matrix, Packed, Panels
-from numus.kernels.tiles import Tiles, choose, few_rows
+from numus.kernels.tiles import Tiles, choose, collide, few_rows, register_tile
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -28,8 +28,7 @@ SMALL = 1 << 12  # products of fewer multiplications are plain loops
 Tiled = Callable[[Group, dict[Val, Shape], Facts], list[Step]]
 
 ENOUGH_ROWS = 64  # for dot products of whole rows, side by side
-ALIAS = 4096  # bytes by which lines lie apart that share a place in the first cache,
-FEW_LINES = 8  # and how many of them find room there
+PACKED_PANELS, PACKED_LINES = 32, 32  # that a block packs
 LONG = 8192  # a longer inner axis is summed in pieces, each small enough for the caches
 
 
@@ -238,8 +237,9 @@ def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
     left = work.placement(work.left)
     if left.across:  # every k lies in another line of the caches
         direct = left.plain and k * left.depth <= facts.cache_l2 // 4
-    else:  # rows a multiple of this apart push each other out of the first cache
-        direct = left.plain and (left.line % ALIAS != 0 or m <= FEW_LINES)
+    else:
+        rows = min(m, register_tile(facts, work.dtype, work.parts)[0])
+        direct = left.plain and not collide(facts, rows, left.line)
     tiles = choose(facts, work.dtype, work.parts, (batch, m, n, k), left.across, direct, strips)
     e = work.emitter()
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)
@@ -272,7 +272,9 @@ def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
 
 
 def _packed(work: Product, tiles: Tiles, x: Operand) -> tuple[Step, Val, Panels]:
-    """A kernel that packs an operand, a panel in each block; what it fills, and with what."""
+    """A kernel that packs an operand, what it fills, and with what. A block packs a panel of whole
+    lines, or, where neighbours are elements of different lines, some lines of k of many panels.
+    """
     e = work.emitter()
     panels = (Panels.of_rows if x is work.left else Panels.of_columns)(tiles, e.number(work.k))
     matrix = work.matrix(e, x)
@@ -280,12 +282,20 @@ def _packed(work: Product, tiles: Tiles, x: Operand) -> tuple[Step, Val, Panels]
     depth = -(-work.k // tiles.width) * tiles.width
     size = work.batch * count * panels.lines * depth * work.parts
     packed = Val(-30, "packed", "barrier", (), None, (size,), work.dtype)
-    g = ir.var("g")
-    per_batch = e.parameter(count)
-    first = ir.mul(ir.irem(g, per_batch), const(panels.lines))
-    stop = ir.minimum(ir.add(first, const(panels.lines)), matrix.extent)
-    start = panels.size(ir.mul(g, const(panels.lines)))
     buffer = e.buffer(packed, "write")
-    batch = ir.idiv(g, per_batch)
-    body = panels.pack(buffer, start, matrix, batch, first, stop, matrix.extent)
-    return e.blocks("pack", g, body, work.batch * count, ("pack",)), packed, panels
+    wide = 1 if panels.along else min(count, PACKED_PANELS)
+    deep = work.k if panels.along else min(work.k, PACKED_LINES)
+    pieces, blocks = -(-count // wide), -(-work.k // deep)
+    across, down = e.parameter(pieces), e.parameter(blocks)
+    lines, steps = e.parameter(wide * panels.lines), e.parameter(deep)
+    g = ir.var("g")
+    batch = ir.idiv(g, ir.mul(across, down))
+    first = ir.mul(ir.irem(g, across), lines)
+    stop = ir.minimum(ir.add(first, lines), matrix.extent)
+    start = panels.size(ir.add(ir.mul(batch, panels.padded(matrix.extent)), first))
+    stretch = None
+    if not panels.along:
+        k0 = ir.mul(ir.irem(ir.idiv(g, across), down), steps)
+        stretch = (k0, ir.minimum(ir.add(k0, steps), panels.k))
+    body = panels.pack(buffer, start, matrix, batch, first, stop, matrix.extent, stretch)
+    return e.blocks("pack", g, body, work.batch * pieces * blocks, ("pack",)), packed, panels

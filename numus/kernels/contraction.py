@@ -1,12 +1,11 @@
 """The tiled contraction: C = A B in register tiles, with any code fused at both ends.
 
-The smaller operand is shared by all tasks, the larger is cut into them: a task is a stretch of
-its rows (of A) or columns (of B), and runs on one thread. It packs its own piece, which stays in
-the second cache while the other operand passes by; that one has been packed before, by a kernel of
-its own, or lies in memory well enough to be read in place. So every element of both is read once
-through whatever expression stands for it (views, casts, masks), and what leaves a register tile
-goes through the epilogue. Each element of C is one running sum over k: no choice of tiles shows in
-the result.
+A task is a stretch of rows times a piece of columns, and runs on one thread. The piece of B is
+packed and stays in the second cache while rows of A pass by: these are read in place where they lie
+in memory well enough, and packed where not. What only one task needs it packs itself, what several
+need has been packed before, by a kernel of its own. So every element of both is read through
+whatever expression stands for it (views, casts, masks), and what leaves a register tile goes through
+the epilogue. Each element of C is one running sum over k: no choice of tiles shows in the result.
 """
 
 from __future__ import annotations
@@ -60,8 +59,9 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The statements of task g, and the scratch memory that it needs."""
     tiles, s = work.tiles, work.sizes
     batch = ir.idiv(g, ir.mul(s.row_tasks, s.column_tasks))
-    m0 = ir.mul(ir.irem(ir.idiv(g, s.column_tasks), s.row_tasks), s.task_rows)
-    n0 = ir.mul(ir.irem(g, s.column_tasks), s.task_columns)
+    # neighbours in time share a piece of B, which stays in the second cache
+    m0 = ir.mul(ir.irem(g, s.row_tasks), s.task_rows)
+    n0 = ir.mul(ir.irem(ir.idiv(g, s.row_tasks), s.column_tasks), s.task_columns)
     m1 = ir.minimum(ir.add(m0, s.task_rows), s.m)
     n1 = ir.minimum(ir.add(n0, s.task_columns), s.n)
     out: list[Stmt] = []
@@ -91,38 +91,23 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     elif isinstance(right, Packed):
         right = edge = right.moved(batch, n0, s.n)
     ip, jp = ir.var("ip"), ir.var("jp")
-    rows, columns = const(tiles.rows), const(tiles.columns)
-    outer, inner = (ip, ir.sub(m1, m0), rows), (jp, ir.sub(n1, n0), columns)
-    panel, extent = tiles.rows, s.task_columns
-    if tiles.cut == "rows":  # the piece that stays in the cache is what the inner loop runs over
-        outer, inner = inner, outer
-        panel, extent = tiles.columns, s.task_rows
-    start, stop = ZERO, s.k
-    slot, size = ZERO, const(tiles.rows * tiles.columns * tiles.parts)
-    if tiles.blocked:  # unfinished tiles of one pass of the inner loop lie side by side
+    start, stop, slot = ZERO, s.k, ZERO
+    size = const(tiles.rows * tiles.columns * tiles.parts)
+    if tiles.blocked:  # the unfinished tiles of a task wait side by side
         start = ir.var("k_start")
         stop = ir.minimum(ir.add(start, s.depth), s.k)
-        slot = ir.mul(inner[0], const(panel * tiles.parts))
-        size = ir.mul(extent, const(panel * tiles.parts))
-    if tiles.right == "direct":  # all of a block passes by at once
-        slot = ir.add(slot, ir.mul(ip, s.task_columns))
-        size = ir.mul(s.task_rows, s.task_columns)
+        slot = ir.add(ir.mul(ip, s.task_columns), ir.mul(jp, const(tiles.rows)))
+        slot = ir.mul(slot, const(tiles.parts))
+        size = ir.mul(ir.mul(s.task_rows, s.task_columns), const(tiles.parts))
     unfinished = ir.Buffer("unfinished", work.dtype, "scratch", size)
     scratch.append(unfinished)
     place = _Place(batch, m0, n0, ip, jp, m1, n1, start, stop, s.k, unfinished, slot)
-    body = [_loop(inner, _tiles(work, left, right, edge, place))]
-    if tiles.right == "direct":
-        body = [_loop(outer, body)]
+    body = _tiles(work, left, right, edge, place)
+    for v, extent, step in ((jp, ir.sub(n1, n0), tiles.columns), (ip, ir.sub(m1, m0), tiles.rows)):
+        body = [ir.For(v, ZERO, extent, "serial", body, step=const(step))]
     if tiles.blocked:
         body = [ir.For(start, ZERO, s.k, "serial", body, step=s.depth)]
-    if tiles.right != "direct":
-        body = [_loop(outer, body)]
     return [*out, *body], scratch
-
-
-def _loop(over: tuple[Expr, Expr, Expr], body: list[Stmt]) -> Stmt:
-    v, stop, step = over
-    return ir.For(v, ZERO, stop, "serial", body, step=step)
 
 
 @dataclass(slots=True)
@@ -175,16 +160,24 @@ def _tiles(
     work: Work, left: Matrix | Packed, right: Matrix | Packed, edge: Matrix | Packed, at: _Place
 ) -> list[Stmt]:
     """One register tile; the last one of a row from the packed edge of B, or, where all of B is
-    packed, with as few vectors as it takes.
+    packed, with about as many vectors as it takes.
     """
     tiles = work.tiles
-    out = _register_tile(work, left, right, at, tiles.vectors)
-    if not tiles.even and (edge is not right or tiles.vectors > 1):
-        if edge is not right:
-            last, vectors = at.columns < const(tiles.columns), tiles.vectors
-        else:
-            last, vectors = at.columns <= const(tiles.width), 1
-        out = [ir.If(~last, out), ir.If(last, _register_tile(work, left, edge, at, vectors))]
+    if tiles.even:
+        out = _register_tile(work, left, right, at, tiles.vectors)
+    elif edge is not right:
+        last = at.columns < const(tiles.columns)
+        whole = _register_tile(work, left, right, at, tiles.vectors)
+        out = [ir.If(~last, whole), ir.If(last, _register_tile(work, left, edge, at, tiles.vectors))]
+    else:
+        out = []
+        vectors = tiles.vectors
+        while vectors:
+            fits = at.columns > const(vectors // 2 * tiles.width)
+            if vectors < tiles.vectors:
+                fits = fits & (at.columns <= const(vectors * tiles.width))
+            out.append(ir.If(fits, _register_tile(work, left, right, at, vectors)))
+            vectors //= 2
     return out + _store_tile(work, at)
 
 

@@ -102,11 +102,14 @@ class Panels:
         first: Expr,
         stop: Expr,
         extent: Expr,
+        depth: tuple[Expr, Expr] | None = None,
     ) -> list[Stmt]:
-        """Lines `first` … `stop` into a buffer, from `start` on; `extent`: how many there are."""
+        """Lines `first` … `stop` into a buffer, from `start` on; `extent`: how many there are.
+        `depth`: from where to where along k, if not all of it."""
         if self.along:
+            assert depth is None
             return self._along(buffer, start, matrix, batch, first, stop, extent)
-        return self._across(buffer, start, matrix, batch, first, stop)
+        return self._across(buffer, start, matrix, batch, first, stop, depth or (ZERO, self.k))
 
     def _across(
         self,
@@ -116,6 +119,7 @@ class Panels:
         batch: Expr,
         first: Expr,
         stop: Expr,
+        depth: tuple[Expr, Expr],
     ) -> list[Stmt]:
         """Line by line of k, neighbours side by side; zeros beyond the last."""
         parts, lines = self.tiles.parts, self.lines
@@ -134,7 +138,7 @@ class Panels:
             vectors = 1 if self.rows else self.tiles.vectors
             return [ir.For(j, ZERO, const(lines), "lanes", stores, unroll=vectors)]
 
-        end = ir.minimum(ir.add(kb, const(LINES)), self.k)
+        end = ir.minimum(ir.add(kb, const(LINES)), depth[1])
         full = ir.add(first, ir.add(p, const(lines))) <= stop
         # several lines at a time, so that a panel is written in longer pieces
         body: list[Stmt] = [
@@ -142,7 +146,7 @@ class Panels:
             ir.If(~full, [ir.For(k, kb, end, "serial", line(n < stop))]),
         ]
         panels = ir.For(p, ZERO, ir.sub(stop, first), "serial", body, step=const(lines))
-        return [ir.For(kb, ZERO, self.k, "serial", [panels], step=const(LINES))]
+        return [ir.For(kb, *depth, "serial", [panels], step=const(LINES))]
 
     def _along(
         self,

@@ -8,11 +8,12 @@ from numus.dtypes import DType
 from numus.runtime.contract import Facts
 
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
-WORTH_SHARING = 1 << 24  # multiplications next to which one more kernel costs little
+WORTH_SHARING = 1 << 26  # multiplications next to which one more kernel costs little
+TASKS = 8  # for each thread, so that one that is held up leaves its share to others
+DEPTH_LEAST = 128  # steps along k that make reading and writing a tile cheap
 MOST_VECTORS = 8  # side by side in a tile of few rows
 STRIP_DEPTH = 16  # lines of B that are read side by side where each is read once
-DEPTH_LEAST = 128  # steps along k that make reading and writing a tile cheap
-TASKS = 4  # for each thread, so that one that is held up leaves its share to others
+LINE = 64  # bytes of a line of the caches
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,6 @@ class Tiles:
     vectors: int  # columns of a register tile, in vectors
     width: int  # lanes of a vector
     parts: int  # 2 for complex numbers
-    cut: str  # which operand is cut into tasks: "rows" of A or "columns" of B
     left: str  # how A is read: "own" (packed by each task), "shared" (packed before) or "direct"
     right: str
     across: bool  # A has its neighbours along m: pack it row by row of k
@@ -52,67 +52,78 @@ def choose(
     """
     batch, m, n, k = size
     width = facts.lanes_bytes // dtype.itemsize
-    most_rows, vectors = _register_tile(facts, dtype, parts)
-    rows = _even_rows(m, most_rows)
     if strips:
-        vectors = max(vectors, min(MOST_VECTORS, (facts.vector_registers - 2) // (rows + 1)))
-    columns = vectors * width
-    line = max(k, 1) * dtype.itemsize * parts  # bytes of a row of A, of a column of B
-    work = batch * m * n * k
-    units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
-    cut = "columns" if n >= m else "rows"
-    row_panels, column_panels = -(-m // rows), -(-n // columns)
-    share = work >= WORTH_SHARING
-    wanted = -(-units * (TASKS if share else 1) // batch)
-    piece = n if strips else facts.cache_l2 // 2 // line  # lines that a task packs
-    if cut == "columns":
-        along = _pieces(column_panels, wanted, max(1, piece // columns))
-        across_tasks = min(row_panels, -(-min(wanted, units) // along))
+        rows = _even_rows(m, strip_rows(facts, dtype))
+        least = 3 if facts.lanes_bytes == 16 and facts.vector_registers >= 32 else 2
+        vectors = max(least, min(MOST_VECTORS, (facts.vector_registers - 2) // (rows + 1)))
     else:
-        across_tasks = _pieces(row_panels, wanted, max(1, piece // rows))
-        along = min(column_panels, -(-min(wanted, units) // across_tasks))
-    task_rows = -(-row_panels // across_tasks) * rows
-    task_columns = -(-column_panels // along) * columns
-    left = right = "own"
-    several = (along if cut == "columns" else across_tasks) > 1
-    if several and share:
-        if cut == "columns":
-            left = "shared"
-        else:
-            right = "shared"
-    even = n % columns == 0
-    inner = (rows if cut == "columns" else columns) * dtype.itemsize * parts
-    depth = _depth(k, max(DEPTH_LEAST, facts.cache_l1 // 3 // inner), width)
-    if direct:
-        left = "direct"
-    if strips:  # whole lines of B pass by, some at a time
-        right = "direct"
-        depth = min(k, STRIP_DEPTH)
+        most_rows, vectors = register_tile(facts, dtype, parts)
+        rows = _even_rows(m, most_rows)
+    columns = vectors * width
+    row_panels, column_panels = -(-m // rows), -(-n // columns)
+    # what tiles use again and again stays in the second cache: a piece of B, as deep as it can be
+    item = dtype.itemsize * parts
+    room = facts.cache_l2 // 2
+    depth = min(k, STRIP_DEPTH) if strips else _depth(k, room // (columns * item), width)
+    widest = column_panels if strips else max(1, room // (columns * max(depth, 1) * item))
+    tallest = row_panels if direct else max(1, room // (rows * max(k, 1) * item))
+    work = batch * m * n * k
+    share = work >= WORTH_SHARING and not strips
+    units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
+    wanted = -(-min(units * TASKS, max(1, work // WORTH_A_THREAD)) // batch)
+    enough = wanted if share else -(-units // batch)
+    row_tasks, column_tasks = 1, -(-column_panels // widest)
+    if column_panels >= enough and (direct or n >= m):
+        column_tasks = _pieces(column_panels, wanted, widest)
+    else:
+        row_tasks = _pieces(row_panels, -(-enough // column_tasks), tallest)
+    left = "direct" if direct else "shared" if share and column_tasks > 1 else "own"
+    right = "direct" if strips else "shared" if share and row_tasks > 1 else "own"
     return Tiles(
-        *(rows, vectors, width, parts, cut, left, right, across, even, depth < k),
-        *(task_rows, task_columns, depth),
+        *(rows, vectors, width, parts, left, right, across, n % columns == 0, depth < k),
+        *(-(-row_panels // row_tasks) * rows, -(-column_panels // column_tasks) * columns, depth),
     )
 
 
-def _register_tile(facts: Facts, dtype: DType, parts: int) -> tuple[int, int]:
-    """Rows and vectors of a tile: sums, a row of B and an element of A fill the registers."""
+def register_tile(facts: Facts, dtype: DType, parts: int) -> tuple[int, int]:
+    """Rows and vectors of a tile: sums, a row of B and an element of A fill the registers.
+
+    The more vectors, the fewer loads; but rows that are read in place, of which each may be in
+    the same set of the first cache, have to be few, and those of B are used once for every row.
+    """
     registers = facts.vector_registers
     if dtype.kind != "float":
         registers -= 2  # products on their way to the sums
     vectors = 2
-    if facts.lanes_bytes == 16 and facts.vector_registers >= 32:
-        vectors = 3  # short vectors: fewer loads of A
-        registers -= 2
+    if facts.vector_registers >= 32:
+        vectors = 4
+        if facts.lanes_bytes == 16:  # elements of A are parts of vectors, and stay for longer
+            vectors = 3
+            registers -= 2
     if parts == 2:
-        vectors = 1
+        vectors //= 2
     taken = vectors * parts
-    rows = (registers - taken - parts) // taken
-    return rows, vectors
+    return (registers - taken - parts) // taken, vectors
+
+
+def collide(facts: Facts, rows: int, stride: int) -> bool:
+    """Whether so many rows, so many bytes apart, push each other out of the first cache."""
+    period = facts.cache_l1 // facts.cache_l1_ways
+    apart = min(stride % period, -stride % period)
+    return apart < LINE and rows > facts.cache_l1_ways * 3 // 4
+
+
+def strip_rows(facts: Facts, dtype: DType) -> int:
+    """Rows of a tile of strips, at most: two vectors, or three short ones, side by side."""
+    short = facts.lanes_bytes == 16 and facts.vector_registers >= 32
+    vectors = 3 if short else 2
+    registers = facts.vector_registers - (2 if short or dtype.kind != "float" else 0)
+    return (registers - vectors - 1) // vectors
 
 
 def few_rows(facts: Facts, dtype: DType, m: int) -> bool:
     """Whether there are so few rows that packing B would cost more than it gains."""
-    return m <= 2 * _register_tile(facts, dtype, 1)[0]
+    return m <= 2 * strip_rows(facts, dtype)
 
 
 def _even_rows(m: int, most: int) -> int:
@@ -125,15 +136,15 @@ def _even_rows(m: int, most: int) -> int:
 
 
 def _depth(k: int, most: int, width: int) -> int:
-    """How far to go along k at a time, so that what the inner loop uses again stays in the first
-    cache: in even blocks, or all the way where that is not much farther.
+    """How far to go along k at a time: in even blocks, or all the way where that is not much
+    farther.
     """
+    most = max(most, DEPTH_LEAST)
     if k <= most + most // 2:
         return k
     return -(-k // -(-k // most) // width) * width
 
 
 def _pieces(panels: int, wanted: int, most: int) -> int:
-    """Into how many pieces of at most so many panels to cut: as many as wanted, if there are."""
-    pieces = max(min(panels, wanted), -(-panels // most))
-    return -(-panels // -(-panels // pieces))
+    """Into how many pieces of at most so many panels to cut: as many as wanted, or a few more."""
+    return -(-panels // max(1, min(panels // wanted, most)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numus import config, dtypes
 from numus.runtime.contract import Facts
-from numus.runtime.cpu.target import Target, cache_sizes, host
+from numus.runtime.cpu.target import Target, cache_sizes, cache_ways, host
 
 
 def facts() -> Facts:
@@ -18,6 +18,7 @@ def facts() -> Facts:
         vector_registers=target.vector_registers,
         cache_l1=l1,
         cache_l2=l2,
+        cache_l1_ways=cache_ways(),
         parallel_units=config.default_threads(),
         renderer="llvm",
         features=_features(target),

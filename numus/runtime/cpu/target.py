@@ -100,6 +100,16 @@ def cache_sizes() -> tuple[int, int]:
     return sizes[1], sizes[2]
 
 
+def cache_ways() -> int:
+    """Ways of a core's level 1 data cache; what is usual where unknown."""
+    with contextlib.suppress(OSError, ValueError):
+        for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
+            if (entry / "level").read_text().strip() == "1":
+                if (entry / "type").read_text().strip() != "Instruction":
+                    return max(1, int((entry / "ways_of_associativity").read_text()))
+    return 8
+
+
 def _bytes(text: str) -> int:
     units = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
     return int(text[:-1]) * units[text[-1]] if text[-1] in units else int(text)
