@@ -3,9 +3,9 @@
 A task is a stretch of rows times a piece of columns, and runs on one thread. The piece of B is
 packed and stays in the second cache while rows of A pass by: these are read in place where they lie
 in memory well enough, and packed where not. What only one task needs it packs itself, what several
-need has been packed before, by a kernel of its own. So every element of both is read through
-whatever expression stands for it (views, casts, masks), and what leaves a register tile goes through
-the epilogue. Each element of C is one running sum over k: no choice of tiles shows in the result.
+need has been packed before, by a kernel of its own. So both operands are read through whatever
+expression stands for them (views, casts, masks), and what leaves a register tile goes through the
+epilogue. Each element of C is one running sum over k: no choice of tiles shows in the result.
 """
 
 from __future__ import annotations
@@ -168,7 +168,10 @@ def _tiles(
     elif edge is not right:
         last = at.columns < const(tiles.columns)
         whole = _register_tile(work, left, right, at, tiles.vectors)
-        out = [ir.If(~last, whole), ir.If(last, _register_tile(work, left, edge, at, tiles.vectors))]
+        out = [
+            ir.If(~last, whole),
+            ir.If(last, _register_tile(work, left, edge, at, tiles.vectors)),
+        ]
     else:
         out = []
         vectors = tiles.vectors

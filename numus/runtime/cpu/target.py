@@ -104,9 +104,9 @@ def cache_ways() -> int:
     """Ways of a core's level 1 data cache; what is usual where unknown."""
     with contextlib.suppress(OSError, ValueError):
         for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
-            if (entry / "level").read_text().strip() == "1":
-                if (entry / "type").read_text().strip() != "Instruction":
-                    return max(1, int((entry / "ways_of_associativity").read_text()))
+            level, kind = ((entry / name).read_text().strip() for name in ("level", "type"))
+            if level == "1" and kind != "Instruction":
+                return max(1, int((entry / "ways_of_associativity").read_text()))
     return 8
 
 
