@@ -76,12 +76,12 @@ def _held_once() -> int | None:
 # this Python cannot tell.
 ONE_HOLDER = _held_once()
 
-_next_serial = itertools.count(1).__next__
+next_serial = itertools.count(1).__next__
 
 
 def now() -> int:
     """A number above the serials of all nodes that exist and below those of all to come."""
-    return _next_serial()
+    return next_serial()
 
 
 class Node:
@@ -121,7 +121,7 @@ class Node:
         self.dtype = dtype
         self.device = device  # None: a constant, at home on any device
         self.view: View | None = None
-        self.serial = _next_serial()  # nodes are numbered as they are made: inputs before results
+        self.serial = next_serial()  # nodes are numbered as they are made: inputs before results
         # whether it stands on a placeholder, so that it has no value yet: the trace it belongs to,
         # or True inside other transformations
         self.abstract: Any = False

@@ -17,7 +17,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, from_host, host_array
-from numus.graph import Node, Storage, View, current_trace, is_captured, mode, now
+from numus.graph import Node, Storage, View, current_trace, is_captured, mode, next_serial, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant, value
@@ -259,36 +259,36 @@ class Tensor(Methods):
         return self
 
 
-_new = object.__new__
-
-
-def tensor_on(memory: Any, strides: Shape, shape: Shape, dtype: DType, device: Device) -> Tensor:
-    """A tensor on memory of its own: `Tensor(value(View(Storage(memory), 0, strides), …))`.
-
-    It is what every call of a jitted function ends with, so its four objects are made without
-    going through four constructors.
+def write_tensor(
+    table: Any,
+    memory: int,
+    offset: int,
+    strides: Shape,
+    shape: Shape,
+    dtype: DType,
+    device: Device,
+) -> int:
+    """`Tensor(value(View(Storage(memory), offset, strides), …))` as steps of a native call, on the
+    memory in a register of it.
     """
-    storage = _new(Storage)
-    storage.memory = memory
-    storage.guard = storage.aliases = None
-    view = _new(View)
-    view.storage = storage
-    view.offset = 0
-    view.strides = strides
-    node = _new(Node)
-    node.prim = VALUE
-    node.inputs = ()
-    node.params = node.grad_slot = None
-    node.shape = shape
-    node.dtype = dtype
-    node.device = device
-    node.view = view
-    node.serial = now()
-    node.abstract = node.tracked = False
-    node.depth = node.pinned = 0
-    out = _new(Tensor)
-    out._node = node
-    node.handle = _ref(out)
+    storage = table.new(Storage)
+    table.set(storage, Storage, "memory", memory)
+    table.put(storage, Storage, "guard", None)
+    table.put(storage, Storage, "aliases", None)
+    view = table.new(View)
+    table.set(view, View, "storage", storage)
+    table.put(view, View, "offset", offset)
+    table.put(view, View, "strides", strides)
+    node = table.new(Node)
+    given = {"prim": VALUE, "inputs": (), "shape": shape, "dtype": dtype, "device": device}
+    nothing = {"params": None, "grad_slot": None, "abstract": False, "tracked": False}
+    for name, thing in {**given, **nothing, "depth": 0, "pinned": 0}.items():
+        table.put(node, Node, name, thing)
+    table.set(node, Node, "view", view)
+    table.set(node, Node, "serial", table.call(next_serial))
+    out: int = table.new(Tensor)
+    table.set(out, Tensor, "_node", node)
+    table.set(node, Node, "handle", table.weak(out))
     return out
 
 

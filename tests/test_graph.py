@@ -8,11 +8,10 @@ import numus as nm
 from numus import dtypes as dt
 from numus.errors import TracingError
 from numus.evaluation import host_array
-from numus.graph import Storage, View, grad_mode
+from numus.graph import grad_mode
 from numus.primitives import elementwise as ew
-from numus.primitives.source import constant, placeholder, value
+from numus.primitives.source import constant, placeholder
 from numus.primitives.views import reshape
-from numus.tensor import Tensor, tensor_on
 
 
 def test_inputs_are_numbered_before_results():
@@ -59,21 +58,3 @@ def test_what_was_made_of_constants_alone_lives_somewhere_once_evaluated():
     nm.eval(x)
     assert x[1:2].device == "cpu"
     assert x[1:2].tolist() == [2.0]
-
-
-def test_tensors_made_in_one_go_have_everything():
-    """`tensor_on` sets each attribute as the constructors do."""
-    memory = nm.device("cpu").runtime.allocate(16)
-    place = nm.device("cpu")
-    short = tensor_on(memory, (1,), (4,), nm.float32, place)
-    plain = Tensor(value(View(Storage(memory), 0, (1,)), (4,), nm.float32, place))
-    for a, b in (
-        (short._node, plain._node),
-        (short._node.view, plain._node.view),
-        (short._node.view.storage, plain._node.view.storage),
-    ):
-        names = set(type(a).__slots__) - {"__weakref__", "serial", "handle", "view", "storage"}
-        for name in names:
-            assert getattr(a, name) == getattr(b, name), name
-    assert short._node.handle() is short
-    assert short._node.serial < plain._node.serial

@@ -178,13 +178,25 @@ class Replay:
             *(count, steps, swaps, flag),
         )
 
-    def launcher(self) -> tuple[contract.LaunchFixed, list[int], list[int]] | None:
-        """What `run` does, for callers who do it themselves: the launch, the addresses that follow
-        the inputs', and the sizes of the blocks that come after; None where there is more to it.
+    def table(self) -> Any:
+        """The beginnings of a native call, in which the addresses of the inputs are missing and
+        those of the blocks (which follow at `first_block`); None where there can be none.
         """
-        if self._run is None or self._parts:
+        begin = getattr(self.plan.prepared, "table", None)
+        if begin is None or self._parts:
             return None
-        return self._run, self._fixed, [*self._sizes, *([self._arena] if self._arena else [])]
+        inputs = len(self._strides)
+        fixed = [(inputs + i, address) for i, address in enumerate(self._fixed)]
+        return begin(self._values, fixed, self._arena or None)
+
+    @property
+    def first_block(self) -> int:
+        """The slot of the first block of results."""
+        return self._first
+
+    @property
+    def block_sizes(self) -> list[int]:
+        return self._sizes
 
     def taken_over(self, wishes: Sequence[tuple[int, int]]) -> dict[int, int]:
         """Of pairs of an input and an output, those that may share memory: the input by the block.

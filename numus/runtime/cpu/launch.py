@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import LaunchFixed, Step, fixed_by_run
 from numus.runtime.cpu import pool_source
+from numus.runtime.cpu.calls import Calls, Table
 from numus.runtime.cpu.pool import Pool
 
 if TYPE_CHECKING:
     from numus.runtime.cpu.memory import Memory, MemoryPool
 
 _UNBOUNDED = 1 << 30
+_SMALL_WORKSPACE = 4 << 20  # what native calls keep for temporaries; more is worth an allocation
 _THREADS = pool_source.IMAGE.index("threads")
 
 
@@ -33,6 +35,10 @@ class _Image:
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
         self.head = ctypes.addressof(self.words) + 8 * head
 
+    def word(self, number: int) -> int:
+        """The address of one of its words."""
+        return ctypes.addressof(self.words) + 8 * number
+
 
 class Prepared:
     """A list of kernels with places for what changes from run to run.
@@ -41,9 +47,17 @@ class Prepared:
     scalars, all in one flat sequence. It may be called from several threads at once.
     """
 
-    def __init__(self, pool: Pool, memory: MemoryPool, steps: Sequence[Step], slots: int) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        memory: MemoryPool,
+        steps: Sequence[Step],
+        slots: int,
+        calls: Callable[[], Calls | None] = lambda: None,
+    ) -> None:
         self._pool = pool
         self._memory = memory
+        self._calls = calls
         self.steps = tuple(steps)
         self.slots = slots
         self._scratch = [
@@ -135,6 +149,39 @@ class Prepared:
             free.append(mine)
 
         return launch
+
+    @property
+    def threads(self) -> int:
+        """How many share a launch; native calls are made for a number of them."""
+        return self._pool.threads
+
+    def table(
+        self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
+    ) -> Table | None:
+        """The beginnings of a native call (see `calls`), None where there can be none: these values
+        and addresses of slots stay. `arena` is how large the last slot's memory is, if that is for
+        temporaries.
+        """
+        calls = self._calls()
+        if calls is None or self._areas is None:
+            return None
+        threads = self._pool.threads
+        per_thread = max((a + b for a, b in self._areas), default=0)
+        start = 0 if arena is None else (arena + 63) & ~63
+        nbytes = start + threads * per_thread
+        if nbytes > _SMALL_WORKSPACE:
+            return None
+        image = self._build()
+        space = self._memory.workspace(nbytes) if nbytes else None
+        first = 0 if space is None else space.address
+        scratch = [first + start + threads * at for at, _ in self._areas]
+        self._pack(image.data, 0, *([0] * self.slots), *scratch, *values)
+        if arena is not None:
+            image.words[self.slots - 1] = first
+        for slot, address in fixed:
+            image.words[slot] = address
+        image.words[self._format.size // 8 + _THREADS] = threads
+        return Table(calls, image, self._memory.allocate, (self, space))
 
     def repeat(
         self,

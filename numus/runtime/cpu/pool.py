@@ -35,6 +35,7 @@ class Pool:
         run, worker, wake, spin, repeat, ticks = compiler.native(
             pool_source.source(compiler.jit.target), pool_source.SYMBOLS
         )
+        self.run_address = run
         self.run: Callable[[int], None] = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(run)
         words = (ctypes.c_int64, ctypes.c_void_p)
         self.repeat: Callable[..., int] = ctypes.CFUNCTYPE(
@@ -48,11 +49,16 @@ class Pool:
         start = ctypes.addressof(self._words)
         self.address = (start + 127) & -128
         self._state = (ctypes.c_int64 * pool_source.WORDS).from_address(self.address)
-        self._spins, self._ticks_per_second = self._calibrate()
+        self._spins, self.ticks_per_second = self._calibrate()
         self._reset()
         atexit.register(self.stop)
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
+
+    def _mark_started(self, threads: int) -> None:
+        """Launches may begin with so many threads; 0: not before others have been started."""
+        self._state[pool_source.STARTED] = threads
+        self.started = threads > 0
 
     def _calibrate(self) -> tuple[int, float]:
         """How many turns of a spin loop last for the time that workers spin, and how fast the
@@ -73,12 +79,12 @@ class Pool:
         state[pool_source.SPINS] = self._spins
         state[pool_source.THREADS] = self.threads
         state[pool_source.LIMIT] = self.threads
-        state[pool_source.SHARE_FROM] = int(_SHARE_SECONDS * self._ticks_per_second)
-        state[pool_source.WAKE_FROM] = int(_WAKE_SECONDS * self._ticks_per_second)
+        state[pool_source.SHARE_FROM] = int(_SHARE_SECONDS * self.ticks_per_second)
+        state[pool_source.WAKE_FROM] = int(_WAKE_SECONDS * self.ticks_per_second)
         for i, address in enumerate(_system_calls(self.address)):
             state[pool_source.CALLS + i] = address
-        self.started = False
         self._workers = []
+        self._mark_started(0)
 
     def _after_fork(self) -> None:
         # no thread but this one came along, and another may have held the locks
@@ -99,7 +105,7 @@ class Pool:
                 )
                 thread.start()
                 self._workers.append(thread)
-            self.started = True
+            self._mark_started(self.threads)
 
     def set_threads(self, count: int) -> None:
         """Share launches between `count` threads, the caller's included."""
@@ -110,8 +116,8 @@ class Pool:
             self._state[pool_source.THREADS] = count
             leaving = self._workers[max(0, count - 1) :]
             del self._workers[max(0, count - 1) :]
+            self._mark_started(0)
             self._dismiss(count, leaving)
-            self.started = False
 
     def _dismiss(
         self, limit: int, leaving: list[threading.Thread], patience: float | None = None
@@ -129,7 +135,7 @@ class Pool:
             leaving, self._workers = self._workers, []
             self._state[pool_source.THREADS] = 1
             self._dismiss(0, leaving, _EXIT_SECONDS)
-            self.started = True
+            self._mark_started(1)
 
 
 def _system_calls(pool: int) -> list[int]:

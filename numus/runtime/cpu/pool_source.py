@@ -35,6 +35,7 @@ SPINS = 50  # how long an idle worker spins before it sleeps
 THREADS = 51  # how many threads, the caller's included, may share a launch
 SHARE_FROM = 52  # ticks of work from which on launches are shared with workers that are awake
 WAKE_FROM = 53  # and from which on sleeping workers are woken
+STARTED = 54  # how many threads have been started, the caller's included; 0: to be started first
 LOCK = 64  # 1 while a caller uses the pool
 CALLS = 80  # addresses of system functions, see `system_calls`
 MUTEX = 96

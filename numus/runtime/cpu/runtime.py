@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.runtime.contract import Launch, Step
-from numus.runtime.cpu import facts
+from numus.runtime.cpu import calls, facts
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import Prepared
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
@@ -33,6 +33,7 @@ class CpuRuntime:
         self.compiler = Compiler()
         self.allocate = self.memory.allocate
         self._pool: Pool | None = None
+        self._calls: calls.Calls | None = None
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
@@ -80,7 +81,12 @@ class CpuRuntime:
 
     def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
         """A list of kernels to be run many times; see `Prepared`."""
-        return Prepared(self.pool, self.memory, steps, slots)
+        return Prepared(self.pool, self.memory, steps, slots, self._native_calls)
+
+    def _native_calls(self) -> calls.Calls | None:
+        if self._calls is None and calls.possible():
+            self._calls = calls.Calls(self.compiler, self.pool)
+        return self._calls
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they are done on return."""

@@ -21,8 +21,8 @@ from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.places import is_leaf_node
-from numus.transforms.jit.ready import MISS, Call
 from numus.transforms.jit.scalars import Scalar
+from numus.transforms.jit.short import MISS, Short
 from numus.transforms.jit.traced import Traced
 from numus.transforms.jit.tracing import Inline, Trace
 from numus.transforms.jit.variables import Variables
@@ -31,6 +31,11 @@ Function = Callable[..., Any]
 Numbers = list[tuple[int, type]]  # which leaves are Python's numbers, and their types
 
 _MANY_STRUCTURES = 8  # more of them, and the function is probably not meant to be traced so
+
+
+def _miss(*args: Any) -> Any:
+    """The short way before there is one."""
+    return MISS
 
 
 class Static:
@@ -58,22 +63,15 @@ class Jitted:
         self._donated = _numbers(donate)
         self._traced: dict[Any, list[Traced | None]] = {}
         self._count = 0
-        self._recent: Call | None = None  # what ran last, if all its arguments were leaves
-        self._recent_count = 0
+        self._recent: Short = _miss  # what ran last, if all its arguments were leaves
 
     def function(self) -> Function:
         """The function that users call: a plain one, which costs least and binds as methods do."""
 
         @functools.wraps(self._f)
         def jitted(*args: Any, **kwargs: Any) -> Any:
-            recent = self._recent
-            if (
-                recent is not None
-                and not kwargs
-                and len(args) == self._recent_count
-                and not is_observed()
-            ):
-                result = recent(args)
+            if not kwargs:
+                result = self._recent(*args)
                 if result is not MISS:
                     return result
             return self._long_way(args, kwargs)
@@ -167,7 +165,6 @@ class Jitted:
         if ready is None or result is MISS:
             raise Inline
         if not self._static_places and _is_flat(key):
-            self._recent_count = len(leaves)
             self._recent = ready.short_way()
         return result
 

@@ -8,44 +8,58 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numus import guards
-from numus.compiler.watchers import watchers
-from numus.graph import ONE_HOLDER, Node, View, mode
+from numus.dtypes import DType
+from numus.graph import ONE_HOLDER, Node, View, is_observed, mode
 from numus.primitives.source import value
-from numus.runtime.devices import default
-from numus.shapes import size_of
-from numus.tensor import Tensor, tensor_on
+from numus.runtime.devices import Device, default
+from numus.shapes import Shape, size_of
+from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.jit.places import Argument, Place
 from numus.transforms.jit.program import Native, Run
+from numus.transforms.jit.short import MISS, NativeCall, Short
 from numus.transforms.jit.tracing import Inline
 
 if TYPE_CHECKING:
     from numus.transforms.jit.traced import Traced
 
-MISS: Any = object()  # the inputs of a call are not those it is for
-Call = Callable[[Sequence[Any]], Any]
+
+class Expected(NamedTuple):
+    """An input: where it is found (an argument, a tensor's handle, or elsewhere), and what it has
+    to be like.
+    """
+
+    argument: int | None
+    handle: Any
+    place: Place
+    shape: Shape
+    dtype: DType
+    device: Device | None
+    strides: Shape
+    tracked: bool
 
 
 class Ready:
     """Called with the leaves of the arguments, it gives the result, or `MISS`."""
 
-    def __init__(self, traced: Traced, nodes: Sequence[Node]) -> None:
-        self._traced = traced
-        self._run = traced.program.runner(
+    def __init__(self, traced: Traced, nodes: Sequence[Node], arity: int) -> None:
+        self.traced = traced
+        self.arity = arity  # how many leaves the arguments have
+        self.run = traced.program.runner(
             tuple([n.view.strides for n in nodes if n.view is not None])
         )
-        self._mode = (mode.grad, mode.low)
-        self._default = default.device
-        self._sources = []
+        self.mode = (mode.grad, mode.low)
+        self.default = default.device
+        self.sources: list[Expected] = []
         for source, node in zip(traced.sources, nodes, strict=True):
             place = source.places[0]
             assert node.view is not None
-            self._sources.append(
-                (
+            self.sources.append(
+                Expected(
                     place.index if isinstance(place, Argument) else None,
                     place.reference,
                     place,
@@ -53,16 +67,17 @@ class Ready:
                 )
             )
         self._scalars = [(s.compute, s.sample.__class__) for s in traced.scalars]
-        self._plain = not (traced.bindings or traced.grads or traced.donated or traced.rebound)
+        self.plain = not (traced.bindings or traced.grads or traced.donated or traced.rebound)
         self._reuse = self._in_place()
-        self._nodes = [
+        self._native: NativeCall | None = None
+        self.kinds = [
             (shape, dtype, device or traced.program.place or default.device)
             for shape, dtype, device in traced.types
         ]
 
     def _in_place(self) -> list[tuple[int, Place, int | None, int]]:
         """Results that may be written to the memory of inputs: block, input, binding, bytes."""
-        traced, run = self._traced, self._run
+        traced, run = self.traced, self.run
         if not isinstance(run, Native) or ONE_HOLDER is None:
             return []
         sources = {s.places[0].key(): i for i, s in enumerate(traced.sources)}
@@ -101,18 +116,18 @@ class Ready:
             if view is None or view.offset or view.storage.memory.nbytes != nbytes:
                 continue
             given[block] = view.storage.memory
-            if binding is not None and tensor._node.tracked is self._traced.bindings[binding][2]:
+            if binding is not None and tensor._node.tracked is self.traced.bindings[binding][2]:
                 done.add(binding)
         return given, done
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        if (mode.grad, mode.low) != self._mode or default.device is not self._default:
+        if (mode.grad, mode.low) != self.mode or default.device is not self.default:
             return MISS
-        traced = self._traced
+        traced = self.traced
         with guards.lock:
             given, done = self._given(leaves) if self._reuse else (None, _NOTHING)
             views: list[View] = []  # they keep the memory while kernels run
-            for index, handle, place, shape, dtype, device, strides, tracked in self._sources:
+            for index, handle, place, shape, dtype, device, strides, tracked in self.sources:
                 if index is not None:
                     tensor = leaves[index]
                 else:
@@ -148,105 +163,33 @@ class Ready:
                     if number.__class__ is not kind:
                         raise Inline  # 2**n with a negative n, say: another dtype would follow
                     scalars.append(number)
-            run: Any = self._run
+            run: Any = self.run
             if given:
                 run = functools.partial(run, given=given)
             found = self._draw(run, views, scalars) if traced.generators else run(views, scalars)
             made = {}
             for at in traced.shown:
-                shape, dtype, device = self._nodes[at]
+                shape, dtype, device = self.kinds[at]
                 made[at] = Tensor(value(found[at], shape, dtype, device))
             # before anything is written: a result may be what a variable held
             out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in traced.results]
-            if not self._plain:
+            if not self.plain:
                 node = view = None  # nodes which only their tensors hold are to be seen as such
                 views.clear()
                 self._write(leaves, numbers, found, made, done)
         return out[0] if traced.structure.kind is None else tree.unflatten(traced.structure, out)
 
-    def short_way(self) -> Call:
-        """The same for most calls, with less to ask: tensors in, new tensors out, nothing else."""
-        traced, run = self._traced, self._run
-        if traced.guarded or traced.numbers or traced.generators or not self._plain:
-            return self._or_miss
-        if not isinstance(run, Native):
-            return self._or_miss
-        launcher = run.replay.launcher()
-        outputs = [run.replay.outputs[x] for x in traced.results if isinstance(x, int)]
-        if (
-            launcher is None
-            or any(s[0] is None and s[1] is None for s in self._sources)
-            or traced.results != list(range(len(traced.types)))
-            or [(o.input, o.block, o.offset) for o in outputs]
-            != [(None, i, 0) for i in range(len(outputs))]
-            or not (traced.structure.kind is None or _is_tuple(traced.structure))
-        ):
-            return self._or_miss
-        launch, fixed, sizes = launcher
-        allocate = run.replay.place.runtime.allocate
-        sources: list[tuple[Any, ...]] = [
-            (index, handle, shape, dtype, place, strides, tracked, dtype.itemsize)
-            for index, handle, _, shape, dtype, place, strides, tracked in self._sources
-        ]
-        results: list[tuple[Any, ...]] = [
-            (o.strides, *kind) for o, kind in zip(outputs, self._nodes, strict=True)
-        ]
-        single = traced.structure.kind is None
-        grad, low = self._mode
-        device_now, writers = self._default, guards.writers
-        acquire, release = guards.lock.acquire, guards.lock.release
+    def short_way(self) -> Short:
+        """The same for the next calls, if they are like this one: a function of the arguments."""
+        native = self._native
+        if native is None or not native.is_current():
+            native = self._native = NativeCall(self)
+        return native.function or self._or_miss
 
-        def call(leaves: Sequence[Any]) -> Any:
-            if (
-                mode.grad is not grad
-                or mode.low is not low
-                or default.device is not device_now
-                or watchers
-            ):
-                return self._or_miss(leaves)
-            acquire()
-            try:
-                if writers:
-                    return self._or_miss(leaves)
-                views = []  # they keep the memory while kernels run
-                addresses = []
-                for index, handle, shape, dtype, place, strides, tracked, size in sources:
-                    tensor: Any = handle() if index is None else leaves[index]
-                    try:
-                        node = tensor._node
-                        view = node.view
-                        if (
-                            node.dtype is not dtype
-                            or node.shape != shape
-                            or view.strides != strides
-                            or node.device is not place
-                            or node.tracked is not tracked
-                        ):
-                            return MISS
-                    except AttributeError:  # no tensor, or none that is realised
-                        return MISS
-                    views.append(view)
-                    addresses.append(view.storage.memory.address + view.offset * size)
-                if fixed:
-                    addresses += fixed
-                blocks = []
-                for nbytes in sizes:
-                    block = allocate(nbytes)
-                    blocks.append(block)
-                    addresses.append(block.address)
-                launch(addresses, ())
-            finally:
-                release()
-            if single:
-                return tensor_on(blocks[0], *results[0])
-            return tuple(
-                [tensor_on(block, *kind) for block, kind in zip(blocks, results, strict=False)]
-            )
-
-        return call
-
-    def _or_miss(self, leaves: Sequence[Any]) -> Any:
-        """A call that may turn out not to be a program of its own."""
+    def _or_miss(self, *leaves: Any) -> Any:
+        """A call that may turn out to be another one, or not to be a program of its own."""
+        if len(leaves) != self.arity or is_observed():
+            return MISS
         try:
             return self(leaves)
         except Inline:
@@ -254,7 +197,7 @@ class Ready:
 
     def _draw(self, run: Run, views: Sequence[View], scalars: list[Any]) -> list[View]:
         """A run with random keys; when it fails, they have not been drawn."""
-        generators = self._traced.generators
+        generators = self.traced.generators
         taken = 0
         try:
             for generator in generators:
@@ -274,7 +217,7 @@ class Ready:
         done: Collection[int],
     ) -> None:
         """Put results where the function has put them: in tensors, gradients, variables."""
-        traced = self._traced
+        traced = self.traced
         targets = [
             (place.find(leaves), at, leaf)
             for number, (place, at, leaf) in enumerate(traced.bindings)
@@ -292,7 +235,7 @@ class Ready:
             if sys.getrefcount(tensor._node) == ONE_HOLDER and tensor._node.tracked is leaf:
                 tensor._node.view = view  # nobody else knows the node: its value may change
                 continue
-            shape, dtype, device = self._nodes[at]
+            shape, dtype, device = self.kinds[at]
             node = value(view, shape, dtype, device)
             if leaf:
                 node.tracked = True
@@ -305,10 +248,6 @@ class Ready:
                 slot.grad = made[grad] if grad.__class__ is int else grad
         for rebound, new in zip(traced.rebound, values, strict=True):
             rebound.holder.put(rebound.key, new)
-
-
-def _is_tuple(structure: tree.Structure) -> bool:
-    return structure.kind is tuple and all(child.kind is None for child in structure.children)
 
 
 _NOTHING: frozenset[int] = frozenset()

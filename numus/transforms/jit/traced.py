@@ -262,17 +262,17 @@ class Traced:
         self._aliases = None if plain else pattern
         self._changed = _Reached(place for place, _, _ in self.bindings)
         self._expected = [Expected(change) for change in variables.changes]
-        self._flags = variables.flags
+        self.flags = variables.flags
         self._changed_arguments = [p for p, _, _ in self.bindings if isinstance(p, Argument)]
         self._reached = _Reached(p for s in self.sources for p in s.places)
-        self.guarded = bool(
+        self.related = bool(
             self._was_none
             or self._several
             or self._aliases
             or self._expected
-            or self._flags
             or (self._changed and self._tensors)
         )
+        self.guarded = self.related or bool(self.flags)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -287,7 +287,7 @@ class Traced:
                 return False
         if not all(expected.holds() for expected in self._expected):
             return False
-        for read, flag in self._flags:
+        for read, flag in self.flags:
             if read() is not flag:
                 return False
         if self._aliases is not None:
@@ -328,7 +328,7 @@ class Traced:
         layout = tuple([node.view.strides for node in nodes if node.view is not None])
         found = self._ready.get(layout)
         if found is None:
-            found = self._ready[layout] = Ready(self, nodes)
+            found = self._ready[layout] = Ready(self, nodes, len(leaves))
         return found
 
 

@@ -1,0 +1,222 @@
+"""Calls that Python makes without running Python: from tensors to launches and back to tensors.
+
+A small program can take less time than the interpreter needs to look at its arguments. So a call
+that is repeated is written down as a table: which members of its arguments to read, what they have
+to be, where addresses go, what to run, which objects the result is made of. A native function
+(`calls_source`) follows the table, and users call that function: a builtin, made through CPython's
+stable interface. Where Python is another one, there are no tables, and calls take the longer way.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus.runtime.cpu import calls_source
+from numus.runtime.cpu.calls_source import API, CODES, HEAD
+from numus.runtime.cpu.compiler import Compiler
+from numus.runtime.cpu.memory import Memory
+from numus.runtime.cpu.pool import Pool
+
+_FASTCALL = 0x0080  # CPython's METH_FASTCALL
+_DESCR_GET, _DESCR_SET = 54, 55  # its Py_tp_descr_get and Py_tp_descr_set
+_SHORT_SECONDS = (
+    100e-6  # what runs no longer keeps the interpreter's lock: passing it on takes time
+)
+_RESULTS_KEPT = 2  # pieces of memory for each result: the last one is often still looked at
+_SMALL_RESULT = 1 << 16  # larger ones are worth an allocation
+
+
+class _Method(ctypes.Structure):
+    """CPython's PyMethodDef."""
+
+    _fields_ = (
+        ("name", ctypes.c_char_p),
+        ("function", ctypes.c_void_p),
+        ("flags", ctypes.c_int),
+        ("doc", ctypes.c_char_p),
+    )
+
+
+class _Member:
+    __slots__ = ("member",)
+
+
+def _counts_references_first() -> bool:
+    """Whether the first word of an object, or its lower half, counts references to it."""
+    thing = object()
+    word = ctypes.c_uint32.from_address(id(thing))
+    before = word.value
+    more = [thing, thing, thing]
+    return word.value == before + len(more)
+
+
+@functools.cache
+def possible() -> bool:
+    """Whether this Python has what tables need."""
+    return (
+        sys.implementation.name == "cpython"
+        and getattr(sys, "_is_gil_enabled", lambda: True)()
+        and _counts_references_first()
+    )
+
+
+def _address(function: Any) -> int:
+    return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+class Calls:
+    """The native function, loaded into this process."""
+
+    def __init__(self, compiler: Compiler, pool: Pool) -> None:
+        python = ctypes.pythonapi
+        self.pool = pool
+        function, bind = compiler.native(
+            calls_source.source(compiler.jit.target), calls_source.SYMBOLS
+        )
+        slot = python.PyType_GetSlot
+        slot.restype = ctypes.c_void_p
+        slot.argtypes = [ctypes.py_object, ctypes.c_int]
+        members = type(_Member.__dict__["member"])
+        own = {"descr_get": slot(members, _DESCR_GET), "descr_set": slot(members, _DESCR_SET)}
+        addresses = [own[name] if name in own else _address(getattr(python, name)) for name in API]
+        self._api = (ctypes.c_void_p * len(API))(*addresses)
+        ctypes.PYFUNCTYPE(None, ctypes.c_void_p)(bind)(ctypes.addressof(self._api))
+        self._method = _Method(b"jitted", function, _FASTCALL, None)
+        self._make = python.PyCFunction_NewEx
+        self._make.restype = ctypes.py_object
+        self._make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
+
+    def function(self, words: Sequence[int], keep: Sequence[Any]) -> Callable[..., Any]:
+        """The builtin that follows a table; it keeps some things alive."""
+        table = (ctypes.c_uint64 * len(words))(*[w & (1 << 64) - 1 for w in words])
+        owner = (ctypes.addressof(table), table, self, *keep)
+        found: Callable[..., Any] = self._make(ctypes.addressof(self._method), owner, None)
+        return found
+
+
+class Table:
+    """A call, written step by step. Registers are numbers; objects are kept alive."""
+
+    def __init__(
+        self, calls: Calls, image: Any, allocate: Callable[[int], Memory], keep: Sequence[Any]
+    ) -> None:
+        self._calls = calls
+        self._allocate = allocate
+        self._image = image
+        self._keep: list[Any] = [image, *keep]
+        self._steps: list[tuple[int, ...]] = []
+        self._registers = 0
+
+    def _object(self, x: Any) -> int:
+        self._keep.append(x)
+        return id(x)
+
+    def _step(self, name: str, a: int, x: int = 0, y: int = 0, z: int = 0) -> int:
+        self._steps.append((CODES[name], a, x, y, z))
+        return a
+
+    def _register(self) -> int:
+        self._registers += 1
+        return self._registers - 1
+
+    # -- looking at things ------------------------------------------------------------------------
+
+    def argument(self, index: int) -> int:
+        return self._step("argument", self._register(), index)
+
+    def call(self, function: Callable[[], Any]) -> int:
+        return self._step("call", self._register(), self._object(function))
+
+    def attribute(self, thing: Any, name: str) -> int:
+        name = sys.intern(name)
+        return self._step("attribute", self._register(), self._object(thing), self._object(name))
+
+    def get(self, register: int, kind: type, name: str) -> int:
+        """A slot of what is in a register, an object of this type."""
+        member = self._object(kind.__dict__[name])
+        return self._step("get", self._register(), register, member)
+
+    def same(self, register: int, thing: Any) -> None:
+        self._step("same", register, self._object(thing))
+
+    def equal(self, register: int, thing: Any) -> None:
+        self._step("equal", register, self._object(thing))
+
+    def holds(self, register: int, key: str, thing: Any, default: bool) -> None:
+        """That a dict has this under a key; or nothing, if that is what nothing means."""
+        key = sys.intern(key)
+        self._step("holds", register, self._object(key), self._object(thing), int(default))
+
+    def empty(self, container: Any) -> None:
+        self._step("empty", 0, self._object(container))
+
+    # -- running ----------------------------------------------------------------------------------
+
+    def place(self, slot: int, memory: int, offset: int, itemsize: int) -> None:
+        """The address of an input: its memory and its offset in elements are in registers."""
+        address = self.get(memory, Memory, "address")
+        self._step("place", address, offset, itemsize, self._image.word(slot))
+
+    def fresh(self, slot: int, nbytes: int) -> int:
+        """Memory for a result."""
+        allocate = self._allocate
+        pieces = [allocate(nbytes) for _ in range(_RESULTS_KEPT if nbytes <= _SMALL_RESULT else 0)]
+        known = (ctypes.c_int64 * (1 + len(pieces)))(len(pieces), *[id(p) for p in pieces])
+        # the tuple is what holds them: one that nobody else uses has one reference
+        self._keep += [known, tuple(pieces)]
+        anew = self._object(functools.partial(allocate, nbytes))
+        memory = self._step("fresh", self._register(), ctypes.addressof(known), anew)
+        self._step("address", self.get(memory, Memory, "address"), z=self._image.word(slot))
+        return memory
+
+    def run(self) -> None:
+        self._step("run", 0, self._calls.pool.threads)
+
+    # -- making things ----------------------------------------------------------------------------
+
+    def new(self, kind: type) -> int:
+        return self._step("new", self._register(), self._object(kind))
+
+    def set(self, register: int, kind: type, name: str, value: int) -> None:
+        """Set a slot to what is in another register."""
+        self._step("set", register, self._object(kind.__dict__[name]), value)
+
+    def put(self, register: int, kind: type, name: str, thing: Any) -> None:
+        """Set a slot to some object."""
+        self._step("put", register, self._object(kind.__dict__[name]), self._object(thing))
+
+    def weak(self, register: int) -> int:
+        return self._step("weak", self._register(), register)
+
+    def tuple(self, registers: Sequence[int]) -> int:
+        made = self._step("tuple", self._register(), len(registers))
+        for i, register in enumerate(registers):
+            self._step("item", made, i, register)
+        return made
+
+    def function(self, arity: int, result: int, miss: Any, lock: Any) -> Callable[..., Any]:
+        """The call as a function of `arity` arguments, which gives what is in a register; `miss`
+        where something is not as it should be. The lock is held meanwhile.
+        """
+        self._step("end", result)
+        pool = self._calls.pool
+        head = {
+            "busy": 0,
+            "arity": arity,
+            "miss": self._object(miss),
+            "acquire": self._object(lock.acquire),
+            "release": self._object(lock.release),
+            "registers": self._registers,
+            "image": self._image.head,
+            "run": pool.run_address,
+            "pool": pool.address,
+            "ticks": -1,
+            "short": int(_SHORT_SECONDS * pool.ticks_per_second),
+        }
+        words = [head[name] for name in HEAD] + [word for step in self._steps for word in step]
+        self._keep.append(pool)
+        return self._calls.function(words, self._keep)

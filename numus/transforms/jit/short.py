@@ -1,0 +1,115 @@
+"""The short way through a jitted function, for calls like the one before.
+
+Most calls give tensors and get new tensors, and nothing else happens. Such a call is written down
+as a native one, where the runtime has these: what its inputs have to be like, the launch, and what
+the results are made of. It takes no Python but the call itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from numus import guards
+from numus.compiler.watchers import watchers
+from numus.graph import Node, Storage, View, mode
+from numus.runtime.devices import default
+from numus.tensor import Tensor, write_tensor
+from numus.transforms import tree
+from numus.transforms.jit.program import Native
+
+if TYPE_CHECKING:
+    from numus.transforms.jit.ready import Expected, Ready
+
+MISS: Any = object()  # the inputs of a call are not those it is for
+Short = Callable[..., Any]  # of the arguments; gives the result, or MISS
+
+
+class NativeCall:
+    """A call as a native function; None where there is more to it, or the runtime has none."""
+
+    def __init__(self, ready: Ready) -> None:
+        self._native = ready.run if isinstance(ready.run, Native) else None
+        self._threads = self._planned_threads()
+        self.function = None if self._native is None else _function(ready, self._native.replay)
+
+    def _planned_threads(self) -> Any:
+        """What native calls are made for, and miss where it has changed."""
+        prepared = None if self._native is None else self._native.replay.plan.prepared
+        return getattr(prepared, "threads", None)
+
+    def is_current(self) -> bool:
+        return bool(self._planned_threads() == self._threads)
+
+
+def _function(ready: Ready, replay: Any) -> Short | None:
+    traced = ready.traced
+    shown = [x for x in traced.results if isinstance(x, int)]
+    blocks = {replay.outputs[x].block for x in shown if replay.outputs[x].input is None}
+    if (
+        traced.related
+        or traced.numbers
+        or traced.generators
+        or not ready.plain
+        or any(source.argument is None and source.handle is None for source in ready.sources)
+        or len(shown) < len(traced.results)
+        or len(blocks) < len(set(shown))  # results that are inputs, or share memory
+        or not (traced.structure.kind is None or _is_tuple(traced.structure))
+    ):
+        return None
+    table = replay.table()
+    if table is None:
+        return None
+    _write_modes(table, ready)
+    table.empty(watchers)
+    table.empty(guards.writers)
+    for read, flag in traced.flags:
+        table.same(table.call(read), flag)
+    for slot, source in enumerate(ready.sources):
+        _write_input(table, slot, source)
+    memories = [
+        table.fresh(replay.first_block + i, nbytes) for i, nbytes in enumerate(replay.block_sizes)
+    ]
+    table.run()
+    made = {}
+    for x in shown:
+        if x not in made:
+            out = replay.outputs[x]
+            made[x] = write_tensor(
+                table, memories[out.block], out.offset, out.strides, *ready.kinds[x]
+            )
+    several = traced.structure.kind is not None
+    result = table.tuple([made[x] for x in shown]) if several else made[shown[0]]
+    function: Short = table.function(ready.arity, result, MISS, guards.lock)
+    return function
+
+
+def _write_modes(table: Any, ready: Ready) -> None:
+    """That this thread is in the modes of the trace, and that nobody observes it."""
+    mine = table.attribute(mode, "__dict__")
+    grad, low = ready.mode
+    wanted = {"grad": grad, "low": low, "trace": None, "watcher": None}
+    for name, value in wanted.items():
+        table.holds(mine, name, value, default=getattr(type(mode), name) is value)
+    table.holds(table.attribute(default, "__dict__"), "device", ready.default, default=False)
+
+
+def _write_input(table: Any, slot: int, source: Expected) -> None:
+    """That an input is as expected, and where it lies."""
+    if source.argument is None:
+        tensor = table.call(source.handle)
+    else:
+        tensor = table.argument(source.argument)
+    node = table.get(tensor, Tensor, "_node")
+    view = table.get(node, Node, "view")
+    table.same(table.get(node, Node, "dtype"), source.dtype)
+    table.equal(table.get(node, Node, "shape"), source.shape)
+    table.equal(table.get(view, View, "strides"), source.strides)
+    table.same(table.get(node, Node, "device"), source.device)
+    table.same(table.get(node, Node, "tracked"), source.tracked)
+    memory = table.get(table.get(view, View, "storage"), Storage, "memory")
+    table.place(slot, memory, table.get(view, View, "offset"), source.dtype.itemsize)
+
+
+def _is_tuple(structure: tree.Structure) -> bool:
+    return structure.kind is tuple and all(child.kind is None for child in structure.children)
