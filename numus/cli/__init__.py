@@ -1,7 +1,9 @@
 """The command line.
 
 numus info              devices, their memory, and what they were measured to do
+numus train CONFIG      a training that is written down in a TOML file
 numus demo              train a small transformer to add numbers
+numus bench             what kernels reach on this machine
 numus explain FILE      run a Python file and show the kernels behind it
 """
 
@@ -22,6 +24,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
     info = commands.add_parser("info", help="devices, their memory, and what they reach")
     info.add_argument("--quick", action="store_true", help="measure nothing")
 
+    train = commands.add_parser("train", help="a training that is written down in a TOML file")
+    train.add_argument("config", type=Path, help="docs/training.md tells what can be in it")
+    train.add_argument("--epochs", type=int, help="in all, instead of the file's")
+    train.add_argument("--device", help="where to train, instead of the file's")
+
+    bench = commands.add_parser("bench", help="what kernels reach on this machine")
+    bench.add_argument("names", nargs="*", help="parts of the names of what to measure")
+    bench.add_argument("--device", help="where to measure (default: cpu)")
+    bench.add_argument("--seconds", type=float, default=0.5, help="for each (default 0.5)")
+
     demo = commands.add_parser("demo", help="train a small transformer to add numbers")
     demo.add_argument(
         "--device", help="where to train (default: an NVIDIA GPU if there is one, else the CPU)"
@@ -40,6 +52,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from numus.cli.info import show
 
         show(measured=not options.quick)
+    elif options.command == "train":
+        from numus.cli.train import run as train_from
+
+        train_from(options.config, epochs=options.epochs, device=options.device)
+    elif options.command == "bench":
+        from numus.cli.bench import run as measure
+
+        measure(options.names, options.device, options.seconds)
     elif options.command == "demo":
         from numus.cli.demo import run
 

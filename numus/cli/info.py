@@ -18,7 +18,7 @@ def show(*, measured: bool = True) -> None:
     """Print a table of the devices."""
     console = Console()
     table = Table(title=f"numus {nm.__version__} on Python {platform.python_version()}")
-    for column in ("device", "what it is", "features", "GB/s", "GFLOP/s (f32)"):
+    for column in ("device", "what it is", "features", "memory", "GB/s", "GFLOP/s (f32)"):
         table.add_column(column, overflow="fold")
     for name in ("cpu", *(str(d) for d in nm.devices() if str(d) != "cpu")):
         facts = nm.device(name).runtime.facts
@@ -29,6 +29,16 @@ def show(*, measured: bool = True) -> None:
         if measured:
             bandwidth, flops = limits(name)
             speeds = [f"{bandwidth / 1e9:.1f}", f"{flops / 1e9:.0f}"]
-        table.add_row(name, facts.description, features, *speeds)
+        memory = facts.memory or (_host_memory() if name == "cpu" else 0)
+        held = f"{memory / 1e9:.1f} GB" if memory else "-"
+        table.add_row(name, facts.description, features, held, *speeds)
     console.print(table)
     console.print(f"threads {nm.get_num_threads()} of {os.cpu_count()} cores")
+
+
+def _host_memory() -> int:
+    """Bytes of memory that the machine has; 0 where the system does not tell."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, ValueError, OSError):  # not on Windows
+        return 0

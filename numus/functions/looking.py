@@ -115,10 +115,23 @@ def limits(place: str) -> tuple[float, float]:
             seconds.append(time.perf_counter() - began)
         return min(seconds)
 
-    long, square = ones(1 << 23, device=place), ones((512, 512), device=place)
-    evaluate(long, square)
-    bandwidth = 2 * long.nbytes / best(lambda: add(long, 1.0))
-    return bandwidth, 2 * 512**3 / best(lambda: matmul(square, square))
+    # larger until they take a while: calls themselves take time, more so on devices that are fast
+    length, side, enough = 1 << 22, 256, 2e-3
+    while True:
+        length *= 2
+        long = ones(length, device=place)
+        evaluate(long)
+        seconds = best(lambda x=long: add(x, 1.0))  # type: ignore[misc]
+        if seconds > enough or length >= 1 << 28:
+            break
+    bandwidth = 2 * long.nbytes / seconds
+    while True:
+        side *= 2
+        square = ones((side, side), device=place)
+        evaluate(square)
+        seconds = best(lambda x=square: matmul(x, x))  # type: ignore[misc]
+        if seconds > enough or side >= 8192:
+            return bandwidth, 2 * side**3 / seconds
 
 
 def compile_log(on: Device | str | None = None) -> list[Any]:

@@ -1,0 +1,81 @@
+"""`numus bench`: what this machine reaches with numus, beside what its memory and units allow.
+
+The repository's `python -m bench` measures numus beside other libraries.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+import numus as nm
+from numus import nn, optim
+from numus.functions.looking import limits
+
+__all__ = ["run"]
+
+
+def _workloads(place: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    x, y = (nm.random.normal((1024, 4096)).to(place) for _ in range(2))
+    a, b = (nm.random.normal((1024, 1024)).to(place) for _ in range(2))
+    image = nm.random.normal((8, 64, 32, 32)).to(place)
+    kernel = nm.random.normal((64, 64, 3, 3)).to(place)
+    q, k, v = (nm.random.normal((4, 8, 512, 64)).to(place) for _ in range(3))
+    attention = lambda q, k, v: nm.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
+    return {
+        "add": (lambda x, y: x + y, (x, y)),
+        "gelu(x * y + 1)": (lambda x, y: nm.gelu(x * y + 1), (x, y)),
+        "sum": (lambda x: x.sum(axis=-1), (x,)),
+        "softmax": (lambda x: nm.softmax(x, axis=-1), (x,)),
+        "layer_norm": (lambda x: nn.layer_norm(x, (4096,)), (x,)),
+        "sort": (lambda x: nm.sort(x, axis=-1), (x,)),
+        "matmul": (lambda a, b: a @ b, (a, b)),
+        "conv2d 3x3": (lambda x, w: nm.conv2d(x, w, padding=1), (image, kernel)),
+        "attention, causal": (attention, (q, k, v)),
+        "training step, mlp": _step(place),
+    }
+
+
+def _step(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)).to(place)
+    trainer = optim.Trainer(optim.AdamW(model.parameters()))
+    x = nm.random.normal((128, 784)).to(place)
+    y = nm.zeros((128,), dtype=nm.int64).to(place)
+    return lambda x, y: trainer.train_step(lambda: nn.cross_entropy(model(x), y)), (x, y)
+
+
+def run(names: list[str], device: str | None, seconds: float) -> None:
+    """Measure the workloads whose names have one of some words in them."""
+    place = device or "cpu"
+    bandwidth, flops = limits(place)
+    title = f"{place}: copies at {bandwidth / 1e9:.1f} GB/s, products at {flops / 1e9:.0f} GFLOP/s"
+    table = Table(title=title)
+    for column in ("what", "ms", "GB/s", "GFLOP/s", "of what the device allows"):
+        table.add_column(column, justify="left" if column == "what" else "right")
+    runtime = nm.device(place).runtime
+    workloads = _workloads(place)
+    chosen = [n for n in workloads if not names or any(word in n for word in names)]
+    if not chosen:
+        raise SystemExit(f"numus bench: none of {', '.join(workloads)} has {' or '.join(names)}")
+    for name in chosen:
+        function, args = workloads[name]
+        steps = name.startswith("training")
+        call = function if steps else nm.jit(function)
+        nm.eval(call(*args))
+        kernels = nm.explain(function, *args, timed=False).kernels
+        moved = sum(k.bytes_read + k.bytes_written for k in kernels)
+        operations = sum(k.flops for k in kernels)
+        best, end = float("inf"), time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            began = time.perf_counter()
+            nm.eval(call(*args))
+            runtime.synchronize()
+            best = min(best, time.perf_counter() - began)
+        share = max(moved / bandwidth, operations / flops) / best
+        numbers = [f"{moved / best / 1e9:.1f}", f"{operations / best / 1e9:.0f}", f"{share:.0%}"]
+        table.add_row(name, f"{best * 1e3:.3f}", *numbers)
+    Console().print(table)

@@ -1,0 +1,244 @@
+"""`numus train CONFIG.toml`: a training that is written down. docs/training.md has all its keys."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+import numus as nm
+from numus import data, nn, optim
+from numus.cli.config import Config, ConfigError, Table, named
+from numus.tensor import Tensor
+
+__all__ = ["run"]
+
+TABLES = ("run", "model", "data", "loss", "metrics", "optimizer", "scheduler", "trainer")
+OPTIMIZERS = {
+    name: kind
+    for name, kind in vars(optim).items()
+    if inspect.isclass(kind) and issubclass(kind, optim.Optimizer) and kind is not optim.Optimizer
+}
+SCHEDULERS = {
+    name: kind
+    for name, kind in vars(optim.lr_scheduler).items()
+    if inspect.isclass(kind) and name != "LRScheduler"
+}
+LOSSES = {
+    name: function
+    for name, function in vars(nn.functional).items()
+    if name.endswith(("_loss", "cross_entropy", "with_logits", "kl_div"))
+}
+LAYERS = {
+    name: kind
+    for name, kind in vars(nn).items()
+    if inspect.isclass(kind) and issubclass(kind, nn.Module)
+}
+
+
+def accuracy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The part of examples whose highest score is that of their class."""
+    right: Tensor = (nm.argmax(outputs, axis=-1) == targets).mean(dtype=nm.float32)
+    return right
+
+
+def mean_absolute_error(outputs: Tensor, targets: Tensor) -> Tensor:
+    """The mean distance from what was wanted."""
+    distance: Tensor = nm.abs(outputs - targets).mean()
+    return distance
+
+
+History = list[dict[str, Any]]
+METRICS = {"accuracy": accuracy, "mean_absolute_error": mean_absolute_error}
+
+
+def run(
+    path: Path, *, epochs: int | None = None, device: str | None = None
+) -> list[dict[str, Any]]:
+    """Train as a file says; options that are given here go before those of the file."""
+    try:
+        return _run(Config(path), epochs, device)
+    except ConfigError as error:
+        raise SystemExit(f"numus train: {error}") from None
+
+
+def _run(config: Config, epochs: int | None, device: str | None) -> History:
+    console = Console()
+    config.check_tables(TABLES)
+    table = config.table("run")
+    name = table.take("name", str, config.path.stem)
+    folder = config.path.parent / table.take("folder", str, f"out/{name}")
+    written, place = table.take("epochs", int, 10), table.take("device", str, _best_device())
+    epochs, device = epochs or written, device or place
+    nm.random.seed(table.take("seed", int, 0))
+    table.end()
+
+    model = _model(config.table("model", needed=True)).to(device)
+    train, validation = _loaders(config.table("data", needed=True))
+    optimizer = _optimizer(config.table("optimizer"), model)
+    loss = _loss(config.table("loss", needed=True))
+    trainer_table = config.table("trainer")
+    callbacks, every = _callbacks(trainer_table)
+    trainer = _trainer(
+        trainer_table,
+        optimizer,
+        model,
+        loss,
+        _metrics(config.table("metrics")),
+        _scheduler(config.table("scheduler"), optimizer, len(train) * epochs),
+    )
+    console.print(f"{name}: {model.num_parameters():,} parameters on {device}, files in {folder}")
+    history = trainer.fit(
+        *(train, epochs),
+        validation=validation,
+        callbacks=callbacks,
+        folder=folder,
+        checkpoint_every=every,
+    )
+    nn.save_model(model, folder / "model.safetensors")
+    console.print(f"weights {folder / 'model.safetensors'}\ncurves  {folder / 'curves.png'}")
+    return history
+
+
+def _best_device() -> str:
+    return next((str(d) for d in nm.devices() if str(d).startswith("cuda")), "cpu")
+
+
+def _model(table: Table) -> nn.Module:
+    """A model from a function or class, or from a list of layers."""
+    layers = table.take("layers", list)
+    if layers is None:
+        made = table.made(named(table, "factory", LAYERS), "the factory")
+        if not isinstance(made, nn.Module):
+            raise table.error("factory", f"gives a {type(made).__name__}, not a module")
+        return made
+    table.end()
+    found = []
+    for i, entry in enumerate(layers):
+        if not isinstance(entry, dict):
+            raise table.error("layers", f"are tables such as {{type = 'ReLU'}}, not {entry!r}")
+        part = Table(table.config, f"model.layers[{i}]", entry)
+        kind = named(part, "type", LAYERS)
+        found.append(part.made(kind, kind.__name__))
+    return nn.Sequential(*found)
+
+
+def _loaders(table: Table) -> tuple[Any, Any]:
+    sets = [_dataset(table, key) for key in ("train", "validation")]
+    share = table.take("validation_share", float, 0.0)
+    if sets[0] is None:
+        raise table.error("train", "is missing")
+    if share:
+        if sets[1] is not None or not 0 < share < 1:
+            raise table.error("validation_share", "is between 0 and 1, and stands for validation")
+        sets = list(data.random_split(sets[0], [1 - share, share], key=nm.random.key(0)))
+    inputs, target = table.take("inputs", list), table.take("target", str)
+    size = table.take("batch_size", int, 32)
+    shuffle, drop_last = table.take("shuffle", bool, True), table.take("drop_last", bool, False)
+    workers = table.take("num_workers", int, 0)
+    table.end()
+    if (inputs is None) != (target is None):
+        raise table.error("inputs and target", "go together: the names of a record's entries")
+    if inputs is not None:
+        sets = [None if s is None else _Picked(s, [*inputs, target]) for s in sets]
+    options: dict[str, Any] = {"num_workers": workers}
+    train = data.DataLoader(
+        sets[0], size, shuffle, drop_last=drop_last, key=nm.random.key(1), **options
+    )
+    return train, None if sets[1] is None else data.DataLoader(sets[1], size, **options)
+
+
+def _dataset(table: Table, key: str) -> Any:
+    """Records in a file, or what a function gives."""
+    name = table.take(key, str)
+    if name is None:
+        return None
+    if ":" in name:
+        return table.config.code(name, f"[{table.name}] {key}")()
+    path = table.config.path.parent / name
+    if not path.is_file():
+        raise table.error(key, f"is a record file or file.py:function; there is no {path}")
+    return data.RecordDataset.open(path)
+
+
+class _Picked(data.Dataset):
+    """Of each record, which is a dict, the entries of some names."""
+
+    def __init__(self, dataset: Any, names: list[str]) -> None:
+        self.dataset = dataset
+        self.names = names
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, ...]:
+        record = self.dataset[index]
+        return tuple(record[name] for name in self.names)
+
+
+def _loss(table: Table) -> Any:
+    function = named(table, "name", LOSSES)
+    return table.made(lambda **options: functools.partial(function, **options), "the loss")
+
+
+def _metrics(table: Table) -> dict[str, Any]:
+    names = table.take("names", list, [])
+    table.end()
+    return {
+        name.rpartition(":")[2]: named(
+            Table(table.config, "metrics", {"names": name}), "names", METRICS
+        )
+        for name in names
+    }
+
+
+def _optimizer(table: Table, model: nn.Module) -> optim.Optimizer:
+    kind = named(table, "name", OPTIMIZERS, default="AdamW")
+    made: optim.Optimizer = table.made(kind, kind.__name__, model.parameters())
+    return made
+
+
+def _scheduler(table: Table, optimizer: optim.Optimizer, steps: int) -> Any:
+    if not table:
+        return None
+    every = table.take("every", str, "step")
+    kind = named(table, "name", SCHEDULERS)
+    options = inspect.signature(kind).parameters
+    entries = table.rest()
+    for name in ("total_steps", "T_max", "total_iters"):  # the length of the training, unless given
+        if name in options and name not in entries and "epochs" not in entries and every == "step":
+            entries[name] = steps
+    part = Table(table.config, table.name, entries)
+    return part.made(kind, kind.__name__, optimizer), every
+
+
+def _callbacks(table: Table) -> tuple[list[optim.Callback], int | None]:
+    stopping = table.take("early_stopping", dict)
+    every = table.take("checkpoint_every", int)
+    if stopping is None:
+        return [], every
+    part = Table(table.config, "trainer.early_stopping", stopping)
+    return [part.made(optim.EarlyStopping, "EarlyStopping")], every
+
+
+def _trainer(
+    table: Table, optimizer: Any, model: Any, loss: Any, metrics: Any, scheduler: Any
+) -> optim.Trainer:
+    decay = table.take("ema", float)
+    options: dict[str, Any] = {
+        "precision": table.take("precision", str),
+        "accumulate": table.take("accumulate", int, 1),
+        "max_grad_norm": table.take("max_grad_norm", float),
+        "jit": table.take("jit", bool, True),
+    }
+    table.end()
+    if scheduler is not None:
+        options["scheduler"], options["scheduler_every"] = scheduler
+        if isinstance(options["scheduler"], optim.ReduceLROnPlateau):
+            options["scheduler_every"] = "epoch"
+    if decay is not None:
+        options["ema"] = optim.EMA(model, decay)
+    return optim.Trainer(optimizer, model, loss, metrics=metrics, **options)
