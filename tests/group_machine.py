@@ -40,6 +40,7 @@ WITH_TILES = replace(
     group=256,
     group_memory=227 << 10,
 )
+ORDERED = replace(FACTS, name="ordered", group=256, features=frozenset({"ordered"}))
 
 
 class Block:
@@ -74,7 +75,11 @@ class Prepared:
                 None if b is None else self.runtime.view(addresses[b[0]] + b[1])
                 for b in step.buffers
             ]
-            run(kernel, places, scalars, grid)
+            if kernel.vendor is not None:
+                launch = kernel.vendor.start(self.runtime, kernel.work)
+                launch([addresses[slot] + offset for slot, offset in step.buffers], 0)
+            else:
+                run(kernel, places, scalars, grid)
             self.runtime.launched.append(step.program)
 
 
@@ -129,9 +134,11 @@ class Machine:
 
 
 def install() -> None:
-    """From now on there is a device "groups", and one whose groups multiply tiles, "tiles"."""
+    """From now on there are devices "groups"; "tiles", whose groups multiply tiles; and "ordered",
+    whose blocks start in order."""
     devices.STARTS.setdefault("groups", lambda index: Machine())
     devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
+    devices.STARTS.setdefault("ordered", lambda index: Machine(ORDERED))
 
 
 # -- interpretation -------------------------------------------------------------------------------
@@ -205,8 +212,54 @@ class _Group:
         elif isinstance(s, (ir.Combine, ir.Scan)):
             assert c.ids is None, "threads may not be all here"
             self.across(s, c)
+        elif isinstance(s, (ir.Add, ir.Tally, ir.Post, ir.Await)):
+            assert c.ids is not None, "this is for lanes"
+            self.between(s, c)
         else:
             self.tiles.statement(s, c)
+
+    def between(self, s: ir.Stmt, c: _Context) -> None:
+        n = len(c.ids)
+        given = [np.broadcast_to(self.value(e, c), n) for e in ir.between(s)]
+        if isinstance(s, ir.Tally):
+            assert n == self.kernel.group, "somebody is missing"
+            assert (given[1] < 1 << s.bits).all()
+            teams = given[0].reshape(-1, 32)
+            assert (teams == teams[:, :1]).all()
+            assert len(set(teams[:, 0])) == len(teams)
+            memory, places = self.memory[s.counters], given[0] + given[1].astype(np.int64)
+            result = np.empty(n, s.result.dtype.np)
+            for i, at in enumerate(places):
+                result[i] = memory[at]
+                memory[at] += 1
+            c.env[s.result] = result
+            return
+        buffer = s.buffer if isinstance(s, ir.Add) else s.board
+        memory, origin = self.memory[buffer], self.origins.get(buffer, 0)
+
+        def check(at: Any) -> None:
+            assert ((at >= 0) & (at < len(memory))).all(), (
+                f"{self.kernel.name}: {buffer.name}[{at}]"
+            )
+
+        if isinstance(s, ir.Await):
+            for run, index, count in zip(s.words, given[::2], given[1::2], strict=True):
+                for k, name in enumerate(run.results):
+                    here = k < count
+                    at = np.where(here, index + origin + k * run.stride, 0)
+                    check(at)
+                    told = np.where(here, memory[at], 0).astype(memory.dtype)
+                    assert (told[here] != 0).all(), "a word that nobody has posted is waited for"
+                    c.env[name] = told
+            return
+        at = given[0] + origin
+        check(at)
+        if isinstance(s, ir.Add):
+            np.add.at(memory, at, given[1])
+        else:
+            assert (given[1] != 0).all()
+            assert (memory[at] == 0).all(), "a word is posted twice"
+            memory[at] = given[1]
 
     def set(self, s: ir.Set, c: _Context) -> None:
         v = self.value(s.value, c)

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.emit import Emitter, Index, Step
+from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
+from numus.compiler.group_one_pass import in_order, scan_in_one_pass, sort_in_one_pass_each
+from numus.compiler.group_rows import (
+    Layouts,
+    elements_along,
+    key_of,
+    outside,
+    rows_along,
+    value_of,
+    wants_places,
+)
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.compiler.local import Val
 from numus.compiler.loops.work import BLOCKS_PER_UNIT
+from numus.kernels.digits import DIGITS as DIGITS_IN_ONE
 from numus.kernels.group_ordered import (
     DIGIT,
     DIGITS,
@@ -23,31 +32,10 @@ from numus.kernels.group_ordered import (
     spread_out,
 )
 from numus.kernels.scan import combine
-from numus.kernels.sort import decode, encode, key_dtype
+from numus.kernels.sort import key_dtype
 from numus.runtime.contract import Facts
-from numus.shapes import Shape
 
 ZERO, ONE = const(0), const(1)
-
-Layouts = dict[Val, Shape]
-
-
-def outside(layouts: Layouts, *vals: Val) -> Layouts:
-    return {v: s for v, s in layouts.items() if v not in vals}
-
-
-def _rows(e: Emitter, number: Expr, shape: Shape, axis: int) -> Callable[[Expr], Index]:
-    """Row `number` of the rows along an axis: the index of a place in it."""
-    others = [i for i in range(len(shape)) if i != axis]
-    digits: dict[int, Expr] = {}
-    for place, i in enumerate(others):
-        below = math.prod(shape[k] for k in others[place + 1 :])
-        digit = number if below == 1 else ir.idiv(number, e.number(below))
-        digits[i] = ir.irem(digit, e.number(shape[i])) if place else digit
-        if shape[i] == 1:
-            digits[i] = ZERO
-    return lambda at: tuple(at if i == axis else digits[i] for i in range(len(shape)))
-
 
 # -- scans ----------------------------------------------------------------------------------------
 
@@ -68,6 +56,8 @@ def lower_group_scan(group: Group, layouts: Layouts, facts: Facts) -> list[Step]
     size = max(4 * chunk, -(-length // wanted))
     size = -(-size // chunk) * chunk
     parts = -(-length // size)
+    if parts > 1 and in_order(facts):
+        return scan_in_one_pass(val, layouts, facts)
     if parts == 1:
         return [_scan_parts(val, layouts, facts, 1, length, None)]
     real = dt.compute_dtype(dt.real_of(val.dtype))
@@ -90,8 +80,8 @@ def _scan_side_by_side(val: Val, layouts: Layouts, facts: Facts) -> Step:
     scan = RunningReduction(facts.group, op, val.dtype)
     g, j, i = ir.var("g"), ir.var("j"), ir.var("i")
     rows = val.size // val.shape[axis]
-    index = _rows(e, j, val.shape, axis)
-    length, spot = _spot(e, val)
+    index = rows_along(e, j, val.shape, axis)
+    length, spot = elements_along(e, val)
     carry = [ir.Register(f"run{p}", scan.real, lanes=True) for p in range(scan.parts)]
     value = scan.split(e.value(val.inputs[0], index(spot(i))))
     names = [ir.var(f"next{p}", scan.real) for p in range(scan.parts)]
@@ -108,13 +98,6 @@ def _scan_side_by_side(val: Val, layouts: Layouts, facts: Facts) -> Step:
     return e.blocks(f"scan_{op}", g, [loop], -(-rows // facts.group), (val.op,))
 
 
-def _spot(e: Emitter, val: Val) -> tuple[Expr, Callable[[Expr], Expr]]:
-    """How long rows are, and where the i-th element of a scan lies along its axis."""
-    _, axis, reverse = val.params
-    length = e.number(val.shape[axis])
-    return length, lambda i: ir.sub(ir.sub(length, ONE), i) if reverse else i
-
-
 def _part_totals(val: Val, layouts: Layouts, facts: Facts, size: int, sums: list[Val]) -> Step:
     """What each part of a row comes to."""
     op, axis, _ = val.params
@@ -123,8 +106,8 @@ def _part_totals(val: Val, layouts: Layouts, facts: Facts, size: int, sums: list
     g = ir.var("g")
     parts, width = e.parameter(sums[0].shape[1]), e.parameter(size)
     row, part = ir.idiv(g, parts), ir.irem(g, parts)
-    index = _rows(e, row, val.shape, axis)
-    length, spot = _spot(e, val)
+    index = rows_along(e, row, val.shape, axis)
+    length, spot = elements_along(e, val)
     start = ir.mul(part, width)
     stop = ir.minimum(ir.add(start, width), length)
     source = val.inputs[0]
@@ -174,7 +157,7 @@ def _scan_parts(
     scan = RunningReduction(facts.group, op, val.dtype)
     rows = val.size // val.shape[axis]
     g = ir.var("g")
-    length, spot = _spot(e, val)
+    length, spot = elements_along(e, val)
     source = val.inputs[0]
     if befores is None:
         row, start, stop, carry = g, ZERO, length, None
@@ -184,7 +167,7 @@ def _scan_parts(
         start = ir.mul(part, width)
         stop = ir.minimum(ir.add(start, width), length)
         carry = [e.value(v, (row if rows > 1 else ZERO, part)) for v in befores]
-    index = _rows(e, row, val.shape, axis)
+    index = rows_along(e, row, val.shape, axis)
 
     def write(i: Expr, value: Any) -> list[Stmt]:
         result = value if val.dtype.is_complex else value.cast(val.dtype)
@@ -215,20 +198,9 @@ def lower_group_sort(group: Group, layouts: Layouts, facts: Facts) -> list[Step]
     memory = 2 * threads * EACH * (key.itemsize + 4)
     if length <= threads * EACH and memory <= facts.group_memory:
         return [_sort_in_group(val, layouts, threads, key)]
+    if in_order(facts) and facts.group >= DIGITS_IN_ONE:
+        return sort_in_one_pass_each(val, layouts, facts)
     return _sort_in_passes(val, layouts, facts, key)
-
-
-def _places(val: Val) -> bool:
-    """Whether places are asked for: values are told by their keys."""
-    return val.op == "argsort"
-
-
-def _key(e: Emitter, val: Val, index: Index) -> Expr:
-    return encode(e.value(val.inputs[0], index), val.params[1], ties=_places(val))
-
-
-def _value(val: Val, key: Expr) -> Expr:
-    return decode(key, val.inputs[0].dtype, val.params[1])
 
 
 def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> Step:
@@ -236,12 +208,14 @@ def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> S
     e = Emitter(layouts, group=threads)
     chunk = const(apart(threads * EACH))
     keys = [ir.Buffer(f"keys{k}", key, "scratch", chunk) for k in (0, 1)]
-    places = [ir.Buffer(f"places{k}", dt.int32, "scratch", chunk) for k in (0, 1) if _places(val)]
+    places = [
+        ir.Buffer(f"places{k}", dt.int32, "scratch", chunk) for k in (0, 1) if wants_places(val)
+    ]
     e.scratch += [*keys, *places]
     g, i, shift = ir.var("g"), ir.var("fill"), ir.var("shift")
-    index = _rows(e, g, val.shape, axis)
+    index = rows_along(e, g, val.shape, axis)
     length = e.number(val.shape[axis])
-    fill: list[Stmt] = [ir.Store(keys[0], spread_out(i), _key(e, val, index(i)))]
+    fill: list[Stmt] = [ir.Store(keys[0], spread_out(i), key_of(e, val, index(i)))]
     if places:
         fill.append(ir.Store(places[0], spread_out(i), i.cast(dt.int32)))
     body: list[Stmt] = [ir.For(i, ZERO, length, "lanes", fill)]
@@ -268,7 +242,7 @@ def _sort_in_group(val: Val, layouts: Layouts, threads: int, key: dt.DType) -> S
     if places:
         result = ir.load(places[0], spread_out(o)).cast(dt.int64)
     else:
-        result = _value(val, ir.load(keys[0], spread_out(o)))
+        result = value_of(val, ir.load(keys[0], spread_out(o)))
     body.append(ir.For(o, ZERO, length, "lanes", e.store(val, index(o), result)))
     return e.blocks(val.op, g, body, val.size // val.shape[axis], (val.op,))
 
@@ -287,7 +261,7 @@ def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> 
     table = Val(-80, "partial", "partial", (), None, (rows, DIGITS * parts), dt.int32)
     ends = Val(-81, "scan", "scan", (table,), ("sum", 1, False), table.shape, dt.int32)
     held: tuple[Val, ...] = ()
-    kinds = (key, spot) if _places(val) else (key,)
+    kinds = (key, spot) if wants_places(val) else (key,)
     pairs = [
         tuple(
             Val(-82 - 2 * k - i, "partial", "partial", (), None, (rows, length), t)
@@ -312,11 +286,11 @@ def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> 
     blocks = -(-length // each)
     many = e.parameter(blocks)
     row = ir.idiv(g, many)
-    index = _rows(e, row, val.shape, axis)
+    index = rows_along(e, row, val.shape, axis)
     start = ir.mul(ir.irem(g, many), const(each))
     stop = ir.minimum(ir.add(start, const(each)), e.number(length))
     found = e.value(last, (row if rows > 1 else ZERO, o))
-    result = found.cast(dt.int64) if _places(val) else _value(val, found)
+    result = found.cast(dt.int64) if wants_places(val) else value_of(val, found)
     loop = ir.For(o, start, stop, "lanes", e.store(val, index(o), result))
     return [*steps, e.blocks(f"{val.op}_out", g, [loop], rows * blocks, (val.op,))]
 
@@ -354,11 +328,11 @@ class Counting:
         kind = key_dtype(self.val.inputs[0].dtype)
         self.keys = ir.Buffer("keys", kind, "scratch", const(apart(self.threads * EACH)))
         e.scratch.append(self.keys)
-        index = _rows(e, self.row, self.val.shape, self.axis)
+        index = rows_along(e, self.row, self.val.shape, self.axis)
         i = ir.var("fill")
         at = ir.add(self.first, i)
         if not self.held:
-            key = _key(e, self.val, index(at))
+            key = key_of(e, self.val, index(at))
         else:
             key = e.value(self.held[0], (self.at_row, at))
         self.fill = ir.For(i, ZERO, self.size, "lanes", [ir.Store(self.keys, spread_out(i), key)])
@@ -386,7 +360,7 @@ class Counting:
         sorted_keys = ir.Buffer("sorted_keys", self.keys.dtype, "scratch", chunk)
         sorted_places = ir.Buffer("sorted_places", dt.int32, "scratch", chunk)
         starts = ir.Buffer("starts", dt.int64, "scratch", const(DIGITS))
-        places = _places(self.val)
+        places = wants_places(self.val)
         e.scratch += [sorted_keys, *([sorted_places] if places else []), starts]
         lets, words = ranks.starts()
 

@@ -521,6 +521,79 @@ class Prefetch(Stmt):
     index: Expr
 
 
+# What threads of a group do in turn, and what groups tell each other, stands inside lanes loops.
+
+
+@dataclass(eq=False, slots=True)
+class Add(Stmt):
+    """Add an integer to an element of memory, whoever else is adding to it at the same time."""
+
+    buffer: Buffer
+    index: Expr
+    value: Expr
+
+
+@dataclass(eq=False, slots=True)
+class Tally(Stmt):
+    """Every thread counts itself at a place of `counters`, and learns how many came before it.
+
+    32 neighbouring threads form a team and come in order. The place is `start`, which is the same
+    for all of a team and for no other, plus `digit`, which has so many `bits`. Every thread of the
+    group has to be there.
+    """
+
+    counters: Buffer  # scratch, of 32-bit integers
+    start: Expr
+    digit: Expr
+    bits: int
+    result: Expr  # a variable of the counters' dtype
+
+
+# On targets whose facts list the feature "ordered", blocks of a grid start in order, and those that
+# have started get on: they may wait for what earlier ones tell.
+
+
+@dataclass(eq=False, slots=True)
+class Post(Stmt):
+    """Put a word, which is not 0, on a board: memory that was all zeros when the kernel started.
+    Nothing is said of other memory."""
+
+    board: Buffer  # of 32- or 64-bit unsigned integers
+    index: Expr
+    value: Expr
+
+
+@dataclass(eq=False, slots=True)
+class Posted:
+    """The first `count` of these words of a board, from `index` on, `stride` apart; the results of
+    others are 0."""
+
+    index: Expr
+    stride: int
+    count: Expr
+    results: list[Expr]  # variables of the board's dtype
+
+
+@dataclass(eq=False, slots=True)
+class Await(Stmt):
+    """Name words of a board as soon as all of them are there. Those who post them are this block,
+    before this statement, and earlier ones."""
+
+    board: Buffer
+    words: list[Posted]
+
+
+def between(s: Stmt) -> list[Expr]:
+    """What the statements above are given."""
+    if isinstance(s, Add):
+        return [s.index, s.value]
+    if isinstance(s, Tally):
+        return [s.start, s.digit]
+    if isinstance(s, Post):
+        return [s.index, s.value]
+    return [e for run in s.words for e in (run.index, run.count)] if isinstance(s, Await) else []
+
+
 # Targets whose facts list the feature "tiles" have units that multiply whole tiles in the group's
 # memory, and copies into it that go on by themselves.
 
@@ -629,6 +702,7 @@ class Kernel:
 
     A `small` kernel is for little data: the renderer keeps its code short rather than quick.
     `group` is the number of threads whose lanes it was written for; 0: lanes are SIMD.
+    Where a vendor's kernel does the `work`, there is no body (`kernels/choice.py`).
     """
 
     name: str
@@ -638,6 +712,8 @@ class Kernel:
     notes: tuple[str, ...] = ()
     small: bool = False
     group: int = 0
+    vendor: Any = None
+    work: Any = None
     _text: str | None = None
 
     def text(self) -> str:
@@ -662,6 +738,8 @@ class _Printer:
 
     def text(self) -> str:
         k = self.kernel
+        if k.vendor is not None:
+            self.lines.append(f"{k.vendor.name}: {k.work}")
         if k.small:
             self.lines.append("small")
         if k.group:
@@ -755,8 +833,28 @@ class _Printer:
                 self.lines.append(
                     f"{pad}prefetch {self.names[s.buffer]}[{self.expr(s.index, depth)}]"
                 )
+            elif isinstance(s, (Add, Tally, Post, Await)):
+                self.between(s, depth)
             else:
                 self.tiles(s, depth)
+
+    def between(self, s: Stmt, depth: int) -> None:
+        pad = "  " * depth
+        given = [self.expr(e, depth) for e in between(s)]
+        if isinstance(s, Add):
+            self.lines.append(f"{pad}{self.names[s.buffer]}[{given[0]}] += {given[1]}")
+        elif isinstance(s, Tally):
+            name, counters = self.name(s.result, "v"), self.names[s.counters]
+            self.lines.append(
+                f"{pad}{name} = tally {counters}[{given[0]} + {given[1]} of {s.bits} bits]"
+            )
+        elif isinstance(s, Post):
+            self.lines.append(f"{pad}post {self.names[s.board]}[{given[0]}] = {given[1]}")
+        elif isinstance(s, Await):
+            for run, index, count in zip(s.words, given[::2], given[1::2], strict=True):
+                names = ", ".join(self.name(v, "v") for v in run.results)
+                where = f"{self.names[s.board]}[{index} by {run.stride}]"
+                self.lines.append(f"{pad}{names} = await {where} upto {count}")
 
     def tiles(self, s: Stmt, depth: int) -> None:
         pad = "  " * depth

@@ -8,12 +8,22 @@ that describes one call, of a type that the operation's lowering has defined (fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 PREFERENCES = ("native", "vendor", "auto")
+
+
+class Launcher(Protocol):
+    """A vendor's kernel, ready to run many times."""
+
+    workspace: int  # bytes of memory that it needs while it runs
+
+    def __call__(self, addresses: Sequence[int], workspace: int) -> None:
+        """Launch, with the addresses of the kernel's buffers, in order, and of the workspace."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -22,15 +32,15 @@ class Vendor:
 
     `takes(question, facts)` tells whether it can do it on a device of these facts: with the library
     missing, it can't. `quicker(question, facts)` tells whether it is worth it, by shape alone: the
-    same question is always answered alike. `start(runtime, question)` gives a function of the
-    addresses of the kernel's buffers, in order, that launches it on the runtime's stream.
+    same question is always answered alike. `start(runtime, question)` gives what launches it on the
+    runtime's stream.
     """
 
     name: str
     operation: str
     takes: Callable[[Any, Any], bool]
     quicker: Callable[[Any, Any], bool]
-    start: Callable[[Any, Any], Callable[[list[int]], None]]
+    start: Callable[[Any, Any], Launcher]
 
 
 class _State:
@@ -48,11 +58,6 @@ def register(vendor: Vendor) -> None:
 def available() -> tuple[str, ...]:
     """The names of the vendors' kernels that are known, whether their libraries are here or not."""
     return tuple(v.name for v in _State.registered)
-
-
-def named(name: str) -> Vendor:
-    """The vendor's kernel of this name."""
-    return next(v for v in _State.registered if v.name == name)
 
 
 def preference() -> str:

@@ -41,13 +41,14 @@ def apart(size: int) -> int:
 class RunningReduction:
     """A running reduction over a span, a chunk at a time, in the kernel of one group."""
 
-    def __init__(self, threads: int, op: str, dtype: DType) -> None:
+    def __init__(self, threads: int, op: str, dtype: DType, each: int = EACH) -> None:
         self.threads = threads
+        self.each = each  # neighbouring elements that a thread takes
         self.op = op
         self.complex = dtype.is_complex
         self.real = dt.compute_dtype(dt.real_of(dtype))
         self.parts = 2 if self.complex else 1
-        self.chunk = threads * EACH
+        self.chunk = threads * each
         self.start = identity(op, self.real, self.parts)
         self.stages = [
             ir.Buffer(f"stage{p}", self.real, "scratch", const(apart(self.chunk)))
@@ -92,8 +93,10 @@ class RunningReduction:
         last: Expr,
         read: Callable[[Expr], Any],
         write: Callable[[Expr, Any], list[Stmt]],
+        begin: Callable[[list[Expr]], list[Stmt]] | None = None,
     ) -> Stmt:
-        """The loop over the chunks of first … last."""
+        """The loop over the chunks of first … last. Where what came before a chunk is found only
+        when its total is known, `begin` is given that and sets `carry`."""
         c, j, lane, out = (ir.var(f"scan_{n}") for n in ("c", "j", "l", "o"))
         count = ir.minimum(const(self.chunk), ir.sub(last, c))
         fill: list[Stmt] = [
@@ -102,13 +105,13 @@ class RunningReduction:
         ]
         running = [
             [ir.Register(f"own{i}_{p}", self.real, lanes=True) for p in range(self.parts)]
-            for i in range(EACH)
+            for i in range(self.each)
         ]
         totals = [ir.Register(f"total{p}", self.real, lanes=True) for p in range(self.parts)]
         walk: list[Stmt] = []
         state: list[Expr] = []
-        for i in range(EACH):
-            at = ir.add(ir.mul(lane, const(EACH)), const(i))
+        for i in range(self.each):
+            at = ir.add(ir.mul(lane, const(self.each)), const(i))
             there = at < count
             new = [
                 select(there, ir.load(b, spread_out(at)), x)
@@ -132,12 +135,14 @@ class RunningReduction:
             ir.For(lane, ZERO, threads, "lanes", walk),
             across,
         ]
+        if begin is not None:
+            statements += begin(list(all_))
         mine = ir.var("scan_m")
         before = [ir.var(f"before{p}", self.real) for p in range(self.parts)]
         ahead = combine(self.op, [ir.read(r) for r in self.carry], [ir.read(r) for r in totals])
         spread: list[Stmt] = [ir.Let(n, x) for n, x in zip(before, ahead, strict=True)]
-        for i in range(EACH):
-            at = ir.add(ir.mul(mine, const(EACH)), const(i))
+        for i in range(self.each):
+            at = ir.add(ir.mul(mine, const(self.each)), const(i))
             now = combine(self.op, list(before), [ir.read(r) for r in running[i]])
             names = [ir.var(f"now{i}_{p}", self.real) for p in range(self.parts)]
             spread += [ir.Let(n, x) for n, x in zip(names, now, strict=True)]

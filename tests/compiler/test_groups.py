@@ -60,6 +60,14 @@ def test_reductions(shape, axis, name):
     )
 
 
+@pytest.mark.parametrize("name", ["sum", "argmin", "var"])
+def test_reductions_in_parts_that_threads_merge(name):
+    f, g = getattr(nm, name), getattr(np, name)
+    x = draw(1500, 70)
+    wide = x.astype(np.float64)
+    check(lambda x: f(x, axis=0), lambda _: g(wide, axis=0), x, rtol=1e-4, atol=1e-4)
+
+
 def test_arg_reductions_take_the_first():
     x = np.zeros((3, 700), np.float32)
     x[:, [5, 300, 650]] = 1
@@ -97,3 +105,76 @@ def test_attention_and_its_gradients(causal):
 
     want = [x.numpy() for x in gradients(*(nm.asarray(a) for a in arrays))]
     check(gradients, lambda *_: tuple(want), *arrays, rtol=1e-5, atol=1e-5)
+
+
+# -- one pass over memory, where blocks start in order --------------------------------------------
+
+
+def on_ordered(function, array):
+    runtime = nm.device("ordered").runtime
+    runtime.launched.clear()
+    found = function(nm.asarray(array, device="ordered")).numpy()
+    return found, [program.name for program in runtime.launched]
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("cumulative_sum", "float32"),
+        ("cumulative_prod", "float64"),
+        ("cumulative_sum", "int8"),
+        ("cumulative_prod", "complex64"),
+    ],
+)
+def test_scans_in_one_pass(name, dtype):
+    x = draw(2, 20_000)
+    x = (x * 10).astype(dtype) if "int" in dtype else x.astype(dtype)
+    if dtype == "complex64":
+        x = np.exp(1j * x).astype(dtype)
+    elif name == "cumulative_prod" and "float" in dtype:
+        x = np.exp(x / 10).astype(dtype)
+    kind = getattr(nm, dtype)
+    got, names = on_ordered(lambda x: getattr(nm, name)(x, axis=1, dtype=kind), x)
+    assert names[-1].endswith("one_pass"), names
+    wide = x if "int" in dtype else x.astype(np.complex128 if dtype == "complex64" else np.float64)
+    reference = np.cumsum if name == "cumulative_sum" else np.cumprod
+    want = reference(wide, axis=1, dtype=dtype if "int" in dtype else None)
+    np.testing.assert_allclose(got, want, rtol=2e-3 if "64" not in dtype else 2e-4, atol=1e-2)
+
+
+def test_scans_in_one_pass_look_back_further_than_a_span(monkeypatch):
+    from numus.kernels.look_back import Carry
+
+    monkeypatch.setattr(Carry, "span", staticmethod(lambda threads: 4))
+    x = rng.integers(-100, 100, 80_000).astype(np.int32)
+    got, names = on_ordered(lambda x: nm.cumulative_sum(x, dtype=nm.int32), x)
+    assert names == ["empty_board", "scan_sum_one_pass"]
+    np.testing.assert_array_equal(got, np.cumsum(x, dtype=np.int32))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "descending"),
+    [("float32", True), ("float16", False), ("int64", False), ("uint8", True)],
+)
+def test_sorts_by_one_pass_for_each_digit(dtype, descending):
+    x = draw(2, 5000) * 50
+    x = x.view(np.uint8)[:, :5000].copy() if dtype == "uint8" else x.astype(dtype)
+    if dtype == "float32":
+        x[0, ::100], x[1, 5] = np.nan, -np.inf
+    got, names = on_ordered(lambda x: nm.sort(x, axis=1, descending=descending), x)
+    assert names == ["empty_board", "sort_count", *["sort_move"] * x.itemsize]
+    want = nm.sort(nm.asarray(x), axis=1, descending=descending).numpy()
+    np.testing.assert_array_equal(got, want)
+    got, _ = on_ordered(lambda x: nm.argsort(x, axis=1, descending=descending, stable=True), x)
+    want = nm.argsort(nm.asarray(x), axis=1, descending=descending, stable=True).numpy()
+    np.testing.assert_array_equal(got, want)
+
+
+def test_sorts_look_back_through_spans_of_tiles(monkeypatch):
+    monkeypatch.setattr("numus.kernels.digits.BASE", 2)
+    x = rng.integers(0, 1 << 8, 40_000).astype(np.uint8)
+    got, _ = on_ordered(lambda x: nm.sort(x), x)
+    np.testing.assert_array_equal(got, np.sort(x))
+    y = rng.integers(0, 300, (5000, 2)).astype(np.int16)
+    got, _ = on_ordered(lambda x: nm.argsort(x, axis=0, stable=True), y)
+    np.testing.assert_array_equal(got, np.argsort(y, axis=0, kind="stable"))

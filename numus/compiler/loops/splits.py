@@ -7,6 +7,7 @@ never shows in the result.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
@@ -38,7 +39,7 @@ from numus.runtime.contract import Facts
 SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 IN_A_ROW = 1 << 10  # elements that are added one after the other: rounding errors add up so far
 FEW_ROWS = 16
-AT_A_TIME = 8  # partial results that a thread loads at a time
+AT_A_TIME = 16  # partial results that a thread loads at a time
 MERGE_ROWS = 1024  # rows whose partial results one block merges
 
 
@@ -119,7 +120,8 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     if lane is None or lane.reduced:
         parts = blocks_of(work.facts.parallel_units * PARTS_PER_UNIT, groups)
         return max(blocks_of(space.row_size, parts), work.share())
-    size = blocks_of(space.row_size, blocks_of(work.enough_blocks(), groups))
+    # what is cut has to be merged: no more parts than run at a time
+    size = blocks_of(space.row_size, blocks_of(work.enough_blocks() // 2, groups))
     return min(max(size, PER_THREAD), IN_A_ROW)
 
 
@@ -159,8 +161,8 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
         for register, start in zip(registers, how.initial(), strict=True):
             body.append(ir.Set(register, start.cast(register.dtype)))
 
-        def take(part: Expr, tag: str, i: int = i, r: Val = r) -> list[Stmt]:
-            """Merge one part."""
+        def take(part: Expr, tag: str, i: int = i, r: Val = r, there: Any = None) -> list[Stmt]:
+            """Merge one part, where it is there."""
             how = reducer(r)
             pairs = zip(parts.partials[r], registers, strict=True)  # noqa: B023
             news = [partial(v, part).cast(x.dtype) for v, x in pairs]
@@ -169,20 +171,23 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
                 own_sum = partial(parts.partials[plain][0], part)
                 drift = _drift(e, parts, part, own_sum, merged[plain][0], news[0].dtype)
                 news = [news[0] + drift]
-            new = how.merge([ir.read(x) for x in registers], news)  # noqa: B023
+            olds = [ir.read(x) for x in registers]  # noqa: B023
+            new = how.merge(olds, news)
+            if there is not None:
+                new = [ir.select(there, x, old) for x, old in zip(new, olds, strict=True)]
             return update(registers, new, f"u{i}{tag}")  # noqa: B023
 
-        start = ZERO
         if work.threads and not by_group:  # several loads under way at a time
-            several = const(AT_A_TIME)
-            whole_part = ir.mul(ir.idiv(many, several), several)
-            group_of = ir.var(f"c{i}s")
-            turns = [take(ir.add(group_of, const(k)), f"s{k}") for k in range(AT_A_TIME)]
-            statements = [x for turn in turns for x in turn]
-            body.append(ir.For(group_of, ZERO, whole_part, "serial", statements, step=several))
-            start = whole_part
-        kind = "lanes" if by_group else "serial"
-        body.append(ir.For(part, start, many, kind, take(part, "")))
+            first = ir.var(f"c{i}s")
+            turns: list[Stmt] = []
+            for k in range(AT_A_TIME):
+                number = ir.add(first, const(k))
+                near = ir.minimum(number, ir.sub(many, const(1)))
+                turns += take(near, f"s{k}", there=number < many)
+            body.append(ir.For(first, ZERO, many, "serial", turns, step=const(AT_A_TIME)))
+        else:
+            kind = "lanes" if by_group else "serial"
+            body.append(ir.For(part, ZERO, many, kind, take(part, "")))
         finals = [ir.var(f"f{i}_{k}", x.dtype) for k, x in enumerate(registers)]
         if by_group:
             body += over_lanes(how, registers, finals)

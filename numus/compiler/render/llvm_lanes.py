@@ -176,6 +176,8 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
             addressing.append(s.condition)
         elif isinstance(s, ir.For):
             addressing.extend((s.start, s.stop, s.step))
+        else:
+            addressing += ir.between(s)
     for counts, pending in ((True, data), (False, addressing)):
         while pending:
             e = pending.pop()
@@ -208,6 +210,8 @@ def _loads(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
             pending += [s.start, s.stop, s.step]
         elif isinstance(s, ir.Prefetch):
             pending.append(s.index)
+        else:
+            pending += ir.between(s)
     while pending:
         e = pending.pop()
         if e not in seen:
@@ -241,10 +245,12 @@ def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
     for s in statements(body):
         if isinstance(s, ir.Set):
             found.add(s.register)
-        elif isinstance(s, ir.Store):
+        elif isinstance(s, (ir.Store, ir.Add)):
             found.add(s.buffer)
         elif isinstance(s, ir.AsyncCopy):
             found.add(s.target)
         elif isinstance(s, (ir.TileProduct, ir.TileWait)):
             found.update(s.sums)
+        elif isinstance(s, ir.Tally):
+            found.add(s.counters)
     return frozenset(found)

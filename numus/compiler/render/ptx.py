@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler import ir
-from numus.compiler.render import llvm_casts, ptx_across, ptx_memory, ptx_plan, ptx_tiles
+from numus.compiler.render import (
+    llvm_casts,
+    ptx_across,
+    ptx_memory,
+    ptx_plan,
+    ptx_tiles,
+    ptx_turns,
+)
 from numus.compiler.render.llvm_control import Control
 from numus.compiler.render.llvm_lanes import Growths, changed, plan, statements
 from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
@@ -35,6 +42,8 @@ STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have withou
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
 _FOUR, _TWO, _VECTORS = 40, 90, 400
 _MANY = 64  # registers with lanes
+_AT_A_TIME = 8  # iterations of a thread's own loop
+_TALLYING = 3  # groups of threads that wait for memory and for each other, at least
 
 
 @dataclass(frozen=True)
@@ -107,11 +116,15 @@ class Renderer(Control):
         )
 
     def _share(self) -> str:
-        """Threads that keep many sums in registers leave room for a second group of them."""
-        registers = {
-            r for s in statements(self.kernel.body) for r in ptx_plan.registers_of(s) if r.lanes
-        } - ptx_plan.tile_sums(self.kernel)
-        return '"nvvm.minctasm"="2"' if len(registers) >= _MANY and self.group <= 256 else ""
+        """Threads that keep many values in registers leave room for other groups of them."""
+        if self.group > 256:
+            return ""
+        inside = list(statements(self.kernel.body))
+        if any(isinstance(s, ir.Tally) for s in inside):
+            return f'"nvvm.minctasm"="{_TALLYING}"'
+        registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes}
+        registers -= ptx_plan.tile_sums(self.kernel)
+        return '"nvvm.minctasm"="2"' if len(registers) >= _MANY else ""
 
     def _special(self, name: str) -> str:
         return self.t.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}")
@@ -181,6 +194,10 @@ class Renderer(Control):
         self.globals.append(f"{name} = internal addrspace(3) global {type_} undef, align 16")
         return name
 
+    def below(self) -> str:
+        """A bit for each lane of the warp before this one."""
+        return self._special("lanemask.lt")
+
     @property
     def in_loop(self) -> bool:
         return self.serial > 0
@@ -221,6 +238,14 @@ class Renderer(Control):
                 ptx_across.scan(self, s)
             elif isinstance(s, ir.Prefetch):
                 pass  # other threads hide the latency
+            elif isinstance(s, ir.Add):
+                ptx_turns.add(self, s)
+            elif isinstance(s, ir.Tally):
+                ptx_turns.tally(self, s)
+            elif isinstance(s, ir.Post):
+                ptx_turns.post(self, s)
+            elif isinstance(s, ir.Await):
+                ptx_turns.await_(self, s)
             elif isinstance(s, ir.AsyncCopy):
                 ptx_tiles.copy(self, s)
             elif isinstance(s, ir.AsyncCommit):
@@ -293,10 +318,30 @@ class Renderer(Control):
             self._grid(s, start, step)
         elif s.kind == "serial":
             self.serial += 1
+            if x.lane is not None and ptx_plan.reads_on(s):
+                start = self._several(s, start, stop, step)
             self._loop(start, stop, step, lambda i: self._iteration(s, i))
             self.serial -= 1
         else:
             raise CompileError(f"no kind of loop: {s.kind!r}")
+
+    def _several(self, s: ir.For, start: str, stop: str, step: str) -> str:
+        """Write a loop of a thread for several iterations at a time, so that several loads are
+        under way; gives where it ends, and the rest begins."""
+        t, x = self.t, self.x
+        trips = self._trips(start, stop, step)
+        whole = t.new(f"and i64 {trips}, {-_AT_A_TIME}")
+        end = t.new(f"add i64 {start}, {t.new(f'mul i64 {whole}, {step}')}")
+
+        def body(i: str) -> None:
+            for k in range(_AT_A_TIME):
+                x.push()
+                at = t.new(f"add i64 {i}, {t.new(f'mul i64 {step}, {k}')}") if k else i
+                self._iteration(s, at)
+                x.pop()
+
+        self._loop(start, end, t.new(f"mul i64 {step}, {_AT_A_TIME}"), body)
+        return end
 
     def _grid(self, s: ir.For, start: str, step: str) -> None:
         t, i = self.t, self.block
@@ -363,7 +408,7 @@ class Renderer(Control):
         size = self.plan.sizes[s]
         if s.step.op != "const" or s.step.attr != 1 or size > _VECTORS:
             return 1, 1
-        if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
+        if any(isinstance(x, (ir.For, ir.If, ir.Tally, ir.Post, ir.Await)) for x in s.body):
             return 1, 1
         accesses = ptx_plan.accesses(s)
         if any(mask for *_, mask in accesses):
@@ -380,9 +425,7 @@ class Renderer(Control):
         x, t = self.x, self.t
         if x.lane is not None:
             raise CompileError("a lanes loop inside a lanes loop")
-        talks = any(
-            isinstance(y, ir.Store) and y.buffer in self.talking for y in statements(s.body)
-        )
+        talks = any(b in self.talking for y in statements(s.body) for b in ptx_plan.changes(y))
         if talks:
             self.barrier()
         many, width = self.shapes[s]

@@ -30,8 +30,32 @@ def scratch_bytes(b: ir.Buffer) -> int:
 
 def communicating(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
     """Buffers by which threads tell each other something: stored to and loaded from."""
-    stored = {s.buffer for s in statements(kernel.body) if isinstance(s, ir.Store)}
+    stored = {b for s in statements(kernel.body) for b in changes(s)}
     return frozenset(stored & loaded)
+
+
+def changes(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
+    """The memory that a statement changes, boards left out."""
+    if isinstance(s, (ir.Store, ir.Add)):
+        return (s.buffer,)
+    return (s.counters,) if isinstance(s, ir.Tally) else ()
+
+
+_SHORT = 24  # operations of a loop's body that is written several times
+
+
+def reads_on(loop: ir.For) -> bool:
+    """Whether a loop does little but read memory, and in every iteration somewhere else."""
+    if not all(isinstance(s, (ir.Let, ir.Set)) for s in loop.body) or loop.step.op != "const":
+        return False
+    found = loads(loop)
+    size = {e for s in loop.body for x in expressions_of(s) for e in ir.walk(x, lambda e: True)}
+    return (
+        len(size) <= _SHORT
+        and loop.step.attr > 0
+        and any(e.attr.access == "read" for e in found)
+        and all(loop.var in ir.walk(e.args[0], lambda e: True) for e in found)
+    )
 
 
 def tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
@@ -71,7 +95,7 @@ def expressions_of(s: ir.Stmt) -> list[ir.Expr]:
         return [s.index, s.value, *([] if s.mask is None else [s.mask])]
     if isinstance(s, ir.If):
         return [s.condition]
-    return [s.start, s.stop, s.step] if isinstance(s, ir.For) else []
+    return [s.start, s.stop, s.step] if isinstance(s, ir.For) else ir.between(s)
 
 
 def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import Step
 from numus.runtime.cuda import driver
+from numus.runtime.cuda.program import VendorProgram
 
 if TYPE_CHECKING:
     from numus.runtime.cuda.memory import Memory
@@ -127,9 +128,11 @@ class Prepared:
         self.steps = tuple(steps)
         self.slots = slots
         self._scratch = [(n, i) for n, s in enumerate(steps) for i in s.program.open]
+        self._runs, self._workspace = self._in_runs()
         formats = "".join("q" + s.program.formats for s in steps)
         # scratch addresses follow the caller's, values follow those
-        self._format = struct.Struct(f"={slots + len(self._scratch)}Q{formats}")
+        given = slots + len(self._scratch) + bool(self._workspace)
+        self._format = struct.Struct(f"={given}Q{formats}")
         self._pack = self._format.pack_into
         self._shared, self._far = self._places()
         self._free: list[_Image] = []
@@ -165,6 +168,9 @@ class Prepared:
         held: list[Memory] = []
         if self._scratch:
             scratch = self._place_scratch(values, held)
+        if self._workspace:  # vendors' kernels run one after the other: one for all
+            held.append(runtime.allocate(self._workspace))
+            scratch.append(held[-1].address)
         try:
             image = self._free.pop()
         except IndexError:
@@ -175,14 +181,35 @@ class Prepared:
         self._free.append(image)
         runtime.last = self
 
+    def _in_runs(self) -> tuple[list[tuple[int, int]], int]:
+        """The steps in runs of kernels of numus's own (where they begin and end), a vendor's kernel
+        after each but the last; and the bytes that vendors' kernels need beside their buffers."""
+        own = [i for i, s in enumerate(self.steps) if isinstance(s.program, VendorProgram)]
+        starts = [0, *(i + 1 for i in own)]
+        needed = max((self.steps[i].program.launch.workspace for i in own), default=0)
+        return list(zip(starts, [*own, len(self.steps)], strict=True)), needed
+
     def _start(self, image: _Image) -> None:
         runtime = self._runtime
-        failed = runtime.launch(
-            runtime.launch_address, image.records, len(self.steps), image.slots, runtime.stream_id
-        )
-        if failed:
-            program = self.steps[(failed >> 32) - 1].program
-            raise driver.DriverError(f"launching kernel {program.label}", failed & 0xFFFFFFFF)
+        for first, end in self._runs:
+            if end > first:
+                failed = runtime.launch(
+                    runtime.launch_address,
+                    *(image.records + first * 8 * len(_RECORD), end - first),
+                    *(image.slots, runtime.stream_id),
+                )
+                if failed:
+                    program = self.steps[first + (failed >> 32) - 1].program
+                    what = f"launching kernel {program.label}"
+                    raise driver.DriverError(what, failed & 0xFFFFFFFF)
+            if end < len(self.steps):
+                self._by_vendor(image, self.steps[end])
+
+    def _by_vendor(self, image: _Image, step: Step) -> None:
+        words = image.words
+        places = [place for place in step.buffers if place is not None]
+        workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
+        step.program.launch([words[slot] + offset for slot, offset in places], workspace)
 
     def _place_scratch(self, values: Sequence[int | float], held: list[Memory]) -> list[int]:
         """Null for what lies in shared memory, else memory for every block of the grid."""
@@ -247,7 +274,7 @@ class Prepared:
             return base + 8 * word
 
         scratch = {key: self.slots + k for k, key in enumerate(self._scratch)}
-        value = self.slots + len(self._scratch)
+        value = self.slots + len(self._scratch) + bool(self._workspace)
         for n, step in enumerate(self.steps):
             program = step.program
             record = records + n * len(_RECORD)

@@ -75,6 +75,41 @@ class CudaProgram:
         return f"CudaProgram({self.name!r})"
 
 
+class VendorProgram:
+    """A kernel from a vendor's library. To the list of launches it is one that takes nothing."""
+
+    address = group = shared = 0
+    formats = ""
+    fixed: frozenset[int] = frozenset()
+    open: tuple[int, ...] = ()
+
+    def __init__(self, kernel: Any, launch: Any) -> None:
+        self.name: str = kernel.name
+        self.notes: tuple[str, ...] = kernel.notes
+        self.kernel = kernel
+        self.launch = launch
+        self.buffers = len(kernel.buffers)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name!r} ({', '.join(self.notes)})"
+
+    @property
+    def source(self) -> str:
+        """What the library is asked for."""
+        return str(self.kernel.work)
+
+    @property
+    def text(self) -> str:
+        return str(self.kernel.text())
+
+    def take_shared(self, nbytes: int) -> None:
+        """The library's own kernels see to theirs."""
+
+    def __repr__(self) -> str:
+        return f"VendorProgram({self.name!r})"
+
+
 def _format(dtype: Any) -> str:
     if dtype.kind == "float":
         return "d"

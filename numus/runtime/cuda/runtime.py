@@ -14,7 +14,7 @@ from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.launch import SOURCE, Prepared, launcher
 from numus.runtime.cuda.memory import Memory, MemoryPool
-from numus.runtime.cuda.program import CudaProgram
+from numus.runtime.cuda.program import CudaProgram, VendorProgram
 from numus.runtime.cuda.sources import Sources
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.records import CompileRecord
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numus.dtypes import DType
     from numus.shapes import Shape
 
-_MOST_PREPARED = 1024
 _GROUP = 256  # threads: a multiprocessor holds several groups, which hide each other's barriers
 
 
@@ -49,7 +48,7 @@ class CudaRuntime:
         self.last: Prepared | None = None  # what ran last, to be named where it failed
         self._staging = Staging(self.stream)
         self._copying = threading.Lock()
-        self._prepared: dict[tuple[int, ...], Prepared] = {}
+        self._by_vendors: dict[str, VendorProgram] = {}
 
     def _facts(self) -> Facts:
         def of(name: str) -> int:
@@ -70,7 +69,9 @@ class CudaRuntime:
             cache_l2=of("L2_CACHE_SIZE"),
             parallel_units=of("MULTIPROCESSOR_COUNT"),
             renderer="ptx",
-            features=frozenset({f"sm_{self.capability}", *(("tiles",) if major == 9 else ())}),
+            features=frozenset(
+                {f"sm_{self.capability}", "ordered", *(("tiles",) if major == 9 else ())}
+            ),
             memory=int(driver.call("cuDeviceTotalMem", self.device)),
             group=_GROUP,
             group_memory=shared,
@@ -125,9 +126,16 @@ class CudaRuntime:
 
     # -- programs ---------------------------------------------------------------------------------
 
-    def compile(self, kernel: Any) -> CudaProgram:
+    def compile(self, kernel: Any) -> CudaProgram | VendorProgram:
         self.activate()
-        return self.compiler.compile(kernel)
+        if kernel.vendor is None:
+            return self.compiler.compile(kernel)
+        text = kernel.text()
+        found = self._by_vendors.get(text)
+        if found is None:
+            launch = kernel.vendor.start(self, kernel.work)
+            found = self._by_vendors.setdefault(text, VendorProgram(kernel, launch))
+        return found
 
     @property
     def compile_log(self) -> list[CompileRecord]:

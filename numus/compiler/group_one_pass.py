@@ -1,0 +1,200 @@
+"""Scans and sorts in one pass over memory, on targets whose blocks start in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.group_rows import Layouts, elements_along, key_of, rows_along, value_of
+from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.local import Val
+from numus.compiler.loops.work import BLOCKS_PER_UNIT
+from numus.kernels import digits
+from numus.kernels.group_ordered import RunningReduction
+from numus.kernels.look_back import Carry
+from numus.kernels.sort import key_dtype
+from numus.runtime.contract import Facts
+
+ZERO, ONE = const(0), const(1)
+_EACH = 16  # elements that a thread scans
+
+
+def in_order(facts: Facts) -> bool:
+    """Whether blocks may wait for earlier ones."""
+    return "ordered" in facts.features
+
+
+def _zeros(board: Val, facts: Facts) -> Step:
+    """A kernel that empties a board."""
+    e = Emitter({}, group=facts.group)
+    g, i = ir.var("g"), ir.var("i")
+    each = facts.group * 32
+    start = ir.mul(g, const(each))
+    stop = ir.minimum(ir.add(start, const(each)), e.number(board.size))
+    loop = ir.For(i, start, stop, "lanes", e.store(board, (i,), const(0, board.dtype)))
+    return e.blocks("empty_board", g, [loop], -(-board.size // each), ("zeros",))
+
+
+# -- scans ----------------------------------------------------------------------------------------
+
+
+def scan_in_one_pass(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
+    """A block for each tile of each row; it waits for what came before."""
+    op, axis, _ = val.params
+    length = val.shape[axis]
+    rows = val.size // length
+    each = _EACH if dt.compute_dtype(val.dtype).itemsize <= 4 else _EACH // 2
+    scan = RunningReduction(facts.group, op, val.dtype, each)
+    tiles = -(-length // scan.chunk)
+    places = Carry.places(facts.group, tiles)
+    size = rows * places * Carry.words(scan)
+    board = Val(-62, "partial", "partial", (), None, (size,), dt.uint64)
+    e = Emitter(layouts, group=facts.group)
+    g = ir.var("g")
+    many = e.parameter(tiles)
+    row, tile = ir.idiv(g, many), ir.irem(g, many)
+    index = rows_along(e, row, val.shape, axis)
+    end, spot = elements_along(e, val)
+    start = ir.mul(tile, const(scan.chunk))
+    stop = ir.minimum(ir.add(start, const(scan.chunk)), end)
+    carry = Carry(scan, e.buffer(board, "write"), tile, many)
+    carry.first = ir.mul(row, e.parameter(places))
+    source = val.inputs[0]
+
+    def read(i: Expr) -> Any:
+        return e.value(source, index(spot(i)))
+
+    def write(i: Expr, value: Any) -> list[Stmt]:
+        result = value if val.dtype.is_complex else value.cast(val.dtype)
+        return e.store(val, index(spot(i)), result)
+
+    body = [scan.body(start, stop, read, write, carry.find)]
+    e.scratch += [*scan.stages, *carry.scratch]
+    step = e.blocks(f"scan_{op}_one_pass", g, body, rows * tiles, (val.op,))
+    return [_zeros(board, facts), step]
+
+
+# -- sorts ----------------------------------------------------------------------------------------
+
+
+def sort_in_one_pass_each(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
+    """Count all digits, then move everything once for each digit."""
+    axis, _ = val.params
+    length = val.shape[axis]
+    rows = val.size // length
+    threads = facts.group
+    places = val.op == "argsort"
+    key = key_dtype(val.inputs[0].dtype)
+    spot = dt.int32 if length < 1 << 31 else dt.int64
+    kinds = (key, spot) if places else (key,)
+    tile_size = threads * digits.each(sum(k.itemsize for k in kinds))
+    tiles = -(-length // tile_size)
+    board = digits.Board(length, tiles, digits.passes(key))
+    counts = Val(-63, "partial", "partial", (), None, (rows * board.size,), board.dtype)
+    pairs = [
+        tuple(
+            Val(-82 - 2 * k - i, "partial", "partial", (), None, (rows, length), t)
+            for i, t in enumerate(kinds)
+        )
+        for k in (0, 1)
+    ]
+    steps = [_zeros(counts, facts), _histogram(val, layouts, facts, board, counts)]
+    held: tuple[Val, ...] = ()
+    for number in range(board.digits):
+        last = number == board.digits - 1
+        target = () if last else pairs[number % 2]
+        move = _Move(val, layouts, threads, board, counts, kinds, tiles)
+        steps.append(move.step(number, held, target))
+        held = target
+    return steps
+
+
+def _histogram(val: Val, layouts: Layouts, facts: Facts, board: digits.Board, counts: Val) -> Step:
+    axis, _ = val.params
+    length = val.shape[axis]
+    rows = val.size // length
+    wanted = max(1, facts.parallel_units * BLOCKS_PER_UNIT // rows)
+    size = max(16 * facts.group, -(-length // wanted))
+    parts = -(-length // size)
+    e = Emitter(layouts, group=facts.group)
+    g = ir.var("g")
+    many, width = e.parameter(parts), e.parameter(size)
+    row, part = ir.idiv(g, many), ir.irem(g, many)
+    index = rows_along(e, row, val.shape, axis)
+    start = ir.mul(part, width)
+    span = (start, ir.minimum(ir.add(start, width), e.number(length)))
+    first = ir.mul(row, e.parameter(board.size))
+    body, scratch = digits.histogram(
+        board,
+        e.buffer(counts, "write"),
+        first,
+        span,
+        lambda i: key_of(e, val, index(i)),
+        e.parameter(board.lines),
+    )
+    e.scratch += scratch
+    return e.blocks("sort_count", g, body, rows * parts, (val.op,))
+
+
+class _Move:
+    """The pass over all tiles by one digit."""
+
+    def __init__(
+        self,
+        val: Val,
+        layouts: Layouts,
+        threads: int,
+        board: digits.Board,
+        counts: Val,
+        kinds: Sequence[dt.DType],
+        tiles: int,
+    ) -> None:
+        self.val, self.layouts, self.threads = val, layouts, threads
+        self.board, self.counts, self.kinds, self.tiles = board, counts, kinds, tiles
+
+    def step(self, number: int, held: tuple[Val, ...], target: tuple[Val, ...]) -> Step:
+        """From what the last pass left to the next; the last one's target is the result."""
+        val, board = self.val, self.board
+        axis, _ = val.params
+        length = val.shape[axis]
+        rows = val.size // length
+        e = Emitter({**self.layouts, **dict.fromkeys(held, (length, 1))}, group=self.threads)
+        g = ir.var("g")
+        many, spans = e.parameter(self.tiles), e.parameter(board.spans)
+        row, part = ir.idiv(g, many), ir.irem(g, many)
+        at_row = row if rows > 1 else ZERO
+        index = rows_along(e, row, val.shape, axis)
+        memory = e.buffer(self.counts, "write")
+        shift = e.parameter(number * digits.BITS)
+        tile = digits.Tile(self.threads, self.kinds, board, memory, shift)
+        e.scratch += tile.scratch
+        chunk = const(self.threads * tile.each)
+        start = ir.mul(part, chunk)
+        size = ir.minimum(chunk, ir.sub(e.number(length), start))
+        before = ir.add(ir.mul(row, const(board.digits)), e.parameter(number))
+        lines = ir.mul(before, e.parameter(board.lines))
+
+        def read(at: Expr) -> list[Expr]:
+            at = ir.add(start, at)
+            if held:
+                return [e.value(v, (at_row, at)) for v in held]
+            key = key_of(e, val, index(at))
+            return [key, at.cast(self.kinds[1])] if len(self.kinds) > 1 else [key]
+
+        def out(to: Expr, found: list[Expr]) -> list[Stmt]:
+            if target:
+                pairs = zip(target, found, strict=True)
+                return [s for v, x in pairs for s in e.store(v, (at_row, to), x)]
+            places = len(self.kinds) > 1
+            result = found[1].cast(dt.int64) if places else value_of(val, found[0])
+            return e.store(val, index(to), result)
+
+        body = [
+            *tile.load(size, read),
+            *tile.find(lines, part, many, spans),
+            tile.write(size, out),
+        ]
+        return e.blocks("sort_move", g, body, rows * self.tiles, (val.op,))

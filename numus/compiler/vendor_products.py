@@ -1,0 +1,105 @@
+"""Contraction groups that a vendor's library does: plain matrices in, the epilogue afterwards."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.affine import affine
+from numus.compiler.emit import Emitter, Step, evaluate
+from numus.compiler.fuse import Group
+from numus.compiler.local import Val
+from numus.compiler.loops import lower_loops
+from numus.kernels.choice import choose
+from numus.kernels.vendor_products import Matrix, Product
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, row_major
+
+
+def lower_vendor_product(
+    group: Group, layouts: dict[Val, Shape], facts: Facts
+) -> list[Step] | None:
+    """The steps of a group whose product a library does; None where numus does it itself."""
+    product, *tail = group.members
+    a, b = product.inputs
+    if product.size == 0 or a.shape[2] == 0 or a.dtype is not b.dtype:
+        return None
+    inside = set(group.members)
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    found = [_matrix(x, layouts) for x in (a, b)]
+    extra = 2 * nbytes(product) if tail else 0
+    extra += sum(2 * nbytes(x) for x, place in zip((a, b), found, strict=True) if place is None)
+    left, right = (
+        place[1] if place is not None else Matrix(0, x.shape[1] * x.shape[2], x.shape[2], False)
+        for x, place in zip((a, b), found, strict=True)
+    )
+    batch, m, n = product.shape
+    names = (a.dtype.name, product.dtype.name)
+    question = Product(batch, m, n, a.shape[2], *names, left, right, extra)
+    vendor = choose("contract", question, facts)
+    if vendor is None:
+        return None
+    steps: list[Step] = []
+    sources: list[Val] = []
+    for i, (x, place) in enumerate(zip((a, b), found, strict=True)):
+        if place is not None:
+            sources.append(place[0])
+            continue
+        copy = Val(-40 - i, "copy", "barrier", (x,), None, x.shape, x.dtype)
+        alone = Group(copy, group.position)
+        alone.stored = {copy}
+        steps += lower_loops(alone, layouts, facts)
+        sources.append(copy)
+    buffers = tuple(
+        ir.Buffer(f"b{i}", dt.real_of(v.dtype), access)
+        for i, (v, access) in enumerate(
+            zip((*sources, product), ("read", "read", "write"), strict=True)
+        )
+    )
+    notes = (product.op,)
+    kernel = ir.Kernel(vendor.name, buffers, (), [], notes, vendor=vendor, work=question)
+    steps.append(Step(kernel, [*sources, product], [], 1, []))
+    if tail:
+        rest = Group(tail[0], group.position)
+        rest.members = tail
+        rest.stored = group.stored - {product}
+        steps += lower_loops(rest, {**layouts, product: row_major(product.shape)}, facts)
+    return steps
+
+
+def nbytes(x: Val) -> int:
+    return x.size * x.dtype.itemsize
+
+
+def _matrix(x: Val, layouts: dict[Val, Shape]) -> tuple[Val, Matrix] | None:
+    """The value in whose memory an operand lies, and how; None where it is more than memory, or its
+    lines are not contiguous."""
+    e = Emitter(layouts)
+    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+    value = e.value(x, tuple(names))
+    if x.dtype.is_complex:
+        value = value[0]
+    if not isinstance(value, ir.Expr) or value.op != "load" or len(value.args) > 1:
+        return None
+    strides = affine(e, value.args[0])
+    if strides is None or len(e.buffers) != 1:
+        return None
+    (source,) = e.buffers
+    parts = 2 if x.dtype.is_complex else 1
+    step, row, column = (strides.get(name, 0) // parts for name in names)
+    _, rows, columns = x.shape
+    if step < 0:
+        return None
+    offset = _offset(x, layouts) // parts
+    if (column == 1 or columns == 1) and (row >= columns or rows == 1):
+        return source, Matrix(offset, step, max(row, columns), False)
+    if (row == 1 or rows == 1) and (column >= rows or columns == 1):
+        return source, Matrix(offset, step, max(column, rows), True)
+    return None
+
+
+def _offset(x: Val, layouts: dict[Val, Shape]) -> int:
+    """Where its first element lies, in numbers (of which complex ones are two)."""
+    e = Emitter(layouts)
+    value = e.value(x, (ir.const(0),) * len(x.shape))
+    at = (value[0] if x.dtype.is_complex else value).args[0]
+    return evaluate(at, {slot.attr: number for number, slot in e.numbers.items()})

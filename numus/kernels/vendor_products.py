@@ -1,0 +1,81 @@
+"""Matrix products by vendors' libraries: what is asked of one, and when it pays.
+
+A vendor's product reads plain matrices in memory and writes one. Whatever numus's own product would
+have fused (operands that are expressions, the epilogue) is a kernel of its own then, which moves
+bytes: `Product.extra` of them. The library has to make up for that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numus.kernels.choice import Vendor, register
+
+
+@dataclass(frozen=True)
+class Matrix:
+    """How an operand lies in its buffer, in elements: batches `step` apart, lines `line` apart.
+    Lines are its rows, or its columns where it is `turned`."""
+
+    offset: int
+    step: int
+    line: int
+    turned: bool
+
+
+@dataclass(frozen=True)
+class Product:
+    """batch × (m, k) times batch × (k, n). The buffers are the left operand's, the right one's and
+    the result's, which lies row by row."""
+
+    batch: int
+    m: int
+    n: int
+    k: int
+    dtype: str  # of both operands
+    result: str
+    left: Matrix
+    right: Matrix
+    extra: int  # bytes that are moved because the product is done by itself
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batch * self.m * self.n * self.k
+
+
+# For products of each dtype: how quick numus's own are beside cuBLAS's, and how many operations a
+# device does in the time in which it moves a byte (both measured on Hopper: docs/results/cuda.md).
+_OWN: dict[str, tuple[float, float]] = {
+    "bfloat16": (0.65, 180.0),
+    "float16": (0.65, 180.0),
+    "float32": (0.7, 12.0),
+    "float64": (0.14, 15.0),
+}
+_NEAR = 0.95  # of the vendor's rate: what is nearer is numus's own to do
+
+
+def quicker(product: Product, facts: Any) -> bool:
+    """Whether the library makes up for the bytes it can't save."""
+    own, balance = _OWN.get(product.dtype, (1.0, 1.0))
+    if own >= _NEAR:
+        return False
+    saved = product.flops * (1 / own - 1)  # in the library's own operations
+    return saved > product.extra * balance
+
+
+def _takes(product: Product, facts: Any) -> bool:
+    if facts.name != "cuda":
+        return False
+    from numus.runtime.cuda import cublaslt  # imported late: it is for those who have such a device
+
+    return cublaslt.knows(product.dtype, product.result) and cublaslt.library() is not None
+
+
+def _start(runtime: Any, product: Product) -> Any:
+    from numus.runtime.cuda.cublaslt import Matmul
+
+    return Matmul(runtime, product)
+
+
+register(Vendor("cublaslt", "contract", _takes, quicker, _start))

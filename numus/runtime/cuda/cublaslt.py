@@ -1,0 +1,219 @@
+"""cuBLASLt, where it is installed: matrix products as NVIDIA's library does them.
+
+The library comes with the wheel `nvidia-cublas`, with PyTorch, or with the CUDA toolkit; it is
+looked for when a product first asks, and called through ctypes. Its matrices are column-major, so
+it is asked for the transposed product: the right operand comes first.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from numus.errors import DeviceError
+
+if TYPE_CHECKING:
+    from numus.runtime.cuda.runtime import CudaRuntime
+
+# cudaDataType and cublasComputeType_t
+_KINDS = {
+    "float32": (0, 68),
+    "float64": (1, 70),
+    "float16": (2, 68),
+    "bfloat16": (14, 68),
+    "complex64": (4, 68),
+    "complex128": (5, 70),
+}
+_SCALES = {"float64": 1, "complex64": 4, "complex128": 5}  # of alpha and beta; 0: float32
+_NARROW = ("float16", "bfloat16")  # may give float32, too
+
+# attributes: cublasLtMatmulDescAttributes_t, …LayoutAttribute_t, …PreferenceAttributes_t
+_TRANSPOSE_A, _TRANSPOSE_B = 3, 4
+_BATCH_COUNT, _BATCH_STRIDE = 5, 6
+_WORKSPACE = 1
+_ALIGNMENTS = (5, 6, 7, 8)  # of A, B, C, D
+_MOST_WORKSPACE = 32 << 20
+_ALIGNED = 16  # bytes: more than that gains nothing
+
+
+class _Heuristic(ctypes.Structure):
+    """cublasLtMatmulHeuristicResult_t"""
+
+    _fields_ = (
+        ("algorithm", ctypes.c_uint64 * 8),
+        ("workspace", ctypes.c_size_t),
+        ("state", ctypes.c_int),
+        ("waves", ctypes.c_float),
+        ("reserved", ctypes.c_int * 4),
+    )
+
+
+def knows(dtype: str, result: str) -> bool:
+    """Whether it multiplies matrices of this dtype to such a result."""
+    return dtype in _KINDS and (result == dtype or (dtype in _NARROW and result == "float32"))
+
+
+@functools.cache
+def library() -> Any:
+    """The library, loaded; None where there is none."""
+    for find in (_by_pathfinder, _by_name):
+        found = find()
+        if found is not None and hasattr(found, "cublasLtMatmulAlgoGetHeuristic"):
+            return found
+    return None
+
+
+def _by_pathfinder() -> Any:
+    try:
+        from cuda.pathfinder import load_nvidia_dynamic_lib
+
+        return ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
+    except (ImportError, OSError, RuntimeError):  # the last: it is nowhere to be found
+        return None
+
+
+def _by_name() -> Any:
+    for name in ("cublasLt", "cublasLt64_13", "cublasLt64_12"):
+        path = ctypes.util.find_library(name)
+        try:
+            if path:
+                return ctypes.CDLL(path)
+        except OSError:
+            continue
+    return None
+
+
+def _call(name: str, *args: Any) -> None:
+    status = getattr(library(), name)(*args)
+    if status != 0:
+        raise DeviceError(f"cuda: {name}: cuBLAS status {status}")
+
+
+class _Handle:
+    """A thing of the library's that lives until it is let go."""
+
+    def __init__(self, create: str, destroy: str, *args: Any) -> None:
+        self.value = ctypes.c_void_p()
+        self._destroy = destroy
+        _call(create, ctypes.byref(self.value), *args)
+
+    def set(self, how: str, attribute: int, value: Any) -> None:
+        _call(
+            how, self.value, attribute, ctypes.byref(value), ctypes.c_size_t(ctypes.sizeof(value))
+        )
+
+    def __del__(self) -> None:
+        if self.value:
+            getattr(library(), self._destroy)(self.value)
+
+
+@functools.cache
+def _handle(device: int) -> _Handle:
+    """The library's own state for a device, whose context is current."""
+    return _Handle("cublasLtCreate", "cublasLtDestroy")
+
+
+def _layout(kind: int, lines: int, length: int, line: int, batch: int, step: int) -> _Handle:
+    """A matrix of lines, each contiguous: columns, as the library sees it."""
+    made = _Handle(
+        *("cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", kind),
+        *(ctypes.c_uint64(length), ctypes.c_uint64(lines), ctypes.c_int64(line)),
+    )
+    if batch > 1:
+        set_ = "cublasLtMatrixLayoutSetAttribute"
+        made.set(set_, _BATCH_COUNT, ctypes.c_int32(batch))
+        made.set(set_, _BATCH_STRIDE, ctypes.c_int64(step))
+    return made
+
+
+class Matmul:
+    """One product, of fixed sizes, ready to be launched again and again."""
+
+    def __init__(self, runtime: CudaRuntime, product: Any) -> None:
+        runtime.activate()
+        self._handle = _handle(runtime.index)
+        self._stream = runtime.stream_id
+        p = product
+        kind, compute = _KINDS[p.dtype]
+        scale = _SCALES.get(p.dtype, 0)
+        self._description = _Handle(
+            "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", compute, scale
+        )
+        for attribute, matrix in ((_TRANSPOSE_A, p.right), (_TRANSPOSE_B, p.left)):
+            turned = ctypes.c_int32(1 if matrix.turned else 0)
+            self._description.set("cublasLtMatmulDescSetAttribute", attribute, turned)
+
+        def operand(matrix: Any, rows: int, columns: int) -> _Handle:
+            lines, length = (columns, rows) if matrix.turned else (rows, columns)
+            return _layout(kind, lines, length, matrix.line, p.batch, matrix.step)
+
+        self._left, self._right = operand(p.left, p.m, p.k), operand(p.right, p.k, p.n)
+        self._result = _layout(_KINDS[p.result][0], p.m, p.n, p.n, p.batch, p.m * p.n)
+        self._offsets = [x.offset * _itemsize(p.dtype) for x in (p.left, p.right)]
+        number = ctypes.c_double if scale in (1, 5) else ctypes.c_float
+        count = 2 if scale in (4, 5) else 1
+        self._one, self._zero = (number * count)(1), (number * count)(0)
+        self._algorithms: dict[int, _Heuristic] = {}
+        self.workspace = self._algorithm(_ALIGNED).workspace
+        # what a launch is given, as plain numbers: converting them anew would cost more than it
+        self._fixed = [
+            x.value.value for x in (self._handle, self._description, self._right, self._left)
+        ]
+        self._result_at = self._result.value.value
+        self._numbers = ctypes.addressof(self._one), ctypes.addressof(self._zero)
+
+    def _algorithm(self, alignment: int) -> _Heuristic:
+        """What the library thinks best for memory that is aligned so."""
+        found = self._algorithms.get(alignment)
+        if found is not None:
+            return found
+        wish = _Handle("cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy")
+        set_ = "cublasLtMatmulPreferenceSetAttribute"
+        most = self.workspace if self._algorithms else _MOST_WORKSPACE
+        wish.set(set_, _WORKSPACE, ctypes.c_uint64(most))
+        for attribute in _ALIGNMENTS:
+            wish.set(set_, attribute, ctypes.c_uint32(alignment))
+        found, count = _Heuristic(), ctypes.c_int(0)
+        a, b, d = self._right.value, self._left.value, self._result.value
+        _call(
+            *("cublasLtMatmulAlgoGetHeuristic", self._handle.value, self._description.value),
+            *(a, b, d, d, wish.value, 1, ctypes.byref(found), ctypes.byref(count)),
+        )
+        if count.value == 0:
+            raise DeviceError(
+                "cuda: cuBLAS has no algorithm for a product; prefer('native') does it"
+            )
+        self._algorithms[alignment] = found
+        return found
+
+    def __call__(self, addresses: Sequence[int], workspace: int) -> None:
+        """Launch on the runtime's stream."""
+        left, right = addresses[0] + self._offsets[0], addresses[1] + self._offsets[1]
+        result = addresses[2]
+        together = left | right | result | _ALIGNED
+        algorithm = self._algorithm(together & -together)
+        handle, description, right_is, left_is = self._fixed
+        result_is, (one, zero) = self._result_at, self._numbers
+        status = _matmul()(
+            *(handle, description, one, right, right_is, left, left_is, zero),
+            *(result, result_is, result, result_is, ctypes.addressof(algorithm)),
+            *(workspace, algorithm.workspace, self._stream),
+        )
+        if status != 0:
+            raise DeviceError(f"cuda: cublasLtMatmul: cuBLAS status {status}")
+
+
+@functools.cache
+def _matmul() -> Any:
+    """The function that launches, told what it takes."""
+    function = library().cublasLtMatmul
+    word = ctypes.c_void_p
+    function.argtypes = [*[word] * 14, ctypes.c_size_t, word]
+    return function
+
+
+def _itemsize(dtype: str) -> int:
+    return {"float16": 2, "bfloat16": 2, "float32": 4, "complex128": 16}.get(dtype, 8)

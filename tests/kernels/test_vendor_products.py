@@ -1,0 +1,133 @@
+"""Products that a vendor's library does, with a library of the test's own: NumPy."""
+
+import group_machine
+import numpy as np
+import pytest
+
+import numus as nm
+from numus import dtypes as dt
+from numus.kernels import choice
+from numus.kernels.vendor_products import Matrix, Product, quicker
+
+group_machine.install()
+rng = np.random.default_rng(0)
+
+
+class ByNumpy:
+    workspace = 0
+
+    def __init__(self, runtime, product):
+        self.runtime, self.product = runtime, product
+
+    def _read(self, address, matrix, rows, columns):
+        kind = dt.BY_NAME[self.product.dtype].np
+        raw, start = self.runtime.view(address)
+        flat = raw[start:].view(kind)[matrix.offset :]
+        strides = (1, matrix.line) if matrix.turned else (matrix.line, 1)
+        shape = (self.product.batch, rows, columns)
+        last = sum(s * (n - 1) for s, n in zip((matrix.step, *strides), shape, strict=True))
+        assert last < len(flat)
+        assert matrix.line >= (rows if matrix.turned else columns)
+        steps = [s * kind.itemsize for s in (matrix.step, *strides)]
+        return np.lib.stride_tricks.as_strided(flat, shape, steps)
+
+    def __call__(self, addresses, workspace):
+        p = self.product
+        left = self._read(addresses[0], p.left, p.m, p.k)
+        right = self._read(addresses[1], p.right, p.k, p.n)
+        wide = np.result_type(left.dtype, np.float32)
+        kind = dt.BY_NAME[p.result].np
+        result = (left.astype(wide) @ right.astype(wide)).astype(kind)
+        raw, start = self.runtime.view(addresses[2])
+        raw[start : start + result.nbytes] = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
+
+
+@pytest.fixture(autouse=True)
+def by_numpy(monkeypatch):
+    monkeypatch.setattr(choice._State, "registered", ())
+    nm.kernels.register(
+        nm.kernels.Vendor("numpy", "contract", lambda p, facts: True, quicker, ByNumpy)
+    )
+    with nm.kernels.prefer("vendor"):
+        yield
+    # plans that hold this vendor are for this test alone
+    from numus.compiler.program import clear_plans
+
+    clear_plans()
+
+
+def run(function, *arrays):
+    runtime = nm.device("groups").runtime
+    runtime.launched.clear()
+    out = function(*[nm.asarray(a, device="groups") for a in arrays]).numpy()
+    return out, [p.name for p in runtime.launched]
+
+
+def draw(*shape, dtype=np.float32):
+    return rng.standard_normal(shape).astype(dtype)
+
+
+CASES = {
+    "plain": (lambda a, b: a @ b, (draw(5, 7), draw(7, 6)), ["numpy"]),
+    "turned": (lambda a, b: a.T @ b.T, (draw(7, 5), draw(6, 7)), ["numpy"]),
+    "parts": (lambda a, b: a[1:, 2:] @ b[:5, 3:], (draw(5, 7), draw(6, 9)), ["numpy"]),
+    "vectors": (lambda a, b: a @ b, (draw(1, 9), draw(9, 1)), ["numpy"]),
+    "batches": (lambda a, b: a @ b, (draw(3, 5, 7), draw(3, 7, 6)), ["numpy"]),
+    "one for all": (lambda a, b: a[:, None] @ b, (draw(3, 5, 7), draw(2, 7, 6)), None),
+    "epilogue": (lambda a, b: nm.relu(a @ b + b[0]) * 2, (draw(5, 7), draw(7, 6)), None),
+    "expressions": (lambda a, b: (a + 1) @ (b * b), (draw(5, 7), draw(7, 6)), None),
+    "backwards": (lambda a, b: a[:, ::-1] @ b, (draw(5, 7), draw(7, 6)), None),
+    "every other": (lambda a, b: a[:, ::2] @ b, (draw(5, 14), draw(7, 6)), None),
+    "complex": (
+        lambda a, b: a[1:] @ b,
+        (draw(5, 7, dtype="c8"), draw(7, 6, dtype="c8")),
+        ["numpy"],
+    ),
+    "float64": (lambda a, b: a @ b, (draw(5, 7, dtype="f8"), draw(7, 6, dtype="f8")), ["numpy"]),
+    "float16": (lambda a, b: a @ b, (draw(5, 7, dtype="f2"), draw(7, 6, dtype="f2")), ["numpy"]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_products_by_a_vendor(name):
+    function, arrays, kernels = CASES[name]
+    got, names = run(function, *arrays)
+    assert "numpy" in names
+    if kernels is not None:
+        assert names == kernels
+    with nm.kernels.prefer("native"):
+        want, names = run(function, *arrays)
+    assert "numpy" not in names
+    tolerance = 1e-2 if got.dtype == np.float16 else 1e-5
+    np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def test_products_in_jit_and_their_gradients():
+    x, w = (nm.asarray(draw(6, 6), device="groups") for _ in range(2))
+
+    def loss(w, x):
+        return nm.tanh(x @ w @ w).sum()
+
+    got = nm.jit(nm.grad(loss))(w, x)
+    assert "numpy" in str(nm.explain(nm.jit(nm.grad(loss)), w, x))
+    with nm.kernels.prefer("native"):
+        want = nm.grad(loss)(w, x)
+        assert "numpy" not in str(nm.explain(loss, w, x))
+    np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_when_a_vendor_pays():
+    def product(dtype, n, extra):
+        matrix = Matrix(0, 0, n, False)
+        return Product(1, n, n, n, dtype, dtype, matrix, matrix, extra)
+
+    assert quicker(product("float64", 512, 0), None)
+    assert quicker(product("float64", 4096, 2 * 8 * 4096**2), None)
+    assert not quicker(product("float64", 8, 2 * 8 * 8**2 * 16), None)
+    assert not quicker(product("complex64", 512, 0), None)  # nothing was measured
+
+
+def test_empty_products_are_nobodys():
+    got, names = run(lambda a, b: a @ b, draw(4, 0), draw(0, 3))
+    assert "numpy" not in names
+    assert got.tolist() == np.zeros((4, 3)).tolist()
