@@ -1,0 +1,67 @@
+"""Each example runs in a small setting, and learns what it is there for."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run(name: str, *arguments: object) -> str:
+    command = [sys.executable, f"examples/{name}.py", *map(str, arguments)]
+    answer = subprocess.run(
+        command,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+    )
+    assert answer.returncode == 0, answer.stderr
+    return answer.stdout
+
+
+def number(text: str, before: str) -> float:
+    found = re.search(rf"^{before}\s*([-\d.]+)", text, re.MULTILINE)
+    assert found is not None, text
+    return float(found[1])
+
+
+def test_tiny_transformer(tmp_path: Path) -> None:
+    out = tmp_path / "model.safetensors"
+    small = ("--epochs", 4, "--examples", 1024, "--vocabulary", 16)
+    said = run("tiny_transformer", *small, "--out", out)
+    assert number(said, "accuracy") > 80
+    assert out.exists()
+
+
+def test_images(tmp_path: Path) -> None:
+    said = run("images", "--epochs", 4, "--examples", 1280, "--out", tmp_path)
+    assert number(said, "accuracy") > 50
+    assert (tmp_path / "last.ckpt").exists()
+    with Image.open(tmp_path / "shapes.png") as image:
+        assert image.width == 3 * (10 * 25 + 1)
+
+
+def test_characters() -> None:
+    said = run("characters", "--steps", 120, "--length", 40, "--write", 20)
+    assert number(said, "loss") < 1.0
+    assert "The wind was" in said
+
+
+def test_autoencoder(tmp_path: Path) -> None:
+    said = run("autoencoder", "--epochs", 2, "--examples", 1280, "--out", tmp_path / "rings.png")
+    assert number(said, "loss .* ->") < 200
+    assert (tmp_path / "rings.png").exists()
+
+
+def test_regression() -> None:
+    said = run("regression", "--points", 300)
+    for name, wanted in zip("abc", (2.5, 1.3, 0.5), strict=True):
+        assert number(said, f"{name} =") == pytest.approx(wanted, abs=0.05)
