@@ -36,7 +36,7 @@ FACTS = Facts(
 WITH_TILES = replace(
     FACTS,
     name="tiles",
-    features=frozenset({"tiles"}),
+    features=frozenset({"tiles", "shuffles"}),
     group=256,
     group_memory=227 << 10,
 )

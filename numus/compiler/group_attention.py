@@ -1,4 +1,4 @@
-"""Attention groups where lanes are threads: by tiles where units multiply them."""
+"""Attention groups where lanes are threads: by units that multiply tiles, or by the threads."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr
 from numus.compiler.local import Val
 from numus.dtypes import DType
+from numus.kernels import group_attention as groups
+from numus.kernels import group_attention_grad as group_grads
 from numus.kernels import tile_attention as tiles
 from numus.kernels import tile_attention_grad as grads
 from numus.kernels.tile_matrices import RUN, Matrix, Plain, Vector, rounded
@@ -26,19 +28,25 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
     out = next((v for v in group.members if v.op == "attention"), None)
     val = out or lse
     assert val is not None
-    dtype = _tile_dtype(val, facts)
     vals = dict(zip(val.params.names, val.inputs, strict=True))
     (stack, queries, size), keys = vals["q"].shape, vals["k"].shape[1]
     width = out.shape[2] if out is not None else 0
+    if not size or (out is not None and not width):
+        return lower_attention(group, layouts, facts)
+    dtype, wide = _tile_dtype(val, facts), dt.compute_dtype(vals["q"].dtype)
     per_score = sum(name in vals for name in ("bias", "keep"))
-    plan = tiles.choose(facts, queries, keys, size, width, per_score)
-    if dtype is None or plan is None or (out is not None and not width):
+    tile = tiles.choose(facts, queries, keys, size, width, per_score) if dtype else None
+    plain = None
+    if tile is None and "shuffles" in facts.features:
+        plain = groups.choose(facts, wide, queries, keys, size, width)
+    plan = tile or plain
+    if plan is None:
         return lower_attention(group, layouts, facts)
     inside = set(group.members)
     layouts = {v: s for v, s in layouts.items() if v not in inside}
     e = Emitter(layouts, group=plan.threads)
-    reader = Reader(val, e, dt.float32)
-    tasks = -(-queries // plan.queries)
+    reader = Reader(val, e, wide)
+    tasks = -(-queries // plan.rows)
     sizes = tiles.Sizes(e.number(queries), e.number(keys), e.number(width), e.parameter(tasks))
     operands = tiles.Operands(
         q=_matrix(reader, layouts, "q"),
@@ -50,11 +58,16 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
         write=lambda n, i, j, x: [] if out is None else store(e, out, (n, i, j), x),
         write_lse=lambda n, i, x: [] if lse is None else store(e, lse, (n, i), x),
     )
-    g = ir.var("g")
-    body, scratch = tiles.attention(plan, sizes, dtype, g, operands, val.params.causal)
+    g, causal = ir.var("g"), val.params.causal
+    if tile is not None:
+        assert dtype is not None
+        body, scratch = tiles.attention(tile, sizes, dtype, g, operands, causal)
+    else:
+        assert plain is not None
+        body, scratch = groups.attention(plain, sizes, wide, g, operands, causal)
     e.scratch += scratch
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("tile_attention", g, body, stack * tasks, notes)]
+    name = "group_attention" if tile is None else "tile_attention"
+    return [e.blocks(name, g, body, stack * tasks, tuple(v.op for v in group.members))]
 
 
 def lower_group_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -81,22 +94,28 @@ def _grad_kernel(
     wanted: dict[str, Val], layouts: dict[Val, Shape], facts: Facts, group: Group
 ) -> Step | None:
     val = next(iter(wanted.values()))
-    dtype = _tile_dtype(val, facts)
     vals = dict(zip(val.params.names, val.inputs, strict=True))
     (stack, queries, size), keys = vals["q"].shape, vals["k"].shape[1]
     width = vals["v"].shape[2]
-    if dtype is None or not size or not width or max(size, width) > tiles.WIDEST:
+    if not size or not width:
         return None
-    rows = queries if "q" in wanted else keys
-    results = sum(rounded({"q": size, "k": size, "v": width}[name], 16) for name in wanted)
-    per_score = sum(name in vals for name in ("bias", "keep"))
-    plan = grads.choose(facts, rows, size, width, results, list(wanted) != ["v"], per_score)
+    dtype, wide = _tile_dtype(val, facts), dt.compute_dtype(vals["q"].dtype)
+    rows, others = (queries, keys) if "q" in wanted else (keys, queries)
+    tile, plain = None, None
+    if dtype is not None and max(size, width) <= tiles.WIDEST:
+        results = sum(rounded({"q": size, "k": size, "v": width}[name], 16) for name in wanted)
+        per_score = sum(name in vals for name in ("bias", "keep"))
+        changes = list(wanted) != ["v"]
+        tile = grads.choose(facts, rows, size, width, results, changes, per_score)
+    elif "shuffles" in facts.features:
+        plain = group_grads.choose(facts, wide, rows, others, size, width, list(wanted))
+    plan = tile or plain
     if plan is None:
         return None
     inside = set(group.members)
     layouts = {v: s for v, s in layouts.items() if v not in inside}
     e = Emitter(layouts, group=plan.threads)
-    reader = Reader(val, e, dt.float32)
+    reader = Reader(val, e, wide)
     tasks = -(-rows // plan.rows)
     sizes = grads.Sizes(
         *(e.number(queries), e.number(keys), e.number(size), e.number(width)), e.parameter(tasks)
@@ -118,11 +137,17 @@ def _grad_kernel(
         write_k=writer("k"),
         write_v=writer("v"),
     )
-    g = ir.var("g")
-    body, scratch = grads.attention_grad(plan, sizes, dtype, g, operands, val.params.causal)
+    g, causal = ir.var("g"), val.params.causal
+    if tile is not None:
+        assert dtype is not None
+        body, scratch = grads.attention_grad(tile, sizes, dtype, g, operands, causal)
+    else:
+        assert plain is not None
+        body, scratch = group_grads.attention_grad(plain, sizes, wide, g, operands, causal)
     e.scratch += scratch
     notes = tuple(f"{v.op} of {v.params.which}" for v in wanted.values())
-    return e.blocks("tile_attention_grad", g, body, stack * tasks, notes)
+    name = "group_attention_grad" if tile is None else "tile_attention_grad"
+    return e.blocks(name, g, body, stack * tasks, notes)
 
 
 def _tile_dtype(val: Val, facts: Facts) -> DType | None:

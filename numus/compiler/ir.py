@@ -226,7 +226,8 @@ def lanes_xor(value: Expr, mask: int) -> Expr:
     """The value that the lane at this lane's number xor `mask` has.
 
     Only in lanes loops that run over exactly one vector: every lane that is asked has to exist. In
-    group kernels such a loop has an iteration for each thread, and the mask is below 32.
+    group kernels, where the target lists the feature "shuffles", such a loop has an iteration for
+    each thread, and the mask is below 32.
     """
     return make("lanes_xor", value.dtype, (value,), mask)
 

@@ -51,14 +51,15 @@ class Plan:
     width: int  # of values
 
     @property
-    def queries(self) -> int:
+    def rows(self) -> int:
+        """Queries of a group."""
         return self.threads // 2
 
     def memory(self, scores: int) -> int:
         """Bytes that the group needs, `scores` of them kept for each score."""
-        need = tile_bytes(self.queries, self.size) + stage_bytes(self.queries)
+        need = tile_bytes(self.rows, self.size) + stage_bytes(self.rows)
         need += STAGES * (tile_bytes(self.keys, self.size) + tile_bytes(self.keys, self.width))
-        return need + scores * 4 * self.queries * (self.keys + PAD)
+        return need + scores * 4 * self.rows * (self.keys + PAD)
 
 
 def choose(
@@ -183,21 +184,21 @@ class _Group:
         self.n = ir.idiv(g, sizes.tasks)
         # under a causal mask later queries have more to do: they come first
         number = ir.sub(ir.sub(sizes.tasks, ONE), ir.irem(g, sizes.tasks))
-        self.first = ir.mul(number, const(plan.queries))
-        self.last = ir.minimum(ir.add(self.first, const(plan.queries)), sizes.queries)
+        self.first = ir.mul(number, const(plan.rows))
+        self.last = ir.minimum(ir.add(self.first, const(plan.rows)), sizes.queries)
         self.visible = ir.minimum(sizes.keys, self.last) if causal else sizes.keys
-        self.q = Tile("queries", o.q, dtype, plan.queries, plan.size)
+        self.q = Tile("queries", o.q, dtype, plan.rows, plan.size)
         self.k = Tile("keys", o.k, dtype, plan.keys, plan.size, STAGES)
         self.scratch = [self.q.buffer, self.k.buffer]
         self.v: Tile | None = None
         if o.v is not None:
             self.v = Tile("values", o.v, dtype, plan.keys, plan.width, STAGES)
-            self.stage = stage_buffer(plan.queries)
+            self.stage = stage_buffer(plan.rows)
             self.scratch += [self.v.buffer, self.stage]
         self.per_score: dict[str, PerScore] = {}
         for name, score in (("bias", o.bias), ("keep", o.keep)):
             if score is not None:
-                found = PerScore(name, score, plan.queries, plan.keys)
+                found = PerScore(name, score, plan.rows, plan.keys)
                 self.per_score[name] = found
                 self.scratch.append(found.buffer)
         self.scores = sums("s", plan.keys)

@@ -25,7 +25,7 @@ FACTS = Facts(
     cache_l2=50 << 20,
     parallel_units=132,
     renderer="ptx",
-    features=frozenset({"sm_90", "tiles", "ordered"}),
+    features=frozenset({"sm_90", "tiles", "ordered", "shuffles"}),
     group=256,
     group_memory=227 << 10,
 )

@@ -1,4 +1,5 @@
-"""Attention by units that multiply tiles, on the imitated thread groups: no GPU is needed."""
+"""Attention by units that multiply tiles, and by threads that share out tiles, on the imitated
+thread groups: no GPU is needed."""
 
 import group_machine
 import numpy as np
@@ -34,15 +35,15 @@ def found(arrays, cotangent, options, dtype="float32", device="cpu", prepare=lam
     return [x.astype("float32").numpy() for x in (y, *(x.grad for x in leaves))]
 
 
-def compare(arrays, options, dtype, prepare=lambda x: x, kernels=3):
+def compare(arrays, options, dtype, prepare=lambda x: x, kernels=3, kind="tile_attention"):
     q, _, v = (np.asarray(prepare(nm.asarray(a)).numpy()) for a in arrays)
     cotangent = drawn(9, *q.shape[:-1], v.shape[-1], dtype=dtype)
     want = found(arrays, cotangent, options, prepare=prepare)
     MACHINE.launched.clear()
     got = found(arrays, cotangent, options, dtype, "tiles", prepare)
     names = [p.name for p in MACHINE.launched if "attention" in p.name]
-    assert names == ["tile_attention", *["tile_attention_grad"] * (kernels - 1)]
-    step = 2.0 ** -getattr(nm, dtype).mantissa
+    assert names == [kind, *[f"{kind}_grad"] * (kernels - 1)]
+    step = max(2.0 ** -getattr(nm, dtype).mantissa, 4e-7)  # what we compare with is float32
     for a, b in zip(got, want, strict=True):
         assert np.isfinite(a).all()
         assert np.linalg.norm(a - b) <= 1.5 * step * np.linalg.norm(b)
@@ -72,6 +73,30 @@ def test_values_and_gradients(name):
     *shapes, options = SHAPES[name]
     dtype = "float16" if name in ("80", "mask") else "bfloat16"
     compare([drawn(i, *s, dtype=dtype) for i, s in enumerate(shapes)], options, dtype)
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("one block", "float64"),
+        ("several blocks", "float32"),
+        ("causal, more keys", "float32"),
+        ("causal, more queries", "float32"),
+        ("odd sizes", "float64"),
+        ("mask", "float32"),
+        ("dropout", "float32"),
+        ("heads in groups", "float32"),
+    ],
+)
+def test_values_and_gradients_by_threads(name, dtype):
+    *shapes, options = SHAPES[name]
+    arrays = [drawn(i, *s, dtype=dtype) for i, s in enumerate(shapes)]
+    compare(arrays, options, dtype, kind="group_attention")
+
+
+def test_halves_with_heads_too_large_for_tiles():
+    arrays = [drawn(i, 1, n, 260, dtype="bfloat16") for i, n in enumerate((9, 20, 20))]
+    compare(arrays, {}, "bfloat16", kind="group_attention")
 
 
 def test_large_heads():

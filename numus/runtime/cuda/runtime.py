@@ -70,7 +70,10 @@ class CudaRuntime:
             parallel_units=of("MULTIPROCESSOR_COUNT"),
             renderer="ptx",
             features=frozenset(
-                {f"sm_{self.capability}", "ordered", *(("tiles",) if major == 9 else ())}
+                {
+                    *(f"sm_{self.capability}", "ordered", "shuffles"),
+                    *(("tiles",) if major == 9 else ()),
+                }
             ),
             memory=int(driver.call("cuDeviceTotalMem", self.device)),
             group=_GROUP,
