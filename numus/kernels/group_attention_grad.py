@@ -66,6 +66,9 @@ class _Group:
         self.rows, self.others = sizes.queries, sizes.keys
         if not self.by_query:
             self.rows, self.others = sizes.keys, sizes.queries
+        elif causal:  # no later keys are seen
+            last = ir.minimum(ir.add(self.first, const(plan.rows)), sizes.queries)
+            self.others = ir.minimum(sizes.keys, last)
         self.own, self.walked = (
             (("q", "g"), ("k", "v")) if self.by_query else (("k", "v"), ("q", "g"))
         )
@@ -114,12 +117,10 @@ class _Group:
                 body.append(self._fill(name, b, p.block, self.others))
         body.append(self.threads.loop("weights", lambda lane: self._weights(lane, b)))
         body += [self._add(result) for result in self.results]
-        start, stop = ZERO, self.others
-        if self.causal and self.by_query:  # no later keys are seen
-            stop = ir.minimum(stop, ir.add(self.first, const(p.rows)))
-        elif self.causal:  # no earlier queries look at these keys
+        start = ZERO
+        if self.causal and not self.by_query:  # no earlier queries look at these keys
             start = ir.mul(ir.idiv(self.first, const(p.block)), const(p.block))
-        out.append(ir.For(b, start, stop, "serial", body, step=const(p.block)))
+        out.append(ir.For(b, start, self.others, "serial", body, step=const(p.block)))
         return [*out, *(self._leave(result) for result in self.results)]
 
     def _add(self, result: str) -> Stmt:
