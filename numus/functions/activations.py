@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from numus import dtypes as dt
 from numus.functions._base import like, method, node_of, require, to_float, widened, wrap
 from numus.functions.precision import widens
 from numus.graph import Node
@@ -97,7 +98,10 @@ def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
 
 
 def _gelu(x: Node) -> Node:
-    # erfc, not 1 + erf: the lower tail keeps its digits
+    # erfc, not 1 + erf: the lower tail keeps its digits. It ends where erfc is no normal number any
+    # more, and the result below 1e-37: products with such numbers take a hundred times as long.
+    lowest = like(x, -12.99 if x.dtype is not dt.float64 else -37.5)
+    x = ew.where(ew.lt(x, lowest), like(x, 0), x)
     share = ew.erfc(ew.mul(x, like(x, -math.sqrt(0.5))))
     return ew.mul(ew.mul(x, like(x, 0.5)), share)
 

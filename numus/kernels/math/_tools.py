@@ -86,9 +86,9 @@ def copysign(magnitude: Expr, sign: Expr) -> Expr:
     return binary("copysign", magnitude, sign)
 
 
-def at_most(x: Expr, bound: float) -> Expr:
+def at_most(x: Expr, bound: float | Expr) -> Expr:
     """min(x, bound), NaN kept: one instruction where the NaN rule of `minimum` costs three."""
-    c = like(x, bound)
+    c = bound if isinstance(bound, Expr) else like(x, bound)
     return select(c < x, c, x)
 
 

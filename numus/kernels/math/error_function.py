@@ -60,7 +60,8 @@ def erfc(x: Expr) -> Expr:
     size = absolute(x)
     near = fma(-x, polynomial(x * x, ERF), 1.0 - x)
     # exp(-x**2), the square as a double-word
-    size = at_most(size, 10.3 if is32(x) else 28.0)
+    normal, last = (9.19, 10.3) if is32(x) else (26.54, 28.0)  # results that are, and 0 at last
+    size = at_most(size, select(x < 0.0, like(x, normal), like(x, last)))
     square = size * size
     square_low = fma(size, size, -square)
     high, low = parts(x, LN2)
@@ -76,7 +77,7 @@ def erfc(x: Expr) -> Expr:
     value = fma(rest, growth, rest)
     usual = times_power_of_two(value, held)
     slow = scaled_positive(value, held_integer(held))
-    tail = guard(size > (9.0 if is32(x) else 26.0), slow, usual)
+    tail = guard(x > normal, slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
     return select(absolute(x) >= 1.0, far, near)  # NaN is near, where nothing touches its bits
 
