@@ -18,7 +18,7 @@ from numus.compiler.scalar_ops import cast_value
 from numus.kernels import dots as thin
 from numus.kernels.contraction import Sizes, Work, contraction
 from numus.kernels.packing import Matrix, Packed, Panels
-from numus.kernels.tiles import Tiles, choose, collide, few_rows, register_tile
+from numus.kernels.tiles import Tiles, choose, few_rows
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -234,13 +234,15 @@ def _strips(work: Product, facts: Facts) -> Product | None:
 
 def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
     batch, m, n, k = work.batch, work.m, work.n, work.k
-    left = work.placement(work.left)
-    if left.across:  # every k lies in another line of the caches
-        direct = left.plain and k * left.depth <= facts.cache_l2 // 4
-    else:
-        rows = min(m, register_tile(facts, work.dtype, work.parts)[0])
-        direct = left.plain and not collide(facts, rows, left.line)
-    tiles = choose(facts, work.dtype, work.parts, (batch, m, n, k), left.across, direct, strips)
+    left, right = work.placement(work.left), work.placement(work.right)
+    near = facts.cache_l2 // 4  # bytes within which lines that lie apart are found again
+    aligned = right.plain and right.across and right.depth % facts.lanes_bytes == 0
+    direct = (
+        left.plain and (not left.across or k * left.depth <= near),
+        strips or (aligned and k * right.depth <= near),
+    )
+    size = (batch, m, n, k)
+    tiles = choose(facts, work.dtype, work.parts, size, left.across, direct, left.line, strips)
     e = work.emitter()
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)
     sizes = Sizes(

@@ -159,28 +159,26 @@ class _Place:
 def _tiles(
     work: Work, left: Matrix | Packed, right: Matrix | Packed, edge: Matrix | Packed, at: _Place
 ) -> list[Stmt]:
-    """One register tile; the last one of a row from the packed edge of B, or, where all of B is
-    packed, with about as many vectors as it takes.
+    """One register tile; the last one of a row, from the packed edge of B, with about as many
+    vectors as it takes.
     """
     tiles = work.tiles
-    if tiles.even:
-        out = _register_tile(work, left, right, at, tiles.vectors)
-    elif edge is not right:
-        last = at.columns < const(tiles.columns)
-        whole = _register_tile(work, left, right, at, tiles.vectors)
-        out = [
-            ir.If(~last, whole),
-            ir.If(last, _register_tile(work, left, edge, at, tiles.vectors)),
-        ]
-    else:
-        out = []
-        vectors = tiles.vectors
+    out: list[Stmt] = []
+    vectors = tiles.vectors
+    if tiles.even or edge is not right:
+        out = _register_tile(work, left, right, at, vectors)
+    if not tiles.even:
+        most = tiles.columns
+        if edge is not right:
+            out = [ir.If(at.columns >= const(most), out)]
+            most -= 1
         while vectors:
             fits = at.columns > const(vectors // 2 * tiles.width)
-            if vectors < tiles.vectors:
-                fits = fits & (at.columns <= const(vectors * tiles.width))
-            out.append(ir.If(fits, _register_tile(work, left, right, at, vectors)))
+            if vectors < tiles.vectors or edge is not right:
+                fits = fits & (at.columns <= const(most))
+            out.append(ir.If(fits, _register_tile(work, left, edge, at, vectors)))
             vectors //= 2
+            most = vectors * tiles.width
     return out + _store_tile(work, at)
 
 

@@ -13,6 +13,9 @@ TASKS = 8  # for each thread, so that one that is held up leaves its share to ot
 DEPTH_LEAST = 128  # steps along k that make reading and writing a tile cheap
 MOST_VECTORS = 8  # side by side in a tile of few rows
 STRIP_DEPTH = 16  # lines of B that are read side by side where each is read once
+MOST_ROWS = 8  # of a tile
+MANY = 32  # tiles, or vectors, of which some computed in vain don't count
+LATENCY = 8  # sums that are on their way at a time
 LINE = 64  # bytes of a line of the caches
 
 
@@ -44,11 +47,12 @@ def choose(
     parts: int,
     size: tuple[int, int, int, int],
     across: bool = False,
-    direct: bool = False,
+    direct: tuple[bool, bool] = (False, False),
+    stride: int = 0,
     strips: bool = False,
 ) -> Tiles:
-    """Tiles for `size` = (batch, m, n, k). `direct`: A may be read in place. `strips`: there are so
-    few rows that B is read in place, too.
+    """Tiles for `size` = (batch, m, n, k). `direct`: whether A and B may be read in place, A with
+    its rows `stride` bytes apart. `strips`: there are so few rows that B is, wherever it lies.
     """
     batch, m, n, k = size
     width = facts.lanes_bytes // dtype.itemsize
@@ -57,8 +61,8 @@ def choose(
         least = 3 if facts.lanes_bytes == 16 and facts.vector_registers >= 32 else 2
         vectors = max(least, min(MOST_VECTORS, (facts.vector_registers - 2) // (rows + 1)))
     else:
-        most_rows, vectors = register_tile(facts, dtype, parts)
-        rows = _even_rows(m, most_rows)
+        rows, vectors = _register_tile(facts, dtype, parts, m, n)
+    in_place = direct[0] and (across or not _collide(facts, rows, stride))
     columns = vectors * width
     row_panels, column_panels = -(-m // rows), -(-n // columns)
     # what tiles use again and again stays in the second cache: a piece of B, as deep as it can be
@@ -66,47 +70,77 @@ def choose(
     room = facts.cache_l2 // 2
     depth = min(k, STRIP_DEPTH) if strips else _depth(k, room // (columns * item), width)
     widest = column_panels if strips else max(1, room // (columns * max(depth, 1) * item))
-    tallest = row_panels if direct else max(1, room // (rows * max(k, 1) * item))
+    tallest = row_panels if in_place else max(1, room // (rows * max(k, 1) * item))
     work = batch * m * n * k
-    share = work >= WORTH_SHARING and not strips
+    share = work >= WORTH_SHARING
     units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
     wanted = -(-min(units * TASKS, max(1, work // WORTH_A_THREAD)) // batch)
-    enough = wanted if share else -(-units // batch)
+    free = direct[1] and not strips  # rows can be cut, too, and nothing is packed for it
+    enough = wanted if share or free else -(-units // batch)
     row_tasks, column_tasks = 1, -(-column_panels // widest)
-    if column_panels >= enough and (direct or n >= m):
+    if column_panels >= enough and (in_place or n >= m):
         column_tasks = _pieces(column_panels, wanted, widest)
     else:
         row_tasks = _pieces(row_panels, -(-enough // column_tasks), tallest)
-    left = "direct" if direct else "shared" if share and column_tasks > 1 else "own"
-    right = "direct" if strips else "shared" if share and row_tasks > 1 else "own"
+    left = "direct" if in_place else "shared" if share and column_tasks > 1 else "own"
+    right = "direct" if direct[1] else "shared" if share and row_tasks > 1 else "own"
     return Tiles(
         *(rows, vectors, width, parts, left, right, across, n % columns == 0, depth < k),
         *(-(-row_panels // row_tasks) * rows, -(-column_panels // column_tasks) * columns, depth),
     )
 
 
-def register_tile(facts: Facts, dtype: DType, parts: int) -> tuple[int, int]:
-    """Rows and vectors of a tile: sums, a row of B and an element of A fill the registers.
+def _register_tile(facts: Facts, dtype: DType, parts: int, m: int, n: int) -> tuple[int, int]:
+    """Rows and vectors of a tile: sums, a row of B and an element of A fill the registers."""
+    candidates = _register_tiles(facts, dtype, parts)
+    rows, vectors = candidates[0]
+    width = facts.lanes_bytes // dtype.itemsize
+    if m >= MANY * rows:
+        m = MANY * rows  # one code for all large sizes
+    if n >= MANY * width:
+        candidates = candidates[:1]
 
-    The more vectors, the fewer loads; but rows that are read in place, of which each may be in
-    the same set of the first cache, have to be few, and those of B are used once for every row.
+    def cost(tile: tuple[int, int]) -> int:
+        """Of a step along k, in quarters of a multiplication: a load takes a part of its time."""
+        rows, vectors = tile
+        whole, rest = divmod(-(-n // width), vectors)
+        panels = [vectors] * whole
+        if rest:
+            last = vectors
+            while last // 2 >= rest:
+                last //= 2
+            panels.append(last)
+        steps = (max(LATENCY, rows * v) * 4 + rows + v for v in panels)
+        return -(-m // rows) * sum(steps)
+
+    tiles = ((r, v) for most, v in candidates for r in range(min(m, most), most // 2, -1))
+    return min(tiles, key=cost, default=(m, vectors))
+
+
+def _register_tiles(facts: Facts, dtype: DType, parts: int) -> list[tuple[int, int]]:
+    """Tiles that fit into the registers, the best one first.
+
+    The more vectors, the fewer loads; but of B, each is used only once for every row. And there are
+    at most as many rows as can be read in place if all lie in one set of the first cache.
     """
     registers = facts.vector_registers
     if dtype.kind != "float":
         registers -= 2  # products on their way to the sums
-    vectors = 2
+    vectors = [2]
     if facts.vector_registers >= 32:
-        vectors = 4
+        vectors = [4, 3]
         if facts.lanes_bytes == 16:  # elements of A are parts of vectors, and stay for longer
-            vectors = 3
+            vectors = [3]
             registers -= 2
-    if parts == 2:
-        vectors //= 2
-    taken = vectors * parts
-    return (registers - taken - parts) // taken, vectors
+    found = []
+    for v in vectors:
+        taken = max(1, v // parts) * parts
+        rows = (registers - taken - parts) // taken
+        found.append((min(rows, MOST_ROWS), taken // parts))
+    return found
 
 
-def collide(facts: Facts, rows: int, stride: int) -> bool:
+def _collide(facts: Facts, rows: int, stride: int) -> bool:
     """Whether so many rows, so many bytes apart, push each other out of the first cache."""
     period = facts.cache_l1 // facts.cache_l1_ways
     apart = min(stride % period, -stride % period)
