@@ -9,7 +9,8 @@ from numus.runtime.contract import Facts
 
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 WORTH_SHARING = 1 << 26  # multiplications next to which one more kernel costs little
-TASKS = 8  # for each thread, so that one that is held up leaves its share to others
+TASKS = 8  # for each thread, so that one that is held up leaves its share to others,
+FINE = 16  # and more where nothing is packed twice for them
 DEPTH_LEAST = 128  # steps along k that make reading and writing a tile cheap
 MOST_VECTORS = 8  # side by side in a tile of few rows
 STRIP_DEPTH = 16  # lines of B that are read side by side where each is read once
@@ -74,14 +75,15 @@ def choose(
     work = batch * m * n * k
     share = work >= WORTH_SHARING
     units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
-    wanted = -(-min(units * TASKS, max(1, work // WORTH_A_THREAD)) // batch)
-    free = direct[1] and not strips  # rows can be cut, too, and nothing is packed for it
-    enough = wanted if share or free else -(-units // batch)
+    most = max(1, work // WORTH_A_THREAD)
+    wanted, fine = (-(-min(units * x, most) // batch) for x in (TASKS, FINE))
+    free = share or (direct[1] and not strips)  # for rows to be cut, nothing is packed twice
     row_tasks, column_tasks = 1, -(-column_panels // widest)
-    if column_panels >= enough and (in_place or n >= m):
-        column_tasks = _pieces(column_panels, wanted, widest)
+    if column_panels >= (wanted if free else -(-units // batch)) and (in_place or n >= m):
+        column_tasks = _pieces(column_panels, fine, widest)
     else:
-        row_tasks = _pieces(row_panels, -(-enough // column_tasks), tallest)
+        needed = fine if free else -(-units // batch)
+        row_tasks = _pieces(row_panels, -(-needed // column_tasks), tallest)
     left = "direct" if in_place else "shared" if share and column_tasks > 1 else "own"
     right = "direct" if direct[1] else "shared" if share and row_tasks > 1 else "own"
     return Tiles(
