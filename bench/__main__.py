@@ -4,6 +4,8 @@
     python -m bench gemm softmax          those whose name contains one of the words
     python -m bench --jit                 with numus's side inside nm.jit
     python -m bench train                 whole training steps (always inside nm.jit)
+    python -m bench train --nn            the same with modules, an optimiser and a Trainer
+    python -m bench adamw                 one step of AdamW over two hundred parameters
     python -m bench overhead              what Python costs: building, evaluating, importing
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
@@ -20,7 +22,9 @@ from typing import Any
 import numpy as np
 
 
-def compare(words: list[str], *, torch_compile: bool, jitted: bool, seconds: float) -> None:
+def compare(
+    words: list[str], *, torch_compile: bool, jitted: bool, modules: bool, seconds: float
+) -> None:
     """Print one line for each workload whose name contains one of `words`."""
     # Imported here: the peers take seconds to load and the other reports do not need them.
     from . import training
@@ -76,7 +80,10 @@ def compare(words: list[str], *, torch_compile: bool, jitted: bool, seconds: flo
             )
     for model in training.MODELS:
         if chosen(model.name):
-            report(model.name, training.steps(model, torch_compile=torch_compile))
+            steps = training.steps(model, torch_compile=torch_compile, modules=modules)
+            report(model.name, steps)
+    if chosen("adamw_200_tensors"):
+        report("adamw_200_tensors", training.optimizer_steps())
     if len(ratios) > 1:
         mean = float(np.exp(np.mean(np.log(ratios))))
         print(f"numus is ahead in {sum(r > 1 for r in ratios)} of {len(ratios)}; ", end="")
@@ -92,6 +99,7 @@ def main() -> int:
     parser.add_argument("names", nargs="*", help="parts of workload names, or overhead")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
     parser.add_argument("--jit", action="store_true", help="run numus's workloads inside nm.jit")
+    parser.add_argument("--nn", action="store_true", help="train with numus.nn and a Trainer")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="time for each library and workload (default 1)"
     )
@@ -107,6 +115,7 @@ def main() -> int:
                 words,
                 torch_compile=options.compile,
                 jitted=options.jit,
+                modules=options.nn,
                 seconds=options.seconds,
             )
     return 0

@@ -1,6 +1,7 @@
 """Whole training steps: loss, gradients and AdamW, as each library's users would write them.
 
-The models are written once for numus and JAX (the namespace is an argument), as layers for PyTorch.
+The models are written once as functions, for numus and JAX (the namespace is an argument), and once
+as layers, for PyTorch and `numus.nn`.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 
 import numus as nm
+from numus import nn, optim
 
 from .libraries import jax, jnp, torch
 
@@ -25,7 +27,7 @@ class Model:
     name: str
     parameters: Callable[[np.random.Generator], Any]  # nested containers of arrays
     apply: Callable[[Any, Any, Any], Any]  # (namespace, parameters, x) -> logits
-    torch: Callable[[], Any]  # the same as a module
+    module: Callable[[Any], Any]  # the same as a module, of torch.nn or numus.nn
     inputs: Callable[[np.random.Generator], Any]
     targets: Callable[[np.random.Generator], Any]
 
@@ -88,8 +90,7 @@ def _mlp(xp: Any, p: Any, x: Any) -> Any:
     return _linear(p[-1], x)
 
 
-def _torch_mlp() -> Any:
-    t = torch.nn
+def _mlp_module(t: Any) -> Any:
     return t.Sequential(
         *(t.Linear(784, 512), t.ReLU(), t.Linear(512, 512), t.ReLU(), t.Linear(512, 10))
     )
@@ -133,8 +134,8 @@ def _gpt(xp: Any, p: Any, x: Any) -> Any:
     return _linear(p["out"], _layer_norm(xp, p["norm"], y))
 
 
-def _torch_gpt() -> Any:
-    t, f = torch.nn, torch.nn.functional
+def _gpt_module(t: Any) -> Any:
+    f = t.functional
 
     class Block(t.Module):
         def __init__(self) -> None:
@@ -145,10 +146,10 @@ def _torch_gpt() -> Any:
 
         def forward(self, x: Any) -> Any:
             b, n, d = x.shape
-            h = self.qkv(self.norm1(x)).reshape(b, n, 3, HEADS, d // HEADS)
-            q, k, v = h.permute(2, 0, 3, 1, 4)
+            h = self.qkv(self.norm1(x)).reshape((b, n, 3, HEADS, d // HEADS))
+            q, k, v = (h[:, :, i].swapaxes(1, 2) for i in range(3))
             a = f.scaled_dot_product_attention(q, k, v, is_causal=True)
-            x = x + self.out(a.transpose(1, 2).reshape(b, n, d))
+            x = x + self.out(a.swapaxes(1, 2).reshape((b, n, d)))
             return x + self.down(f.gelu(self.up(self.norm2(x))))
 
     class Gpt(t.Module):
@@ -196,8 +197,7 @@ def _cnn(xp: Any, p: Any, x: Any) -> Any:
     return _linear(p["out"], x.mean((2, 3)))
 
 
-def _torch_cnn() -> Any:
-    t = torch.nn
+def _cnn_module(t: Any) -> Any:
     layers = []
     for n, m, stride in zip(CHANNELS, CHANNELS[1:], STRIDES, strict=False):
         layers += [t.Conv2d(n, m, 3, stride, 1), t.BatchNorm2d(m), t.ReLU()]
@@ -207,19 +207,19 @@ def _torch_cnn() -> Any:
 MODELS = [
     Model(
         "train_mlp_128x784",
-        *(_mlp_weights, _mlp, _torch_mlp),
+        *(_mlp_weights, _mlp, _mlp_module),
         inputs=lambda rng: rng.standard_normal((128, 784), dtype=np.float32),
         targets=lambda rng: rng.integers(0, 10, 128),
     ),
     Model(
         "train_gpt_4L128d_8x64",
-        *(_gpt_weights, _gpt, _torch_gpt),
+        *(_gpt_weights, _gpt, _gpt_module),
         inputs=lambda rng: rng.integers(0, WORDS, (8, LENGTH)),
         targets=lambda rng: rng.integers(0, WORDS, (8, LENGTH)),
     ),
     Model(
         "train_cnn_32x3x32x32",
-        *(_cnn_weights, _cnn, _torch_cnn),
+        *(_cnn_weights, _cnn, _cnn_module),
         inputs=lambda rng: rng.standard_normal((32, 3, 32, 32), dtype=np.float32),
         targets=lambda rng: rng.integers(0, 10, 32),
     ),
@@ -260,6 +260,22 @@ def numus_step(model: Model) -> Step:
     return go
 
 
+def trainer_step(model: Model) -> Step:
+    """The step as users write it, with modules, an optimiser and a trainer."""
+    rng = np.random.default_rng(0)
+    nm.random.seed(0)
+    module = model.module(nn)
+    model.parameters(rng)
+    x, y = nm.asarray(model.inputs(rng)), nm.asarray(model.targets(rng))
+    trainer = optim.Trainer(optim.AdamW(module.parameters(), RATE))
+
+    def loss() -> Any:
+        logits = module(x)
+        return nn.cross_entropy(logits.reshape((-1, logits.shape[-1])), y.reshape((-1,)))
+
+    return lambda: trainer.train_step(loss)
+
+
 def jax_step(model: Model) -> Step:
     rng = np.random.default_rng(0)
     p = jax.tree.map(jnp.asarray, model.parameters(rng))
@@ -293,7 +309,7 @@ def jax_step(model: Model) -> Step:
 def torch_step(model: Model, compiled: bool = False) -> Step:
     rng = np.random.default_rng(0)
     torch.manual_seed(0)
-    module = model.torch()
+    module = model.module(torch.nn)
     model.parameters(rng)
     x, y = torch.from_numpy(model.inputs(rng)), torch.from_numpy(model.targets(rng))
     optimiser = torch.optim.AdamW(module.parameters(), RATE, fused=compiled or None)
@@ -316,13 +332,52 @@ def torch_step(model: Model, compiled: bool = False) -> Step:
     return go
 
 
-def steps(model: Model, *, torch_compile: bool) -> dict[str, Callable[[], Step]]:
+def steps(model: Model, *, torch_compile: bool, modules: bool) -> dict[str, Callable[[], Step]]:
     """What makes a training step of each library that is there."""
-    found: dict[str, Callable[[], Step]] = {"numus": lambda: numus_step(model)}
+    own = trainer_step if modules else numus_step
+    found: dict[str, Callable[[], Step]] = {"numus": lambda: own(model)}
     if torch is not None:
         found["torch"] = lambda: torch_step(model)
         if torch_compile:
             found["torch.compile"] = lambda: torch_step(model, compiled=True)
     if jax is not None:
         found["jax"] = lambda: jax_step(model)
+    return found
+
+
+# -- optimisers alone -----------------------------------------------------------------------------
+
+
+def adamw_shapes() -> list[tuple[int, ...]]:
+    """Two hundred parameters of the sizes that a small transformer has."""
+    width = 128
+    block = [(3 * width, width), (3 * width,), (width, width), (width,)]
+    block += [(4 * width, width), (4 * width,), (width, 4 * width), (width,), (width,), (width,)]
+    return [*block, *block] * 10
+
+
+def optimizer_steps() -> dict[str, Callable[[], Step]]:
+    """One step of AdamW over two hundred parameters, gradients given."""
+
+    def numus_optimizer() -> Step:
+        rng = np.random.default_rng(0)
+        params = [nn.Parameter(nm.asarray(_weights(rng, *s, fan_in=1))) for s in adamw_shapes()]
+        grads = [nm.asarray(_weights(rng, *s, fan_in=1)) for s in adamw_shapes()]
+        optimizer = optim.AdamW(params, RATE)
+        for p, g in zip(params, grads, strict=True):
+            p.grad = g
+        step = nm.jit(optimizer.step)
+        return lambda: step()
+
+    def torch_optimizer() -> Step:
+        rng = np.random.default_rng(0)
+        shapes = adamw_shapes()
+        params = [torch.nn.Parameter(torch.from_numpy(_weights(rng, *s, fan_in=1))) for s in shapes]
+        for p in params:
+            p.grad = torch.from_numpy(_weights(rng, *p.shape, fan_in=1))
+        return torch.optim.AdamW(params, RATE).step
+
+    found: dict[str, Callable[[], Step]] = {"numus": numus_optimizer}
+    if torch is not None:
+        found["torch"] = torch_optimizer
     return found

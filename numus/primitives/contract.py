@@ -16,8 +16,11 @@ from numus.primitives.views import broadcast, permute, reshape
 from numus.shapes import size_of
 
 
+_TURNED = {2: (1, 0), 3: (0, 2, 1)}
+
+
 def _transpose(x: Node) -> Node:
-    return permute(x, (1, 0) if x.ndim == 2 else (0, 2, 1))
+    return permute(x, _TURNED[x.ndim])
 
 
 def _adjoint(x: Node) -> Node:
@@ -29,9 +32,18 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     a, b = node.inputs
     g = ew.cast(g, a.dtype)
     return (
-        contract(g, _adjoint(b), a.dtype) if a.tracked else None,
-        contract(_adjoint(a), g, b.dtype) if b.tracked else None,
+        _laid_out_like(a, g, _adjoint(b)) if a.tracked else None,
+        _laid_out_like(b, _adjoint(a), g) if b.tracked else None,
     )
+
+
+def _laid_out_like(x: Node, left: Node, right: Node) -> Node:
+    """The product of two matrices, for a gradient of x: where x is a matrix turned over (a layer's
+    weights), so is the gradient, and lies as the matrix itself does.
+    """
+    if x.prim.name == "permute" and x.params == _TURNED[x.ndim]:
+        return _transpose(contract(_transpose(right), _transpose(left), x.dtype))
+    return contract(left, right, x.dtype)
 
 
 def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:

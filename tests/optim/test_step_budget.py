@@ -38,3 +38,10 @@ def test_all_parameters_in_one_kernel(name):
     few = 64  # the group's numbers
     assert counts.bytes_read <= read * ELEMENTS * 4 + few
     assert counts.bytes_written <= written * ELEMENTS * 4 + few
+
+
+def test_gradients_of_weights_lie_as_the_weights_do():
+    layer = nn.Linear(5, 3)
+    (layer(nm.random.normal((7, 5))) * nm.arange(3.0)).sum().backward()
+    nm.eval(layer.weight.grad)
+    assert layer.weight.grad._node.view.strides == (5, 1)

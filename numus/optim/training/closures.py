@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ class Reached:
             for part in module.modules():
                 yield from (x for x in nm.tree.leaves(vars(part)) if isinstance(x, Tensor))
 
-    def call_with(self, function: Callable[[], Any], values: list[Any]) -> Any:
+    def call_with(self, function: Callable[[], Any], values: Sequence[Any]) -> Any:
         """Call the function while other values are in the places."""
         before = self.values()
         try:

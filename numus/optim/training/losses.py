@@ -42,7 +42,7 @@ class Losses:
         """The steps since the last time, with their numbers."""
         waiting, self._waiting = self._waiting, []
         for step, out, compute in waiting:
-            step.values = [float(x) for x in out.numpy()]
+            step.values = [float(x) for x in out.numpy().ravel()]
             if self._check and not math.isfinite(step.values[0]):
                 self._complain(step.number, step.values[0], compute)
         return [step for step, _, _ in waiting]

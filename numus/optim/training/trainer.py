@@ -147,7 +147,7 @@ class Trainer:
         else:
             out = self._step(lambda: (compute_loss(), {}), first, last)
         self._after_step(out, 1.0, lambda: (compute_loss(), {}))
-        return out[0]
+        return out
 
     def epoch_avg_loss(self) -> float:
         """The mean of the losses since the last time this was asked."""
@@ -268,7 +268,7 @@ class Trainer:
                 for batch in loader:
                     placed, size = self._placed(batch)
                     out = self._run(self._jitted_losses, self._batch_losses, placed)
-                    sums.add([float(x) for x in out.numpy()], size)
+                    sums.add([float(x) for x in out.numpy().ravel()], size)
         finally:
             self.model.train(training)
         if not sums.weight:
