@@ -18,7 +18,7 @@ from numus.compiler.scalar_ops import cast_value
 from numus.kernels import dots as thin
 from numus.kernels.contraction import Sizes, Work, contraction
 from numus.kernels.packing import Matrix, Packed, Panels
-from numus.kernels.tiles import Tiles, choose, few_rows
+from numus.kernels.tiles import FEW_ROWS, Tiles, choose
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -29,6 +29,7 @@ Tiled = Callable[[Group, dict[Val, Shape], Facts], list[Step]]
 
 ENOUGH_ROWS = 64  # for dot products of whole rows, side by side
 PACKED_PANELS, PACKED_LINES = 32, 32  # that a block packs
+TURN = 5  # times as long takes an element that is stored alone as one that is packed alone
 LONG = 8192  # a longer inner axis is summed in pieces, each small enough for the caches
 
 
@@ -50,7 +51,7 @@ def lower_contraction(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
     strips = _strips(work, facts)
     if strips is not None:
         return _tiled(strips, facts, strips=True)
-    return _tiled(work, facts)
+    return _tiled(_turned(work, facts) or work, facts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,9 +228,20 @@ def _strips(work: Product, facts: Facts) -> Product | None:
     if work.m > work.n:
         work = Product(work.group, work.layouts, turned=True)
     strips = work.n * work.dtype.itemsize // facts.lanes_bytes
-    if work.batch * strips < 8 * facts.parallel_units or not few_rows(facts, work.dtype, work.m):
+    if work.batch * strips < 8 * facts.parallel_units or work.m > FEW_ROWS:
         return None
     return work if work.placement(work.right).across else None
+
+
+def _turned(work: Product, facts: Facts) -> Product | None:
+    """The product, turned, if B lies along k and can then be read in place, as rows: it would have
+    to be packed element by element, which costs more than packing A and storing the result so.
+    """
+    m, n, k = work.m, work.n, work.k
+    right = work.placement(work.right)
+    if facts.group or right.across or not right.plain or m * (k + n) * TURN >= n * k:
+        return None
+    return Product(work.group, work.layouts, turned=True)
 
 
 def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:

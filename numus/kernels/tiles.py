@@ -12,7 +12,8 @@ WORTH_SHARING = 1 << 26  # multiplications next to which one more kernel costs l
 TASKS = 8  # for each thread, so that one that is held up leaves its share to others,
 FINE = 16  # and more where nothing is packed twice for them
 DEPTH_LEAST = 128  # steps along k that make reading and writing a tile cheap
-MOST_VECTORS = 8  # side by side in a tile of few rows
+FEW_ROWS = 3  # for which packing B costs more than it gains
+MOST_VECTORS = 8  # side by side in a tile of so few rows
 STRIP_DEPTH = 16  # lines of B that are read side by side where each is read once
 MOST_ROWS = 8  # of a tile
 MANY = 32  # tiles, or vectors, of which some computed in vain don't count
@@ -58,9 +59,7 @@ def choose(
     batch, m, n, k = size
     width = facts.lanes_bytes // dtype.itemsize
     if strips:
-        rows = _even_rows(m, strip_rows(facts, dtype))
-        least = 3 if facts.lanes_bytes == 16 and facts.vector_registers >= 32 else 2
-        vectors = max(least, min(MOST_VECTORS, (facts.vector_registers - 2) // (rows + 1)))
+        rows, vectors = m, min(MOST_VECTORS, (facts.vector_registers - 2) // (m + 1))
     else:
         rows, vectors = _register_tile(facts, dtype, parts, m, n)
     in_place = direct[0] and (across or not _collide(facts, rows, stride))
@@ -147,28 +146,6 @@ def _collide(facts: Facts, rows: int, stride: int) -> bool:
     period = facts.cache_l1 // facts.cache_l1_ways
     apart = min(stride % period, -stride % period)
     return apart < LINE and rows > facts.cache_l1_ways * 3 // 4
-
-
-def strip_rows(facts: Facts, dtype: DType) -> int:
-    """Rows of a tile of strips, at most: two vectors, or three short ones, side by side."""
-    short = facts.lanes_bytes == 16 and facts.vector_registers >= 32
-    vectors = 3 if short else 2
-    registers = facts.vector_registers - (2 if short or dtype.kind != "float" else 0)
-    return (registers - vectors - 1) // vectors
-
-
-def few_rows(facts: Facts, dtype: DType, m: int) -> bool:
-    """Whether there are so few rows that packing B would cost more than it gains."""
-    return m <= 2 * strip_rows(facts, dtype)
-
-
-def _even_rows(m: int, most: int) -> int:
-    """Rows of a tile, so that few are computed in vain."""
-    if m >= 32 * most:
-        return most
-    if m <= most:
-        return m
-    return min(range(most, most // 2, -1), key=lambda r: -(-m // r) * (2 * r + 1))
 
 
 def _depth(k: int, most: int, width: int) -> int:

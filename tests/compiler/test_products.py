@@ -76,9 +76,12 @@ SIZES = {
     "rows of dots": ((301, 100), (100, 3), ""),
     "columns of dots": ((2, 100), (100, 301), "b"),
     "a batch of dots": ((5, 70, 100), (5, 100, 1), ""),
-    "strips": ((5, 100), (100, 1111), ""),
-    "strips, turned": ((1111, 100), (100, 5), "a"),
-    "strips of two tiles": ((20, 100), (100, 1111), ""),
+    "strips": ((3, 100), (100, 1111), ""),
+    "strips, turned": ((1111, 100), (100, 3), "a"),
+    "few rows": ((20, 100), (100, 1111), ""),
+    "few rows times columns that lie along k": ((20, 300), (300, 901), "b"),
+    "small ones, in place": ((70, 64), (64, 192), ""),
+    "a batch of small ones, in place": ((5, 30, 70), (5, 70, 64), ""),
     "vector and matrix": ((300,), (300, 401), ""),
 }
 
