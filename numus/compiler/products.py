@@ -201,7 +201,7 @@ def _thin(work: Product, facts: Facts) -> list[Step] | None:
         return None
     if work.placement(matrix).across or work.k < facts.lanes_bytes:
         return None
-    schedule = thin.choose(facts, work.batch, max(m, n), min(m, n), work.k)
+    schedule = thin.choose(facts, work.dtype, work.batch, max(m, n), min(m, n), work.k)
     tasks = -(-max(m, n) // schedule.task_rows)
     near = work.placement(vectors)
     e = work.emitter()

@@ -213,7 +213,7 @@ def _register_tile(
         for i in range(rows):
             a = left.row(at.batch, at.m0, at.ip, i, k, u)
             for v in range(vectors):
-                out += _multiply_add(sums[i][v], a, bs[v])
+                out += _multiply_add(sums[i][v], a, bs[v], tiles.fused)
         return out
 
     registers = [
@@ -256,21 +256,20 @@ def _number(parts: list[Expr]) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _multiply_add(sums: list[ir.Register], a: list[Expr], b: list[Expr]) -> list[Stmt]:
+def _multiply_add(sums: list[ir.Register], a: list[Expr], b: list[Expr], fused: bool) -> list[Stmt]:
     """sums += a * b; of complex numbers, with one rounding per product and sum."""
+
+    def add(to: ir.Register, x: Expr, y: Expr) -> Stmt:
+        old = ir.read(to)
+        return ir.Set(to, ir.fma(x, y, old) if fused else old + x * y)
+
     if len(sums) == 1:
-        return [ir.Set(sums[0], _fma(a[0], b[0], ir.read(sums[0])))]
+        return [add(sums[0], a[0], b[0])]
     real, imaginary = sums
     return [
-        ir.Set(real, _fma(a[0], b[0], ir.read(real))),
-        ir.Set(imaginary, _fma(a[0], b[1], ir.read(imaginary))),
-        ir.Set(real, _fma(-a[1], b[1], ir.read(real))),
-        ir.Set(imaginary, _fma(a[1], b[0], ir.read(imaginary))),
+        *(add(real, a[0], b[0]), add(imaginary, a[0], b[1])),
+        *(add(real, -a[1], b[1]), add(imaginary, a[1], b[0])),
     ]
-
-
-def _fma(a: Expr, b: Expr, c: Expr) -> Expr:
-    return ir.fma(a, b, c) if a.dtype.kind == "float" else c + a * b
 
 
 def _store_tile(work: Work, at: _Place) -> list[Stmt]:

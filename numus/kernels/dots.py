@@ -15,6 +15,7 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
 from numus.kernels.packing import Matrix
+from numus.kernels.tiles import fuses
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
@@ -28,22 +29,24 @@ Finish = Callable[[Expr, Expr, Expr, Any], list[Stmt]]  # (batch, row, vector, v
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """A schedule as data. The first three shape the code."""
+    """A schedule as data. All but the last shape the code."""
 
     rows: int  # that are gone through together
     vectors: int
     unroll: int  # vectors of lanes of each sum
+    fused: bool  # whether a product and its sum are one operation
     task_rows: int
 
 
-def choose(facts: Facts, batch: int, rows: int, vectors: int, k: int) -> Dots:
+def choose(facts: Facts, dtype: DType, batch: int, rows: int, vectors: int, k: int) -> Dots:
     """Half of the registers for sums; tasks that are neither few nor small."""
     sums = facts.vector_registers // 2
     side_by_side = max(1, min(4, sums // vectors))
     wanted = -(-facts.parallel_units * TASKS // batch)
     task_rows = max(-(-rows // wanted), -(-TASK // k))
     task_rows = -(-task_rows // side_by_side) * side_by_side
-    return Dots(side_by_side, vectors, max(1, sums // (side_by_side * vectors)), task_rows)
+    unroll = max(1, sums // (side_by_side * vectors))
+    return Dots(side_by_side, vectors, unroll, fuses(facts, dtype), task_rows)
 
 
 def dots(
@@ -92,7 +95,7 @@ def dots(
         step.append(ir.Let(name, matrix.read(batch, row, k, None)))
         for v in count:
             x, old = ir.var(f"x{v}", dtype), ir.read(sums[i][v])
-            new = ir.fma(name, x, old) if dtype.kind == "float" else old + name * x
+            new = ir.fma(name, x, old) if schedule.fused else old + name * x
             step.append(ir.Set(sums[i][v], new))
     body: list[Stmt] = [ir.Set(s, const(0, dtype)) for line in sums for s in line]
     body.append(ir.For(k, ZERO, k_size, "lanes", step, unroll=schedule.unroll))

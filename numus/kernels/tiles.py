@@ -29,6 +29,7 @@ class Tiles:
     vectors: int  # columns of a register tile, in vectors
     width: int  # lanes of a vector
     parts: int  # 2 for complex numbers
+    fused: bool  # whether a product and its sum are one operation
     left: str  # how A is read: "own" (packed by each task), "shared" (packed before) or "direct"
     right: str
     across: bool  # A has its neighbours along m: pack it row by row of k
@@ -86,9 +87,15 @@ def choose(
     left = "direct" if in_place else "shared" if share and column_tasks > 1 else "own"
     right = "direct" if direct[1] else "shared" if share and row_tasks > 1 else "own"
     return Tiles(
-        *(rows, vectors, width, parts, left, right, across, n % columns == 0, depth < k),
+        *(rows, vectors, width, parts, fuses(facts, dtype)),
+        *(left, right, across, n % columns == 0, depth < k),
         *(-(-row_panels // row_tasks) * rows, -(-column_panels // column_tasks) * columns, depth),
     )
+
+
+def fuses(facts: Facts, dtype: DType) -> bool:
+    """Whether the target multiplies and adds at once: computed otherwise, it takes much longer."""
+    return dtype.kind == "float" and ("x86" not in facts.features or "fma" in facts.features)
 
 
 def _register_tile(facts: Facts, dtype: DType, parts: int, m: int, n: int) -> tuple[int, int]:
