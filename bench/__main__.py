@@ -6,6 +6,7 @@
     python -m bench train                 whole training steps (always inside nm.jit)
     python -m bench train --nn            the same with modules, an optimiser and a Trainer
     python -m bench adamw                 one step of AdamW over two hundred parameters
+    python -m bench loading               records from a file, beside PyTorch's loader
     python -m bench overhead              what Python costs: building, evaluating, importing
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
@@ -110,6 +111,10 @@ def main() -> int:
             from . import overhead
 
             return 0 if overhead.report() else 1
+        case ["loading"]:
+            from . import loading
+
+            loading.report()
         case words:
             compare(
                 words,

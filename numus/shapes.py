@@ -137,3 +137,10 @@ def reshape_strides(shape: Shape, strides: Shape, new: Shape) -> Shape | None:
             step *= new[k]
         i += 1
     return tuple(out)
+
+
+def can_exist(shape: Sequence[int], itemsize: int) -> bool:
+    """Whether an array of this shape can be held by NumPy, which minds its axes even if it is
+    empty.
+    """
+    return len(shape) <= 64 and math.prod(n or 1 for n in shape) * itemsize < 1 << 62

@@ -47,12 +47,15 @@ def stacked(examples: Sequence[Any], where: str) -> Any:
                 "that pads them"
             )
         return np.stack(arrays)
-    if isinstance(first, bool):
-        return np.asarray(examples, np.bool_)
-    if isinstance(first, int):
-        return np.asarray(examples, np.int64)
-    if isinstance(first, float):
-        return np.asarray(examples, np.float32)
+    for kind, dtype in ((bool, np.bool_), (int, np.int64), (float, np.float32)):
+        if isinstance(first, kind):
+            try:
+                return np.asarray(examples, dtype)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise TypeError(
+                    f"default_collate: {where or 'examples'} are not all numbers of "
+                    f"{np.dtype(dtype).name}: {error}"
+                ) from None
     if isinstance(first, (str, bytes)):
         return list(examples)
     if isinstance(first, Mapping):
@@ -69,8 +72,8 @@ def stacked(examples: Sequence[Any], where: str) -> Any:
     if dataclasses.is_dataclass(first):
         names = [f.name for f in dataclasses.fields(first)]
         made = {n: stacked([getattr(x, n) for x in examples], f"{where}.{n}") for n in names}
-        kind: Any = type(first)
-        return kind(**made)
+        whole: Any = type(first)
+        return whole(**made)
     raise TypeError(
         f"default_collate: {where or 'an example'} is a {type(first).__name__}, of which no batch "
         "can be made; it takes tensors, arrays, numbers, strings and containers of them"

@@ -7,18 +7,24 @@ they can be read where they lie.
 
 from __future__ import annotations
 
+import functools
 import json
+import math
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from numus import dtypes as dt
+from numus.errors import RecordError
+from numus.shapes import can_exist
 from numus.tensor import Tensor
 
 _ALIGN = 8
 _HEAD = struct.Struct("<B3xI")  # the kind, and the length of the JSON
+HEAD_SIZE = _HEAD.size
+_DEEPEST = 100
 
 
 def encode(example: Any) -> bytes:
@@ -61,30 +67,117 @@ def encode(example: Any) -> bytes:
     return b"".join([_HEAD.pack(1, len(text)), text, *arrays])
 
 
-def decode(data: memoryview) -> Any:
-    """The example; its arrays are views of the bytes."""
-    kind, length = _HEAD.unpack_from(data)
-    if kind == 0:
-        return bytes(data[_HEAD.size :])
-    start = _HEAD.size + length
+class Layout:
+    """What the head of a record says: its structure, and where in it arrays and bytes lie."""
 
-    def build(d: dict[str, Any]) -> Any:
-        ((form, x),) = d.items()
+    def __init__(self, text: bytes) -> None:
+        """Read a line of JSON, which may be anything."""
+        try:
+            self._tree = json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise RecordError(f"a record's structure cannot be read: {error}") from None
+        self.arrays: list[tuple[dt.DType, tuple[int, ...], int, int]] = []  # ..., where, how long
+        self.values: list[Any] = []  # numbers and strings, as they are in the JSON
+        self.has_bytes = False
+        try:
+            self.form = self._read(self._tree, 0)  # the structure without its values
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise RecordError(f"a record's structure cannot be read: {error}") from None
+
+    def _read(self, tree: Any, depth: int) -> Any:
+        ((form, x),) = tree.items()
+        if depth > _DEEPEST:
+            raise ValueError(f"it is nested more than {_DEEPEST} deep")
         if form == "a":
             name, shape, at = x
             dtype = dt.as_dtype(name)
-            count = int(np.prod(shape, dtype=np.int64))
-            array = np.frombuffer(data, dtype.np, count, start + at).reshape(shape)
-            array.flags.writeable = False
-            return array
+            sizes = tuple(shape)
+            whole = all(type(n) is int and n >= 0 for n in (*sizes, at))
+            if not whole or at % _ALIGN or not can_exist(sizes, dtype.itemsize):
+                raise ValueError(f"an array of shape {shape} at {at}")
+            self.arrays.append((dtype, sizes, at, math.prod(sizes) * dtype.itemsize))
+            return "a", dtype, sizes, at
         if form == "b":
             size, at = x
-            return bytes(data[start + at : start + at + size])
+            if type(size) is not int or type(at) is not int or size < 0 or at < 0:
+                raise ValueError(f"{size} bytes at {at}")
+            self.has_bytes = True
+            return "b", size, at
         if form == "d":
-            return {k: build(v) for k, v in x.items()}
+            return "d", tuple((k, self._read(v, depth + 1)) for k, v in x.items())
         if form == "v":
-            return x
-        parts = [build(v) for v in x]
-        return tuple(parts) if form == "t" else parts
+            if not (x is None or isinstance(x, (bool, int, float, str))):
+                raise ValueError(f"{type(x).__name__} is no value")
+            self.values.append(x)
+            return ("v", type(x))
+        if form not in ("t", "l") or not isinstance(x, list):
+            raise ValueError(f"there is no form {form!r}")
+        return form, tuple(self._read(v, depth + 1) for v in x)
 
-    return build(json.loads(bytes(data[_HEAD.size : start])))
+    def build(self, arrays: Iterator[Any], values: Iterator[Any]) -> Any:
+        """The tree with these arrays (and bytes) and values in it."""
+        return _build(self.form, arrays, values)
+
+    def parts(self, data: memoryview) -> Iterator[Any]:
+        """The arrays and bytes where they lie behind the head, in the order of the tree."""
+        return _parts(self.form, data)
+
+
+def _build(form: Any, arrays: Iterator[Any], values: Iterator[Any]) -> Any:
+    kind = form[0]
+    if kind in "ab":
+        return next(arrays)
+    if kind == "v":
+        return next(values)
+    if kind == "d":
+        return {k: _build(v, arrays, values) for k, v in form[1]}
+    found = [_build(v, arrays, values) for v in form[1]]
+    return tuple(found) if kind == "t" else found
+
+
+def _parts(form: Any, data: memoryview) -> Iterator[Any]:
+    kind = form[0]
+    if kind == "a":
+        _, dtype, shape, at = form
+        size = math.prod(shape) * dtype.itemsize
+        if at + size > len(data):
+            raise RecordError(f"an array of {dtype.name}{list(shape)} does not fit its record")
+        array = np.frombuffer(data[at : at + size], dtype.np).reshape(shape)
+        array.flags.writeable = False
+        yield array
+    elif kind == "b":
+        _, size, at = form
+        if at + size > len(data):
+            raise RecordError(f"{size} bytes do not fit their record")
+        yield bytes(data[at : at + size])
+    elif kind == "d":
+        for _, inner in form[1]:
+            yield from _parts(inner, data)
+    elif kind in "tl":
+        for inner in form[1]:
+            yield from _parts(inner, data)
+
+
+@functools.lru_cache(maxsize=4096)
+def layout(text: bytes) -> Layout:
+    """The layout that a head says; the heads of a file's records are mostly the same few."""
+    return Layout(text)
+
+
+def head(data: memoryview) -> tuple[int, int]:
+    """The kind of a record, and where what its head describes begins."""
+    if len(data) < _HEAD.size:
+        raise RecordError(f"a record of {len(data)} bytes has no head")
+    kind, length = _HEAD.unpack_from(data)
+    if kind > 1 or _HEAD.size + length > len(data) or length % _ALIGN:
+        raise RecordError(f"a record's head is not one: kind {kind}, {length} bytes")
+    return kind, _HEAD.size + length
+
+
+def decode(data: memoryview) -> Any:
+    """The example; its arrays are views of the bytes."""
+    kind, start = head(data)
+    if kind == 0:
+        return bytes(data[_HEAD.size :])
+    found = layout(bytes(data[_HEAD.size : start]))
+    return found.build(found.parts(data[start:]), iter(found.values))

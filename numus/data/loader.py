@@ -9,7 +9,7 @@ from typing import Any
 
 import numus as nm
 from numus.data.collate import as_tensors, stacked
-from numus.data.datasets import IterableDataset
+from numus.data.datasets import IterableDataset, Subset
 from numus.data.samplers import BatchSampler, RandomSampler, SequentialSampler
 from numus.data.workers import KINDS, Crew, Exhausted, Job
 from numus.tensor import Tensor
@@ -176,16 +176,28 @@ class DataLoader:
 
 
 def _by_place(batched: bool, collate: Any, dataset: Any) -> Callable[[Any], Any]:
+    at_once = _batches_of(dataset) if collate is None else None
+
     def make(task: Any) -> Any:
         (places,) = task
         if not batched:
             return dataset[places]
-        if collate is None and hasattr(dataset, "get_batch"):
-            return dataset.get_batch(places)
+        if at_once is not None:
+            return at_once(places)
         examples = [dataset[i] for i in places]
         return stacked(examples, "") if collate is None else collate(examples)
 
     return make
+
+
+def _batches_of(dataset: Any) -> Callable[[Any], Any] | None:
+    """What gives many examples of a dataset at once, if it can; of some of its examples, too."""
+    if isinstance(dataset, Subset):
+        whole = _batches_of(dataset.dataset)
+        places = dataset.indices
+        return None if whole is None else lambda chosen: whole([places[i] for i in chosen])
+    found: Callable[[Any], Any] | None = getattr(dataset, "get_batch", None)
+    return found
 
 
 def _streamed(

@@ -17,13 +17,15 @@ import mmap
 import os
 import struct
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
 import numpy as np
 
+from numus.data.batches import gathered
+from numus.data.collate import stacked
 from numus.data.datasets import Dataset
 from numus.data.encoding import decode, encode
 from numus.errors import RecordError
@@ -206,7 +208,7 @@ class RecordDataset(Dataset):
     takes no lock, so any number of threads may read.
 
     Args:
-        verify: check each record's checksum when it is read.
+        verify: check each record's checksum when it is read for the first time.
     """
 
     def __init__(self, path: PathLike, verify: bool = True) -> None:
@@ -219,6 +221,8 @@ class RecordDataset(Dataset):
             self._pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         self._data = memoryview(self._pages)
         self._index = self._checked(size)
+        self._words = np.frombuffer(self._data, "<u8", size // 8)
+        self._verified = np.zeros(len(self._index), np.bool_)
 
     @classmethod
     def open(cls, path: PathLike, verify: bool = True) -> RecordDataset:
@@ -231,6 +235,9 @@ class RecordDataset(Dataset):
         if index_at == 0:
             raise RecordError(f"{self.path} was not finished by its writer; {way_out}")
         end = index_at + 8 * count
+        self._end = index_at  # of the records
+        if index_at < _HEADER_SIZE or index_at % 8:
+            raise RecordError(f"{self.path}: the header puts the index at {index_at}")
         if end > size:
             raise RecordError(
                 f"{self.path} is cut off: it has {size} bytes, its index ends at {end}; {way_out}"
@@ -246,12 +253,54 @@ class RecordDataset(Dataset):
         place = index + len(self) if index < 0 else index
         if not 0 <= place < len(self):
             raise IndexError(f"{self.path}: there is no record {index} among {len(self)}")
+        contents = self.contents(place)
+        try:
+            return decode(contents)
+        except RecordError as error:
+            raise RecordError(f"{self.path}: record {place}: {error}") from None
+
+    def contents(self, place: int) -> memoryview:
+        """The bytes of a record, which are what they were."""
         at = int(self._index[place])
+        start = at + _FRAME_SIZE
+        what = f"{self.path}: record {place} is"
+        if at < _HEADER_SIZE or at % 8 or start > self._end:
+            raise RecordError(f"{what} said to begin at {at}, where none can be")
         length, check = _FRAME.unpack_from(self._data, at)
-        contents = self._data[at + _FRAME_SIZE : at + _FRAME_SIZE + length]
-        if self.verify and zlib.crc32(contents) != check:
-            raise RecordError(f"{self.path}: record {place} is damaged (its checksum is wrong)")
-        return decode(contents)
+        if start + length > self._end:
+            raise RecordError(f"{what} said to have {length} bytes, more than there are")
+        contents = self._data[start : start + length]
+        if self.verify and not self._verified[place]:
+            if zlib.crc32(contents) != check:
+                raise RecordError(f"{what} damaged (its checksum is wrong)")
+            self._verified[place] = True
+        return contents
+
+    def find(self, places: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
+        """The file in words of eight bytes, and for each record where it begins in them, and how
+        many bytes it has; all of them checked.
+        """
+        at = self._index[places]
+        good = (at >= _HEADER_SIZE) & (at % 8 == 0) & (at <= self._end - _FRAME_SIZE)
+        lengths = self._words[np.where(good, at // 8, 0)]
+        good &= lengths <= self._end - _FRAME_SIZE - np.where(good, at, 0)
+        if self.verify:
+            good &= self._verified[places]
+        for place in places[~good].tolist():
+            self.contents(place)  # which checks it, or says what is wrong
+        return self._words, ((at + _FRAME_SIZE) // 8).astype(np.int64), lengths
+
+    def get_batch(self, indices: Sequence[int]) -> Any:
+        """Many records at once, collated: arrays of one shape are gathered by whole batches."""
+        places = np.asarray(indices, np.int64)
+        outside = (places < -len(self)) | (places >= len(self))
+        if outside.any():
+            raise IndexError(
+                f"{self.path}: there is no record {places[outside][0]} among {len(self)}"
+            )
+        places = np.where(places < 0, places + len(self), places)
+        batch = gathered(self, places)
+        return stacked([self[int(i)] for i in places], "") if batch is None else batch
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))

@@ -6,6 +6,7 @@ same epochs, on every machine.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
@@ -203,14 +204,10 @@ class BatchSampler(Sampler):
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
-        batch: list[int] = []
-        for place in self.sampler:
-            batch.append(place)
-            if len(batch) == self.batch_size:
+        places = iter(self.sampler)
+        while batch := list(itertools.islice(places, self.batch_size)):
+            if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
-                batch = []
-        if batch and not self.drop_last:
-            yield batch
 
     def __len__(self) -> int:
         count = len(self.sampler)  # type: ignore[arg-type]

@@ -7,6 +7,7 @@ package, because that has no NumPy face for bfloat16 and the 8-bit floats, and c
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import mmap
@@ -22,6 +23,7 @@ import numpy as np
 import numus as nm
 from numus import dtypes as dt
 from numus.errors import RecordError
+from numus.shapes import can_exist
 from numus.tensor import Tensor
 
 PathLike = str | os.PathLike[str]
@@ -115,19 +117,25 @@ class SafetensorsFile(Mapping[str, Tensor]):
         try:
             head = json.loads(self._pages[_LENGTH.size : self._start])
             self.metadata: dict[str, str] = head.pop("__metadata__", {})
+            if not isinstance(self.metadata, dict):
+                raise ValueError(f"__metadata__ is {self.metadata!r}")
             self._entries = {name: self._entry(name, e, size) for name, e in head.items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            if isinstance(error, RecordError):
-                raise
+        except RecordError:
+            raise
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RecordError(f"{path}: the header cannot be read: {error}") from None
+        self._check_overlaps()
 
     def _entry(self, name: str, entry: Any, size: int) -> tuple[dt.DType, tuple[int, ...], int]:
         dtype = _DTYPES.get(entry["dtype"])
         if dtype is None:
             raise RecordError(f"{self.path}: {name} is of {entry['dtype']}, which numus lacks")
-        shape = tuple(int(n) for n in entry["shape"])
+        shape = tuple(entry["shape"])
         begin, end = entry["data_offsets"]
-        if begin < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+        whole = all(type(n) is int and n >= 0 for n in (*shape, begin, end))
+        if not whole or not can_exist(shape, dtype.itemsize):
+            raise ValueError(f"{name} has the shape {shape} and lies from {begin} to {end}")
+        if end - begin != math.prod(shape) * dtype.itemsize:
             raise RecordError(
                 f"{self.path}: {name} of {dtype.name}{list(shape)} has {end - begin} bytes"
             )
@@ -136,6 +144,16 @@ class SafetensorsFile(Mapping[str, Tensor]):
                 f"{self.path} is cut off: {name} ends at {self._start + end}, the file at {size}"
             )
         return dtype, shape, self._start + begin
+
+    def _check_overlaps(self) -> None:
+        """Refuse tensors that share bytes: one of them cannot be what was written."""
+        spans = sorted(
+            (at, math.prod(shape) * dtype.itemsize, name)
+            for name, (dtype, shape, at) in self._entries.items()
+        )
+        for (at, size, name), (following, _, other) in itertools.pairwise(spans):
+            if at + size > following:
+                raise RecordError(f"{self.path}: {name} and {other} lie in the same place")
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """A tensor's elements where they lie in the file."""

@@ -105,15 +105,25 @@ def load_safetensors(path: PathLike, device: Any = None) -> dict[str, Tensor]:
         path = found[0]
     index = path if path.suffix == ".json" else path.with_name(path.name + ".index.json")
     if index.exists() and (path.suffix == ".json" or not path.exists()):
-        where = json.loads(index.read_text())["weight_map"]
-        files = {
-            name: SafetensorsFile(index.with_name(name), device) for name in set(where.values())
-        }
+        where, files = _indexed(index, device)
         absent = [name for name, file in where.items() if name not in files[file]]
         if absent:
             raise RecordError(f"{index} names tensors that its files lack: {', '.join(absent)}")
         return {name: files[file][name] for name, file in where.items()}
     return dict(SafetensorsFile(path, device))
+
+
+def _indexed(index: Path, device: Any) -> tuple[dict[str, str], dict[str, SafetensorsFile]]:
+    """Which file each tensor is in, and the files, all of them beside the index."""
+    try:
+        where = json.loads(index.read_bytes())["weight_map"]
+        names = {str(name): index.with_name(name) for name in set(where.values())}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RecordError(f"{index} is not an index of safetensors files: {error}") from None
+    absent = [name for name, path in names.items() if not path.is_file()]
+    if absent:
+        raise RecordError(f"{index} names files that are not there: {', '.join(absent)}")
+    return where, {name: SafetensorsFile(path, device) for name, path in names.items()}
 
 
 def save_model(model: Module, path: PathLike, **options: Any) -> list[Path]:
@@ -154,15 +164,28 @@ def load_checkpoint(path: PathLike, **parts: Any) -> dict[str, Any]:
     file = SafetensorsFile(path)
     if file.metadata.get("format") != _FORMAT:
         raise RecordError(f"{path} is not a checkpoint of numus")
-    tree = json.loads(file.metadata["tree"])
-    states = _rebuilt(tree["parts"], file)
+    try:
+        tree = json.loads(file.metadata["tree"])
+        states = _rebuilt(tree["parts"], file)
+        generator = _generator_state(tree["random"])
+        if not isinstance(states, dict):
+            raise ValueError(f"its states are {type(states).__name__}")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise RecordError(f"{path} is damaged: its states cannot be read: {error}") from None
     absent = [name for name in parts if name not in states]
     if absent:
         raise RecordError(f"{path} has no {', '.join(absent)}; it has {', '.join(states)}")
     for name, part in parts.items():
         part.load_state_dict(states[name])
-    nm.random.set_state(tuple(tree["random"]))
+    nm.random.set_state(generator)
     return states
+
+
+def _generator_state(given: Any) -> tuple[int, int, int]:
+    first, second, taken = given
+    if any(type(n) is not int or n < 0 for n in given) or max(first, second) >> 32 or taken >> 64:
+        raise ValueError(f"no state of a random generator: {given}")
+    return first, second, taken
 
 
 def _described(x: Any, path: str, tensors: dict[str, Any]) -> Any:
@@ -195,5 +218,7 @@ def _rebuilt(tree: dict[str, Any], file: SafetensorsFile) -> Any:
         return {k: _rebuilt(v, file) for k, v in x}
     if kind == "value":
         return x
+    if kind not in ("list", "tuple"):
+        raise ValueError(f"there is no {kind!r}")
     parts = [_rebuilt(v, file) for v in x]
     return tuple(parts) if kind == "tuple" else parts

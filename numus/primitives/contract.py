@@ -15,7 +15,6 @@ from numus.primitives.base import Array, Primitive
 from numus.primitives.views import broadcast, permute, reshape
 from numus.shapes import size_of
 
-
 _TURNED = {2: (1, 0), 3: (0, 2, 1)}
 
 

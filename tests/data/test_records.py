@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.data import RecordDataset, RecordWriter
-from numus.errors import RecordError
+from numus.data import DataLoader, RecordDataset, RecordWriter, Subset
+from numus.errors import RecordError, ShapeError
 
 EXAMPLES = [
     b"raw bytes",
@@ -156,3 +156,62 @@ def test_what_cannot_be_written(tmp_path):
     with pytest.raises(ValueError, match="is finished"):
         writer.write_record(b"")
     assert len(RecordDataset(tmp_path / "a.rrec")) == 1
+
+
+# -- batches --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 8, 700, 40_000])
+def test_batches_are_what_records_are(tmp_path, size):
+    rng = np.random.default_rng(0)
+    examples = [
+        {
+            "x": rng.normal(size=(2, size)).astype("f4"),
+            "y": (i % 3, [f"n{i % 2}", i * 0.5, None is i]),
+        }
+        for i in range(10)
+    ]
+    path = tmp_path / "a.rrec"
+    written(path, examples)
+    for records in (RecordDataset.open(path), RecordDataset.open(path, verify=False)):
+        for places in ([0, 1, 2], [9, -1, 3, 3], [4]):
+            batch = records.get_batch(places)
+            chosen = [examples[i] for i in places]
+            assert np.array_equal(batch["x"], np.stack([e["x"] for e in chosen]))
+            assert batch["y"][0].tolist() == [e["y"][0] for e in chosen]
+            assert batch["y"][1][0] == [e["y"][1][0] for e in chosen]
+            assert batch["y"][1][1].tolist() == [e["y"][1][1] for e in chosen]
+
+
+def test_batches_of_unlike_records(tmp_path):
+    written(tmp_path / "a.rrec", [b"abcd", b"efgh", b"ijkl"])
+    assert RecordDataset.open(tmp_path / "a.rrec").get_batch([2, 0]) == [b"ijkl", b"abcd"]
+    written(tmp_path / "b.rrec", [{"n": 1, "b": b"12"}, {"n": 2, "b": b"34"}])
+    assert RecordDataset.open(tmp_path / "b.rrec").get_batch([0, 1])["b"] == [b"12", b"34"]
+    written(tmp_path / "c.rrec", [{"n": 1}, {"n": 2.5}])
+    with pytest.raises(IndexError, match="no record 7"):
+        RecordDataset.open(tmp_path / "c.rrec").get_batch([0, 7])
+    written(tmp_path / "d.rrec", [np.zeros(2), np.zeros(3)])
+    with pytest.raises(ShapeError, match="do not stack"):
+        RecordDataset.open(tmp_path / "d.rrec").get_batch([0, 1])
+
+
+def test_batches_of_parts_of_a_file(tmp_path):
+    written(tmp_path / "a.rrec", [{"i": np.int32(i)} for i in range(8)])
+    part = Subset(Subset(RecordDataset.open(tmp_path / "a.rrec"), range(2, 8)), [5, 0])
+    (batch,) = DataLoader(part, batch_size=2)
+    assert batch["i"].tolist() == [7, 2]
+
+
+def test_damage_is_found_in_batches(tmp_path):
+    path = tmp_path / "a.rrec"
+    written(path, [np.arange(64, dtype="u1") + i for i in range(4)])
+    content = bytearray(path.read_bytes())
+    at = content.find(bytes(range(2, 66)))
+    content[at + 5] ^= 1
+    path.write_bytes(content)
+    records = RecordDataset.open(path)
+    records.get_batch([0, 1])
+    with pytest.raises(RecordError, match="record 2 is damaged"):
+        records.get_batch([1, 2])
+    assert RecordDataset.open(path, verify=False).get_batch([2]).shape == (1, 64)

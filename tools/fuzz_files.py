@@ -1,0 +1,253 @@
+"""Damaged and hostile files: each is read or refused with a clear error, and nothing else.
+
+    python -m tools.fuzz_files                   10,000 cases
+    python -m tools.fuzz_files --cases 500 --seed 3
+
+Files (safetensors, .rrec, checkpoints) are cut, bits of them turned over, parts put elsewhere; and
+headers are written that lie, with checksums that are right. Reading them may raise `RecordError`;
+another error, a crash, or more memory than a few times the file's size is a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import struct
+import tempfile
+import time
+import tracemalloc
+import zlib
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from numus import data, nn
+from numus.errors import RecordError, ShapeError
+
+_MOST_MEMORY = 8 << 20  # the files have some kilobytes
+
+# -- whole files ----------------------------------------------------------------------------------
+
+
+def whole_files(folder: Path) -> dict[str, bytes]:
+    rng = np.random.default_rng(0)
+    tensors = {"a": rng.normal(size=(3, 4)).astype("f4"), "b": np.arange(7, dtype="i8")}
+    nn.save_safetensors(tensors, folder / "w.safetensors", {"note": "x"})
+    nn.save_checkpoint(folder / "w.ckpt", model=tensors, step=3, more=[1, (2.5, None), "text"])
+    with data.RecordWriter.create(folder / "w.rrec") as writer:
+        writer.write_record(b"raw bytes")
+        for i in range(4):
+            writer.write_record({"x": np.arange(6, dtype="i4").reshape(2, 3), "y": i, "s": "name"})
+        writer.write_record([np.zeros((0, 2)), {"b": b"bytes", "n": None}])
+    return {p.suffix[1:]: p.read_bytes() for p in folder.iterdir()}
+
+
+# -- what is done to them -------------------------------------------------------------------------
+
+
+def cut(content: bytes, draw: random.Random) -> bytes:
+    return content[: draw.randrange(len(content))]
+
+
+def flip(content: bytes, draw: random.Random) -> bytes:
+    out = bytearray(content)
+    for _ in range(draw.choice((1, 1, 1, 2, 8))):
+        out[draw.randrange(len(out))] ^= 1 << draw.randrange(8)
+    return bytes(out)
+
+
+def flip_early(content: bytes, draw: random.Random) -> bytes:
+    """Headers are where lies are believed."""
+    out = bytearray(content)
+    out[draw.randrange(min(len(out), 96))] = draw.randrange(256)
+    return bytes(out)
+
+
+def overwrite(content: bytes, draw: random.Random) -> bytes:
+    at, size = draw.randrange(len(content)), draw.choice((1, 4, 8, 64))
+    filling = draw.choice((b"\0", b"\xff", b"\x7f", b"[", b"9", b"-")) * size
+    return content[:at] + filling + content[at + size :]
+
+
+def splice(content: bytes, draw: random.Random) -> bytes:
+    a, b, c = sorted(draw.randrange(len(content)) for _ in range(3))
+    return draw.choice(
+        (content[:a] + content[b:], content[:b] + content[a:], content[:a] + content[b:c])
+    )
+
+
+NUMBERS = (0, 1, -1, 7, 255, 2**31, 2**32 - 1, 2**53, 2**62, 2**63 - 1, 2**64 - 1, 10**30, 0.5)
+VALUES = (*NUMBERS, None, True, "", "x", [], {}, [[1]], float("nan"), "F32", "F64", "object", "O")
+
+
+def mangle(tree: Any, draw: random.Random) -> Any:
+    """Another tree: one place in it is something else."""
+    places: list[tuple[Any, Any]] = []
+
+    def walk(x: Any) -> None:
+        items = x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else ()
+        for key, value in items:
+            places.append((x, key))
+            walk(value)
+
+    walk(tree)
+    for _ in range(draw.choice((1, 1, 2, 4))):
+        holder, key = draw.choice(places)
+        if draw.random() < 0.15 and isinstance(holder, dict):
+            holder.pop(key, None)
+        elif draw.random() < 0.1:
+            deep: Any = 1
+            for _ in range(draw.choice((3, 200, 5000))):
+                deep = [deep]
+            holder[key] = deep
+        else:
+            holder[key] = draw.choice(VALUES)
+    return tree
+
+
+def text_of(tree: Any) -> bytes:
+    """JSON, also of trees that are too deep for the module."""
+    try:
+        return json.dumps(tree).encode()
+    except RecursionError:
+        return b"[" * 50_000
+
+
+def lying_safetensors(content: bytes, draw: random.Random) -> bytes:
+    (length,) = struct.unpack_from("<Q", content)
+    head = json.loads(content[8 : 8 + length])
+    if "tree" in head.get("__metadata__", {}) and draw.random() < 0.6:  # a checkpoint
+        tree = mangle(json.loads(head["__metadata__"]["tree"]), draw)
+        head["__metadata__"]["tree"] = text_of(tree).decode()
+    else:
+        head = mangle(head, draw)
+    text = text_of(head)
+    said = len(text) if draw.random() < 0.9 else draw.choice((0, 1, 2**40, 2**63, 2**64 - 1))
+    return struct.pack("<Q", said) + text + content[8 + length :]
+
+
+def lying_records(content: bytes, draw: random.Random) -> bytes:
+    """A record, the index or the header lies; all checksums are right."""
+    magic, version, count, index_at, _ = struct.unpack_from("<4sIQQI", content)
+    body, index = (
+        bytearray(content[:index_at]),
+        list(np.frombuffer(content, "<u8", count, index_at)),
+    )
+    index = [int(n) for n in index]
+    what = draw.choice(("record", "record", "frame", "index", "header"))
+    if what == "record":
+        at = draw.choice(index[1:])
+        length, _ = struct.unpack_from("<QI", body, at)
+        (text_length,) = struct.unpack_from("<4xI", body, at + 16)
+        text = json.loads(bytes(body[at + 24 : at + 24 + text_length]))
+        new = text_of(mangle(text, draw))
+        new += b" " * (-(len(new) + 8) % 8)
+        tail = bytes(body[at + 24 + text_length : at + 16 + length])
+        inner = struct.pack("<B3xI", draw.choice((1, 1, 1, 0, 9)), len(new)) + new + tail
+        inner += b"\0" * (-len(inner) % 8)
+        index = [*index, len(body)]
+        frame = struct.pack("<QI", len(inner), zlib.crc32(inner))
+        body += frame + struct.pack("<I", zlib.crc32(frame)) + inner
+        count, index_at = len(index), len(body)
+    elif what == "frame":
+        at = draw.choice(index)
+        check = struct.unpack_from("<QI", body, at)[1]
+        frame = struct.pack("<QI", draw.choice((0, 1, 2**20, 2**40, 2**63, 2**64 - 1)), check)
+        body[at : at + 16] = frame + struct.pack("<I", zlib.crc32(frame))
+    elif what == "index":
+        index[draw.randrange(count)] = draw.choice(
+            (0, 8, 63, 64, 65, 2**20, 2**40, 2**63, 2**64 - 8)
+        )
+    packed = struct.pack(f"<{len(index)}Q", *index)
+    if what == "header":
+        count = draw.choice((0, 1, count + 1, 2**32, 2**60, 2**61, 2**64 - 1))
+        index_at = draw.choice((index_at, 0, 8, 64, index_at - 8, 2**40, 2**64 - 8))
+    head = struct.pack("<4sIQQI", magic, version, count, index_at, zlib.crc32(packed))
+    head += struct.pack("<I", zlib.crc32(head))
+    return head.ljust(64, b"\0") + bytes(body[64:]) + packed
+
+
+# -- reading --------------------------------------------------------------------------------------
+
+
+def read_safetensors(path: Path) -> None:
+    for x in nn.load_safetensors(path).values():
+        x.numpy().tobytes()
+
+
+def read_checkpoint(path: Path) -> None:
+    nn.load_checkpoint(path)
+
+
+def read_records(path: Path) -> None:
+    for verify in (True, False):
+        records = data.RecordDataset.open(path, verify)
+        for i in range(len(records)):
+            records[i]
+            try:
+                records.get_batch([i, i])
+            except (TypeError, ShapeError) as error:  # what cannot be collated is no damage
+                if "default_collate" not in str(error):
+                    raise
+
+
+KINDS: dict[str, tuple[Callable[[Path], None], Callable[[bytes, random.Random], bytes]]] = {
+    "safetensors": (read_safetensors, lying_safetensors),
+    "ckpt": (read_checkpoint, lying_safetensors),
+    "rrec": (read_records, lying_records),
+}
+DAMAGES = (cut, flip, flip_early, overwrite, splice)
+
+
+def fuzz(cases: int, seed: int = 0) -> Counter[str]:
+    """Read so many bad files; gives how many were refused, and how many could be read."""
+    draw = random.Random(seed)
+    found: Counter[str] = Counter()
+    tracemalloc.start()
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        whole = whole_files(folder)
+        for case in range(cases):
+            kind = draw.choice(list(KINDS))
+            read, lie = KINDS[kind]
+            damage = lie if draw.random() < 0.5 else draw.choice(DAMAGES)
+            path = folder / f"case.{kind}"
+            path.write_bytes(damage(whole[kind], draw))
+            tracemalloc.reset_peak()
+            before = tracemalloc.get_traced_memory()[0]
+            try:
+                read(path)
+                found["read"] += 1
+            except RecordError:
+                found["refused"] += 1
+            except BaseException as error:
+                kept = Path(f"fuzz-{seed}-{case}.{kind}")
+                kept.write_bytes(path.read_bytes())
+                raise AssertionError(
+                    f"case {case} of seed {seed}, kept as {kept}: {damage.__name__} of a {kind} "
+                    f"file gave {type(error).__name__}: {error}"
+                ) from error
+            used = tracemalloc.get_traced_memory()[1] - before
+            assert used < _MOST_MEMORY, (
+                f"case {case} of seed {seed}: {used} bytes for a {kind} file"
+            )
+    tracemalloc.stop()
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--cases", type=int, default=10_000)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    began = time.perf_counter()
+    found = fuzz(options.cases, options.seed)
+    print(f"{options.cases} bad files: {dict(found)}; {time.perf_counter() - began:.0f} s")
+
+
+if __name__ == "__main__":
+    main()
