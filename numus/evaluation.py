@@ -10,26 +10,31 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from numus import guards
+from numus import guards, singles
 from numus.errors import TracingError
 from numus.graph import Node, Storage, View, current_trace, is_captured
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, value
 from numus.runtime.devices import Device, device
 from numus.shapes import Shape, row_major, size_of
+from numus.singles import APART
 
 Array = np.ndarray[Any, Any]
 
 
-def evaluate(nodes: Iterable[Node]) -> None:
+def evaluate(nodes: Collection[Node]) -> None:
     """Give every node a view."""
+    if nodes.__class__ is tuple and len(nodes) == 1:  # one value, as most ask for
+        (node,) = nodes
+        if node.view is not None or singles.evaluate(node):
+            return
     with guards.lock:
         by_device: dict[Device, list[Node]] = {}
         wanted = dict.fromkeys([n for n in nodes if n.view is None])
@@ -115,10 +120,6 @@ def _pending_order(roots: Sequence[Node]) -> list[Node]:
             stack.append((node, True))
             stack.extend((n, False) for n in reversed(node.inputs))
     return order
-
-
-# What is not computed with the graph around it, but by itself, before that.
-APART = ("transfer", "part")
 
 
 def _settle_apart(node: Node) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
-import threading
 import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from numus import config
 from numus.errors import DeviceError
+from numus.runtime.contract import Piece
+from numus.runtime.devices import default
 from numus.shapes import Shape
 
 if TYPE_CHECKING:
@@ -58,6 +59,16 @@ class View:
         self.storage = storage
         self.offset = offset
         self.strides = strides
+
+
+def piece_of(memory: Any, offset: int, strides: Shape) -> Piece:
+    """A view of memory, which can be given to other nodes when nobody looks at it any more."""
+    storage = Storage(memory)
+    view = View(storage, offset, strides)
+    idle = {"memory": memory, "guard": None, "aliases": None}
+    return Piece(
+        view, (view, storage, memory), [(storage, Storage, *item) for item in idle.items()]
+    )
 
 
 class _Owner:
@@ -140,14 +151,18 @@ class Node:
         return f"<{self.prim.name} {self.dtype.name}{list(self.shape)} {state}>"
 
 
-class _Mode(threading.local):
-    grad = True
-    low: Any = None  # the narrow float that products are computed in (nm.autocast)
-    trace: Any = None  # the trace of nm.jit that this thread records
-    watcher: Any = None  # who looks at each node as soon as it is made (nm.debug_nans)
+def place_view(table: Any, slot: int, node: int, strides: Shape, itemsize: int) -> None:
+    """Steps of a native call: where the node in a register has its elements; a miss, if it is
+    pending, or they lie otherwise.
+    """
+    view = table.load(node, Node, "view")
+    offset = table.get(view, View, "offset")  # looks whether there is a view
+    table.like(view, View, "strides", strides)
+    memory = table.load(table.load(view, View, "storage"), Storage, "memory")
+    table.place(slot, memory, offset, itemsize)
 
 
-mode = _Mode()
+mode = default  # gradients, autocast, traces and watchers of this thread
 _traces = 0  # and watchers, in all threads: what keeps the path of everybody else short
 
 

@@ -17,7 +17,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, from_host, host_array
-from numus.graph import Node, Storage, View, current_trace, is_captured, mode, next_serial, now
+from numus.graph import Node, View, current_trace, is_captured, mode, next_serial, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant, value
@@ -259,26 +259,10 @@ class Tensor(Methods):
         return self
 
 
-def write_tensor(
-    table: Any,
-    memory: int,
-    offset: int,
-    strides: Shape,
-    shape: Shape,
-    dtype: DType,
-    device: Device,
-) -> int:
-    """`Tensor(value(View(Storage(memory), offset, strides), …))` as steps of a native call, on the
-    memory in a register of it.
+def write_tensor(table: Any, view: int, shape: Shape, dtype: DType, device: Device) -> int:
+    """`Tensor(value(view, shape, dtype, device))` as steps of a native call, for the view in a
+    register of it.
     """
-    storage = table.new(Storage)
-    table.set(storage, Storage, "memory", memory)
-    table.put(storage, Storage, "guard", None)
-    table.put(storage, Storage, "aliases", None)
-    view = table.new(View)
-    table.set(view, View, "storage", storage)
-    table.put(view, View, "offset", offset)
-    table.put(view, View, "strides", strides)
     node = table.new(Node)
     given = {"prim": VALUE, "inputs": (), "shape": shape, "dtype": dtype, "device": device}
     nothing = {"params": None, "grad_slot": None, "abstract": False, "tracked": False}

@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import arena, ir, schedule, tuning
+from numus.compiler import arena, ir, schedule, singles, tuning
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
@@ -357,6 +357,17 @@ def _base(v: Val, leaf_strides: dict[Val, Shape]) -> tuple[Val, Layout]:
 _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
+def plan_of(place: Any, pending: Pending, roots: Sequence[Any]) -> Plan:
+    """The plan for a pending graph on a device."""
+    key = (place.name, preference(), pending.key)
+    plan = _plans.get(key)
+    if plan is None:
+        plan = _plans[key] = Plan(place, pending, roots)
+        if len(_plans) > _MAX_PLANS:
+            _plans.popitem(last=False)
+    return plan
+
+
 def realise(
     place: Any, roots: Sequence[Any], settle: Callable[[Any], None]
 ) -> list[tuple[Any, Any, Any, Layout]]:
@@ -371,12 +382,7 @@ def realise(
             settle(node)
         # what a transfer stands on may have been part of this graph, or one of its roots
         return realise(place, [r for r in roots if r.view is None], settle)
-    key = (place.name, preference(), pending.key)
-    plan = _plans.get(key)
-    if plan is None:
-        plan = _plans[key] = Plan(place, pending, roots)
-        if len(_plans) > _MAX_PLANS:
-            _plans.popitem(last=False)
+    plan = plan_of(place, pending, roots)
     leaves = pending.leaves
     if watchers:
         for watch in watchers:
@@ -395,3 +401,4 @@ def realise(
 def clear_plans() -> None:
     """Forget every plan (kernels stay compiled)."""
     _plans.clear()
+    singles.calls.clear()

@@ -16,8 +16,9 @@ from numus import dtypes as dt
 from numus.errors import DTypeError
 from numus.functions import arithmetic, comparison
 from numus.functions.contraction import matmul
-from numus.graph import Node
+from numus.graph import Node, mode
 from numus.primitives import elementwise as ew
+from numus.primitives.contract import contract
 from numus.primitives.source import constant
 from numus.tensor import Tensor
 
@@ -62,6 +63,21 @@ def _install(name: str, function: Binary, prim: Callable[[Node, Node], Node] | N
         setattr(Tensor, method.__name__, method)
 
 
+def _matmul(x: Any, y: Any) -> Tensor:
+    """`matmul`, with a short way for two matrices of one float."""
+    if x.__class__ is Tensor and y.__class__ is Tensor and mode.low is None:
+        a, b = x._node, y._node
+        if (
+            a.dtype is b.dtype
+            and a.dtype.kind == "float"
+            and len(a.shape) == 2
+            and len(b.shape) == 2
+            and a.shape[1] == b.shape[0]
+        ):
+            return Tensor(contract(a, b, a.dtype))
+    return matmul(x, y)
+
+
 _install("add", arithmetic.add, ew.add)
 _install("sub", arithmetic.subtract, ew.sub)
 _install("mul", arithmetic.multiply, ew.mul)
@@ -69,7 +85,7 @@ _install("truediv", arithmetic.divide, ew.div)
 _install("floordiv", arithmetic.floor_divide)
 _install("mod", arithmetic.remainder)
 _install("pow", arithmetic.pow)
-_install("matmul", matmul)
+_install("matmul", _matmul)
 _install("and", comparison.bitwise_and)
 _install("or", comparison.bitwise_or)
 _install("xor", comparison.bitwise_xor)

@@ -76,6 +76,18 @@ def forget(node: Node) -> None:
     node.pinned = 0
 
 
+def write_forget(table: Any, node: int) -> None:
+    """`forget` as steps of a native call, for the node in a register of it."""
+    for name, thing in {
+        "prim": VALUE,
+        "inputs": (),
+        "params": None,
+        "depth": 0,
+        "pinned": 0,
+    }.items():
+        table.put(node, Node, name, thing)
+
+
 def _placeholder_reference(node: Node) -> Array:
     raise TracingError(
         f"the value of a traced {node.dtype.name}{list(node.shape)} tensor is not known inside "

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -48,6 +48,15 @@ class Memory(Protocol):
     def address(self) -> int:
         """Where it is, for runtimes whose kernels take addresses."""
         ...
+
+
+class Piece(NamedTuple):
+    """Something made of memory that may be used again as soon as nobody but its owner holds it."""
+
+    thing: Any
+    parts: Sequence[Any]  # itself and what it is made of, each held by the one before
+    # slots of parts (an object, its type, the slot's name) and what they hold while nobody uses it
+    idle: Sequence[tuple[Any, type, str, Any]]
 
 
 class Program(Protocol):

@@ -185,13 +185,19 @@ def best_gpu() -> Device | None:
     return None
 
 
-class _Default(threading.local):
-    """The device on which tensors are made where none is named (`NUMUS_DEVICE` sets the first)."""
+class _Surroundings(threading.local):
+    """What operations find around them, in each thread. One object, which is looked up once: the
+    floor that sets them knows it as `graph.mode`.
+    """
 
-    device: Device
+    device: Device  # where tensors are made if none is named (`NUMUS_DEVICE` sets the first)
+    grad = True  # whether operations record what gradients need
+    low: Any = None  # the narrow float that products are computed in (nm.autocast)
+    trace: Any = None  # the trace of nm.jit that this thread records
+    watcher: Any = None  # who looks at each node as soon as it is made (nm.debug_nans)
 
     def __init__(self) -> None:
         self.device = device(os.environ.get("NUMUS_DEVICE", "cpu"))
 
 
-default = _Default()
+default = _Surroundings()

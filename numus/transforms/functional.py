@@ -226,7 +226,7 @@ def linearize(f: Function, *primals: Any) -> tuple[Any, Function]:
     within = {*order, *inputs}
     kept = [x for node in order for x in node.inputs if x not in within]
     trace.close(kept)
-    evaluate(x for x in kept if not x.abstract)
+    evaluate([x for x in kept if not x.abstract])
 
     def apply_tangents(*tangents: Any) -> Any:
         given = [

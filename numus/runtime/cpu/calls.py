@@ -15,12 +15,14 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from numus.runtime.contract import Piece
 from numus.runtime.cpu import calls_source
 from numus.runtime.cpu.calls_source import API, CODES, HEAD
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.memory import Memory
 from numus.runtime.cpu.pool import Pool
 
+_WORD = ctypes.sizeof(ctypes.c_void_p)
 _FASTCALL = 0x0080  # CPython's METH_FASTCALL
 _DESCR_GET, _DESCR_SET = 54, 55  # its Py_tp_descr_get and Py_tp_descr_set
 _SHORT_SECONDS = (
@@ -55,12 +57,23 @@ def _counts_references_first() -> bool:
 
 
 @functools.cache
+def _offset(kind: type, name: str) -> int:
+    """Where objects of a class with `__slots__` keep one of these, in bytes; 0 if nowhere."""
+    thing: Any = object.__new__(kind)
+    marker = object()
+    kind.__dict__[name].__set__(thing, marker)
+    words = (ctypes.c_size_t * (kind.__basicsize__ // _WORD)).from_address(id(thing))
+    return _WORD * list(words).index(id(marker)) if id(marker) in words else 0
+
+
+@functools.cache
 def possible() -> bool:
     """Whether this Python has what tables need."""
     return (
         sys.implementation.name == "cpython"
         and getattr(sys, "_is_gil_enabled", lambda: True)()
         and _counts_references_first()
+        and _offset(_Member, "member") > 0
     )
 
 
@@ -110,6 +123,7 @@ class Table:
         self._keep: list[Any] = [image, *keep]
         self._steps: list[tuple[int, ...]] = []
         self._registers = 0
+        self._new: set[int] = set()  # registers with objects that nobody else has seen yet
 
     def _object(self, x: Any) -> int:
         self._keep.append(x)
@@ -136,15 +150,28 @@ class Table:
         return self._step("attribute", self._register(), self._object(thing), self._object(name))
 
     def get(self, register: int, kind: type, name: str) -> int:
-        """A slot of what is in a register, an object of this type."""
+        """A slot of what is in a register; a miss, if that is not an object of this type."""
         member = self._object(kind.__dict__[name])
         return self._step("get", self._register(), register, member)
 
+    def load(self, register: int, kind: type, name: str) -> int:
+        """A slot of what is in a register, which is known to be an object of this type."""
+        return self._step("load", self._register(), register, _offset(kind, name))
+
+    def has(self, register: int, kind: type, name: str, thing: Any) -> None:
+        """That a slot of an object of this type holds something."""
+        self._step("has", register, _offset(kind, name), self._object(thing))
+
+    def like(self, register: int, kind: type, name: str, thing: Any) -> None:
+        """That a slot of an object of this type holds something equal to this."""
+        self._step("like", register, _offset(kind, name), self._object(thing))
+
+    def element(self, register: int, index: int) -> int:
+        """One of a tuple."""
+        return self._step("element", self._register(), register, index)
+
     def same(self, register: int, thing: Any) -> None:
         self._step("same", register, self._object(thing))
-
-    def equal(self, register: int, thing: Any) -> None:
-        self._step("equal", register, self._object(thing))
 
     def holds(self, register: int, key: str, thing: Any, default: bool) -> None:
         """That a dict has this under a key; or nothing, if that is what nothing means."""
@@ -161,17 +188,30 @@ class Table:
         address = self.get(memory, Memory, "address")
         self._step("place", address, offset, itemsize, self._image.word(slot))
 
-    def fresh(self, slot: int, nbytes: int) -> int:
-        """Memory for a result."""
-        allocate = self._allocate
-        pieces = [allocate(nbytes) for _ in range(_RESULTS_KEPT if nbytes <= _SMALL_RESULT else 0)]
-        known = (ctypes.c_int64 * (1 + len(pieces)))(len(pieces), *[id(p) for p in pieces])
+    def fresh(self, slot: int, nbytes: int, make: Callable[[Memory], Piece]) -> int:
+        """What is made of memory for a result, whose address goes to a slot."""
+        allocate, word = self._allocate, self._image.word(slot)
+        count = _RESULTS_KEPT if nbytes <= _SMALL_RESULT else 0
+        kept: list[Any] = []
+        words = [count]
+        for _ in range(count):
+            memory = allocate(nbytes)
+            thing, parts, idle = make(memory)
+            kept.append(thing)
+            words += [id(thing), memory.address, *[id(part) for part in parts]]
+            for owner, kind, name, held in idle:
+                words += [id(owner) + _offset(kind, name), id(held)]
+
+        def anew() -> Any:
+            memory = allocate(nbytes)
+            ctypes.c_uint64.from_address(word).value = memory.address
+            return make(memory).thing
+
+        pieces = (ctypes.c_uint64 * len(words))(*words)
         # the tuple is what holds them: one that nobody else uses has one reference
-        self._keep += [known, tuple(pieces)]
-        anew = self._object(functools.partial(allocate, nbytes))
-        memory = self._step("fresh", self._register(), ctypes.addressof(known), anew)
-        self._step("address", self.get(memory, Memory, "address"), z=self._image.word(slot))
-        return memory
+        self._keep += [pieces, tuple(kept)]
+        at = ctypes.addressof(pieces)
+        return self._step("fresh", self._register(), at, self._object(anew), word)
 
     def run(self) -> None:
         self._step("run", 0, self._calls.pool.threads)
@@ -179,15 +219,22 @@ class Table:
     # -- making things ----------------------------------------------------------------------------
 
     def new(self, kind: type) -> int:
+        self._new.add(self._registers)
         return self._step("new", self._register(), self._object(kind))
 
     def set(self, register: int, kind: type, name: str, value: int) -> None:
         """Set a slot to what is in another register."""
-        self._step("set", register, self._object(kind.__dict__[name]), value)
+        if register in self._new:
+            self._step("link", register, _offset(kind, name), value)
+        else:
+            self._step("set", register, self._object(kind.__dict__[name]), value)
 
     def put(self, register: int, kind: type, name: str, thing: Any) -> None:
         """Set a slot to some object."""
-        self._step("put", register, self._object(kind.__dict__[name]), self._object(thing))
+        if register in self._new:
+            self._step("fill", register, _offset(kind, name), self._object(thing))
+        else:
+            self._step("put", register, self._object(kind.__dict__[name]), self._object(thing))
 
     def weak(self, register: int) -> int:
         return self._step("weak", self._register(), register)

@@ -4,8 +4,8 @@
 what to do, then up to four operands), works on a few registers that hold references to Python
 objects, and ends with a result; or it gives `miss` back, which stands in the first words, together
 with what else belongs to the call as a whole. What happens to objects happens through functions of
-CPython's stable interface, whose addresses are handed in; the only thing that is known about their
-insides is where references are counted.
+CPython's stable interface, whose addresses are handed in. Two things are known of their insides,
+and have been looked up: where references are counted, and where the `__slots__` of a class are.
 """
 
 from __future__ import annotations
@@ -42,24 +42,34 @@ STEPS = {
     "argument": "`a` is argument number x",
     "call": "`a` is what the object x gives when it is called",
     "get": "`a` is the member y (a descriptor) of `x`",
+    "load": "`a` is the slot at offset y of `x`, whose type is known",
+    "has": "miss unless the slot at offset x of `a` is the object y",
+    "like": "miss unless the slot at offset x of `a` equals the object y",
+    "element": "`a` is element y of the tuple `x`",
     "attribute": "`a` is the attribute y (a string) of the object x",
     "same": "miss unless `a` is the object x",
-    "equal": "miss unless `a` equals the object x",
     "holds": "miss unless the dict `a` has y under the key x, or nothing there and z is 1",
     "empty": "miss unless the object x has length 0",
     "place": "the word at z becomes the int `a` plus y times the int `x`",
-    "address": "the word at z becomes the int `a`",
-    "fresh": "`a` is the first of the objects at x (behind their number) that only their owner "
-    "holds, or else what the object y gives when it is called",
+    "fresh": "`a` is the first of the pieces at x (behind their number) that nobody uses, and the "
+    "word at z its address; or else what the object y gives, which sets that word",
     "run": "run the launches; miss unless the pool has x threads",
     "new": "`a` is a new object of type x",
     "set": "the member x of `a` becomes `y`",
     "put": "the member x of `a` becomes the object y",
+    "link": "the slot at offset x of `a`, which is new, becomes `y`",
+    "fill": "the slot at offset x of `a`, which is new, becomes the object y",
     "weak": "`a` is a weak reference to `x`",
     "tuple": "`a` is a new tuple of length x",
     "item": "item x of the tuple `a` becomes `y`",
 }
 CODES = {name: i for i, name in enumerate(STEPS)}
+
+# Words of a piece (`contract.Piece`): the thing, its address, its parts, then pairs of the address
+# of a slot and what it has to hold.
+PARTS = 3
+SLOTS = 3
+PIECE = 2 + PARTS + 2 * SLOTS
 
 SYMBOLS = ("numus_call", "numus_bind")
 
@@ -223,6 +233,38 @@ give:
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 """
 
+
+def _unused(piece: str) -> str:
+    """Sets %unused: whether each part of a piece is held once, and each slot holds what it should.
+
+    The first word of an object, or its lower half, counts the references to it.
+    """
+    lines = []
+    for i in range(PARTS):
+        lines += [
+            f"  %part{i}_at = getelementptr i64, ptr {piece}, i64 {2 + i}",
+            f"  %part{i} = load ptr, ptr %part{i}_at",
+            f"  %count{i} = load i32, ptr %part{i}",
+            f"  %ok{i} = icmp eq i32 %count{i}, 1",
+        ]
+    for i in range(PARTS, PARTS + SLOTS):
+        word = 2 + PARTS + 2 * (i - PARTS)
+        lines += [
+            f"  %slot{i}_at = getelementptr i64, ptr {piece}, i64 {word}",
+            f"  %slot{i} = load ptr, ptr %slot{i}_at",
+            f"  %is{i} = load ptr, ptr %slot{i}",
+            f"  %be{i}_at = getelementptr i64, ptr {piece}, i64 {word + 1}",
+            f"  %be{i} = load ptr, ptr %be{i}_at",
+            f"  %ok{i} = icmp eq ptr %is{i}, %be{i}",
+        ]
+    known = "%ok0"
+    for i in range(1, PARTS + SLOTS):
+        name = "%unused" if i == PARTS + SLOTS - 1 else f"%all{i}"
+        lines.append(f"  {name} = and i1 {known}, %ok{i}")
+        known = name
+    return "\n".join(lines)
+
+
 _BODIES = {
     "end": """
   %given = load ptr, ptr %at
@@ -246,6 +288,42 @@ _BODIES = {
   store ptr %got, ptr %at
   %get_ok = icmp ne ptr %got, null
   br i1 %get_ok, label %next, label %failed""",
+    "load": """
+  #%load_from = %x
+  %load_object = load ptr, ptr %load_from
+  %load_at = getelementptr i8, ptr %load_object, i64 %y
+  %loaded = load ptr, ptr %load_at
+  !void Py_IncRef(ptr %loaded)
+  store ptr %loaded, ptr %at
+  %load_ok = icmp ne ptr %loaded, null
+  br i1 %load_ok, label %next, label %miss""",
+    "has": """
+  %has_object = load ptr, ptr %at
+  %has_at = getelementptr i8, ptr %has_object, i64 %x
+  %has_ = load ptr, ptr %has_at
+  %has_ok = icmp eq ptr %has_, %yp
+  br i1 %has_ok, label %next, label %miss""",
+    "like": """
+  %like_object = load ptr, ptr %at
+  %like_at = getelementptr i8, ptr %like_object, i64 %x
+  %like_ = load ptr, ptr %like_at
+  %like_same = icmp eq ptr %like_, %yp
+  br i1 %like_same, label %next, label %look
+look:
+  %like_null = icmp eq ptr %like_, null
+  br i1 %like_null, label %miss, label %alike
+alike:
+  !%like_compared = i32 PyObject_RichCompareBool(ptr %like_, ptr %yp, i32 2)
+  %like_ok = icmp sgt i32 %like_compared, 0
+  br i1 %like_ok, label %next, label %failed""",
+    "element": """
+  #%element_of = %x
+  %element_tuple = load ptr, ptr %element_of
+  !%element_ = ptr PyTuple_GetItem(ptr %element_tuple, i64 %y)
+  !void Py_IncRef(ptr %element_)
+  store ptr %element_, ptr %at
+  %element_ok = icmp ne ptr %element_, null
+  br i1 %element_ok, label %next, label %failed""",
     "attribute": """
   !%attribute_ = ptr PyObject_GetAttr(ptr %xp, ptr %yp)
   store ptr %attribute_, ptr %at
@@ -255,14 +333,6 @@ _BODIES = {
   %same_ = load ptr, ptr %at
   %same_ok = icmp eq ptr %same_, %xp
   br i1 %same_ok, label %next, label %miss""",
-    "equal": """
-  %equal_ = load ptr, ptr %at
-  %equal_same = icmp eq ptr %equal_, %xp
-  br i1 %equal_same, label %next, label %compare
-compare:
-  !%compared = i32 PyObject_RichCompareBool(ptr %equal_, ptr %xp, i32 2)
-  %equal_ok = icmp sgt i32 %compared, 0
-  br i1 %equal_ok, label %next, label %failed""",
     "holds": """
   %holder = load ptr, ptr %at
   !%held_there = ptr PyDict_GetItemWithError(ptr %holder, ptr %xp)
@@ -288,13 +358,9 @@ lacks:
   %place_sum = add i64 %place_number, %offset_bytes
   store i64 %place_sum, ptr %zp
   br label %next""",
-    "address": """
-  %address_object = load ptr, ptr %at
-  !%address_ = ptr PyLong_AsVoidPtr(ptr %address_object)
-  store ptr %address_, ptr %zp
-  br label %next""",
-    "fresh": """
+    "fresh": f"""
   %room = load i64, ptr %xp
+  %pieces = getelementptr i64, ptr %xp, i64 1
   br label %search
 search:
   %tried = phi i64 [ 0, %fresh ], [ %tried1, %taken ]
@@ -302,17 +368,19 @@ search:
   br i1 %some, label %ask, label %allocate
 ask:
   %tried1 = add i64 %tried, 1
-  %piece_at = getelementptr ptr, ptr %xp, i64 %tried1
-  %piece = load ptr, ptr %piece_at
-  ; the first word of an object, or its lower half, counts the references to it
-  %references = load i32, ptr %piece
-  %alone = icmp eq i32 %references, 1
-  br i1 %alone, label %reuse, label %taken
+  %skip = mul i64 %tried, {PIECE}
+  %piece = getelementptr i64, ptr %pieces, i64 %skip
+{_unused("%piece")}
+  br i1 %unused, label %reuse, label %taken
 taken:
   br label %search
 reuse:
-  !void Py_IncRef(ptr %piece)
-  store ptr %piece, ptr %at
+  %thing = load ptr, ptr %piece
+  %there_at = getelementptr i64, ptr %piece, i64 1
+  %there = load i64, ptr %there_at
+  store i64 %there, ptr %zp
+  !void Py_IncRef(ptr %thing)
+  store ptr %thing, ptr %at
   br label %next
 allocate:
   !%allocated = ptr PyObject_CallNoArgs(ptr %yp)
@@ -368,6 +436,20 @@ ran:
   !%put_ = i32 descr_set(ptr %xp, ptr %put_object, ptr %yp)
   %put_ok = icmp eq i32 %put_, 0
   br i1 %put_ok, label %next, label %failed""",
+    "link": """
+  %link_object = load ptr, ptr %at
+  %link_at = getelementptr i8, ptr %link_object, i64 %x
+  #%link_from = %y
+  %link_value = load ptr, ptr %link_from
+  !void Py_IncRef(ptr %link_value)
+  store ptr %link_value, ptr %link_at
+  br label %next""",
+    "fill": """
+  %fill_object = load ptr, ptr %at
+  %fill_at = getelementptr i8, ptr %fill_object, i64 %x
+  !void Py_IncRef(ptr %yp)
+  store ptr %yp, ptr %fill_at
+  br label %next""",
     "weak": """
   #%weak_of = %x
   %weak_object = load ptr, ptr %weak_of

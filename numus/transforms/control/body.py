@@ -12,13 +12,14 @@ from typing import Any
 from numus.compiler.watchers import watchers
 from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.evaluation import APART, evaluate
+from numus.evaluation import evaluate
 from numus.graph import Node, View, grad_mode, mode
 from numus.primitives.source import placeholder, value
 from numus.primitives.structure import copy_apart
 from numus.primitives.views import broadcast
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, row_major, size_of
+from numus.singles import APART
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.recipe import Recipe, dependents

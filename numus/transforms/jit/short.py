@@ -7,13 +7,13 @@ the results are made of. It takes no Python but the call itself.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from numus import guards
 from numus.compiler.watchers import watchers
-from numus.graph import Node, Storage, View, mode
-from numus.runtime.devices import default
+from numus.graph import Node, mode, piece_of, place_view
 from numus.tensor import Tensor, write_tensor
 from numus.transforms import tree
 from numus.transforms.jit.program import Native
@@ -54,6 +54,7 @@ def _function(ready: Ready, replay: Any) -> Short | None:
         or any(source.argument is None and source.handle is None for source in ready.sources)
         or len(shown) < len(traced.results)
         or len(blocks) < len(set(shown))  # results that are inputs, or share memory
+        or len(blocks) < len(replay.block_sizes)  # or that nobody gets
         or not (traced.structure.kind is None or _is_tuple(traced.structure))
     ):
         return None
@@ -67,17 +68,13 @@ def _function(ready: Ready, replay: Any) -> Short | None:
         table.same(table.call(read), flag)
     for slot, source in enumerate(ready.sources):
         _write_input(table, slot, source)
-    memories = [
-        table.fresh(replay.first_block + i, nbytes) for i, nbytes in enumerate(replay.block_sizes)
-    ]
+    views = {}
+    for x in dict.fromkeys(shown):
+        _, block, offset, strides = replay.outputs[x]
+        make = functools.partial(piece_of, offset=offset, strides=strides)
+        views[x] = table.fresh(replay.first_block + block, replay.block_sizes[block], make)
     table.run()
-    made = {}
-    for x in shown:
-        if x not in made:
-            out = replay.outputs[x]
-            made[x] = write_tensor(
-                table, memories[out.block], out.offset, out.strides, *ready.kinds[x]
-            )
+    made = {x: write_tensor(table, view, *ready.kinds[x]) for x, view in views.items()}
     several = traced.structure.kind is not None
     result = table.tuple([made[x] for x in shown]) if several else made[shown[0]]
     function: Short = table.function(ready.arity, result, MISS, guards.lock)
@@ -88,10 +85,10 @@ def _write_modes(table: Any, ready: Ready) -> None:
     """That this thread is in the modes of the trace, and that nobody observes it."""
     mine = table.attribute(mode, "__dict__")
     grad, low = ready.mode
-    wanted = {"grad": grad, "low": low, "trace": None, "watcher": None}
+    wanted = {"grad": grad, "low": low, "trace": None, "watcher": None, "device": ready.default}
     for name, value in wanted.items():
-        table.holds(mine, name, value, default=getattr(type(mode), name) is value)
-    table.holds(table.attribute(default, "__dict__"), "device", ready.default, default=False)
+        unset = getattr(type(mode), name, None)
+        table.holds(mine, name, value, default=name != "device" and unset is value)
 
 
 def _write_input(table: Any, slot: int, source: Expected) -> None:
@@ -101,14 +98,11 @@ def _write_input(table: Any, slot: int, source: Expected) -> None:
     else:
         tensor = table.argument(source.argument)
     node = table.get(tensor, Tensor, "_node")
-    view = table.get(node, Node, "view")
-    table.same(table.get(node, Node, "dtype"), source.dtype)
-    table.equal(table.get(node, Node, "shape"), source.shape)
-    table.equal(table.get(view, View, "strides"), source.strides)
-    table.same(table.get(node, Node, "device"), source.device)
-    table.same(table.get(node, Node, "tracked"), source.tracked)
-    memory = table.get(table.get(view, View, "storage"), Storage, "memory")
-    table.place(slot, memory, table.get(view, View, "offset"), source.dtype.itemsize)
+    table.has(node, Node, "dtype", source.dtype)
+    table.like(node, Node, "shape", source.shape)
+    table.has(node, Node, "device", source.device)
+    table.has(node, Node, "tracked", source.tracked)
+    place_view(table, slot, node, source.strides, source.dtype.itemsize)
 
 
 def _is_tuple(structure: tree.Structure) -> bool:

@@ -1,0 +1,177 @@
+"""Graphs of one operation, evaluated natively from the second time on."""
+
+from __future__ import annotations
+
+import os
+import threading
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus import runtime
+from numus.compiler import singles
+from numus.compiler.program import clear_plans
+from numus.runtime.cpu import calls
+
+pytestmark = [
+    pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
+    pytest.mark.skipif(os.environ.get("NUMUS_DEVICE", "cpu") != "cpu", reason="calls of the CPU"),
+]
+
+
+@pytest.fixture(autouse=True)
+def _anew():
+    clear_plans()
+    yield
+    clear_plans()
+
+
+def tensor(*shape, seed=0):
+    x = nm.asarray(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+    nm.eval(x)
+    return x
+
+
+def native():
+    """How many structures have a native function."""
+    return sum(type(call).__name__.startswith("builtin") for call in singles.calls.values())
+
+
+def test_the_third_is_like_the_first():
+    x, y = tensor(5, 6), tensor(5, 6, seed=1)
+    for i in range(4):
+        z = x * y
+        nm.eval(z)
+        assert np.array_equal(z.numpy(), x.numpy() * y.numpy())
+        assert native() == (i > 0)
+
+
+def test_operands_that_are_one():
+    x, y = tensor(4), tensor(4, seed=1)
+    for _ in range(3):
+        for a, b in ((x, x), (x, y), (y, y), (y, x)):
+            assert np.array_equal((a + b).numpy(), a.numpy() + b.numpy())
+
+
+@pytest.mark.parametrize("first", [(0, 1, 1), (0, 1, 2)])
+def test_three_operands(first):
+    """Whether two of them are one is seen, whichever came first."""
+    xs = [tensor(9) > 0, tensor(9, seed=1), tensor(9, seed=2)]
+    nm.eval(*xs)
+    for pattern in [first, first, (0, 1, 2), (0, 1, 1), (0, 2, 1)] * 3:
+        mask, a, b = (xs[i] for i in pattern)
+        expected = np.where(mask.numpy(), a.numpy(), b.numpy())
+        assert np.array_equal(nm.where(mask, a, b).numpy(), expected)
+
+
+def test_layouts_and_offsets():
+    x = tensor(6, 8)
+    views = [x, x[1:], x[:, 2:], x.T, x[::2], x[2:4, 1:3]]
+    for view in views * 3:
+        assert np.array_equal(nm.exp(view).numpy(), nm.exp(nm.asarray(view.numpy())).numpy())
+
+
+def test_empty_and_large_results():
+    for n in (0, 1, 100_000):
+        x = tensor(n)
+        for _ in range(3):
+            assert np.array_equal((x + x).numpy(), x.numpy() * 2)
+
+
+def test_values_stay_while_somebody_looks():
+    xs = [tensor(7, seed=i) for i in range(10)]
+    seen = [np.asarray(x + x) for x in xs]
+    held = [x + x for x in xs]
+    for y in held:
+        nm.eval(y)
+    for x, y, array in zip(xs, held, seen, strict=True):
+        assert np.array_equal(y.numpy(), x.numpy() * 2)
+        assert np.array_equal(array, x.numpy() * 2)
+
+
+def test_gradients_go_through():
+    for _ in range(4):
+        x = tensor(3)
+        x.requires_grad = True
+        y = x * x
+        nm.eval(y)  # its history is kept
+        y.sum().backward()
+        assert np.allclose(x.grad.numpy(), 2 * x.numpy())
+
+
+def test_memory_is_given_back():
+    x = tensor(5000)
+    for _ in range(3):
+        nm.eval(x + x)
+    cpu = runtime.get("cpu")
+    before = cpu.memory_stats()["in_use"]
+    for _ in range(100):
+        nm.eval(x + x)
+    assert cpu.memory_stats()["in_use"] == before
+    clear_plans()
+    assert cpu.memory_stats()["in_use"] < before
+
+
+def test_another_number_of_threads():
+    x = tensor(200, 200)
+    expected = (x @ x).numpy()
+    cpu = runtime.get("cpu")
+    before = cpu.get_num_threads()
+    try:
+        for count in (1, 3, 2):
+            cpu.set_num_threads(count)
+            for _ in range(4):
+                assert np.array_equal((x @ x).numpy(), expected)
+            assert native() == 1
+    finally:
+        cpu.set_num_threads(before)
+
+
+def test_one_node_from_two_threads():
+    x = tensor(64, 64)
+    expected = (x @ x).numpy()
+    for _ in range(50):
+        y = x @ x
+        start = threading.Barrier(2)
+        found = []
+
+        def read(y=y, start=start, found=found):
+            start.wait()
+            found.append(y.numpy())
+
+        threads = [threading.Thread(target=read) for _ in range(2)]
+        for t in threads:
+            t.start()
+        for t in threads:
+            t.join()
+        assert len(found) == 2
+        assert all(np.array_equal(f, expected) for f in found)
+
+
+def test_explanations_see_them():
+    x = tensor(4)
+    for _ in range(3):
+        nm.eval(x + x)
+    assert "add" in str(nm.explain(lambda: x + x))
+
+
+def test_devices_without_native_calls():
+    x = tensor(4)
+    for place in ("reference", "cpu"):
+        moved = nm.asarray(np.arange(4.0, dtype=np.float32), device=place)
+        for _ in range(4):
+            y = moved + moved
+            assert np.array_equal(y.numpy(), 2 * np.arange(4))
+            assert y.device == place
+            z = x.to(place)  # what crosses over is no operation of one device
+            assert np.array_equal(z.numpy(), x.numpy())
+
+
+def test_the_table_is_bounded(monkeypatch):
+    monkeypatch.setattr("numus.singles._MANY", 4)
+    for n in range(1, 20):
+        x = tensor(n)
+        for _ in range(3):
+            assert np.array_equal((x + x).numpy(), x.numpy() * 2)
+    assert len(singles.calls) <= 4
