@@ -27,6 +27,8 @@ SHORT_ROW = 1 << 16
 # A value that views read at more places than this is stored: each place is a copy of its code.
 MANY_PLACES = 8
 
+QUICK = 2  # operations that are rather done again than their result stored
+
 MANY_MEMBERS = 64  # more than this a group does not take in
 
 # Kinds whose kernels compute elementwise values that follow from their results.
@@ -107,6 +109,10 @@ def leaves_of(val: Val, in_memory: set[Val]) -> set[Val]:
     return {x for x in walk(val.inputs, lambda x: x not in in_memory) if x in in_memory}
 
 
+def _bytes(v: Val) -> int:
+    return v.size * v.dtype.itemsize
+
+
 def _packed(v: Val) -> list[Val]:
     """The operands that a contraction or attention reads once, or once a task, to pack them."""
     if v.kind not in ATTENTION:
@@ -132,14 +138,21 @@ class Fuser:
         stored |= self._tails()
         stored |= self._costly_operands(stored)
         stored |= self._read_in_many_places(stored)
+        stored = self._settled(stored, set())
+        again = self._quickly_made_again()
+        if again:
+            self._settled(stored - again, again)
+        return self._ordered()
+
+    def _settled(self, stored: set[Val], never: set[Val]) -> set[Val]:
+        """Group until nothing more is worth storing: what is stored then."""
         while True:
             self._group(stored)
-            shared = self._worth_storing(stored)
+            shared = self._worth_storing(stored) - never
             if not shared:
-                break
-            stored |= shared
-        self._mark_stored()
-        return self._ordered()
+                self._mark_stored()
+                return stored
+            stored = stored | shared
 
     # -- merging ----------------------------------------------------------------------------------
 
@@ -466,6 +479,32 @@ class Fuser:
         covered = {x for w in out if w not in self.in_memory for x in w.inputs}
         return out - covered
 
+    def _quickly_made_again(self) -> set[Val]:
+        """Values that are stored for later though they follow in a step or two from others that are
+        there as long: an activation and what it was applied to, a softmax and its exponentials.
+        """
+        kept = {v for g in self.groups for v in g.stored}
+        when: dict[Val, int] = {}  # each could be computed, in steps from the beginning
+        for v, reads in self.read_by.items():
+            when[v] = 1 + max((when.get(r, 0) for r in reads), default=0)
+        last = {v: max(when[u] for u in (v, *self.readers.get(v, ()))) for v in kept}
+        found: set[Val] = set()
+        for v in sorted(kept - self.roots, key=lambda v: v.id):
+            if v.kind != "elementwise":
+                continue
+            inside = list(walk(v.inputs, lambda x: x not in self.in_memory))
+            large = [x for x in inside if 16 * x.size > v.size]
+            sources = [x for x in large if x in self.in_memory]
+            quick = all(is_inline(x) and x.op not in HEAVY for x in [v, *large] if x not in sources)
+            work = sum(x.kind == "elementwise" for x in large if x not in sources)
+            held = all(x in self.leaves or x in kept - found for x in sources)
+            if not (quick and held and work <= QUICK and 0 < len(sources) <= 2):
+                continue
+            longer = sum(_bytes(x) * max(0, last[v] - last[x]) for x in sources if x in kept)
+            if 2 * longer < _bytes(v) * (last[v] - when[v]):
+                found.add(v)
+        return found
+
     def _as_large_as_scores(self) -> set[Val]:
         """What attention reads for each score (masks, dropout): it is computed there each time."""
         found: set[Val] = set()
@@ -485,9 +524,9 @@ class Fuser:
         for x in walk([v], lambda x: x not in self.in_memory):
             if x in self.in_memory:
                 work += 1
-            elif (x.op in HEAVY or x.kind == "gather") and 16 * x.size > v.size:
-                return True
-            else:
+            elif 16 * x.size > v.size:
+                if x.op in HEAVY or x.kind == "gather":
+                    return True
                 work += x.kind == "elementwise"
         return work > 12
 
@@ -507,6 +546,7 @@ class Fuser:
 
     def _mark_stored(self) -> None:
         for group in self.groups:
+            group.stored = set()
             for m in group.members:
                 if m in self.roots or m.op == "attention_lse":  # which a gradient asks for
                     group.stored.add(m)
