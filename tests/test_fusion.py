@@ -289,6 +289,40 @@ def test_windows_side_by_side_are_only_parted():
         assert cost_of_backward(pool, x).names == ["map"]
 
 
+def test_what_follows_quickly_from_what_is_there_is_not_stored():
+    """Between two convolutions only the result of the first is kept, and its statistics."""
+    x, w1, w2 = given(8, 16, 16, 16), given(32, 16, 3, 3), given(32, 32, 3, 3)
+    scale, shift = given(32), given(32)
+
+    def convolutions(x, w1, scale, shift, w2):
+        y = batch_norm(nm.conv2d(x, w1, padding=1), scale, shift)
+        return nm.conv2d(nm.relu(y), w2, padding=1)
+
+    counts = cost(convolutions, x, w1, scale, shift, w2)
+    image = 8 * 32 * 256 * FLOAT
+    assert counts.bytes_written <= 2 * image + 2 * (w1.nbytes + w2.nbytes) + 1000
+
+
+@pytest.mark.parametrize(
+    ("activation", "most"), [(nm.gelu, 2.7), (nm.relu, 1.7), (nm.softmax, 3.4)]
+)
+def test_what_waits_for_the_gradient_is_the_least(activation, most):
+    """Of a gelu what it is applied to and its costly part, of a softmax its exponentials; the
+    cotangents of elementwise ones take the place of what is read for the last time.
+    """
+    x, w1, w2, w3 = given(512, 64), given(64, 512), given(512, 64), given(64, 64)
+
+    def step(x, *weights):
+        def loss(w1, w2, w3):
+            y = activation(x @ w1) @ w2
+            return (nm.tanh(y) @ w3).square().sum()
+
+        return nm.grad(loss, (0, 1, 2))(*weights)
+
+    counts = cost(step, x, w1, w2, w3)
+    assert counts.bytes_allocated <= most * 512 * 512 * FLOAT
+
+
 def test_no_copy_of_windows_is_ever_stored():
     """Windows overlap nine times; a convolution and its gradients store what they are asked for."""
     x, w = given(4, 16, 24, 24), given(32, 16, 3, 3)

@@ -27,7 +27,8 @@ SHORT_ROW = 1 << 16
 # A value that views read at more places than this is stored: each place is a copy of its code.
 MANY_PLACES = 8
 
-QUICK = 2  # operations that are rather done again than their result stored
+# Operations that are rather done again than their result stored, by how many values they read.
+QUICK = {1: 5, 2: 3}
 
 MANY_MEMBERS = 64  # more than this a group does not take in
 
@@ -488,22 +489,23 @@ class Fuser:
         for v, reads in self.read_by.items():
             when[v] = 1 + max((when.get(r, 0) for r in reads), default=0)
         last = {v: max(when[u] for u in (v, *self.readers.get(v, ()))) for v in kept}
-        found: set[Val] = set()
+        there = set(self.in_memory)
         for v in sorted(kept - self.roots, key=lambda v: v.id):
             if v.kind != "elementwise":
                 continue
-            inside = list(walk(v.inputs, lambda x: x not in self.in_memory))
+            inside = walk(v.inputs, lambda x: x not in there)
             large = [x for x in inside if 16 * x.size > v.size]
-            sources = [x for x in large if x in self.in_memory]
-            quick = all(is_inline(x) and x.op not in HEAVY for x in [v, *large] if x not in sources)
-            work = sum(x.kind == "elementwise" for x in large if x not in sources)
-            held = all(x in self.leaves or x in kept - found for x in sources)
-            if not (quick and held and work <= QUICK and 0 < len(sources) <= 2):
+            sources = [x for x in large if x in there]
+            inline = [v, *(x for x in large if x not in sources)]
+            quick = all(x.op not in HEAVY and x.kind in ("elementwise", "view") for x in inline)
+            work = sum(x.kind == "elementwise" for x in inline)
+            held = all(x in self.leaves or x in kept for x in sources)
+            if not (quick and held and work <= QUICK.get(len(sources), 0)):
                 continue
             longer = sum(_bytes(x) * max(0, last[v] - last[x]) for x in sources if x in kept)
             if 2 * longer < _bytes(v) * (last[v] - when[v]):
-                found.add(v)
-        return found
+                there.remove(v)
+        return self.in_memory - there
 
     def _as_large_as_scores(self) -> set[Val]:
         """What attention reads for each score (masks, dropout): it is computed there each time."""

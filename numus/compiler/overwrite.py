@@ -2,7 +2,7 @@
 
 A result may take the memory of an input where every element is read only to compute the very
 element that takes its place: then the read comes first, whatever order the machine prefers. That is
-so in maps over contiguous memory, as updates of parameters are.
+so in maps over contiguous memory, as updates of parameters are, and in what follows a product.
 """
 
 from __future__ import annotations
@@ -10,10 +10,37 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from numus.compiler import ir
+from numus.compiler.emit import Step
+from numus.compiler.local import Val
+
+WORTH_SHARING = 1 << 16  # bytes
 
 
-def may_overwrite(kernel: ir.Kernel, source: int, target: int) -> bool:
-    """Whether the buffer at `target` may be the one at `source`."""
+def takeovers(step: Step, stored: set[Val], held: set[Val]) -> list[tuple[Val, Val]]:
+    """Pairs of temporaries of which a kernel may write the first over the second. What is `held` is
+    none; what is `stored` is the outcome of its group.
+    """
+    pairs = list(zip(step.kernel.buffers, step.buffers, strict=False))  # scratch comes after them
+    large = [
+        (at, buffer.access, v)
+        for at, (buffer, v) in enumerate(pairs)
+        if v not in held and v.size * v.dtype.itemsize >= WORTH_SHARING
+    ]
+    once = step.kernel.name in ("contraction", "convolution")
+    return [
+        (v, s)
+        for at, access, v in large
+        if access == "write"
+        for source, how, s in large
+        if how == "read" and s.size == v.size
+        if may_overwrite(step.kernel, source, at, once and v in stored)
+    ]
+
+
+def may_overwrite(kernel: ir.Kernel, source: int, target: int, once: bool = False) -> bool:
+    """Whether the buffer at `target` may be the one at `source`. `once`: this kernel is known to
+    store each element of its results a single time, as the tiles of a product do.
+    """
     read, written = kernel.buffers[source], kernel.buffers[target]
     if read.dtype is not written.dtype or kernel.group:
         return False
@@ -32,13 +59,21 @@ def may_overwrite(kernel: ir.Kernel, source: int, target: int) -> bool:
         loads |= found
         if isinstance(s, ir.Store) and s.buffer is written:
             stores.append(s)
-    if len(stores) != 1 or not loads:
+    if not stores or not loads:
         return False
-    (store,) = stores
-    if store.index not in lanes or _depth(kernel.body) != ["grid", "lanes"]:
-        return False
-    feeding = {e for e in _below(store.value, values) if _loads(e, read)}
-    return loads <= feeding and all(e.args[0] is store.index for e in loads)
+    if not once:
+        once = (
+            len(stores) == 1
+            and stores[0].index in lanes
+            and _depth(kernel.body) == ["grid", "lanes"]
+        )
+    feeding: set[ir.Expr] = set()
+    for store in stores:
+        used = {e for e in _below(store.value, values) if _loads(e, read)}
+        if any(e.args[0] is not store.index for e in used):
+            return False
+        feeding |= used
+    return once and loads <= feeding
 
 
 def _loads(e: ir.Expr, buffer: ir.Buffer) -> bool:

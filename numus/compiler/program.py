@@ -17,7 +17,7 @@ from numus.compiler import arena, ir, schedule, singles, tuning
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
-from numus.compiler.overwrite import may_overwrite
+from numus.compiler.overwrite import may_overwrite, takeovers
 from numus.compiler.watchers import watchers
 from numus.kernels.choice import preference
 from numus.runtime import contract
@@ -199,9 +199,11 @@ class Plan:
             return 0 if v in held else v.size * v.dtype.itemsize
 
         steps = [(step, groups[i]) for i in schedule.order(jobs, temporary) for step in jobs[i]]
-        found = schedule.waves([step for step, _ in steps], temporary)
+        takes = [takeovers(step, group.stored, held) for step, group in steps]
+        found = schedule.waves([step for step, _ in steps], temporary, takes)
         self.steps: list[Step] = [steps[i][0] for wave in found for i in wave]
         self.group_of_step: list[Group] = [steps[i][1] for wave in found for i in wave]
+        self.takeovers = [takes[i] for wave in found for i in wave]
         self.waves = [len(wave) for wave in found]  # steps that may run at the same time, in order
         self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
         for step, program in zip(self.steps, self.programs, strict=True):
@@ -250,11 +252,40 @@ class Plan:
                 for v in next(steps).buffers:
                     if v not in self.slot:
                         lives.setdefault(v, [i, i])[1] = i
+        home = self._shared_places(lives)
+        blocks: dict[Val, list[int]] = {}
+        for v, (first, last) in lives.items():
+            block = blocks.setdefault(home.get(v, v), [first, last])
+            block[:] = min(block[0], first), max(block[1], last)
         offsets, self.arena = arena.pack(
-            [(v.size * v.dtype.itemsize, first, last) for v, (first, last) in lives.items()]
+            [(v.size * v.dtype.itemsize, first, last) for v, (first, last) in blocks.items()]
         )
-        self.offset = dict(zip(lives, offsets, strict=True))  # in the arena, of each temporary
+        places = dict(zip(blocks, offsets, strict=True))  # in the arena, of each temporary
+        self.offset = {v: places[home.get(v, v)] for v in lives}
         self.slot.update(dict.fromkeys(lives, len(leaves) + len(self.result_bytes)))
+
+    def _shared_places(self, lives: dict[Val, list[int]]) -> dict[Val, Val]:
+        """Temporaries that take the place of another one, which is read for the last time, element
+        by element, where they are computed: whose place it was at first.
+        """
+        home: dict[Val, Val] = {}
+        at = 0
+        for wave, count in enumerate(self.waves):
+            together = range(at, at + count)
+            at += count
+            taken: set[Val] = set()
+            for i in together:
+                for v, s in self.takeovers[i]:
+                    if (
+                        v not in home
+                        and s not in taken
+                        and v in lives
+                        and lives.get(s, (wave, 0))[0] < wave == lives[s][1]
+                        and sum(s in self.steps[k].buffers for k in together) == 1
+                    ):
+                        taken.add(s)
+                        home[v] = home.get(s, s)
+        return home
 
     def may_take_over(self, leaf: int, output: int) -> bool:
         """Whether an output may be written to the memory of a leaf: all that reads the leaf has run

@@ -104,11 +104,16 @@ class _Wave:
         )
 
 
-def waves(steps: Sequence[Step], temporary: Callable[[Val], int]) -> list[list[int]]:
+def waves(
+    steps: Sequence[Step],
+    temporary: Callable[[Val], int],
+    takeovers: Sequence[Sequence[tuple[Val, Val]]],
+) -> list[list[int]]:
     """The steps, by number, in the waves in which they run.
 
     A kernel joins an earlier wave only where memory allows: no more is in use at any time than when
-    the kernels run one by one.
+    the kernels run one by one. `takeovers` tells for each which temporaries (the first of a pair)
+    may take the place of others (the second) that nobody else reads then or later.
     """
     touched = [(reads(step), writes(step)) for step in steps]
     last: dict[Val, int] = {}
@@ -116,10 +121,14 @@ def waves(steps: Sequence[Step], temporary: Callable[[Val], int]) -> list[list[i
         last.update(dict.fromkeys(read | written, i))
     first: set[Val] = set()
     grows, frees = [], []
+    replaced: list[list[Val]] = []  # by each step, when they run one by one
     for i, (read, written) in enumerate(touched):
-        grows.append(sum(temporary(v) for v in written - first))
+        pairs = [(v, s) for v, s in takeovers[i] if last[s] == i and s in first]
+        replaced.append(list(dict(pairs).values()))
+        handed = sum(map(temporary, set(replaced[i])))
+        grows.append(sum(temporary(v) for v in written - first) - handed)
         first |= written
-        frees.append(sum(temporary(v) for v in read | written if last[v] == i))
+        frees.append(sum(temporary(v) for v in read | written if last[v] == i) - handed)
     budget, live = LEAST_BUDGET, 0
     for grow, free in zip(grows, frees, strict=True):
         live += grow
@@ -129,16 +138,18 @@ def waves(steps: Sequence[Step], temporary: Callable[[Val], int]) -> list[list[i
     live = 0  # when the waves so far are done
     for i, ((read, written), step) in enumerate(zip(touched, steps, strict=True)):
         scratch = sum(step.scratch)
-        into = len(found)
+        into, grow = len(found), grows[i]
+        more = grow  # where others of the wave still read what would be replaced
         for w in range(len(found) - 1, max(-1, len(found) - 1 - LOOK_BACK), -1):
-            if found[w].clashes(read, written) or found[w].live + grows[i] > budget:
+            more += sum(temporary(s) for s in replaced[i] if s in found[w].read)
+            if found[w].clashes(read, written) or found[w].live + more > budget:
                 break
             if found[w].scratch + scratch <= MOST_SCRATCH:
-                into = w
+                into, grow = w, more
         if into == len(found):
             found.append(_Wave(live))
         for wave in found[into:]:
-            wave.live += grows[i]
+            wave.live += grow
         wave = found[into]
         wave.members.append(i)
         wave.read |= read
