@@ -7,6 +7,7 @@
     python -m bench train --nn            the same with modules, an optimiser and a Trainer
     python -m bench adamw                 one step of AdamW over two hundred parameters
     python -m bench loading               records from a file, beside PyTorch's loader
+    python -m bench memory                what training steps take of memory, beside PyTorch
     python -m bench overhead              what Python costs: building, evaluating, importing
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
@@ -97,7 +98,7 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("names", nargs="*", help="parts of workload names, or overhead")
+    parser.add_argument("names", nargs="*", help="parts of workload names, or overhead, or memory")
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
     parser.add_argument("--jit", action="store_true", help="run numus's workloads inside nm.jit")
     parser.add_argument("--nn", action="store_true", help="train with numus.nn and a Trainer")
@@ -115,6 +116,10 @@ def main() -> int:
             from . import loading
 
             loading.report()
+        case ["memory"]:
+            from . import memory
+
+            return 0 if memory.report() else 1
         case words:
             compare(
                 words,

@@ -48,6 +48,7 @@ class ProgramReport:
     waves: int  # in which the kernels run: those of a wave don't need each other
     result_bytes: int
     temporary_bytes: int
+    scratch_bytes: int  # that the kernels of a wave need beside it, at most, for each thread
 
 
 @contextlib.contextmanager
@@ -111,8 +112,19 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
             )
         )
     return ProgramReport(
-        place.name, tuple(kernels), len(plan.waves), sum(plan.result_bytes), plan.arena
+        place.name,
+        tuple(kernels),
+        len(plan.waves),
+        sum(plan.result_bytes),
+        plan.arena,
+        _scratch(plan),
     )
+
+
+def _scratch(plan: Plan) -> int:
+    """What the kernels of one wave need for themselves, at most."""
+    steps = iter(plan.steps)
+    return max((sum(sum(next(steps).scratch) for _ in range(n)) for n in plan.waves), default=0)
 
 
 def _inside(group: Group, plan: Plan) -> list[Val]:
