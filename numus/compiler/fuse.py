@@ -28,7 +28,7 @@ SHORT_ROW = 1 << 16
 MANY_PLACES = 8
 
 # Operations that are rather done again than their result stored, by how many values they read.
-QUICK = {1: 5, 2: 3}
+QUICK = {1: 5, 2: 4}
 
 MANY_MEMBERS = 64  # more than this a group does not take in
 
