@@ -11,6 +11,7 @@ from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.group_attention import lower_group_attention, lower_group_attention_grad
+from numus.compiler.group_convolutions import lower_group_convolution
 from numus.compiler.group_ordered import (
     lower_group_scan,
     lower_group_sort,
@@ -61,6 +62,7 @@ def _scan_then_tail(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
 GROUP_LOWERINGS: dict[str, Lowering] = {
     **LOWERINGS,
     "contract": lower_group_contraction,
+    "convolve": lower_group_convolution,
     "attention": lower_group_attention,
     "attention_grad": lower_group_attention_grad,
     "scan": _scan_then_tail,

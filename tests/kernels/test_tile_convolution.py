@@ -1,0 +1,109 @@
+"""Convolution by units that multiply tiles, on the imitated thread groups: no GPU is needed."""
+
+import group_machine
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.compiler import group_convolutions
+from numus.compiler.program import clear_plans
+from numus.kernels import tile_convolution
+
+group_machine.install()
+MACHINE = nm.device("tiles").runtime
+
+
+@pytest.fixture(autouse=True)
+def even_small_ones(monkeypatch):
+    monkeypatch.setattr(group_convolutions, "SMALL", 1)
+    clear_plans()
+    yield
+    clear_plans()
+
+
+def drawn(seed, *shape, dtype):
+    """Numbers that a narrow dtype has, as float32."""
+    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+    return nm.asarray(x).astype(dtype).astype("float32").numpy()
+
+
+def found(function, arrays, cotangent, dtype="float32", device="cpu"):
+    """The result and the gradients, in float32."""
+    xs = [nm.asarray(a, device=device).astype(dtype) for a in arrays]
+    for x in xs:
+        x.requires_grad = True
+    y = function(*xs)
+    y.backward(nm.asarray(cotangent, device=device).astype(dtype))
+    nm.eval([y, *(x.grad for x in xs)])
+    return [x.astype("float32").numpy() for x in (y, *(x.grad for x in xs))]
+
+
+def compare(function, *shapes, dtype="bfloat16"):
+    arrays = [drawn(i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
+    cotangent = drawn(9, *function(*map(nm.asarray, arrays)).shape, dtype=dtype)
+    want = found(function, arrays, cotangent)
+    MACHINE.launched.clear()
+    got = found(function, arrays, cotangent, dtype, "tiles")
+    assert [p.name for p in MACHINE.launched].count("tile_convolution") == 3
+    step = 2.0 ** -getattr(nm, dtype).mantissa
+    for a, b in zip(got, want, strict=True):
+        assert np.linalg.norm(a - b) <= 1.5 * step * np.linalg.norm(b)
+
+
+CASES = {
+    "same": (nm.conv2d, (2, 8, 9, 9), (12, 8, 3, 3), {"padding": 1}),
+    "stride": (nm.conv2d, (2, 5, 9, 8), (7, 5, 3, 3), {"padding": 1, "stride": 2}),
+    "groups": (nm.conv2d, (2, 6, 7, 7), (8, 3, 3, 3), {"groups": 2, "dilation": 2}),
+    "one axis": (nm.conv1d, (3, 4, 30), (5, 4, 5), {"stride": 3}),
+    "three axes": (nm.conv3d, (1, 3, 5, 6, 7), (4, 3, 2, 3, 2), {}),
+    "whole slices": (nm.conv2d, (1, 64, 4, 4), (40, 64, 3, 3), {"padding": 1}),
+    "transposed": (nm.conv_transpose2d, (1, 6, 5, 5), (6, 4, 3, 3), {"stride": 2}),
+    "cut off": (nm.conv2d, (1, 3, 9, 9), (4, 3, 3, 3), {"padding": ((-1, 0), (2, -2))}),
+}
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients(name, pieces, monkeypatch):
+    function, *shapes, options = CASES[name]
+    monkeypatch.setattr(tile_convolution, "pieces_of", lambda *a: min(pieces, -(-a[-1] // 64)))
+    dtype = "float16" if name == "one axis" else "bfloat16"
+    compare(lambda x, w: function(x, w, **options), *shapes, dtype=dtype)
+
+
+def test_what_follows_is_fused():
+    shapes = ((2, 8, 9, 9), (12, 8, 3, 3))
+    x, w = (nm.asarray(drawn(i, *s, dtype="bfloat16")) for i, s in enumerate(shapes))
+    bias = nm.asarray(drawn(3, 12, dtype="bfloat16"))
+    want = nm.relu(nm.conv2d(x, w, bias, padding="same")).numpy()
+    x, w, bias = (t.to("tiles").astype("bfloat16") for t in (x, w, bias))
+    nm.eval([x, w, bias])
+    MACHINE.launched.clear()
+    y = nm.relu(nm.conv2d(x, w, bias, padding="same"))
+    nm.eval(y)
+    assert [p.name for p in MACHINE.launched][2:] == ["tile_convolution"]
+    got = y.astype("float32").numpy()
+    assert np.linalg.norm(got - want) <= 2**-7 * np.linalg.norm(want)
+
+
+def test_views_and_expressions_are_laid_out_at_once():
+    compare(
+        lambda x, w: nm.conv2d(nm.permute_dims(x, (0, 3, 1, 2)) * 2, w[::-1], padding=1),
+        *((2, 7, 7, 8), (12, 8, 3, 3)),
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "outputs", "depth", "columns", "pieces"),
+    [
+        (50176, 256, 2304, 256, 1),  # plenty of tiles
+        (2304, 256, 200704, 256, 7),  # a gradient by weights: few, long sums
+        (3136, 512, 4608, 256, 2),
+        (200704, 64, 576, 64, 1),
+        (49, 16, 144, 32, 1),
+    ],
+)
+def test_tiles_follow_from_sizes(rows, outputs, depth, columns, pieces):
+    facts = group_machine.replace(group_machine.WITH_TILES, parallel_units=132)
+    assert tile_convolution.columns_of(facts, 1, rows, outputs, depth) == columns
+    assert tile_convolution.pieces_of(facts, 1, rows, outputs, columns, depth) == pieces
