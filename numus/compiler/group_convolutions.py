@@ -39,8 +39,9 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
     rows, depth = g.batch * size_of(g.extents), channels * size_of(g.taps)
     columns = tiles.columns_of(facts, g.groups, rows, g.outputs, depth)
     pieces = tiles.pieces_of(facts, g.groups, rows, g.outputs, columns, depth)
-    slices = -(-(-(-depth // BLOCK)) // pieces)
-    pieces = -(-(-(-depth // BLOCK)) // slices)
+    every = rounded(depth, BLOCK) // BLOCK
+    slices = -(-every // pieces)
+    pieces = -(-every // slices)
     e = Emitter(
         {**outer, data: row_major(data.shape), weights: row_major(weights.shape)},
         group=tiles.THREADS,

@@ -1,9 +1,9 @@
 """Convolution by units that multiply tiles: 16-bit floats on targets that have them.
 
 It is a product of matrices whose left one is never stored: a row for each place of the result, and
-along k, for each tap of the window, the channels at the place of the data that it falls on. Data and
-weights lie with their channels as neighbours, 8 at a time, so that a run of them is copied into the
-group's memory as it is; zeros take its place where a tap falls beside the data, or between its
+along k, for each tap of the window, the channels at the place of the data that it falls on. Data
+and weights lie with their channels as neighbours, 8 at a time, so that a run of them is copied into
+the group's memory as it is; zeros take its place where a tap falls beside the data, or between its
 elements where they are spread apart. Sums are float32, and leave through the epilogue by way of the
 group's memory, places being neighbours.
 """
