@@ -210,7 +210,8 @@ class _Group:
             inside = inside & (where < _small(extent))
             index = ir.add(ir.mul(index, _small(extent)), where)
         index = ir.add(ir.mul(index, _small(s.channels)), channel)
-        return index.cast(ir.INDEX), inside
+        # what is not read must not lie far away either: it would be looked up all the same
+        return ir.select(inside, index, const(0, dt.uint32)).cast(ir.INDEX), inside
 
     # -- results ----------------------------------------------------------------------------------
 
