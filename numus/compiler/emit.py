@@ -302,6 +302,8 @@ def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
         i, n = old.pop(0)
         if n > first and n % first == 0:
             below = e.number(n // first)
+            if i.op == "add":  # it may need no division for what its terms stay below: loops know
+                e.touched.append(i)
             old.insert(0, (remainder(i, below, e.extents), n // first))
             return quotient(i, below, e.extents), first
         return i, n
@@ -322,6 +324,8 @@ def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
         steps = row_major(tuple(extent for _, extent in group))
         for (i, _), step in zip(group, steps, strict=True):
             linear = ir.add(linear, ir.mul(i, e.number(step)))
+        if len(axes) > 1 and linear.op == "add":
+            e.touched.append(linear)
         _spread(e, linear, target, axes, out)
     return tuple(out)
 

@@ -1,4 +1,4 @@
-"""Convolution groups where lanes are threads: by tiles where units multiply them."""
+"""Convolution groups where lanes are threads: by units that multiply tiles, or by the threads."""
 
 from __future__ import annotations
 
@@ -11,44 +11,55 @@ from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
+from numus.kernels import group_convolution as groups
 from numus.kernels import tile_convolution as tiles
 from numus.kernels.tile_matrices import BLOCK, RUN, rounded
+from numus.kernels.windows import Sizes, Triple
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
 
-SMALL = 1 << 22  # convolutions of fewer multiplications are plain sums
+SMALL = 1 << 20  # convolutions of fewer multiplications are plain sums
 LARGEST = 1 << 31  # elements that can be counted in 32 bits
 
 
 def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    """Data and weights with their channels as neighbours, then a product over all taps."""
+    """Data and weights laid out as the product over all taps wants them, then that product."""
     product = group.members[0]
     g = Geometry.of(product)
     x, w = product.inputs
-    halves = x.dtype is w.dtype and x.dtype in (dt.bfloat16, dt.float16)
-    if g is None or not halves or "tiles" not in facts.features or g.work < SMALL:
+    if g is None or product.dtype.kind != "float" or g.work < SMALL or x.dtype is not w.dtype:
         return lower_convolution(group, layouts, facts)
-    channels = rounded(g.channels, RUN)
+    by_tiles = x.dtype in (dt.bfloat16, dt.float16) and "tiles" in facts.features
+    dtype = x.dtype if by_tiles else dt.compute_dtype(x.dtype)
+    channels = rounded(g.channels, RUN) if by_tiles else g.channels
+    rows, depth = g.batch * size_of(g.extents), channels * size_of(g.taps)
+    data_size = g.batch * g.groups * size_of(g.space) * channels
+    if max(data_size, g.groups * g.outputs * depth, product.size) >= LARGEST:
+        return lower_convolution(group, layouts, facts)
     inside = set(group.members)
     outer = {v: s for v, s in layouts.items() if v not in inside}
-    data, first = _laid(-50, x, (g.batch, g.groups, g.channels, *g.space), channels, outer, facts)
+    split = (g.batch, g.groups, g.channels, *g.space)
+    data, first = _laid(-50, x, split, (0, 1, 3, 4, 5, 2), channels, outer, facts)
+    order = (0, 1, 3, 4, 5, 2) if by_tiles else (0, 3, 4, 5, 2, 1)
     split = (g.groups, g.outputs, g.channels, *g.taps)
-    weights, second = _laid(-60, w, split, channels, outer, facts)
-    if max(data.size, weights.size, product.size) >= LARGEST:
-        return lower_convolution(group, layouts, facts)
-    rows, depth = g.batch * size_of(g.extents), channels * size_of(g.taps)
-    columns = tiles.columns_of(facts, g.groups, rows, g.outputs, depth)
-    pieces = tiles.pieces_of(facts, g.groups, rows, g.outputs, columns, depth)
-    every = rounded(depth, BLOCK) // BLOCK
+    weights, second = _laid(-60, w, split, order, channels if by_tiles else 0, outer, facts)
+    if by_tiles:
+        columns = tiles.columns_of(facts, g.groups, rows, g.outputs, depth)
+        pieces = tiles.pieces_of(facts, g.groups, rows, g.outputs, columns, depth)
+        threads, slice_, tile = tiles.THREADS, BLOCK, (tiles.ROWS, columns)
+    else:
+        plan = groups.choose(facts, dtype, g.groups, rows, g.outputs, depth)
+        threads, slice_, pieces = plan.threads, plan.depth, plan.pieces
+        tile = (plan.places, plan.outputs)
+    every = -(-depth // slice_)
     slices = -(-every // pieces)
     pieces = -(-every // slices)
     e = Emitter(
-        {**outer, data: row_major(data.shape), weights: row_major(weights.shape)},
-        group=tiles.THREADS,
+        {**outer, data: row_major(data.shape), weights: row_major(weights.shape)}, group=threads
     )
     numbers = Numbers(e)
-    row_tiles, column_tiles = -(-rows // tiles.ROWS), -(-g.outputs // columns)
-    sizes = tiles.Sizes(
+    row_tiles, column_tiles = -(-rows // tile[0]), -(-g.outputs // tile[1])
+    sizes = Sizes(
         *(e.number(g.batch), e.number(g.groups), e.number(channels), e.number(g.outputs)),
         space=numbers(g.space),
         taps=numbers(g.taps),
@@ -61,17 +72,17 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
         column_tiles=e.parameter(column_tiles),
         pieces=e.parameter(pieces) if pieces > 1 else ir.const(1),
         slices=e.parameter(slices),
-        whole=channels % BLOCK == 0,
+        whole=channels % slice_ == 0,
     )
     partial = Val(
         *(-70, "convolve", "convolve", (data, weights), None),
         (pieces, g.groups, g.outputs, rows),
-        dt.float32,
+        dt.compute_dtype(x.dtype),
     )
     lack = 5 - len(product.shape)
 
     def finish(
-        piece: Expr, group_: Expr, image: Expr, at: tiles.Triple, o: Expr, value: Expr
+        piece: Expr, group_: Expr, image: Expr, at: Triple, o: Expr, value: Expr
     ) -> list[Stmt]:
         if pieces > 1:
             row = image
@@ -82,34 +93,42 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
         return epilogue(e, group, (image, output, *at[lack:]), value)
 
     number = ir.var("g")
-    body, scratch = tiles.convolution(
-        columns, sizes, x.dtype, number, e.buffer(data), e.buffer(weights), finish
-    )
+    buffers = (e.buffer(data), e.buffer(weights))
+    if by_tiles:
+        body, scratch = tiles.convolution(columns, sizes, dtype, number, *buffers, finish)
+    else:
+        body, scratch = groups.convolution(plan, sizes, dtype, number, *buffers, finish)
     e.scratch += scratch
     grid = g.groups * pieces * row_tiles * column_tiles
     notes = ("convolve",) if pieces > 1 else tuple(v.op for v in group.members)
-    steps = [*first, *second, e.blocks("tile_convolution", number, body, grid, notes)]
+    name = "tile_convolution" if by_tiles else "group_convolution"
+    steps = [*first, *second, e.blocks(name, number, body, grid, notes)]
     if pieces > 1:
         steps += _sum_of_pieces(group, g, partial, layouts, facts)
     return steps
 
 
 def _laid(
-    name: int, x: Val, split: Shape, channels: int, layouts: dict[Val, Shape], facts: Facts
+    name: int,
+    x: Val,
+    split: Shape,
+    order: Shape,
+    channels: int,
+    layouts: dict[Val, Shape],
+    facts: Facts,
 ) -> tuple[Val, list[Step]]:
-    """An operand (…, c, three axes) with its channels last, and zeros after them."""
-    order = (0, 1, 3, 4, 5, 2)
+    """An operand of six axes in another order; where its channels come last, zeros after them."""
     turned = tuple(split[i] for i in order)
-    shape = (*turned[:-1], channels)
 
     def view(op: str, v: Val, params: object, shape: Shape) -> Val:
         return Val(name - 1, op, "view", (v,), params, shape, v.dtype)
 
     v = view("permute", view("reshape", x, split, split), order, turned)
-    if channels != split[2]:
+    more = channels - turned[-1] if channels else 0
+    if more:
         nothing = (0,) * 6
-        v = view("pad", v, (nothing, (*nothing[:-1], channels - split[2]), nothing), shape)
-    laid = Val(name, "cast", "elementwise", (v,), None, shape, x.dtype)
+        v = view("pad", v, (nothing, (*nothing[:-1], more), nothing), (*turned[:-1], channels))
+    laid = Val(name, "cast", "elementwise", (v,), None, v.shape, x.dtype)
     group = Group(laid, 0)
     group.stored = {laid}
     return laid, lower_loops(group, layouts, facts)

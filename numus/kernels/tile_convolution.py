@@ -10,14 +10,11 @@ group's memory, places being neighbours.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
-from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType, float32
-from numus.kernels.tile_matrices import BLOCK, ONE, RUN, ZERO
+from numus.kernels.tile_matrices import BLOCK, RUN, ZERO
+from numus.kernels.windows import Finish, Sizes, Windows, small
 from numus.runtime.contract import Facts
 
 THREADS = 256
@@ -27,30 +24,6 @@ AHEAD = STAGES - 1  # one is being multiplied
 STRIP = 32  # columns of the tile that leave at a time
 PITCH = ROWS + 4  # of a column of a strip: shifts its banks
 LEAST = 8  # slices of a piece
-
-Triple = tuple[Expr, Expr, Expr]
-
-
-@dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions; `whole`: channels come in whole slices."""
-
-    batch: Expr
-    groups: Expr
-    channels: Expr  # of a group, a multiple of RUN
-    outputs: Expr  # of a group
-    space: Triple
-    taps: Triple
-    extents: Triple
-    stride: Triple
-    dilation: Triple
-    gap: Triple
-    low: Triple
-    row_tiles: Expr
-    column_tiles: Expr
-    pieces: Expr  # of k, each a sum of its own
-    slices: Expr  # of a piece
-    whole: bool
 
 
 def columns_of(facts: Facts, groups: int, rows: int, outputs: int, depth: int) -> int:
@@ -68,10 +41,6 @@ def pieces_of(facts: Facts, groups: int, rows: int, outputs: int, columns: int, 
     return max(1, min(facts.parallel_units // tiles, -(-depth // BLOCK) // LEAST))
 
 
-# (which piece, which group, image, place, output, value)
-Finish = Callable[[Expr, Expr, Expr, Triple, Expr, Expr], list[Stmt]]
-
-
 def convolution(
     columns: int,
     sizes: Sizes,
@@ -84,23 +53,6 @@ def convolution(
     """The work of group g, and its scratch."""
     group = _Group(columns, sizes, dtype, g, data, weights)
     return group.body(finish), [group.a, group.b, group.stage]
-
-
-def _small(e: Expr) -> Expr:
-    """Indices are small enough for 32 bits, in which it is cheaper to divide."""
-    return e.cast(dt.uint32)
-
-
-def _times(values: Triple) -> Expr:
-    a, b, c = values
-    return ir.mul(ir.mul(a, b), c)
-
-
-def _apart(number: Expr, extents: Triple) -> Triple:
-    """The three parts of a number that counts places (32 bits)."""
-    _, height, width = (_small(n) for n in extents)
-    rest = ir.idiv(number, width)
-    return ir.idiv(rest, height), ir.irem(rest, height), ir.irem(number, width)
 
 
 class _Group:
@@ -120,8 +72,8 @@ class _Group:
         # rows run fastest: groups that run together share the weights they read
         self.m0 = ir.mul(ir.irem(inner, s.row_tiles), const(ROWS))
         self.o0 = ir.mul(ir.idiv(inner, s.row_tiles), const(columns))
-        self.rows = ir.mul(s.batch, _times(s.extents))
-        self.depth = ir.mul(s.channels, _times(s.taps))
+        self.windows = Windows(s, self.group)
+        self.rows, self.depth = self.windows.rows, self.windows.depth
         self.a = ir.Buffer("slices_a", dtype, "scratch", const(STAGES * ROWS * BLOCK))
         self.b = ir.Buffer("slices_b", dtype, "scratch", const(STAGES * columns * BLOCK))
         self.stage = ir.Buffer("stage", float32, "scratch", const(STRIP * PITCH))
@@ -159,18 +111,16 @@ class _Group:
         start = ir.mul(q, const(BLOCK))
         k = ir.add(start, ir.mul(run, const(RUN)))
         # all runs of a whole slice are of one tap
-        number, channels = _small(start if s.whole else k), _small(s.channels)
-        tap, channel = ir.idiv(number, channels), ir.irem(number, channels)
+        taps, channel = self.windows.tap(start if s.whole else k)
         if s.whole:
-            channel = ir.add(channel, _small(ir.mul(run, const(RUN))))
-        taps = _apart(tap, s.taps)
+            channel = ir.add(channel, small(ir.mul(run, const(RUN))))
         place = ir.add(ir.mul(ir.irem(q, const(STAGES)), const(ROWS * BLOCK)), _run_place(row, run))
         apart = THREADS * RUN // BLOCK  # rows
         body: list[Stmt] = []
         for number_ in range(ROWS // apart):
             down = const(number_ * apart)
             m = ir.add(ir.add(self.m0, row), down)
-            index, inside = self.source(m, taps, channel)
+            index, inside = self.windows.source(m, taps, channel)
             left = ir.select(inside & (k < self.depth), const(RUN), ZERO)
             to = ir.add(place, ir.mul(down, const(BLOCK)))
             body.append(ir.AsyncCopy(self.a, to, self.data, index, left))
@@ -189,30 +139,6 @@ class _Group:
             body.append(ir.AsyncCopy(self.b, to, self.weights, index, left))
         return [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
 
-    def source(self, m: Expr, taps: Triple, channel: Expr) -> tuple[Expr, Expr]:
-        """Where the data of a tap and a row lies, and whether there is any."""
-        s = self.s
-        places = _small(_times(s.extents))
-        image = ir.idiv(_small(m), places)
-        at = _apart(ir.irem(_small(m), places), s.extents)
-        inside = m < self.rows
-        matrix = ir.add(ir.mul(image, _small(s.groups)), _small(self.group))
-        index = matrix
-        for i, tap, extent, step, dilation, gap, low in zip(
-            at, taps, s.space, s.stride, s.dilation, s.gap, s.low, strict=True
-        ):
-            # below zero is far above every extent
-            where = ir.sub(ir.mul(i, _small(step)), _small(low))
-            where = ir.add(where, ir.mul(tap, _small(dilation)))
-            if gap is not ONE:
-                inside = inside & ir.irem(where, _small(gap)).eq(0)
-                where = ir.idiv(where, _small(gap))
-            inside = inside & (where < _small(extent))
-            index = ir.add(ir.mul(index, _small(extent)), where)
-        index = ir.add(ir.mul(index, _small(s.channels)), channel)
-        # what is not read must not lie far away either: it would be looked up all the same
-        return ir.select(inside, index, const(0, dt.uint32)).cast(ir.INDEX), inside
-
     # -- results ----------------------------------------------------------------------------------
 
     def leave(self, finish: Finish) -> list[Stmt]:
@@ -229,16 +155,14 @@ class _Group:
             out.append(ir.For(lane, ZERO, const(THREADS), "lanes", lay))
             row, turn = ir.irem(thread, const(ROWS)), ir.idiv(thread, const(ROWS))
             m = ir.add(self.m0, row)
-            places = _small(_times(s.extents))
-            image = ir.idiv(_small(m), places).cast(ir.INDEX)
-            d, h, w = _apart(ir.irem(_small(m), places), s.extents)
+            image, (d, h, w) = self.windows.place(m)
             at = (d.cast(ir.INDEX), h.cast(ir.INDEX), w.cast(ir.INDEX))
             stores: list[Stmt] = []
             for i in range(STRIP * ROWS // THREADS):
                 column = ir.add(turn, const(i * THREADS // ROWS))
                 o = ir.add(ir.add(self.o0, column), const(first))
                 value = ir.load(self.stage, ir.add(ir.mul(column, const(PITCH)), row))
-                done = finish(self.piece, self.group, image, at, o, value)
+                done = finish(self.piece, self.group, image.cast(ir.INDEX), at, o, value)
                 stores.append(ir.If((m < self.rows) & (o < s.outputs), done))
             out.append(ir.For(thread, ZERO, const(THREADS), "lanes", stores))
         return out
