@@ -216,6 +216,17 @@ def workloads(torch: Any, nm: Any) -> Any:
                 2 * k**3,
             )
 
+    for dtype in ("bfloat16", "float32"):
+        channels, space = 256, 28
+        yield (
+            f"conv2d 64x{channels}x{space}x{space} 3x3 {dtype}",
+            [(64, channels, space, space), (channels, channels, 3, 3)],
+            dtype,
+            lambda x, w: nm.conv2d(x, w, padding=1),
+            lambda x, w: F.conv2d(x, w, padding=1),
+            0,
+            2 * 64 * (channels * space * 3) ** 2,
+        )
     for size in (64, 128):
         shape = (4, 16, 4096, size)
         flops = 2 * 4 * 16 * 4096**2 * size  # half of the scores count
