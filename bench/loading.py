@@ -34,7 +34,7 @@ def write(path: Path, size: int, count: int) -> None:
             writer.write_record({"x": x, "y": i % 10})
 
 
-def seconds(loader: Any, count: int, epochs: int = 3) -> float:
+def seconds(loader: Any, count: int, epochs: int = 6) -> float:
     """The best epoch after one that warms up (and checks the records)."""
     times = []
     for _ in range(epochs + 1):

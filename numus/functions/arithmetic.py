@@ -102,7 +102,7 @@ def add(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return wrap(ew.or_(x, y) if x.dtype is dt.bool_ else ew.add(x, y))
 
 
-@method()
+@method("subtract", "sub")
 def subtract(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 - x2."""
     x, y = pair("subtract", x1, x2)
@@ -111,14 +111,14 @@ def subtract(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     return wrap(ew.sub(x, y))
 
 
-@method()
+@method("multiply", "mul")
 def multiply(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 * x2; on booleans, whether both hold."""
     x, y = pair("multiply", x1, x2)
     return wrap(ew.and_(x, y) if x.dtype is dt.bool_ else ew.mul(x, y))
 
 
-@method()
+@method("divide", "div")
 def divide(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """x1 / x2, in floating point.
 
@@ -166,7 +166,7 @@ def divmod(x1: ArrayLike, x2: ArrayLike, /) -> tuple[Tensor, Tensor]:
     return floor_divide(x1, x2), remainder(x1, x2)
 
 
-@method()
+@method("negative", "neg")
 def negative(x: ArrayLike, /) -> Tensor:
     """-x."""
     return wrap(ew.neg(require("negative", node_of(x, "negative"), *_NUMERIC)))

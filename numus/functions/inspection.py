@@ -37,6 +37,12 @@ def set_default_device(device: Device | str) -> None:
 _told: set[str] = set()
 
 
+@method("is_gpu")
+def _is_gpu(x: Tensor, /) -> bool:
+    """Whether the tensor's elements are in the memory of a GPU."""
+    return x.device.kind in ("cuda", "webgpu")
+
+
 @method()
 def to_gpu(x: Tensor, /) -> Tensor:
     """The tensor on the best GPU there is; where there is none, as it is (and it says so once)."""

@@ -17,6 +17,7 @@ from numus.nn.linear import *
 from numus.nn.losses import *
 from numus.nn.module import *
 from numus.nn.norm import *
+from numus.nn.padding import *
 from numus.nn.parameter import *
 from numus.nn.pooling import *
 from numus.nn.positional import *

@@ -12,7 +12,7 @@ from numus.nn.module import Module
 from numus.nn.parameter import Parameter
 from numus.tensor import Tensor
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "EmbeddingBag"]
 
 
 class Embedding(Module):
@@ -67,3 +67,39 @@ class Embedding(Module):
     def extra_repr(self) -> str:
         padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
         return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+
+
+class EmbeddingBag(Embedding):
+    """The sum, mean or largest of the rows in each bag of indices; see `functional.embedding_bag`.
+
+    Args:
+        mode: "sum", "mean" or "max".
+        include_last_offset: the last offset is where the last bag ends.
+        padding_idx: a row that starts as zeros, gets no gradient, and counts in no bag.
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        mode: str = "mean",
+        include_last_offset: bool = False,
+        padding_idx: int | None = None,
+        device: Any = None,
+        dtype: Any = None,
+    ) -> None:
+        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype)
+        self.mode = mode
+        self.include_last_offset = include_last_offset
+
+    def forward(self, indices: Any, offsets: Any = None, per_sample_weights: Any = None) -> Tensor:
+        return F.embedding_bag(
+            *(indices, self.weight, offsets),
+            mode=self.mode,
+            per_sample_weights=per_sample_weights,
+            include_last_offset=self.include_last_offset,
+            padding_idx=self.padding_idx,
+        )
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, mode={self.mode}"

@@ -5,10 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import numus as nm
+from numus.nn import functional as F
 from numus.nn.module import Module
 from numus.tensor import Tensor
 
 __all__ = [
+    "ChannelShuffle",
     "Fold",
     "PixelShuffle",
     "PixelUnshuffle",
@@ -87,6 +89,19 @@ class PixelUnshuffle(Module):
 
     def extra_repr(self) -> str:
         return f"downscale_factor={self.downscale_factor}"
+
+
+class ChannelShuffle(Module):
+    """Channels of `groups` groups, one of each group in turn."""
+
+    def __init__(self, groups: int) -> None:
+        self.groups = groups
+
+    def forward(self, x: Any) -> Tensor:
+        return F.channel_shuffle(x, self.groups)
+
+    def extra_repr(self) -> str:
+        return f"groups={self.groups}"
 
 
 class Unfold(Module):

@@ -6,6 +6,7 @@ Names, arguments and state dicts are PyTorch's.
 # ruff: noqa: F401, F403
 from numus.optim import lr_scheduler
 from numus.optim.adam import *
+from numus.optim.adam_variants import *
 from numus.optim.adaptive import *
 from numus.optim.averaging import *
 from numus.optim.grad_scaler import *

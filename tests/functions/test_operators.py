@@ -343,3 +343,14 @@ def test_the_version_is_the_packages():
     root = pathlib.Path(__file__).parents[2]
     project = tomllib.loads((root / "pyproject.toml").read_text())["project"]
     assert nm.__version__ == project["version"]
+
+
+def test_short_names_of_operators():
+    x, y = nm.asarray([3.0, -1.0], requires_grad=True), nm.asarray([2.0, 4.0])
+    assert x.sub(y).tolist() == [1.0, -5.0]
+    assert x.mul(y).tolist() == [6.0, -4.0]
+    assert x.div(y).tolist() == [1.5, -0.25]
+    assert x.neg().tolist() == [-3.0, 1.0]
+    x.mul(y).sub(x).neg().sum().backward()
+    assert x.grad.tolist() == [-1.0, -3.0]
+    assert x.cpu().is_gpu() is False

@@ -436,9 +436,42 @@ POOLINGS = [
     module("Fold", "Fold", x(1, 8, 12), args=((4, 5), 2)),
 ]
 
+_O = Values([0, 2, 2, 5])
+PADDINGS = [
+    module("ZeroPad2d", "ZeroPad2d", _P2, args=((1, 2, 0, 3),)),
+    module("ZeroPad2d-less", "ZeroPad2d", _P2, args=((-1, 2, 0, -2),)),
+    module("ConstantPad1d", "ConstantPad1d", _P1, args=(2, 1.5)),
+    module("ConstantPad3d", "ConstantPad3d", x(1, 2, 3, 2, 4), args=(1, -0.5)),
+    module("ReflectionPad1d", "ReflectionPad1d", _P1, args=((3, 1),)),
+    module("ReflectionPad2d", "ReflectionPad2d", _P2, args=(2,)),
+    module("ReplicationPad2d", "ReplicationPad2d", _P2, args=((3, 0, 1, 2),)),
+    module("ReplicationPad3d", "ReplicationPad3d", x(1, 2, 3, 2, 4), args=(2,)),
+    module("CircularPad1d", "CircularPad1d", _P1, args=((2, 3),)),
+    module("CircularPad2d", "CircularPad2d", _P2, args=(1,)),
+    module("ChannelShuffle", "ChannelShuffle", x(2, 6, 3, 2), args=(3,)),
+]
+BAGS = [
+    module("EmbeddingBag", "EmbeddingBag", i(4, 3, high=7), args=(7, 5)),
+    module("EmbeddingBag-sum", "EmbeddingBag", i(9, high=7), _O, args=(7, 5), mode="sum"),
+    module("EmbeddingBag-max", "EmbeddingBag", i(9, high=7), _O, args=(7, 5), mode="max"),
+    module("EmbeddingBag-mean", "EmbeddingBag", i(9, high=7), _O, args=(7, 5), padding_idx=2),
+    module(
+        *("EmbeddingBag-last", "EmbeddingBag", i(9, high=7), Values([0, 4, 9])),
+        args=(7, 5),
+        mode="sum",
+        include_last_offset=True,
+    ),
+    module(
+        *("EmbeddingBag-weights", "EmbeddingBag", i(4, 3, high=7)),
+        args=(7, 5),
+        mode="sum",
+        given={"per_sample_weights": x(4, 3)},
+    ),
+]
+
 CASES = [
     *(*ACTIVATIONS, *LAYERS, *FUNCTIONS, *LOSSES, *CONVOLUTIONS, *RECURRENT, *ATTENTION),
-    *POOLINGS,
+    *(*POOLINGS, *PADDINGS, *BAGS),
 ]
 
 # -- connectionist temporal classification: targets, lengths of inputs and targets, options --------

@@ -20,6 +20,15 @@ OPTIMISERS = {
     "Adam-zero": ("Adam", {"betas": (0.0, 0.9), "eps": 1e-3}),
     "AdamW": ("AdamW", {"lr": 0.02}),
     "AdamW-amsgrad": ("AdamW", {"lr": 0.02, "weight_decay": 0.3, "amsgrad": True}),
+    "NAdam": ("NAdam", {"lr": 0.02}),
+    "NAdam-all": (
+        "NAdam",
+        {"betas": (0.8, 0.95), "weight_decay": 0.1, "decoupled_weight_decay": True},
+    ),
+    "RAdam": ("RAdam", {"lr": 0.02}),
+    "RAdam-all": ("RAdam", {"lr": 0.02, "betas": (0.8, 0.6), "weight_decay": 0.1, "eps": 1e-3}),
+    "Adamax": ("Adamax", {"lr": 0.02}),
+    "Adamax-all": ("Adamax", {"betas": (0.8, 0.95), "weight_decay": 0.1, "maximize": True}),
     "Adagrad": ("Adagrad", {"lr": 0.1}),
     "Adagrad-all": (
         "Adagrad",

@@ -14,12 +14,14 @@ __all__ = [
     "alpha_dropout",
     "batch_norm",
     "bilinear",
+    "channel_shuffle",
     "cosine_similarity",
     "dropout",
     "dropout1d",
     "dropout2d",
     "dropout3d",
     "embedding",
+    "embedding_bag",
     "feature_alpha_dropout",
     "group_norm",
     "instance_norm",
@@ -64,6 +66,63 @@ def embedding(input: Any, weight: Tensor, padding_idx: int | None = None) -> Ten
         return rows
     padding = padding_idx % weight.shape[0]
     return nm.where((indices == padding)[..., None], rows.detach(), rows)
+
+
+def embedding_bag(
+    input: Any,
+    weight: Tensor,
+    offsets: Any = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    mode: str = "mean",
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    include_last_offset: bool = False,
+    padding_idx: int | None = None,
+) -> Tensor:
+    """The sum, mean or largest of the rows in each bag of indices: a row of a matrix, or what lies
+    between two `offsets` into a vector. The row `padding_idx` is left out.
+    """
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        raise ValueError(
+            "embedding_bag: max_norm, scale_grad_by_freq and sparse change weights or gradients "
+            "behind the tape; numus has none of them"
+        )
+    if mode not in ("sum", "mean", "max") or (per_sample_weights is not None and mode != "sum"):
+        raise ValueError(
+            f"embedding_bag: mode {mode!r} is sum, mean or max, and per_sample_weights are for sums"
+        )
+    indices = nm.asarray(input)
+    if (indices.ndim == 2) == (offsets is not None) or indices.ndim not in (1, 2):
+        raise ShapeError(
+            f"embedding_bag: takes a matrix of indices, or a vector and offsets, not shape "
+            f"{indices.shape}{' and offsets' * (offsets is not None)}"
+        )
+    if indices.ndim == 2:
+        count, size = indices.shape
+        bags = nm.repeat(nm.arange(count, device=indices.device), size)
+    else:
+        starts = nm.asarray(offsets)
+        count = starts.shape[0] - include_last_offset
+        places = nm.arange(indices.shape[0], device=indices.device)
+        # an index belongs to the last bag that begins at it or before
+        bags = nm.searchsorted(starts[:count], places, side="right") - 1
+    flat = indices.reshape((-1,))
+    rows = embedding(flat, weight, padding_idx)
+    if per_sample_weights is not None:
+        rows = rows * nm.asarray(per_sample_weights).reshape((-1, 1))
+    inside = nm.ones(flat.shape, dtype=rows.dtype, device=flat.device)
+    if padding_idx is not None:
+        kept = flat != padding_idx % weight.shape[0]
+        inside = kept.astype(rows.dtype)
+        rows = nm.where(kept[:, None], rows, -nm.inf if mode == "max" else 0.0)
+    sizes = nm.segment_sum(inside, bags, num_segments=count)[:, None]
+    if mode == "max":
+        largest = nm.segment_max(rows, bags, num_segments=count)
+        return nm.where(sizes > 0, largest, 0.0)
+    total = nm.segment_sum(rows, bags, num_segments=count)
+    return total / nm.maximum(sizes, 1.0) if mode == "mean" else total
 
 
 # -- dropout --------------------------------------------------------------------------------------
@@ -202,6 +261,18 @@ def pairwise_distance(
 # -- padding --------------------------------------------------------------------------------------
 
 _PADDING = {"constant": "constant", "reflect": "reflect", "replicate": "edge", "circular": "wrap"}
+
+
+def channel_shuffle(input: Any, groups: int) -> Tensor:
+    """Channels (the second axis) of `groups` groups, one of each group in turn."""
+    x = nm.asarray(input)
+    count = x.shape[1] if x.ndim > 1 else 0
+    if groups < 1 or x.ndim < 3 or count % groups:
+        raise ShapeError(
+            f"channel_shuffle: {groups} groups do not share the channels of shape {x.shape}"
+        )
+    parts = x.reshape((x.shape[0], groups, count // groups, *x.shape[2:]))
+    return parts.swapaxes(1, 2).reshape(x.shape)
 
 
 def pad(input: Any, pad: Any, mode: str = "constant", value: float | None = None) -> Tensor:

@@ -19,6 +19,7 @@ __all__ = [
     "conv_transpose2d",
     "conv_transpose3d",
     "fold",
+    "grid_sample",
     "interpolate",
     "lp_pool1d",
     "lp_pool2d",
@@ -50,6 +51,7 @@ conv_transpose1d = nm.conv_transpose1d
 conv_transpose2d = nm.conv_transpose2d
 conv_transpose3d = nm.conv_transpose3d
 fold = nm.fold
+grid_sample = nm.grid_sample
 interpolate = nm.interpolate
 lp_pool1d = nm.lp_pool1d
 lp_pool2d = nm.lp_pool2d
