@@ -25,21 +25,21 @@ TESTS = "tests/test_ops.py"
 # -- tests ----------------------------------------------------------------------------------------
 
 
-def collect() -> list[str]:
-    """The tests of the op table that run on the device."""
+def collect(device: str = "cuda") -> list[str]:
+    """The tests of the op table that run on a device."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", TESTS, "--collect-only", "-q", "-k", "cuda"],
+        [sys.executable, "-m", "pytest", TESTS, "--collect-only", "-q", "-k", device],
         capture_output=True,
         text=True,
-        env={**os.environ, "NUMUS_TEST_DEVICES": "cuda"},
+        env={**os.environ, "NUMUS_TEST_DEVICES": device},
         check=False,
     )
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-def run_tests(workers: int, limit: float) -> tuple[list[str], str]:
+def run_tests(workers: int, limit: float, device: str = "cuda") -> tuple[list[str], str]:
     """What the tests say, as lines of the report; and all that they wrote."""
-    names = collect()
+    names = collect(device)
     began = time.perf_counter()
     running = []
     for w in range(workers):
@@ -61,7 +61,7 @@ def run_tests(workers: int, limit: float) -> tuple[list[str], str]:
                     stdout=subprocess.PIPE,
                     stderr=subprocess.STDOUT,
                     text=True,
-                    env={**os.environ, "NUMUS_TEST_DEVICES": "cuda", "NUMUS_NUM_THREADS": "1"},
+                    env={**os.environ, "NUMUS_TEST_DEVICES": device, "NUMUS_NUM_THREADS": "1"},
                 )
             )
     log = []

@@ -34,7 +34,8 @@ def lower_group_contraction(group: Group, layouts: dict[Val, Shape], facts: Fact
     columns = _tile_columns(product, facts)
     if columns:
         return [_by_tiles(group, layouts, columns)]
-    tiles = choose(facts, dt.compute_dtype(product.dtype), batch, m, n)
+    light = len(group.members) == 1
+    tiles = choose(facts, dt.compute_dtype(product.dtype), batch, m, n, light)
     pieces = pieces_of(facts, tiles, batch, m, n, k)
     if pieces > 1:
         return in_pieces(group, layouts, facts, pieces, _tiled)
@@ -147,7 +148,8 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     dtype = dt.compute_dtype(product.dtype)
     inside = set(group.members)
     layouts = {v: s for v, s in layouts.items() if v not in inside}
-    tiles = choose(facts, dtype, batch, m, n)
+    light = len(group.members) == 1
+    tiles = choose(facts, dtype, batch, m, n, light)
     e = Emitter(layouts, group=tiles.threads)
     row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
     sizes = Sizes(
@@ -172,7 +174,7 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
         Operand(left, sizes.m, _along(a, layouts, 2)),
         Operand(right, sizes.n, _along(b, layouts, 1)),
         lambda *at: _finish(e, group, *at),
-        light=len(group.members) == 1,
+        light=light,
     )
     e.scratch += scratch
     grid = batch * row_tiles * column_tiles

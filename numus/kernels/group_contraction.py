@@ -10,7 +10,7 @@ C is one running sum over k: no choice of tiles shows in the result.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
@@ -34,9 +34,17 @@ class Tiles:
     own_rows: int  # of a thread's tile
     own_columns: int
 
+    def nbytes(self, dtype: DType, light: bool) -> int:
+        """What a group needs of its memory: two slices, and a row of each thread on its way out."""
+        elements = (self.rows + self.columns + 2 * RUN) * self.depth
+        if not light:
+            elements += self.rows // self.own_rows * self.columns
+        return elements * dtype.itemsize
 
-def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int) -> Tiles:
-    """The largest tiles of which there are enough to keep every unit busy."""
+
+def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, light: bool) -> Tiles:
+    """The largest tiles that fit into a group's memory and of which there are enough to keep every
+    unit busy."""
     threads = min(facts.group, 256)
     best = None
     for side in (8, 4, 2):
@@ -45,7 +53,12 @@ def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int) -> Tiles:
         across = 16 if threads == 256 else 8
         columns, rows = across * side, threads // across * side
         depth = {8: 8, 4: 16, 2: 32}[side]  # what waits to be multiplied needs registers too
+        least = max(STEPS, threads // min(rows, columns))  # a thread brings an element, at least
         best = Tiles(threads, rows, columns, depth, side, side)
+        while best.nbytes(dtype, light) > facts.group_memory and best.depth > least:
+            best = replace(best, depth=best.depth // 2)
+        if best.nbytes(dtype, light) > facts.group_memory:
+            continue
         if batch * -(-m // rows) * -(-n // columns) >= facts.parallel_units:
             break
     assert best is not None

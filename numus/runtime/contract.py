@@ -37,6 +37,8 @@ class Facts:
     # Of targets whose lanes are threads of a group (docs/design/0004-lanes-as-threads.md):
     group: int = 0  # threads of a group that is not asked for another number; 0: lanes are SIMD
     group_memory: int = 0  # memory that a group's threads share
+    fixed_scratch: bool = False  # whether kernels say how much of it they use, not their launches
+    most_threads: int = 0  # of a group, where it can have more than schedules ask for
 
 
 class Memory(Protocol):

@@ -85,7 +85,10 @@ def test_division_and_roots_of_drivers_that_round_them_badly(place, monkeypatch)
     rng = np.random.default_rng(5)
     sizes = 2.0 ** rng.integers(-148, 127, (2, 20000))
     a, b = (rng.uniform(1, 2, (2, 20000)) * sizes * rng.choice([-1, 1], (2, 20000))).astype("f4")
-    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 3e38, 1e-45], np.float32)
+    if not careful.subnormals:  # they are zero there, as operands and as results
+        normal = np.minimum(np.abs(a), np.abs(b)) >= 2.0**-100
+        a, b = a[normal], b[normal]
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, 3e38, 2.0**-60], np.float32)
     a = np.concatenate([a, np.repeat(special, 8)])
     b = np.concatenate([b, np.tile(special, 8)])
     with np.errstate(all="ignore"):
@@ -93,7 +96,8 @@ def test_division_and_roots_of_drivers_that_round_them_badly(place, monkeypatch)
         got = (there(a) / there(b)).numpy()
         tiny = np.abs(want) < 2.0**-126  # these are rounded twice
         np.testing.assert_array_equal(got[~tiny], want[~tiny])
-        np.testing.assert_allclose(got[tiny], want[tiny], rtol=0, atol=2.0**-149)
+        bound = 2.0**-149 if careful.subnormals else 2.0**-126
+        np.testing.assert_allclose(got[tiny], want[tiny], rtol=0, atol=bound)
         np.testing.assert_array_equal(nm.sqrt(there(np.abs(a))).numpy(), np.sqrt(np.abs(a)))
     monkeypatch.undo()
     runtime.pipelines.restart()
@@ -125,9 +129,14 @@ def test_more_groups_than_one_dimension_holds(place):
 
 
 @pytest.mark.parametrize("kind", ["float32", "uint8"])
-def test_more_buffers_than_can_be_bound(place, kind):
+def test_more_buffers_than_can_be_bound(place, monkeypatch, kind):
     """They are copied into one, and results back out of it."""
-    count = place.runtime.context.target.most_buffers + 5
+    monkeypatch.setattr(
+        place.runtime.context,
+        "target",
+        dataclasses.replace(place.runtime.context.target, most_buffers=8),
+    )
+    count = 13
     arrays = [np.arange(100 + i).astype(kind) for i in range(count)]
     tensors = [there(a) for a in arrays]
     parts = [x[i : i + 100] for i, x in enumerate(tensors)]

@@ -29,9 +29,12 @@ from numus.compiler.loops.space import (
 )
 from numus.compiler.loops.work import BLOCK, PER_THREAD, Work
 from numus.compiler.reducers import Reducer, reducer
+from numus.dtypes import DType
 
 MOST_THREADS = 256  # of a group that works on one row: several rows at a time hide barriers
 KEPT_ROWS = 3  # how many rows kept by groups a unit has memory for, at least
+# Rows that are read again for every stage: few of them at a time stay in a unit's first cache.
+THREADS_READING_AGAIN = 1024
 
 Span = tuple[Expr, Expr]  # first step, and the one after the last
 
@@ -46,7 +49,10 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
     if work.threads:  # a group for each row, no larger than it can use
         per_block = 1
-        e.group = work.threads_for(blocks_of(space.row_size, PER_THREAD), most=MOST_THREADS)
+        most = MOST_THREADS
+        if work.facts.most_threads and work.rounds > 1 and not _fits(work, space):
+            most = min(THREADS_READING_AGAIN, work.facts.most_threads)
+        e.group = work.threads_for(blocks_of(space.row_size, PER_THREAD), most=most)
     grid = blocks_of(space.row_count, per_block)
     if not space.rows:
         return e.blocks("rows", g, _one(work, space, e, {}, lane), grid, work.notes)
@@ -56,6 +62,12 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
     span = block(ir.mul(g, per), per, extent_of(e, space.rows))
     loop = ir.For(r, *span, "serial", _one(work, space, e, at, lane))
     return e.blocks("rows", g, [loop], grid, work.notes)
+
+
+def _fits(work: Work, space: Space, itemsize: int = 4) -> bool:
+    """Whether groups have room to keep rows: memory of their own whose size a launch can choose."""
+    needed = space.row_size * itemsize * KEPT_ROWS
+    return not work.facts.fixed_scratch and needed <= work.facts.group_memory
 
 
 def _one(work: Work, space: Space, e: Emitter, at: At, lane: Dim | None) -> list[Stmt]:
@@ -243,22 +255,34 @@ class Row:
                 if costly(x):
                     users.setdefault(x, set()).add(work.stage[m])
         kept = {v: stages for v, stages in users.items() if len(stages) > 1}
-        if work.threads:
-            widest = max((v.dtype.itemsize for v in kept), default=1)
-            if self.space.row_size * widest * KEPT_ROWS > work.facts.group_memory:
-                return  # too long: memory is read again
-        size = extent_of(self.e, self.space.inner)
-        free: list[tuple[int, ir.Buffer]] = []  # since which stage nobody needs what is in it
+        free: list[tuple[int, int]] = []  # since which stage nobody needs what is in which buffer
+        kinds: list[DType] = []  # of the buffers
+        homes: dict[Val, int] = {}
         for v, stages in sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id)):
-            fits = [x for x in free if x[0] <= min(stages) and x[1].dtype is v.dtype]
+            fits = [x for x in free if x[0] <= min(stages) and kinds[x[1]] is v.dtype]
             if work.threads and fits:
                 free.remove(fits[0])
-                buffer = fits[0][1]
+                homes[v] = fits[0][1]
             else:
-                buffer = ir.Buffer(f"w{len(self.e.scratch)}", v.dtype, "scratch", size)
-                self.e.scratch.append(buffer)
-            free.append((max(stages), buffer))
-            self.cached[v] = (buffer, min(stages))
+                homes[v] = len(kinds)
+                kinds.append(v.dtype)
+            free.append((max(stages), homes[v]))
+        size = self._room(kinds)
+        if size is None:
+            return  # too long: memory is read again
+        first = len(self.e.scratch)
+        for i, dtype in enumerate(kinds):
+            self.e.scratch.append(ir.Buffer(f"w{first + i}", dtype, "scratch", size))
+        for v, home in homes.items():
+            self.cached[v] = (self.e.scratch[first + home], min(kept[v]))
+
+    def _room(self, kinds: list[DType]) -> Expr | None:
+        """How many elements scratch rows of these dtypes have; None where groups have no room."""
+        if self.work.threads:
+            widest = max((dtype.itemsize for dtype in kinds), default=1)
+            if not _fits(self.work, self.space, widest):
+                return None
+        return extent_of(self.e, self.space.inner)
 
     def _recall(self, stage: int, index: list[Expr], position: Expr) -> list[Stmt]:
         """Hold what was kept before this stage; the statements that keep what it computes first."""

@@ -10,7 +10,9 @@ groups are counted, where each buffer's elements start, then the kernel's scalar
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from numus.compiler import ir
@@ -47,6 +49,7 @@ class Shader:
     words: int  # of `P`
     slots: tuple[Word, ...]
     bound: tuple[tuple[int, ...], ...]  # for each binding the kernel's buffers that lie there
+    windows: tuple[int, ...]  # for each binding, which of its buffer's windows it is
     pooled: bool  # whether buffers of one type share a binding
     scratch: tuple[tuple[int, int], ...]  # (kernel's buffer, bytes of an element), of those bound
     narrow: Narrow
@@ -66,13 +69,15 @@ def render(
     shared: frozenset[int] = frozenset(),
     unroll: int = 1,
     pooled: bool = False,
+    windows: Mapping[int, int] = MappingProxyType({}),
 ) -> Shader:
     """The kernel as a shader. `wide`: indices need 64 bits; `shared`: buffers that are only read
     but must be bound as the others are, because they lie in memory that is written to; `unroll`:
     turns of the innermost loops that are written out; `pooled`: buffers of one type lie in one
-    buffer, because there are more than can be bound.
+    buffer, because there are more than can be bound; `windows`: of buffers larger than can be bound
+    at once, how many parts they are bound as.
     """
-    return _Renderer(kernel, target, wide, shared, unroll, pooled).shader()
+    return _Renderer(kernel, target, wide, shared, unroll, pooled, windows).shader()
 
 
 def _number(e: ir.Expr, sizes: dict[str, int]) -> int:
@@ -97,7 +102,10 @@ class _Renderer:
         shared: frozenset[int],
         unroll: int,
         pooled: bool,
+        windows: Mapping[int, int],
     ) -> None:
+        self.windows = windows
+        self.window_of: list[int] = []
         self.kernel, self.target, self.wide, self.bound_as_written = kernel, target, wide, shared
         self.unroll, self.pooled = unroll, pooled
         self.per_thread = not group.has_lanes(kernel.body)
@@ -166,6 +174,7 @@ class _Renderer:
             words * 4,
             tuple(self.slots),
             tuple(map(tuple, self.bound)),
+            tuple(self.window_of),
             self.pooled,
             tuple(self.scratch),
             x.narrow,
@@ -222,8 +231,17 @@ class _Renderer:
                 raise DTypeError("this adapter has no int64: it lacks the feature shader-int64")
             only_read = buffer.access == "read" and i not in self.bound_as_written
             access = "read" if only_read else "read_write"
-            x.places[buffer] = memory.Place(name, f"o{i}", form, element)
-            self._bind(i, f"var<storage, {access}> {name}: array<{element}>;")
+            count = self.windows.get(i, 1)
+            if count == 1:
+                x.places[buffer] = memory.Place(name, f"o{i}", form, element)
+                self._bind(i, f"var<storage, {access}> {name}: array<{element}>;")
+                continue
+            per = self.target.most_bound // _element_bytes(element)
+            place = memory.Place(name, f"o{i}", form, element, count, per)
+            x.places[buffer] = place
+            for w in range(count):
+                self._bind(i, f"var<storage, {access}> {name}_{w}: array<{element}>;", w)
+            self.globals += place.functions(not only_read)
 
     def _pool(self, which: int, element: str) -> str:
         """The variable in which all buffers of a type lie."""
@@ -235,8 +253,9 @@ class _Renderer:
             self.pools[element][1].append(which)
         return self.pools[element][0]
 
-    def _bind(self, which: int, declaration: str) -> None:
+    def _bind(self, which: int, declaration: str, window: int = 0) -> None:
         self.bound.append([which])
+        self.window_of.append(window)
         self.globals.append(f"@group(0) @binding({len(self.bound)}) {declaration}")
 
     def _scratch(self, i: int, buffer: ir.Buffer, name: str, carrier: str) -> None:
@@ -316,6 +335,8 @@ class _Renderer:
         if shared:
             self.meetings.pending |= self.meetings.after(s.body)
         x.forget(changed(s.body))
+        if not shared:
+            x.hoist(s)
         i = x.name("v")
         sign = "<"
         if s.step.op == "const" and s.step.attr < 0:
@@ -460,6 +481,10 @@ class _Renderer:
 
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 _NOBODY: Any = object()  # stands for a lanes loop where one thread works alone
+
+
+def _element_bytes(element: str) -> int:
+    return 2 if element == "f16" else 8 if element.endswith("64") else 4
 
 
 def _bytes(carrier: str) -> int:

@@ -48,6 +48,7 @@ class Lanes:
             x.close()
             x.forget(changed(s.body))
             return
+        x.hoist(s)
         by = str(s.step.attr) if s.step.op == "const" else step
         stride = str(self.threads * s.step.attr) if by != step else f"{self.threads} * {step}"
         if self.unroll == 1:

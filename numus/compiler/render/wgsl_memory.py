@@ -32,6 +32,51 @@ class Place:
     # in vectors of four)
     form: str
     element: str  # the WGSL type of an element
+    # Buffers larger than can be bound at once are bound as several windows.
+    windows: int = 1
+    per_window: int = 0  # elements
+
+    def at(self, index: str) -> str:
+        """An element, read."""
+        return f"{self.name}[{index}]" if self.windows == 1 else f"get_{self.name}(u32({index}))"
+
+    def put(self, index: str, value: str) -> str:
+        """The statement that writes an element."""
+        if self.windows == 1:
+            return f"{self.name}[{index}] = {value};"
+        return f"put_{self.name}(u32({index}), {value});"
+
+    def atomic(self, operation: str, index: str, value: str = "") -> str:
+        """An atomic operation on a word."""
+        if self.windows == 1:
+            return f"atomic{operation}(&{self.name}[{index}]{', ' + value if value else ''})"
+        return f"{operation}_{self.name}({index}{', ' + value if value else ''})"
+
+    def functions(self, written: bool) -> list[str]:
+        """The functions that find the window in which an element lies."""
+        each = range(self.windows)
+
+        def found(result: str) -> str:
+            *before, last = (
+                result.format(f"{self.name}_{w}[at - {w * self.per_window}u]") for w in each
+            )
+            tests = (
+                f"if (at < {(w + 1) * self.per_window}u) {{ {text} }} "
+                for w, text in enumerate(before)
+            )
+            return f"{{ {''.join(tests)}{last} }}"
+
+        if self.element == "atomic<u32>":
+            out = [f"fn Load_{self.name}(at: u32) -> u32 {found('return atomicLoad(&{});')}"]
+            for operation in ("Xor", "Store"):
+                body = found(f"atomic{operation}(&{{}}, v); return;")
+                out.append(f"fn {operation}_{self.name}(at: u32, v: u32) {body}")
+            return out
+        out = [f"fn get_{self.name}(at: u32) -> {self.element} {found('return {};')}"]
+        if written:
+            body = found("{} = v; return;")
+            out.append(f"fn put_{self.name}(at: u32, v: {self.element}) {body}")
+        return out
 
 
 def form_of(buffer: ir.Buffer, target: Target) -> str:
@@ -77,6 +122,17 @@ def load(x: Values, e: ir.Expr) -> str:
     return f"select({zero}, {value}, {mask})"
 
 
+def load_wide(x: Values, e: ir.Expr) -> str:
+    """A half as the float32 that it is cast to, without a detour over its bits."""
+    place = x.places[e.attr]
+    at = address(x, place, e.args[0])
+    if len(e.args) == 1:
+        return f"f32({place.at(at)})"
+    mask = x.value(e.args[1])
+    at = x.new(f"select(0, {at}, {mask})")
+    return f"select(0.0f, f32({place.at(at)}), {mask})"
+
+
 def quad_of(e: ir.Expr) -> tuple[ir.Expr, int] | None:
     """A load as part of a vector of four neighbours, where it can be shown that those begin at a
     multiple of four: the load of the vector, and which part.
@@ -118,15 +174,14 @@ def fetch(x: Values, dtype: DType, place: Place, at: str) -> str:
         at = x.new(at)
         return f"{place.name}[{at} >> 2u][{at} & 3]"
     if place.form in ("plain", "word"):
-        element = f"{place.name}[{at}]"
+        element = place.at(at)
         return f"({element} != 0u)" if dtype.kind == "bool" else element
     if place.form == "half":
-        return f"pack2x16float(vec2<f32>(f32({place.name}[{at}]), 0.0))"
+        return f"pack2x16float(vec2<f32>(f32({place.at(at)}), 0.0))"
     at = x.new(f"u32({at})")
     per, bits = 32 // dtype.bits, dtype.bits
-    word = f"{place.name}[{at} >> {per.bit_length() - 1}u]"
-    if place.form == "shared":
-        word = f"atomicLoad(&{word})"
+    where = f"{at} >> {per.bit_length() - 1}u"
+    word = place.atomic("Load", where) if place.form == "shared" else place.at(where)
     shift = f"({at} & {per - 1}u) * {bits}u"
     if dtype.kind == "int":
         return f"extractBits(bitcast<i32>({word}), {shift}, {bits}u)"
@@ -146,9 +201,9 @@ def store(x: Values, s: ir.Store) -> None:
         at = x.new(at)
         x.do(f"{place.name}[{at} >> 2u][{at} & 3] = {value};")
     elif place.form in ("plain", "word"):
-        x.do(f"{place.name}[{at}] = {bits_of(value, ty) if ty == 'bool' else value};")
+        x.do(place.put(at, bits_of(value, ty) if ty == "bool" else value))
     elif place.form == "half":
-        x.do(f"{place.name}[{at}] = f16(unpack2x16float({value}).x);")
+        x.do(place.put(at, f"f16(unpack2x16float({value}).x)"))
     else:
         _store_shared(x, place, dtype, at, bits_of(value, ty))
     if s.mask is not None:
@@ -166,10 +221,11 @@ def _store_shared(x: Values, place: Place, dtype: DType, at: str, bits: str) -> 
     """Nobody else changes these bits of the word: flip those that differ."""
     per, width = 32 // dtype.bits, dtype.bits
     at = x.new(f"u32({at})")
-    word = f"&{place.name}[{at} >> {per.bit_length() - 1}u]"
+    where = x.new(f"{at} >> {per.bit_length() - 1}u")
     shift = x.new(f"({at} & {per - 1}u) * {width}u")
-    old = x.new(f"atomicLoad({word}) >> {shift}")
-    x.do(f"atomicXor({word}, (({old} ^ {bits}) & {(1 << width) - 1}u) << {shift});")
+    old = x.new(f"{place.atomic('Load', where)} >> {shift}")
+    mask = (1 << width) - 1
+    x.do(place.atomic("Xor", where, f"(({old} ^ {bits}) & {mask}u) << {shift}") + ";")
 
 
 def store_words(x: Values, s: ir.Store, bits: list[str]) -> None:
@@ -181,4 +237,4 @@ def store_words(x: Values, s: ir.Store, bits: list[str]) -> None:
         parts = [
             f"({b} << {k * width}u)" for k, b in enumerate(bits[word * per : (word + 1) * per])
         ]
-        x.do(f"atomicStore(&{place.name}[{at} + {word}u], {' | '.join(parts)});")
+        x.do(place.atomic("Store", f"{at} + {word}u", " | ".join(parts)) + ";")

@@ -102,7 +102,14 @@ fn div32(a: f32, b: f32) -> f32 {
   let big = max(abs(a), abs(b));
   let small = min(abs(a), abs(b));
   if (small > 1e-15f && big < 1e15f) { return quotient32(a, b); }
-  if (!(small > 0.0f && big <= 3.4028234e38f) || nan32(a) || nan32(b)) { return a / b; }
+  if (!(small > 0.0f && big <= 3.4028234e38f) || nan32(a) || nan32(b)) {
+    // one is zero, infinite or no number: the other is as good as 1, whose reciprocal is exact
+    let usual_a = abs(a) > 0.0f && abs(a) <= 3.4028234e38f && !nan32(a);
+    let usual_b = abs(b) > 0.0f && abs(b) <= 3.4028234e38f && !nan32(b);
+    let ua = select(a, select(-1.0f, 1.0f, a > 0.0f), usual_a);
+    let ub = select(b, select(-1.0f, 1.0f, b > 0.0f), usual_b);
+    return ua / ub;
+  }
   // far apart: both are brought near 1, and the result is moved back in two steps
   let x = select(a, a * 16777216.0f, abs(a) < 1e-30f);
   let y = select(b, b * 16777216.0f, abs(b) < 1e-30f);

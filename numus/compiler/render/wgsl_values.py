@@ -18,6 +18,7 @@ from numus.runtime.webgpu.target import Target
 _NONE: frozenset[Any] = frozenset()
 _ROUNDED = ("add", "sub", "mul")
 # What a compiler may combine with the sum or product that it is given.
+_CHANGING = frozenset("load load4 read lanes_reduce lanes_xor lanes_shift lanes_last".split())
 _COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".split())
 
 
@@ -135,6 +136,25 @@ class Values:
             for thing in found:
                 self.users.setdefault(thing, []).append(e)
 
+    def hoist(self, s: ir.For) -> None:
+        """Write what is the same in all turns of a loop ahead of it: drivers see through little of
+        the arithmetic that is written out.
+        """
+        inner = list(statements(s.body))
+        own = {s.var, *(t.var for t in inner if isinstance(t, (ir.For, ir.Let)))}
+        for t in inner:
+            if isinstance(t, (ir.Combine, ir.Scan)):
+                own |= {*t.left, *t.right, *t.results}
+        steady: set[Expr] = set()
+        seen: set[Expr] = set()
+        for t in inner:
+            for e in below(expressions_of(t), seen):
+                if e.op in _CHANGING or e in own or not steady.issuperset(e.args):
+                    continue
+                steady.add(e)
+                if e.args and e not in self.values and wgsl_ops.is_float(e):
+                    self.value(e)
+
     # -- types ------------------------------------------------------------------------------------
 
     def type(self, e: Expr) -> str:
@@ -214,10 +234,23 @@ class Values:
         """The operands that must be written before this one (addresses are written as such)."""
         if e.op == "guard":
             return (e.args[0], e.args[2])
+        if self._widens_half(e):
+            return e.args[0].args[1:]
         return e.args[1:] if e.op in ("load", "load4") else e.args
+
+    def _widens_half(self, e: Expr) -> bool:
+        """Whether an expression casts a half in memory to float32."""
+        if e.op != "cast" or e.dtype is not dt.float32 or e.args[0].op != "load":
+            return False
+        return self.places[e.args[0].attr].form == "half"
 
     def _write(self, e: Expr) -> str:
         op, args, ty = e.op, e.args, self.type(e)
+        if self._widens_half(e):
+            if args[0].attr.access != "read":
+                self._note(args[0])
+                self.deps.setdefault(e, self.deps.get(args[0], _NONE))
+            return self.new(wgsl_memory.load_wide(self, args[0]))
         if op == "const":
             return wgsl_ops.literal(ir.const_value(e), e.dtype, ty)
         if op == "scalar":

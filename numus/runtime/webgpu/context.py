@@ -86,21 +86,23 @@ class GpuContext:
 
     def _target(self) -> Target:
         limits = self.limits
-        most = min(
-            limits["max-compute-invocations-per-workgroup"], limits["max-compute-workgroup-size-x"]
-        )
         software = is_software(self.adapter)
         given = Target(
-            group=min(64 if software else 256, most),
+            group=min(64 if software else 256, self._most_threads()),
             group_memory=limits["max-compute-workgroup-storage-size"],
             most_groups=limits["max-compute-workgroups-per-dimension"],
             most_buffers=limits["max-storage-buffers-per-shader-stage"],
+            most_bound=limits["max-storage-buffer-binding-size"] // 256 * 256,
             i64="shader-int64" in self.features,
             f64="shader-f64" in self.features and "shader-int64" in self.features,
             f16="shader-f16" in self.features,
             subgroups="subgroup" in self.features,
         )
         return probe.measured(self, given)
+
+    def _most_threads(self) -> int:
+        names = "max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x"
+        return min(self.limits[name] for name in names)
 
     def _facts(self) -> Facts:
         target = self.target
@@ -123,6 +125,8 @@ class GpuContext:
             features=self.features | ({FLUSHES} if not target.subnormals else set()),
             group=target.group,
             group_memory=target.group_memory,
+            fixed_scratch=True,
+            most_threads=0 if software else self._most_threads(),
         )
 
     # -- work -------------------------------------------------------------------------------------

@@ -7,14 +7,16 @@ sizes or buffers are others.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import Step
 from numus.runtime.webgpu.context import lost
+from numus.runtime.webgpu.encoding import recorder
 from numus.runtime.webgpu.memory import SHIFT, Memory
-from numus.runtime.webgpu.programs import Pipeline, pack
+from numus.runtime.webgpu.programs import Pipeline, Windows, pack, repack
 
 if TYPE_CHECKING:
     from numus.runtime.webgpu.runtime import WebGpuRuntime
@@ -23,6 +25,7 @@ _OFFSET = (1 << SHIFT) - 1
 _ALIGNMENT = 256  # of the numbers of a step, and of parts of buffers that are bound
 _SCRATCH = 64 << 20  # bytes of scratch that one launch takes, where fewer workers can do
 _MOST_GROUPS = 64  # bind groups that a step keeps
+_MOST_KNOWN = 16  # sets of memory whose dispatches a program keeps
 
 Block = tuple[Memory, int]  # memory and an offset in bytes
 
@@ -39,11 +42,17 @@ class _Work:
         self.sizes: dict[str, int] = {}
         self.offsets: list[int] = []
         self.shared: frozenset[int] = frozenset()
+        self.windows: Windows = ()
         self.form: Pipeline | None = None
         self.x = self.y = self.workers = 0
         self.scratch: list[int] = []  # bytes of each scratch buffer that is bound
         self.pools: list[_Pool] = []
         self.bound: dict[tuple[int, ...], Any] = {}  # bind groups by what they bind
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        """All that dispatches of it depend on, but for the memory that they are given."""
+        return self.form, self.x, self.y, self.workers, self.offsets
 
     def most_bytes(self) -> int:
         """What its numbers take at most."""
@@ -66,7 +75,8 @@ class _Work:
         self.values = values
         grid = int(values[0])
         self.sizes = dict(zip(self.program.slots, values[1:], strict=True))
-        self.form = self.program.form(*self.program.needs(self.sizes), self.shared)
+        needs = self.program.needs(self.sizes)
+        self.form = self.program.form(*needs, self.shared, self.windows)
         shader, target = self.form.shader, context.target
         groups = -(-grid // shader.threads) if shader.per_thread else grid
         per_group = shader.threads if shader.per_thread else 1
@@ -84,6 +94,32 @@ class _Work:
         self.x = max(1, min(groups, target.most_groups))
         self.y = -(-groups // self.x)
 
+    def renew(self, values: Sequence[Any], image: bytearray) -> bool:
+        """Take on other numbers in place, where all sizes are the same; whether they are."""
+        assert self.form is not None
+        assert self.values is not None
+        if values[0] != self.values[0]:
+            return False
+        for slot, old, new in zip(self.program.slots, self.values[1:], values[1:], strict=True):
+            if old != new and slot in self.program.sizes:
+                return False
+        self.values = values
+        self.sizes = dict(zip(self.program.slots, values[1:], strict=True))
+        repack(self.form.shader, self.sizes, image, self.at)
+        return True
+
+
+Call = tuple[Any, Any, int, int, "_Copies"]  # pipeline, bind group, groups along x and y
+
+
+@dataclass(slots=True)
+class _Known:
+    """The dispatches of a run on a certain set of memory; None for those that are made each time,
+    because they take memory for the run."""
+
+    state: int  # of the program's shapes and offsets: see `Prepared._state`
+    calls: list[Call | None]
+
 
 class Prepared:
     """A list of kernels with places for what changes from run to run."""
@@ -99,6 +135,9 @@ class Prepared:
             at += work.most_bytes()
         self._image = bytearray(at)  # the numbers of all steps
         self._numbers: Any = None
+        self._state = 0  # changes whenever a step's form, grid or offsets do
+        self._values: Sequence[Any] = ()  # of the last run
+        self._known: OrderedDict[tuple[int, ...], _Known] = OrderedDict()
 
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         """Encode all steps and hand them over."""
@@ -109,6 +148,7 @@ class Prepared:
             if context is not self._context:  # the device was lost, and is another one now
                 self._context, self._numbers = context, None
                 self._works = [_Work(work.step, work.at) for work in self._works]
+                self._known.clear()
             try:
                 self._run(addresses, values)
             except context.wgpu.GPUError as error:
@@ -125,46 +165,110 @@ class Prepared:
             self._numbers = context.device.create_buffer(
                 size=max(_ALIGNMENT, len(self._image)), usage=usage.UNIFORM | usage.COPY_DST
             )
-        at = 0
-        stale = False
-        calls = []
+            self._values = ()
         held: list[Memory] = []
-        for work in self._works:
-            count = len(work.program.slots) + 1
-            given = values[at : at + count]
-            at += count
-            if not given[0]:
-                continue
-            blocks = work.blocks(slots)
-            stale = self._settle(work, given, blocks) or stale
-            copies = _Copies(held)
-            group = self._group(work, blocks, copies)
-            assert work.form is not None
-            calls.append((work.form.pipeline, group, work.x, work.y, copies))
+        calls, stale = self._calls(tuple(addresses), slots, values, held)
         if not calls:
             return
         if stale:
             context.queue.write_buffer(self._numbers, 0, self._image)
         encoder = context.device.create_command_encoder()
         computing = encoder.begin_compute_pass()
+        set_pipeline, set_group, dispatch = recorder(computing)
+        last = None
         for pipeline, group, x, y, copies in calls:
             if copies.before:
                 computing.end()
                 for copy in copies.before:
                     encoder.copy_buffer_to_buffer(*copy)
-                computing = encoder.begin_compute_pass()
-            computing.set_pipeline(pipeline)
-            computing.set_bind_group(0, group)
-            computing.dispatch_workgroups(x, y)
+                computing, last = encoder.begin_compute_pass(), None
+                set_pipeline, set_group, dispatch = recorder(computing)
+            if pipeline is not last:
+                set_pipeline(pipeline)
+                last = pipeline
+            set_group(group)
+            dispatch(x, y)
             if copies.after:
                 computing.end()
                 for copy in copies.after:
                     encoder.copy_buffer_to_buffer(*copy)
-                computing = encoder.begin_compute_pass()
+                computing, last = encoder.begin_compute_pass(), None
+                set_pipeline, set_group, dispatch = recorder(computing)
         computing.end()
         number = context.submit([encoder.finish()])
         for memory, _ in slots:
             memory.fence = number
+
+    def _calls(
+        self,
+        key: tuple[int, ...],
+        slots: Sequence[Block],
+        values: Sequence[int | float],
+        held: list[Memory],
+    ) -> tuple[list[Call], bool]:
+        """What to dispatch, and whether any number of a step has changed."""
+        known = self._known.get(key)
+        stale = False
+        if known is not None and known.state == self._state:
+            renewed = self._renew(values)
+            if renewed is not None:
+                stale = renewed
+                calls = known.calls
+                if None in calls:
+                    calls = [
+                        call if call is not None else self._call(work, slots, held)
+                        for work, call in zip(self._active(values), calls, strict=True)
+                    ]
+                return [call for call in calls if call is not None], stale
+        at, made, kept = 0, [], []
+        for work in self._works:
+            count = len(work.program.slots) + 1
+            given = values[at : at + count]
+            at += count
+            if not given[0]:
+                continue
+            stale = self._settle(work, given, work.blocks(slots)) or stale
+            made.append(self._call(work, slots, held))
+            fleeting = work.scratch or work.pools
+            kept.append(None if fleeting else made[-1])
+        self._values = list(values)
+        self._known[key] = _Known(self._state, kept)
+        if len(self._known) > _MOST_KNOWN:
+            self._known.popitem(last=False)
+        return made, stale
+
+    def _renew(self, values: Sequence[int | float]) -> bool | None:
+        """Take on the numbers of a run; whether any has changed, None where sizes have."""
+        if values == self._values:
+            return False
+        at = 0
+        for work in self._works:
+            count = len(work.program.slots) + 1
+            given = values[at : at + count]
+            at += count
+            if given == work.values or not (given[0] or work.values):
+                continue  # the same as before, or nothing to do, then as now
+            if not work.values or not work.renew(given, self._image):
+                self._values = ()
+                return None
+        self._values = list(values)
+        return True
+
+    def _active(self, values: Sequence[int | float]) -> list[_Work]:
+        """The steps that have something to do."""
+        at, found = 0, []
+        for work in self._works:
+            if values[at]:
+                found.append(work)
+            at += len(work.program.slots) + 1
+        return found
+
+    def _call(self, work: _Work, slots: Sequence[Block], held: list[Memory]) -> Call:
+        """The dispatch of a step whose numbers are settled."""
+        copies = _Copies(held)
+        group = self._group(work, work.blocks(slots), copies)
+        assert work.form is not None
+        return work.form.pipeline, group, work.x, work.y, copies
 
     def _settle(self, work: _Work, values: Sequence[Any], blocks: list[Block | None]) -> bool:
         """Make a step's numbers those of this run; whether any of them changed."""
@@ -178,11 +282,18 @@ class Prepared:
             for i, (b, block) in enumerate(zip(work.buffers, blocks, strict=True))
             if block is not None and b.access == "read" and block[0].number in written
         )
-        same = work.values == values and work.shared == shared
+        most = self._context.target.most_bound
+        windows = tuple(
+            (i, -(-block[0].buffer.size // most))
+            for i, block in enumerate(blocks)
+            if block is not None and block[0].buffer.size > most
+        )
+        before = work.shape
+        same = work.values == values and work.shared == shared and work.windows == windows
         if not same:
-            before, work.shared = work.form, shared
+            work.shared, work.windows = shared, windows
             work.set_values(values, self._context)
-            if work.form is not before:
+            if work.form is not before[0]:
                 work.bound.clear()
         assert work.form is not None
         if work.form.shader.pooled:
@@ -195,6 +306,7 @@ class Prepared:
         if same and work.offsets == offsets:
             return False
         work.offsets = offsets
+        self._state += work.shape != before
         numbers = pack(work.form.shader, (0, work.x, work.workers, 0, *offsets), work.sizes)
         self._image[work.at : work.at + len(numbers)] = numbers
         return True
@@ -204,15 +316,7 @@ class Prepared:
         for pool in work.pools:
             if which in pool.buffers:
                 return pool.starts[block[0].number] + block[1]
-        return self._part(block)[1]
-
-    def _part(self, block: Block) -> tuple[int, int]:
-        """The part of a buffer that is bound: where it starts, and the block's offset in it."""
-        memory, offset = block
-        if memory.buffer.size <= self._context.limits["max-storage-buffer-binding-size"]:
-            return 0, offset
-        start = offset // _ALIGNMENT * _ALIGNMENT
-        return start, offset - start
+        return block[1]
 
     def _pools(self, work: _Work, blocks: list[Block | None]) -> list[_Pool]:
         """Where memory lies that is bound together with other memory."""
@@ -245,20 +349,19 @@ class Prepared:
                 given[i] = (whole, 0)
         places: list[tuple[Any, int]] = []
         key: list[int] = []
-        for i, *_ in shader.bound:
+        most = self._context.target.most_bound
+        for (i, *_), window in zip(shader.bound, shader.windows, strict=True):
             block = given[i]
             assert block is not None
-            start = self._part(block)[0]
-            places.append((block[0].buffer, start))
-            key += (block[0].number, start)
+            places.append((block[0].buffer, window * most))
+            key.append(block[0].number)
         found = work.bound.get(tuple(key))
         if found is None:
             if len(work.bound) >= _MOST_GROUPS:
                 work.bound.clear()
-            limit = self._context.limits["max-storage-buffer-binding-size"]
             entries = [_entry(0, self._numbers, work.at, shader.words * 4)]
             entries += [
-                _entry(n + 1, buffer, start, min(limit, buffer.size - start))
+                _entry(n + 1, buffer, start, min(most, buffer.size - start))
                 for n, (buffer, start) in enumerate(places)
             ]
             found = work.bound[tuple(key)] = self._context.device.create_bind_group(

@@ -41,6 +41,9 @@ def _renderer() -> Any:
     return importlib.import_module("numus.compiler.render.wgsl")
 
 
+Windows = tuple[tuple[int, int], ...]  # buffers bound as several parts, and how many
+
+
 @dataclass(slots=True)
 class Pipeline:
     """A shader made ready: what a launch needs of it."""
@@ -59,10 +62,10 @@ class WebGpuProgram:
         self.notes: tuple[str, ...] = kernel.notes
         self.slots = [slot for slot, _ in kernel.scalars]
         self._cache = cache
-        self._forms: dict[tuple[bool, int, frozenset[int]], Pipeline] = {}
+        self._forms: dict[tuple[Any, ...], Pipeline] = {}
         self._needs: dict[tuple[int, ...], tuple[bool, int]] = {}
         self._narrow: Any = None
-        self._sizes: list[str] = []
+        self.sizes = frozenset(slot for slot in self.slots if _renderer().is_size(slot))
 
     def restart(self) -> None:
         self._forms.clear()
@@ -85,8 +88,7 @@ class WebGpuProgram:
         """
         if self._narrow is None:
             self._narrow = _renderer().Narrow(self.kernel)
-            self._sizes = [slot for slot, dtype in self.kernel.scalars if _renderer().is_size(slot)]
-        sizes = {slot: sizes[slot] for slot in self._sizes}
+        sizes = {slot: sizes[slot] for slot in self.slots if slot in self.sizes}
         key = tuple(sizes.values())
         found = self._needs.get(key)
         if found is None:
@@ -112,14 +114,17 @@ class WebGpuProgram:
                 )
         return unroll
 
-    def form(self, wide: bool, unroll: int, shared: frozenset[int]) -> Pipeline:
+    def form(
+        self, wide: bool, unroll: int, shared: frozenset[int], windows: Windows = ()
+    ) -> Pipeline:
         """The pipeline whose indices have 64 bits if `wide`, and whose buffers `shared` are bound
-        as written to though they are only read: they lie in a buffer that is written to.
+        as written to though they are only read: they lie in a buffer that is written to. Buffers
+        that are too large to be bound at once are bound as several `windows`.
         """
-        key = (wide, unroll, shared)
+        key = (wide, unroll, shared, windows)
         found = self._forms.get(key)
         if found is None:
-            found = self._forms[key] = self._cache.make(self, wide, unroll, shared)
+            found = self._forms[key] = self._cache.make(self, wide, unroll, shared, windows)
         return found
 
 
@@ -152,7 +157,12 @@ class PipelineCache:
         return found
 
     def make(
-        self, program: WebGpuProgram, wide: bool, unroll: int, shared: frozenset[int]
+        self,
+        program: WebGpuProgram,
+        wide: bool,
+        unroll: int,
+        shared: frozenset[int],
+        windows: Windows,
     ) -> Pipeline:
         began = time.perf_counter()
         context = self.context
@@ -162,8 +172,16 @@ class PipelineCache:
                 "no 64-bit integers (feature shader-int64); use smaller parts"
             )
         kernel = program.kernel
-        shader = _renderer().render(kernel, context.target, wide, shared, unroll)
+        parts = dict(windows)
+        shader = _renderer().render(kernel, context.target, wide, shared, unroll, windows=parts)
         if len(shader.bound) > context.target.most_buffers:
+            if parts:
+                raise DeviceError(
+                    f"{program.name}: {len(shader.bound)} bindings, some of them parts of buffers "
+                    f"larger than the {context.target.most_bound} bytes that {context.name} binds "
+                    f"(max-storage-buffer-binding-size), and it binds {context.target.most_buffers}"
+                    " (max-storage-buffers-per-shader-stage); use smaller tensors"
+                )
             shader = _renderer().render(kernel, context.target, wide, shared, unroll, pooled=True)
         kinds = tuple(
             "storage"
@@ -242,6 +260,12 @@ def pack(shader: Any, head: Sequence[int], values: dict[str, Any]) -> bytes:
     """The words of `P` for a launch."""
     data = bytearray(4 * shader.words)
     struct.pack_into(f"<{len(head)}I", data, 0, *head)
+    repack(shader, values, data, 0)
+    return bytes(data)
+
+
+def repack(shader: Any, values: dict[str, Any], data: bytearray, at: int) -> None:
+    """Write a kernel's scalars into the words of `P` that begin at a byte."""
     for word in shader.slots:
         value = values[word.slot]
         if word.format in "iq":
@@ -250,8 +274,7 @@ def pack(shader: Any, head: Sequence[int], values: dict[str, Any]) -> bytes:
             value = int(value) & ((1 << (32 if word.format == "I" else 64)) - 1)
         elif word.format == "f":
             value = _as_float32(value)
-        struct.pack_into(f"<{word.format}", data, 4 * word.at, value)
-    return bytes(data)
+        struct.pack_into(f"<{word.format}", data, at + 4 * word.at, value)
 
 
 def _as_float32(value: float) -> float:

@@ -17,6 +17,7 @@ class Target:
     group_memory: int = 16 << 10  # bytes that a workgroup shares
     most_groups: int = 65535  # along one dimension of a dispatch
     most_buffers: int = 8
+    most_bound: int = 128 << 20  # bytes of a buffer that can be bound at once, a multiple of 256
     i64: bool = False
     f64: bool = False
     f16: bool = False

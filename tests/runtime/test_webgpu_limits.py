@@ -1,0 +1,161 @@
+"""What an adapter cannot do at once is done in parts, or is an error that names the limit."""
+
+import dataclasses
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.errors import DeviceError
+from numus.runtime.devices import count
+
+pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
+
+
+@pytest.fixture
+def narrow(monkeypatch):
+    """Makes the adapter one that binds only so many bytes of a buffer at once."""
+    runtime = nm.device("webgpu").runtime
+
+    def make(most):
+        target = dataclasses.replace(runtime.context.target, most_bound=most)
+        monkeypatch.setattr(runtime.context, "target", target)
+        runtime.pipelines.restart()
+        return runtime
+
+    yield make
+    monkeypatch.undo()
+    runtime.pipelines.restart()
+
+
+def there(array):
+    return nm.asarray(array).to("webgpu")
+
+
+@pytest.mark.parametrize("kind", ["float32", "float16", "uint8", "bool", "int64", "complex64"])
+def test_buffers_larger_than_can_be_bound(narrow, kind):
+    """They are bound as several windows: read and written from any place to any other."""
+    a = (np.arange(9001) % 199).astype(kind)
+    narrow(4096 * a.itemsize)
+    x = there(a)
+    np.testing.assert_array_equal(nm.flip(x, axis=0).numpy(), a[::-1])
+    np.testing.assert_array_equal(nm.concat([x[8000:], x[::-3]]).numpy(), [*a[8000:], *a[::-3]])
+    at = np.array([9000, 0, 4097])
+    np.testing.assert_array_equal(x[there(at)].numpy(), a[at])
+
+
+def test_kernels_of_every_shape_over_windows(narrow):
+    narrow(16 << 10)
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((120, 130)).astype(np.float32)
+    x = there(a)
+    np.testing.assert_allclose((x @ x.T).numpy(), a @ a.T, rtol=1e-4, atol=1e-4)
+    np.testing.assert_array_equal(nm.sort(x, axis=0).numpy(), np.sort(a, 0))
+    np.testing.assert_allclose(nm.sum(x, axis=0).numpy(), a.sum(0), rtol=1e-4, atol=1e-4)
+    e = np.exp(a - a.max(1, keepdims=True))
+    want = e / e.sum(1, keepdims=True)
+    np.testing.assert_allclose(nm.softmax(x, axis=1).numpy(), want, rtol=1e-5)
+    np.testing.assert_allclose(nm.cumsum(x, axis=1).numpy(), a.cumsum(1), rtol=1e-4, atol=1e-4)
+
+
+def test_more_windows_than_can_be_bound_are_an_error_that_names_both_limits(narrow, monkeypatch):
+    context = narrow(4096).context
+    target = dataclasses.replace(context.target, most_buffers=8)
+    monkeypatch.setattr(context, "target", target)
+    x = there(np.ones(20000, np.float32))
+    with pytest.raises(DeviceError, match="max-storage-buffer-binding-size") as told:
+        nm.eval(x + 1)
+    assert "max-storage-buffers-per-shader-stage" in str(told.value)
+
+
+def test_products_keep_within_a_groups_memory():
+    """A tile that does not fit into it would go through the device's memory."""
+    from numus.kernels.group_contraction import choose
+
+    facts = nm.device("webgpu").runtime.facts
+    for group, memory in ((256, 48 << 10), (256, 16 << 10), (64, 16 << 10)):
+        given = dataclasses.replace(facts, group=group, group_memory=memory, parallel_units=1)
+        for dtype in (nm.float32, nm.float64, nm.int64):
+            for light in (True, False):
+                tiles = choose(given, dtype, 1, 4096, 4096, light)
+                assert tiles.nbytes(dtype, light) <= memory
+
+
+def test_products_on_an_adapter_with_little_memory_for_groups(monkeypatch):
+    """No scratch of a product lies in a buffer where WebGPU's smallest limit holds."""
+    runtime = nm.device("webgpu").runtime
+    context = runtime.context
+    small = 16 << 10
+    monkeypatch.setattr(context, "facts", dataclasses.replace(context.facts, group_memory=small))
+    target = dataclasses.replace(context.target, group_memory=small)
+    monkeypatch.setattr(context, "target", target)
+    nm.device("cpu")
+    a = np.random.default_rng(1).standard_normal((190, 170)).astype(np.float32)
+    x = there(a)
+    found = nm.explain(lambda: nm.gelu(x @ x.T + 1), timed=False)
+    assert any("contraction" in k.name for k in found.kernels)
+    assert all("storage, read_write> b3" not in k.source for k in found.kernels)
+    runtime.pipelines.restart()
+
+
+def test_numbers_that_change_from_run_to_run():
+    """Launches are remembered by memory; numbers are taken on in place."""
+
+    @nm.jit
+    def f(x, t):
+        return x * t + nm.sum(x) / (t + 1)
+
+    a = np.arange(6, dtype=np.float32)
+    x = there(a)
+    kept = []  # other memory at every call, then memory that comes again
+    for i in range(12):
+        t = float(i % 5)
+        y = f(x, t)
+        np.testing.assert_allclose(y.numpy(), a * t + a.sum() / (t + 1), rtol=1e-6)
+        kept = [*kept[-(i % 3) :], y]
+
+
+def _python(code):
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code],
+        env={**os.environ},
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    return done.stdout, done.stdout + done.stderr
+
+
+def test_memory_stays_flat_over_many_steps():
+    """10,000 of them: python -m tools.webgpu_report --only steps"""
+    out, said = _python(
+        "import numus as nm\nfrom tools.webgpu_report import run_steps\n"
+        "print(run_steps(nm, 300, 100)[0])"
+    )
+    assert "complained 0 times" in out, said
+
+
+def test_a_device_that_is_lost_in_the_midst_of_training():
+    out, said = _python(
+        "import numpy as np, numus as nm\n"
+        "from numus.errors import DeviceError\n"
+        "def training():\n"
+        "    w = nm.asarray(np.ones((8, 8), np.float32)).to('webgpu')\n"
+        "    x = nm.asarray(np.eye(8, dtype=np.float32)).to('webgpu')\n"
+        "    @nm.jit\n"
+        "    def step(): w.assign(w * 0.5 + x @ w * 0.25); return nm.sum(w)\n"
+        "    return step\n"
+        "step = training()\n"
+        "for i in range(20):\n"
+        "    try:\n"
+        "        if i == 7: nm.device('webgpu').runtime.context.device.destroy()\n"
+        "        loss = step().item()\n"
+        "    except DeviceError as e:\n"
+        "        print(i, 'lost' in str(e), 'afresh' in str(e)); break\n"
+        "step = training()\n"
+        "print(round(sum(step().item() for _ in range(3)), 3))\n"
+    )
+    assert out.splitlines() == ["7 True True", "111.0"], said
