@@ -163,6 +163,7 @@ def place_view(table: Any, slot: int, node: int, strides: Shape, itemsize: int) 
 
 
 mode = default  # gradients, autocast, traces and watchers of this thread
+TF32 = "tf32"  # float32 that products may round to 11 bits (nm.matmul_precision)
 _traces = 0  # and watchers, in all threads: what keeps the path of everybody else short
 
 

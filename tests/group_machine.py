@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import group_tiles
 import numpy as np
 import tile_machine
 
@@ -139,6 +140,9 @@ def install() -> None:
     devices.STARTS.setdefault("groups", lambda index: Machine())
     devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
     devices.STARTS.setdefault("ordered", lambda index: Machine(ORDERED))
+    for capability in (75, 80, 90):
+        facts = group_tiles.facts_of(FACTS, capability)
+        devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=facts: Machine(f))
 
 
 # -- interpretation -------------------------------------------------------------------------------
@@ -174,7 +178,12 @@ class _Group:
         self.origins: dict[ir.Buffer, int] = {}  # where addresses point, in elements
         top = _Context({})
         for i, b in enumerate(kernel.buffers):
-            if b.access == "scratch":
+            if b.over is not None:
+                raw = self.memory[b.over].view(np.uint8)
+                size = int(self.value(b.size, top)) * b.dtype.itemsize
+                assert size <= len(raw), f"{b.name} does not fit in the place of {b.over.name}"
+                self.memory[b] = raw[:size].view(b.dtype.np)
+            elif b.access == "scratch":
                 size = int(self.value(b.size, top))
                 raw = np.full(size * b.dtype.itemsize, 0xA5, np.uint8)
                 self.memory[b] = raw.view(np.uint8 if b.dtype is dt.bool_ else b.dtype.np)
@@ -215,6 +224,8 @@ class _Group:
         elif isinstance(s, (ir.Add, ir.Tally, ir.Post, ir.Await)):
             assert c.ids is not None, "this is for lanes"
             self.between(s, c)
+        elif isinstance(s, group_tiles.KINDS):
+            group_tiles.statement(self, s, c)
         else:
             self.tiles.statement(s, c)
 

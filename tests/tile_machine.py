@@ -12,6 +12,8 @@ import numpy as np
 
 from numus.compiler import ir
 
+GARBAGE = 0xA5
+
 
 class Tiles:
     """What is under way in one group."""
@@ -54,19 +56,21 @@ class Tiles:
         to, frm, limit = (
             np.broadcast_to(g.value(e, c), n) for e in (s.target_index, s.source_index, s.limit)
         )
-        run = 16 // s.source.dtype.itemsize
-        target, source = g.memory[s.target], g.memory[s.source]
-        frm = frm + g.origins.get(s.source, 0)
-        assert np.all(to % run == 0), "a copy to no whole place"
-        assert np.all((to >= 0) & (to + run <= len(target))), "a copy outside of scratch"
-        for i, j, count in zip(to, frm, np.clip(limit, 0, run), strict=True):
-            values = np.zeros(run, target.dtype)
+        size, run = s.source.dtype.itemsize, s.nbytes // s.source.dtype.itemsize
+        target, source = (g.memory[b].view(np.uint8) for b in (s.target, s.source))
+        to = to * s.target.dtype.itemsize
+        frm = (frm + g.origins.get(s.source, 0)) * size
+        assert np.all(to % s.nbytes == 0), "a copy to no whole place"
+        assert np.all((to >= 0) & (to + s.nbytes <= len(target))), "a copy outside of scratch"
+        for i, j, count in zip(to, frm, np.clip(limit, 0, run) * size, strict=True):
+            values = np.zeros(s.nbytes, np.uint8)
             if count:
                 inside = j >= 0 and j + count <= len(source)
                 assert inside, f"{g.kernel.name} copies from outside"
-                assert (source[j:].ctypes.data & 15) == 0, "a copy from no whole place"
+                assert source[j:].ctypes.data % s.nbytes == 0, "a copy from no whole place"
                 values[:count] = source[j : j + count]
-            self.begun.append((target, slice(i, i + run), values))
+            target[i : i + s.nbytes] = GARBAGE  # until it is waited for
+            self.begun.append((target, slice(i, i + s.nbytes), values))
 
     # -- products ---------------------------------------------------------------------------------
 

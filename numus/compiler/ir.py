@@ -418,6 +418,7 @@ class Buffer:
     dtype: DType
     access: str  # "read", "write", "scratch"
     size: Expr | None = None  # scratch only: elements needed by one worker
+    over: Buffer | None = None  # scratch only: another, no longer needed, in whose place it may lie
 
 
 @dataclass(eq=False, slots=True)
@@ -462,10 +463,14 @@ class If(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Let(Stmt):
-    """Name a value at this point of the program, so that later statements see it as it is now."""
+    """Name a value at this point of the program, so that later statements see it as it is now.
+
+    `ahead`: it is a load of scratch memory that is needed much later, and has to begin here.
+    """
 
     var: Expr
     value: Expr
+    ahead: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -601,8 +606,8 @@ def between(s: Stmt) -> list[Expr]:
 
 @dataclass(eq=False, slots=True)
 class AsyncCopy(Stmt):
-    """Begin to copy a run of 16 bytes, of which the first `limit` elements exist: the others become
-    zero. Both ends are aligned to it.
+    """Begin to copy a run of 16 bytes (or 4, or 8), of which the first `limit` elements exist: the
+    others become zero. Both ends are aligned to it.
 
     Inside a lanes loop. What is copied is there after an `AsyncWait`.
     """
@@ -612,6 +617,7 @@ class AsyncCopy(Stmt):
     source: Buffer
     source_index: Expr
     limit: Expr
+    nbytes: int = 16
 
 
 @dataclass(eq=False, slots=True)
@@ -686,15 +692,83 @@ def sum_place(thread: Expr, number: int) -> tuple[Expr, Expr]:
     return add(row, const(down)), add(column, const(across))
 
 
-def tile_place(along: bool, line: Expr, k: Expr, depth: int) -> Expr:
-    """Where the run of 8 elements that begins at a line and a k lies in a tile."""
-    eight, wide = const(8), const(64)
+@dataclass(eq=False, slots=True)
+class TileSource:
+    """Matrices in memory of which an engine brings tiles: 16-byte aligned lines of neighbours.
+
+    All extents and strides are slots or constants. A line of neighbours runs along k, or across it.
+    """
+
+    buffer: Buffer
+    along: bool
+    extents: tuple[Expr, Expr, Expr]  # neighbours, lines of them, matrices
+    strides: tuple[Expr, Expr]  # from line to line and from matrix to matrix, in elements
+    first: Expr  # row of A, column of B, at which the tile begins
+    lines: int  # how many rows or columns it has
+    matrix: Expr  # which one
+
+
+@dataclass(eq=False, slots=True)
+class TileSum(Stmt):
+    """Every 128 of the first 256 threads add 64 rows of a product of tiles to their sums: over
+    `slices` of TILE_BYTES along k, the first of which begins at `start`. Another 32 threads bring
+    the tiles, `stages` ahead. What `scratch` holds is lost. Outside lanes loops.
+    """
+
+    sums: list[Register]  # per lane, as `TileProduct` has them
+    left: TileSource
+    right: TileSource
+    start: Expr  # in elements
+    slices: Expr
+    stages: int
+    scratch: Buffer
+
+
+@dataclass(eq=False, slots=True)
+class TileSlice(Stmt):
+    """One slice of such a sum that threads have put into `scratch` themselves, by `tile_place`: the
+    rows of A first, then the columns of B. It is done when the statement is."""
+
+    sums: list[Register]
+    scratch: Buffer
+    rows: int
+    columns: int
+    along: tuple[bool, bool]
+
+
+@dataclass(eq=False, slots=True)
+class WarpProduct(Stmt):
+    """Every 32 threads add a product of 16 rows and 8 columns to their sums. Thread t has, of line
+    t / 4 (and, of A, of 8 lines on) the words t % 4 and t % 4 + 4 along k; of C two neighbours in
+    each of these lines. A word is 4 bytes of elements, or a float64. Inside a lanes loop that gives
+    every thread one iteration.
+    """
+
+    sums: list[Register]  # 4, per lane
+    left: list[Expr]  # 4: lines first, then places
+    right: list[Expr]  # 2
+    dtype: DType  # of elements
+
+
+TILE_BYTES = 128  # of a line of a tile
+
+
+def tile_scratch(dtype: DType, rows: int, columns: int, stages: int) -> int:
+    """Elements of scratch that a `TileSum` needs: slices, and what tells that they are there."""
+    return (stages * ((rows + columns) * TILE_BYTES + 16)) // dtype.itemsize
+
+
+def tile_place(along: bool, line: Expr, k: Expr, depth: int, itemsize: int) -> Expr:
+    """Where the run of 16 bytes that begins at a line and a k lies in a tile: in lines of
+    TILE_BYTES, whose runs are exchanged by the number of the line."""
+    run, wide = const(16 // itemsize), const(TILE_BYTES // itemsize)
+    eight = const(8)
     if along:
-        run = binary("xor", idiv(k, eight), irem(line, eight))
-        return add(mul(line, wide), mul(run, eight))
-    run = binary("xor", idiv(irem(line, wide), eight), irem(k, eight))
-    block = mul(idiv(line, wide), const(64 * depth))
-    return add(add(block, mul(k, wide)), mul(run, eight))
+        at = binary("xor", idiv(k, run), irem(line, eight))
+        return add(mul(line, wide), mul(at, run))
+    at = binary("xor", idiv(irem(line, wide), run), irem(k, eight))
+    block = mul(idiv(line, wide), const(TILE_BYTES // itemsize * depth))
+    return add(add(block, mul(k, wide)), mul(at, run))
 
 
 @dataclass(eq=False, slots=True)
@@ -748,6 +822,7 @@ class _Printer:
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
+            size += f" over {self.names[b.over]}" if b.over is not None else ""
             self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
         for slot, dtype in k.scalars:
             self.lines.append(f"scalar {slot}: {dtype.name}")
@@ -816,7 +891,8 @@ class _Printer:
                 self.inner(s.body, depth + 1)
             elif isinstance(s, Let):
                 value = self.expr(s.value, depth)
-                self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}")
+                ahead = " ahead" if s.ahead else ""
+                self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}{ahead}")
             elif isinstance(s, Set):
                 value = self.expr(s.value, depth)
                 lanes = " per lane" if s.register.lanes else ""
@@ -864,7 +940,8 @@ class _Printer:
                 self.expr(e, depth) for e in (s.target_index, s.source_index, s.limit)
             )
             target, source = self.names[s.target], self.names[s.source]
-            self.lines.append(f"{pad}copy {target}[{to}] = {source}[{frm}] upto {limit}")
+            what = f"copy {s.nbytes} {target}[{to}] = {source}[{frm}]"
+            self.lines.append(f"{pad}{what} upto {limit}")
         elif isinstance(s, TileWait):
             sums = ", ".join(self.name(r, "r") for r in s.sums)
             self.lines.append(f"{pad}tile wait {s.pending}: {sums}")
@@ -879,6 +956,30 @@ class _Printer:
             left, right = (self.operand(o, depth) for o in (s.left, s.right))
             what = f"tile {s.columns} {s.depth}{' fresh' if s.fresh else ''}"
             self.lines.append(f"{pad}{what} {left} {right}: {sums}")
+
+        else:
+            self.units(s, depth)
+
+    def units(self, s: Stmt, depth: int) -> None:
+        pad = "  " * depth
+        if isinstance(s, WarpProduct):
+            words = ", ".join(self.expr(e, depth) for e in (*s.left, *s.right))
+            sums = ", ".join(self.name(r, "r") for r in s.sums)
+            self.lines.append(f"{pad}product {s.dtype.name} {words}: {sums}")
+        elif isinstance(s, TileSlice):
+            sums = ", ".join(self.name(r, "r") for r in s.sums)
+            what = f"slice {self.names[s.scratch]} {s.rows} {s.columns} {s.along}"
+            self.lines.append(f"{pad}{what}: {sums}")
+        elif isinstance(s, TileSum):
+            start, slices = self.expr(s.start, depth), self.expr(s.slices, depth)
+            for side in (s.left, s.right):
+                how = "along" if side.along else "across"
+                numbers = (*side.extents, *side.strides, side.first, side.matrix)
+                values = ", ".join(self.expr(e, depth) for e in numbers)
+                self.lines.append(f"{pad}{how} {self.names[side.buffer]}({values}) x{side.lines}")
+            sums = ", ".join(self.name(r, "r") for r in s.sums)
+            scratch = self.names[s.scratch]
+            self.lines.append(f"{pad}sum {start} +{slices} by {s.stages} in {scratch}: {sums}")
 
     def operand(self, o: TileOperand | list[Register], depth: int) -> str:
         if isinstance(o, list):

@@ -151,9 +151,9 @@ def in_pieces(
     group: Group, layouts: dict[Val, Shape], facts: Facts, pieces: int, tiled: Tiled
 ) -> list[Step]:
     """A long inner axis: the products of its pieces, then their sum with the epilogue."""
-    product, *tail = group.members
+    product = group.members[0]
     a, b = product.inputs
-    batch, m, n = product.shape
+    batch = product.shape[0]
     k = a.shape[2]
     size = -(-k // pieces)
     pad = pieces * size - k
@@ -173,21 +173,33 @@ def in_pieces(
         flat = (batch * pieces, *shape[2:])
         return Val(-23, "reshape", "view", (x,), flat, flat, x.dtype)
 
-    wide = dt.compute_dtype(product.dtype)
-    inputs = (cut(a, 2), cut(b, 1))
-    parts = Val(-24, "contract", "contract", inputs, None, (batch * pieces, m, n), wide)
+    parts = pieces_val(product, (cut(a, 2), cut(b, 1)), pieces)
     first = Group(parts, group.position)
     first.stored = {parts}
-    steps = tiled(first, layouts, facts)
+    return tiled(first, layouts, facts) + sum_pieces(group, layouts, facts, parts)
+
+
+def pieces_val(product: Val, inputs: tuple[Val, ...], pieces: int) -> Val:
+    """What the pieces of a product come to, before they are added up."""
+    batch, m, n = product.shape
+    wide = dt.compute_dtype(product.dtype)
+    return Val(-24, "contract", "contract", inputs, product.params, (batch * pieces, m, n), wide)
+
+
+def sum_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts, parts: Val) -> list[Step]:
+    """The sum of a product's pieces, with the epilogue."""
+    product, *tail = group.members
+    batch, m, n = product.shape
+    wide = parts.dtype
     layouts = {**layouts, parts: (m * n, n, 1)}
-    split = (batch, pieces, m, n)
+    split = (batch, parts.shape[0] // batch, m, n)
     viewed = Val(-25, "reshape", "view", (parts,), split, split, wide)
     total = Val(-26, "reduce_sum", "reduce", (viewed,), (1,), product.shape, product.dtype)
     rest = Group(total, group.position)
     rest.members = [total, *tail]
     rest.stored = {total if v is product else v for v in group.stored}
     redirect = {total: (product, 0, 0)}
-    return steps + lower_loops(rest, layouts, facts, redirect, {product: total})
+    return lower_loops(rest, layouts, facts, redirect, {product: total})
 
 
 def _thin(work: Product, facts: Facts) -> list[Step] | None:

@@ -18,7 +18,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, method, node_of, pair, wrap
 from numus.functions._product import Operand, arrange, product
 from numus.functions.parts import diagonal
-from numus.functions.precision import lowers
+from numus.functions.precision import lowers, matmul_precision
 from numus.functions.reductions import accumulator
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -122,17 +122,27 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
 @method()
 @lowers
 def matmul(
-    x1: ArrayLike, x2: ArrayLike, /, *, dtype: Any = None, preferred_element_type: Any = None
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    dtype: Any = None,
+    preferred_element_type: Any = None,
+    precision: str | None = None,
 ) -> Tensor:
     """The matrix product over the last two axes; leading axes broadcast, vectors stay vectors.
 
     `dtype` (NumPy's name) or `preferred_element_type` (JAX's) is what products are accumulated in
-    and what comes out: matmul(int8, int8, dtype=nm.int32) is the whole sum.
+    and what comes out: matmul(int8, int8, dtype=nm.int32) is the whole sum. `precision` is how
+    exact products of float32 have to be: see `matmul_precision`.
 
     >>> import numus as nm
     >>> nm.matmul(nm.asarray([[1.0, 2.0], [3.0, 4.0]]), nm.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
     """
+    if precision is not None:
+        with matmul_precision(precision):
+            return matmul(x1, x2, dtype=dtype, preferred_element_type=preferred_element_type)
     if preferred_element_type is not None:
         if dtype is not None:
             raise TypeError("matmul: dtype and preferred_element_type are one argument; give one")

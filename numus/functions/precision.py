@@ -4,6 +4,8 @@ Products (matmul, einsum, convolutions, attention) take their operands in a narr
 where the time goes, and they add up in float32 all the same. Functions that lose digits or leave
 the range of narrow floats (exponentials, powers, sums, norms, softmax, losses) take and give
 float32. All others compute in what they are given. float64 stays as it is.
+
+`nm.matmul_precision` is about float32 itself: how many of its digits products look at.
 """
 
 from __future__ import annotations
@@ -17,11 +19,11 @@ import numpy as np
 from numus import dtypes as dt
 from numus.errors import DTypeError
 from numus.functions._base import node_of, wrap
-from numus.graph import mode
+from numus.graph import TF32, mode
 from numus.primitives import elementwise as ew
 from numus.tensor import Tensor
 
-__all__ = ["autocast"]
+__all__ = ["autocast", "matmul_precision"]
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -63,6 +65,53 @@ class autocast:  # noqa: N801
         return run  # type: ignore[return-value]
 
 
+_PRECISIONS = {
+    **dict.fromkeys(("highest", "float32"), None),
+    **dict.fromkeys(("tf32", "tensorfloat32", "high"), TF32),
+}
+
+
+class matmul_precision:  # noqa: N801
+    """A context (or decorator) that says how exact products of float32 have to be.
+
+    "highest" (or "float32"), as products are where nothing is said, looks at every digit. "tf32"
+    (or "tensorfloat32", "high") lets a device round operands to 11 bits where that is quicker:
+    NVIDIA GPUs do from Ampere on, other devices compute as always. Sums are float32 either way, and
+    so are results. It is for matmul, einsum and all that is made of them; a gradient is as exact as
+    the product that it is of. Inside an `autocast`, the innermost of the two holds.
+
+    >>> x = nm.ones((2, 3))
+    >>> with nm.matmul_precision("tf32"):
+    ...     y = x @ x.T
+    >>> y.tolist()
+    [[3.0, 3.0], [3.0, 3.0]]
+    """
+
+    def __init__(self, precision: str) -> None:
+        if precision not in _PRECISIONS:
+            raise ValueError(
+                f"matmul_precision: {precision!r} is none of {', '.join(map(repr, _PRECISIONS))}; "
+                "for products in 16-bit floats see nm.autocast"
+            )
+        self._precision = precision
+        self._before: list[Any] = []
+
+    def __enter__(self) -> None:
+        self._before.append(mode.low)
+        mode.low = _PRECISIONS[self._precision]
+
+    def __exit__(self, *_: object) -> None:
+        mode.low = self._before.pop()
+
+    def __call__(self, function: Function) -> Function:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with matmul_precision(self._precision):
+                return function(*args, **kwargs)
+
+        return run  # type: ignore[return-value]
+
+
 def _in(dtype: dt.DType, x: Any) -> Any:
     """A float that is neither this one nor float64, in it."""
     if isinstance(x, (Tensor, np.ndarray)):
@@ -78,7 +127,7 @@ def lowers(function: Function) -> Function:
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         low = mode.low
-        if low is None:
+        if low is None or low is TF32:
             return function(*args, **kwargs)
         return function(*(_in(low, x) for x in args), **{k: _in(low, x) for k, x in kwargs.items()})
 
@@ -90,7 +139,7 @@ def widens(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if mode.low is None:
+        if mode.low is None or mode.low is TF32:
             return function(*args, **kwargs)
         wide = dt.float32
         return function(

@@ -1,9 +1,9 @@
-"""The contraction by units that multiply whole tiles: 16-bit floats on targets that have them.
+"""The contraction by units that multiply whole tiles, fed by an engine that copies them.
 
-A group of 256 threads computes 128 rows of C. Slices of A and B are copied into the group's memory
-several ahead of where they are multiplied. An operand that is nothing but memory is copied without
-passing through registers; any other is read through its expression. Sums are float32, and leave
-through the epilogue by way of the group's memory.
+A group of 256 threads and 32 that order copies computes 128 rows of C. Operands are memory that the
+engine can read: what is not is packed before (`pack`). Where the memory turns out not to be aligned
+the threads fill the tiles by themselves. Sums leave through the epilogue by way of the group's
+memory, in runs of neighbours.
 """
 
 from __future__ import annotations
@@ -13,96 +13,98 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
-from numus.dtypes import DType, bool_, float32
+from numus.dtypes import DType, float32, int32
+from numus.kernels import slices
+from numus.kernels.slices import Epilogue, corner, runs_out, zero
+from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
 
-THREADS = 256
+WORKERS = 256  # threads that multiply
+THREADS = WORKERS + 32
 ROWS = 128
-DEPTH = 64  # of a slice
-STAGES = 4  # slices in the group's memory
-AHEAD = STAGES - 2  # one is being multiplied, one may still be
-RUN = 8  # elements that are copied at a time
-STRIP = 32  # columns of the tile that leave at a time
+STAGES = 8  # slices in the group's memory, at most
+LEAST_STAGES = 3  # whose memory holds the sums of a tile at the end
+PIECE, SHORT_PIECE = 16, 8  # slices that are worth a sum of their own
+LONG = 24  # slices from which on it does not matter that nothing is multiplied between tiles
+BUSY = 0.75  # part of the units that is enough
+SPARE = 8  # elements between rows of the staged tile: they shift the banks
 
 
 @dataclass(slots=True)
-class Sizes:
+class Sizes(slices.Sizes):
     """The numbers of a launch, as expressions."""
 
-    m: Expr
-    n: Expr
-    k: Expr
-    row_tiles: Expr
-    column_tiles: Expr
+    pieces: Expr  # of k, each a sum of its own
+    slices: Expr  # of a piece
 
 
 @dataclass(slots=True)
 class Operand:
-    """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B."""
+    """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B.
+
+    `source(first, lines, batch)` is a tile of it, with all of k.
+    """
 
     read: Callable[[Expr, Expr, Expr, Expr], Expr]
     extent: Expr  # how many lines there are
-    along: bool  # whether neighbours in memory lie along k
-    plain: Callable[[Expr, Expr, Expr], tuple[ir.Buffer, Expr]] | None  # where it is only memory
-    aligned: Expr  # whether runs of 8 lie at whole places there
+    source: Callable[[Expr, int, Expr], ir.TileSource]
+    aligned: Expr  # whether the engine can read it after all
 
 
-Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
+def depth_of(dtype: DType) -> int:
+    """Elements along k of a slice."""
+    return ir.TILE_BYTES // dtype.itemsize
 
 
-@dataclass(slots=True)
-class _Side:
-    operand: Operand
-    first: Expr
-    lines: int
-    buffer: ir.Buffer
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A schedule as data: columns of a tile, slices in the group's memory."""
 
-    @property
-    def size(self) -> int:
-        """Elements of a slice."""
-        return self.lines * DEPTH
+    columns: int
+    stages: int
 
-    def inside(self, slice_: Expr, k_size: Expr) -> Expr:
-        """Whether nothing of a slice is cut off."""
-        last = ir.add(self.first, const(self.lines))
-        end = ir.mul(ir.add(slice_, ONE), const(DEPTH))
-        return (last <= self.operand.extent) & (end <= k_size)
 
-    def bring(self, lane: Expr, batch: Expr, slice_: Expr, k_size: Expr, how: str) -> list[Stmt]:
-        """A thread's share of a slice: runs of neighbours."""
-        out: list[Stmt] = []
-        o = self.operand
-        start = ir.mul(ir.irem(slice_, const(STAGES)), const(self.size))
-        for number in range(self.size // RUN // THREADS):
-            at = ir.add(lane, const(number * THREADS))
-            runs = const((DEPTH if o.along else self.lines) // RUN)
-            slow, quick = ir.idiv(at, runs), ir.mul(ir.irem(at, runs), const(RUN))
-            line, depth = (slow, quick) if o.along else (quick, slow)
-            to = ir.add(start, ir.tile_place(o.along, line, depth, DEPTH))
-            line = ir.add(self.first, line)
-            k = ir.add(ir.mul(slice_, const(DEPTH)), depth)
-            if how != "read" and o.plain is not None:
-                buffer, index = o.plain(batch, line, k)
-                left, other = (
-                    (k_size - k, line < o.extent) if o.along else (o.extent - line, k < k_size)
-                )
-                limit = const(RUN) if how == "whole" else ir.select(other, left, ZERO)
-                out.append(ir.AsyncCopy(self.buffer, to, buffer, index, limit))
-                continue
-            for u in range(RUN):
-                here = ir.add(line, const(0 if o.along else u))
-                deep = ir.add(k, const(u if o.along else 0))
-                inside = (here < o.extent) & (deep < k_size)
-                value = o.read(batch, here, deep, inside)
-                zero = const(0.0, float32).cast(self.buffer.dtype)
-                value = ir.select(inside, value, zero)
-                out.append(ir.Store(self.buffer, ir.add(to, const(u)), value))
-        return out
+def share_of_units(facts: Facts, groups: int) -> float:
+    """Which part of all units works on average while so many groups run, one on each at a time."""
+    rounds = -(-groups // facts.parallel_units)
+    return groups / (rounds * facts.parallel_units)
+
+
+def choose(facts: Facts, dtype: DType, shape: tuple[int, ...], k: int) -> tuple[Tiles, int]:
+    """Tiles, and into how many pieces k is cut: the widest of which there are enough, by long
+    pieces at least, to keep every unit busy.
+
+    Tiles of 256 columns need a unit for themselves: nothing is multiplied while one ends and the
+    next begins. Where k is short and that is much of the time, narrower ones share a unit.
+    """
+    batch, m, n = shape
+    depth = depth_of(dtype)
+    widths = [128, 64]
+    # sums of 8-bit floats are kept twice: see the renderer
+    if not (dtype.itemsize == 1 and dtype.kind == "float") and k >= LONG * depth:
+        widths = [256, 128, 64]
+    for columns in widths:
+        groups = batch * -(-m // ROWS) * -(-n // columns)
+        most = max(1, facts.parallel_units // groups)
+        pieces = max(1, min(most, k // ((PIECE if columns > 64 else SHORT_PIECE) * depth)))
+        if share_of_units(facts, groups * pieces) >= BUSY:
+            break
+    size = (ROWS + columns) * ir.TILE_BYTES
+    room = facts.group_memory - 4096
+    if columns < 256 and groups * pieces > facts.parallel_units:
+        room //= 2  # for two groups
+    return Tiles(columns, max(LEAST_STAGES, min(STAGES, room // size))), pieces
+
+
+def together_of(facts: Facts, columns: int, row_tiles: int) -> int:
+    """Rows of tiles that share columns, so that what runs at the same time is about a square."""
+    square = int((facts.parallel_units * columns / ROWS) ** 0.5)
+    return max(1, min(square, row_tiles))
 
 
 def contraction(
-    columns: int,
+    tiles: Tiles,
     sizes: Sizes,
     dtype: DType,
     g: Expr,
@@ -110,73 +112,88 @@ def contraction(
     right: Operand,
     finish: Epilogue,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g; `finish(batch, m, n, value)` stores an element of the result."""
-    s = sizes
-    batch = ir.idiv(g, ir.mul(s.row_tiles, s.column_tiles))
-    inner = ir.irem(g, ir.mul(s.row_tiles, s.column_tiles))
-    # rows run fastest: groups that run together share the columns they read
-    m0 = ir.mul(ir.irem(inner, s.row_tiles), const(ROWS))
-    n0 = ir.mul(ir.idiv(inner, s.row_tiles), const(columns))
-    sides = []
-    for name, operand, first, lines in (("a", left, m0, ROWS), ("b", right, n0, columns)):
-        buffer = ir.Buffer(f"slices_{name}", dtype, "scratch", const(STAGES * lines * DEPTH))
-        sides.append(_Side(operand, first, lines, buffer))
-    a, b = sides
-    sums = [ir.Register(f"c{i}", float32, lanes=True) for i in range(columns // 2)]
-    slices = ir.idiv(ir.add(s.k, const(DEPTH - 1)), const(DEPTH))
-
-    def bring(name: str, slice_: Expr) -> list[Stmt]:
-        out: list[Stmt] = []
-        for side, tag in zip(sides, "ab", strict=True):
-            aligned, inside = side.operand.aligned, side.inside(slice_, s.k)
-            ways = {"whole": aligned & inside, "cut": aligned & ~inside, "read": ~aligned}
-            if side.operand.plain is None:
-                ways = {"read": const(True, bool_)}
-            for how, condition in ways.items():
-                lane = ir.var(f"{name}{tag}_{how}")
-                body = side.bring(lane, batch, slice_, s.k, how)
-                loop: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
-                if how == "read":
-                    loop.append(ir.AsyncFence())
-                out.append(ir.If(condition, loop))
-        return out
-
-    out: list[Stmt] = [ir.Set(c, const(0.0, float32)) for c in sums]
-    for ahead in range(AHEAD):
-        out += [*bring(f"ahead{ahead}", const(ahead)), ir.AsyncCommit()]
+    """The work of group g; `finish(which, m, n, value)` stores an element of the result, of which
+    there is one for each piece of each batch."""
+    s, columns = sizes, tiles.columns
+    (which, m0, n0), out = corner(s, g, ROWS, columns)
+    batch, piece = ir.idiv(which, s.pieces), ir.irem(which, s.pieces)
+    a, b = left.source(m0, ROWS, batch), right.source(n0, columns, batch)
+    depth = depth_of(dtype)
+    count = ir.tile_scratch(dtype, ROWS, columns, tiles.stages)
+    scratch = ir.Buffer("slices", dtype, "scratch", const(count))
+    kind = float32 if dtype.kind == "float" else int32
+    sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(columns // 2)]
+    out += [ir.Set(c, const(0, kind)) for c in sums]
+    first = ir.mul(piece, s.slices)
+    every = ir.idiv(ir.add(s.k, const(depth - 1)), const(depth))
+    mine = ir.minimum(s.slices, every - first)
+    aligned = left.aligned & right.aligned
+    start = ir.mul(first, const(depth))
+    out.append(ir.If(aligned, [ir.TileSum(sums, a, b, start, mine, tiles.stages, scratch)]))
     q = ir.var("slice")
+    begin = ir.add(start, ir.mul(q, const(depth)))
+    slow: list[Stmt] = []
+    for tag, operand, tile, at in (("a", left, a, 0), ("b", right, b, ROWS * depth)):
+        lane = ir.var(f"fill_{tag}")
+        fill = _fill(lane, operand, tile, batch, begin, s.k, scratch, at)
+        runs = tile.lines * depth // (16 // dtype.itemsize)
+        slow.append(ir.For(lane, ZERO, const(runs), "lanes", fill))
+    product = ir.TileSlice(sums, scratch, ROWS, columns, (a.along, b.along))
+    slow += [ir.AsyncFence(), ir.AsyncWait(0), product, ir.AsyncWait(0)]
+    out.append(ir.If(~aligned, [ir.For(q, ZERO, mine, "serial", slow)]))
+    stage = ir.Buffer("stage", kind, "scratch", const(ROWS * (columns + SPARE)), over=scratch)
+    out += _leave(stage, sums, columns, s, (which, m0, n0), finish)
+    return out, [scratch, stage]
 
-    def tile(side: _Side, number: Expr) -> ir.TileOperand:
-        start = ir.mul(ir.irem(number, const(STAGES)), const(side.size))
-        return ir.TileOperand(side.buffer, start, side.operand.along)
 
-    next_ = ir.add(q, const(AHEAD))
-    body: list[Stmt] = [
-        ir.AsyncWait(AHEAD - 1),
-        ir.TileProduct(sums, tile(a, q), tile(b, q), columns, DEPTH),
-        ir.If(next_ < slices, bring("next", next_)),
-        ir.AsyncCommit(),
-        ir.TileWait(sums, 1),
-    ]
-    out += [ir.For(q, ZERO, slices, "serial", body), ir.TileWait(sums, 0)]
+def _fill(
+    lane: Expr,
+    operand: Operand,
+    tile: ir.TileSource,
+    batch: Expr,
+    begin: Expr,
+    k_size: Expr,
+    scratch: ir.Buffer,
+    at: int,
+) -> list[Stmt]:
+    """A run of 16 bytes of a tile, element by element."""
+    dtype = scratch.dtype
+    depth, run = depth_of(dtype), 16 // dtype.itemsize
+    fast = const((depth if tile.along else tile.lines) // run)
+    slow, quick = ir.idiv(lane, fast), ir.mul(ir.irem(lane, fast), const(run))
+    line, deep = (slow, quick) if tile.along else (quick, slow)
+    to = ir.add(ir.tile_place(tile.along, line, deep, depth, dtype.itemsize), const(at))
+    line, k = ir.add(tile.first, line), ir.add(begin, deep)
+    out: list[Stmt] = []
+    for u in range(run):
+        here = ir.add(line, const(0 if tile.along else u))
+        p = ir.add(k, const(u if tile.along else 0))
+        inside = (here < operand.extent) & (p < k_size)
+        value = ir.select(inside, operand.read(batch, here, p, inside), zero(dtype))
+        out.append(ir.Store(scratch, ir.add(to, const(u)), value))
+    return out
 
-    # Of 64 rows and 8 columns a thread has two neighbours in each of two rows.
-    stage = ir.Buffer("stage", float32, "scratch", const(ROWS * STRIP))
-    for strip in range(columns // STRIP):
-        lane, at = ir.var(f"lay{strip}"), ir.var(f"out{strip}")
-        row = ir.add(
-            ir.mul(ir.idiv(lane, const(32)), const(16)), ir.idiv(ir.irem(lane, const(32)), const(4))
-        )
-        column = ir.mul(ir.irem(lane, const(4)), const(2))
-        lay: list[Stmt] = []
-        for i in range(STRIP // 2):
-            down, across = i // 2 % 2 * 8, i // 4 * 8 + i % 2
-            to = ir.add(ir.mul(ir.add(row, const(down)), const(STRIP)), column)
-            value = ir.read(sums[strip * STRIP // 2 + i])
-            lay.append(ir.Store(stage, ir.add(to, const(across)), value))
-        out.append(ir.For(lane, ZERO, const(THREADS), "lanes", lay))
-        m = ir.add(m0, ir.idiv(at, const(STRIP)))
-        n = ir.add(n0, ir.add(ir.irem(at, const(STRIP)), const(strip * STRIP)))
-        done = ir.If((m < s.m) & (n < s.n), finish(batch, m, n, ir.load(stage, at)))
-        out.append(ir.For(at, ZERO, const(ROWS * STRIP), "lanes", [done]))
-    return out, [a.buffer, b.buffer, stage]
+
+def _leave(
+    stage: ir.Buffer,
+    sums: list[ir.Register],
+    columns: int,
+    s: Sizes,
+    tile: tuple[Expr, Expr, Expr],
+    finish: Epilogue,
+) -> list[Stmt]:
+    """Sums to the group's memory, where of 64 rows and 8 columns a thread has two neighbours in
+    each of two rows; from there out, in runs."""
+    pitch = const(columns + SPARE)
+    lane = ir.var("lay")
+    row = ir.add(
+        ir.mul(ir.idiv(lane, const(32)), const(16)), ir.idiv(ir.irem(lane, const(32)), const(4))
+    )
+    column = ir.mul(ir.irem(lane, const(4)), const(2))
+    lay: list[Stmt] = []
+    for i, c in enumerate(sums):
+        down, across = i // 2 % 2 * 8, i // 4 * 8 + i % 2
+        to = ir.add(ir.mul(ir.add(row, const(down)), pitch), column)
+        lay.append(ir.Store(stage, ir.add(to, const(across)), ir.read(c)))
+    out: list[Stmt] = [ir.For(lane, ZERO, const(WORKERS), "lanes", lay)]
+    return [*out, runs_out(stage, (ROWS, columns), pitch, (s.m, s.n), tile, finish)]

@@ -47,10 +47,10 @@ class Product:
 # For products of each dtype: how quick numus's own are beside cuBLAS's, and how many operations a
 # device does in the time in which it moves a byte (both measured on Hopper: docs/results/cuda.md).
 _OWN: dict[str, tuple[float, float]] = {
-    "bfloat16": (0.65, 180.0),
-    "float16": (0.65, 180.0),
-    "float32": (0.7, 12.0),
-    "float64": (0.14, 15.0),
+    "bfloat16": (0.98, 180.0),
+    "float16": (1.0, 180.0),
+    "float32": (0.86, 12.0),
+    "float64": (0.77, 15.0),
 }
 _NEAR = 0.95  # of the vendor's rate: what is nearer is numus's own to do
 

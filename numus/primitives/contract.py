@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from numus.dtypes import DType
-from numus.graph import Node, apply
+from numus.dtypes import DType, float32
+from numus.graph import TF32, Node, apply, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
 from numus.primitives.views import broadcast, permute, reshape
@@ -31,18 +31,19 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     a, b = node.inputs
     g = ew.cast(g, a.dtype)
     return (
-        _laid_out_like(a, g, _adjoint(b)) if a.tracked else None,
-        _laid_out_like(b, _adjoint(a), g) if b.tracked else None,
+        _laid_out_like(a, g, _adjoint(b), node.params) if a.tracked else None,
+        _laid_out_like(b, _adjoint(a), g, node.params) if b.tracked else None,
     )
 
 
-def _laid_out_like(x: Node, left: Node, right: Node) -> Node:
+def _laid_out_like(x: Node, left: Node, right: Node, precision: str | None) -> Node:
     """The product of two matrices, for a gradient of x: where x is a matrix turned over (a layer's
     weights), so is the gradient, and lies as the matrix itself does.
     """
     if x.prim.name == "permute" and x.params == _TURNED[x.ndim]:
-        return _transpose(contract(_transpose(right), _transpose(left), x.dtype))
-    return contract(left, right, x.dtype)
+        turned = contract(_transpose(right), _transpose(left), x.dtype, precision)
+        return _transpose(turned)
+    return contract(left, right, x.dtype, precision)
 
 
 def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
@@ -50,9 +51,9 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     ta, tb = tangents
     terms = []
     if ta is not None:
-        terms.append(contract(ta, b, node.dtype))
+        terms.append(contract(ta, b, node.dtype, node.params))
     if tb is not None:
-        terms.append(contract(a, tb, node.dtype))
+        terms.append(contract(a, tb, node.dtype, node.params))
     if not terms:
         return None
     return terms[0] if len(terms) == 1 else ew.add(*terms)
@@ -64,9 +65,8 @@ def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: in
     depth = a.shape[-1]
     outer = size_of(tuple(lead))
     if not batched[1] and outer == 1:  # fold the new axis into the rows: one larger product
-        folded = contract(
-            reshape(a, (size * rows, depth)), reshape(b, (depth, columns)), node.dtype
-        )
+        left, right = reshape(a, (size * rows, depth)), reshape(b, (depth, columns))
+        folded = contract(left, right, node.dtype, node.params)
         return reshape(folded, (size, *node.shape))
     if not batched[0]:
         a = broadcast(a, (size, *a.shape))
@@ -74,7 +74,7 @@ def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: in
         b = broadcast(b, (size, *b.shape))
     a = reshape(a, (size * outer, rows, depth))
     b = reshape(b, (size * outer, depth, columns))
-    return reshape(contract(a, b, node.dtype), (size, *node.shape))
+    return reshape(contract(a, b, node.dtype, node.params), (size, *node.shape))
 
 
 def _reference(node: Node, a: Array, b: Array) -> Array:
@@ -91,6 +91,13 @@ _contract = Primitive(
 )
 
 
-def contract(a: Node, b: Node, dtype: DType) -> Node:
-    """(m, k) times (k, n) is (m, n), accumulated in (at least) `dtype`; both may be batches."""
-    return apply(_contract, (a, b), None, (*a.shape[:-1], b.shape[-1]), dtype)
+def contract(a: Node, b: Node, dtype: DType, precision: str | None = "as set") -> Node:
+    """(m, k) times (k, n) is (m, n), accumulated in (at least) `dtype`; both may be batches.
+
+    `precision` TF32 lets units that look at 11 bits of a float32 multiply, None does not.
+    """
+    if precision == "as set":
+        precision = TF32 if mode.low is TF32 else None
+    if a.dtype is not float32 or dtype is not float32:
+        precision = None
+    return apply(_contract, (a, b), precision, (*a.shape[:-1], b.shape[-1]), dtype)

@@ -1,7 +1,9 @@
 """Kernels for NVIDIA GPUs, as far as they can be made without one: IR to LLVM IR to PTX."""
 
+import dataclasses
 import re
 
+import ml_dtypes
 import numpy as np
 import pytest
 import test_snapshots
@@ -102,18 +104,65 @@ def test_threads_exchange_what_they_reduce(machine):
     assert "bar.sync" not in text  # one warp needs none
 
 
-def test_products_of_halves_use_tiles(machine):
-    x = nm.asarray(np.zeros((300, 256), "float16"), device="ptx")
-    nm.eval(nm.relu(x @ x.T + 1))
-    (text,) = [text for kernel, text in machine.made if kernel.name == "tile_contraction"]
-    assert "wgmma.mma_async.sync.aligned.m64n64k16.f32.f16.f16" in text
-    assert "cp.async.cg.shared.global" in text
-    machine.made.clear()
-    x = nm.asarray(np.zeros((300, 256), "float32"), device="ptx")
-    nm.eval(x @ x.T)
-    (text,) = [text for kernel, text in machine.made if kernel.name == "contraction"]
+def product_text(device, dtype, name, precision=None, wide=None):
+    """The PTX of the kernel of this name, of a product of matrices."""
+    runtime = nm.device(device).runtime
+    runtime.made.clear()
+    clear_plans()
+    x = nm.asarray(np.zeros((300, 256), dtype), device=device)
+    nm.eval(nm.relu(nm.matmul(x, x.T, precision=precision, dtype=wide)))
+    (text,) = [text for kernel, text in runtime.made if kernel.name == name]
+    assert "local" not in text, "registers are in memory"
+    return text
+
+
+TILES = {
+    ("float16", None): "m64n64k16.f32.f16.f16",
+    (ml_dtypes.bfloat16, None): "m64n64k16.f32.bf16.bf16",
+    ("int8", "int32"): "m64n64k32.s32.s8.s8",
+    ("uint8", "int32"): "m64n64k32.s32.u8.u8",
+    (ml_dtypes.float8_e4m3fn, "float32"): "m64n64k32.f32.e4m3.e4m3",
+    (ml_dtypes.float8_e5m2, "float32"): "m64n64k32.f32.e5m2.e5m2",
+}
+
+
+@pytest.mark.parametrize(("dtype", "wide"), TILES)
+def test_products_use_tiles_that_an_engine_brings(machine, dtype, wide):
+    text = product_text("ptx", dtype, "tile_contraction", wide=wide)
+    assert f"wgmma.mma_async.sync.aligned.{TILES[dtype, wide]}" in text
+    assert "cp.async.bulk.tensor.3d.shared::cluster.global" in text
+    assert "fence.proxy.async" in text  # before what threads have filled themselves is multiplied
+
+
+def test_products_of_float32_are_exact_unless_told(machine):
+    text = product_text("ptx", "float32", "thread_contraction")
     assert "wgmma" not in text
+    assert "mma.sync" not in text
     assert "fma.rn.f32" in text
+    assert "cp.async" in text
+    text = product_text("ptx", "float32", "tile_contraction", precision="tf32")
+    assert "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32" in text
+
+
+OLDER = {
+    (75, "float16", None): "m16n8k8.row.col.f32.f16.f16.f32",
+    (80, "float16", None): "m16n8k16.row.col.f32.f16.f16.f32",
+    (80, ml_dtypes.bfloat16, None): "m16n8k16.row.col.f32.bf16.bf16.f32",
+    (80, "float32", "tf32"): "m16n8k8.row.col.f32.tf32.tf32.f32",
+    (80, "float64", None): "m8n8k4.row.col.f64.f64.f64.f64",
+    (90, "float64", None): "m16n8k8.row.col.f64.f64.f64.f64",
+}
+
+
+@pytest.mark.parametrize(("capability", "dtype", "precision"), OLDER)
+def test_products_of_older_devices_use_their_units(capability, dtype, precision):
+    older = PtxRuntime(capability)
+    tiles = ("tiles",) if capability == 90 else ()
+    older.facts = dataclasses.replace(FACTS, features=frozenset({f"sm_{capability}", *tiles}))
+    devices.STARTS.setdefault(f"units{capability}", lambda index: older)
+    text = product_text(f"units{capability}", dtype, "warp_contraction", precision)
+    assert f"mma.sync.aligned.{OLDER[capability, dtype, precision]}" in text
+    assert ("cp.async" in text) == (capability >= 80)
 
 
 @pytest.mark.parametrize("size", [33, 64, 128, 256])

@@ -150,3 +150,39 @@ def test_scaler_states_and_errors():
     w.grad = nm.ones(1)
     with pytest.raises(TypeError, match="LBFGS"):
         scaler.step(lbfgs)
+
+
+def test_products_may_be_asked_to_be_less_exact():
+    x = nm.asarray(np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32))
+
+    def nodes(y):
+        seen, stack = [], [y._node]
+        while stack:
+            node = stack.pop()
+            seen.append(node)
+            stack.extend(node.inputs)
+        return [n.params for n in seen if n.prim.name == "contract"]
+
+    exact = x @ x.T
+    with nm.matmul_precision("tf32"):
+        y = x @ x.T
+        wide = x.astype(nm.float64)
+        assert nodes(y) == ["tf32"]
+        assert nodes(nm.einsum("ij,kj->ik", x, x)) == ["tf32"]
+        assert nodes(wide @ wide.T) == [None]
+        with nm.matmul_precision("highest"):
+            assert nodes(x @ x.T) == [None]
+        with nm.autocast("bf16"):
+            assert (x @ x.T).dtype is nm.bfloat16
+        assert nm.softmax(y).dtype is nm.float32
+    assert nodes(x @ x.T) == [None]
+    assert nodes(nm.matmul(x, x.T, precision="high")) == ["tf32"]
+    np.testing.assert_array_equal(y.numpy(), exact.numpy())  # as always, where no unit is quicker
+    with nm.matmul_precision("tf32"):
+        z = nm.matmul(x, x.T)
+    assert "tf32" in nodes(nm.grad(lambda a: nm.matmul(a, x.T, precision="tf32").sum())(x))
+    assert nodes(z) == ["tf32"]
+    decorated = nm.jit(nm.matmul_precision("tf32")(lambda a: a @ a.T))
+    np.testing.assert_array_equal(decorated(x).numpy(), exact.numpy())
+    with pytest.raises(ValueError, match="autocast"):
+        nm.matmul_precision("bf16")

@@ -23,9 +23,12 @@ from numus.compiler.render import (
     llvm_casts,
     ptx_across,
     ptx_memory,
+    ptx_pipeline,
     ptx_plan,
+    ptx_products,
     ptx_tiles,
     ptx_turns,
+    ptx_units,
 )
 from numus.compiler.render.llvm_control import Control
 from numus.compiler.render.llvm_lanes import Growths, changed, plan, statements
@@ -41,7 +44,9 @@ STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have withou
 # Bodies with more operations than these are written for several vectors at a time no more, for
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
 _FOUR, _TWO, _VECTORS = 40, 90, 400
-_MANY = 64  # registers with lanes
+_MANY = 64  # registers with lanes, in words
+_OTHERS = 64  # that threads need besides
+_REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)
 _AT_A_TIME = 8  # iterations of a thread's own loop
 _TALLYING = 3  # groups of threads that wait for memory and for each other, at least
 
@@ -62,7 +67,7 @@ class Target:
     lanes_bytes: int = ACCESS
 
 
-shared_by_size, threads = ptx_plan.shared_by_size, ptx_plan.threads
+shared_by_size, threads, maps = ptx_plan.shared_by_size, ptx_plan.threads, ptx_plan.maps
 
 
 def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
@@ -75,6 +80,7 @@ class Renderer(Control):
 
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
         self.kernel = kernel
+        self.capability = target.capability
         self.group = ptx_plan.threads(kernel)
         self.t = Text()
         self.plan = plan(kernel, ACCESS)
@@ -116,15 +122,20 @@ class Renderer(Control):
         )
 
     def _share(self) -> str:
-        """Threads that keep many values in registers leave room for other groups of them."""
-        if self.group > 256:
-            return ""
+        """Threads that keep many values in registers leave room for other groups of them, if they
+        do not need all there is."""
         inside = list(statements(self.kernel.body))
         if any(isinstance(s, ir.Tally) for s in inside):
             return f'"nvvm.minctasm"="{_TALLYING}"'
+        if 0 < ptx_pipeline.registers(self.kernel) <= _MANY:
+            return '"nvvm.minctasm"="2"'
         registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes}
         registers -= ptx_plan.tile_sums(self.kernel)
-        return '"nvvm.minctasm"="2"' if len(registers) >= _MANY else ""
+        words = sum(max(1, r.dtype.itemsize // 4) for r in registers)
+        groups = _REGISTERS // (self.group * (words + _OTHERS))
+        near, _ = ptx_plan.shared_by_size(self.kernel)
+        groups = min(groups, _SHARED // max(near, 1))
+        return f'"nvvm.minctasm"="{groups}"' if words >= _MANY and groups > 1 else ""
 
     def _special(self, name: str) -> str:
         return self.t.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}")
@@ -156,12 +167,18 @@ class Renderer(Control):
             given = float64 if dtype.kind == "float" else int64
             parameters.append(f"{register_type(given)} %{slot}")
             x.scalars[slot] = llvm_casts.cast(t, x.target, SCALAR, f"%{slot}", given, dtype)
+        self.maps: dict[int, str] = {}  # of what an engine brings tiles
+        for i, source in enumerate(ptx_plan.tile_sources(self.kernel)):
+            self.maps[id(source)] = f"%map{i}"
+            parameters.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{i}')
         if open_buffers or fixed_bytes > STATIC_SHARED:
             self.globals.append("@given = external addrspace(3) global [0 x i8], align 1024")
         offset = "0"
         for b in fixed:
             x.spaces[b] = SHARED
-            if fixed_bytes <= STATIC_SHARED:
+            if b.over is not None:
+                x.buffers[b] = x.buffers[b.over]
+            elif fixed_bytes <= STATIC_SHARED:
                 assert b.size is not None
                 x.buffers[b] = self.shared(f"[{b.size.attr} x {memory_type(b.dtype)}]")
             else:
@@ -218,7 +235,15 @@ class Renderer(Control):
     def _block(self, body: list[ir.Stmt]) -> None:
         x = self.x
         x.blocks.append(Block(body))
+        stored = 0  # statements that are written already
         for i, s in enumerate(body):
+            if i < stored:
+                continue
+            if isinstance(s, ir.Store) and x.lane is not None:
+                stored = i + ptx_memory.store_run(x, body[i : i + ACCESS])
+                if stored > i:
+                    x.forget((s.buffer,))
+                    continue
             if isinstance(s, ir.Let):
                 if x.lane is not None and s.var not in x.values:
                     ptx_memory.load_run(x, body[i : i + ptx_memory.RUN])
@@ -256,6 +281,12 @@ class Renderer(Control):
                 ptx_tiles.wait(self, s)
             elif isinstance(s, ir.TileProduct):
                 ptx_tiles.product(self, s)
+            elif isinstance(s, ir.WarpProduct):
+                ptx_products.product(self, s)
+            elif isinstance(s, ir.TileSlice):
+                ptx_units.slice_product(self, s)
+            elif isinstance(s, ir.TileSum):
+                ptx_pipeline.tile_sum(self, s)
             elif isinstance(s, ir.TileWait):
                 ptx_tiles.wait_products(self, s)
             else:
@@ -471,6 +502,18 @@ class Renderer(Control):
             x.lane = None
             x.pop()
             return
+        if begin == start == "0" and step == "1" and offsets == (0,) and _few(end, self.group):
+            mine_too, done = t.label("mine"), t.label("done")
+            t.branch(t.new(f"icmp ult i64 {self.thread}, {end}"), mine_too, done)
+            t.start(mine_too)
+            x.push("branch")
+            self._enter(s, self.thread, step, offsets, width, 0)
+            self._block(s.body)
+            x.lane = None
+            x.pop()
+            t.jump(done)
+            t.start(done)
+            return
         mine = self.thread if width == 1 else t.new(f"mul i64 {self.thread}, {width}")
         first = mine if begin == "0" else t.new(f"add i64 {begin}, {mine}")
 
@@ -545,3 +588,8 @@ class Renderer(Control):
             n = t.new(f"sub i64 {n}, 1")
             n = t.new(f"sdiv i64 {n}, {step}")
         return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
+
+
+def _few(count: str, group: int) -> bool:
+    """Whether a loop is known to have no more iterations than there are threads."""
+    return not count.startswith("%") and int(count) <= group

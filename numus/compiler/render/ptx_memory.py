@@ -148,29 +148,41 @@ def load_run(r: ThreadExpressions, lets: list[ir.Stmt]) -> None:
     """Where statements name neighbours in shared memory, starting at a whole vector, load them by
     one access; the statements then find their values written."""
     first = lets[0]
-    if len(lets) < RUN or not isinstance(first, ir.Let) or first.value.op != "load":
+    if isinstance(first, ir.Let) and first.value in r.values:
         return
+    for count in (RUN, RUN // 2):
+        if len(lets) >= count and _load_neighbours(r, lets[:count]):
+            return
+
+
+def _load_neighbours(r: ThreadExpressions, lets: list[ir.Stmt]) -> bool:
+    first, count = lets[0], len(lets)
+    if not isinstance(first, ir.Let) or first.value.op != "load":
+        return False
     buffer: ir.Buffer = first.value.attr
     dtype = buffer.dtype
-    if r.spaces[buffer] != SHARED or RUN * dtype.itemsize > 16 or dtype.kind == "bool":
-        return
+    if r.spaces[buffer] != SHARED or count * dtype.itemsize > 16 or dtype.kind == "bool":
+        return False
     base, start = _offset(first.value.args[0])
-    if not _is_multiple(base, RUN) or start % RUN or r.thread_lane.unroll != 1:
-        return
+    if not _is_multiple(base, count) or start % count or r.thread_lane.unroll != 1:
+        return False
     for i, s in enumerate(lets):
         if not isinstance(s, ir.Let) or s.value.op != "load" or s.value.attr is not buffer:
-            return
+            return False
         if len(s.value.args) > 1 or _offset(s.value.args[0]) != (base, start + i):
-            return
+            return False
     ty, t = memory_type(dtype), r.t
     (pointer,) = pointers(r, buffer, first.value.args[0])
-    align = RUN * dtype.itemsize
-    whole = t.new(f"load <{RUN} x {ty}>, {SHARED} {pointer}, align {align}")
+    align = count * dtype.itemsize
+    # what is volatile is not moved to where it is needed: the latency passes meanwhile
+    how = "load volatile" if first.ahead else "load"
+    whole = t.new(f"{how} <{count} x {ty}>, {SHARED} {pointer}, align {align}")
     for i, s in enumerate(lets):
         assert isinstance(s, ir.Let)
-        name = t.new(f"extractelement <{RUN} x {ty}> {whole}, i64 {i}")
+        name = t.new(f"extractelement <{count} x {ty}> {whole}, i64 {i}")
         vec = r.growth(s.value.args[0]) != 0
         r.keep(s.value, Value((name,), vec, r.depth))
+    return True
 
 
 def store(r: ThreadExpressions, s: ir.Store) -> None:
@@ -208,3 +220,44 @@ def store(r: ThreadExpressions, s: ir.Store) -> None:
         t.do(text)
         t.jump(join)
         t.start(join)
+
+
+def store_run(r: ThreadExpressions, stores: list[ir.Stmt]) -> int:
+    """Where statements store to neighbours in memory, store them by one access of 16 bytes if they
+    turn out to lie at a whole one; gives how many have been written so, or not at all."""
+    first = stores[0]
+    assert isinstance(first, ir.Store)
+    dtype = first.buffer.dtype
+    count = 16 // dtype.itemsize
+    if count == 1 or len(stores) < count or r.thread_lane.unroll != 1:
+        return 0
+    base, start = _offset(first.index)
+    for i, s in enumerate(stores[:count]):
+        if not isinstance(s, ir.Store) or s.buffer is not first.buffer or s.mask is not None:
+            return 0
+        if _offset(s.index) != (base, start + i):
+            return 0
+    t, ty, space = r.t, memory_type(dtype), r.spaces[first.buffer]
+    names = []
+    for s in stores[:count]:
+        assert isinstance(s, ir.Store)
+        (name,) = r.value(s.value).names
+        names.append(_to_memory(r, dtype, name))
+    (pointer,) = pointers(r, first.buffer, first.index)
+    address = t.new(f"ptrtoint {space} {pointer} to i64")
+    odd = t.new(f"and i64 {address}, 15")
+    wide, narrow, done = t.label("wide"), t.label("narrow"), t.label("done")
+    t.branch(t.new(f"icmp eq i64 {odd}, 0"), wide, narrow)
+    t.start(wide)
+    whole = "poison"
+    for u, name in enumerate(names):
+        whole = t.new(f"insertelement <{count} x {ty}> {whole}, {ty} {name}, i64 {u}")
+    t.do(f"store <{count} x {ty}> {whole}, {space} {pointer}, align 16")
+    t.jump(done)
+    t.start(narrow)
+    for u, name in enumerate(names):
+        at = t.new(f"getelementptr {ty}, {space} {pointer}, i64 {u}")
+        t.do(f"store {ty} {name}, {space} {at}, align {dtype.itemsize}")
+    t.jump(done)
+    t.start(done)
+    return count

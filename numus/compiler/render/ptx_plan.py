@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.render import ptx_across
 from numus.compiler.render.llvm_lanes import statements
@@ -20,7 +23,7 @@ def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
         for b in kernel.buffers
         if b.access == "scratch" and b.size is not None and b.size.op == "const"
     ]
-    return sum(scratch_bytes(b) for b in fixed), fixed
+    return sum(scratch_bytes(b) for b in fixed if b.over is None), fixed
 
 
 def scratch_bytes(b: ir.Buffer) -> int:
@@ -59,8 +62,47 @@ def reads_on(loop: ir.For) -> bool:
 
 
 def tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
-    products = [s for s in statements(kernel.body) if isinstance(s, ir.TileProduct)]
+    kinds = (ir.TileProduct, ir.TileSum, ir.TileSlice)
+    products = [s for s in statements(kernel.body) if isinstance(s, kinds)]
     return {register for s in products for register in s.sums}
+
+
+def tile_sources(kernel: ir.Kernel) -> list[ir.TileSource]:
+    """The matrices of which an engine brings tiles, in the order of the kernel's parameters."""
+    sums = [s for s in statements(kernel.body) if isinstance(s, ir.TileSum)]
+    return [source for s in sums for source in (s.left, s.right)]
+
+
+@dataclass(frozen=True, slots=True)
+class Map:
+    """A matrix as the engine has to be told of it: what a launch fills in comes as a scalar's name
+    or as a number."""
+
+    buffer: int
+    itemsize: int
+    rounds: bool  # whether elements lose the digits that the tile units do not look at
+    extents: tuple[str | int, ...]
+    strides: tuple[str | int, ...]  # in elements
+    box: tuple[int, int, int]
+
+
+def maps(kernel: ir.Kernel) -> list[Map]:
+    """What the engine has to be told before a launch."""
+    found = []
+    for source in tile_sources(kernel):
+        dtype = source.buffer.dtype
+        wide = ir.TILE_BYTES // dtype.itemsize
+        found.append(
+            Map(
+                kernel.buffers.index(source.buffer),
+                dtype.itemsize,
+                dtype is dt.float32,
+                tuple(e.attr for e in source.extents),
+                tuple(e.attr for e in source.strides),
+                (wide, source.lines if source.along else wide, 1),
+            )
+        )
+    return found
 
 
 def passing(kernel: ir.Kernel) -> frozenset[ir.Expr]:
@@ -83,6 +125,8 @@ def passing(kernel: ir.Kernel) -> frozenset[ir.Expr]:
 def registers_of(s: ir.Stmt) -> list[ir.Register]:
     """The registers that a statement sets or reads, those of statements inside it left out."""
     found = [s.register] if isinstance(s, ir.Set) else []
+    if isinstance(s, ir.WarpProduct):
+        found += s.sums
     for root in expressions_of(s):
         found += [e.attr for e in ir.walk(root, lambda e: True) if e.op == "read"]
     return found
@@ -95,6 +139,8 @@ def expressions_of(s: ir.Stmt) -> list[ir.Expr]:
         return [s.index, s.value, *([] if s.mask is None else [s.mask])]
     if isinstance(s, ir.If):
         return [s.condition]
+    if isinstance(s, ir.WarpProduct):
+        return [*s.left, *s.right]
     return [s.start, s.stop, s.step] if isinstance(s, ir.For) else ir.between(s)
 
 

@@ -27,13 +27,20 @@ def _asm(r: Renderer, text: str, constraints: str = "", arguments: str = "") -> 
     r.t.do(f'call void asm sideeffect "{text}", "{constraints}"({arguments})')
 
 
+def _copies(r: Renderer) -> bool:
+    """Whether the device copies by itself."""
+    return r.capability >= 80
+
+
 def commit(r: Renderer) -> None:
-    _asm(r, "cp.async.commit_group;", "~{memory}")
+    if _copies(r):
+        _asm(r, "cp.async.commit_group;", "~{memory}")
 
 
 def wait(r: Renderer, s: ir.AsyncWait) -> None:
     """Everybody's copies are there."""
-    _asm(r, f"cp.async.wait_group {s.pending};", "~{memory}")
+    if _copies(r):
+        _asm(r, f"cp.async.wait_group {s.pending};", "~{memory}")
     if s.fence:
         fence(r)
     r.barrier()
@@ -44,31 +51,25 @@ def fence(r: Renderer) -> None:
 
 
 def copy(r: Renderer, s: ir.AsyncCopy) -> None:
-    """16 bytes; fewer are read where the run is cut off, and zeros fill the rest."""
+    """A run of bytes; fewer are read where it is cut off, and zeros fill the rest."""
     x, t = r.x, r.t
     (to,) = ptx_memory.pointers(x, s.target, s.target_index)
     (frm,) = ptx_memory.pointers(x, s.source, s.source_index)
     limit = x.uniform(s.limit, "a copy's limit")
     size = s.source.dtype.itemsize
+    most = s.nbytes // size
     near = t.new(f"ptrtoint {SHARED} {to} to i32")
-    if limit == str(16 // size):
-        _asm(
-            r,
-            "cp.async.cg.shared.global [$0], [$1], 16;",
-            "r,l,~{memory}",
-            f"i32 {near}, {x.spaces[s.source]} {frm}",
-        )
+    # whole lines go past the near cache
+    way = f"cp.async.{'cg' if s.nbytes == 16 else 'ca'}.shared.global [$0], [$1], {s.nbytes}"
+    given = f"i32 {near}, {x.spaces[s.source]} {frm}"
+    if limit == str(most):
+        _asm(r, f"{way};", "r,l,~{memory}", given)
         return
     limit = t.call("i64", "llvm.smax.i64", ("i64", limit), ("i64", "0"))
-    limit = t.call("i64", "llvm.smin.i64", ("i64", limit), ("i64", str(16 // size)))
+    limit = t.call("i64", "llvm.smin.i64", ("i64", limit), ("i64", str(most)))
     nbytes = t.new(f"trunc i64 {limit} to i32")
     nbytes = t.new(f"mul i32 {nbytes}, {size}")
-    _asm(
-        r,
-        "cp.async.cg.shared.global [$0], [$1], 16, $2;",
-        "r,l,r,~{memory}",
-        f"i32 {near}, {x.spaces[s.source]} {frm}, i32 {nbytes}",
-    )
+    _asm(r, f"{way}, $2;", "r,l,r,~{memory}", f"{given}, i32 {nbytes}")
 
 
 def _descriptor(r: Renderer, operand: ir.TileOperand, depth: int, *, left: bool) -> str:

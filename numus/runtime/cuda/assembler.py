@@ -10,6 +10,7 @@ from numus.errors import CompileError
 # it that all later ones understand.
 _KNOWN = (70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
 _COMMON = 90
+_VERSIONS = {"sm_75": "+ptx65", "sm_90": "+ptx80", "sm_90a": "+ptx80"}
 
 
 class Assembler:
@@ -26,7 +27,7 @@ class Assembler:
         known = f"sm_{capability}{'a' if capability >= _COMMON else ''}"
         self.cpu = known if capability in _KNOWN else f"sm_{_COMMON}"
         # the version of PTX is the oldest that has the device, but for instructions that came later
-        self.features = "+ptx80" if self.cpu.startswith("sm_90") else ""
+        self.features = _VERSIONS.get(self.cpu, "")
         self._machine: Any = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
             cpu=self.cpu, features=self.features, opt=3, reloc="default", codemodel="default"
         )

@@ -23,14 +23,24 @@ if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
 
 # Words of a launch in the image, in the order in which `SOURCE` reads them.
-_RECORD = ("function", "grid", "group", "shared", "parameters", "count", "places", "buffers")
+_RECORD = (
+    *("function", "grid", "group", "shared", "parameters", "count", "places", "buffers"),
+    *("map count", "maps"),
+)
+# Words of a matrix that the copying engine is told of, likewise. Its numbers, extents and strides
+# in bytes, are products of a scalar and a factor.
+_MAP = ("slot", "offset", "told", "kind", "extents", "strides", "box", "steps", "numbers")
+_NUMBERS = 5
+_TOLD_WORDS, _TOLD_ALIGNMENT = 16, 64  # what the driver makes of it
 _GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
 _GRAPHS = 4  # kept for each program
 
 # Goes through the launches of an image; gives 0, or the number of the one that failed, from 1 on,
 # in the upper half and the driver's code in the lower.
+# A matrix that does not lie at a whole 16 bytes is not told of: kernels do without the engine then.
 SOURCE = """
-define i64 @numus_cuda_run(ptr %launch, ptr %records, i64 %count, ptr %slots, ptr %stream) {
+define i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count, ptr %slots,
+    ptr %stream) {
 entry:
   br label %next
 next:
@@ -38,7 +48,7 @@ next:
   %more = icmp ult i64 %n, %count
   br i1 %more, label %one, label %good
 one:
-  %r = getelementptr [8 x i64], ptr %records, i64 %n
+  %r = getelementptr [10 x i64], ptr %records, i64 %n
   %function = load ptr, ptr %r
   %r1 = getelementptr i64, ptr %r, i64 1
   %grid.at = load ptr, ptr %r1
@@ -58,11 +68,15 @@ one:
   %places = load ptr, ptr %r6
   %r7 = getelementptr i64, ptr %r, i64 7
   %buffers = load ptr, ptr %r7
+  %r8 = getelementptr i64, ptr %r, i64 8
+  %map.count = load i64, ptr %r8
+  %r9 = getelementptr i64, ptr %r, i64 9
+  %maps = load ptr, ptr %r9
   br label %buffer
 buffer:
   %b = phi i64 [ 0, %one ], [ %b.next, %fill ]
   %b.more = icmp ult i64 %b, %buffer.count
-  br i1 %b.more, label %fill, label %start
+  br i1 %b.more, label %fill, label %map
 fill:
   %place = getelementptr [2 x i64], ptr %places, i64 %b
   %slot = load i64, ptr %place
@@ -75,6 +89,59 @@ fill:
   store i64 %address, ptr %to
   %b.next = add i64 %b, 1
   br label %buffer
+map:
+  %j = phi i64 [ 0, %buffer ], [ %j.next, %told ]
+  %j.more = icmp ult i64 %j, %map.count
+  br i1 %j.more, label %tell, label %start
+tell:
+  %m0 = getelementptr [9 x i64], ptr %maps, i64 %j
+  %m.slot = load i64, ptr %m0
+  %m1 = getelementptr i64, ptr %m0, i64 1
+  %m.offset = load i64, ptr %m1
+  %m2 = getelementptr i64, ptr %m0, i64 2
+  %m.told = load ptr, ptr %m2
+  %m3 = getelementptr i64, ptr %m0, i64 3
+  %m.kind.wide = load i64, ptr %m3
+  %m.kind = trunc i64 %m.kind.wide to i32
+  %m4 = getelementptr i64, ptr %m0, i64 4
+  %m.extents = load ptr, ptr %m4
+  %m5 = getelementptr i64, ptr %m0, i64 5
+  %m.strides = load ptr, ptr %m5
+  %m6 = getelementptr i64, ptr %m0, i64 6
+  %m.box = load ptr, ptr %m6
+  %m7 = getelementptr i64, ptr %m0, i64 7
+  %m.steps = load ptr, ptr %m7
+  %m8 = getelementptr i64, ptr %m0, i64 8
+  %m.numbers = load ptr, ptr %m8
+  %m.at = getelementptr i64, ptr %slots, i64 %m.slot
+  %m.base = load i64, ptr %m.at
+  %m.address = add i64 %m.base, %m.offset
+  %m.odd = and i64 %m.address, 15
+  %m.whole = icmp eq i64 %m.odd, 0
+  br i1 %m.whole, label %number, label %told
+number:
+  %d = phi i64 [ 0, %tell ], [ %d.next, %number ]
+  %d0 = getelementptr [3 x i64], ptr %m.numbers, i64 %d
+  %d.from = load ptr, ptr %d0
+  %d1 = getelementptr i64, ptr %d0, i64 1
+  %d.factor = load i64, ptr %d1
+  %d2 = getelementptr i64, ptr %d0, i64 2
+  %d.to = load ptr, ptr %d2
+  %d.value = load i64, ptr %d.from
+  %d.product = mul i64 %d.value, %d.factor
+  store i64 %d.product, ptr %d.to
+  %d.next = add i64 %d, 1
+  %d.more = icmp ult i64 %d.next, 5
+  br i1 %d.more, label %number, label %encode.now
+encode.now:
+  %m.pointer = inttoptr i64 %m.address to ptr
+  %m.code = call i32 %encode(ptr %m.told, i32 %m.kind, i32 3, ptr %m.pointer, ptr %m.extents,
+    ptr %m.strides, ptr %m.box, ptr %m.steps, i32 0, i32 3, i32 3, i32 0)
+  %m.bad = icmp ne i32 %m.code, 0
+  br i1 %m.bad, label %failed, label %told
+told:
+  %j.next = add i64 %j, 1
+  br label %map
 start:
   %none = icmp eq i32 %grid, 0
   br i1 %none, label %after, label %go
@@ -87,9 +154,10 @@ after:
   %m = add i64 %n, 1
   br label %next
 failed:
-  %number = add i64 %n, 1
-  %high = shl i64 %number, 32
-  %low = zext i32 %code to i64
+  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ]
+  %step = add i64 %n, 1
+  %high = shl i64 %step, 32
+  %low = zext i32 %error to i64
   %both = or i64 %high, %low
   ret i64 %both
 good:
@@ -101,7 +169,7 @@ good:
 def launcher(address: int) -> Callable[..., int]:
     """The native function as Python calls it."""
     word = ctypes.c_void_p
-    return ctypes.CFUNCTYPE(ctypes.c_int64, word, word, ctypes.c_int64, word, word)(address)
+    return ctypes.CFUNCTYPE(ctypes.c_int64, word, word, word, ctypes.c_int64, word, word)(address)
 
 
 class _Image:
@@ -194,7 +262,7 @@ class Prepared:
         for first, end in self._runs:
             if end > first:
                 failed = runtime.launch(
-                    runtime.launch_address,
+                    *(runtime.launch_address, runtime.encode_address),
                     *(image.records + first * 8 * len(_RECORD), end - first),
                     *(image.slots, runtime.stream_id),
                 )
@@ -257,16 +325,19 @@ class Prepared:
     # -- the image --------------------------------------------------------------------------------
 
     def _build(self) -> _Image:
-        """Changing values; a record per launch; places; buffer addresses; parameter pointers."""
+        """Changing values; a record per launch; places; buffer addresses; parameter pointers; what
+        the copying engine is told."""
         changing = self._format.size // 8
         records = changing
         counts = [s.program.buffers for s in self.steps]
+        maps = [len(s.program.maps) for s in self.steps]
         places = records + len(self.steps) * len(_RECORD)
         buffers = places + 2 * sum(counts)
         parameters = buffers + sum(counts)
-        end = parameters + sum(
-            c + len(s.program.formats) for c, s in zip(counts, self.steps, strict=True)
+        tables = parameters + sum(
+            c + len(s.program.formats) + m for c, s, m in zip(counts, self.steps, maps, strict=True)
         )
+        end = tables + sum(maps) * (_MAP_WORDS + _TOLD_ALIGNMENT // 8)
         image = _Image(bytearray(8 * end), records)
         words, base = image.words, image.slots
 
@@ -280,7 +351,7 @@ class Prepared:
             record = records + n * len(_RECORD)
             words[record : record + len(_RECORD)] = [
                 *(program.address, at(value), program.group, self._shared[n], at(parameters)),
-                *(program.buffers, at(places), at(buffers)),
+                *(program.buffers, at(places), at(buffers), maps[n], at(tables)),
             ]
             given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
             for i, place in enumerate(given):
@@ -294,5 +365,55 @@ class Prepared:
             for k in range(len(program.formats)):
                 words[parameters] = at(value + 1 + k)
                 parameters += 1
+            entry, tables = tables, tables + maps[n] * len(_MAP)
+            names = {slot: at(value + 1 + k) for k, (slot, _) in enumerate(program.kernel.scalars)}
+            for source in program.maps:
+                told, tables = _map(words, at, entry, tables, source, given[source.buffer], names)
+                entry += len(_MAP)
+                words[parameters] = told
+                parameters += 1
             value += 1 + len(program.formats)
         return image
+
+
+_MAP_WORDS = len(_MAP) + 3 + 2 + 2 * 2 + _NUMBERS * 4 + _TOLD_WORDS
+
+
+def _map(
+    words: Any,
+    at: Callable[[int], int],
+    entry: int,
+    free: int,
+    source: Any,
+    place: Any,
+    names: dict[str, int],
+) -> tuple[int, int]:
+    """Lay out what the engine is told of a matrix, with tables in free words; gives the address of
+    what the driver makes of it, and the next free word."""
+    told = free + (-at(free) % _TOLD_ALIGNMENT) // 8
+    extents = told + _TOLD_WORDS
+    strides, box, steps = extents + 3, extents + 5, extents + 7
+    numbers, constants = extents + 9, extents + 9 + 3 * _NUMBERS
+    free = constants + _NUMBERS
+    wide, lines, matrices = source.box
+    words[box], words[box + 1] = wide | lines << 32, matrices
+    words[steps], words[steps + 1] = 1 | 1 << 32, 1
+    factors = (1, 1, 1, source.itemsize, source.itemsize)
+    for i, (number, factor) in enumerate(
+        zip((*source.extents, *source.strides), factors, strict=True)
+    ):
+        if isinstance(number, int):
+            words[constants + i] = number
+        where = at(constants + i) if isinstance(number, int) else names[number]
+        words[numbers + 3 * i : numbers + 3 * i + 3] = [where, factor, at(extents + i)]
+    slot, offset = place
+    kind = _TF32 if source.rounds else _KINDS[source.itemsize]
+    words[entry : entry + len(_MAP)] = [
+        *(slot, offset, at(told), kind, at(extents), at(strides), at(box), at(steps)),
+        at(numbers),
+    ]
+    return at(told), free
+
+
+# How the driver counts kinds of elements: bytes of so many, and float32 rounded on the way.
+_KINDS, _TF32 = {1: 0, 2: 1, 4: 2}, 11

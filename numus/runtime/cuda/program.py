@@ -15,7 +15,7 @@ class CudaProgram:
 
     __slots__ = (
         *("_source", "_taken", "address", "buffers", "fixed", "formats", "function", "group"),
-        *("kernel", "key", "module", "name", "notes", "open", "shared"),
+        *("kernel", "key", "maps", "module", "name", "notes", "open", "shared"),
     )
 
     def __init__(
@@ -26,6 +26,7 @@ class CudaProgram:
         group: int,
         fixed: tuple[int, list[Any]],
         static: int,
+        maps: list[Any],
         source: Callable[[], str],
     ) -> None:
         self.name: str = kernel.name
@@ -33,6 +34,7 @@ class CudaProgram:
         self.key = key
         self.kernel = kernel
         self.group = group
+        self.maps = maps  # of matrices that the copying engine reads
         self._source = source
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
@@ -82,6 +84,7 @@ class VendorProgram:
     formats = ""
     fixed: frozenset[int] = frozenset()
     open: tuple[int, ...] = ()
+    maps: tuple[Any, ...] = ()
 
     def __init__(self, kernel: Any, launch: Any) -> None:
         self.name: str = kernel.name

@@ -27,10 +27,14 @@ _GROUP = 256  # threads: a multiprocessor holds several groups, which hide each 
 
 
 class CudaRuntime:
-    """One GPU. All of its work runs in order on one stream."""
+    """One GPU. All of its work runs in order on one stream.
 
-    def __init__(self, index: int = 0) -> None:
+    With an older `capability`, its kernels are those for such a device: to test them.
+    """
+
+    def __init__(self, index: int = 0, capability: int | None = None) -> None:
         self.index = index
+        self._older = capability
         self.device = driver.call("cuDeviceGet", index)
         self._context = driver.call("cuDevicePrimaryCtxRetain", self.device)
         self._current = threading.local()
@@ -45,6 +49,9 @@ class CudaRuntime:
         self.sources = Sources(self)  # kernels of users
         self.launch = launcher(_native())
         self.launch_address = driver.function_address("cuLaunchKernel")
+        self.encode_address = 0  # of what prepares the copying engine, where there is one
+        if "tiles" in self.facts.features:
+            self.encode_address = driver.function_address("cuTensorMapEncodeTiled")
         self.last: Prepared | None = None  # what ran last, to be named where it failed
         self._staging = Staging(self.stream)
         self._copying = threading.Lock()
@@ -55,7 +62,8 @@ class CudaRuntime:
             return driver.attribute(self.device, name)
 
         major, minor = of("COMPUTE_CAPABILITY_MAJOR"), of("COMPUTE_CAPABILITY_MINOR")
-        self.capability = 10 * major + minor
+        self.capability = self._older or 10 * major + minor
+        tiles = ("tiles",) if self.capability // 10 == 9 else ()
         shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.shared_limit = shared // 2  # two groups at least fit on a multiprocessor
         name = driver.call("cuDeviceGetName", 256, self.device)
@@ -69,12 +77,7 @@ class CudaRuntime:
             cache_l2=of("L2_CACHE_SIZE"),
             parallel_units=of("MULTIPROCESSOR_COUNT"),
             renderer="ptx",
-            features=frozenset(
-                {
-                    *(f"sm_{self.capability}", "ordered", "shuffles"),
-                    *(("tiles",) if major == 9 else ()),
-                }
-            ),
+            features=frozenset({f"sm_{self.capability}", "ordered", "shuffles", *tiles}),
             memory=int(driver.call("cuDeviceTotalMem", self.device)),
             group=_GROUP,
             group_memory=shared,

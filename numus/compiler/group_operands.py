@@ -1,0 +1,123 @@
+"""How products of groups of threads read their operands and store what they make of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.affine import accesses, unit_weight
+from numus.compiler.emit import Emitter
+from numus.compiler.fuse import Group, place, squeeze
+from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.local import Val
+from numus.kernels import slices
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+ZERO = const(0)
+
+
+def finish(e: Emitter, group: Group, t: Expr, i: Expr, j: Expr, value: Expr) -> list[Stmt]:
+    """Store what the group makes of an element of the product."""
+    product = group.members[0]
+    point = [x for x, extent in zip((t, i, j), product.shape, strict=True) if extent != 1]
+    e.hold(product, value.cast(product.dtype))
+    e.forget()
+    out: list[Stmt] = []
+    for v in group.members:
+        if v in group.stored:
+            assert v is product or squeeze(v.shape) == squeeze(product.shape)
+            index = place(v.shape, point)
+            out += e.store(v, index, e.value(v, index))
+    return out
+
+
+def along(x: Val, layouts: dict[Val, Shape], axis: int) -> bool:
+    """Whether most of what an operand reads has its neighbours in memory along this axis."""
+    e = Emitter(layouts)
+    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+    e.value(x, tuple(names))
+    pieces = accesses(e)
+    return unit_weight(pieces, names[axis]) >= unit_weight(pieces, names[3 - axis])
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """How an operand lies in memory: lines of neighbours, along k or across it."""
+
+    along: bool
+    line: int  # elements from line to line
+    matrix: int  # and from matrix to matrix
+
+
+def lying(x: Val, layouts: dict[Val, Shape], line: int) -> Lying | None:
+    """How an operand whose lines are counted along axis `line` lies in memory; None where it is
+    more than loads, does not begin where its buffer does, or has no neighbours."""
+    e = Emitter(layouts)
+    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+    value = e.value(x, tuple(names))
+    pieces = accesses(e)
+    if value.op != "load" or len(value.args) > 1 or len(pieces) != 1:
+        return None
+    first = e.value(x, tuple(ZERO for _ in names))
+    if first.args[0] is not ZERO:
+        return None
+    matrix, *strides = (pieces[0].get(name, 0) for name in names)
+    k = strides[2 - line]
+    across = strides[line - 1]
+    if k == 1:
+        return Lying(True, across, matrix)
+    return Lying(False, k, matrix) if across == 1 else None
+
+
+def sliced(
+    e: Emitter,
+    x: Val,
+    line: int,
+    layouts: dict[Val, Shape],
+    facts: Facts,
+    batched: bool,
+    across: bool = False,
+) -> slices.Operand:
+    """An operand whose slices go through the group's memory, its lines counted along axis `line`:
+    copied where it is nothing but memory and the target does that, else read. They lie there as in
+    memory, or always `across` k."""
+    extent = e.number(x.shape[line])
+
+    def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Expr:
+        index = (i, p) if line == 1 else (p, i)
+        value: Expr = e.value(x, (t if batched else ZERO, *index), mask)
+        return value
+
+    def where(t: Expr, i: Expr, p: Expr) -> tuple[ir.Buffer, Expr]:
+        found = read(t, i, p, None)
+        return found.attr, found.args[0]
+
+    how = lying(x, layouts, line)
+    by_k = along(x, layouts, 3 - line) if how is None else how.along
+    copies = how is not None and capability(facts) >= slices.COPIES_SINCE
+    size = x.dtype.itemsize
+    if size < 4:  # elements of a word are neighbours along k
+        copies = copies and by_k and _in_runs(x, how)
+        by_k = True
+    if not copies:
+        return slices.Operand(read, extent, by_k and not across, None, const(False, dt.bool_))
+    buffer, _ = where(ZERO, ZERO, ZERO)
+    aligned = (ir.address(buffer) & const(15)).eq(0) & const(_in_runs(x, how), dt.bool_)
+    assert how is not None
+    pitch = e.number(how.line)
+    turned = by_k and across
+    return slices.Operand(read, extent, by_k and not across, where, aligned, pitch, turned)
+
+
+def _in_runs(x: Val, how: Lying | None) -> bool:
+    """Whether lines of neighbours lie whole runs of 16 bytes apart."""
+    run = 16 // x.dtype.itemsize
+    return how is not None and not how.line % run and not how.matrix % run
+
+
+def capability(facts: Facts) -> int:
+    """The compute capability of an NVIDIA GPU; 0 for other targets."""
+    found = [int(f[3:]) for f in facts.features if f.startswith("sm_")]
+    return found[0] if found else 0

@@ -1,0 +1,73 @@
+"""Products by plain arithmetic whose operands are copied: which get it, and with what tiles."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import Group
+from numus.compiler.group_operands import capability, finish, lying, sliced
+from numus.compiler.local import Val
+from numus.compiler.products import in_pieces
+from numus.kernels import slices
+from numus.kernels import thread_contraction as threads
+from numus.kernels.tile_contraction import together_of
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+LEAST = 32  # rows and columns below which tiles are mostly empty
+
+
+def fits_threads(product: Val, layouts: dict[Val, Shape], facts: Facts) -> bool:
+    """Whether a product is of 4-byte numbers that are nothing but memory, which the target copies
+    by itself."""
+    _, m, n = product.shape
+    dtype = product.dtype
+    if any(x.dtype is not dtype for x in product.inputs) or min(m, n) < LEAST:
+        return False
+    if dtype not in (dt.float32, dt.int32, dt.uint32) or capability(facts) < slices.COPIES_SINCE:
+        return False
+    return all(lying(x, layouts, line) is not None for line, x in enumerate(product.inputs, 1))
+
+
+def lower_threads(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    product = group.members[0]
+    k = product.inputs[0].shape[2]
+    batch, m, n = product.shape
+    tiles, pieces = threads.choose(facts, batch, m, n, k)
+
+    def lower(part: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+        return _threads(part, layouts, facts, tiles)
+
+    if pieces > 1:
+        return in_pieces(group, layouts, facts, pieces, lower)
+    return lower(group, layouts, facts)
+
+
+def _threads(
+    group: Group, layouts: dict[Val, Shape], facts: Facts, tiles: threads.Tiles
+) -> list[Step]:
+    product = group.members[0]
+    batch, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    inside = set(group.members)
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    e = Emitter(layouts, group=tiles.threads)
+    row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
+    together = together_of(facts, tiles.columns, row_tiles)
+    sizes = slices.Sizes(
+        *(e.number(x) for x in (m, n, k)),
+        *(e.parameter(x) for x in (row_tiles, column_tiles, together)),
+    )
+    left, right = (
+        sliced(e, x, i + 1, layouts, facts, batch > 1, across=True)
+        for i, x in enumerate(product.inputs)
+    )
+    g = ir.var("g")
+    body, e.scratch = threads.contraction(
+        *(tiles, sizes, product.dtype, g, left, right),
+        lambda *at: finish(e, group, *at),
+        light=len(group.members) == 1,
+    )
+    notes = tuple(v.op for v in group.members)
+    return [e.blocks("thread_contraction", g, body, batch * row_tiles * column_tiles, notes)]

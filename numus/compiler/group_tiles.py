@@ -1,0 +1,186 @@
+"""Products by units that multiply tiles: which get them, and how their operands reach the engine.
+
+An operand that is nothing but aligned memory is copied as it lies. Any other is packed by a kernel
+before: read through its expression once, however many tiles need it.
+"""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import Group
+from numus.compiler.group_operands import Lying, along, finish, lying
+from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.local import Val
+from numus.compiler.products import pieces_val, sum_pieces
+from numus.dtypes import DType
+from numus.kernels import pack as packing
+from numus.kernels import tile_contraction as tile
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+ZERO = const(0)
+
+LEAST = 16  # rows and columns below which tiles are nearly empty
+LEAST_DEPTH = 64
+REUSED = 512  # rows and columns from which on it pays to pack an operand
+
+_HALVES = (dt.float16, dt.bfloat16)
+_EIGHTS = (dt.float8_e4m3fn, dt.float8_e5m2)
+
+
+def tile_dtype(product: Val) -> DType | None:
+    """What tile units multiply for a product, None where they would round or overflow."""
+    a, b = (x.dtype for x in product.inputs)
+    if a is not b:
+        return None
+    if a in _HALVES or a in _EIGHTS:
+        return a
+    if a in (dt.int8, dt.uint8) and product.dtype.is_integer and product.dtype.itemsize <= 4:
+        return a
+    return a if a is dt.float32 and product.params == "tf32" else None
+
+
+def fits_tiles(product: Val, layouts: dict[Val, Shape], facts: Facts) -> bool:
+    """Whether a product is for the tile units: there are some for its dtype, there is enough to do,
+    and operands lie as the engine needs them or are used often enough to be packed."""
+    _, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    dtype = tile_dtype(product)
+    if "tiles" not in facts.features or dtype is None or min(m, n) < LEAST or k < LEAST_DEPTH:
+        return False
+    if min(m, n) >= REUSED or dtype in _EIGHTS:
+        return True
+    ways = [(x, lying(x, layouts, line)) for line, x in enumerate(product.inputs, 1)]
+    return all(how is not None and _engine_reads(x, how) for x, how in ways)
+
+
+def lower_tiles(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """The kernels of a product by tiles: packing where need be, pieces where that keeps units
+    busy."""
+    product = group.members[0]
+    k = product.inputs[0].shape[2]
+    dtype = tile_dtype(product)
+    assert dtype is not None
+    tiles, pieces = tile.choose(facts, dtype, product.shape, k)
+    inside = set(group.members)
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    steps: list[Step] = []
+    operands: list[tuple[Val, Lying]] = []
+    for line, x in enumerate(product.inputs, 1):
+        how = lying(x, layouts, line)
+        if how is None or not _engine_reads(x, how):
+            step, x, how = _packed(x, layouts, line)
+            steps.append(step)
+            layouts[x] = (1,)
+        operands.append((x, how))
+    if pieces == 1:
+        return [*steps, _tiles(group, product, operands, layouts, facts, tiles, 1)]
+    parts = pieces_val(product, product.inputs, pieces)
+    alone = Group(parts, group.position)
+    alone.stored = {parts}
+    steps.append(_tiles(alone, product, operands, layouts, facts, tiles, pieces))
+    return steps + sum_pieces(group, layouts, facts, parts)
+
+
+def _engine_reads(x: Val, how: Lying) -> bool:
+    """Whether the engine can copy tiles of an operand as it lies, and units multiply them so."""
+    run = 16 // x.dtype.itemsize
+    far = (how.line, how.matrix)
+    if any(s % run or s < 0 for s in far) or how.line == 0:
+        return False
+    return how.along or x.dtype in _HALVES
+
+
+def _tiles(
+    group: Group,
+    product: Val,
+    operands: list[tuple[Val, Lying]],
+    layouts: dict[Val, Shape],
+    facts: Facts,
+    tiles: tile.Tiles,
+    pieces: int,
+) -> Step:
+    batch, m, n = product.shape
+    columns = tiles.columns
+    k = product.inputs[0].shape[2]
+    dtype = product.inputs[0].dtype
+    e = Emitter(layouts, group=tile.THREADS)
+    row_tiles, column_tiles = -(-m // tile.ROWS), -(-n // columns)
+    depth = tile.depth_of(dtype)
+    slices = -(-k // depth)
+    chosen = (
+        *(row_tiles, column_tiles, tile.together_of(facts, columns, row_tiles)),
+        *(pieces, -(-slices // pieces)),
+    )
+    sizes = tile.Sizes(*(e.number(x) for x in (m, n, k)), *(e.parameter(x) for x in chosen))
+    if pieces == 1:
+        sizes.pieces = const(1)
+
+    def operand(x: Val, how: Lying, line: int) -> tile.Operand:
+        extent = e.number((m, n)[line - 1])
+        flat = len(x.shape) == 1
+        buffer: ir.Buffer = e.buffer(x) if flat else e.value(x, (ZERO,) * 3).attr
+
+        def place(t: Expr, i: Expr, p: Expr) -> Expr:
+            slow, quick = (i, p) if how.along else (p, i)
+            away = ir.mul(t, e.number(how.matrix)) if batch > 1 else ZERO
+            return ir.add(ir.add(away, ir.mul(slow, e.number(how.line))), quick)
+
+        def read(t: Expr, i: Expr, p: Expr, mask: Expr) -> Expr:
+            return ir.load(buffer, place(t, i, p), mask)
+
+        def source(first: Expr, lines: int, t: Expr) -> ir.TileSource:
+            ends = (sizes.k, extent) if how.along else (extent, sizes.k)
+            alone = batch == 1 or how.matrix == 0  # one matrix for all
+            far = e.number(how.line) if alone else e.number(how.matrix)
+            count = const(1) if alone else e.number(batch)
+            strides = (e.number(how.line), far)
+            at = ZERO if alone else t
+            return ir.TileSource(buffer, how.along, (*ends, count), strides, first, lines, at)
+
+        aligned = (ir.address(buffer) & const(15)).eq(0)
+        return tile.Operand(read, extent, source, const(True, dt.bool_) if flat else aligned)
+
+    g = ir.var("g")
+    left, right = (operand(x, how, i + 1) for i, (x, how) in enumerate(operands))
+    body, e.scratch = tile.contraction(
+        tiles, sizes, dtype, g, left, right, lambda *at: finish(e, group, *at)
+    )
+    notes = tuple(v.op for v in group.members)
+    grid = batch * pieces * row_tiles * column_tiles
+    return e.blocks("tile_contraction", g, body, grid, notes)
+
+
+def _packed(x: Val, layouts: dict[Val, Shape], line: int) -> tuple[Step, Val, Lying]:
+    """A kernel that lays an operand out for the engine; what it fills, and how that lies."""
+    natural = along(x, layouts, 3 - line)
+    by_k = natural or x.dtype not in _HALVES
+    batch = x.shape[0]
+    k, count = x.shape[3 - line], x.shape[line]
+    lines, places = (count, k) if by_k else (k, count)
+    run = 16 // x.dtype.itemsize
+    pitch = -(-places // run) * run
+    packed = Val(-31 - line, "packed", "barrier", (), None, (batch * lines * pitch,), x.dtype)
+    e = Emitter(layouts, group=packing.THREADS)
+    tiles = [-(-extent // packing.SIDE) for extent in (lines, places)]
+
+    def read(t: Expr, i: Expr, p: Expr, mask: Expr) -> Expr:
+        if not by_k:
+            i, p = p, i
+        index = (i, p) if line == 1 else (p, i)
+        value: Expr = e.value(x, (t if batch > 1 else ZERO, *index), mask)
+        return value
+
+    def store(t: Expr, i: Expr, p: Expr, value: Expr) -> list[Stmt]:
+        at = ir.add(ir.mul(ir.add(ir.mul(t, e.number(lines)), i), e.number(pitch)), p)
+        return [ir.Store(e.buffer(packed, "write"), at, value)]
+
+    g = ir.var("g")
+    extents = (e.number(lines), e.number(places))
+    numbers = (e.parameter(tiles[0]), e.parameter(tiles[1]))
+    turned = by_k and not natural
+    body, e.scratch = packing.pack(g, x.dtype, extents, numbers, turned, read, store)
+    step = e.blocks("pack", g, body, batch * tiles[0] * tiles[1], ("pack",))
+    return step, packed, Lying(by_k, pitch, lines * pitch)

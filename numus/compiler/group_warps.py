@@ -1,0 +1,86 @@
+"""Products by units that 32 threads drive: which get them, and how they read their operands."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.fuse import Group
+from numus.compiler.group_operands import capability, finish, sliced
+from numus.compiler.ir import const
+from numus.compiler.local import Val
+from numus.compiler.products import in_pieces
+from numus.dtypes import DType
+from numus.kernels import slices
+from numus.kernels import warp_contraction as warp
+from numus.kernels.tile_contraction import together_of
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+ZERO = const(0)
+
+LEAST = 16  # rows, columns and depth below which products are mostly empty
+
+
+def unit_dtype(product: Val) -> DType | None:
+    """What units multiply for a product; None where they would round or overflow."""
+    a, b = (x.dtype for x in product.inputs)
+    if a is not b or a not in warp.SINCE:
+        return None
+    if a.is_integer:
+        return a if product.dtype.is_integer and product.dtype.itemsize <= 4 else None
+    if a is dt.float32:
+        return a if product.params == "tf32" and product.dtype is dt.float32 else None
+    return a if dt.compute_dtype(product.dtype) is dt.compute_dtype(a) else None
+
+
+def fits_warps(product: Val, facts: Facts) -> bool:
+    """Whether a product is for these units."""
+    _, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    dtype = unit_dtype(product)
+    if dtype is None or capability(facts) < warp.SINCE[dtype]:
+        return False
+    return min(m, n, k) >= LEAST
+
+
+def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    product = group.members[0]
+    batch, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    dtype = unit_dtype(product)
+    assert dtype is not None
+    copies = capability(facts) >= slices.COPIES_SINCE
+    tiles = warp.choose(facts, dtype, copies, batch, m, n)
+    pieces = warp.pieces_of(facts, tiles, batch, m, n, k)
+    if pieces > 1:
+        return in_pieces(group, layouts, facts, pieces, _warps)
+    return _warps(group, layouts, facts)
+
+
+def _warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    product = group.members[0]
+    batch, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    dtype = product.inputs[0].dtype
+    copies = capability(facts) >= slices.COPIES_SINCE
+    tiles = warp.choose(facts, dtype, copies, batch, m, n)
+    inside = set(group.members)
+    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    e = Emitter(layouts, group=warp.THREADS)
+    row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
+    together = together_of(facts, tiles.columns, row_tiles)
+    sizes = slices.Sizes(
+        *(e.number(x) for x in (m, n, k)),
+        *(e.parameter(x) for x in (row_tiles, column_tiles, together)),
+    )
+
+    g = ir.var("g")
+    left, right = (
+        sliced(e, x, i + 1, layouts, facts, batch > 1) for i, x in enumerate(product.inputs)
+    )
+    body, e.scratch = warp.contraction(
+        tiles, sizes, dtype, g, left, right, lambda *at: finish(e, group, *at)
+    )
+    notes = tuple(v.op for v in group.members)
+    return [e.blocks("warp_contraction", g, body, batch * row_tiles * column_tiles, notes)]

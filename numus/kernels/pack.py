@@ -1,0 +1,60 @@
+"""An operand of a tiled product, laid out as its tiles are copied.
+
+The expression that stands for it is read once per element, in the order in which it lies in memory,
+and written in lines of neighbours along k (or across it, if that is how it lies and will do).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numus.compiler import ir
+from numus.compiler.ir import Expr, Stmt, const
+from numus.dtypes import DType
+
+ZERO = const(0)
+
+SIDE = 64  # of the square that a group turns around
+THREADS = 256
+
+
+def pack(
+    g: Expr,
+    dtype: DType,
+    extents: tuple[Expr, Expr],
+    tiles: tuple[Expr, Expr],
+    turned: bool,
+    read: Callable[[Expr, Expr, Expr, Expr], Expr],
+    store: Callable[[Expr, Expr, Expr, Expr], list[Stmt]],
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The work of group g: a square of (lines, neighbours as they are written).
+
+    `turned`: neighbours in memory lie along the lines. `read(batch, line, place, mask)`,
+    `store(batch, line, place, value)`.
+    """
+    per_batch = ir.mul(*tiles)
+    batch, inner = ir.idiv(g, per_batch), ir.irem(g, per_batch)
+    line0 = ir.mul(ir.idiv(inner, tiles[1]), const(SIDE))
+    place0 = ir.mul(ir.irem(inner, tiles[1]), const(SIDE))
+
+    def element(lane: Expr, across: bool) -> tuple[Expr, Expr, Expr, Expr, Expr]:
+        slow, quick = ir.idiv(lane, const(SIDE)), ir.irem(lane, const(SIDE))
+        down, right = (quick, slow) if across else (slow, quick)
+        line, place = ir.add(line0, down), ir.add(place0, right)
+        inside = (line < extents[0]) & (place < extents[1])
+        return down, right, line, place, inside
+
+    lane, at = ir.var("take"), ir.var("give")
+    down, right, line, place, inside = element(lane, turned)
+    value = read(batch, line, place, inside)
+    if not turned:
+        body: list[Stmt] = [ir.If(inside, store(batch, line, place, value))]
+        return [ir.For(lane, ZERO, const(SIDE * SIDE), "lanes", body)], []
+    pitch = const(SIDE + max(1, 4 // dtype.itemsize))  # shifts the banks of the next line
+    square = ir.Buffer("square", dtype, "scratch", ir.mul(const(SIDE), pitch))
+    keep = ir.Store(square, ir.add(ir.mul(down, pitch), right), value)
+    out: list[Stmt] = [ir.For(lane, ZERO, const(SIDE * SIDE), "lanes", [ir.If(inside, [keep])])]
+    down, right, line, place, inside = element(at, False)
+    found = ir.load(square, ir.add(ir.mul(down, pitch), right))
+    give = ir.If(inside, store(batch, line, place, found))
+    return [*out, ir.For(at, ZERO, const(SIDE * SIDE), "lanes", [give])], [square]

@@ -1,0 +1,283 @@
+"""Slices of the operands of a product on their way through a group's memory.
+
+Some slices ahead are being copied while one is multiplied. What is nothing but memory is copied
+without passing through registers, where the target does that; anything else is read through its
+expression. A slice lies there as lines of k one after the other (`along`), or as lines across k, in
+*words*: of narrow dtypes, so many elements along k as 4 bytes hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.ir import Expr, Stmt, const
+from numus.dtypes import DType, float32
+
+ZERO, ONE = const(0), const(1)
+
+COPIES_SINCE = 80  # compute capability from which on copies go on by themselves
+SPARE = 4  # words between lines along k: they shift the banks
+
+
+def zero(dtype: DType) -> Expr:
+    return const(0.0, float32).cast(dtype) if dtype.is_narrow_float else const(0, dtype)
+
+
+def word_of(dtype: DType) -> DType:
+    """What a thread reads at a time."""
+    return dtype if dtype.itemsize >= 4 else dt.uint32
+
+
+@dataclass(slots=True)
+class Operand:
+    """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B."""
+
+    read: Callable[[Expr, Expr, Expr, Expr], Expr]
+    extent: Expr  # how many lines there are
+    along: bool  # whether lines of neighbours run along k in the group's memory
+    plain: Callable[[Expr, Expr, Expr], tuple[ir.Buffer, Expr]] | None  # where it can be copied
+    aligned: Expr  # whether runs of 16 bytes lie at whole places there
+    pitch: Expr = ZERO  # and how far lines of neighbours lie apart there
+    turned: bool = False  # whether neighbours in memory run the other way: copied one by one
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What all slices of a kernel share."""
+
+    dtype: DType
+    depth: int  # words along k
+    stages: int  # slices in the group's memory
+    threads: int
+    spare: int  # words between lines across k
+
+    @property
+    def per_word(self) -> int:
+        return word_of(self.dtype).itemsize // self.dtype.itemsize
+
+    @property
+    def elements(self) -> int:
+        """Along k."""
+        return self.depth * self.per_word
+
+
+@dataclass(slots=True)
+class Side:
+    """An operand, of which a tile has so many lines from `first` on."""
+
+    operand: Operand
+    first: Expr
+    lines: int
+    shape: Shape
+    words: ir.Buffer
+    elements: ir.Buffer  # the same memory
+    start: int  # in words
+
+    @property
+    def pitch(self) -> int:
+        """Words from line to line, along k or across it."""
+        if self.operand.along:
+            return self.shape.depth + SPARE
+        return self.lines + self.shape.spare
+
+    @property
+    def size(self) -> int:
+        """Words of a slice."""
+        return self.pitch * (self.lines if self.operand.along else self.shape.depth)
+
+    def place(self, stage: Expr, line: Expr, word: Expr) -> Expr:
+        base = ir.add(ir.mul(stage, const(self.size)), const(self.start))
+        slow, quick = (line, word) if self.operand.along else (word, line)
+        return ir.add(ir.add(base, ir.mul(slow, const(self.pitch))), quick)
+
+    def inside(self, number: Expr, k_size: Expr) -> Expr:
+        """Whether nothing of a slice is cut off."""
+        last = ir.add(self.first, const(self.lines))
+        end = ir.mul(ir.add(number, ONE), const(self.shape.elements))
+        return (last <= self.operand.extent) & (end <= k_size)
+
+    def ways(self, number: Expr, k_size: Expr) -> dict[str, Expr]:
+        """How slice `number` is brought, and on which conditions: copied in `runs` of 16 bytes or
+        as single `ones`, with `cut` where the operand ends, or `read`."""
+        o = self.operand
+        inside = self.inside(number, k_size)
+        if o.plain is None:
+            return {"read": const(True, dt.bool_)}
+        if o.turned:
+            return {"ones": inside, "ones cut": ~inside}
+        other = "ones cut" if self.shape.dtype.itemsize >= 4 else "read"
+        return {"runs": o.aligned & inside, "runs cut": o.aligned & ~inside, other: ~o.aligned}
+
+    def bring(self, lane: Expr, batch: Expr, number: Expr, k_size: Expr, how: str) -> list[Stmt]:
+        """A thread's share of slice `number`."""
+        o, s = self.operand, self.shape
+        out: list[Stmt] = []
+        run = 1 if how.startswith("ones") else 16 // s.dtype.itemsize
+        by_k = o.along != o.turned  # neighbours in memory
+        total = self.lines * s.elements // run
+        stage = ir.irem(number, const(s.stages))
+        fast = (s.elements if by_k else self.lines) // run
+        down, quick = ir.idiv(lane, const(fast)), ir.mul(ir.irem(lane, const(fast)), const(run))
+        begin = ir.mul(number, const(s.elements))
+
+        def lines_and_k(slow: Expr) -> tuple[Expr, Expr]:
+            return (slow, quick) if by_k else (quick, slow)
+
+        def source(line: Expr, deep: Expr) -> tuple[ir.Buffer, Expr]:
+            assert o.plain is not None
+            return o.plain(batch, ir.add(self.first, line), ir.add(begin, deep))
+
+        for share in range(-(-total // s.threads)):
+            away = share * s.threads // fast  # of memory's lines: neighbours stay where they are
+            line, deep = lines_and_k(ir.add(down, const(away)))
+            word = ir.idiv(deep, const(s.per_word)) if s.per_word > 1 else deep
+            to = self.place(stage, line, word)
+            k, here = ir.add(begin, deep), ir.add(self.first, line)
+            one: list[Stmt] = []
+            if how != "read":
+                # from the first place by a number that is the same for all threads
+                buffer, first = source(*lines_and_k(down))
+                index = ir.add(first, ir.mul(o.pitch, const(away)))
+                left, other = (
+                    (k_size - k, here < o.extent) if by_k else (o.extent - here, k < k_size)
+                )
+                limit = ir.select(other, left, ZERO) if how.endswith("cut") else const(run)
+                nbytes = run * s.dtype.itemsize
+                one.append(ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes))
+            else:
+                for u in range(run):
+                    i = ir.add(here, const(0 if by_k else u))
+                    p = ir.add(k, const(u if by_k else 0))
+                    inside = (i < o.extent) & (p < k_size)
+                    value = ir.select(inside, o.read(batch, i, p, inside), zero(s.dtype))
+                    target = ir.add(ir.mul(to, const(s.per_word)), const(u))
+                    one.append(ir.Store(self.elements, target, value))
+            exists = (share + 1) * s.threads <= total
+            there = ir.add(lane, const(share * s.threads)) < const(total)
+            out += one if exists else [ir.If(there, one)]
+        return out
+
+
+def sides(
+    shape: Shape,
+    operands: tuple[Operand, Operand],
+    firsts: tuple[Expr, Expr],
+    lines: tuple[int, int],
+) -> tuple[Side, Side, int]:
+    """Both operands in one piece of the group's memory, and how many words that has."""
+    word = word_of(shape.dtype)
+    words = ir.Buffer("slices", word, "scratch")
+    elements = ir.Buffer("elements", shape.dtype, "scratch", over=words)
+    a = Side(operands[0], firsts[0], lines[0], shape, words, elements, 0)
+    b = Side(operands[1], firsts[1], lines[1], shape, words, elements, shape.stages * a.size)
+    total = shape.stages * (a.size + b.size)
+    words.size, elements.size = const(total), const(total * shape.per_word)
+    return a, b, total
+
+
+def pipeline(
+    pair: tuple[Side, Side], batch: Expr, k_size: Expr, multiply: Callable[[Expr, Expr], list[Stmt]]
+) -> list[Stmt]:
+    """The loop over all slices. `multiply(lane, stage)` is what a thread does with one."""
+    shape = pair[0].shape
+    slices = ir.idiv(ir.add(k_size, const(shape.elements - 1)), const(shape.elements))
+    ahead = shape.stages - 1
+
+    def bring(name: str, number: Expr) -> list[Stmt]:
+        steps: list[Stmt] = []
+        for side, tag in zip(pair, "ab", strict=True):
+            for how, condition in side.ways(number, k_size).items():
+                if condition.op == "const" and not condition.attr:
+                    continue
+                lane = ir.var(f"{name}{tag}_{how}")
+                body = side.bring(lane, batch, number, k_size, how)
+                loop: list[Stmt] = [ir.For(lane, ZERO, const(shape.threads), "lanes", body)]
+                steps += loop if condition.op == "const" else [ir.If(condition, loop)]
+        return steps
+
+    out: list[Stmt] = []
+    for number in range(ahead):
+        first = ir.If(const(number) < slices, bring(f"ahead{number}", const(number)))
+        out += [first, ir.AsyncCommit()]
+    q, lane = ir.var("slice"), ir.var("multiply")
+    next_ = ir.add(q, const(ahead))
+    work = multiply(lane, ir.irem(q, const(shape.stages)))
+    body: list[Stmt] = [
+        ir.AsyncWait(ahead - 1),
+        ir.If(next_ < slices, bring("next", next_)),
+        ir.AsyncCommit(),
+        ir.For(lane, ZERO, const(shape.threads), "lanes", work),
+    ]
+    return [*out, ir.For(q, ZERO, slices, "serial", body), ir.AsyncWait(0)]
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The numbers of a launch, as expressions."""
+
+    m: Expr
+    n: Expr
+    k: Expr
+    row_tiles: Expr
+    column_tiles: Expr
+    together: Expr  # rows of tiles whose groups run at the same time: they share columns
+
+
+def corner(
+    s: Sizes, g: Expr, rows: int, columns: int
+) -> tuple[tuple[Expr, Expr, Expr], list[Stmt]]:
+    """Which matrix of a batch group g has, and the first row and column of its tile: names, and
+    statements that give them values. Groups that run together have a square of tiles."""
+    tiles = ir.mul(s.row_tiles, s.column_tiles)
+    inner = ir.irem(g, tiles)
+    band = ir.mul(s.together, s.column_tiles)
+    top = ir.mul(ir.idiv(inner, band), s.together)
+    within = ir.irem(inner, band)
+    height = ir.minimum(s.together, s.row_tiles - top)
+    row = ir.add(top, ir.irem(within, height))
+    values = (
+        ir.idiv(g, tiles),
+        ir.mul(row, const(rows)),
+        ir.mul(ir.idiv(within, height), const(columns)),
+    )
+    names = (ir.var("which"), ir.var("m0"), ir.var("n0"))
+    return names, [ir.Let(name, value) for name, value in zip(names, values, strict=True)]
+
+
+Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
+RUN = 8  # neighbours of the result that a thread stores at a time
+
+
+def runs_out(
+    stage: ir.Buffer,
+    shape: tuple[int, int],
+    pitch: Expr,
+    ends: tuple[Expr, Expr],
+    tile: tuple[Expr, Expr, Expr],
+    finish: Epilogue,
+    tag: str = "",
+) -> Stmt:
+    """What lies in the group's memory leaves through the epilogue, RUN neighbours at a time."""
+    which, m0, n0 = tile
+    at = ir.var(f"out{tag}")
+    across = const(shape[1] // RUN)
+    row, column = ir.idiv(at, across), ir.mul(ir.irem(at, across), const(RUN))
+    m, n = ir.add(m0, row), ir.add(n0, column)
+    base = ir.add(ir.mul(row, pitch), column)
+    values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(RUN)]
+    loads: list[Stmt] = [
+        ir.Let(v, ir.load(stage, ir.add(base, const(u)))) for u, v in enumerate(values)
+    ]
+    each = [finish(which, m, ir.add(n, const(u)), v) for u, v in enumerate(values)]
+    whole = [element[i] for i in range(len(each[0])) for element in each]
+    u = ir.var(f"u{tag}")
+    one = finish(which, m, ir.add(n, u), ir.load(stage, ir.add(base, u)))
+    down, last = m < ends[0], ir.add(n, const(RUN))
+    body: list[Stmt] = [
+        ir.If(down & (last <= ends[1]), [*loads, *whole]),
+        ir.If(down & (last > ends[1]), [ir.For(u, ZERO, ends[1] - n, "serial", one)]),
+    ]
+    return ir.For(at, ZERO, const(shape[0] * shape[1] // RUN), "lanes", body)

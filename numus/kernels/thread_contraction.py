@@ -1,0 +1,215 @@
+"""The contraction by plain arithmetic of 4-byte numbers that the target copies by itself.
+
+A group computes a tile of C, slices of A and B go through its memory (`slices.py`), and each thread
+keeps a tile of sums in registers, as large as they allow: what it reads from the group's memory
+serves the more multiplications. Each element of C is one running sum over k, as in
+`group_contraction.py`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus.compiler import ir
+from numus.compiler.ir import Expr, Stmt, const
+from numus.dtypes import DType
+from numus.kernels.slices import (
+    Epilogue,
+    Operand,
+    Shape,
+    Side,
+    Sizes,
+    corner,
+    pipeline,
+    runs_out,
+    sides,
+)
+from numus.runtime.contract import Facts
+
+ZERO = const(0)
+
+DEPTH = 16  # of a slice
+STAGES = 3
+PIECE = 256  # of k, that is worth a sum of its own
+RUN = 4  # neighbours that a thread reads at a time
+SPARE = 8  # elements between rows of the staged tile
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A schedule as data."""
+
+    rows: int
+    columns: int
+    own_rows: int  # of a thread's tile
+    own_columns: int
+
+    @property
+    def down(self) -> int:
+        """Threads along the rows."""
+        return self.rows // self.own_rows
+
+    @property
+    def across(self) -> int:
+        return self.columns // self.own_columns
+
+    @property
+    def threads(self) -> int:
+        return self.down * self.across
+
+
+def choose(facts: Facts, batch: int, m: int, n: int, k: int) -> tuple[Tiles, int]:
+    """Tiles, and into how many pieces k is cut: the larger tiles if, by pieces, there are enough of
+    them to keep every unit busy."""
+    large, small = Tiles(128, 128, 8, 16), Tiles(64, 64, 8, 4)
+
+    def pieces(tiles: Tiles) -> tuple[int, int]:
+        groups = batch * -(-m // tiles.rows) * -(-n // tiles.columns)
+        wanted = max(1, min(2 * facts.parallel_units // groups, k // PIECE))
+        while wanted > 1 and k % wanted:  # equal pieces can be copied
+            wanted -= 1
+        return groups, wanted
+
+    groups, wanted = pieces(large)
+    if groups * wanted >= facts.parallel_units:
+        return large, wanted if groups < facts.parallel_units else 1
+    return small, pieces(small)[1]
+
+
+class _Side:
+    """An operand as threads read it: runs of neighbours, spread over the tile."""
+
+    def __init__(self, side: Side, own: int, lanes: int) -> None:
+        self.side, self.own, self.lanes = side, own, lanes
+
+    def line(self, lane: Expr, number: int) -> Expr:
+        """Which line of the tile a thread's `number`-th is."""
+        offset = number // RUN * (self.lanes * RUN) + number % RUN
+        return ir.add(ir.mul(lane, const(RUN)), const(offset))
+
+    def values(self, lane: Expr, stage: Expr, step: int, tag: str) -> list[Stmt]:
+        """Give names to what a thread needs of a step along k."""
+        return [
+            ir.Let(
+                self.name(step, i, tag),
+                ir.load(self.side.words, self.side.place(stage, self.line(lane, i), const(step))),
+                ahead=True,
+            )
+            for i in range(self.own)
+        ]
+
+    def name(self, step: int, number: int, tag: str) -> Expr:
+        return ir.var(f"{tag}{step}_{number}", self.side.words.dtype)
+
+
+def contraction(
+    tiles: Tiles,
+    sizes: Sizes,
+    dtype: DType,
+    g: Expr,
+    left: Operand,
+    right: Operand,
+    finish: Epilogue,
+    light: bool,
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The work of group g; `finish(batch, m, n, value)` stores an element of the result.
+
+    A `light` epilogue is little more than a store: it is written out for each of a thread's sums.
+    """
+    s, t = sizes, tiles
+    tile, out = corner(s, g, t.rows, t.columns)
+    shape = Shape(dtype, DEPTH, STAGES, t.threads, RUN)
+    near_a, near_b, _ = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
+    a, b = _Side(near_a, t.own_rows, t.down), _Side(near_b, t.own_columns, t.across)
+    sums = [
+        [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.own_columns)]
+        for i in range(t.own_rows)
+    ]
+    out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
+    across = const(t.across)
+
+    def multiply(lane: Expr, stage: Expr) -> list[Stmt]:
+        down, right_lane = ir.idiv(lane, across), ir.irem(lane, across)
+
+        def read(step: int) -> list[Stmt]:
+            return [
+                *a.values(down, stage, step, "a"),
+                *b.values(right_lane, stage, step, "b"),
+            ]
+
+        body = read(0)
+        for k in range(DEPTH):
+            if k + 1 < DEPTH:  # what comes next is on its way while this is multiplied
+                body += read(k + 1)
+            for i, row in enumerate(sums):
+                for j, c in enumerate(row):
+                    x, y, old = a.name(k, i, "a"), b.name(k, j, "b"), ir.read(c)
+                    new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
+                    body.append(ir.Set(c, new))
+        return body
+
+    out += pipeline((near_a, near_b), tile[0], s.k, multiply)
+    scratch = [near_a.words, near_a.elements]
+    if light:
+        lane = ir.var("store")
+        stores = _stores(t, sums, a, b, lane, s, tile, finish)
+        return [*out, ir.For(lane, ZERO, const(t.threads), "lanes", stores)], scratch
+    steps_out, stage_buffer = _leave(t, sums, a, b, s, tile, finish)
+    return [*out, *steps_out], [*scratch, stage_buffer]
+
+
+def _stores(
+    t: Tiles,
+    sums: list[list[ir.Register]],
+    a: _Side,
+    b: _Side,
+    lane: Expr,
+    s: Sizes,
+    tile: tuple[Expr, Expr, Expr],
+    finish: Epilogue,
+) -> list[Stmt]:
+    """Each sum to its place by itself: registers of runs would have to be neighbours, which is not
+    how they are multiplied best."""
+    down, right = ir.idiv(lane, const(t.across)), ir.irem(lane, const(t.across))
+    which, m0, n0 = tile
+    out: list[Stmt] = []
+    for j in range(t.own_columns):
+        n = ir.add(n0, b.line(right, j))
+        for i in range(t.own_rows):
+            m = ir.add(m0, a.line(down, i))
+            inside = (m < s.m) & (n < s.n)
+            out.append(ir.If(inside, finish(which, m, n, ir.read(sums[i][j]))))
+    return out
+
+
+def _leave(
+    t: Tiles,
+    sums: list[list[ir.Register]],
+    a: _Side,
+    b: _Side,
+    s: Sizes,
+    tile: tuple[Expr, Expr, Expr],
+    finish: Epilogue,
+) -> tuple[list[Stmt], ir.Buffer]:
+    """Sums to the group's memory, as many rows at a time as lie together there, and out in runs."""
+    which, m0, n0 = tile
+    height = RUN * t.down
+    pitch = const(t.columns + SPARE)
+    dtype = sums[0][0].dtype
+    size = const(height * (t.columns + SPARE))
+    stage = ir.Buffer("stage", dtype, "scratch", size, over=a.side.words)
+    out: list[Stmt] = []
+    for strip in range(t.own_rows // RUN):
+        lane = ir.var(f"lay{strip}")
+        down, right = ir.idiv(lane, const(t.across)), ir.irem(lane, const(t.across))
+        lay: list[Stmt] = []
+        for j in range(t.own_columns):
+            for i in range(RUN):
+                row = ir.add(a.line(down, strip * RUN + i), const(-strip * height))
+                at = ir.add(ir.mul(row, pitch), b.line(right, j))
+                lay.append(ir.Store(stage, at, ir.read(sums[strip * RUN + i][j])))
+        out.append(ir.For(lane, ZERO, const(t.threads), "lanes", lay))
+        part = (which, ir.add(m0, const(strip * height)), n0)
+        shape = (height, t.columns)
+        out.append(runs_out(stage, shape, pitch, (s.m, s.n), part, finish, f"{strip}"))
+    return out, stage

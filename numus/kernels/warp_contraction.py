@@ -1,0 +1,200 @@
+"""The contraction by units that 32 threads drive: small products of what the threads have read.
+
+A group of 256 threads computes a tile of C, each 32 of them a part of it; slices of A and B along k
+go through the group's memory (`slices.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.ir import Expr, Stmt, const
+from numus.dtypes import DType
+from numus.kernels.slices import (
+    RUN,
+    SPARE,
+    Epilogue,
+    Operand,
+    Shape,
+    Side,
+    Sizes,
+    corner,
+    pipeline,
+    runs_out,
+    sides,
+    word_of,
+)
+from numus.kernels.tile_contraction import BUSY, share_of_units
+from numus.runtime.contract import Facts
+
+ZERO = const(0)
+
+WARP = 32
+DOWN, ACROSS = 2, 4  # how the 8 warps of a group share its tile
+THREADS = DOWN * ACROSS * WARP
+ROWS, COLUMNS, WORDS = 16, 8, 8  # of one product
+DEPTH = 16  # words of a slice along k
+
+# From which compute capability on there are units for a dtype.
+SINCE = {
+    **{dt.float16: 75, dt.bfloat16: 80, dt.float32: 80, dt.float64: 80},
+    **{dt.int8: 80, dt.uint8: 80},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A schedule as data."""
+
+    rows: int
+    columns: int
+    depth: int  # words of a slice along k
+    stages: int
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """Products of a warp, down and across."""
+        return self.rows // DOWN // ROWS, self.columns // ACROSS // COLUMNS
+
+    def shape(self, dtype: DType) -> Shape:
+        spare = 32 // word_of(dtype).itemsize  # threads read 4 lines of 8: in different banks
+        return Shape(dtype, self.depth, self.stages, THREADS, spare)
+
+
+def choose(facts: Facts, dtype: DType, copies: bool, batch: int, m: int, n: int) -> Tiles:
+    """The larger tiles if there are enough of them to keep every unit busy. Where nothing copies by
+    itself, one slice ahead is as good as many."""
+    for rows, columns in ((128, 128), (128, 64), (64, 64)):
+        if share_of_units(facts, batch * -(-m // rows) * -(-n // columns)) >= BUSY:
+            break
+    item = word_of(dtype).itemsize
+
+    def room(depth: int) -> int:
+        return facts.group_memory // ((rows + columns) * (depth + SPARE) * item)
+
+    # sums of float64 leave room for one group alone, which waits the less the deeper its slices are
+    deep = item == 8 and rows == 128 and room(2 * DEPTH) >= 3
+    depth = 2 * DEPTH if deep else DEPTH
+    stages = 4 if copies else 2
+    return Tiles(rows, columns, depth, max(2, min(stages, room(depth))))
+
+
+def pieces_of(facts: Facts, tiles: Tiles, batch: int, m: int, n: int, k: int) -> int:
+    """How many pieces k is cut into, so that small results keep all units busy."""
+    groups = batch * -(-m // tiles.rows) * -(-n // tiles.columns)
+    return max(1, min(facts.parallel_units // groups, k // 512))
+
+
+def _fragments(
+    side: Side, own: int, stage: Expr, first: Expr, thread: Expr, step: int, tag: str
+) -> tuple[list[Stmt], list[list[Expr]]]:
+    """What a thread gives to the products of one step along k: of 16 rows four words, two lines 8
+    apart at two places; of 8 columns two words."""
+    height = ROWS if tag == "a" else COLUMNS
+    line, word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
+    out: list[Stmt] = []
+    found: list[list[Expr]] = []
+    for i in range(own // height):
+        part: list[Expr] = []
+        for j in range(2 * height // COLUMNS):
+            down = i * height + (j % 2 * 8 if tag == "a" else 0)
+            right = step * WORDS + (j // 2 if tag == "a" else j) * 4
+            here = ir.add(ir.add(first, line), const(down))
+            at = side.place(stage, here, ir.add(word, const(right)))
+            name = ir.var(f"{tag}{step}_{i}_{j}", side.words.dtype)
+            out.append(ir.Let(name, ir.load(side.words, at)))
+            part.append(name)
+        found.append(part)
+    return out, found
+
+
+def contraction(
+    tiles: Tiles,
+    sizes: Sizes,
+    dtype: DType,
+    g: Expr,
+    left: Operand,
+    right: Operand,
+    finish: Epilogue,
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The work of group g; `finish(batch, m, n, value)` stores an element of the result."""
+    s, t = sizes, tiles
+    tile, out = corner(s, g, t.rows, t.columns)
+    shape = t.shape(dtype)
+    a, b, total = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
+    kind = dt.int32 if dtype.is_integer else dt.compute_dtype(dtype)
+    sums = [
+        [
+            [ir.Register(f"c{i}_{j}_{u}", kind, lanes=True) for u in range(4)]
+            for j in range(t.own[1])
+        ]
+        for i in range(t.own[0])
+    ]
+    out += [ir.Set(c, const(0, kind)) for line in sums for product in line for c in product]
+
+    def multiply(lane: Expr, stage: Expr) -> list[Stmt]:
+        warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
+        own_rows, own_columns = t.rows // DOWN, t.columns // ACROSS
+        first_a = ir.mul(ir.idiv(warp, const(ACROSS)), const(own_rows))
+        first_b = ir.mul(ir.irem(warp, const(ACROSS)), const(own_columns))
+        steps: list[Stmt] = []
+        for step in range(t.depth // WORDS):
+            lets_a, xs = _fragments(a, own_rows, stage, first_a, thread, step, "a")
+            lets_b, ys = _fragments(b, own_columns, stage, first_b, thread, step, "b")
+            steps += [*lets_a, *lets_b]
+            for i, x in enumerate(xs):
+                steps += [ir.WarpProduct(sums[i][j], x, y, dtype) for j, y in enumerate(ys)]
+        return steps
+
+    out += pipeline((a, b), tile[0], s.k, multiply)
+    steps, stage = _leave(t, sums, a.words, total * a.words.dtype.itemsize, s, tile, finish)
+    return [*out, *steps], [a.words, a.elements, stage]
+
+
+def _leave(
+    t: Tiles,
+    sums: list[list[list[ir.Register]]],
+    words: ir.Buffer,
+    room: int,
+    s: Sizes,
+    tile: tuple[Expr, Expr, Expr],
+    finish: Epilogue,
+) -> tuple[list[Stmt], ir.Buffer]:
+    """Sums to the group's memory, where of 16 rows and 8 columns a thread has two neighbours in
+    each of two rows; from there out in runs. As many columns at a time as there is room for."""
+    kind = sums[0][0][0].dtype
+    batch, m0, n0 = tile
+    strips = 1
+    while t.rows * (t.columns // strips + RUN) * kind.itemsize > room:
+        strips *= 2
+    width = t.columns // strips
+    pitch = const(width + RUN)
+    size = const(t.rows * (width + RUN))
+    stage = ir.Buffer("stage", kind, "scratch", size, over=words)
+    out: list[Stmt] = []
+    own_rows, own_columns = t.rows // DOWN, t.columns // ACROSS
+    for strip in range(strips):
+        lane = ir.var(f"lay{strip}")
+        warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
+        down, right = ir.idiv(warp, const(ACROSS)), ir.irem(warp, const(ACROSS))
+        row = ir.add(ir.mul(down, const(own_rows)), ir.idiv(thread, const(4)))
+        column = ir.add(
+            ir.mul(right, const(own_columns)), ir.mul(ir.irem(thread, const(4)), const(2))
+        )
+        lay: list[Stmt] = []
+        for i, line in enumerate(sums):
+            for j, product in enumerate(line):
+                for u, c in enumerate(product):
+                    here = ir.add(row, const(i * ROWS + u // 2 * 8))
+                    at = ir.add(ir.mul(here, pitch), ir.add(column, const(-strip * width)))
+                    at = ir.add(at, const(j * COLUMNS + u % 2))
+                    lay.append(ir.Store(stage, at, ir.read(c)))
+        if strips > 1:
+            per = const(ACROSS // strips)
+            lay = [ir.If(ir.idiv(right, per).eq(strip), lay)]
+        out.append(ir.For(lane, ZERO, const(THREADS), "lanes", lay))
+        part = (batch, m0, ir.add(n0, const(strip * width)))
+        out.append(runs_out(stage, (t.rows, width), pitch, (s.m, s.n), part, finish, f"{strip}"))
+    return out, stage

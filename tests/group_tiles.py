@@ -1,0 +1,127 @@
+"""Products by the units of NVIDIA GPUs, as the imitated machine does them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from tile_machine import GARBAGE
+
+from numus.compiler import ir
+
+WORKERS = 256
+
+
+def _wide(dtype: Any) -> Any:
+    return np.int64 if dtype.is_integer else np.float64
+
+
+def _elements(words: Any, dtype: Any) -> Any:
+    """Words side by side as the elements they hold, along a new last axis."""
+    raw = np.ascontiguousarray(words)[..., None]
+    return raw.view(dtype.np) if dtype.itemsize < raw.dtype.itemsize else raw
+
+
+def warp_product(group: Any, s: ir.WarpProduct, c: Any) -> None:
+    threads = group.kernel.group
+    assert len(c.ids) == threads, "some threads are missing"
+    left, right = (
+        [_elements(group.value(e, c), s.dtype) for e in side] for side in (s.left, s.right)
+    )
+    per = left[0].shape[-1]
+    for first in range(0, threads, 32):
+        a = np.zeros((16, 8 * per), _wide(s.dtype))
+        b = np.zeros((8 * per, 8), _wide(s.dtype))
+        for t in range(32):
+            line, word = t // 4, t % 4
+            for j, x in enumerate(left):
+                k = (word + j // 2 * 4) * per
+                a[line + j % 2 * 8, k : k + per] = x[first + t]
+            for j, y in enumerate(right):
+                k = (word + j * 4) * per
+                b[k : k + per, line] = y[first + t]
+        _add(group, s.sums, first, a @ b)
+
+
+def _add(group: Any, sums: list[ir.Register], first: int, product: Any) -> None:
+    """16 rows of a product to the sums of the 32 threads that have them."""
+    for t in range(32):
+        for i, register in enumerate(sums):
+            row = t // 4 + i // 2 % 2 * 8
+            column = t % 4 * 2 + i // 4 * 8 + i % 2
+            held = group.registers[register]
+            held[first + t] = (held[first + t] + product[row, column]).astype(held.dtype)
+
+
+def tile_slice(group: Any, s: ir.TileSlice, c: Any) -> None:
+    dtype = s.scratch.dtype
+    itemsize = dtype.itemsize
+    depth, run = ir.TILE_BYTES // itemsize, 16 // itemsize
+
+    def tile(start: int, lines: int, along: bool) -> Any:
+        out = np.zeros((lines, depth), _wide(dtype))
+        for line in range(lines):
+            for k in range(depth):
+                lead = (line, k - k % run) if along else (line - line % run, k)
+                place = ir.tile_place(along, *map(ir.const, lead), depth, itemsize)
+                where = int(group.value(place, c)) + (k % run if along else line % run)
+                out[line, k] = group.memory[s.scratch][start + where]
+        return out
+
+    left = tile(0, s.rows, s.along[0])
+    _tiles(group, s.sums, left, tile(s.rows * depth, s.columns, s.along[1]))
+
+
+def tile_sum(group: Any, s: ir.TileSum, c: Any) -> None:
+    start, slices = (int(group.value(e, c)) for e in (s.start, s.slices))
+    depth = ir.TILE_BYTES // s.left.buffer.dtype.itemsize
+
+    def tile(o: ir.TileSource) -> Any:
+        neighbours, lines, matrices = (int(group.value(e, c)) for e in o.extents)
+        step, far = (int(group.value(e, c)) for e in o.strides)
+        first, matrix = int(group.value(o.first, c)), int(group.value(o.matrix, c))
+        assert 0 <= matrix < matrices
+        assert step * o.buffer.dtype.itemsize % 16 == 0
+        out = np.zeros((o.lines, slices * depth), _wide(o.buffer.dtype))
+        memory, origin = group.memory[o.buffer], group.origins[o.buffer]
+        for i in range(o.lines):
+            ks = np.arange(start, start + slices * depth)
+            line = np.full_like(ks, first + i)
+            quick, slow = (ks, line) if o.along else (line, ks)
+            inside = (quick < neighbours) & (slow < lines)
+            at = origin + matrix * far * (matrices > 1) + slow * step + quick
+            out[i, inside] = memory[at[inside]]
+        return out
+
+    group.memory[s.scratch].view(np.uint8)[:] = GARBAGE
+    _tiles(group, s.sums, tile(s.left), tile(s.right))
+
+
+def _tiles(group: Any, sums: list[ir.Register], left: Any, right: Any) -> None:
+    product = left @ right.T
+    for warp in range(WORKERS // 32):
+        _add(group, sums, 32 * warp, product[16 * warp : 16 * warp + 16])
+
+
+KINDS = (ir.WarpProduct, ir.TileSlice, ir.TileSum)
+
+
+def statement(group: Any, s: ir.Stmt, c: Any) -> None:
+    if isinstance(s, ir.WarpProduct):
+        warp_product(group, s, c)
+        return
+    assert c.ids is None, "threads may not be all here"
+    if isinstance(s, ir.TileSlice):
+        tile_slice(group, s, c)
+    elif isinstance(s, ir.TileSum):
+        tile_sum(group, s, c)
+
+
+def facts_of(facts: Any, capability: int) -> Any:
+    """The imitated machine's facts with an NVIDIA GPU's units."""
+    import dataclasses
+
+    features = {f"sm_{capability}", *(("tiles",) if capability // 10 == 9 else ())}
+    return dataclasses.replace(
+        facts, features=frozenset(features), group=256, group_memory=200 << 10
+    )

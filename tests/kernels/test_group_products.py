@@ -1,0 +1,229 @@
+"""Products by every kind of unit that NVIDIA GPUs have, against NumPy.
+
+On the imitated machine always; on a GPU where `NUMUS_TEST_DEVICES` names `cuda`, which then also
+pretends to be older than it is.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import group_machine
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.compiler import group_tiles
+from numus.runtime import devices
+
+group_machine.install()
+
+
+def older(capability: int) -> Callable[[int], Any]:
+    def start(index: int) -> Any:
+        from numus.runtime.cuda import driver
+        from numus.runtime.cuda.runtime import CudaRuntime
+
+        assert driver.count()
+        return CudaRuntime(index, capability)
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def own_kernels() -> Any:
+    with nm.kernels.prefer("native"):
+        yield
+
+
+ON_GPU = "cuda" in os.environ.get("NUMUS_TEST_DEVICES", "").split(",")
+NAMES = ["groups_75", "groups_80", "groups_90"]
+if ON_GPU:
+    NAMES = ["cuda", "cuda_70", "cuda_75", "cuda_80"]
+    for capability in (70, 75, 80):
+        devices.STARTS.setdefault(f"cuda_{capability}", older(capability))
+
+BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
+TOLERANCE = {
+    **{"float64": 1e-13, "float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2},
+    # of which the units keep fewer digits while they add up
+    **{"float8_e4m3fn": 1e-3, "float8_e5m2": 1e-3},
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """`ours(nm, a, b)` on tensors, and on float64 (or int64) arrays where no `theirs` is given."""
+
+    dtype: Any
+    shapes: tuple[tuple[int, ...], tuple[int, ...]]
+    ours: Callable[..., Any]
+    theirs: Callable[..., Any]
+    tolerance: float | None = None
+
+    def arrays(self) -> list[Any]:
+        rng = np.random.default_rng(sum(map(sum, self.shapes)))
+        dtype = np.dtype(self.dtype)
+        if dtype.kind in "iu":
+            low = 0 if dtype.kind == "u" else -100
+            return [rng.integers(low, 100, s).astype(dtype) for s in self.shapes]
+        return [rng.standard_normal(s).astype(dtype) for s in self.shapes]
+
+
+def _plain(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+def _case(dtype: Any, left: Any, right: Any, ours: Any = _plain, **kwargs: Any) -> Case:
+    theirs = kwargs.pop("theirs", ours)
+    return Case(dtype, (left, right), ours, theirs, **kwargs)
+
+
+def _wide(dtype: str) -> Any:
+    return lambda a, b: nm.matmul(a, b, dtype=dtype)
+
+
+def _tf32(a: Any, b: Any) -> Any:
+    with nm.matmul_precision("tf32"):
+        return a @ b
+
+
+def _tf32_turned(a: Any, b: Any) -> Any:
+    with nm.matmul_precision("tf32"):
+        return a @ b.T
+
+
+def _fused(a: Any, b: Any) -> Any:
+    return nm.relu((a * 2) @ b + 1)
+
+
+def _fused_reference(a: Any, b: Any) -> Any:
+    return np.maximum((a * 2) @ b + 1, 0)
+
+
+TURNS = {
+    "nn": lambda a, b: a @ b,
+    "nt": lambda a, b: a @ b.T,
+    "tn": lambda a, b: a.T @ b,
+    "tt": lambda a, b: a.T @ b.T,
+}
+
+
+def _cases() -> dict[str, Case]:
+    found = {}
+    for name, dtype in (("bf16", BF16), ("f16", "f2"), ("f32", "f4"), ("f64", "f8")):
+        for turn, f in TURNS.items():
+            found[f"{name} {turn}"] = _case(dtype, (72, 72), (72, 72), f)
+        found[f"{name} ragged"] = _case(dtype, (131, 77), (77, 69))
+        found[f"{name} cut"] = _case(dtype, (130, 88), (88, 152))
+        found[f"{name} batch"] = _case(dtype, (3, 66, 64), (3, 64, 72))
+        found[f"{name} one for all"] = _case(dtype, (3, 66, 64), (64, 72))
+        found[f"{name} fused"] = _case(dtype, (70, 80), (80, 72), _fused, theirs=_fused_reference)
+    rounded = 2e-3  # relative to the largest
+    found["tf32"] = _case("f4", (70, 80), (80, 72), _tf32, theirs=_plain, tolerance=rounded)
+    turned = TURNS["nt"]
+    found["tf32 nt"] = _case(
+        "f4", (70, 80), (72, 80), _tf32_turned, theirs=turned, tolerance=rounded
+    )
+    found["tf32 ragged"] = _case("f4", (70, 81), (81, 71), _tf32, theirs=_plain, tolerance=rounded)
+    for name, dtype, wide in (
+        *(("i8", "i1", "int32"), ("u8", "u1", "int32")),
+        *(("e4m3", E4M3, "float32"), ("e5m2", E5M2, "float32")),
+    ):
+        found[name] = _case(dtype, (70, 80), (80, 72), _wide(wide), theirs=_plain)
+        found[f"{name} nt"] = _case(
+            dtype,
+            (70, 80),
+            (72, 80),
+            lambda a, b, wide=wide: nm.matmul(a, b.T, dtype=wide),
+            theirs=turned,
+        )
+        found[f"{name} ragged"] = _case(dtype, (70, 131), (131, 73), _wide(wide), theirs=_plain)
+    found["i8 wraps"] = _case("i1", (70, 80), (80, 72), theirs=lambda a, b: (a @ b).astype("i1"))
+    found["i32"] = _case("i4", (70, 80), (80, 72))
+    return found
+
+
+CASES = _cases()
+
+# The imitated machine is slow: of each kind of unit a few, in every way of reading and writing.
+IMITATED = {
+    "groups_75": "f16 fused",
+    "groups_80": "f16 nn,bf16 nt,f64 cut,f64 tt,tf32 ragged,i8,u8 nt,f32 fused",
+    "groups_90": "bf16 nn,bf16 tt,bf16 ragged,bf16 batch,bf16 fused,f32 nn,f32 tt,f32 ragged,"
+    "f32 one for all,f64 nt,tf32 nt,i8 nt,i8 wraps,e4m3 nt,e5m2,i32",
+}
+
+
+def _pairs() -> list[tuple[str, str]]:
+    if ON_GPU:
+        return [(name, device) for device in NAMES for name in CASES]
+    return [(name, device) for device, some in IMITATED.items() for name in some.split(",")]
+
+
+@pytest.mark.parametrize(("name", "device"), _pairs())
+def test_products(name: str, device: str) -> None:
+    case = CASES[name]
+    check(case, case.arrays(), device)
+
+
+def check(case: Case, arrays: list[Any], device: str) -> None:
+    got = case.ours(*(nm.asarray(x, device=device) for x in arrays)).numpy()
+    compare(case, got, arrays)
+
+
+def compare(case: Case, got: Any, arrays: list[Any]) -> None:
+    wide = np.int64 if np.dtype(case.dtype).kind in "iu" else np.float64
+    want = case.theirs(*(x.astype(wide) for x in arrays))
+    if wide is np.int64:
+        np.testing.assert_array_equal(got, want)
+        return
+    tolerance = case.tolerance or TOLERANCE[np.dtype(case.dtype).name]
+    assert got.shape == want.shape
+    error = np.abs(got.astype(np.float64) - want).max() / np.abs(want).max()
+    assert error <= tolerance
+
+
+PACKED = {
+    "bf16 fused": _case(BF16, (70, 81), (81, 73), _fused, theirs=_fused_reference),
+    "bf16 turned": _case(BF16, (81, 70), (73, 81), TURNS["tt"]),
+    "i8": _case("i1", (70, 81), (81, 73), _wide("int32"), theirs=_plain),
+    "u8 batch": _case("u1", (2, 70, 81), (2, 81, 73), _wide("int32"), theirs=_plain),
+    "tf32": _case("f4", (70, 81), (81, 73), _tf32, theirs=_plain, tolerance=2e-3),
+}
+
+
+@pytest.mark.parametrize("name", PACKED)
+def test_operands_that_are_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(group_tiles, "REUSED", 64)
+    check(PACKED[name], PACKED[name].arrays(), NAMES[0] if ON_GPU else "groups_90")
+
+
+@pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
+@pytest.mark.parametrize("dtype", [BF16, "f4", "f8"] if ON_GPU else [BF16, "f4"])
+def test_long_sums_in_pieces(dtype: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    depth = 20480 if ON_GPU else 1024 if dtype is BF16 else 512
+    if not ON_GPU:
+        import dataclasses
+
+        runtime = nm.device(device).runtime
+        many = dataclasses.replace(runtime.facts, parallel_units=12)
+        monkeypatch.setattr(runtime, "facts", many)
+    case = _case(dtype, (66, depth), (depth, 72))
+    check(case, case.arrays(), device)
+
+
+@pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
+@pytest.mark.parametrize("dtype", [BF16, "f4", "f8"])
+@pytest.mark.parametrize("away", [1, 2] if ON_GPU else [1])
+def test_memory_that_is_not_aligned(dtype: Any, away: int, device: str) -> None:
+    case = _case(dtype, (70, 80), (80, 72))
+    arrays = case.arrays()
+    flat = np.concatenate([np.zeros(away, arrays[0].dtype), arrays[0].ravel()])
+    moved = nm.asarray(flat, device=device)[away:].reshape(70, 80)
+    nm.eval(moved)
+    compare(case, (moved @ nm.asarray(arrays[1], device=device)).numpy(), arrays)
