@@ -423,3 +423,16 @@ def test_heaviside_divmod_float_power():
     q, r = divmod(nm.asarray([7, -7]), 2)
     assert (q.tolist(), r.tolist()) == ([3, -4], [1, 1])
     assert nm.float_power(nm.asarray([2, 3]), -1).dtype is nm.float64
+
+
+@pytest.mark.parametrize(("dtype", "last"), [("float32", -12.9), ("float64", -37.4)])
+def test_the_lower_tail_of_gelu(dtype, last):
+    """All digits as long as erfc is a normal number, 0 below; so are its slopes."""
+    x = T([last, last / 2, last - 0.2, -100.0, -inf, inf], dtype)
+    y, slope = np.asarray(nm.gelu(x)), np.asarray(nm.vmap(nm.grad(nm.gelu))(x[:4]))
+    exact = [v * math.erfc(-v / math.sqrt(2)) / 2 for v in map(float, np.asarray(x[:2]))]
+    # rounding x / sqrt(2) once moves the result by as many units as its square
+    np.testing.assert_allclose(y[:2], exact, rtol=2 * last**2 * np.finfo(dtype).eps)
+    np.testing.assert_array_equal(y[2:], [0.0, 0.0, 0.0, inf])
+    assert np.all(np.isfinite(slope))
+    np.testing.assert_array_equal(slope[2:], 0.0)
