@@ -201,7 +201,7 @@ def workloads(torch: Any, nm: Any) -> Any:
     )
     for dtype, sizes in (
         ("bfloat16", (1024, 4096, 8192)),
-        ("float32", (1024, 4096)),
+        ("float32", (1024, 4096, 8192)),
         ("float64", (4096,)),
         ("float16", (4096,)),
     ):
@@ -216,6 +216,22 @@ def workloads(torch: Any, nm: Any) -> Any:
                 2 * k**3,
             )
 
+    def by_tf32(a: Any, b: Any) -> Any:
+        torch.backends.cuda.matmul.allow_tf32 = True
+        y = a @ b
+        torch.backends.cuda.matmul.allow_tf32 = False
+        return y
+
+    for turned in (False, True):
+        yield (
+            f"matmul float32 4096, tf32{' nt' if turned else ''}",
+            [(4096, 4096), (4096, 4096)],
+            "float32",
+            lambda a, b, t=turned: nm.matmul(a, b.T if t else b, precision="tf32"),
+            lambda a, b, t=turned: by_tf32(a, b.T if t else b),
+            0,
+            2 * 4096**3,
+        )
     for dtype in ("bfloat16", "float32"):
         channels, space = 256, 28
         yield (
