@@ -1,0 +1,117 @@
+"""The native loop that launches kernels, with a driver that only writes down what it is asked."""
+
+import ctypes
+import types
+
+import group_machine
+import group_tiles
+import ml_dtypes
+import numpy as np
+
+import numus as nm
+from numus.compiler.program import clear_plans
+from numus.compiler.render import ptx
+from numus.runtime import devices
+from numus.runtime.contract import Step
+from numus.runtime.cuda import launch as launching
+from numus.runtime.null import NullRuntime
+
+WORD, INT = ctypes.c_void_p, ctypes.c_int32
+ENCODE = ctypes.CFUNCTYPE(INT, WORD, INT, INT, WORD, WORD, WORD, WORD, WORD, *[INT] * 4)
+LAUNCH = ctypes.CFUNCTYPE(INT, WORD, *[ctypes.c_uint32] * 7, WORD, WORD, WORD)
+
+
+def words(kind, count, address):
+    return list((kind * count).from_address(address))
+
+
+class Driver:
+    """Fakes of the two functions of the driver that the loop calls."""
+
+    def __init__(self, parameters):
+        self.told, self.launched = [], []
+        self.parameters = parameters
+        self.functions = ENCODE(self.encode), LAUNCH(self.launch)
+
+    def encode(self, out, kind, rank, address, extents, strides, box, steps, *rest):
+        assert out % 64 == 0
+        u32, u64 = ctypes.c_uint32, ctypes.c_uint64
+        self.told.append(
+            (
+                *(kind, rank, address, words(u64, 3, extents), words(u64, 2, strides)),
+                *(words(u32, 3, box), words(u32, 3, steps), rest),
+            )
+        )
+        ctypes.c_uint64.from_address(out).value = address
+        return 0
+
+    def launch(self, function, *rest):
+        *sizes, stream, parameters, _ = rest
+        places = words(ctypes.c_uint64, self.parameters, parameters)
+        values = [ctypes.c_uint64.from_address(p).value for p in places]
+        self.launched.append((function, sizes, stream, values))
+        return 0
+
+
+def kernel_of_a_product():
+    runtime = NullRuntime()
+    runtime.facts = group_tiles.facts_of(group_machine.FACTS, 90)
+    found = []
+    runtime.compile = lambda kernel: (found.append(kernel), NullRuntime.compile(runtime, kernel))[1]
+    devices.STARTS["launches"] = lambda index: runtime
+    clear_plans()
+    a, b = (np.zeros(s, ml_dtypes.bfloat16) for s in ((256, 192), (192, 512)))
+    nm.eval(nm.asarray(a, device="launches") @ nm.asarray(b, device="launches"))
+    return found[-1]
+
+
+def test_the_engine_is_told_of_operands_at_every_launch():
+    kernel = kernel_of_a_product()
+    assert kernel.name == "tile_contraction"
+    _, near = ptx.shared_by_size(kernel)
+    fixed = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
+    program = types.SimpleNamespace(
+        kernel=kernel,
+        open=(),
+        formats="q" * len(kernel.scalars),
+        shared=1000,
+        group=288,
+        address=77,
+        buffers=len(kernel.buffers),
+        fixed=fixed,
+        maps=ptx.maps(kernel),
+        take_shared=lambda nbytes: None,
+        label="a product",
+    )
+    given = len(kernel.buffers) - len(fixed)
+    driver = Driver(given + len(kernel.scalars) + len(program.maps))
+    encode, launch = (ctypes.cast(f, WORD).value for f in driver.functions)
+    (address,) = nm.device("cpu").runtime.compiler.native(launching.SOURCE, ("numus_cuda_run",))
+    runtime = types.SimpleNamespace(
+        shared_limit=1 << 20,
+        activate=lambda: None,
+        stream_id=5,
+        last=None,
+        launch=launching.launcher(address),
+        launch_address=launch,
+        encode_address=encode,
+    )
+    places = [(i, 0) if b.access != "scratch" else None for i, b in enumerate(kernel.buffers)]
+    prepared = launching.Prepared(runtime, [Step(program, places)], given)
+    numbers = {slot: 100 + i for i, (slot, _) in enumerate(kernel.scalars)}
+    addresses = [0x10000, 0x20000, 0x30000]
+    prepared.run(addresses, [33, *numbers.values()])
+    assert len(driver.told) == len(program.maps) == 2
+    for told, source in zip(driver.told, program.maps, strict=True):
+        kind, rank, where, extents, strides, box, steps, rest = told
+        assert (kind, rank, where) == (1, 3, addresses[source.buffer])  # 2 bytes each
+        assert extents == [numbers.get(e, e) for e in source.extents]
+        assert strides == [2 * numbers.get(e, e) for e in source.strides]
+        assert (box, steps, rest) == (list(source.box), [1, 1, 1], (0, 3, 3, 0))
+    ((function, sizes, stream, values),) = driver.launched
+    assert (function, sizes, stream) == (77, [33, 1, 1, 288, 1, 1, 1000], 5)
+    assert values == [*addresses, *numbers.values(), *(m[2] for m in driver.told)]
+    # nothing can be told of what does not lie at a whole place: the kernel does without
+    prepared.run([0x10002, *addresses[1:]], [33, *numbers.values()])
+    assert [told[2] for told in driver.told[2:]] == [0x20000]
+    assert len(driver.launched) == 2
