@@ -155,6 +155,27 @@ def narrow(name):
     return place
 
 
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_small_caches_give_the_same_bits(dtype):
+    """The inner axis in blocks, whose unfinished tiles wait; rows that push each other out."""
+    place = Device("cpu", 8)
+    place._runtime = runtime = CpuRuntime()
+    runtime.facts = replace(runtime.facts, cache_l1=1 << 14, cache_l1_ways=4, cache_l2=1 << 16)
+    for name in ("blocks of k", "rows that share a place in the cache", "both shared"):
+        first, second, turned = SIZES[name]
+        a, b = numbers(first, dtype), numbers(second, dtype)
+        bias = numbers(second[-1:], dtype)
+        y, z = (
+            np.asarray(
+                given(a, "a" in turned, p) @ given(b, "b" in turned, p) + nm.asarray(bias, device=p)
+            )
+            for p in ("cpu", place)
+        )
+        agrees(z, a, b, lambda x, bias=bias: x + bias)
+        np.testing.assert_array_equal(y, z)
+    program.clear_plans()  # they hold the other runtime
+
+
 @pytest.mark.parametrize("target", [t for t in targets() if t != "host"])
 def test_narrower_vectors_give_the_same_bits(target):
     """A running sum over k knows nothing of tiles; without fma it is rounded twice."""
