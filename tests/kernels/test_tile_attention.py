@@ -54,7 +54,7 @@ HOLES[5] = False  # a query that looks at no key
 SHAPES = {
     "one block": ((1, 20, 16), (1, 30, 16), (1, 30, 16), {}),
     "several blocks": ((1, 70, 64), (1, 150, 64), (1, 150, 64), {}),
-    "causal": ((1, 150, 128), (1, 150, 128), (1, 150, 128), {"is_causal": True}),
+    "causal": ((1, 140, 72), (1, 140, 72), (1, 140, 72), {"is_causal": True}),
     "causal, more keys": ((1, 40, 32), (1, 200, 32), (1, 200, 32), {"is_causal": True}),
     "causal, more queries": ((1, 140, 32), (1, 30, 32), (1, 30, 32), {"is_causal": True}),
     "80": ((1, 70, 80), (1, 100, 80), (1, 100, 80), {}),

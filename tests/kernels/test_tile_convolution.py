@@ -74,6 +74,8 @@ def test_values_and_gradients(name, pieces, monkeypatch):
 
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients_by_threads(name):
+    """The weights of "groups" are joined, turned and taken apart again on the way: loops over two
+    of their axes at once would read beside them."""
     function, *shapes, options = CASES[name]
     dtype = "float64" if name == "one axis" else "float32"
     kind = "group_convolution"
