@@ -16,11 +16,6 @@ def accesses(emitter: Emitter) -> list[Coefficients]:
     return [part for index in emitter.touched for part in strides.parts(index)]
 
 
-def affine(emitter: Emitter, index: Expr) -> Coefficients | None:
-    """The stride by which each loop variable moves an index; None where it is no such sum."""
-    return _Strides(emitter).of(index)
-
-
 class _Strides:
     """Reads expressions of one emitter, whose slots have known numbers."""
 

@@ -18,7 +18,9 @@ from collections.abc import Sequence
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Index, is_inline
 from numus.compiler.local import PRODUCTS, Val, walk
-from numus.shapes import Shape, size_of
+from numus.compiler.lying import lying
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, row_major, size_of
 
 # Rows are merged over several stages only where they can run side by side or are short.
 ENOUGH_ROWS = 16
@@ -34,6 +36,8 @@ MANY_MEMBERS = 64  # more than this a group does not take in
 
 # Kinds whose kernels compute elementwise values that follow from their results.
 TAILED = (*PRODUCTS, "scan")
+
+LARGE = 128  # rows, columns and depth of a product whose operands are worth a kernel of their own
 
 # A costly number that more kernels than this use is computed by one of its own.
 FEW_USERS = 3
@@ -57,6 +61,15 @@ def place(shape: Shape, variables: Sequence[ir.Expr]) -> Index:
     """An index of `shape` whose axes longer than 1 take the variables in order."""
     left = iter(variables)
     return tuple(ir.const(0) if n == 1 else next(left) for n in shape)
+
+
+# Of these, the ones that a device of many threads computes again sooner than it stores and loads
+# them: each counts as so many plain operations.
+MADE_AGAIN = frozenset("exp exp2 expm1 log log2 log1p tanh sigmoid erf".split())
+AGAIN_WORK = 6
+
+PLAIN_WORK = 12  # operations that cost more than a load,
+GROUP_WORK = 32  # and where threads wait for memory anyway
 
 
 class Group:
@@ -122,10 +135,20 @@ def _packed(v: Val) -> list[Val]:
     return [x for name, x in pairs if name not in ("bias", "keep")]
 
 
+def _in_tiles(v: Val) -> bool:
+    """Whether a product is one that units multiply in tiles: they want their operands in memory."""
+    _, m, n = v.shape
+    k = v.inputs[0].shape[2]
+    return all(x.dtype.itemsize == 2 for x in v.inputs) and min(m, n, k) >= LARGE
+
+
 class Fuser:
     """Groups the values of a graph. `leaves` are in memory already; `roots` must come to be."""
 
-    def __init__(self, values: Sequence[Val], roots: Sequence[Val], leaves: set[Val]) -> None:
+    def __init__(
+        self, values: Sequence[Val], roots: Sequence[Val], leaves: set[Val], facts: Facts
+    ) -> None:
+        self.facts = facts
         self.roots = set(roots)
         self.leaves = leaves
         needed = walk(roots, lambda v: v not in leaves)
@@ -383,10 +406,19 @@ class Fuser:
         found: set[Val] = set()
         for product in self.order:
             if product.kind in TAILED and product not in self.leaves:
-                last = self._last_gate(product, users)
+                last = self._narrower(self._last_gate(product, users))
                 if last is not product:
                     found.add(last)
         return found
+
+    def _narrower(self, gate: Val) -> Val:
+        """The value itself, or what it only makes wider: its readers do that as they load."""
+        while gate.op == "cast" and gate not in self.roots:
+            source = gate.inputs[0]
+            if source.dtype.itemsize >= gate.dtype.itemsize or not source.dtype.is_floating:
+                break
+            gate = source
+        return gate
 
     def _last_gate(self, product: Val, users: dict[Val, list[Val]]) -> Val:
         """The last value on all ways on from a product, as far as they are elementwise."""
@@ -422,12 +454,30 @@ class Fuser:
         for v in self.order:
             if v.kind not in (*PRODUCTS, *ATTENTION, "scatter") or v in self.leaves:
                 continue
+            tiles = v.kind == "contract" and "tiles" in self.facts.features and _in_tiles(v)
             for x in _packed(v):
+                if tiles:
+                    found |= self._laid_out(x)
                 while x.kind == "view" and x not in self.in_memory:
                     x = x.inputs[0]
-                if x.kind == "elementwise" and x not in self.in_memory and self._costly(x):
+                inline = x.kind == "elementwise" and x not in self.in_memory
+                if inline and (self._costly(x) or (tiles and x.size > 1)):
                     found.add(x)
         return found
+
+    def _laid_out(self, operand: Val) -> set[Val]:
+        """What has to be stored for an operand to lie in memory in even steps: none where it does,
+        or the deepest of the views it is made by."""
+        chain = [operand]
+        while chain[-1].kind == "view" and chain[-1] not in self.in_memory:
+            chain.append(chain[-1].inputs[0])
+        source = chain.pop()
+        if source not in self.in_memory and source.kind != "elementwise":  # which will be stored
+            return set()
+        for base in (source, *reversed(chain)):
+            if lying(operand, {base: row_major(base.shape)}) is not None:
+                return set() if base is source else {base}
+        return set()
 
     def _read_in_many_places(self, stored: set[Val]) -> set[Val]:
         """Values that views read at so many different places that copies of their code pile up."""
@@ -474,7 +524,7 @@ class Fuser:
             # a single number is computed by each of a few: that is no kernel more
             many = len(users.get(v, ())) > (1 if v.size > 1 else FEW_USERS)
             again = v.size > 1 and self._repeated(v, users.get(v, set()))
-            if again or (many and self._costly(v)):
+            if again or (many and self._costly(v, v.size > 1 and bool(self.facts.group))):
                 out.add(v)
         # the topmost of a chain is enough
         covered = {x for w in out if w not in self.in_memory for x in w.inputs}
@@ -518,7 +568,7 @@ class Fuser:
                 found.update(x for x in inline if x.size >= whole)
         return found
 
-    def _costly(self, v: Val) -> bool:
+    def _costly(self, v: Val, by_groups: bool = False) -> bool:
         """Whether computing v again costs more than a load. What is the same along a row is not
         computed at each of its points.
         """
@@ -528,9 +578,11 @@ class Fuser:
                 work += 1
             elif 16 * x.size > v.size:
                 if x.op in HEAVY or x.kind == "gather":
-                    return True
+                    if not by_groups or x.op not in MADE_AGAIN:
+                        return True
+                    work += AGAIN_WORK
                 work += x.kind == "elementwise"
-        return work > 12
+        return work > (GROUP_WORK if by_groups else PLAIN_WORK)
 
     def _repeated(self, v: Val, users: set[Group]) -> bool:
         """Whether a costly value is broadcast along outer loops, and so computed many times."""

@@ -14,7 +14,6 @@ from numus.compiler.ir import Expr
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_product_loops
 from numus.compiler.products import SMALL, in_pieces
-from numus.compiler.vendor_products import lower_vendor_product
 from numus.kernels.group_contraction import Operand, Sizes, choose, contraction, pieces_of
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
@@ -27,9 +26,6 @@ def lower_group_contraction(group: Group, layouts: dict[Val, Shape], facts: Fact
     product = group.members[0]
     batch, m, n = product.shape
     k = product.inputs[0].shape[2]
-    by_vendor = lower_vendor_product(group, layouts, facts)
-    if by_vendor is not None:
-        return by_vendor
     tiny = min(m, n) == 1 or m * n * k < SMALL
     if tiny or product.dtype.is_complex or product.dtype is dt.bool_:
         return lower_product_loops(group, layouts, facts)

@@ -25,6 +25,7 @@ from numus.compiler.scans import lower_scan
 from numus.compiler.scatters import lower_scatter
 from numus.compiler.sorts import lower_sort
 from numus.compiler.topk import lower_topk, topk_by_sorting
+from numus.compiler.vendor_products import lower_vendor_product
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
 
@@ -58,10 +59,15 @@ def _scan_then_tail(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
     return lower_group_scan(alone, layouts, facts) + lower_loops(rest, layouts, facts)
 
 
+def _by_vendor_or_own(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    by_vendor = lower_vendor_product(group, layouts, facts)
+    return lower_group_contraction(group, layouts, facts) if by_vendor is None else by_vendor
+
+
 # Where lanes are threads of a group, these take the place of the ones above.
 GROUP_LOWERINGS: dict[str, Lowering] = {
     **LOWERINGS,
-    "contract": lower_group_contraction,
+    "contract": _by_vendor_or_own,
     "convolve": lower_group_convolution,
     "attention": lower_group_attention,
     "attention_grad": lower_group_attention_grad,

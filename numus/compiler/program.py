@@ -184,7 +184,7 @@ class Plan:
         self._prepare()
 
     def _fuse(self, local: Local, roots: list[Val], leaves: list[Val]) -> None:
-        fuser = Fuser(local.values, roots, set(leaves))
+        fuser = Fuser(local.values, roots, set(leaves), self.runtime.facts)
         self.groups: list[Group] = fuser.run()
         layouts: dict[Val, Shape] = dict(self.leaf_strides)
         for group in self.groups:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.affine import affine
-from numus.compiler.emit import Emitter, Step, evaluate
+from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
+from numus.compiler.lying import lying
 from numus.kernels.choice import choose
 from numus.kernels.vendor_products import Matrix, Product
 from numus.runtime.contract import Facts
@@ -23,6 +23,8 @@ def lower_vendor_product(
     a, b = product.inputs
     if product.size == 0 or a.shape[2] == 0 or a.dtype is not b.dtype:
         return None
+    if product.params is not None:  # a precision of its own, such as TF32: numus's kernels know it
+        return None
     if product.params is not None:  # less exact than libraries are asked to be
         return None
     inside = set(group.members)
@@ -36,7 +38,7 @@ def lower_vendor_product(
     )
     batch, m, n = product.shape
     names = (a.dtype.name, product.dtype.name)
-    question = Product(batch, m, n, a.shape[2], *names, left, right, extra)
+    question = Product(batch, m, n, a.shape[2], *names, left, right, extra, bool(tail))
     vendor = choose("contract", question, facts)
     if vendor is None:
         return None
@@ -75,33 +77,15 @@ def nbytes(x: Val) -> int:
 def _matrix(x: Val, layouts: dict[Val, Shape]) -> tuple[Val, Matrix] | None:
     """The value in whose memory an operand lies, and how; None where it is more than memory, or its
     lines are not contiguous."""
-    e = Emitter(layouts)
-    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
-    value = e.value(x, tuple(names))
-    if x.dtype.is_complex:
-        value = value[0]
-    if not isinstance(value, ir.Expr) or value.op != "load" or len(value.args) > 1:
+    found = lying(x, layouts)
+    if found is None:
         return None
-    strides = affine(e, value.args[0])
-    if strides is None or len(e.buffers) != 1:
-        return None
-    (source,) = e.buffers
-    parts = 2 if x.dtype.is_complex else 1
-    step, row, column = (strides.get(name, 0) // parts for name in names)
+    step, row, column = found.strides
     _, rows, columns = x.shape
-    if step < 0:
+    if step < 0 or found.offset < 0:
         return None
-    offset = _offset(x, layouts) // parts
     if (column == 1 or columns == 1) and (row >= columns or rows == 1):
-        return source, Matrix(offset, step, max(row, columns), False)
+        return found.base, Matrix(found.offset, step, max(row, columns), False)
     if (row == 1 or rows == 1) and (column >= rows or columns == 1):
-        return source, Matrix(offset, step, max(column, rows), True)
+        return found.base, Matrix(found.offset, step, max(column, rows), True)
     return None
-
-
-def _offset(x: Val, layouts: dict[Val, Shape]) -> int:
-    """Where its first element lies, in numbers (of which complex ones are two)."""
-    e = Emitter(layouts)
-    value = e.value(x, (ir.const(0),) * len(x.shape))
-    at = (value[0] if x.dtype.is_complex else value).args[0]
-    return evaluate(at, {slot.attr: number for number, slot in e.numbers.items()})

@@ -93,36 +93,35 @@ class RunningReduction:
         last: Expr,
         read: Callable[[Expr], Any],
         write: Callable[[Expr, Any], list[Stmt]],
-        begin: Callable[[list[Expr]], list[Stmt]] | None = None,
     ) -> Stmt:
-        """The loop over the chunks of first … last. Where what came before a chunk is found only
-        when its total is known, `begin` is given that and sets `carry`."""
-        c, j, lane, out = (ir.var(f"scan_{n}") for n in ("c", "j", "l", "o"))
+        """The loop over the chunks of first … last."""
+        c = ir.var("scan_c")
+        statements, total = self.one_chunk(c, last, read, write, lambda total: [])
+        after = [ir.var(f"after{p}", self.real) for p in range(self.parts)]
+        new = combine(self.op, [ir.read(r) for r in self.carry], total)
+        statements += [ir.Let(n, x) for n, x in zip(after, new, strict=True)]
+        statements += [ir.Set(r, n) for r, n in zip(self.carry, after, strict=True)]
+        return ir.For(c, first, last, "serial", statements, step=const(self.chunk))
+
+    def one_chunk(
+        self,
+        c: Expr,
+        last: Expr,
+        read: Callable[[Expr], Any],
+        write: Callable[[Expr, Any], list[Stmt]],
+        begin: Callable[[list[Expr]], list[Stmt]],
+    ) -> tuple[list[Stmt], list[Expr]]:
+        """The chunk that begins at c; what it comes to. `begin`, which is given that, may set
+        `carry` to what came before."""
+        j, lane, out = (ir.var(f"scan_{n}") for n in ("j", "l", "o"))
         count = ir.minimum(const(self.chunk), ir.sub(last, c))
         fill: list[Stmt] = [
             ir.Store(b, spread_out(j), x)
             for b, x in zip(self.stages, self.split(read(ir.add(c, j))), strict=True)
         ]
-        running = [
-            [ir.Register(f"own{i}_{p}", self.real, lanes=True) for p in range(self.parts)]
-            for i in range(self.each)
-        ]
         totals = [ir.Register(f"total{p}", self.real, lanes=True) for p in range(self.parts)]
-        walk: list[Stmt] = []
-        state: list[Expr] = []
-        for i in range(self.each):
-            at = ir.add(ir.mul(lane, const(self.each)), const(i))
-            there = at < count
-            new = [
-                select(there, ir.load(b, spread_out(at)), x)
-                for b, x in zip(self.stages, self.start, strict=True)
-            ]
-            state = combine(self.op, state, new) if state else new
-            names = [ir.var(f"run{i}_{p}", self.real) for p in range(self.parts)]
-            walk += [ir.Let(n, x) for n, x in zip(names, state, strict=True)]
-            walk += [ir.Set(r, n) for r, n in zip(running[i], names, strict=True)]
-            state = list(names)
-        walk += [ir.Set(r, x) for r, x in zip(totals, state, strict=True)]
+        walk, sums = self._walk(lane, count, "run")
+        walk += [ir.Set(r, x) for r, x in zip(totals, sums, strict=True)]
         left, right, all_ = (
             [ir.var(f"{n}{p}", self.real) for p in range(self.parts)]
             for n in ("left", "right", "all")
@@ -135,27 +134,48 @@ class RunningReduction:
             ir.For(lane, ZERO, threads, "lanes", walk),
             across,
         ]
-        if begin is not None:
-            statements += begin(list(all_))
+        statements += begin(list(all_))
         mine = ir.var("scan_m")
         before = [ir.var(f"before{p}", self.real) for p in range(self.parts)]
         ahead = combine(self.op, [ir.read(r) for r in self.carry], [ir.read(r) for r in totals])
+        # walked again: to add a few numbers twice costs less than to keep them in registers
         spread: list[Stmt] = [ir.Let(n, x) for n, x in zip(before, ahead, strict=True)]
-        for i in range(self.each):
-            at = ir.add(ir.mul(mine, const(self.each)), const(i))
-            now = combine(self.op, list(before), [ir.read(r) for r in running[i]])
-            names = [ir.var(f"now{i}_{p}", self.real) for p in range(self.parts)]
-            spread += [ir.Let(n, x) for n, x in zip(names, now, strict=True)]
-            to = spread_out(at)
-            spread += [ir.Store(b, to, n) for b, n in zip(self.stages, names, strict=True)]
+
+        def put(i: int, own: list[Expr]) -> list[Stmt]:
+            at = spread_out(ir.add(ir.mul(mine, const(self.each)), const(i)))
+            now = combine(self.op, list(before), own)
+            return [ir.Store(b, at, x) for b, x in zip(self.stages, now, strict=True)]
+
+        spread += self._walk(mine, count, "again", put)[0]
         statements.append(ir.For(mine, ZERO, threads, "lanes", spread))
         value = self.join([ir.load(b, spread_out(out)) for b in self.stages])
         statements.append(ir.For(out, ZERO, count, "lanes", write(ir.add(c, out), value)))
-        after = [ir.var(f"after{p}", self.real) for p in range(self.parts)]
-        new = combine(self.op, [ir.read(r) for r in self.carry], list(all_))
-        statements += [ir.Let(n, x) for n, x in zip(after, new, strict=True)]
-        statements += [ir.Set(r, n) for r, n in zip(self.carry, after, strict=True)]
-        return ir.For(c, first, last, "serial", statements, step=const(self.chunk))
+        return statements, list(all_)
+
+    def _walk(
+        self,
+        lane: Expr,
+        count: Expr,
+        name: str,
+        then: Callable[[int, list[Expr]], list[Stmt]] = lambda i, own: [],
+    ) -> tuple[list[Stmt], list[Expr]]:
+        """Go through a thread's own elements of the chunk, naming what they come to so far, and do
+        something `then`; what they all come to."""
+        out: list[Stmt] = []
+        state: list[Expr] = []
+        for i in range(self.each):
+            at = ir.add(ir.mul(lane, const(self.each)), const(i))
+            there = at < count
+            new = [
+                select(there, ir.load(b, spread_out(at)), x)
+                for b, x in zip(self.stages, self.start, strict=True)
+            ]
+            state = combine(self.op, state, new) if state else new
+            names = [ir.var(f"{name}{i}_{p}", self.real) for p in range(self.parts)]
+            out += [ir.Let(n, x) for n, x in zip(names, state, strict=True)]
+            state = list(names)
+            out += then(i, state)
+        return out, state
 
 
 # -- ranks by a digit -----------------------------------------------------------------------------

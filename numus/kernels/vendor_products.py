@@ -38,26 +38,31 @@ class Product:
     left: Matrix
     right: Matrix
     extra: int  # bytes that are moved because the product is done by itself
+    tail: bool = False  # whether something follows that numus's own product would have done
 
     @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 
 
-# For products of each dtype: how quick numus's own are beside cuBLAS's, and how many operations a
-# device does in the time in which it moves a byte (both measured on Hopper: docs/results/cuda.md).
-_OWN: dict[str, tuple[float, float]] = {
-    "bfloat16": (0.98, 180.0),
-    "float16": (1.0, 180.0),
-    "float32": (0.86, 12.0),
-    "float64": (0.77, 15.0),
+# For products of each dtype: how quick numus's own are beside cuBLAS's, large ones, small ones, and
+# with something fused; and how many operations a device does in the time in which it moves a byte
+# (measured on Hopper: docs/results/cuda.md).
+_OWN: dict[str, tuple[float, float, float, float]] = {
+    "bfloat16": (0.98, 0.65, 0.64, 180.0),
+    "float16": (1.0, 0.65, 0.64, 180.0),
+    "float32": (0.86, 0.75, 0.75, 12.0),
+    "float64": (0.77, 0.77, 0.77, 15.0),
 }
+_LARGE = 2048  # rows, columns and depth of products that keep the whole device busy for long
 _NEAR = 0.95  # of the vendor's rate: what is nearer is numus's own to do
 
 
 def quicker(product: Product, facts: Any) -> bool:
     """Whether the library makes up for the bytes it can't save."""
-    own, balance = _OWN.get(product.dtype, (1.0, 1.0))
+    large, small, fused, balance = _OWN.get(product.dtype, (1.0, 1.0, 1.0, 1.0))
+    alone = large if min(product.m, product.n, product.k) > _LARGE else small
+    own = fused if product.tail else alone
     if own >= _NEAR:
         return False
     saved = product.flops * (1 / own - 1)  # in the library's own operations

@@ -86,6 +86,10 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     g = ir.var("g")
     size, many = e.parameter(parts.size), e.parameter(parts.count)
     part, rest = ir.irem(g, many), ir.idiv(g, many)
+    if work.threads and lane is not None and not lane.reduced:
+        # neighbouring groups read neighbouring columns of the same rows
+        across = e.parameter(group_blocks(work, space, lane))
+        part, rest = ir.idiv(g, across), ir.irem(g, across)
     spans = whole(e, space)
     spans[0] = parts.span(e, part, size)
 

@@ -47,8 +47,7 @@ _FOUR, _TWO, _VECTORS = 40, 90, 400
 _MANY = 64  # registers with lanes, in words
 _OTHERS = 64  # that threads need besides
 _REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)
-_AT_A_TIME = 8  # iterations of a thread's own loop
-_TALLYING = 3  # groups of threads that wait for memory and for each other, at least
+_AT_A_TIME = 16  # iterations of a thread's own loop
 
 
 @dataclass(frozen=True)
@@ -125,8 +124,9 @@ class Renderer(Control):
         """Threads that keep many values in registers leave room for other groups of them, if they
         do not need all there is."""
         inside = list(statements(self.kernel.body))
-        if any(isinstance(s, ir.Tally) for s in inside):
-            return f'"nvvm.minctasm"="{_TALLYING}"'
+        if any(isinstance(s, ir.Await) for s in inside):
+            tallying = any(isinstance(s, ir.Tally) for s in inside)
+            return f'"nvvm.minctasm"="{3 if tallying else 4}"'
         if 0 < ptx_pipeline.registers(self.kernel) <= _MANY:
             return '"nvvm.minctasm"="2"'
         registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes}

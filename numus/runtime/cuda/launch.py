@@ -205,7 +205,7 @@ class Prepared:
         self._shared, self._far = self._places()
         self._free: list[_Image] = []
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
-        self._last = b""
+        self._seen: OrderedDict[bytes, None] = OrderedDict()  # images of late, each once
 
     def _places(self) -> tuple[list[int], dict[int, list[int]]]:
         """Shared memory that each step is given; for those that need more than a group has, the
@@ -299,13 +299,18 @@ class Prepared:
     # -- graphs -----------------------------------------------------------------------------------
 
     def _replay(self, image: _Image) -> bool:
-        """Run by a graph if this very image came before; capture it when it comes a second time."""
+        """Run by a graph if this very image came before; capture it when it comes a second time.
+
+        Memory that is written anew at every step alternates between a few places, and so do images.
+        """
         stream = self._runtime.stream
         key = bytes(memoryview(image.data)[: self._format.size])
         graph = self._graphs.get(key)
         if graph is None:
-            if key != self._last:
-                self._last = key
+            if key not in self._seen:
+                self._seen[key] = None
+                if len(self._seen) > _GRAPHS:
+                    self._seen.popitem(last=False)
                 return False
             mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
             driver.call("cuStreamBeginCapture", stream, mode)
