@@ -11,7 +11,7 @@ import contextlib
 import itertools
 import sys
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from numus import config
@@ -61,13 +61,17 @@ class View:
         self.strides = strides
 
 
-def piece_of(memory: Any, offset: int, strides: Shape) -> Piece:
-    """A view of memory, which can be given to other nodes when nobody looks at it any more."""
-    storage = Storage(memory)
-    view = View(storage, offset, strides)
-    idle = {"memory": memory, "guard": None, "aliases": None}
+def view_maker(offset: int, strides: Shape) -> Callable[[Any], View]:
+    """What makes views of some layout on memory."""
+    return lambda memory: View(Storage(memory), offset, strides)
+
+
+def piece_of(view: View) -> Piece:
+    """A view that can be given to other nodes when nobody looks at it any more."""
+    storage = view.storage
+    idle = {"memory": storage.memory, "guard": None, "aliases": None}
     return Piece(
-        view, (view, storage, memory), [(storage, Storage, *item) for item in idle.items()]
+        view, (view, storage, storage.memory), [(storage, Storage, *item) for item in idle.items()]
     )
 
 
@@ -164,44 +168,44 @@ def place_view(table: Any, slot: int, node: int, strides: Shape, itemsize: int) 
 
 mode = default  # gradients, autocast, traces and watchers of this thread
 TF32 = "tf32"  # float32 that products may round to 11 bits (nm.matmul_precision)
-_traces = 0  # and watchers, in all threads: what keeps the path of everybody else short
+# One for each trace and watcher that runs, in all threads: what keeps the path of everybody else
+# short. A list, because threads that come and go at the same time must not lose count.
+observers: list[None] = []
 
 
 @contextlib.contextmanager
 def tracing(trace: Any) -> Iterator[None]:
     """Let a trace see the operations inside: which nodes, tensors and gradients they meet."""
-    global _traces
-    _traces += 1
+    observers.append(None)
     mode.trace = trace
     try:
         yield
     finally:
         mode.trace = None
-        _traces -= 1
+        observers.pop()
 
 
 @contextlib.contextmanager
 def watching(watcher: Any) -> Iterator[None]:
     """Let somebody look at each node that is made inside and has a value."""
-    global _traces
     before = mode.watcher
-    _traces += 1
+    observers.append(None)
     mode.watcher = watcher
     try:
         yield
     finally:
         mode.watcher = before
-        _traces -= 1
+        observers.pop()
 
 
 def is_observed() -> bool:
     """Whether each operation counts in this thread: a trace is recorded, or nodes are watched."""
-    return bool(_traces) and (mode.trace is not None or mode.watcher is not None)
+    return bool(observers) and (mode.trace is not None or mode.watcher is not None)
 
 
 def current_trace() -> Any:
     """The trace that this thread records; None where there is none."""
-    return mode.trace if _traces else None
+    return mode.trace if observers else None
 
 
 def is_captured(node: Node) -> bool:
@@ -209,7 +213,7 @@ def is_captured(node: Node) -> bool:
 
     Its value will be another one at the next call: now it may be neither looked at nor shared.
     """
-    return bool(_traces) and mode.trace is not None and bool(mode.trace.captures(node))
+    return bool(observers) and mode.trace is not None and bool(mode.trace.captures(node))
 
 
 @contextlib.contextmanager
@@ -256,7 +260,7 @@ def apply(
                 size *= extent
             held = node.view.storage.memory.nbytes  # less, if the same elements are seen often
             direct += size if size < held else held
-    if _traces and mode.trace is not None and mode.trace.meets(inputs):
+    if observers and mode.trace is not None and mode.trace.meets(inputs):
         abstract = mode.trace
     node = Node(prim, inputs, params, shape, dtype, device)
     node.depth = depth + 1
@@ -271,7 +275,7 @@ def apply(
         node.pinned > config.MAX_PENDING_BYTES and pinned > direct
     ):
         _over_budget(node)
-    if _traces and mode.watcher is not None and not node.abstract:
+    if observers and mode.watcher is not None and not node.abstract:
         mode.watcher(node)
     return node
 

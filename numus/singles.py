@@ -8,13 +8,12 @@ has these: it reads the operands' addresses, runs the kernels and gives the node
 
 from __future__ import annotations
 
-import functools
 from typing import Any
 
 from numus import guards
 from numus.compiler.singles import calls
 from numus.compiler.watchers import watchers
-from numus.graph import Node, piece_of, place_view
+from numus.graph import Node, piece_of, place_view, view_maker
 from numus.kernels.choice import preference
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import write_forget
@@ -92,8 +91,7 @@ def _call(node: Node, place: Any) -> Any:
     for i, x in enumerate(leaves):
         operand = table.element(operands, inputs.index(x))
         place_view(table, i, operand, pending.leaf_strides[i], x.dtype.itemsize)
-    make = functools.partial(piece_of, offset=offset, strides=strides)
-    view = table.fresh(slot, plan.result_bytes[0], make)
+    view = table.fresh(slot, plan.result_bytes[0], view_maker(offset, strides), piece_of)
     table.run()
     table.set(target, Node, "view", view)
     if not node.tracked or is_boundary(node):

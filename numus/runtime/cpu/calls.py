@@ -188,15 +188,24 @@ class Table:
         address = self.get(memory, Memory, "address")
         self._step("place", address, offset, itemsize, self._image.word(slot))
 
-    def fresh(self, slot: int, nbytes: int, make: Callable[[Memory], Piece]) -> int:
-        """What is made of memory for a result, whose address goes to a slot."""
-        allocate, word = self._allocate, self._image.word(slot)
+    def fresh(
+        self,
+        slot: int,
+        nbytes: int,
+        make: Callable[[Memory], Any],
+        piece_of: Callable[[Any], Piece],
+    ) -> int:
+        """What is made of memory for a result, whose address goes to a slot. Some are made now, to
+        be given again and again.
+        """
+        allocate, addresses = self._allocate, self._image.words
+        word = self._image.word(slot)
         count = _RESULTS_KEPT if nbytes <= _SMALL_RESULT else 0
         kept: list[Any] = []
         words = [count]
         for _ in range(count):
             memory = allocate(nbytes)
-            thing, parts, idle = make(memory)
+            thing, parts, idle = piece_of(make(memory))
             kept.append(thing)
             words += [id(thing), memory.address, *[id(part) for part in parts]]
             for owner, kind, name, held in idle:
@@ -204,8 +213,8 @@ class Table:
 
         def anew() -> Any:
             memory = allocate(nbytes)
-            ctypes.c_uint64.from_address(word).value = memory.address
-            return make(memory).thing
+            addresses[slot] = memory.address
+            return make(memory)
 
         pieces = (ctypes.c_uint64 * len(words))(*words)
         # the tuple is what holds them: one that nobody else uses has one reference

@@ -7,13 +7,12 @@ the results are made of. It takes no Python but the call itself.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from numus import guards
 from numus.compiler.watchers import watchers
-from numus.graph import Node, mode, piece_of, place_view
+from numus.graph import Node, mode, observers, piece_of, place_view, view_maker
 from numus.tensor import Tensor, write_tensor
 from numus.transforms import tree
 from numus.transforms.jit.program import Native
@@ -71,8 +70,8 @@ def _function(ready: Ready, replay: Any) -> Short | None:
     views = {}
     for x in dict.fromkeys(shown):
         _, block, offset, strides = replay.outputs[x]
-        make = functools.partial(piece_of, offset=offset, strides=strides)
-        views[x] = table.fresh(replay.first_block + block, replay.block_sizes[block], make)
+        slot, nbytes = replay.first_block + block, replay.block_sizes[block]
+        views[x] = table.fresh(slot, nbytes, view_maker(offset, strides), piece_of)
     table.run()
     made = {x: write_tensor(table, view, *ready.kinds[x]) for x, view in views.items()}
     several = traced.structure.kind is not None
@@ -82,10 +81,11 @@ def _function(ready: Ready, replay: Any) -> Short | None:
 
 
 def _write_modes(table: Any, ready: Ready) -> None:
-    """That this thread is in the modes of the trace, and that nobody observes it."""
+    """That this thread is in the modes of the trace, and that nobody observes any."""
+    table.empty(observers)
     mine = table.attribute(mode, "__dict__")
     grad, low = ready.mode
-    wanted = {"grad": grad, "low": low, "trace": None, "watcher": None, "device": ready.default}
+    wanted = {"grad": grad, "low": low, "device": ready.default}
     for name, value in wanted.items():
         unset = getattr(type(mode), name, None)
         table.holds(mine, name, value, default=name != "device" and unset is value)
