@@ -29,6 +29,7 @@ from numus.kernels.attention_tiles import (
     scores,
     scores_tile,
     tile_for,
+    turn_panels,
     up,
 )
 from numus.kernels.math import FUNCTIONS, exp_decay
@@ -49,6 +50,7 @@ class Schedule:
     result: Tile
     keys: int  # in a block
     rows: int  # queries of a task
+    turned: bool  # queries are packed through registers: lanes are those of a vector
 
 
 def choose(
@@ -67,7 +69,8 @@ def choose(
     wanted = -(-4 * facts.parallel_units // max(stack, 1))  # tasks of each matrix
     rows = min(rows, -(-queries // wanted))
     rows = rounded(max(rows, 2 * tile.columns), tile.columns)
-    return Schedule(tile, result, block, min(rows, rounded(max(queries, 1), tile.columns)))
+    rows = min(rows, rounded(max(queries, 1), tile.columns))
+    return Schedule(tile, result, block, rows, turned=not facts.group)
 
 
 @dataclass(slots=True)
@@ -136,7 +139,9 @@ class _Task:
         def scratch(name: str, size: Expr) -> ir.Buffer:
             return ir.Buffer(name, dtype, "scratch", size)
 
-        self.q = scratch("queries", ir.mul(s.rows, up(s.size, UNROLL)))
+        square = const(tile.width * tile.columns)
+        self.q = scratch("queries", ir.add(ir.mul(s.rows, up(s.size, UNROLL)), square))
+        self.aside = scratch("aside", ir.mul(const(tile.width), up(s.size, tile.width)))
         self.k = scratch("keys", ir.mul(s.block, up(s.size, tile.block)))
         self.v = scratch("values", ir.mul(s.block, self.wide))
         self.weights = scratch("weights", ir.mul(s.block, const(self.panel)))
@@ -147,6 +152,7 @@ class _Task:
         self.scratch = [
             *(self.weights, self.q, self.k, self.v),
             *(self.result, self.top, self.total, self.decay),
+            *([self.aside] if schedule.turned else []),
         ]
 
     def body(self) -> list[Stmt]:
@@ -170,14 +176,20 @@ class _Task:
         panels = self._panel(p, kb, count, padded)
         per_block.append(ir.For(p, ZERO, self.rows, "serial", panels, step=const(self.panel)))
         return [
-            *pack_panels(
-                *("q", self.q, lambda r, c: o.q(n, ir.add(self.first, r), c)),
-                *(self.schedule.scores, self.rows, s.size),
-            ),
+            *self._queries(),
             *self._start(),
             ir.For(kb, ZERO, visible, "serial", per_block, step=s.block),
             *self._finish(),
         ]
+
+    def _queries(self) -> list[Stmt]:
+        def read(row: Expr, column: Expr) -> Expr:
+            return self.o.q(self.n, ir.add(self.first, row), column)
+
+        how = (read, self.schedule.scores, self.rows, self.s.size)
+        if self.schedule.turned:
+            return turn_panels("q", self.q, self.aside, *how)
+        return pack_panels("q", self.q, *how)
 
     def _start(self) -> list[Stmt]:
         i, j = ir.var("start_i"), ir.var("start_j")

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
+from numus.kernels.turning import transposed
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
@@ -110,6 +111,44 @@ def pack_panels(
     return [
         _cleared(name, buffer, ir.mul(up(rows, tile.columns), deep), deep.ne(columns)),
         ir.For(p, ZERO, rows, "serial", [panel], step=const(tile.columns)),
+    ]
+
+
+def turn_panels(
+    name: str,
+    buffer: ir.Buffer,
+    aside: ir.Buffer,
+    read: Read,
+    tile: Tile,
+    rows: Expr,
+    columns: Expr,
+) -> list[Stmt]:
+    """The same, a square of registers at a time. A vector's worth of rows lies `aside` before, with
+    zeros beyond the last column; what is turned of them may end behind the panel, which is where
+    the next one goes: the last one needs room for a square behind it.
+    """
+    width = const(tile.width)
+    p, v, i, c, j = (ir.var(f"{name}_{x}") for x in "pvicj")
+    pitch, deep = up(columns, tile.width), up(columns, UNROLL)
+    row = ir.add(p, ir.add(v, i))
+    line = ir.Store(aside, ir.add(ir.mul(i, pitch), c), read(row, c))
+    there = ir.minimum(ir.sub(rows, ir.add(p, v)), width)
+    keep = ir.For(i, ZERO, there, "serial", [ir.For(c, ZERO, columns, "lanes", [line])])
+    square = [
+        ir.load(aside, ir.add(ir.add(ir.mul(const(k), pitch), c), j)) for k in range(tile.width)
+    ]
+    lets, turned = transposed(square, j, buffer.dtype)
+    at = ir.add(ir.add(ir.mul(p, deep), v), j)
+    stores = [
+        ir.Store(buffer, ir.add(at, ir.mul(ir.add(c, const(k)), const(tile.columns))), x)
+        for k, x in enumerate(turned)
+    ]
+    turn = ir.For(j, ZERO, width, "lanes", [*lets, *stores], width=tile.width)
+    across = ir.For(c, ZERO, columns, "serial", [turn], step=width)
+    vectors = ir.For(v, ZERO, const(tile.columns), "serial", [keep, across], step=width)
+    return [
+        _cleared(name, aside, ir.mul(width, pitch), pitch.ne(columns)),
+        ir.For(p, ZERO, rows, "serial", [vectors], step=const(tile.columns)),
     ]
 
 

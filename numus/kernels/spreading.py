@@ -30,6 +30,7 @@ from numus.kernels.convolution import (
     register_tile,
     rest,
 )
+from numus.kernels.turning import transposed
 
 PIECE = 256  # pixels that are turned at a time
 
@@ -358,27 +359,3 @@ class _Schedule:
 def _pitch(tile: Tile) -> int:
     """From one output of a turned piece to the next: not a power of two, or they share sets."""
     return PIECE + tile.width
-
-
-def transposed(rows: list[Expr], lane: Expr, dtype: DType) -> tuple[list[Stmt], list[Expr]]:
-    """As many vectors as they have lanes, turned: lane j of vector i is lane i of vector j.
-
-    In each stage, pairs of vectors exchange the lanes whose number has one bit set.
-    """
-    lets: list[Stmt] = []
-    bit = 1
-    while bit < len(rows):
-        upper = (lane & bit).ne(0)
-        new = list(rows)
-        for i in range(len(rows)):
-            if not i & bit:
-                a, b = rows[i], rows[i | bit]
-                for k, (kept, moved) in ((i, (a, b)), (i | bit, (b, a))):
-                    came = ir.lanes_xor(moved, bit)
-                    first, second = (kept, came) if k == i else (came, kept)
-                    name = ir.var(f"turn{bit}_{k}", dtype)
-                    lets.append(ir.Let(name, ir.select(upper, second, first)))
-                    new[k] = name
-        rows = new
-        bit *= 2
-    return lets, rows
