@@ -14,6 +14,13 @@ attend = nm.scaled_dot_product_attention
 RNG = np.random.default_rng(5)
 
 
+@pytest.fixture(autouse=True)
+def same_draws():
+    """What a test draws does not depend on those that ran before it."""
+    global RNG
+    RNG = np.random.default_rng(5)
+
+
 def drawn(*shape, dtype=np.float32):
     return RNG.standard_normal(shape).astype(dtype)
 
