@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
-from numus.runtime.contract import SPLITS_FMA, Facts
+from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
 
@@ -33,7 +33,6 @@ class Tiles:
     depth: int  # of a slice
     own_rows: int  # of a thread's tile
     own_columns: int
-    fused: bool = True  # whether the target multiplies and adds with one rounding
 
     def nbytes(self, dtype: DType, light: bool) -> int:
         """What a group needs of its memory: two slices, and a row of each thread on its way out."""
@@ -55,7 +54,7 @@ def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, light: bool) 
         columns, rows = across * side, threads // across * side
         depth = {8: 8, 4: 16, 2: 32}[side]  # what waits to be multiplied needs registers too
         least = max(STEPS, threads // min(rows, columns))  # a thread brings an element, at least
-        best = Tiles(threads, rows, columns, depth, side, side, SPLITS_FMA not in facts.features)
+        best = Tiles(threads, rows, columns, depth, side, side)
         while best.nbytes(dtype, light) > facts.group_memory and best.depth > least:
             best = replace(best, depth=best.depth // 2)
         if best.nbytes(dtype, light) > facts.group_memory:
@@ -201,8 +200,7 @@ def contraction(
             for i, x in enumerate(xs):
                 for j, y in enumerate(ys):
                     old = ir.read(sums[i][j])
-                    fused = dtype.kind == "float" and tiles.fused
-                    new = ir.fma(x, y, old) if fused else old + x * y
+                    new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
                     body.append(ir.Set(sums[i][j], new))
         loop = ir.For(kk, ZERO, const(t.depth), "serial", body, step=const(STEPS))
         return [*fetch(lane, ir.add(k0, const(t.depth))), loop]

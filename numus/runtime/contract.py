@@ -18,9 +18,6 @@ if TYPE_CHECKING:
     from numus.dtypes import DType
 
 
-SPLITS_FMA = "splits-fma"  # a feature: what is to be rounded once is written out, and slow
-
-
 @dataclass(frozen=True)
 class Facts:
     """A target as schedules see it. Sizes are in bytes."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import DeviceError
-from numus.runtime.contract import SPLITS_FMA, Facts
+from numus.runtime.contract import Facts
 from numus.runtime.webgpu import probe
 from numus.runtime.webgpu.adapters import adapters, describe, is_software
 from numus.runtime.webgpu.target import Target
@@ -122,9 +122,7 @@ class GpuContext:
             cache_l2=4 << 20,
             parallel_units=2 if software else 128,  # WebGPU does not tell
             renderer="wgsl",
-            features=self.features
-            | ({FLUSHES} if not target.subnormals else set())
-            | ({SPLITS_FMA} if not target.fuses32 else set()),
+            features=self.features | ({FLUSHES} if not target.subnormals else set()),
             group=target.group,
             group_memory=target.group_memory,
             fixed_scratch=True,
