@@ -87,7 +87,7 @@ def __getattr__(name: str) -> Any:
 
 
 _INTERNAL = "compiler config display dtypes errors evaluation functions graph guards host_access"
-_INTERNAL += " Any importlib operators primitives protocols runtime shapes transforms"
+_INTERNAL += " Any importlib operators primitives protocols runtime shapes singles transforms"
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
 __all__ += _LAZY
 __all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]

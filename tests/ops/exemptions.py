@@ -14,12 +14,12 @@ REASONS = {
     """,
     "when things run (tests/functions/test_operators.py)": "eval synchronize",
     "transformations (tests/transforms)": """
-        associative_scan checkpoint cond custom_jvp custom_vjp fori_loop grad hessian hvp jacfwd
-        jacrev jit jvp linearize scan while_loop
+        associative_scan checkpoint cond custom_jvp custom_vjp debug_nans fori_loop grad hessian
+        hvp jacfwd jacrev jit jvp linearize scan while_loop
         value_and_grad vjp vmap enable_grad inference_mode is_grad_enabled no_grad set_grad_enabled
         BackwardHook RemovableHandle register_backward_hook
     """,
-    "there may be no GPU (tests/functions/test_operators.py)": "to_gpu Tensor.to_gpu",
+    "there may be no GPU (tests/functions/test_operators.py)": "to_gpu Tensor.is_gpu Tensor.to_gpu",
     "the state of the generator (tests/random)": "random.seed random.get_state random.set_state",
     "what a tensor is (tests/functions/test_host_access.py, test_manipulation.py)": """
         Tensor.assign Tensor.data Tensor.data_write Tensor.device Tensor.dtype
