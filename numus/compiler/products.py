@@ -266,7 +266,10 @@ def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
         strips or (aligned and k * right.depth <= near),
     )
     size = (batch, m, n, k)
-    tiles = choose(facts, work.dtype, work.parts, size, left.across, direct, left.line, strips)
+    computed = (not left.plain, not right.plain)
+    tiles = choose(
+        facts, work.dtype, work.parts, size, left.across, direct, left.line, strips, computed
+    )
     e = work.emitter()
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)
     sizes = Sizes(

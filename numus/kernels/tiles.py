@@ -8,7 +8,8 @@ from numus.dtypes import DType
 from numus.runtime.contract import Facts
 
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
-WORTH_SHARING = 1 << 26  # multiplications next to which one more kernel costs little
+WORTH_SHARING = 1 << 26  # multiplications next to which one more kernel costs little,
+COMPUTED = 8  # or so many times fewer where it keeps tasks from computing the same
 TASKS = 8  # for each thread, so that one that is held up leaves its share to others,
 FINE = 16  # and more where nothing is packed twice for them
 DEPTH_LEAST = 128  # steps along k that make reading and writing a tile cheap
@@ -53,9 +54,11 @@ def choose(
     direct: tuple[bool, bool] = (False, False),
     stride: int = 0,
     strips: bool = False,
+    computed: tuple[bool, bool] = (False, False),
 ) -> Tiles:
     """Tiles for `size` = (batch, m, n, k). `direct`: whether A and B may be read in place, A with
     its rows `stride` bytes apart. `strips`: there are so few rows that B is, wherever it lies.
+    `computed`: whether A and B are not in memory yet, so that packing them takes longer.
     """
     batch, m, n, k = size
     width = facts.lanes_bytes // dtype.itemsize
@@ -74,6 +77,7 @@ def choose(
     tallest = row_panels if in_place else max(1, room // (rows * max(k, 1) * item))
     work = batch * m * n * k
     share = work >= WORTH_SHARING
+    share_left, share_right = (work >= WORTH_SHARING // (COMPUTED if x else 1) for x in computed)
     units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
     most = max(1, work // WORTH_A_THREAD)
     wanted, fine = (-(-min(units * x, most) // batch) for x in (TASKS, FINE))
@@ -84,8 +88,8 @@ def choose(
     else:
         needed = fine if free else -(-units // batch)
         row_tasks = _pieces(row_panels, -(-needed // column_tasks), tallest)
-    left = "direct" if in_place else "shared" if share and column_tasks > 1 else "own"
-    right = "direct" if direct[1] else "shared" if share and row_tasks > 1 else "own"
+    left = "direct" if in_place else "shared" if share_left and column_tasks > 1 else "own"
+    right = "direct" if direct[1] else "shared" if share_right and row_tasks > 1 else "own"
     return Tiles(
         *(rows, vectors, width, parts, fuses(facts, dtype)),
         *(left, right, across, n % columns == 0, depth < k),

@@ -134,6 +134,16 @@ def test_what_is_shared_is_packed_once():
     agrees(y, a, b)
 
 
+def test_what_is_computed_is_computed_once():
+    """An expression as an operand, which each of several tasks would have to compute again."""
+    a, b = numbers((512, 128), np.float32), numbers((512, 512), np.float32)
+    x, y = nm.asarray(a), nm.asarray(b)
+    nm.eval(x, y)
+    found, z = kernels(lambda: nm.exp(x * 0.1).T @ y)
+    assert found == ["pack", "contraction"]
+    agrees(z, np.exp(a * np.float32(0.1)).T, b)
+
+
 def test_a_matrix_by_itself():
     """One value as both operands, read by rows and by columns."""
     a = numbers((70, 70), np.float32)
