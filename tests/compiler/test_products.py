@@ -139,9 +139,9 @@ def test_what_is_computed_is_computed_once():
     a, b = numbers((512, 128), np.float32), numbers((512, 512), np.float32)
     x, y = nm.asarray(a), nm.asarray(b)
     nm.eval(x, y)
-    found, z = kernels(lambda: nm.exp(x * 0.1).T @ y)
+    found, z = kernels(lambda: ((x - 1) / 3).T @ y)
     assert found == ["pack", "contraction"]
-    agrees(z, np.exp(a * np.float32(0.1)).T, b)
+    agrees(z, ((a - 1) / 3).T, b)
 
 
 def test_a_matrix_by_itself():
