@@ -54,7 +54,35 @@ def _unbiased(log_beta: Tensor, step: Tensor) -> Tensor:
     return -nm.expm1(step.astype(log_beta.dtype) * log_beta)
 
 
-class Adam(Optimizer):
+class _AdamLike(Optimizer):
+    """What Adam and its kin share: running means, and weight decay of either kind."""
+
+    def __init__(self, params: Any, options: dict[str, Any]) -> None:
+        _checked(type(self).__name__, options["lr"], options["betas"], options["weight_decay"])
+        super().__init__(params, options)
+
+    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
+        return {**_moment_numbers(group), "eps": group["eps"]}
+
+    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
+        assert step is not None
+        return {
+            "weight1": _unbiased(n.log_beta1, step),
+            "weight2": _unbiased(n.log_beta2, step),
+            "shrunk": 1 - n.lr * n.weight_decay,
+        }
+
+    def _state(self, p: Tensor, group: ParamGroup) -> State:
+        zeros = {"exp_avg": nm.zeros_like(p), "exp_avg_sq": nm.zeros_like(p)}
+        return {"step": count_of_steps(p), **zeros}
+
+    def _shrink(self, p: Tensor, g: Tensor, group: ParamGroup, n: Numbers) -> tuple[Tensor, Tensor]:
+        if not group["decoupled_weight_decay"]:
+            return p, decayed(p, g, group, n)
+        return (p * n.shrunk if group["weight_decay"] else p), g
+
+
+class Adam(_AdamLike):
     """Steps of about lr in every coordinate: running mean over the root of running square.
 
     Args:
@@ -74,14 +102,10 @@ class Adam(Optimizer):
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
     ) -> None:
-        _checked(type(self).__name__, lr, betas, weight_decay)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         options |= {"amsgrad": amsgrad, "maximize": maximize}
         options |= {"decoupled_weight_decay": decoupled_weight_decay}
         super().__init__(params, options)
-
-    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        return {**_moment_numbers(group), "eps": group["eps"]}
 
     def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
         assert step is not None
@@ -92,15 +116,11 @@ class Adam(Optimizer):
         }
 
     def _state(self, p: Tensor, group: ParamGroup) -> State:
-        state = {"step": count_of_steps(p)}
-        state |= {"exp_avg": nm.zeros_like(p), "exp_avg_sq": nm.zeros_like(p)}
+        state = super()._state(p, group)
         return state | ({"max_exp_avg_sq": nm.zeros_like(p)} if group["amsgrad"] else {})
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
-        if not group["decoupled_weight_decay"]:
-            g = decayed(p, g, group, n)
-        elif group["weight_decay"]:
-            p = p * n.shrunk
+        p, g = self._shrink(p, g, group, n)
         mean, square = _moments(g, state, n)
         if group["amsgrad"]:
             square = nm.maximum(state["max_exp_avg_sq"], square)
@@ -160,7 +180,7 @@ class Lion(Optimizer):
         return p - direction * n.lr
 
 
-class LAMB(Optimizer):
+class LAMB(_AdamLike):
     """Adam whose step in each parameter is as long as the parameter, times lr (You et al.)."""
 
     def __init__(
@@ -173,23 +193,8 @@ class LAMB(Optimizer):
         *,
         maximize: bool = False,
     ) -> None:
-        _checked("LAMB", lr, betas, weight_decay)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize})
-
-    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        return {**_moment_numbers(group), "eps": group["eps"]}
-
-    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
-        assert step is not None
-        return {
-            "weight1": _unbiased(n.log_beta1, step),
-            "weight2": _unbiased(n.log_beta2, step),
-        }
-
-    def _state(self, p: Tensor, group: ParamGroup) -> State:
-        zeros = {"exp_avg": nm.zeros_like(p), "exp_avg_sq": nm.zeros_like(p)}
-        return {"step": count_of_steps(p), **zeros}
 
     def _update(self, p: Tensor, g: Tensor, state: State, group: ParamGroup, n: Numbers) -> Tensor:
         mean, square = _moments(g, state, n)

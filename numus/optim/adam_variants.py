@@ -7,42 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import numus as nm
-from numus.optim.adam import _checked, _moment_numbers, _moments, _unbiased
-from numus.optim.optimizer import Numbers, Optimizer, ParamGroup, State, count_of_steps, decayed
+from numus.optim.adam import _AdamLike, _moments
+from numus.optim.optimizer import Numbers, ParamGroup, State, count_of_steps, decayed
 from numus.tensor import Tensor
 
 __all__ = ["Adamax", "NAdam", "RAdam"]
-
-
-class _AdamLike(Optimizer):
-    """What the variants share: running means, and weight decay of either kind."""
-
-    def __init__(
-        self, params: Any, options: dict[str, Any], maximize: bool, decoupled: bool
-    ) -> None:
-        _checked(type(self).__name__, options["lr"], options["betas"], options["weight_decay"])
-        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled}
-        super().__init__(params, options)
-
-    def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
-        return {**_moment_numbers(group), "eps": group["eps"]}
-
-    def _derived(self, n: Numbers, step: Tensor | None) -> Mapping[str, Tensor]:
-        assert step is not None
-        return {
-            "weight1": _unbiased(n.log_beta1, step),
-            "weight2": _unbiased(n.log_beta2, step),
-            "shrunk": 1 - n.lr * n.weight_decay,
-        }
-
-    def _state(self, p: Tensor, group: ParamGroup) -> State:
-        zeros = {"exp_avg": nm.zeros_like(p), "exp_avg_sq": nm.zeros_like(p)}
-        return {"step": count_of_steps(p), **zeros}
-
-    def _shrink(self, p: Tensor, g: Tensor, group: ParamGroup, n: Numbers) -> tuple[Tensor, Tensor]:
-        if not group["decoupled_weight_decay"]:
-            return p, decayed(p, g, group, n)
-        return (p * n.shrunk if group["weight_decay"] else p), g
 
 
 class NAdam(_AdamLike):
@@ -60,9 +29,15 @@ class NAdam(_AdamLike):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        options |= {"momentum_decay": momentum_decay}
-        super().__init__(params, options, maximize, decoupled_weight_decay)
+        options: dict[str, Any] = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        options |= {"momentum_decay": momentum_decay, "maximize": maximize}
+        options |= {"decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, options)
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
         decay = group["momentum_decay"] * math.log(0.96)
@@ -104,8 +79,14 @@ class RAdam(_AdamLike):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, options, maximize, decoupled_weight_decay)
+        options: dict[str, Any] = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        options |= {"maximize": maximize, "decoupled_weight_decay": decoupled_weight_decay}
+        super().__init__(params, options)
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
         longest = 2 / (1 - group["betas"][1]) - 1
@@ -142,8 +123,14 @@ class Adamax(_AdamLike):
         *,
         maximize: bool = False,
     ) -> None:
-        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
-        super().__init__(params, options, maximize, decoupled=False)
+        options: dict[str, Any] = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        options |= {"maximize": maximize, "decoupled_weight_decay": False}
+        super().__init__(params, options)
 
     def _state(self, p: Tensor, group: ParamGroup) -> State:
         zeros = {"exp_avg": nm.zeros_like(p), "exp_inf": nm.zeros_like(p)}
