@@ -7,6 +7,7 @@ call reads whatever that tensor stands for then.
 from __future__ import annotations
 
 import weakref
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -14,19 +15,19 @@ from numus.graph import Node
 from numus.tensor import GradSlot, Tensor
 
 
-class Place:
+class Place(ABC):
     """Somewhere a tensor is found, given the leaves of a call's arguments."""
 
     # What gives the tensor where no arguments are needed; something else where it is gone.
     reference: Callable[[], Any] | None = None
 
+    @abstractmethod
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
         """The tensor, None where there is none (any more)."""
-        raise NotImplementedError
 
+    @abstractmethod
     def key(self) -> Any:
         """Equal for the same place."""
-        raise NotImplementedError
 
 
 class Argument(Place):

@@ -23,7 +23,7 @@ from numus.transforms.jit.program import Program
 from numus.transforms.jit.ready import Ready
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Inline, Trace, handles_of
-from numus.transforms.jit.variables import Change, Expected, Variable, Variables
+from numus.transforms.jit.variables import Change, Precondition, Variable, Variables
 
 # A leaf of the result: an output of the program, or a function of (leaves, numbers) of the call.
 Result = int | Callable[[Sequence[Any], Sequence[Any]], Any]
@@ -261,7 +261,7 @@ class Traced:
         plain = pattern == tuple(range(len(pattern))) and not self._changes_arguments
         self._aliases = None if plain else pattern
         self._changed = _Reached(place for place, _, _ in self.bindings)
-        self._expected = [Expected(change) for change in variables.changes]
+        self._preconditions = [Precondition(change) for change in variables.changes]
         self.flags = variables.flags
         self._changed_arguments = [p for p, _, _ in self.bindings if isinstance(p, Argument)]
         self._reached = _Reached(p for s in self.sources for p in s.places)
@@ -269,7 +269,7 @@ class Traced:
             self._was_none
             or self._several
             or self._aliases
-            or self._expected
+            or self._preconditions
             or (self._changed and self._tensors)
         )
         self.guarded = self.related or bool(self.flags)
@@ -285,7 +285,7 @@ class Traced:
         for source in self._several:
             if source.find(leaves) is None:
                 return False
-        if not all(expected.holds() for expected in self._expected):
+        if not all(condition.holds() for condition in self._preconditions):
             return False
         for read, flag in self.flags:
             if read() is not flag:

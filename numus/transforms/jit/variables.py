@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -29,25 +30,27 @@ _OTHERS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "jax", "pytest
 _OTHERS -= {"__main__"}
 
 
-class Holder:
+class Holder(ABC):
     """Something whose entries are variables."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
 
+    @abstractmethod
     def contents(self) -> Mapping[Any, Any]:
         """Entries by key, as they are now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def get(self, key: Any) -> Any:
         """The value of an entry, or `ABSENT`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, key: Any, value: Any) -> None:
-        raise NotImplementedError
+        """Give an entry a value."""
 
+    @abstractmethod
     def drop(self, key: Any) -> None:
-        raise NotImplementedError
+        """Take an entry away."""
 
     def reader(self, key: Any) -> Callable[[], Any]:
         """What reads one entry, as fast as can be."""
@@ -192,7 +195,7 @@ class Change(NamedTuple):
             self.holder.put(self.key, self.before)
 
 
-class Expected:
+class Precondition:
     """What a variable is to hold at the beginning of a call: what it was like, not what it was."""
 
     def __init__(self, change: Change) -> None:
