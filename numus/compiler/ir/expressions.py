@@ -1,0 +1,412 @@
+"""Scalar expressions: one object for each value of a build, simplified as they are made."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+
+INDEX = dt.int64
+
+# What each operation is, by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do;
+# comparisons are IEEE (all false on NaN but `ne`); shifts by the bit width or more are undefined
+# here and masked by who builds them; `idiv`/`irem` truncate as C's, and callers keep zero out.
+# `exp2` is what a unit of the target makes of 2**x in float32, to 2 ulp, and 0 where that would be
+# subnormal: only where there are `tiles` (tiles.py), and for what is rounded to 16 bits afterwards.
+UNARY = frozenset("neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast exp2".split())
+BINARY = frozenset(
+    "add sub mul div idiv irem min max and or xor shl lshr ashr mulhi "
+    "lt le eq ne gt ge copysign".split()
+)
+COMPARES = frozenset("lt le eq ne gt ge".split())
+
+
+class Expr:
+    """One scalar value. Equal expressions are the same object (within one build)."""
+
+    __slots__ = ("args", "attr", "dtype", "op")
+
+    def __init__(self, op: str, dtype: DType, args: tuple[Expr, ...], attr: Any) -> None:
+        self.op = op
+        self.dtype = dtype
+        self.args = args
+        self.attr = attr
+
+    # Operators build expressions; a Python number takes the dtype of the other side.
+    def __add__(self, other: Operand) -> Expr:
+        return add(self, _same(other, self))
+
+    def __radd__(self, other: Operand) -> Expr:
+        return add(_same(other, self), self)
+
+    def __sub__(self, other: Operand) -> Expr:
+        return sub(self, _same(other, self))
+
+    def __rsub__(self, other: Operand) -> Expr:
+        return sub(_same(other, self), self)
+
+    def __mul__(self, other: Operand) -> Expr:
+        return mul(self, _same(other, self))
+
+    def __rmul__(self, other: Operand) -> Expr:
+        return mul(_same(other, self), self)
+
+    def __truediv__(self, other: Operand) -> Expr:
+        return binary("div", self, _same(other, self))
+
+    def __rtruediv__(self, other: Operand) -> Expr:
+        return binary("div", _same(other, self), self)
+
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
+
+    def __and__(self, other: Operand) -> Expr:
+        return binary("and", self, _same(other, self))
+
+    def __or__(self, other: Operand) -> Expr:
+        return binary("or", self, _same(other, self))
+
+    def __xor__(self, other: Operand) -> Expr:
+        return binary("xor", self, _same(other, self))
+
+    def __invert__(self) -> Expr:
+        return unary("not", self)
+
+    def __lshift__(self, other: Operand) -> Expr:
+        return binary("shl", self, _same(other, self))
+
+    def __rshift__(self, other: Operand) -> Expr:
+        """Logical for unsigned, arithmetic for signed integers."""
+        return binary("ashr" if self.dtype.kind == "int" else "lshr", self, _same(other, self))
+
+    def __lt__(self, other: Operand) -> Expr:
+        return binary("lt", self, _same(other, self))
+
+    def __le__(self, other: Operand) -> Expr:
+        return binary("le", self, _same(other, self))
+
+    def __gt__(self, other: Operand) -> Expr:
+        return binary("gt", self, _same(other, self))
+
+    def __ge__(self, other: Operand) -> Expr:
+        return binary("ge", self, _same(other, self))
+
+    def eq(self, other: Operand) -> Expr:
+        return binary("eq", self, _same(other, self))
+
+    def ne(self, other: Operand) -> Expr:
+        return binary("ne", self, _same(other, self))
+
+    def cast(self, dtype: DType) -> Expr:
+        return cast(self, dtype)
+
+    def bitcast(self, dtype: DType) -> Expr:
+        return self if dtype is self.dtype else make("bitcast", dtype, (self,))
+
+    def __repr__(self) -> str:
+        inner = ", ".join(map(repr, self.args))
+        head = f"{self.op}[{self.attr}]" if self.attr is not None else self.op
+        return f"{head}({inner})" if inner else head
+
+
+Operand = Expr | int | float | bool
+
+_table: dict[tuple[Any, ...], Expr] = {}
+_constants: dict[tuple[Any, ...], Expr] = {}  # outlive builds: modules keep some of them
+
+
+def fresh() -> None:
+    """Start a new build: forget the expressions of earlier ones."""
+    _table.clear()
+
+
+def make(op: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -> Expr:
+    """The one expression with these parts."""
+    key = (op, dtype, args, attr)
+    table = _constants if op == "const" else _table
+    found = table.get(key)
+    if found is None:
+        found = table[key] = Expr(op, dtype, args, attr)
+    return found
+
+
+def walk(e: Expr, past: Callable[[Expr], bool]) -> Iterator[Expr]:
+    """An expression and what it is computed from, each once, going on past those that say so."""
+    seen: set[Expr] = set()
+    stack = [e]
+    while stack:
+        x = stack.pop()
+        if x not in seen:
+            seen.add(x)
+            yield x
+            if past(x):
+                stack.extend(x.args)
+
+
+# -- what values come from ------------------------------------------------------------------------
+
+
+@dataclass(eq=False, slots=True)
+class Buffer:
+    """A flat array the kernel is given (or, `scratch`, one per worker, of `size` elements)."""
+
+    name: str
+    dtype: DType
+    access: str  # "read", "write", "scratch"
+    size: Expr | None = None  # scratch only: elements needed by one worker
+    over: Buffer | None = None  # scratch only: another, no longer needed, in whose place it may lie
+
+
+@dataclass(eq=False, slots=True)
+class Register:
+    """A mutable local. `lanes`: one value per lane of the enclosing or coming lanes loop."""
+
+    name: str
+    dtype: DType
+    lanes: bool = False
+
+
+# -- leaves ---------------------------------------------------------------------------------------
+
+
+def const(value: Any, dtype: DType = INDEX) -> Expr:
+    """A constant. Floats are keyed by their bits, so that -0.0 and NaN stay what they are."""
+    if dtype.kind == "float":
+        value = float(value)
+        return make("const", dtype, (), struct.pack("<d", value))
+    if dtype.kind == "bool":
+        return make("const", dtype, (), bool(value))
+    value = int(value)
+    low, high = dt.int_range(dtype)
+    if not low <= value <= high:  # wrap as two's complement
+        value = (value - low) % (1 << dtype.bits) + low
+    return make("const", dtype, (), value)
+
+
+def const_value(e: Expr) -> Any:
+    """The Python value of a constant expression."""
+    return struct.unpack("<d", e.attr)[0] if e.dtype.kind == "float" else e.attr
+
+
+def _same(value: Operand, like: Expr) -> Expr:
+    return value if isinstance(value, Expr) else const(value, like.dtype)
+
+
+def scalar(slot: str, dtype: DType = INDEX) -> Expr:
+    """A value given at launch."""
+    return make("scalar", dtype, (), slot)
+
+
+def var(name: str, dtype: DType = INDEX) -> Expr:
+    """A loop variable or a `Let`."""
+    return make("var", dtype, (), name)
+
+
+def load(buffer: Buffer, index: Expr, mask: Expr | None = None) -> Expr:
+    """An element of a buffer; where the mask is false nothing is read and the value is zero."""
+    args = (index,) if mask is None else (index, mask)
+    return make("load", buffer.dtype, args, buffer)
+
+
+def address(buffer: Buffer) -> Expr:
+    """Where a buffer begins, in bytes: to ask whether it is aligned."""
+    return make("address", INDEX, (), buffer)
+
+
+def read(register: Register) -> Expr:
+    """The current value of a register. Not hash-consed: its value changes between statements."""
+    return Expr("read", register.dtype, (), register)
+
+
+def lanes_reduce(op: str, register: Register) -> Expr:
+    """A per-lane register combined over its lanes in a fixed tree: add, mul, min, max, and, or."""
+    return Expr("lanes_reduce", register.dtype, (), (op, register))
+
+
+def lanes_xor(value: Expr, mask: int) -> Expr:
+    """The value that the lane at this lane's number xor `mask` has.
+
+    Only in lanes loops that run over exactly one vector: every lane that is asked has to exist. In
+    group kernels, where the target lists the feature "shuffles", such a loop has an iteration for
+    each thread, and the mask is below 32.
+    """
+    return make("lanes_xor", value.dtype, (value,), mask)
+
+
+def lanes_shift(value: Expr, count: int, fill: Expr) -> Expr:
+    """The value that the lane `count` before this one has; `fill` in the first lanes. As above."""
+    return make("lanes_shift", value.dtype, (value, fill), count)
+
+
+def lanes_last(value: Expr) -> Expr:
+    """The value of the last lane, the same in all. As above."""
+    return make("lanes_last", value.dtype, (value,))
+
+
+# -- builders that simplify -----------------------------------------------------------------------
+
+
+def unary(op: str, a: Expr) -> Expr:
+    if op == "not" and a.op == "not":
+        return a.args[0]
+    return make(op, a.dtype, (a,))
+
+
+def binary(op: str, a: Expr, b: Expr) -> Expr:
+    if a.dtype is not b.dtype:
+        raise TypeError(f"IR {op}: {a.dtype} with {b.dtype}")
+    if op in COMPARES:
+        if a.op == "const" and b.op == "const":
+            x, y = const_value(a), const_value(b)
+            results = {"lt": x < y, "le": x <= y, "gt": x > y, "ge": x >= y, "eq": x == y}
+            return const(results.get(op, x != y), dt.bool_)
+        return make(op, dt.bool_, (a, b))
+    if a.dtype is dt.bool_ and op in ("and", "or"):
+        for x, y in ((a, b), (b, a)):
+            if x.op == "const":
+                return y if x.attr == (op == "and") else x
+        if a is b:
+            return a
+    return make(op, a.dtype, (a, b))
+
+
+def add(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_integer:
+        if a.op == "const" and b.op != "const":
+            a, b = b, a
+        if b.op == "const":
+            if b.attr == 0:
+                return a
+            if a.op == "const":
+                return const(a.attr + b.attr, a.dtype)
+            if a.op == "add" and a.args[1].op == "const":
+                return add(a.args[0], const(a.args[1].attr + b.attr, a.dtype))
+        elif a.op == "add" and a.args[1].op == "const":
+            return add(add(a.args[0], b), a.args[1])
+        elif b.op == "add":
+            return add(add(a, b.args[0]), b.args[1])
+        # (x // c) * c + x % c is x, wherever the two stand in a sum
+        whole = _rejoin(a, b)
+        if whole is not None:
+            return whole
+        if a.op == "add":
+            whole = _rejoin(a.args[1], b)
+            if whole is not None:
+                return add(a.args[0], whole)
+    return binary("add", a, b)
+
+
+def _rejoin(a: Expr, b: Expr) -> Expr | None:
+    for quotient, rest in ((a, b), (b, a)):
+        if rest.op != "irem":
+            continue
+        x, c = rest.args
+        scale: Expr | None = None
+        if quotient.op == "mul":
+            for q, s in (quotient.args, quotient.args[::-1]):
+                if q.op == "idiv" and q.args == (x, c) and s is c:
+                    return x
+                # ((x // c) % d) * c + x % c is x % (c * d)
+                if (
+                    q.op == "irem"
+                    and s is c
+                    and q.args[0].op == "idiv"
+                    and q.args[0].args == (x, c)
+                ):
+                    scale = q.args[1]
+        if scale is not None:
+            return irem(x, mul(c, scale))
+    return None
+
+
+def sub(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_integer:
+        if b.op == "const":
+            return add(a, const(-b.attr, a.dtype))
+        if a is b:
+            return const(0, a.dtype)
+    return binary("sub", a, b)
+
+
+def mul(a: Expr, b: Expr) -> Expr:
+    if a.dtype.is_integer:
+        if a.op == "const" and b.op != "const":
+            a, b = b, a
+        if b.op == "const":
+            if b.attr == 1:
+                return a
+            if b.attr == 0:
+                return b
+            if a.op == "const":
+                return const(a.attr * b.attr, a.dtype)
+            if a.op == "mul" and a.args[1].op == "const":
+                return mul(a.args[0], const(a.args[1].attr * b.attr, a.dtype))
+    return binary("mul", a, b)
+
+
+def idiv(a: Expr, b: Expr) -> Expr:
+    return binary("idiv", a, b)
+
+
+def irem(a: Expr, b: Expr) -> Expr:
+    return binary("irem", a, b)
+
+
+def cast(a: Expr, dtype: DType) -> Expr:
+    if a.dtype is dtype:
+        return a
+    if a.op == "const" and not a.dtype.is_narrow_float and not dtype.is_narrow_float:
+        value = const_value(a)
+        if dtype.kind != "float" and isinstance(value, float):
+            return make("cast", dtype, (a,))
+        if dtype is dt.bool_ or dtype.is_integer or dtype is dt.float64:
+            return const(value != 0 if dtype is dt.bool_ else value, dtype)
+        if abs(value) <= 1 << 20 and value == int(value):  # exact in float32
+            return const(value, dtype)
+    return make("cast", dtype, (a,))
+
+
+def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
+    if condition.op == "const":
+        return yes if condition.attr else no
+    if yes is no:
+        return yes
+    return make("select", yes.dtype, (condition, yes, no))
+
+
+def fma(a: Expr, b: Operand, c: Operand) -> Expr:
+    """a * b + c with one rounding."""
+    return make("fma", a.dtype, (a, _same(b, a), _same(c, a)))
+
+
+def minimum(a: Expr, b: Operand) -> Expr:
+    return binary("min", a, _same(b, a))
+
+
+def maximum(a: Expr, b: Operand) -> Expr:
+    return binary("max", a, _same(b, a))
+
+
+def sqrt(a: Expr) -> Expr:
+    return unary("sqrt", a)
+
+
+def exp2(a: Expr) -> Expr:
+    """2**a by the target's own unit: see `UNARY`."""
+    return unary("exp2", a)
+
+
+def isnan(a: Expr) -> Expr:
+    return make("ne", dt.bool_, (a, a))
+
+
+def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
+    """`slow` where `rare` holds, `usual` elsewhere; `slow` is skipped when no lane needs it.
+
+    Unlike `select`, only what `usual` and `rare` use is computed always.
+    """
+    return make("guard", usual.dtype, (rare, slow, usual))

@@ -1,0 +1,38 @@
+"""A whole kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numus.compiler.ir.expressions import Buffer
+from numus.compiler.ir.printing import Printer
+from numus.compiler.ir.statements import Stmt
+from numus.dtypes import DType
+
+
+@dataclass(eq=False, slots=True)
+class Kernel:
+    """`scalars` are (slot, dtype) in argument order; `notes` what it fuses.
+
+    A `small` kernel is for little data: the renderer keeps its code short rather than quick.
+    `group` is the number of threads whose lanes it was written for; 0: lanes are SIMD.
+    Where a vendor's kernel does the `work`, there is no body (`kernels/choice.py`).
+    """
+
+    name: str
+    buffers: tuple[Buffer, ...]
+    scalars: tuple[tuple[str, DType], ...]
+    body: list[Stmt]
+    notes: tuple[str, ...] = ()
+    small: bool = False
+    group: int = 0
+    vendor: Any = None
+    work: Any = None
+    _text: str | None = None
+
+    def text(self) -> str:
+        """The kernel, readable; equal kernels have equal texts (names and notes left out)."""
+        if self._text is None:
+            self._text = Printer(self).text()
+        return self._text
