@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
-from numus.dtypes import DType, bool_
+from numus.dtypes import DType
 from numus.kernels.convolution import (
     ONE,
     ZERO,
@@ -21,30 +21,14 @@ from numus.kernels.convolution import (
     register_tile,
     rest,
 )
+from numus.kernels.taps import Taps, for_each_tap
 
 
-@dataclass(slots=True)
-class Sliding:
-    """The numbers of a launch, as expressions. Of triples the last is the innermost axis."""
+@dataclass(slots=True, kw_only=True)
+class Sliding(Taps):
+    """And how blocks, which may be cut along all axes, are counted."""
 
-    channels: Expr  # of a group
-    outputs: Expr
-    space: Triple  # of the data
-    extents: Triple  # of the result
-    taps: Triple
-    stride: Triple
-    dilation: Triple
-    gap: Triple
-    low: Triple
-    nearest: Triple  # the first element that any tap reaches, from a block's origin
-    block: Triple  # results of one phase that a block has
     blocks: Triple  # how many there are
-    entries: Expr  # taps of a phase, at most, times channels
-    task_panels: Expr  # panels of outputs in a task
-    output_tasks: Expr
-    units: Expr  # blocks of all images
-    task_units: Expr
-    unit_tasks: Expr
 
 
 def sliding(
@@ -109,46 +93,26 @@ class _Schedule:
     def _tables(self) -> list[Stmt]:
         """The offset of every tap of every channel, and the weights in the same order."""
         s = self.s
-        c = ir.var("tap_c")
-        ks: Triple = (ir.var("tap_z"), ir.var("tap_y"), ir.var("tap_x"))
         entry = ir.Register("entry", ir.INDEX)
-        at = [
-            ir.sub(ir.add(ir.mul(r, t), ir.mul(k, d)), low)
-            for r, t, k, d, low in zip(self.turn, s.stride, ks, s.dilation, s.low, strict=True)
-        ]
-        fits = const(True, bool_)
-        for a, gap in zip(at, s.gap, strict=True):
-            if gap is not ONE:
-                fits = fits & ir.irem(a, gap).eq(ZERO)
-        displacement = [
-            ir.sub(quotient(a, gap), near)
-            for a, gap, near in zip(at, s.gap, s.nearest, strict=True)
-        ]
-        here = ir.var("entry_at")
-        offset = ir.add(ir.mul(c, self.planes.size), self.planes.offset(displacement))
         i, panel = ir.var("pack_i"), ir.var("pack_panel")
         o = ir.add(self.first_output, ir.add(ir.mul(panel, self.rows), i))
         # rows beyond the last output are the last one again: their results are never stored
-        weight = self.weights(self.group, ir.minimum(o, ir.sub(s.outputs, ONE)), c, *ks)
-        to = ir.add(ir.add(self._panel(panel), ir.mul(here, self.rows)), i)
-        store = ir.Store(self.packed, to, weight.cast(self.dtype))
-        line = ir.For(i, ZERO, self.rows, "lanes", [store])
-        body: list[Stmt] = [
-            ir.Let(here, ir.read(entry)),
-            ir.Store(self.offsets, ir.add(ir.mul(self.phase, s.entries), here), offset),
-            ir.For(panel, ZERO, self.panels, "serial", [line]),
-            ir.Set(entry, ir.add(ir.read(entry), ONE)),
-        ]
-        if fits.op != "const":
-            body = [ir.If(fits, body)]
-        for k, n in zip(reversed(ks), reversed(s.taps), strict=True):
-            body = [ir.For(k, ZERO, n, "serial", body)]
-        body = [
-            ir.Set(entry, ZERO),
-            ir.For(c, ZERO, s.channels, "serial", body),
-            ir.Store(self.counts, self.phase, ir.read(entry)),
-        ]
-        return [ir.For(self.phase, ZERO, self.phases, "serial", body)]
+        output = ir.minimum(o, ir.sub(s.outputs, ONE))
+
+        def body(c: Expr, taps: Triple, displacement: list[Expr], here: Expr) -> list[Stmt]:
+            offset = ir.add(ir.mul(c, self.planes.size), self.planes.offset(displacement))
+            weight = self.weights(self.group, output, c, *taps)
+            to = ir.add(ir.add(self._panel(panel), ir.mul(here, self.rows)), i)
+            store = ir.Store(self.packed, to, weight.cast(self.dtype))
+            line = ir.For(i, ZERO, self.rows, "lanes", [store])
+            return [
+                ir.Store(self.offsets, ir.add(ir.mul(self.phase, s.entries), here), offset),
+                ir.For(panel, ZERO, self.panels, "serial", [line]),
+            ]
+
+        taps = for_each_tap(s, self.phase, entry, body)
+        count = ir.Store(self.counts, self.phase, ir.read(entry))
+        return [ir.For(self.phase, ZERO, self.phases, "serial", [*taps, count])]
 
     def _panel(self, panel: Expr) -> Expr:
         """Where the weights of a panel of outputs begin."""

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
-from numus.dtypes import DType, bool_
+from numus.dtypes import DType
 from numus.kernels.convolution import (
     ONE,
     ZERO,
@@ -30,71 +30,19 @@ from numus.kernels.convolution import (
     register_tile,
     rest,
 )
+from numus.kernels.taps import Taps, for_each_tap
 from numus.kernels.turning import transposed
 
 PIECE = 256  # pixels that are turned at a time
 
 
-@dataclass(slots=True)
-class Spreading:
-    """The numbers of a launch, as expressions. Of triples the last is the innermost axis."""
+@dataclass(slots=True, kw_only=True)
+class Spreading(Taps):
+    """And how blocks, which are of whole lines, and panels are counted."""
 
-    channels: Expr  # of a group
-    outputs: Expr
-    space: Triple  # of the data
-    extents: Triple  # of the result
-    taps: Triple
-    stride: Triple
-    dilation: Triple
-    gap: Triple
-    low: Triple
-    nearest: Triple  # the first element that any tap reaches, from a block's origin
-    block: Triple  # results of one phase that a block has: whole lines
     blocks: tuple[Expr, Expr]  # how many there are along the outer two axes
-    entries: Expr  # taps of a phase, at most, times channels
-    depth: Expr  # of them, that are summed up at a time
+    depth: Expr  # entries that are summed up at a time
     panels: Expr  # of outputs
-    task_panels: Expr
-    output_tasks: Expr
-    units: Expr  # blocks of all images
-    task_units: Expr
-    unit_tasks: Expr
-
-
-def _positions(s: Spreading, turn: Triple, taps: Triple) -> tuple[list[Expr], Expr]:
-    """How far from the place of a result each of its taps lies; whether it meets an element."""
-    at = [
-        ir.sub(ir.add(ir.mul(r, t), ir.mul(k, d)), low)
-        for r, t, k, d, low in zip(turn, s.stride, taps, s.dilation, s.low, strict=True)
-    ]
-    fits = const(True, bool_)
-    for a, gap in zip(at, s.gap, strict=True):
-        if gap is not ONE:
-            fits = fits & ir.irem(a, gap).eq(ZERO)
-    displacement = [
-        ir.sub(quotient(a, gap), near) for a, gap, near in zip(at, s.gap, s.nearest, strict=True)
-    ]
-    return displacement, fits
-
-
-def _for_each_tap(
-    s: Spreading, phase: Expr, entry: ir.Register, body: Callable[..., list[Stmt]]
-) -> list[Stmt]:
-    """`body(channel, taps, displacement, entry)` for each tap that a phase has, in order."""
-    c = ir.var("tap_c")
-    taps: Triple = (ir.var("tap_z"), ir.var("tap_y"), ir.var("tap_x"))
-    displacement, fits = _positions(s, digits(phase, s.gap), taps)
-    here = ir.var("entry_at")
-    inner: list[Stmt] = [
-        ir.Let(here, ir.read(entry)),
-        *body(c, taps, displacement, here),
-        ir.Set(entry, ir.add(ir.read(entry), ONE)),
-    ]
-    if fits.op != "const":
-        inner = [ir.If(fits, inner)]
-    for k, n in zip(reversed(taps), reversed(s.taps), strict=True):
-        inner = [ir.For(k, ZERO, n, "serial", inner)]
-    return [ir.Set(entry, ZERO), ir.For(c, ZERO, s.channels, "serial", inner)]
 
 
 def pack_weights(
@@ -114,7 +62,7 @@ def pack_weights(
         store = ir.Store(packed, to, weights(group, o, c, *taps).cast(dtype))
         return [ir.For(j, ZERO, columns, "lanes", [store])]
 
-    return _for_each_tap(s, phase, ir.Register("entry", ir.INDEX), line)
+    return for_each_tap(s, phase, ir.Register("entry", ir.INDEX), line)
 
 
 def spreading(
@@ -190,7 +138,7 @@ class _Schedule:
             offset = ir.add(ir.mul(c, self.planes.size), self.planes.offset(displacement))
             return [ir.Store(self.offsets, ir.add(table, here), offset)]
 
-        taps = _for_each_tap(self.s, self.phase, entry, body)
+        taps = for_each_tap(self.s, self.phase, entry, body)
         count = ir.Store(self.counts, self.phase, ir.read(entry))
         return [ir.For(self.phase, ZERO, self.phases, "serial", [*taps, count])]
 
