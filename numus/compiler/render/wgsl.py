@@ -4,8 +4,8 @@ A block of the grid is a workgroup: a lanes loop is spread over its threads, uni
 all of them, and what a register holds per lane is a variable of each thread. A kernel without
 lanes loops runs a block per thread.
 
-A shader's numbers come in one uniform array of words, `P`: a zero (see `wgsl_prelude`), how the
-groups are counted, where each buffer's elements start, then the kernel's scalars.
+A shader's numbers come in one uniform array of words, `P`: two zeros (see `wgsl_prelude`) around
+how the groups are counted, where each buffer's elements start, then the kernel's scalars.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ from numus.compiler.render.wgsl_values import Values
 from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
 
-HEAD = 4  # words of `P` before the buffers' offsets: zero, groups in a row, all groups or threads
+# words of `P` before the buffers' offsets: zero, groups in a row, all groups or threads, zero
+HEAD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,10 +159,12 @@ class _Renderer:
                 "@group(0) @binding(0) var<uniform> P: Numbers;",
                 *self.globals,
                 "var<private> Z: u32;",
+                "var<private> Y: u32;",
                 functions,
                 f"@compute @workgroup_size({self.threads})",
                 f"fn main({', '.join(builtins)}) {{",
                 "  Z = P.v[0].x;",
+                "  Y = P.v[0].w;",
                 body,
                 "}",
                 "",

@@ -2,7 +2,8 @@
 
 WGSL lets a compiler contract, reassociate and assume that there is no NaN. The kernel IR promises
 IEEE arithmetic, so results that such liberties could reach are *hidden*: combined with a zero that
-is only known at run time (`Z`), which costs one integer operation.
+is only known at run time (`Z`), which costs one integer operation. Constants have a zero of their
+own (`Y`): a constant that is hidden again would otherwise come to light, `x ^ Z ^ Z` being `x`.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ _add("""
 fn hide32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ Z); }
 fn hide64(x: f64) -> f64 { return bitcast<f64>(bitcast<u64>(x) ^ u64(Z)); }
 fn hidden(x: bool) -> bool { return x != (Z != 0u); }
-fn bits32(x: u32) -> f32 { return bitcast<f32>(x ^ Z); }
-fn bits64(x: u64) -> f64 { return bitcast<f64>(x ^ u64(Z)); }
+fn bits32(x: u32) -> f32 { return bitcast<f32>(x ^ Y); }
+fn bits64(x: u64) -> f64 { return bitcast<f64>(x ^ u64(Y)); }
 fn nan32(x: f32) -> bool { return (bitcast<u32>(x) & 0x7fffffffu) > 0x7f800000u; }
 fn nan64(x: f64) -> bool {
   return (bitcast<u64>(x) & 0x7ffffffffffffffflu) > 0x7ff0000000000000lu;
