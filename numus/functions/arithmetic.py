@@ -246,7 +246,7 @@ def pow(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     tensor([1, 4, 9])
     """
     kind = dt.scalar_kind(x2)
-    if kind is not None and isinstance(x1, Tensor):
+    if kind is not None and isinstance(x1, Tensor) and not isinstance(x2, dt.Weak):
         base = x1._node
         special = _scalar_pow(ew.cast(base, dt.promote_scalar(base.dtype, kind)), x2)
         if special is not None:
@@ -413,7 +413,8 @@ def clip(x: ArrayLike, /, min: Any = None, max: Any = None) -> Tensor:
 
 def _beyond(outside: Node, bound: Node, given: Any) -> Node:
     """A bound that is NaN makes NaN of everything."""
-    if bound.dtype.kind != "float" or (dt.scalar_kind(given) and given == given):
+    known = dt.scalar_kind(given) is not None and not isinstance(given, dt.Weak)
+    if bound.dtype.kind != "float" or (known and given == given):
         return outside
     return ew.or_(outside, ew.ne(bound, bound))
 

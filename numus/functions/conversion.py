@@ -172,7 +172,7 @@ def _shared(host: Array, dtype: DType | None, place: Device) -> Node:
 
 def _from_sequence(obj: Any, dtype: DType | None, place: Device) -> Node:
     types = _leaf_types(obj)
-    if any(issubclass(t, Tensor) for t in types):
+    if any(issubclass(t, (Tensor, dt.Weak)) for t in types):
         node = _stacked(obj, place)
         return moved(convert(node, dtype or node.dtype, "asarray"), place)
     host = _numbers(obj, types)
@@ -266,10 +266,14 @@ def _weakest(obj: Any) -> DType:
                 )
                 strong = found if strong is None else dt.promote(strong, found)
         level = deeper
-    assert strong is not None
+    if strong is None:  # numbers that are not known yet, and others
+        return _ALONE[max(kinds, key=list(_ALONE).index)]
     for kind in kinds:
         strong = dt.promote_scalar(strong, kind)
     return strong
+
+
+_ALONE = {"bool": dt.bool_, "int": dt.default_int, **_DEFAULTS}
 
 
 # -- DLPack ---------------------------------------------------------------------------------------

@@ -260,7 +260,7 @@ def linspace(
     (count,) = as_shape(operator.index(num), "linspace")
     place = as_device(device)
     first, last = (n.item() if isinstance(n, Tensor) else n for n in (start, stop))
-    is_complex = isinstance(first, complex) or isinstance(last, complex)
+    is_complex = "complex" in (dt.scalar_kind(first), dt.scalar_kind(last))
     default = dt.default_complex if is_complex else dt.default_float
     out = default if dtype is None else as_dtype(dtype)
     if is_complex and not out.is_complex:
@@ -284,8 +284,8 @@ def _spaced(
     index = iota(count, dt.int64, place)
     behind = ew.cast(ew.sub(constant(steps, dt.int64), index), dtype)
     ahead = ew.cast(index, dtype)
-    from_first = ew.add(constant(float(first), dtype), ew.mul(constant(step, dtype), ahead))
-    from_last = ew.sub(constant(float(last), dtype), ew.mul(constant(step, dtype), behind))
+    from_first = ew.add(scalar_node(first, dtype), ew.mul(scalar_node(step, dtype), ahead))
+    from_last = ew.sub(scalar_node(last, dtype), ew.mul(scalar_node(step, dtype), behind))
     return ew.where(ew.le(ahead, behind), from_first, from_last)
 
 

@@ -27,7 +27,7 @@ def repr_(self: Tensor) -> str:
     """tensor([1., 2.]), with the dtype where it is not a default, and the device likewise."""
     notes = []
     if not is_known(self._node):
-        body = "traced"
+        body = getattr(self._node.abstract, "word", "traced")
         notes += [f"shape={self.shape}", f"dtype={self.dtype.name}"]
     else:
         array, digits = _printable(self)

@@ -80,6 +80,8 @@ def _read_item(item: Any, op: str) -> Any:
         if data.dtype in (dt.bool_, np.bool_):
             return _Mask(data)
         return int(data) if isinstance(data, np.ndarray) and data.ndim == 0 else data
+    if isinstance(item, dt.Weak) and item.weak_kind == "int":
+        return item.node(dt.int64)  # a number that each call of a program knows anew
     try:
         return operator.index(item)
     except TypeError:

@@ -280,6 +280,8 @@ def _sides(given: Any, rank: int, what: str, default: Any) -> list[tuple[Any, An
         for axis, pair in given.items():
             out[normal_axis(axis, rank, "pad")] = _sides(pair, 1, what, default)[0]
         return out
+    if isinstance(given, dt.Weak):
+        return [(given, given)] * rank
     try:
         return [tuple(p) for p in np.broadcast_to(np.asarray(given), (rank, 2)).tolist()]
     except ValueError:
@@ -290,7 +292,7 @@ def _sides(given: Any, rank: int, what: str, default: Any) -> list[tuple[Any, An
 
 def _pad_constant(node: Node, low: Any, high: Any, values: list[tuple[Any, Any]]) -> Node:
     out = views.pad(node, low, high)
-    if all(v == 0 for pair in values for v in pair):
+    if all(not isinstance(v, dt.Weak) and v == 0 for pair in values for v in pair):
         return out
     for axis, (before, after) in enumerate(values):  # where margins cross, the later axis wins
         place = ramp(out.shape, axis, node.device)

@@ -118,7 +118,7 @@ class Optimizer:
         if unknown:
             raise TypeError(f"{type(self).__name__}: no such options: {', '.join(sorted(unknown))}")
         made = ParamGroup({**self.defaults, **group, "params": params}, self._numbers)
-        self.param_groups.append(made)
+        self.param_groups = [*self.param_groups, made]  # another list: programs look at which
         self._fill(made)
 
     def _fill(self, group: ParamGroup) -> None:

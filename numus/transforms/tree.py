@@ -191,6 +191,12 @@ def _dataclass_kind(kind: type) -> _Kind:
     return _Kind(take, make, _attribute)
 
 
+def entries(x: Any) -> Sequence[Any] | None:
+    """What a container holds directly; None for a leaf."""
+    kind = _kind_of(x)
+    return None if kind is None else kind.take(x)[1]
+
+
 def flatten(tree: Any) -> tuple[list[Any], Structure]:
     """The leaves of a container, in a fixed order, and its structure."""
     found: list[Any] = []

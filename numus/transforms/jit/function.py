@@ -30,6 +30,7 @@ from numus.transforms.jit.variables import Variables
 Function = Callable[..., Any]
 Numbers = list[tuple[int, type]]  # which leaves are Python's numbers, and their types
 
+_LEVELS = 6  # from a warning to the line that called the function
 _MANY_STRUCTURES = 8  # more of them, and the function is probably not meant to be traced so
 
 
@@ -47,6 +48,36 @@ class Static:
         self.value = value
 
 
+class Fixed:
+    """A static value as a part of the structure: 0.0 is not -0.0 there, nor 1 what 1.0 is."""
+
+    __slots__ = ("_key", "value")
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+        self._key = _told_apart(value)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Fixed) and bool(self._key == other._key)
+
+    def __hash__(self) -> int:
+        return hash(self._key)
+
+
+def _told_apart(value: Any) -> Any:
+    """Equal for what is the same in every respect."""
+    kind = type(value)
+    if kind is float:
+        value = value.hex()
+    elif kind is complex:
+        value = (value.real.hex(), value.imag.hex())
+    elif kind is tuple:
+        value = tuple(map(_told_apart, value))
+    elif kind is frozenset:
+        value = frozenset(map(_told_apart, value))
+    return (kind, value)
+
+
 class Jitted:
     """A function that is traced at its first call and replayed at the next ones."""
 
@@ -61,6 +92,7 @@ class Jitted:
         self._name = getattr(f, "__qualname__", type(f).__name__)
         self._static_places, self._static_names = _statics(f, static_argnums, static_argnames)
         self._donated = _numbers(donate)
+        _check_places(f, self._name, static_argnums=_numbers(static_argnums), donate=self._donated)
         self._traced: dict[Any, list[Traced | None]] = {}
         self._count = 0
         self._recent: Short = _miss  # what ran last, if all its arguments were leaves
@@ -147,7 +179,7 @@ class Jitted:
                 "tensor, a number nor a container of them, and cannot be told apart by value (it "
                 "is not hashable); make it hashable, or reach it through a closure"
             ) from None
-        return (type(value), value)
+        return Fixed(value)
 
     # -- calls ------------------------------------------------------------------------------------
 
@@ -198,8 +230,10 @@ class Jitted:
         try:
             try:
                 result = trace.run(self._f, args, kwargs)
-            finally:
-                variables.compare()
+            except BaseException:
+                variables.undo()
+                raise
+            variables.compare()
             traced = Traced(trace, arguments, numbers, donated, variables, result)
         except Inline:
             variants.append(None)
@@ -257,7 +291,7 @@ class Jitted:
                 "arguments: each new shape, dtype or static value is a trace of its own; "
                 "nm.compile_log() says what changed",
                 RuntimeWarning,
-                stacklevel=2,
+                stacklevel=_LEVELS,
             )
 
 
@@ -287,7 +321,7 @@ def _text(spec: Any) -> str:
     if _is_tensor(spec):
         shape, dtype, device, leaf = spec
         return f"{dtype.name}{list(shape)} on {device}" + " that requires gradients" * leaf
-    return str(spec.__name__) if isinstance(spec, type) else repr(spec[1])
+    return str(spec.__name__) if isinstance(spec, type) else repr(spec.value)
 
 
 def _is_flat(key: Any) -> bool:
@@ -312,6 +346,24 @@ def _argument(path: str) -> str:
     """A path into (args, kwargs) in words."""
     inner = path.partition("]")[2]
     return f"argument {inner[1:].replace(']', '', 1)}"
+
+
+def _check_places(f: Function, name: str, **given: frozenset[int]) -> None:
+    """Refuse places of arguments that f does not have."""
+    try:
+        parameters = list(inspect.signature(f).parameters.values())
+    except (TypeError, ValueError):
+        return
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
+        return
+    count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
+    for option, places in given.items():
+        for place in sorted(places):
+            if not -count <= place < count:
+                raise ValueError(
+                    f"jit of {name}: {option} names argument {place}, but {name} takes {count} "
+                    "by place"
+                )
 
 
 def _statics(
@@ -372,4 +424,9 @@ def jit(
         )
     if not callable(f):
         raise TypeError(f"jit: takes a function, not {type(f).__name__}")
+    if inspect.isgeneratorfunction(f) or inspect.iscoroutinefunction(f):
+        raise TypeError(
+            f"jit of {getattr(f, '__qualname__', f)}: a generator or coroutine runs when nobody "
+            "traces it; jit the functions that it calls"
+        )
     return Jitted(f, static_argnums, static_argnames, donate).function()

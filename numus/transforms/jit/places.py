@@ -46,6 +46,7 @@ class Handle(Place):
     """A tensor that the function reaches by itself. It is not kept alive."""
 
     def __init__(self, handle: Tensor) -> None:
+        self.reference: Callable[[], Tensor | None]
         self.reference = self._handle = weakref.ref(handle)
 
     def find(self, leaves: Sequence[Any]) -> Tensor | None:

@@ -11,13 +11,14 @@ import sys
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from numus import dtypes as dt
 from numus import guards
 from numus.dtypes import DType
 from numus.graph import ONE_HOLDER, Node, View, is_observed, mode
 from numus.primitives.source import value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, size_of
-from numus.tensor import Tensor
+from numus.tensor import Tensor, scalar_node
 from numus.transforms import tree
 from numus.transforms.jit.places import Argument, Place
 from numus.transforms.jit.program import Native, Run
@@ -66,7 +67,9 @@ class Ready:
                     *(node.shape, node.dtype, node.device, node.view.strides, node.tracked),
                 )
             )
-        self._scalars = [(s.compute, s.sample.__class__) for s in traced.scalars]
+        self._scalars: list[tuple[Any, type, DType, range | None]] = [
+            (s.compute, s.sample.__class__, dtype, _integers(dtype)) for s, dtype in traced.scalars
+        ]
         self.plain = not (traced.bindings or traced.grads or traced.donated or traced.rebound)
         self._reuse = self._in_place()
         self._native: NativeCall | None = None
@@ -110,7 +113,7 @@ class Ready:
         done: set[int] = set()
         for block, place, binding, nbytes in self._reuse:
             tensor = place.find(leaves)
-            if tensor is None or not held_alone(tensor):
+            if not isinstance(tensor, Tensor) or not held_alone(tensor):
                 continue
             view = tensor._node.view
             if view is None or view.offset or view.storage.memory.nbytes != nbytes:
@@ -158,10 +161,12 @@ class Ready:
                 for number, (_, kind) in zip(numbers, traced.numbers, strict=True):
                     if number.__class__ is not kind:
                         return MISS
-                for compute, kind in self._scalars:
+                for compute, kind, dtype, integers in self._scalars:
                     number = compute(numbers)
                     if number.__class__ is not kind:
                         raise Inline  # 2**n with a negative n, say: another dtype would follow
+                    if integers is not None and number not in integers:
+                        scalar_node(number, dtype)  # which says so
                     scalars.append(number)
             run: Any = self.run
             if given:
@@ -247,10 +252,18 @@ class Ready:
             if slot is not None:
                 slot.grad = made[grad] if grad.__class__ is int else grad
         for rebound, new in zip(traced.rebound, values, strict=True):
-            rebound.holder.put(rebound.key, new)
+            rebound.write(new)
 
 
 _NOTHING: frozenset[int] = frozenset()
+
+
+def _integers(dtype: DType) -> range | None:
+    """The numbers of an integer dtype."""
+    if not dtype.is_integer:
+        return None
+    low, high = dt.int_range(dtype)
+    return range(low, high + 1)
 
 
 def held_alone(tensor: Tensor) -> bool:

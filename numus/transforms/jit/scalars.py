@@ -7,6 +7,7 @@ become a value of the program, in the dtype it has there.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -61,6 +62,21 @@ class Scalar(dt.Weak):
     def __index__(self) -> int:
         return int(self._refuse("a shape, an axis or an index"))
 
+    def __round__(self, digits: int | None = None) -> Any:
+        return _apply(round, self, digits)
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
+    real: Any = property(lambda self: _apply(operator.attrgetter("real"), self))
+    imag: Any = property(lambda self: _apply(operator.attrgetter("imag"), self))
+
+    def conjugate(self) -> Any:
+        return _apply(operator.methodcaller("conjugate"), self)
+
     __hash__ = object.__hash__
 
 
@@ -100,11 +116,14 @@ def _reflected(function: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]
     return method
 
 
-for _name in "add sub mul truediv floordiv mod pow".split():
+for _name in "add sub mul truediv floordiv mod pow and_ or_ xor lshift rshift".split():
     _function = getattr(operator, _name)
+    _name = _name.rstrip("_")
     setattr(Scalar, f"__{_name}__", _binary(_function))
     setattr(Scalar, f"__r{_name}__", _reflected(_function))
 for _name in "lt le gt ge eq ne".split():
     setattr(Scalar, f"__{_name}__", _binary(getattr(operator, _name)))
-for _name in "neg pos abs".split():
+for _name in "neg pos abs invert".split():
     setattr(Scalar, f"__{_name}__", _unary(getattr(operator, _name)))
+for _function in (math.floor, math.ceil, math.trunc):
+    setattr(Scalar, f"__{_function.__name__}__", _unary(_function))

@@ -23,7 +23,7 @@ from numus.transforms.jit.program import Program
 from numus.transforms.jit.ready import Ready
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Inline, Trace, handles_of
-from numus.transforms.jit.variables import Change, Precondition, Variable, Variables
+from numus.transforms.jit.variables import ABSENT, Change, Precondition, Variable, Variables
 
 # A leaf of the result: an output of the program, or a function of (leaves, numbers) of the call.
 Result = int | Callable[[Sequence[Any], Sequence[Any]], Any]
@@ -35,8 +35,9 @@ class Rebound:
     def __init__(
         self, change: Change, results: list[Result], leaves: list[bool], structure: tree.Structure
     ) -> None:
-        self.holder = change.holder
-        self.key = change.key
+        self._holder = change.holder
+        self._key = change.key
+        self._is_gone = change.after is ABSENT
         self.results = results
         self._leaves = leaves  # which tensors require gradients
         self._structure = structure
@@ -49,6 +50,12 @@ class Rebound:
             for x, leaf in zip(found, self._leaves, strict=True)
         ]
         return tree.unflatten(self._structure, found)
+
+    def write(self, value: Any) -> None:
+        if not self._is_gone:
+            self._holder.put(self._key, value)
+        elif self._holder.get(self._key) is not ABSENT:
+            self._holder.drop(self._key)
 
 
 class Traced:
@@ -65,8 +72,9 @@ class Traced:
     ) -> None:
         self._trace = trace
         self._variables = variables.places()
+        self._shared = variables.shared
         self._name = str(trace)
-        self.donated = list(donated)  # which arguments give up their memory
+        self._returned: set[int] = set()  # arguments that are results themselves, by place
         self.numbers = list(numbers)  # which arguments are Python's, and their types
         self._inside = {id(inner): i for i, (_, inner) in arguments.items()}
         self._slots = {
@@ -75,9 +83,13 @@ class Traced:
             if given._node.grad_slot is not None
         }
         self._outputs: list[Node] = []  # values that the program gives
-        self._places: dict[Node, int] = {}
+        self._places: dict[tuple[Node, int], int] = {}
+        self._handles: dict[Node, Tensor] = {}  # the first that a result was read from
         self.results, self.structure = self._read_results(result)
         self.rebound = [self._read_change(change) for change in variables.changes]
+        kept = {id(arguments[i][1]) for i in self._returned}
+        # which arguments give up their memory
+        self.donated = [i for i in donated if id(arguments[i][1]) not in kept]
         self.bindings = self._read_bindings(arguments)
         self.grads = self._read_grads()
         self._read_inputs(arguments)
@@ -88,14 +100,16 @@ class Traced:
         self.shown = sorted({x for x in shown if isinstance(x, int)})
         self._ready: dict[Any, Ready] = {}
         del self._trace, self._outputs, self._places, self._inside, self._slots, self._variables
+        del self._returned, self._handles, self._shared
 
     # -- reading a finished trace -----------------------------------------------------------------
 
-    def _output(self, node: Node) -> int:
-        """The number of an output of the recipe."""
-        found = self._places.get(node)
+    def _output(self, node: Node, handle: Tensor | None = None) -> int:
+        """The number of an output of the recipe, of its own for a handle that is named."""
+        key = (node, id(handle))
+        found = self._places.get(key)
         if found is None:
-            found = self._places[node] = len(self._outputs)
+            found = self._places[key] = len(self._outputs)
             self._outputs.append(node)
         return found
 
@@ -144,11 +158,15 @@ class Traced:
             return lambda leaves, numbers: x
         place = self._place_of(x)
         if place is not None:
+            if isinstance(place, Argument):
+                self._returned.add(place.index)
             return lambda leaves, numbers: place.find(leaves)
         node = self._untracked(x._node)
         if not node.abstract and node.serial > self._trace.since:
             return lambda leaves, numbers: Tensor(detached(node, sees_writes=False))
-        return self._output(node)
+        # tensors that stand for the same are still tensors of their own
+        first = self._handles.setdefault(node, x)
+        return self._output(node, None if first is x else x)
 
     def _read_change(self, change: Change) -> Rebound:
         """How a call makes what a variable holds after it."""
@@ -241,7 +259,7 @@ class Traced:
         for i in sorted(distinct.values()):
             self.sources.append(Source(arguments[i][0]._node, [Argument(i)]))
             inputs.append(trace.inputs[i])
-        self.scalars = [number for number, _ in trace.scalars.values()]
+        self.scalars = [(number, node.dtype) for number, node in trace.scalars.values()]
         self.generators = [generator for generator, _, _ in trace.keys]
         numbers = [node for _, node in trace.scalars.values()]
         numbers += [word for _, *words in trace.keys for word in words]
@@ -263,6 +281,14 @@ class Traced:
         self._changed = _Reached(place for place, _, _ in self.bindings)
         self._preconditions = [Precondition(change) for change in variables.changes]
         self.flags = variables.flags
+        self._held = [  # variables that hold tensors known by handle, and these
+            (variable.reference, place.reference)
+            for source in self.sources
+            for place in source.places
+            if isinstance(place, Handle)
+            for variable in self._shared.get(id(place.find(())), ())
+            if variable.reference is not None
+        ]
         self._changed_arguments = [p for p, _, _ in self.bindings if isinstance(p, Argument)]
         self._reached = _Reached(p for s in self.sources for p in s.places)
         self.related = bool(
@@ -270,6 +296,7 @@ class Traced:
             or self._several
             or self._aliases
             or self._preconditions
+            or self._held
             or (self._changed and self._tensors)
         )
         self.guarded = self.related or bool(self.flags)
@@ -289,6 +316,9 @@ class Traced:
             return False
         for read, flag in self.flags:
             if read() is not flag:
+                return False
+        for read, known in self._held:
+            if read() is not known():
                 return False
         if self._aliases is not None:
             if _pattern([leaves[i] for i in self._tensors]) != self._aliases:
@@ -334,6 +364,8 @@ class Traced:
 
 class Spent:
     """In the place of a trace: the tensor has been donated."""
+
+    word = "donated"
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -9,6 +9,7 @@ anew.
 from __future__ import annotations
 
 import functools
+import operator
 import sys
 import types
 from abc import ABC, abstractmethod
@@ -23,6 +24,7 @@ from numus.transforms import tree
 from numus.transforms.jit.places import Place
 
 ABSENT: Any = object()  # the value of a variable that is not there
+ALL: Any = object()  # the key of a list as a whole
 
 _MANY_HOLDERS = 100_000  # a function that reaches more is not looked through to the end
 _MANY_ENTRIES = 10_000  # data, not state
@@ -56,9 +58,21 @@ class Holder(ABC):
         """What reads one entry, as fast as can be."""
         return functools.partial(self.get, key)
 
-    def decides(self, key: Any) -> bool:
-        """Whether a function may do one thing or another by the truth of an entry."""
-        return True
+    def changes(self, before: Mapping[Any, Any]) -> Iterator[Change]:
+        """The entries that hold other tensors than before."""
+        after = self.contents()
+        for key in {**before, **after}:
+            old, new = before.get(key, ABSENT), after.get(key, ABSENT)
+            if old is not new and (_has_tensors(old) or _has_tensors(new)):
+                yield Change(self, key, old, new)
+
+    def forget(self, before: Mapping[Any, Any]) -> None:
+        """Take away what has come since, and is not among the changes: nothing, mostly."""
+        return
+
+    def decides(self, key: Any, value: Any) -> bool:
+        """Whether a function may do one thing or another by what an entry is."""
+        return value.__class__ is bool
 
 
 class Cell(Holder):
@@ -109,31 +123,48 @@ class Entries(Holder):
     def reader(self, key: Any) -> Callable[[], Any]:
         return functools.partial(self.container.get, key)
 
-    def decides(self, key: Any) -> bool:
+    def decides(self, key: Any, value: Any) -> bool:
+        if self._of is None or _is_own(self._of):
+            return super().decides(key, value)
         # what else numus's own layers and optimisers hold was settled when they were made
-        return self._of is None or _is_own(self._of) or key == "training"
+        return key in ("training", "param_groups")
 
 
 class Elements(Holder):
-    """A list. What is appended while it is traced is there once, like all side effects."""
-
-    def __init__(self, container: Any) -> None:
-        super().__init__(container)
-        self._count = len(container)
+    """A list. What is appended while it is traced is there once, like all side effects; where
+    elements move, the whole list is the variable.
+    """
 
     def contents(self) -> Mapping[Any, Any]:
-        return dict(enumerate(self.container[: self._count]))
+        return dict(enumerate(self.container))
 
     def get(self, key: Any) -> Any:
+        if key is ALL:
+            return list(self.container)
         return self.container[key] if key < len(self.container) else ABSENT
 
     def put(self, key: Any, value: Any) -> None:
-        if key < len(self.container):
+        if key is ALL:
+            self.container[:] = value
+        elif key < len(self.container):
             self.container[key] = value
 
     def drop(self, key: Any) -> None:
         if key < len(self.container):
             del self.container[key]
+
+    def changes(self, before: Mapping[Any, Any]) -> Iterator[Change]:
+        old, new = list(before.values()), list(self.container)
+        if len(new) > len(old) and all(map(operator.is_, old, new)):
+            return  # appended
+        if len(new) == len(old):
+            yield from super().changes(before)
+        elif _has_tensors(old) or _has_tensors(new):
+            yield Change(self, ALL, old, new)
+
+    def forget(self, before: Mapping[Any, Any]) -> None:
+        if _has_tensors(self.container[len(before) :]):
+            del self.container[len(before) :]
 
 
 class Attributes(Holder):
@@ -157,6 +188,22 @@ class Attributes(Holder):
 
     def drop(self, key: Any) -> None:
         object.__delattr__(self.container, key)
+
+
+class ClassAttributes(Holder):
+    """The attributes of a class of the user's."""
+
+    def contents(self) -> Mapping[Any, Any]:
+        return {k: v for k, v in vars(self.container).items() if not k.startswith("__")}
+
+    def get(self, key: Any) -> Any:
+        return vars(self.container).get(key, ABSENT)
+
+    def put(self, key: Any, value: Any) -> None:
+        type.__setattr__(self.container, key, value)
+
+    def drop(self, key: Any) -> None:
+        type.__delattr__(self.container, key)
 
 
 class Variable(Place):
@@ -203,7 +250,7 @@ class Precondition:
         self._key = change.key
         self._same = change.before  # where it held no tensor
         self._like: tuple[list[Any], tree.Structure] | None = None
-        if _has_tensors(change.before):
+        if change.key is ALL or _has_tensors(change.before):
             self._same = ABSENT
             self._like = _likeness(change.before)
 
@@ -211,7 +258,7 @@ class Precondition:
         value = self._holder.get(self._key)
         if self._like is None:
             return value is self._same
-        return _has_tensors(value) and _likeness(value) == self._like
+        return value is not ABSENT and _likeness(value) == self._like
 
 
 class Variables:
@@ -220,26 +267,29 @@ class Variables:
     def __init__(self, roots: Iterable[Any]) -> None:
         self._before = [(holder, holder.contents()) for holder in _reached(roots)]
         self.changes: list[Change] = []
-        self.flags: list[tuple[Callable[[], Any], bool]] = []
+        self.flags: list[tuple[Callable[[], Any], Any]] = []
 
     def compare(self) -> None:
         """Find the variables of tensors that hold others now, and put them back; take note of
         flags (`training`), which decide what the function does.
         """
         for holder, before in self._before:
-            after = holder.contents()
-            for key in {**before, **after}:
-                old, new = before.get(key, ABSENT), after.get(key, ABSENT)
-                if old is not new and (_has_tensors(old) or _has_tensors(new)):
-                    self.changes.append(Change(holder, key, old, new))
-                elif old is new and old.__class__ is bool and holder.decides(key):
+            self.changes += holder.changes(before)
+            for key, old in before.items():
+                if holder.decides(key, old) and holder.get(key) is old:
                     self.flags.append((holder.reader(key), old))
         for change in self.changes:
             change.undo()
 
+    def undo(self) -> None:
+        """Put back what a function has changed that did not come to its end."""
+        self.compare()
+        for holder, before in self._before:
+            holder.forget(before)
+
     def places(self) -> dict[int, list[Variable]]:
         """Where to find tensors, by their ids: in the variables that change, and in those which
-        alone hold a tensor.
+        alone hold a tensor. Others are found by themselves, and have to be in all (`shared`).
         """
         found: dict[int, list[Variable]] = {}
         changing = set()
@@ -249,6 +299,8 @@ class Variables:
                 changing.add(id(change.before))
                 continue
             replaced.update(_containers_in(change.before))
+            if change.key is ALL:
+                replaced.add(id(change.holder.container))
             leaves, structure = tree.flatten(change.before)
             for i, leaf in enumerate(leaves):
                 if isinstance(leaf, Tensor):
@@ -261,24 +313,21 @@ class Variables:
             for key, value in before.items():
                 if isinstance(value, Tensor):
                     found.setdefault(id(value), []).append(Variable(holder, key, None))
-        return {k: v for k, v in found.items() if k in changing or len(v) == 1}
+        self.shared = {k: v for k, v in found.items() if k not in changing and len(v) > 1}
+        return {k: v for k, v in found.items() if k not in self.shared}
 
 
 def _containers_in(value: Any) -> Iterator[int]:
     """The ids of a container and of those in it."""
-    if type(value) in _CONTAINERS:
-        yield id(value)
-        for x in value.values() if isinstance(value, dict) else value:
+    entries = tree.entries(value)
+    if entries is not None:
+        yield from (id(value), id(getattr(value, "__dict__", None)))
+        for x in entries:
             yield from _containers_in(x)
 
 
 def _has_tensors(value: Any) -> bool:
-    if isinstance(value, Tensor):
-        return True
-    return type(value) in _CONTAINERS and any(isinstance(x, Tensor) for x in tree.leaves(value))
-
-
-_CONTAINERS = (dict, list, tuple)
+    return any(isinstance(x, Tensor) for x in tree.leaves(value))
 
 
 def _likeness(value: Any) -> tuple[list[Any], tree.Structure]:
@@ -314,7 +363,7 @@ def _reached(roots: Iterable[Any]) -> Iterator[Holder]:
 
 
 _PLAIN = (
-    *(Tensor, np.ndarray, np.generic, type, types.ModuleType, type(None)),
+    *(Tensor, np.ndarray, np.generic, types.ModuleType, type(None)),
     *(bool, int, float, complex, str, bytes, bytearray, range),
 )
 
@@ -332,6 +381,9 @@ def _holders(x: Any) -> Iterator[Holder]:
     elif isinstance(x, list):
         if len(x) <= _MANY_ENTRIES:
             yield Elements(x)
+    elif isinstance(x, type):
+        if _is_own(x):
+            yield ClassAttributes(x)
     elif _has_state(type(x)):
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
@@ -349,8 +401,12 @@ def _beyond(x: Any) -> Iterable[Any]:
         return (x.__self__, x.__func__)
     if isinstance(x, types.FunctionType):
         return (getattr(x, "__wrapped__", None), x.__defaults__, x.__kwdefaults__)
-    kinds = [kind for kind in type(x).__mro__ if _is_own(kind)]
-    return [f for kind in kinds for f in vars(kind).values() if isinstance(f, types.FunctionType)]
+    if isinstance(x, (staticmethod, classmethod)):
+        return (x.__func__,)
+    if isinstance(x, property):
+        return (x.fget, x.fset)
+    kind = x if isinstance(x, type) else type(x)
+    return [base for base in kind.__mro__ if _is_own(base)]
 
 
 def _is_own(x: Any) -> bool:
@@ -375,8 +431,9 @@ def _globals(f: types.FunctionType) -> Iterator[Holder]:
         code = codes.pop()
         names.update(code.co_names)
         codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
-    yield Entries(f.__globals__, sorted(names))
-    for name in names:
-        module = f.__globals__.get(name)
-        if isinstance(module, types.ModuleType) and _is_users(module.__name__):
-            yield Entries(vars(module), sorted(names))
+    spaces = [f.__globals__]
+    for space in spaces:
+        yield Entries(space, sorted(names))
+        modules = (m for m in map(space.get, names) if isinstance(m, types.ModuleType))
+        inner = [vars(m) for m in modules if _is_users(m.__name__)]
+        spaces += [found for found in inner if not any(found is known for known in spaces)]
