@@ -198,6 +198,21 @@ def watching(watcher: Any) -> Iterator[None]:
         observers.pop()
 
 
+@contextlib.contextmanager
+def running_inside(function: Any) -> Iterator[None]:
+    """Let a function of many examples or turns see which tensors are bound and gradients written,
+    and give the keys of random numbers.
+    """
+    before = mode.inside
+    observers.append(None)
+    mode.inside = function
+    try:
+        yield
+    finally:
+        mode.inside = before
+        observers.pop()
+
+
 def is_observed() -> bool:
     """Whether each operation counts in this thread: a trace is recorded, or nodes are watched."""
     return bool(observers) and (mode.trace is not None or mode.watcher is not None)

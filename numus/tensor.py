@@ -17,7 +17,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation import check_known, evaluate, from_host, host_array
-from numus.graph import Node, View, current_trace, is_captured, mode, next_serial, now
+from numus.graph import Node, View, current_trace, is_captured, mode, next_serial, now, observers
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant, value
@@ -59,9 +59,11 @@ class GradSlot:
 
     @grad.setter
     def grad(self, given: Any) -> None:
-        trace = current_trace()
-        if trace is not None:
-            trace.writes_grad(self)
+        if observers:
+            if mode.inside is not None:
+                mode.inside.writes_grad(self)
+            if mode.trace is not None:
+                mode.trace.writes_grad(self)
         self._grad = given
 
 
@@ -86,9 +88,11 @@ class Tensor(Methods):
 
     def _bind(self, node: Node) -> None:
         """Stand for this node, and let it know."""
-        trace = current_trace()
-        if trace is not None:
-            trace.binds(self, node)
+        if observers:
+            if mode.inside is not None:
+                mode.inside.binds(self, node)
+            if mode.trace is not None:
+                mode.trace.binds(self, node)
         self._node = node
         known = node.handle or ()
         known = (known,) if known.__class__ is _ref else known

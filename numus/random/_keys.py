@@ -13,7 +13,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError, TracingError
 from numus.evaluation import from_host
 from numus.functions._base import node_of, wrap
-from numus.graph import Node, current_trace
+from numus.graph import Node, current_trace, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.random_bits import threefry
 from numus.primitives.source import constant, iota
@@ -129,11 +129,8 @@ def key(seed: int, *, device: Any = None) -> Tensor:
 def words_of(op: str, key: Any) -> Words:
     """The two words of a key, or of the next one of the generator where none is given."""
     if key is None:
-        trace = current_trace()
-        if trace is not None:
-            return trace.draws(_generator)
-        first, second = _generator.next()
-        return constant(first, dt.uint32), constant(second, dt.uint32)
+        words = _next_words()
+        return words if mode.inside is None else mode.inside.draws(words)
     node = node_of(key, op)
     if node.dtype is not dt.uint32 or node.shape != (2,):
         raise ShapeError(
@@ -141,6 +138,15 @@ def words_of(op: str, key: Any) -> Words:
             "with nm.random.key(seed)"
         )
     return reshape(take_range(node, 0, 0, 1), ()), reshape(take_range(node, 0, 1, 2), ())
+
+
+def _next_words() -> Words:
+    trace = current_trace()
+    if trace is not None:
+        words: Words = trace.draws(_generator)
+        return words
+    first, second = _generator.next()
+    return constant(first, dt.uint32), constant(second, dt.uint32)
 
 
 def _as_keys(words: Words) -> Tensor:

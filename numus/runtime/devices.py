@@ -194,6 +194,7 @@ class _Surroundings(threading.local):
     grad = True  # whether operations record what gradients need
     low: Any = None  # the narrow float that products are computed in (nm.autocast)
     trace: Any = None  # the trace of nm.jit that this thread records
+    inside: Any = None  # the function that runs once for many examples or turns of a loop
     watcher: Any = None  # who looks at each node as soon as it is made (nm.debug_nans)
 
     def __init__(self) -> None:

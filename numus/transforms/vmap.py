@@ -7,12 +7,13 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.graph import Node, mode
+from numus.graph import Node, mode, running_inside
 from numus.primitives.source import placeholder
 from numus.primitives.views import broadcast, permute
 from numus.shapes import normal_axis
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
+from numus.transforms.inside import Inside
 from numus.transforms.recipe import dependents
 from numus.transforms.trace import nodes_of
 
@@ -72,6 +73,7 @@ def vmap(
             for leaf, axis, path in zip(leaves, axes, paths, strict=True)
         ]
         size = _common_size(nodes, paths, axis_size)
+        inside = Inside("vmap")
         spots: dict[Node, Node] = {}
         for i, node in enumerate(nodes):
             if node is not None:
@@ -80,7 +82,9 @@ def vmap(
                 spots[spot] = node
                 leaves[i] = Tensor(spot)
         inner_args, inner_kwargs = tree.unflatten(structure, leaves)
-        outputs, out_structure = nodes_of(f(*inner_args, **inner_kwargs), "vmap", "the result")
+        with running_inside(inside):
+            answer = f(*inner_args, **inner_kwargs)
+        outputs, out_structure = nodes_of(answer, "vmap", "the result")
         places = tree.spread(out_axes, out_structure, "vmap: out_axes")
         results = [
             Tensor(_placed(y, carries, size, axis))

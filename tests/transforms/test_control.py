@@ -362,3 +362,92 @@ def test_associative_scan(n):
     _, states = nm.associative_scan(combine, (a, b))
     _, wanted = nm.scan(lambda h, x: (x[0] * h + x[1],) * 2, nm.zeros((), dtype=nm.float64), (a, b))
     same(states, wanted)
+
+
+# -- surroundings of bodies -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, nm.jit], ids=["plain", "jit"])
+def test_draws_inside_a_loop_are_others_at_each_turn(wrap):
+    def walk():
+        return nm.scan(lambda c, _: (c, nm.random.normal((3,))), 0.0, None, length=50)[1]
+
+    nm.random.seed(1)
+    found = wrap(walk)().numpy()
+    assert len(np.unique(found)) == 150
+    assert abs(found.mean()) < 0.3
+    nm.random.seed(1)
+    np.testing.assert_array_equal(walk().numpy(), found)
+
+    def until():
+        body = lambda s: (s[0] + 1, s[1] + nm.random.uniform(()))
+        return nm.while_loop(lambda s: s[0] < 100, body, (0, 0.0))[1]
+
+    assert 30 < wrap(until)().item() < 70
+
+
+def test_a_loop_with_draws_is_differentiable():
+    def noisy(w):
+        step = lambda c, _: (c * w + nm.random.normal((), dtype=nm.float64), c)
+        return nm.scan(step, nm.asarray(1.0, dtype=nm.float64), None, length=5)[0]
+
+    def value(w):
+        nm.random.seed(3)
+        return noisy(nm.asarray(w, dtype=nm.float64))
+
+    nm.random.seed(3)
+    slope = nm.grad(noisy)(nm.asarray(0.7, dtype=nm.float64)).item()
+    numeric = (value(0.7 + 1e-6).item() - value(0.7 - 1e-6).item()) / 2e-6
+    assert slope == pytest.approx(numeric, rel=1e-6)
+
+
+IN_PLACE = {
+    "scan": lambda w, x: nm.scan(lambda c, x: (c, w.__iadd__(x)), 0.0, x),
+    "while_loop": lambda w, x: nm.while_loop(lambda c: c < 3, lambda c: c + w.__iadd__(1)[0], 0.0),
+    "cond": lambda w, x: nm.cond(nm.asarray(True), lambda: w.__iadd__(1), lambda: w * 1),
+    "vmap": lambda w, x: nm.vmap(lambda x: w.__iadd__(x))(x),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, nm.jit], ids=["plain", "jit"])
+@pytest.mark.parametrize("name", IN_PLACE)
+def test_tensors_from_outside_are_not_changed_by_a_body(name, wrap):
+    w = nm.ones(3)
+    with pytest.raises(TracingError, match=f"{name}: the function changes a tensor in place"):
+        wrap(lambda x: IN_PLACE[name](w, x))(nm.ones((2, 3)))
+    assert w.tolist() == [1, 1, 1]
+
+
+def test_gradients_of_tensors_outside_are_not_written_by_a_body():
+    w = nm.ones(3, requires_grad=True)
+
+    def step(c, x):
+        (w * x).sum().backward()
+        return c, x
+
+    with pytest.raises(TracingError, match=r"the \.grad of a tensor"):
+        nm.scan(step, 0.0, nm.ones((2, 3)))
+    assert w.grad is None
+
+
+@pytest.mark.parametrize("outer", [lambda f: f, nm.vmap], ids=["scan", "vmap of it"])
+def test_tensors_made_inside_a_body_may_be_changed_there(outer):
+    base = nm.ones(3)
+
+    def step(c, x):
+        same, fresh = base[:], nm.zeros(3)
+        same += x
+        fresh[0] = x
+        c += 1
+        return c, (same + fresh).sum()
+
+    found = outer(lambda x: nm.scan(step, 0.0, x)[1])(
+        nm.ones((2, 2)) if outer is nm.vmap else nm.ones(2)
+    )
+    assert np.unique(found.numpy()).tolist() == [7]
+    assert base.tolist() == [1, 1, 1]
+
+
+def test_bounds_of_a_loop_may_be_known_only_at_the_call():
+    total = nm.jit(lambda n: nm.fori_loop(1, n, lambda i, c: c + i, 0))
+    assert [total(5).item(), total(1).item(), total(nm.asarray(4)).item()] == [10, 0, 6]

@@ -13,7 +13,7 @@ from numus.compiler.watchers import watchers
 from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.evaluation import evaluate
-from numus.graph import Node, View, grad_mode, mode
+from numus.graph import Node, View, grad_mode, mode, running_inside
 from numus.primitives.source import placeholder, value
 from numus.primitives.structure import copy_apart
 from numus.primitives.views import broadcast
@@ -22,6 +22,7 @@ from numus.shapes import Shape, row_major, size_of
 from numus.singles import APART
 from numus.tensor import Tensor
 from numus.transforms import tree
+from numus.transforms.inside import Inside
 from numus.transforms.recipe import Recipe, dependents
 from numus.transforms.vmap import batch
 
@@ -164,11 +165,14 @@ def _is_number(x: Node) -> bool:
     return x.prim.name == "constant" and x.view is None
 
 
-def call_on(f: Callable[..., Any], structures: Sequence[tree.Structure], nodes: Any) -> Any:
+def call_on(
+    f: Callable[..., Any], structures: Sequence[tree.Structure], nodes: Any, inside: Inside
+) -> Any:
     """f of containers of tensors on these nodes."""
     left = iter(nodes)
     args = [tree.unflatten(s, [Tensor(next(left)) for _ in range(s.count)]) for s in structures]
-    return f(*args)
+    with running_inside(inside):
+        return f(*args)
 
 
 def check_types(

@@ -30,6 +30,7 @@ from numus.transforms.control.body import (
     text,
     types_of,
 )
+from numus.transforms.inside import InsideBranch
 from numus.transforms.rules import CallRule
 from numus.transforms.trace import Trace, nodes_of
 
@@ -148,10 +149,13 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
         nodes, structure = nodes_of(operand, op, f"operand {i}")
         given += nodes
         structures.append(structure)
+    inside = InsideBranch(op)
     arguments = spots(types_of(given), device_of([test, *given]), op)
     results, shapes = zip(
         *(
-            nodes_of(call_on(f, structures, arguments), op, f"the result of the {name} branch")
+            nodes_of(
+                call_on(f, structures, arguments, inside), op, f"the result of the {name} branch"
+            )
             for f, name in ((true_fun, "true"), (false_fun, "false"))
         ),
         strict=True,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import ShapeError
+from numus.evaluation import is_known
 from numus.graph import Node, Storage, View, mode
 from numus.primitives import control
 from numus.primitives import elementwise as ew
@@ -16,7 +18,7 @@ from numus.primitives.structure import concat
 from numus.primitives.views import broadcast, permute, reshape, take_range
 from numus.runtime.devices import Device
 from numus.shapes import row_major
-from numus.tensor import Tensor
+from numus.tensor import Tensor, node_of
 from numus.transforms import tree
 from numus.transforms.control.body import (
     Body,
@@ -32,6 +34,8 @@ from numus.transforms.control.body import (
     tensors_of,
     types_of,
 )
+from numus.transforms.control.whiles import while_loop
+from numus.transforms.inside import InsideLoop
 from numus.transforms.rules import CallRule
 from numus.transforms.trace import Trace, nodes_of
 
@@ -144,7 +148,7 @@ def scan(
 
     Gives the last carry and the ys, stacked. Both are containers of tensors; the carry keeps its
     types. Without xs, `length` says how often. The loop runs outside of Python, and is
-    differentiable in both modes.
+    differentiable in both modes. Random draws inside f are others at each turn.
 
     >>> import numus as nm
     >>> total, sums = nm.scan(lambda c, x: (c + x, c + x), 0.0, nm.asarray([1.0, 2.0, 3.0]))
@@ -158,9 +162,10 @@ def scan(
     weak = [type(leaf) in (int, float, complex, bool) for leaf in tree.leaves(init)]
     kinds = [(x.shape[1:], x.dtype) for x in sliced]
     while True:
+        inside = InsideLoop(op)
         place = device_of([*carry, *sliced])
         arguments = spots([*types_of(carry), *kinds], place, op)
-        answer = call_on(f, (carry_structure, xs_structure), arguments)
+        answer = call_on(f, (carry_structure, xs_structure), arguments, inside)
         if not (isinstance(answer, tuple) and len(answer) == 2):
             raise TypeError(f"scan: the function must return (carry, y), not {answer!r}")
         after, after_structure = nodes_of(answer[0], op, "the carry")
@@ -177,6 +182,9 @@ def scan(
         weak = [False] * len(weak)
     check_types(op, "the carry", after, types_of(carry), carry_structure)
     ys, ys_structure = nodes_of(answer[1], op, "y")
+    if inside.turn is not None:
+        arguments.append(inside.turn)
+        sliced.append(iota(length, dt.uint32, None))
     constants = constants_of(arguments, [*after, *ys])
     body = Body([*arguments, *constants], [*after, *ys])
     operands = (*carry, *sliced, *constants)
@@ -329,14 +337,38 @@ class ScanRule(CallRule):
         return [None if t is None else t._node for t in (*t_last, *t_rows)]
 
 
-def fori_loop(lower: int, upper: int, f: Function, init: Any) -> Any:
+def fori_loop(lower: Any, upper: Any, f: Function, init: Any) -> Any:
     """The state after `state = f(i, state)` for i from lower to upper - 1.
+
+    Where the bounds are not known while it is traced, it is a `while_loop`.
 
     >>> import numus as nm
     >>> nm.fori_loop(1, 5, lambda i, total: total + i, 0).item()
     10
     """
+    if not (_is_known_number(lower) and _is_known_number(upper)):
+        return _until(upper, f, (lower, init))
+    lower, upper = (operator.index(n) for n in (lower, upper))
     count = max(upper - lower, 0)
     start = constant(lower, dt.default_int)
     counter = Tensor(ew.add(iota(count, dt.default_int, None), start))
     return scan(lambda state, i: (f(i, state), None), init, counter)[0]
+
+
+def _is_known_number(bound: Any) -> bool:
+    if isinstance(bound, Tensor):
+        return is_known(bound._node)
+    return not isinstance(bound, dt.Weak)
+
+
+def _until(upper: Any, f: Function, init: Any) -> Any:
+    def step(state: tuple[Tensor, Any]) -> tuple[Tensor, Any]:
+        i, inner = state
+        return Tensor(ew.add(i._node, constant(1, dt.default_int))), f(i, inner)
+
+    def goes_on(state: tuple[Tensor, Any]) -> Tensor:
+        return Tensor(ew.lt(state[0]._node, last))
+
+    lower, inner = init
+    first, last = (ew.cast(node_of(n, "fori_loop"), dt.default_int) for n in (lower, upper))
+    return while_loop(goes_on, step, (Tensor(first), inner))[1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.dtypes import bool_
+from numus.dtypes import bool_, uint32
 from numus.errors import GradientError, ShapeError
 from numus.evaluation import elements
 from numus.graph import Node, Storage, View, grad_mode, mode
@@ -13,7 +13,7 @@ from numus.primitives import control
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import custom
 from numus.primitives.reduce import reduce_max
-from numus.primitives.source import full
+from numus.primitives.source import constant, full
 from numus.primitives.views import broadcast, reshape
 from numus.runtime.devices import Device
 from numus.shapes import row_major
@@ -33,6 +33,7 @@ from numus.transforms.control.body import (
     tensors_of,
     types_of,
 )
+from numus.transforms.inside import InsideLoop
 from numus.transforms.rules import CallRule
 from numus.transforms.trace import Trace, nodes_of
 
@@ -143,8 +144,10 @@ def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:
     carry, structure = nodes_of(init, op, "init")
     weak = [type(leaf) in (int, float, complex, bool) for leaf in tree.leaves(init)]
     while True:
+        inside = InsideLoop(op)
         arguments = spots(types_of(carry), device_of(carry), op)
-        after, found = nodes_of(call_on(body_fun, (structure,), arguments), op, "the state")
+        answer = call_on(body_fun, (structure,), arguments, inside)
+        after, found = nodes_of(answer, op, "the state")
         if found != structure:
             where = tree.difference(structure, found)
             raise ValueError(f"while_loop: the state changes its structure at {where}")
@@ -156,13 +159,19 @@ def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:
         ]
         weak = [False] * len(weak)
     check_types(op, "the state", after, types_of(carry), structure)
-    answers, shape = nodes_of(call_on(cond_fun, (structure,), arguments), op, "the condition")
+    answer = call_on(cond_fun, (structure,), arguments, inside)
+    answers, shape = nodes_of(answer, op, "the condition")
     if shape.kind is not None or answers[0].shape != () or answers[0].dtype is not bool_:
         raise ShapeError("while_loop: the condition must give one bool, a tensor without axes")
+    count = len(carry)
+    if inside.turn is not None:
+        arguments.append(inside.turn)
+        after.append(ew.add(inside.turn, constant(1, uint32)))
+        carry.append(constant(0, uint32))
     constants = constants_of(arguments, [*after, *answers])
     inputs = [*arguments, *constants]
     results = loop(Body(inputs, answers), Body(inputs, after), carry, constants)
-    return tree.unflatten(structure, [Tensor(y) for y in results])
+    return tree.unflatten(structure, [Tensor(y) for y in results[:count]])
 
 
 def loop(goes_on: Body, body: Body, carry: Sequence[Node], constants: Sequence[Node]) -> list[Node]:
