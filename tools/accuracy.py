@@ -67,6 +67,10 @@ def _lgamma(x: Array) -> Array:
     return np.array([math.inf if i else math.lgamma(v) for v, i in zip(x, infinite, strict=True)])
 
 
+def _mp_ndtr(x: Any) -> Any:
+    return _mp_erfc(-x / mp.sqrt(2)) / 2
+
+
 def _mp_erfinv(x: Any) -> Any:
     if x == 0 or abs(x) >= 1:
         return mp.sign(x) * mp.inf if abs(x) == 1 else x if x == 0 else mp.nan
@@ -136,6 +140,7 @@ UNARY: tuple[Case, ...] = (
     ),
     Case("erf", sp.erf, None, mp.erf, ((-1, 1), (-6, 6), (1, 1.5))),
     Case("erfc", sp.erfc, None, _mp_erfc, ((-1, 1), (-6, 10.2), (0, 27.5)), bars=(4, 8)),
+    Case("ndtr", sp.ndtr, None, _mp_ndtr, ((-1, 1), (-14.4, 6), (-38.6, 0)), bars=(6, 8)),
     Case(
         *("erfinv", sp.erfinv, None, _mp_erfinv),
         ((-1, 1), (-0.01, 0.01), (0.99, 1), (0.999999, 1)),

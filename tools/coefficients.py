@@ -47,6 +47,17 @@ class Fit:
         return mp.mpf(a), mp.mpf(b)
 
 
+@dataclass(frozen=True)
+class Ratio:
+    """A polynomial over another; `on` and `degrees` for each precision."""
+
+    name: str
+    about: str
+    of: Function
+    on: tuple[tuple[str, str], tuple[str, str]]
+    degrees: tuple[tuple[int, int], tuple[int, int]]
+
+
 CONSTANTS = (
     Constant("LN2", "ln 2", lambda: mp.log(2), 2),
     Constant("LOG2_E", "log2 e", lambda: 1 / mp.log(2), 2),
@@ -301,6 +312,16 @@ FITS = (
         _at_root(trigamma_rest),
         (0, mp.mpf(1) / 36),
         (3, 9),
+    ),
+)
+
+RATIOS = (
+    Ratio(
+        "NORMAL",
+        "exp(x**2 / 2) times the normal distribution's share above x, x >= 0",
+        lambda x: erfcx(x / S(2)) / 2,
+        (("0", "14.4"), ("0", "38.7")),
+        ((4, 5), (10, 11)),
     ),
 )
 

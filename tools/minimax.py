@@ -56,20 +56,25 @@ def _value(c: Sequence[Any], x: Any) -> Any:
 
 def remez(p: Problem, degree: int) -> list[Any]:
     """Minimax coefficients of 1, x, ..., x**degree."""
-    n = degree + 1
-    chosen = [round(i * p.samples / n) for i in range(n + 1)]
+    rows = [[w * x**k for k in range(degree + 1)] for x, w in zip(p.x, p.w, strict=True)]
+    return exchange(rows, [w * y for w, y in zip(p.w, p.f, strict=True)])
+
+
+def exchange(rows: Sequence[Sequence[Any]], right: Sequence[Any]) -> list[Any]:
+    """Coefficients c that make the largest of |rows c - right| smallest; neighbours are alike."""
+    n, samples = len(rows[0]), len(rows) - 1
+    chosen = [round(i * samples / n) for i in range(n + 1)]
     best: tuple[Any, list[Any]] = (mp.inf, [])
     for _ in range(40):
-        matrix, right = mp.matrix(n + 1, n + 1), mp.matrix(n + 1, 1)
+        matrix, goal = mp.matrix(n + 1, n + 1), mp.matrix(n + 1, 1)
         for row, i in enumerate(chosen):
-            x, w = p.x[i], p.w[i]
             for k in range(n):
-                matrix[row, k] = w * x**k
+                matrix[row, k] = rows[i][k]
             matrix[row, n] = (-1) ** row
-            right[row] = w * p.f[i]
-        solution = mp.lu_solve(matrix, right)
+            goal[row] = right[i]
+        solution = mp.lu_solve(matrix, goal)
         c, level = [solution[k] for k in range(n)], abs(solution[n])
-        errors = p.errors(c)
+        errors = [mp.fdot(c, row) - y for row, y in zip(rows, right, strict=True)]
         extrema: list[int] = []  # one per run of equal sign
         for i, e in enumerate(errors):
             if extrema and (errors[extrema[-1]] > 0) == (e > 0):
@@ -98,6 +103,31 @@ def fit(
         if k < degree:
             c[k + 1 :] = _refit(p, c, k + 1)
     return [float(v) for v in c], max(abs(e) for e in p.errors(c))
+
+
+def ratio(
+    f: Function, a: Any, b: Any, degrees: tuple[int, int], bits: int
+) -> tuple[list[float], list[float], Any]:
+    """Coefficients of P and Q, whose ratio is f, rounded; their relative error. Q begins with 1.
+
+    P - f Q is linear in the coefficients. Divided by the Q that was found before, it soon is the
+    error of the ratio.
+    """
+    top, below = degrees
+    p = Problem(f, a, b, lambda x: 1 / f(x), 24 * (top + below + 3))
+    q = [mp.mpf(1)] * len(p.x)
+    for _ in range(8):
+        rows = [
+            [x**i / (y * d) for i in range(top + 1)] + [-(x**j) / d for j in range(1, below + 1)]
+            for x, y, d in zip(p.x, p.f, q, strict=True)
+        ]
+        c = exchange(rows, [1 / d for d in q])
+        over, under = c[: top + 1], [mp.mpf(1), *c[top + 1 :]]
+        q = [_value(under, x) for x in p.x]
+    over, under = ([mp.mpf(rounded(v, bits)) for v in part] for part in (over, under))
+    found = (_value(over, x) / _value(under, x) / y for x, y in zip(p.x, p.f, strict=True))
+    error = max(abs(r - 1) for r in found)
+    return [float(v) for v in over], [float(v) for v in under], error
 
 
 def _refit(p: Problem, c: list[Any], first: int) -> list[Any]:
@@ -177,7 +207,7 @@ def block(name: str, about: str, tables: Sequence[tuple[Sequence[float], int, An
 
 
 def main(names: Sequence[str]) -> None:
-    from tools.coefficients import CONSTANTS, FITS
+    from tools.coefficients import CONSTANTS, FITS, RATIOS
 
     mp.mp.prec = PRECISION
     blocks: dict[str, str] = {}
@@ -188,6 +218,14 @@ def main(names: Sequence[str]) -> None:
         if not names or constant.name in names:
             both = [(split(constant.value(), b, constant.parts), b, None) for b in (24, 53)]
             blocks[constant.name] = block(constant.name, constant.about, both)
+    for pair in RATIOS:
+        if not names or pair.name in names:
+            each = zip(pair.on, pair.degrees, (24, 53), strict=True)
+            found = [(ratio(pair.of, *on, degrees, bits), bits) for on, degrees, bits in each]
+            for i, part in enumerate(("TOP", "BELOW")):
+                tables = [(r[i], bits, r[2]) for r, bits in found]
+                about = f"{pair.about}: the {('numerator', 'denominator')[i]}"
+                blocks[f"{pair.name}_{part}"] = block(f"{pair.name}_{part}", about, tables)
     for want in FITS:
         if names and want.name not in names:
             continue
@@ -202,6 +240,7 @@ def main(names: Sequence[str]) -> None:
             print(f"{want.name} {bits} bits, degree {degree}: 2**{float(mp.log(error, 2)):.1f}")
         blocks[want.name] = block(want.name, want.about, tables)
     order = [c.name for c in CONSTANTS] + [f.name for f in FITS]
+    order += [f"{r.name}_{part}" for r in RATIOS for part in ("TOP", "BELOW")]
     TARGET.write_text(HEAD + "".join(f"\n\n{blocks[n]}" for n in order if n in blocks) + "\n")
 
 

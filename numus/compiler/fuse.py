@@ -47,8 +47,8 @@ ATTENTION = ("attention", "attention_grad")
 
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
-    "atanh erf erfc erfinv lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod floor_divide "
-    "threefry normal".split()
+    "atanh erf erfc erfinv ndtr lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod "
+    "floor_divide threefry normal".split()
 )
 
 

@@ -51,6 +51,7 @@ __all__ = [
     "log2",
     "log10",
     "logaddexp",
+    "ndtr",
     "rad2deg",
     "radians",
     "real",
@@ -277,6 +278,12 @@ def erfc(x: ArrayLike, /) -> Tensor:
 def erfinv(x: ArrayLike, /) -> Tensor:
     """The inverse of erf."""
     return _real("erfinv", x, ew.erfinv)
+
+
+@method()
+def ndtr(x: ArrayLike, /) -> Tensor:
+    """The share of the standard normal distribution that lies below x, accurate far out."""
+    return _real("ndtr", x, ew.ndtr)
 
 
 @method()

@@ -206,6 +206,11 @@ erfinv: Unary = _unary(
     references.special("erfinv"),
     lambda y, x: mul(_c(math.sqrt(math.pi) / 2, x), exp(mul(y, y))),
 )
+ndtr: Unary = _unary(
+    "ndtr",
+    references.special("ndtr"),
+    lambda y, x: mul(_c(1 / math.sqrt(2 * math.pi), x), exp(mul(_c(-0.5, x), mul(x, x)))),
+)
 lgamma: Unary = _unary("lgamma", references.special("gammaln"), lambda y, x: digamma(x))
 digamma: Unary = _unary("digamma", references.special("digamma"), lambda y, x: trigamma(x))
 trigamma: Unary = _unary("trigamma", lambda x: references.special("polygamma")(1, x), _tetragamma)

@@ -8,11 +8,11 @@ import pytest
 from numus import dtypes as dt
 from numus.kernels.math import FUNCTIONS, frexp, ldexp, sincos
 from numus.kernels.math import random_bits as rb
-from numus.kernels.math._coefficients import EXP, LN2
+from numus.kernels.math._coefficients import EXP, LN2, NORMAL_BELOW, NORMAL_TOP
 from numus.runtime.cpu.target import Target, host
 from tools import accuracy
 from tools.lanes import Lanes
-from tools.minimax import fit, split
+from tools.minimax import fit, ratio, split
 
 FLOATS = (dt.float32, dt.float64)
 
@@ -183,7 +183,7 @@ def test_normal_pair_at_its_ends():
 
 
 def test_coefficients_can_be_made_again():
-    from tools.coefficients import FITS
+    from tools.coefficients import FITS, RATIOS
 
     mp = accuracy.mp
     want = next(f for f in FITS if f.name == "EXP")
@@ -192,3 +192,8 @@ def test_coefficients_can_be_made_again():
         assert error < 2.0**-28
         np.testing.assert_array_equal(np.float32(c), np.float32(EXP[0]))
         np.testing.assert_array_equal(np.float32(split(mp.log(2), 24, 2)), np.float32(LN2[0]))
+        made = RATIOS[0]
+        *parts, error = ratio(made.of, *made.on[0], made.degrees[0], 24)
+        assert error < 2.0**-25
+        for c, table in zip(parts, (NORMAL_TOP, NORMAL_BELOW), strict=True):
+            np.testing.assert_array_equal(np.float32(c), np.float32(table[0]))

@@ -6,7 +6,7 @@ import pytest
 import numus as nm
 
 FUNCTIONS = "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh "
-FUNCTIONS += "acosh atanh erf erfc erfinv sigmoid sqrt cbrt lgamma digamma"
+FUNCTIONS += "acosh atanh erf erfc erfinv ndtr sigmoid sqrt cbrt lgamma digamma"
 
 
 @pytest.mark.parametrize("name", FUNCTIONS.split())

@@ -89,6 +89,10 @@ ROWS = [
         values=[case(exactly(0.0, -0.0, 9.0, -9.0, math.inf, math.nan, 1e-30))],
     ),
     special("erfc", scipy.special.erfc, values=[case(exactly(0.0, 9.0, -9.0, math.inf, math.nan))]),
+    special(
+        *("ndtr", exact(mpmath.ncdf)),
+        values=[case(exactly(0.0, -9.0, 9.0, 14.0, -math.inf, math.inf, math.nan))],
+    ),
     special("erfinv", exact(mpmath.erfinv), -0.8, 0.8),
     special("lgamma", exact(mpmath.loggamma), 0.3, 4, dtypes=FLOATS, ulps=32),
     special("digamma", exact(mpmath.digamma), 0.3, 4, dtypes=FLOATS, ulps=8, orders=1),

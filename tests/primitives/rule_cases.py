@@ -95,6 +95,7 @@ _UNARY = {
     "erf": (-2, 2, False),
     "erfc": (-2, 2, False),
     "erfinv": (-0.8, 0.8, False),
+    "ndtr": (-2, 2, False),
     "lgamma": (0.3, 4, False),
     "digamma": (0.3, 4, False),
     "trigamma": (0.3, 4, False),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numus.compiler.ir import Expr
-from numus.kernels.math.error_function import erf, erfc, erfinv
+from numus.kernels.math.error_function import erf, erfc, erfinv, ndtr
 from numus.kernels.math.exponential import exp, exp2, exp_decay, expm1
 from numus.kernels.math.gamma import digamma, lgamma, trigamma
 from numus.kernels.math.hyperbolic import acosh, asinh, atanh, cosh, sigmoid, sinh, tanh
@@ -26,7 +26,7 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
         *(exp, exp2, expm1, log, log2, log10, log1p, pow, cbrt, hypot, rsqrt),
         *(sin, cos, tan, asin, acos, atan, atan2),
         *(sinh, cosh, tanh, asinh, acosh, atanh, sigmoid),
-        *(erf, erfc, erfinv, lgamma, digamma, trigamma, logaddexp, fmod, nextafter),
+        *(erf, erfc, erfinv, ndtr, lgamma, digamma, trigamma, logaddexp, fmod, nextafter),
     )
 }
 

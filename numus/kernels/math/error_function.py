@@ -1,4 +1,4 @@
-"""erf, erfc, erfinv."""
+"""erf, erfc, erfinv, ndtr."""
 
 from __future__ import annotations
 
@@ -16,12 +16,15 @@ from numus.kernels.math._coefficients import (
     HALF_ROOT_PI,
     LN2,
     LOG2_E,
+    NORMAL_BELOW,
+    NORMAL_TOP,
 )
 from numus.kernels.math._tools import (
     Pair,
     absolute,
     at_most,
     copysign,
+    horner,
     is32,
     like,
     nearest_integer,
@@ -80,6 +83,27 @@ def erfc(x: Expr) -> Expr:
     tail = guard(x > normal, slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
     return select(absolute(x) >= 1.0, far, near)  # NaN is near, where nothing touches its bits
+
+
+def ndtr(x: Expr) -> Expr:
+    """The normal distribution's share below x: exp(-x**2 / 2) P(|x|) / Q(|x|), or 1 minus that.
+
+    5.3 ulp; 6.4 in float64. All coefficients are positive, so that nothing cancels.
+    """
+    normal, last = (12.9, 14.4) if is32(x) else (37.5, 38.7)  # results that are, and 0 at last
+    size = at_most(absolute(x), select(x < 0.0, like(x, last), like(x, normal)))
+    # exp(-x**2 / 2), the square as a double-word; r is twice what is left
+    square = size * size
+    square_low = fma(size, size, -square)
+    high, low = parts(x, LN2)
+    n, held = nearest_integer(square, -parts(x, LOG2_E)[0] / 2)
+    r = fma(n, -2 * low, fma(n, -2 * high, -square)) - square_low
+    growth = horner(r, (1.0, 0.5, *(c / 2 ** (i + 2) for i, c in enumerate(parts(x, EXP)))))
+    value = polynomial(size, NORMAL_TOP) * growth / polynomial(size, NORMAL_BELOW)
+    usual = times_power_of_two(value, held)
+    slow = scaled_positive(value, held_integer(held))
+    tail = guard(~(x >= -normal), slow, usual)  # NaN is rare, too
+    return select(x > 0.0, 1.0 - tail, tail)
 
 
 def erfinv(x: Expr) -> Expr:
