@@ -5,6 +5,7 @@ Windows are views of the data; gradients gather from the windows that cover an e
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -215,6 +216,9 @@ def _lp_pool(
     wide = ew.cast(node, dt.compute_dtype(node.dtype))
     power = like(wide, float(norm_type))
     total = _sum(ew.pow_(wide, power), axes)
+    if ceil_mode:  # a window that goes over the end counts as if it were full of its mean
+        taps = math.prod(a.taps for a in axes)
+        total = ew.div(ew.mul(total, like(total, float(taps))), _elements(total, axes, True))
     # an odd power of negative numbers may sum to less than zero: it counts as zero
     held = ew.where(ew.lt(like(total, 0), total), total, like(total, 0))
     y = ew.pow_(held, like(total, 1.0 / float(norm_type)))

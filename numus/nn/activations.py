@@ -50,6 +50,7 @@ class _Activation(Module):
     def extra_repr(self) -> str:
         hidden = ("training", "_buffers", "_hooks")
         shown = ((n, v) for n, v in self.__dict__.items() if n not in hidden)
+        shown = ((n, v) for n, v in shown if n != "inplace" or v)
         return ", ".join(f"{name}={value!r}" for name, value in shown)
 
 
@@ -57,20 +58,20 @@ class ReLU(_Activation):
     """input where it is positive, 0 elsewhere."""
 
     def __init__(self, inplace: bool = False) -> None:
-        """In place or not makes no difference here: it is accepted, not used."""
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.relu(x)
+        return F.relu(x, inplace=self.inplace)
 
 
 class ReLU6(_Activation):
     """input held between 0 and 6."""
 
     def __init__(self, inplace: bool = False) -> None:
-        """In place or not makes no difference here: it is accepted, not used."""
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.relu6(x)
+        return F.relu6(x, inplace=self.inplace)
 
 
 class LeakyReLU(_Activation):
@@ -78,9 +79,10 @@ class LeakyReLU(_Activation):
 
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         self.negative_slope = negative_slope
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.leaky_relu(x, self.negative_slope)
+        return F.leaky_relu(x, self.negative_slope, inplace=self.inplace)
 
 
 class ELU(_Activation):
@@ -88,19 +90,20 @@ class ELU(_Activation):
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         self.alpha = alpha
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.elu(x, self.alpha)
+        return F.elu(x, self.alpha, inplace=self.inplace)
 
 
 class SELU(_Activation):
     """An ELU with the scale at which layers keep mean 0 and variance 1."""
 
     def __init__(self, inplace: bool = False) -> None:
-        """In place or not makes no difference here: it is accepted, not used."""
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.selu(x)
+        return F.selu(x, inplace=self.inplace)
 
 
 class CELU(_Activation):
@@ -108,9 +111,10 @@ class CELU(_Activation):
 
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         self.alpha = alpha
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.celu(x, self.alpha)
+        return F.celu(x, self.alpha, inplace=self.inplace)
 
 
 class GELU(_Activation):
@@ -127,20 +131,20 @@ class SiLU(_Activation):
     """input * sigmoid(input), also known as swish."""
 
     def __init__(self, inplace: bool = False) -> None:
-        """In place or not makes no difference here: it is accepted, not used."""
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.silu(x)
+        return F.silu(x, inplace=self.inplace)
 
 
 class Mish(_Activation):
     """input * tanh(softplus(input))."""
 
     def __init__(self, inplace: bool = False) -> None:
-        """In place or not makes no difference here: it is accepted, not used."""
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.mish(x)
+        return F.mish(x, inplace=self.inplace)
 
 
 class Sigmoid(_Activation):
@@ -195,29 +199,30 @@ class Hardtanh(_Activation):
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         self.min_val = min_val
         self.max_val = max_val
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.hardtanh(x, self.min_val, self.max_val)
+        return F.hardtanh(x, self.min_val, self.max_val, inplace=self.inplace)
 
 
 class Hardsigmoid(_Activation):
     """A sigmoid made of straight pieces."""
 
     def __init__(self, inplace: bool = False) -> None:
-        """In place or not makes no difference here: it is accepted, not used."""
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.hardsigmoid(x)
+        return F.hardsigmoid(x, inplace=self.inplace)
 
 
 class Hardswish(_Activation):
     """input * hardsigmoid(input)."""
 
     def __init__(self, inplace: bool = False) -> None:
-        """In place or not makes no difference here: it is accepted, not used."""
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.hardswish(x)
+        return F.hardswish(x, inplace=self.inplace)
 
 
 class Hardshrink(_Activation):
@@ -246,9 +251,10 @@ class Threshold(_Activation):
     def __init__(self, threshold: float, value: float, inplace: bool = False) -> None:
         self.threshold = threshold
         self.value = value
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.threshold(x, self.threshold, self.value)
+        return F.threshold(x, self.threshold, self.value, inplace=self.inplace)
 
 
 class GLU(_Activation):
@@ -285,7 +291,7 @@ class GeGLU(_Activation):
 class Softmax(_Activation):
     """exp(input) over its sum along an axis."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         self.dim = dim
 
     def forward(self, x: Any) -> Tensor:
@@ -295,7 +301,7 @@ class Softmax(_Activation):
 class Softmin(_Activation):
     """The softmax of -input."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         self.dim = dim
 
     def forward(self, x: Any) -> Tensor:
@@ -305,7 +311,7 @@ class Softmin(_Activation):
 class LogSoftmax(_Activation):
     """The logarithm of the softmax."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         self.dim = dim
 
     def forward(self, x: Any) -> Tensor:
@@ -327,9 +333,10 @@ class RReLU(_Activation):
     def __init__(self, lower: float = 1 / 8, upper: float = 1 / 3, inplace: bool = False) -> None:
         self.lower = lower
         self.upper = upper
+        self.inplace = inplace
 
     def forward(self, x: Any) -> Tensor:
-        return F.rrelu(x, self.lower, self.upper, self.training)
+        return F.rrelu(x, self.lower, self.upper, self.training, inplace=self.inplace)
 
 
 class PReLU(Module):

@@ -107,6 +107,11 @@ class _Conv(_Windowed):
                 f"{', '.join(_MODES)}"
             )
         self._set(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        if self.padding == "same" and any(s != 1 for s in self.stride):
+            raise ValueError(
+                f"{type(self).__name__}: padding 'same' keeps sizes only with a stride of 1, not "
+                f"{self.stride}"
+            )
         self.padding_mode = padding_mode
         shape = (out_channels, in_channels // groups, *self.kernel_size)
         self._fill(shape, bias, device, dtype)
@@ -171,9 +176,15 @@ class _ConvTranspose(_Windowed):
         groups: int = 1,
         bias: bool = True,
         dilation: Sizes = 1,
+        padding_mode: str = "zeros",
         device: Any = None,
         dtype: Any = None,
     ) -> None:
+        if padding_mode != "zeros":
+            raise ValueError(
+                f"{type(self).__name__}: only padding_mode 'zeros' has a transpose, not "
+                f"{padding_mode!r}"
+            )
         self._set(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         self.output_padding = _each(self._rank, output_padding)
         shape = (in_channels, out_channels // groups, *self.kernel_size)

@@ -16,48 +16,49 @@ class _Dropout(Module):
         if not 0.0 <= p <= 1.0:
             raise ValueError(f"{type(self).__name__}: p is a probability, not {p}")
         self.p = p
+        self.inplace = inplace
 
     def extra_repr(self) -> str:
-        return f"p={self.p}"
+        return f"p={self.p}" + ", inplace=True" * self.inplace
 
 
 class Dropout(_Dropout):
     """Each element zero with probability p, the others divided by 1 - p."""
 
     def forward(self, x: Any) -> Tensor:
-        return F.dropout(x, self.p, self.training)
+        return F.dropout(x, self.p, self.training, self.inplace)
 
 
 class Dropout1d(_Dropout):
     """Whole channels of (N, C, L) zero with probability p."""
 
     def forward(self, x: Any) -> Tensor:
-        return F.dropout1d(x, self.p, self.training)
+        return F.dropout1d(x, self.p, self.training, self.inplace)
 
 
 class Dropout2d(_Dropout):
     """Whole channels of (N, C, H, W) zero with probability p."""
 
     def forward(self, x: Any) -> Tensor:
-        return F.dropout2d(x, self.p, self.training)
+        return F.dropout2d(x, self.p, self.training, self.inplace)
 
 
 class Dropout3d(_Dropout):
     """Whole channels of (N, C, D, H, W) zero with probability p."""
 
     def forward(self, x: Any) -> Tensor:
-        return F.dropout3d(x, self.p, self.training)
+        return F.dropout3d(x, self.p, self.training, self.inplace)
 
 
 class AlphaDropout(_Dropout):
     """Dropout that keeps mean and variance of what a SELU gives."""
 
     def forward(self, x: Any) -> Tensor:
-        return F.alpha_dropout(x, self.p, self.training)
+        return F.alpha_dropout(x, self.p, self.training, self.inplace)
 
 
 class FeatureAlphaDropout(_Dropout):
     """AlphaDropout of whole channels."""
 
     def forward(self, x: Any) -> Tensor:
-        return F.feature_alpha_dropout(x, self.p, self.training)
+        return F.feature_alpha_dropout(x, self.p, self.training, self.inplace)

@@ -22,6 +22,9 @@ class Embedding(Module):
 
     Args:
         padding_idx: a row that starts as zeros and gets no gradient.
+        max_norm: rows that are looked up are shortened to this `norm_type`-norm first, in place.
+        scale_grad_by_freq: gradients of rows are divided by how often they were looked up.
+        sparse: taken for PyTorch's sake; gradients are dense.
     """
 
     def __init__(
@@ -29,6 +32,10 @@ class Embedding(Module):
         num_embeddings: int,
         embedding_dim: int,
         padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
@@ -39,6 +46,10 @@ class Embedding(Module):
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
         self.padding_idx = None if padding_idx is None else padding_idx % num_embeddings
+        self.max_norm = max_norm
+        self.norm_type = norm_type
+        self.scale_grad_by_freq = scale_grad_by_freq
+        self.sparse = sparse
         shape = (num_embeddings, embedding_dim)
         self.weight = Parameter(nm.empty(shape, dtype=dtype or nm.float32, device=device))
         self.reset_parameters()
@@ -52,21 +63,39 @@ class Embedding(Module):
 
     @classmethod
     def from_pretrained(
-        cls, embeddings: Any, freeze: bool = True, padding_idx: int | None = None
+        cls,
+        embeddings: Any,
+        freeze: bool = True,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
     ) -> Embedding:
         """An embedding with these rows, learned further or not."""
         rows = nm.asarray(embeddings)
         count, width = rows.shape
-        out = cls(count, width, padding_idx, dtype=rows.dtype)
+        options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        out = cls(count, width, *options, dtype=rows.dtype)
         out.weight = Parameter(rows, requires_grad=not freeze)
         return out
 
     def forward(self, indices: Any) -> Tensor:
-        return F.embedding(indices, self.weight, self.padding_idx)
+        return F.embedding(indices, self.weight, self.padding_idx, **self._how())
+
+    def _how(self) -> dict[str, Any]:
+        return {
+            "max_norm": self.max_norm,
+            "norm_type": self.norm_type,
+            "scale_grad_by_freq": self.scale_grad_by_freq,
+        }
 
     def extra_repr(self) -> str:
-        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
-        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
+        shown = f"{self.num_embeddings}, {self.embedding_dim}"
+        for name in ("padding_idx", "max_norm"):
+            if getattr(self, name) is not None:
+                shown += f", {name}={getattr(self, name)}"
+        return shown + ", scale_grad_by_freq=True" * self.scale_grad_by_freq
 
 
 class EmbeddingBag(Embedding):
@@ -82,13 +111,18 @@ class EmbeddingBag(Embedding):
         self,
         num_embeddings: int,
         embedding_dim: int,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
         mode: str = "mean",
+        sparse: bool = False,
         include_last_offset: bool = False,
         padding_idx: int | None = None,
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        super().__init__(num_embeddings, embedding_dim, padding_idx, device, dtype)
+        options = (padding_idx, max_norm, norm_type, scale_grad_by_freq, sparse)
+        super().__init__(num_embeddings, embedding_dim, *options, device=device, dtype=dtype)
         self.mode = mode
         self.include_last_offset = include_last_offset
 
@@ -99,6 +133,7 @@ class EmbeddingBag(Embedding):
             per_sample_weights=per_sample_weights,
             include_last_offset=self.include_last_offset,
             padding_idx=self.padding_idx,
+            **self._how(),
         )
 
     def extra_repr(self) -> str:

@@ -101,6 +101,8 @@ class GroupNorm(Module):
         affine: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         if num_channels % num_groups:
             raise ValueError(
@@ -111,7 +113,7 @@ class GroupNorm(Module):
         self.eps = eps
         options = {"dtype": dtype or nm.float32, "device": device}
         self.weight = Parameter(nm.ones((num_channels,), **options)) if affine else None
-        self.bias = Parameter(nm.zeros((num_channels,), **options)) if affine else None
+        self.bias = Parameter(nm.zeros((num_channels,), **options)) if affine and bias else None
 
     def forward(self, x: Any) -> Tensor:
         return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
@@ -153,6 +155,8 @@ class _Running(Module):
         track_running_stats: bool = True,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
         self.num_features = num_features
         self.eps = eps
@@ -161,7 +165,7 @@ class _Running(Module):
         self.track_running_stats = track_running_stats
         options = {"dtype": dtype or nm.float32, "device": device}
         self.weight = Parameter(nm.ones((num_features,), **options)) if affine else None
-        self.bias = Parameter(nm.zeros((num_features,), **options)) if affine else None
+        self.bias = Parameter(nm.zeros((num_features,), **options)) if affine and bias else None
         self.running_mean: Tensor | None
         self.running_var: Tensor | None
         self.num_batches_tracked: Tensor | None
@@ -250,8 +254,11 @@ class _InstanceNorm(_Running):
         track_running_stats: bool = False,
         device: Any = None,
         dtype: Any = None,
+        *,
+        bias: bool = True,
     ) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        options = (eps, momentum, affine, track_running_stats, device, dtype)
+        super().__init__(num_features, *options, bias=bias)
 
     def forward(self, x: Any) -> Tensor:
         x = self._checked(x)

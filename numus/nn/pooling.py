@@ -21,6 +21,7 @@ __all__ = [
     "AvgPool3d",
     "LPPool1d",
     "LPPool2d",
+    "LPPool3d",
     "MaxPool1d",
     "MaxPool2d",
     "MaxPool3d",
@@ -193,6 +194,12 @@ class LPPool2d(_LPPool):
     """The p-norm of every window of (N, C, H, W)."""
 
     _function = staticmethod(nm.lp_pool2d)
+
+
+class LPPool3d(_LPPool):
+    """The p-norm of every window of (N, C, D, H, W)."""
+
+    _function = staticmethod(nm.lp_pool3d)
 
 
 # -- to a size ------------------------------------------------------------------------------------

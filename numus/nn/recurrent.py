@@ -46,6 +46,12 @@ def _gru_step(x: Tensor, state: State, w: Tensor, b: Tensor | None) -> State:
     return (new + keep * (h - new),)
 
 
+def _known(name: str, nonlinearity: str) -> str:
+    if nonlinearity not in ("tanh", "relu"):
+        raise ValueError(f'{name}: nonlinearity is "tanh" or "relu", not {nonlinearity!r}')
+    return nonlinearity
+
+
 # -- layers ---------------------------------------------------------------------------------------
 
 
@@ -72,6 +78,13 @@ class _Recurrent(Module):
                 f"{type(self).__name__}: hidden_size {hidden_size} and num_layers {num_layers} "
                 "must be at least 1"
             )
+        if not 0 <= proj_size < hidden_size:
+            raise ValueError(
+                f"{type(self).__name__}: proj_size {proj_size} must be less than hidden_size "
+                f"{hidden_size}"
+            )
+        if not 0 <= dropout <= 1:
+            raise ValueError(f"{type(self).__name__}: dropout is a probability, not {dropout}")
         self.input_size = input_size
         self.hidden_size = hidden_size
         self.num_layers = num_layers
@@ -221,9 +234,7 @@ class RNN(_OneState):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        if nonlinearity not in ("tanh", "relu"):
-            raise ValueError(f'RNN: nonlinearity is "tanh" or "relu", not {nonlinearity!r}')
-        self.nonlinearity = nonlinearity
+        self.nonlinearity = _known("RNN", nonlinearity)
         sizes = (input_size, hidden_size, num_layers, bias, batch_first, dropout, bidirectional)
         super().__init__(*sizes, device=device, dtype=dtype)
 
@@ -335,7 +346,7 @@ class RNNCell(_Cell):
         device: Any = None,
         dtype: Any = None,
     ) -> None:
-        self.nonlinearity = nonlinearity
+        self.nonlinearity = _known("RNNCell", nonlinearity)
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
     def forward(self, x: Any, hx: Any = None) -> Tensor:

@@ -13,6 +13,7 @@ from numus.optim.optimizer import (
     ParamGroup,
     State,
     check,
+    check_hints,
     count_of_steps,
     decayed,
 )
@@ -21,8 +22,11 @@ from numus.tensor import Tensor
 __all__ = ["LAMB", "Adam", "AdamW", "Lion"]
 
 
-def _checked(name: str, lr: float, betas: tuple[float, float], weight_decay: float) -> None:
+def _checked(
+    name: str, lr: float, betas: tuple[float, float], weight_decay: float, eps: float = 0.0
+) -> None:
     check(name, lr=(lr, lr >= 0), weight_decay=(weight_decay, weight_decay >= 0))
+    check(name, eps=(eps, eps >= 0))
     check(name, **{f"betas[{i}]": (b, 0 <= b < 1) for i, b in enumerate(betas)})
 
 
@@ -58,7 +62,8 @@ class _AdamLike(Optimizer):
     """What Adam and its kin share: running means, and weight decay of either kind."""
 
     def __init__(self, params: Any, options: dict[str, Any]) -> None:
-        _checked(type(self).__name__, options["lr"], options["betas"], options["weight_decay"])
+        names = ("lr", "betas", "weight_decay", "eps")
+        _checked(type(self).__name__, *(options[name] for name in names))
         super().__init__(params, options)
 
     def _numbers(self, group: Mapping[str, Any]) -> Mapping[str, float]:
@@ -101,7 +106,9 @@ class Adam(_AdamLike):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
+        **hints: Any,
     ) -> None:
+        check_hints("Adam", hints)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         options |= {"amsgrad": amsgrad, "maximize": maximize}
         options |= {"decoupled_weight_decay": decoupled_weight_decay}
@@ -141,8 +148,9 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
-        options: dict[str, Any] = {"maximize": maximize, "decoupled_weight_decay": True}
+        options: dict[str, Any] = {"maximize": maximize, "decoupled_weight_decay": True, **hints}
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 
 

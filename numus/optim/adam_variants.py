@@ -8,7 +8,15 @@ from typing import Any
 
 import numus as nm
 from numus.optim.adam import _AdamLike, _moments
-from numus.optim.optimizer import Numbers, ParamGroup, State, count_of_steps, decayed
+from numus.optim.optimizer import (
+    Numbers,
+    ParamGroup,
+    State,
+    check,
+    check_hints,
+    count_of_steps,
+    decayed,
+)
 from numus.tensor import Tensor
 
 __all__ = ["Adamax", "NAdam", "RAdam"]
@@ -28,13 +36,16 @@ class NAdam(_AdamLike):
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
+        check_hints("NAdam", hints)
         options: dict[str, Any] = {
             "lr": lr,
             "betas": betas,
             "eps": eps,
             "weight_decay": weight_decay,
         }
+        check("NAdam", momentum_decay=(momentum_decay, momentum_decay >= 0))
         options |= {"momentum_decay": momentum_decay, "maximize": maximize}
         options |= {"decoupled_weight_decay": decoupled_weight_decay}
         super().__init__(params, options)
@@ -78,7 +89,9 @@ class RAdam(_AdamLike):
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
+        check_hints("RAdam", hints)
         options: dict[str, Any] = {
             "lr": lr,
             "betas": betas,
@@ -122,7 +135,9 @@ class Adamax(_AdamLike):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
+        check_hints("Adamax", hints)
         options: dict[str, Any] = {
             "lr": lr,
             "betas": betas,

@@ -12,6 +12,7 @@ from numus.optim.optimizer import (
     ParamGroup,
     State,
     check,
+    check_hints,
     count_of_steps,
     decayed,
 )
@@ -33,8 +34,13 @@ class Adagrad(Optimizer):
         eps: float = 1e-10,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
+        check_hints("Adagrad", hints)
+        start = initial_accumulator_value
         check("Adagrad", lr=(lr, lr >= 0), lr_decay=(lr_decay, lr_decay >= 0))
+        check("Adagrad", eps=(eps, eps >= 0), weight_decay=(weight_decay, weight_decay >= 0))
+        check("Adagrad", initial_accumulator_value=(start, start >= 0))
         options = {"lr": lr, "lr_decay": lr_decay, "weight_decay": weight_decay, "eps": eps}
         options |= {"initial_accumulator_value": initial_accumulator_value, "maximize": maximize}
         super().__init__(params, options)
@@ -72,8 +78,12 @@ class RMSprop(Optimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
-        check("RMSprop", lr=(lr, lr >= 0), alpha=(alpha, alpha >= 0))
+        check_hints("RMSprop", hints)
+        check("RMSprop", lr=(lr, lr >= 0), alpha=(alpha, alpha >= 0), eps=(eps, eps >= 0))
+        check("RMSprop", weight_decay=(weight_decay, weight_decay >= 0))
+        check("RMSprop", momentum=(momentum, momentum >= 0))
         options = {"lr": lr, "alpha": alpha, "eps": eps, "weight_decay": weight_decay}
         options |= {"momentum": momentum, "centered": centered, "maximize": maximize}
         super().__init__(params, options)
@@ -115,8 +125,11 @@ class Adadelta(Optimizer):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
-        check("Adadelta", lr=(lr, lr >= 0), rho=(rho, 0 <= rho <= 1))
+        check_hints("Adadelta", hints)
+        check("Adadelta", lr=(lr, lr >= 0), rho=(rho, 0 <= rho <= 1), eps=(eps, eps >= 0))
+        check("Adadelta", weight_decay=(weight_decay, weight_decay >= 0))
         options = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
         super().__init__(params, {**options, "maximize": maximize})
 
@@ -157,7 +170,9 @@ class Adafactor(Optimizer):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
+        check_hints("Adafactor", hints)
         check("Adafactor", lr=(lr, lr >= 0), beta2_decay=(beta2_decay, beta2_decay <= 0))
         check("Adafactor", d=(d, d >= 1), weight_decay=(weight_decay, weight_decay >= 0))
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d}

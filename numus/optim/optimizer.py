@@ -114,7 +114,7 @@ class Optimizer:
             if id(p) in known:
                 raise ValueError(f"{type(self).__name__}: a parameter is in two places")
             known.add(id(p))
-        unknown = set(group) - set(self.defaults) - {"params", "name"}
+        unknown = set(group) - set(self.defaults) - {"params", *_EXTRA}
         if unknown:
             raise TypeError(f"{type(self).__name__}: no such options: {', '.join(sorted(unknown))}")
         made = ParamGroup({**self.defaults, **group, "params": params}, self._numbers)
@@ -309,6 +309,20 @@ def count_of_steps(p: Tensor) -> Tensor:
 def decayed(p: Tensor, g: Tensor, group: Mapping[str, Any], n: Numbers) -> Tensor:
     """The gradient with that of weight_decay / 2 * |p|² added."""
     return g + p * n.weight_decay if group["weight_decay"] else g
+
+
+_HINTS = ("foreach", "fused", "capturable", "differentiable")
+
+
+def check_hints(name: str, hints: Mapping[str, Any]) -> None:
+    """PyTorch's hints of how to compute a step are taken, and make no difference: steps are always
+    fused over all parameters, and can always be traced.
+    """
+    for hint, wanted in hints.items():
+        if hint not in _HINTS:
+            raise TypeError(f"{name} got an unexpected keyword argument {hint!r}")
+        if hint == "differentiable" and wanted:
+            raise ValueError(f"{name}: steps are not recorded; write one with nm.grad instead")
 
 
 def check(name: str, **numbers: tuple[float, bool]) -> None:

@@ -12,6 +12,7 @@ from numus.optim.optimizer import (
     ParamGroup,
     State,
     check,
+    check_hints,
     count_of_steps,
     decayed,
 )
@@ -42,7 +43,9 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
+        **hints: Any,
     ) -> None:
+        check_hints("SGD", hints)
         check("SGD", lr=(lr, lr >= 0), momentum=(momentum, momentum >= 0))
         check("SGD", weight_decay=(weight_decay, weight_decay >= 0))
         if nesterov and (momentum <= 0 or dampening != 0):

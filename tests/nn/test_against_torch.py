@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 from torch_cases import CASES, Spec, Values, draw, draw_state, generator
+from torch_edge_cases import EDGES
 
 import numus as nm
 from numus import nn
@@ -57,14 +58,14 @@ def given(case):
     }
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*CASES, *EDGES], ids=lambda c: c.name)
 def test_case(case):
     inputs = tensors(case)
     found = {}
     if case.is_module:
         made = getattr(nn, case.call)(*case.args, **options(case))
         made.train(case.train)
-        fixed = options(case)
+        fixed = case.given_arrays
         state = {n: t for n, t in made.state_dict().items() if t.dtype.is_floating}
         shapes = {n: t.shape for n, t in state.items() if n not in fixed}
         made.load_state_dict(draw_state(case.name, shapes), strict=False)

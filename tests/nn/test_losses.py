@@ -19,7 +19,7 @@ def test_ctc(name):
     targets, inputs, lengths, options = CTC[name]
     scores = nm.asarray(draw(CTC_SCORES, generator("ctc")), requires_grad=True)
     out = nn.CTCLoss(**options)(
-        *(nn.log_softmax(scores), nm.asarray(targets), nm.asarray(inputs), nm.asarray(lengths))
+        *(nn.log_softmax(scores, -1), nm.asarray(targets), nm.asarray(inputs), nm.asarray(lengths))
     )
     np.testing.assert_allclose(out.numpy(), STORED[f"{name}:out"], rtol=1e-5)
     out.sum().backward()
@@ -28,7 +28,7 @@ def test_ctc(name):
 
 
 def test_ctc_impossible_and_single():
-    logs = nn.log_softmax(nm.random.normal((2, 1, 3), key=nm.random.key(0)))
+    logs = nn.log_softmax(nm.random.normal((2, 1, 3), key=nm.random.key(0)), -1)
     loss = nn.ctc_loss(logs, nm.asarray([[1, 1]]), nm.asarray([2]), nm.asarray([2]))
     assert loss.item() == np.inf  # equal classes need a blank between them
     alone = nn.ctc_loss(

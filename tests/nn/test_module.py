@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus import nn
+from numus import nn, optim
 from numus.errors import IndexRangeError, ShapeError
+from numus.nn import functional as F
 
 
 class Block(nn.Module):
@@ -292,3 +293,36 @@ def test_functions_take_narrow_floats():
         np.testing.assert_allclose(
             narrow.astype("f32").numpy(), wide.numpy(), rtol=2**-8, atol=1e-30
         )
+
+
+@pytest.mark.parametrize("call", [nn.ReLU(inplace=True), lambda x: F.relu(x, True)])
+def test_in_place_changes_the_input_itself(call):
+    x = nm.asarray([-1.0, 2.0], requires_grad=True)
+    y = x * 3.0
+    z = call(y)
+    assert z is y
+    (y * z).sum().backward()  # relu(3 x) squared
+    assert x.grad.tolist() == [0.0, 36.0]
+    with pytest.raises(nm.errors.GradientError, match="relu: a leaf tensor"):
+        call(x)
+
+
+def test_in_place_inside_a_traced_step():
+    layer = nn.Sequential(nn.Linear(3, 3), nn.ReLU(inplace=True), nn.Dropout(0.0, inplace=True))
+    x = nm.random.normal((4, 3))
+    assert nm.allclose(nm.jit(layer)(x), nn.relu(layer[0](x)))
+
+
+def test_softmax_without_an_axis_says_which_it_takes():
+    with pytest.warns(UserWarning, match="over axis 0"):
+        y = nn.Softmax()(nm.ones((4, 3, 2)))
+    assert y[0, 0, 0].item() == 0.25
+
+
+def test_hints_of_pytorch_are_taken():
+    w = nn.Parameter(nm.ones(2))
+    optim.AdamW([w], foreach=True, fused=False, capturable=True)
+    with pytest.raises(TypeError, match="unexpected keyword argument 'fussed'"):
+        optim.AdamW([w], fussed=True)
+    with pytest.raises(ValueError, match=r"nm\.grad"):
+        optim.SGD([w], differentiable=True)

@@ -45,6 +45,7 @@ class Values:
 
     values: Any
     constant: bool = True
+    kind: str = "float"
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,11 @@ class Case:
     @property
     def is_module(self) -> bool:
         return self.call[0].isupper()
+
+    @property
+    def given_arrays(self) -> set[str]:
+        """Options that are arrays, such as weights of classes: not drawn as parameters are."""
+        return {k for k, v in self.kwargs.items() if isinstance(v, (Spec, Values))}
 
 
 def draw(spec: Any, rng: np.random.Generator) -> Any:

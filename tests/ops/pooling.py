@@ -1,6 +1,7 @@
 """Poolings against a walk over windows that are cut out one by one."""
 
 import itertools
+import math
 
 import numpy as np
 
@@ -112,8 +113,11 @@ def adaptive_avg(rank):
 
 def lp_pool(rank):
     def run(a, norm_type, kernel_size, stride=None, ceil_mode=False):
-        def norm(values, *_):
-            return (np.maximum((values**norm_type).sum(-1), 0) ** (1 / norm_type),)
+        taps = math.prod(each(kernel_size, rank))
+
+        def norm(values, *_):  # a window that goes over the end counts as full of its mean
+            total = (values**norm_type).mean(-1) * taps
+            return (np.maximum(total, 0) ** (1 / norm_type),)
 
         return walk(a, evenly(a, rank, kernel_size, stride, 0, 1, ceil_mode), norm)
 

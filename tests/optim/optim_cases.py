@@ -41,6 +41,20 @@ OPTIMISERS = {
     ),
     "Adadelta": ("Adadelta", {}),
     "Adadelta-all": ("Adadelta", {"lr": 0.7, "rho": 0.8, "weight_decay": 0.1}),
+    "SGD-up": ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
+    "Adam-up": ("Adam", {"amsgrad": True, "maximize": True, "eps": 1e-2}),
+    "Adam-decoupled": ("Adam", {"weight_decay": 0.1, "decoupled_weight_decay": True}),
+    "AdamW-hints": ("AdamW", {"lr": 0.02, "foreach": False, "maximize": True}),
+    "NAdam-up": ("NAdam", {"momentum_decay": 0.1, "weight_decay": 0.1, "maximize": True}),
+    "RAdam-decoupled": (
+        "RAdam",
+        {"lr": 0.02, "weight_decay": 0.1, "decoupled_weight_decay": True, "maximize": True},
+    ),
+    "Adagrad-up": ("Adagrad", {"lr": 0.1, "eps": 0.1, "maximize": True}),
+    "RMSprop-centered": ("RMSprop", {"alpha": 0.5, "centered": True, "maximize": True}),
+    "RMSprop-momentum": ("RMSprop", {"momentum": 0.8, "weight_decay": 0.1}),
+    "Adadelta-up": ("Adadelta", {"rho": 0.5, "eps": 0.1, "maximize": True}),
+    "Adafactor-up": ("Adafactor", {"beta2_decay": -0.5, "maximize": True}),
     "Adafactor": ("Adafactor", {}),
     "Adafactor-all": ("Adafactor", {"lr": 0.3, "weight_decay": 0.1, "d": 1.5, "eps": (1e-4, 0.1)}),
 }
@@ -111,16 +125,67 @@ def special_schedules(optim, optimizer):
             ],
             [4, 10],
         ),
+        "Cyclic-lists": lambda: s.CyclicLR(optimizer, [0.01], [0.3], step_size_up=4),
+        "Cyclic-scaled": lambda: s.CyclicLR(
+            optimizer, 0.01, 0.3, step_size_up=3, scale_fn=lambda t: 0.9**t, scale_mode="iterations"
+        ),
+        "OneCycle-all": lambda: s.OneCycleLR(
+            *(optimizer, [0.5]),
+            epochs=4,
+            steps_per_epoch=5,
+            pct_start=0.4,
+            three_phase=True,
+            base_momentum=0.8,
+            max_momentum=0.97,
+            div_factor=10.0,
+            final_div_factor=100.0,
+        ),
+        "Warmed": lambda: s.SequentialLR(
+            optimizer,
+            [
+                s.ConstantLR(optimizer, 0.1, total_iters=2),
+                s.CosineAnnealingWarmRestarts(optimizer, 3, T_mult=2, eta_min=0.01),
+            ],
+            [4],
+        ),
         "Chained": lambda: s.ChainedScheduler(
             [s.LinearLR(optimizer, 0.5, total_iters=4), s.ExponentialLR(optimizer, 0.9)]
         ),
     }
 
 
+# rates of a schedule that goes on from a step in the middle: name: (class, arguments)
+GOING_ON = {
+    "StepLR": ("StepLR", {"step_size": 3}),
+    "MultiStepLR": ("MultiStepLR", {"milestones": [3, 6]}),
+    "ExponentialLR": ("ExponentialLR", {"gamma": 0.9}),
+    "CosineAnnealingLR": ("CosineAnnealingLR", {"T_max": 9}),
+    "LinearLR": ("LinearLR", {"total_iters": 7}),
+    "ConstantLR": ("ConstantLR", {}),
+    "PolynomialLR": ("PolynomialLR", {"total_iters": 9}),
+    "Restarts": ("CosineAnnealingWarmRestarts", {"T_0": 4}),
+}
+
+
+def going_on(optim, parameter, name):
+    """Eight rates after step 3, of groups with an initial rate."""
+    call, args = GOING_ON[name]
+    optimizer = optim.SGD([{"params": [parameter], "initial_lr": 0.4}], lr=0.123)
+    scheduler = getattr(optim.lr_scheduler, call)(optimizer, last_epoch=3, **args)
+    rates = []
+    for _ in range(8):
+        rates.append(optimizer.param_groups[0]["lr"])
+        optimizer.step()
+        scheduler.step()
+    return np.array(rates)
+
+
 MEASURES = [5.0, 4.0, 4.0, 3.99999, 4.1, 4.2, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 3.0, 2.9, 3.0, 3.0, 3.0]
 PLATEAUS = {
     "Plateau": {"patience": 1, "factor": 0.5},
     "Plateau-abs": {"patience": 0, "factor": 0.5, "threshold": 0.5, "threshold_mode": "abs"},
+    "Plateau-eps": {"patience": 1, "factor": 0.5, "eps": 0.05, "min_lr": [0.01]},
+    "Plateau-max-abs": {"mode": "max", "patience": 1, "threshold_mode": "abs", "threshold": 0.3},
     "Plateau-max": {"mode": "max", "patience": 2, "cooldown": 2, "factor": 0.5, "min_lr": 0.05},
 }
 
@@ -133,5 +198,7 @@ def valley(xp, x):
 LBFGS = {
     "LBFGS": {"lr": 0.05, "max_iter": 4},
     "LBFGS-short": {"lr": 0.05, "max_iter": 5, "history_size": 2},
+    "LBFGS-few": {"max_iter": 5, "max_eval": 7, "line_search_fn": "strong_wolfe"},
+    "LBFGS-lenient": {"lr": 0.1, "tolerance_grad": 1e-1, "tolerance_change": 1e-2},
     "LBFGS-wolfe": {"lr": 1.0, "max_iter": 4, "line_search_fn": "strong_wolfe"},
 }

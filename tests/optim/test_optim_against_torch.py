@@ -126,6 +126,12 @@ def test_schedules_go_on_where_they_were(name):
     np.testing.assert_allclose(found, STORED[f"schedule:{name}"][4:], rtol=1e-9, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", cases.GOING_ON)
+def test_schedules_go_on_from_a_step(name):
+    found = cases.going_on(optim, nn.Parameter(nm.zeros(2)), name)
+    np.testing.assert_allclose(found, STORED[f"schedule:{name}-on"], rtol=1e-9, atol=1e-12)
+
+
 # -- L-BFGS ---------------------------------------------------------------------------------------
 
 

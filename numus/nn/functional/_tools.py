@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,25 @@ def rounds_once(function: Callable[..., Any]) -> Callable[..., Any]:
         out = function(first.astype(nm.float32), *args, **kwargs)
         return out.astype(first.dtype)
 
+    return run
+
+
+def in_place(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Add PyTorch's last argument `inplace`: the input itself becomes what the function gives."""
+    kinds = inspect.Parameter
+    own = inspect.signature(function).parameters.values()
+    given = [p for p in own if p.kind is not kinds.KEYWORD_ONLY]
+    flag = kinds("inplace", kinds.POSITIONAL_OR_KEYWORD, default=False, annotation=bool)
+
+    @functools.wraps(function)
+    def run(input: Any, *args: Any, inplace: bool = False, **kwargs: Any) -> Any:
+        if len(args) == len(given):  # one more than it takes: the flag
+            *args, inplace = args  # type: ignore[assignment]
+        out = function(input, *args, **kwargs)
+        return input.rebind(out._node, function.__name__) if inplace else out
+
+    named = [p for p in own if p.kind is kinds.KEYWORD_ONLY]
+    run.__signature__ = inspect.Signature([*given, flag, *named])  # type: ignore[attr-defined]
     return run
 
 

@@ -5,10 +5,11 @@ Composites on narrow floats are computed in float32 and rounded once, at their e
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numus as nm
-from numus.nn.functional._tools import rounds_once
+from numus.nn.functional._tools import in_place, rounds_once
 from numus.tensor import Tensor
 
 __all__ = [
@@ -44,12 +45,12 @@ __all__ = [
     "threshold",
 ]
 
-elu = nm.elu
+elu = in_place(nm.elu)
 gelu = nm.gelu
-leaky_relu = nm.leaky_relu
-relu = nm.relu
+leaky_relu = in_place(nm.leaky_relu)
+relu = in_place(nm.relu)
 sigmoid = nm.sigmoid
-silu = nm.silu
+silu = in_place(nm.silu)
 tanh = nm.tanh
 
 # -- rectifiers and their kin ---------------------------------------------------------------------
@@ -58,28 +59,33 @@ _SELU_ALPHA = 1.6732632423543772848170429916717
 _SELU_SCALE = 1.0507009873554804934193349852946
 
 
+@in_place
 def threshold(input: Any, threshold: float, value: float) -> Tensor:
     """input where it is above the threshold, the value elsewhere."""
     return nm.where(nm.asarray(input) > threshold, input, value)
 
 
+@in_place
 def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """input held between two values."""
     inside = nm.where(nm.asarray(input) <= min_val, min_val, input)
     return nm.where(inside >= max_val, max_val, inside)
 
 
+@in_place
 def relu6(input: Any) -> Tensor:
     """input held between 0 and 6."""
     return hardtanh(input, 0.0, 6.0)
 
 
+@in_place
 @rounds_once
 def selu(input: Any) -> Tensor:
     """An elu with the scale at which layers keep mean 0 and variance 1."""
     return nm.elu(input, _SELU_ALPHA) * _SELU_SCALE
 
 
+@in_place
 @rounds_once
 def celu(input: Any, alpha: float = 1.0) -> Tensor:
     """An elu whose slope at 0 is 1 for every alpha."""
@@ -103,6 +109,7 @@ def prelu(input: Any, weight: Tensor) -> Tensor:
     return nm.where(x > 0, x, x * slope)
 
 
+@in_place
 def rrelu(
     input: Any,
     lower: float = 1.0 / 8,
@@ -128,6 +135,7 @@ def softplus(input: Any, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
     return nm.where(x * beta > threshold, x, nm.softplus(x, beta))
 
 
+@in_place
 @rounds_once
 def mish(input: Any) -> Tensor:
     """input * tanh(softplus(input))."""
@@ -155,12 +163,14 @@ def tanhshrink(input: Any) -> Tensor:
 # -- straight pieces ------------------------------------------------------------------------------
 
 
+@in_place
 @rounds_once
 def hardsigmoid(input: Any) -> Tensor:
     """A sigmoid made of straight pieces."""
     return relu6(input + 3.0) / 6.0
 
 
+@in_place
 @rounds_once
 def hardswish(input: Any) -> Tensor:
     """input * hardsigmoid(input)."""
@@ -215,19 +225,36 @@ def _cast(input: Any, dtype: Any) -> Tensor:
     return x if dtype is None else x.astype(dtype)
 
 
-def softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Tensor:
+def _axis(x: Tensor, dim: int | None) -> int:
+    """The axis meant; none given: the one that PyTorch takes then, and warns of."""
+    if dim is not None:
+        return dim
+    implied = 0 if x.ndim in (0, 1, 3) else 1
+    if implied < x.ndim - 1:
+        warnings.warn(
+            f"softmax without dim is over axis {implied} of shape {x.shape}, as in PyTorch; say "
+            "which axis you mean",
+            stacklevel=3,
+        )
+    return implied
+
+
+def softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """exp(input) over its sum along an axis."""
-    return nm.softmax(_cast(input, dtype), axis=dim)
+    x = _cast(input, dtype)
+    return nm.softmax(x, axis=_axis(x, dim))
 
 
-def softmin(input: Any, dim: int = -1, *, dtype: Any = None) -> Tensor:
+def softmin(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """The softmax of -input."""
-    return nm.softmin(_cast(input, dtype), axis=dim)
+    x = _cast(input, dtype)
+    return nm.softmin(x, axis=_axis(x, dim))
 
 
-def log_softmax(input: Any, dim: int = -1, *, dtype: Any = None) -> Tensor:
+def log_softmax(input: Any, dim: int | None = None, *, dtype: Any = None) -> Tensor:
     """The logarithm of the softmax."""
-    return nm.log_softmax(_cast(input, dtype), axis=dim)
+    x = _cast(input, dtype)
+    return nm.log_softmax(x, axis=_axis(x, dim))
 
 
 def gumbel_softmax(

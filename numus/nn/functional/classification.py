@@ -193,6 +193,8 @@ def multi_margin_loss(
 ) -> Tensor:
     """By how much other classes come nearer to the target's score than the margin."""
     op = "multi_margin_loss"
+    if p not in (1, 2):
+        raise ValueError(f"{op}: p is 1 or 2, not {p}")
     axis = _class_axis(op, input)
     hit, weights, _ = _picked(op, input, nm.asarray(target), weight, -100)
     own = nm.sum(nm.where(hit, input, 0.0), axis=axis, keepdims=True)
@@ -204,16 +206,32 @@ def multi_margin_loss(
 # -- yes or no ------------------------------------------------------------------------------------
 
 
+def _logs(p: Tensor) -> tuple[Tensor, Tensor]:
+    return nm.maximum(nm.log1p(-p), -100.0), nm.maximum(nm.log(p), -100.0)
+
+
+@nm.custom_jvp
+def _surprise(p: Tensor, target: Tensor) -> Tensor:
+    no, yes = _logs(p)
+    return (target - 1) * no - target * yes
+
+
+@_surprise.defjvp
+def _surprise_jvp(primals: tuple[Tensor, ...], tangents: tuple[Any, ...]) -> tuple[Tensor, Any]:
+    """The slope is held where it would be without bound: at 0 and 1, which a sigmoid reaches."""
+    (p, target), (dp, dtarget) = primals, tangents
+    no, yes = _logs(p)
+    slope = (p - target) / nm.maximum(p * (1 - p), 1e-12)
+    return _surprise(p, target), slope * dp + (no - yes) * dtarget
+
+
 @measured
 def binary_cross_entropy(
     input: Any, target: Any, weight: Any = None, reduction: str = "mean"
 ) -> Tensor:
     """Probabilities against probabilities; logarithms are held above -100."""
     op = "binary_cross_entropy"
-    target = _like(op, input, target)
-    no = nm.maximum(nm.log1p(-input), -100.0)
-    yes = nm.maximum(nm.log(input), -100.0)
-    loss = (target - 1) * no - target * yes
+    loss = _surprise(input, _like(op, input, target))
     return reduced(loss if weight is None else loss * weight, reduction, op)
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import numus as nm
 from numus.errors import ShapeError
 from numus.functions.precision import lowers
-from numus.nn.functional._tools import measured, rounds_once
+from numus.nn.functional._tools import in_place, measured, rounds_once
 from numus.tensor import Tensor
 
 __all__ = [
@@ -32,6 +34,7 @@ __all__ = [
     "one_hot",
     "pad",
     "pairwise_distance",
+    "pdist",
     "rms_norm",
 ]
 
@@ -58,14 +61,56 @@ def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = Non
     return y if bias is None else y + bias
 
 
-def embedding(input: Any, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """The rows of the weight at indices of any shape; the row `padding_idx` gets no gradient."""
+def embedding(
+    input: Any,
+    weight: Tensor,
+    padding_idx: int | None = None,
+    max_norm: float | None = None,
+    norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False,
+    sparse: bool = False,
+) -> Tensor:
+    """The rows of the weight at indices of any shape; the row `padding_idx` gets no gradient.
+
+    Args:
+        max_norm: rows that are looked up are shortened to this `norm_type`-norm first, in place.
+        scale_grad_by_freq: gradients of rows are divided by how often they were looked up.
+        sparse: taken for PyTorch's sake; gradients are dense.
+    """
     indices = nm.asarray(input)
+    if max_norm is not None:
+        _shorten(weight, indices, max_norm, norm_type)
     rows = nm.embedding_lookup(weight, indices)
-    if padding_idx is None or not weight.requires_grad:
+    if not weight.requires_grad:
+        return rows
+    if scale_grad_by_freq:
+        counts = nm.bincount(indices.reshape((-1,)), minlength=weight.shape[0])
+        rows = _with_gradient_over(rows, counts[indices][..., None].astype(rows.dtype))
+    if padding_idx is None:
         return rows
     padding = padding_idx % weight.shape[0]
     return nm.where((indices == padding)[..., None], rows.detach(), rows)
+
+
+def _shorten(weight: Tensor, indices: Tensor, max_norm: float, norm_type: float) -> None:
+    """Rows that are about to be looked up, no longer than max_norm."""
+    with nm.no_grad():
+        at = indices.reshape((-1,))
+        rows = weight.detach()[at]
+        length = nm.vector_norm(rows, axis=-1, keepdims=True, ord=norm_type)
+        weight[at] = nm.where(length > max_norm, rows * (max_norm / (length + 1e-7)), rows)
+
+
+def _with_gradient_over(x: Tensor, divisor: Tensor) -> Tensor:
+    """x itself; its gradient is divided."""
+
+    @nm.custom_vjp
+    def same(x: Tensor) -> Tensor:
+        return x
+
+    same.defvjp(lambda x: (x, None), lambda _, g: (g / divisor,))
+    out: Tensor = same(x)
+    return out
 
 
 def embedding_bag(
@@ -84,15 +129,12 @@ def embedding_bag(
     """The sum, mean or largest of the rows in each bag of indices: a row of a matrix, or what lies
     between two `offsets` into a vector. The row `padding_idx` is left out.
     """
-    if max_norm is not None or scale_grad_by_freq or sparse:
-        raise ValueError(
-            "embedding_bag: max_norm, scale_grad_by_freq and sparse change weights or gradients "
-            "behind the tape; numus has none of them"
-        )
     if mode not in ("sum", "mean", "max") or (per_sample_weights is not None and mode != "sum"):
         raise ValueError(
             f"embedding_bag: mode {mode!r} is sum, mean or max, and per_sample_weights are for sums"
         )
+    if scale_grad_by_freq and mode == "max":
+        raise ValueError("embedding_bag: scale_grad_by_freq is for sums and means")
     indices = nm.asarray(input)
     if (indices.ndim == 2) == (offsets is not None) or indices.ndim not in (1, 2):
         raise ShapeError(
@@ -109,7 +151,7 @@ def embedding_bag(
         # an index belongs to the last bag that begins at it or before
         bags = nm.searchsorted(starts[:count], places, side="right") - 1
     flat = indices.reshape((-1,))
-    rows = embedding(flat, weight, padding_idx)
+    rows = embedding(flat, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     if per_sample_weights is not None:
         rows = rows * nm.asarray(per_sample_weights).reshape((-1, 1))
     inside = nm.ones(flat.shape, dtype=rows.dtype, device=flat.device)
@@ -128,6 +170,7 @@ def embedding_bag(
 # -- dropout --------------------------------------------------------------------------------------
 
 
+@in_place
 def dropout(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
     """input with each element zero with probability p, the others divided by 1 - p."""
     return nm.random.dropout(input, p, training, key=key)
@@ -146,16 +189,19 @@ def _channels(op: str, input: Any, axes: int, p: float, training: bool, key: Any
     return x * scale
 
 
+@in_place
 def dropout1d(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
     """Whole channels of (N, C, L) zero with probability p."""
     return _channels("dropout1d", input, 1, p, training, key)
 
 
+@in_place
 def dropout2d(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
     """Whole channels of (N, C, H, W) zero with probability p."""
     return _channels("dropout2d", input, 2, p, training, key)
 
 
+@in_place
 def dropout3d(input: Any, p: float = 0.5, training: bool = True, *, key: Any = None) -> Tensor:
     """Whole channels of (N, C, D, H, W) zero with probability p."""
     return _channels("dropout3d", input, 3, p, training, key)
@@ -174,12 +220,14 @@ def _alpha(x: Tensor, shape: tuple[int, ...], p: float, training: bool, key: Any
     return nm.where(kept, x, _FLOOR) * scale - scale * p * _FLOOR
 
 
+@in_place
 def alpha_dropout(input: Any, p: float = 0.5, training: bool = False, *, key: Any = None) -> Tensor:
     """Dropout that keeps mean and variance of what a selu gives."""
     x = nm.asarray(input)
     return _alpha(x, x.shape, p, training, key)
 
 
+@in_place
 def feature_alpha_dropout(
     input: Any, p: float = 0.5, training: bool = False, *, key: Any = None
 ) -> Tensor:
@@ -256,6 +304,15 @@ def pairwise_distance(
 ) -> Tensor:
     """The p-norm of x1 - x2 + eps along the last axis."""
     return nm.vector_norm(x1 - nm.asarray(x2) + eps, axis=-1, keepdims=keepdim, ord=p)
+
+
+@measured
+def pdist(input: Any, p: float = 2.0) -> Tensor:
+    """The p-norm of the difference of every two rows (N, M): N * (N - 1) / 2 of them."""
+    if input.ndim != 2:
+        raise ShapeError(f"pdist: takes a matrix, not shape {input.shape}")
+    first, second = np.triu_indices(input.shape[0], 1)
+    return nm.vector_norm(input[first] - input[second], axis=-1, ord=p)
 
 
 # -- padding --------------------------------------------------------------------------------------

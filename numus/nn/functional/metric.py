@@ -86,6 +86,8 @@ def triplet_margin_loss(
     def distance(a: Any, b: Any) -> Tensor:
         return pairwise_distance(a, b, p, eps)
 
+    if margin <= 0:
+        raise ValueError(f"triplet_margin_loss: margin must be positive, it is {margin}")
     loss = _triplet(distance, anchor, nm.asarray(positive), nm.asarray(negative), margin, swap)
     return reduced(loss, reduction, "triplet_margin_loss")
 

@@ -24,21 +24,39 @@ def _difference(op: str, input: Tensor, target: Any) -> Tensor:
     return input - target
 
 
+def _weights(op: str, weight: Any, loss: Tensor) -> Tensor:
+    weight = nm.asarray(weight)
+    if weight.shape != loss.shape:
+        raise ShapeError(f"{op}: weight of shape {weight.shape} for a loss of {loss.shape}")
+    return weight
+
+
+def _weighted(op: str, loss: Tensor, weight: Any, reduction: str) -> Tensor:
+    """What is reduced of a loss whose elements have weights; their mean is a weighted one."""
+    if weight is None:
+        return reduced(loss, reduction, op)
+    weight = _weights(op, weight, loss)
+    if reduction == "mean":
+        return (loss * weight).sum() / weight.sum()
+    return reduced(loss * weight, reduction, op)
+
+
 @measured
-def mse_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
+def mse_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Tensor:
     """The square of the difference.
 
     >>> from numus.nn import functional as F
     >>> F.mse_loss(nm.asarray([1.0, 2.0]), nm.asarray([1.0, 4.0])).item()
     2.0
     """
-    return reduced(nm.square(_difference("mse_loss", input, target)), reduction, "mse_loss")
+    squares = nm.square(_difference("mse_loss", input, target))
+    return _weighted("mse_loss", squares, weight, reduction)
 
 
 @measured
-def l1_loss(input: Any, target: Any, reduction: str = "mean") -> Tensor:
+def l1_loss(input: Any, target: Any, reduction: str = "mean", weight: Any = None) -> Tensor:
     """The size of the difference."""
-    return reduced(nm.abs(_difference("l1_loss", input, target)), reduction, "l1_loss")
+    return _weighted("l1_loss", nm.abs(_difference("l1_loss", input, target)), weight, reduction)
 
 
 @measured
@@ -56,13 +74,17 @@ def smooth_l1_loss(input: Any, target: Any, reduction: str = "mean", beta: float
 
 
 @measured
-def huber_loss(input: Any, target: Any, reduction: str = "mean", delta: float = 1.0) -> Tensor:
+def huber_loss(
+    input: Any, target: Any, reduction: str = "mean", delta: float = 1.0, weight: Any = None
+) -> Tensor:
     """Half the square of the difference, straight above delta."""
     op = "huber_loss"
     if delta <= 0:
         raise ValueError(f"{op}: delta must be positive, it is {delta}")
     size = nm.abs(_difference(op, input, target))
     bent = nm.where(size <= delta, 0.5 * size * size, delta * (size - 0.5 * delta))
+    if weight is not None:  # PyTorch's mean is over elements here, not over weights
+        bent = bent * _weights(op, weight, bent)
     return reduced(bent, reduction, op)
 
 

@@ -1,6 +1,13 @@
 """Convolutions, poolings and resizing: numus's own functions, under their PyTorch names."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import numus as nm
+from numus.errors import ShapeError
+from numus.tensor import Tensor
 
 __all__ = [
     "adaptive_avg_pool1d",
@@ -9,6 +16,7 @@ __all__ = [
     "adaptive_max_pool1d",
     "adaptive_max_pool2d",
     "adaptive_max_pool3d",
+    "affine_grid",
     "avg_pool1d",
     "avg_pool2d",
     "avg_pool3d",
@@ -65,3 +73,28 @@ max_unpool3d = nm.max_unpool3d
 pixel_shuffle = nm.pixel_shuffle
 pixel_unshuffle = nm.pixel_unshuffle
 unfold = nm.unfold
+
+
+def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) -> Tensor:
+    """Where `grid_sample` is to look for an affine map of the plane or of space.
+
+    Args:
+        theta: a matrix (2, 3) or (3, 4) for each example.
+        size: (N, C, H, W) or (N, C, D, H, W) of what is sampled.
+        align_corners: -1 and 1 are the middles of the outermost elements, not their edges.
+    """
+    maps = nm.asarray(theta)
+    rank = len(size) - 2
+    if rank not in (2, 3) or maps.shape != (size[0], rank, rank + 1):
+        raise ShapeError(
+            f"affine_grid: maps of shape {maps.shape} do not fit a size of {tuple(size)}"
+        )
+    axes = []
+    for count in size[2:]:
+        places = nm.arange(count, dtype=maps.dtype, device=maps.device)
+        whole = max(count - 1, 1) if align_corners else count
+        middle = (count - 1) / 2
+        axes.append((places - middle) * (2 / whole))
+    spots = nm.meshgrid(*axes, indexing="ij")[::-1]  # x first
+    flat = nm.stack([*spots, nm.ones_like(spots[0])], axis=-1).reshape((-1, rank + 1))
+    return (flat @ maps.swapaxes(1, 2)).reshape((size[0], *size[2:], rank))

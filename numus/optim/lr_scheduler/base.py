@@ -13,6 +13,8 @@ __all__ = ["LRScheduler"]
 class LRScheduler:
     """The base of schedules: define `get_lr`, the rates of all groups at `last_epoch`."""
 
+    _relative = False  # whether every rate follows from the one before
+
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
         self.optimizer = optimizer
         for group in optimizer.param_groups:
@@ -25,7 +27,10 @@ class LRScheduler:
                 )
         self.base_lrs = [group["initial_lr"] for group in optimizer.param_groups]
         self.last_epoch = last_epoch
-        self.step()
+        if last_epoch != -1 and self._relative:
+            self.last_epoch += 1  # the groups' rates are those of this step already
+        else:
+            self.step()
 
     @property
     def _groups(self) -> list[ParamGroup]:

@@ -45,6 +45,16 @@ class CosineAnnealingWarmRestarts(LRScheduler):
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
 
 
+def _each(op: str, name: str, rates: float | Sequence[float], optimizer: Optimizer) -> list[float]:
+    """A rate for each group: the one given for all, or one of as many."""
+    count = len(optimizer.param_groups)
+    if not isinstance(rates, Sequence):
+        return [rates] * count
+    if len(rates) != count:
+        raise ValueError(f"{op}: {len(rates)} values of {name} for {count} groups of parameters")
+    return list(rates)
+
+
 def _cosine(start: float, end: float, share: float) -> float:
     return end + (start - end) * (1 + math.cos(math.pi * share)) / 2
 
@@ -117,7 +127,7 @@ class OneCycleLR(LRScheduler):
             ]
         self._bounds = bounds
         self._momenta = _Momenta(optimizer, "OneCycleLR") if cycle_momentum else None
-        tops = max_lr if isinstance(max_lr, Sequence) else [max_lr] * len(optimizer.param_groups)
+        tops = _each("OneCycleLR", "max_lr", max_lr, optimizer)
         if last_epoch == -1:
             for group, top in zip(optimizer.param_groups, tops, strict=True):
                 group["max_lr"] = top
@@ -159,8 +169,8 @@ class CyclicLR(LRScheduler):
     def __init__(
         self,
         optimizer: Optimizer,
-        base_lr: float,
-        max_lr: float,
+        base_lr: float | Sequence[float],
+        max_lr: float | Sequence[float],
         step_size_up: int = 2000,
         step_size_down: int | None = None,
         mode: str = "triangular",
@@ -175,16 +185,19 @@ class CyclicLR(LRScheduler):
         if mode not in ("triangular", "triangular2", "exp_range") and scale_fn is None:
             raise ValueError(f"CyclicLR: mode {mode!r} is not known, and there is no scale_fn")
         down = step_size_up if step_size_down is None else step_size_down
-        self.base_lr, self.max_lr = base_lr, max_lr
+        self.max_lrs = _each("CyclicLR", "max_lr", max_lr, optimizer)
         self.total_size = float(step_size_up + down)
         self.step_ratio = step_size_up / self.total_size
         self.mode, self.gamma = mode, gamma
         self.scale_fn, self.scale_mode = scale_fn, scale_mode
         self._bounds = (base_momentum, max_momentum)
         self._momenta = _Momenta(optimizer, "CyclicLR") if cycle_momentum else None
-        for group in optimizer.param_groups:
-            group["lr"] = group["initial_lr"] = base_lr
+        lowest = _each("CyclicLR", "base_lr", base_lr, optimizer)
+        if last_epoch == -1:
+            for group, rate in zip(optimizer.param_groups, lowest, strict=True):
+                group["lr"] = group["initial_lr"] = rate
         super().__init__(optimizer, last_epoch)
+        self.base_lrs = lowest
 
     def _height(self, cycle: float) -> float:
         if self.scale_fn is not None:
@@ -202,7 +215,8 @@ class CyclicLR(LRScheduler):
             low, high = self._bounds
             for group in self._groups:
                 self._momenta.set(group, high - (high - low) * share)
-        return [base + (self.max_lr - base) * share for base in self.base_lrs]
+        rates = zip(self.base_lrs, self.max_lrs, strict=True)
+        return [low + (high - low) * share for low, high in rates]
 
     def state_dict(self) -> dict[str, Any]:
         """Everything but the optimiser and functions."""

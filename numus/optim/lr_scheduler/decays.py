@@ -39,6 +39,8 @@ class LambdaLR(LRScheduler):
 class MultiplicativeLR(LRScheduler):
     """The rate times a function of the step, again and again."""
 
+    _relative = True
+
     def __init__(self, optimizer: Optimizer, lr_lambda: Any, last_epoch: int = -1) -> None:
         self.lr_lambdas = _functions(optimizer, lr_lambda)
         super().__init__(optimizer, last_epoch)
@@ -102,6 +104,8 @@ class MultiStepLR(LRScheduler):
 class ExponentialLR(LRScheduler):
     """The rate times gamma at every step."""
 
+    _relative = True
+
     def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
         self.gamma = gamma
         super().__init__(optimizer, last_epoch)
@@ -139,6 +143,8 @@ class ConstantLR(LRScheduler):
 class LinearLR(LRScheduler):
     """The rate times a factor that goes from one number to another in a line: a warm-up."""
 
+    _relative = True
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -171,6 +177,8 @@ class LinearLR(LRScheduler):
 class PolynomialLR(LRScheduler):
     """The rate falls to 0 as a power of the steps that are left."""
 
+    _relative = True
+
     def __init__(
         self,
         optimizer: Optimizer,
@@ -195,6 +203,8 @@ class PolynomialLR(LRScheduler):
 
 class CosineAnnealingLR(LRScheduler):
     """The rate falls to eta_min along half a cosine of T_max steps, and rises again."""
+
+    _relative = True
 
     def __init__(
         self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0, last_epoch: int = -1
