@@ -126,6 +126,27 @@ def test_constants_are_not_folded_by_the_driver(place, kind):
             np.testing.assert_array_equal(got, want, err_msg=f"{op} {a}")
 
 
+def test_widened_integers_are_compared_with_their_sign(place):
+    """A driver that knew a 64-bit number to be widened took it for one without a sign."""
+    if place.runtime.missing("int64"):
+        pytest.skip("the adapter has no int64")
+    for kind in ("int32", "int8", "uint32"):
+        x = np.array([0, 1, 5, 100] if kind[0] == "u" else [-100, -2, -1, 0, 1, 5, 100]).astype(
+            kind
+        )
+        wide, held = x.astype(np.int64), there(x).astype(nm.int64)
+        for op in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal"):
+            for number in (0, -1, 5):
+                got = getattr(nm, op)(held, number).numpy()
+                np.testing.assert_array_equal(got, getattr(np, op)(wide, number), err_msg=op)
+        np.testing.assert_array_equal(
+            (there(wide + 7) // there(x + 101)).numpy(), (wide + 7) // (x + 101)
+        )
+    x = nm.asarray(1).to("webgpu") // nm.asarray(np.int32(-2)).to("webgpu")
+    assert x.item() == -1
+    assert (nm.full((), 1, device="webgpu") << nm.full((), 2, device="webgpu")).item() == 4
+
+
 def test_special_values_are_what_ieee_says():
     x = np.array([np.nan, np.inf, -np.inf, -0.0, 0.0, 1.0], np.float32)
     y = np.array([1.0, np.nan, np.inf, 0.0, -0.0, np.nan], np.float32)

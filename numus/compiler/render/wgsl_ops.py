@@ -236,7 +236,12 @@ def bitcast(x: str, source: DType, given: str, to: DType, wanted: str) -> str:
     """The same bits as another dtype of the same size."""
     if source.itemsize != to.itemsize:
         raise CompileError(f"bitcast from {source} to {to}: their sizes differ")
-    if source.bits >= 32:
+    if source.bits == 64:  # small indices are carried in 32
+        x = x if given[1:] == "64" else f"{given[0]}64({x})"
+        whole = wanted[0] + "64"
+        x = x if carrier(source) == whole else f"bitcast<{whole}>({x})"
+        return x if whole == wanted else f"{wanted}({x})"
+    if source.bits == 32:
         return x if given == wanted else f"bitcast<{wanted}>({x})"
     mask = (1 << source.bits) - 1
     if given == "bool":

@@ -27,6 +27,7 @@ def _add(text: str) -> None:
 _add("""
 fn hide32(x: f32) -> f32 { return bitcast<f32>(bitcast<u32>(x) ^ Z); }
 fn hide64(x: f64) -> f64 { return bitcast<f64>(bitcast<u64>(x) ^ u64(Z)); }
+fn hide_i64(x: i64) -> i64 { return x ^ i64(Z); }
 fn hidden(x: bool) -> bool { return x != (Z != 0u); }
 fn bits32(x: u32) -> f32 { return bitcast<f32>(x ^ Y); }
 fn bits64(x: u64) -> f64 { return bitcast<f64>(x ^ u64(Y)); }

@@ -297,6 +297,12 @@ class Values:
         if op in ir.COMPARES:
             of = self._common(args)
             x, y = (self.carried(a, of) for a in args)
+            if of == "i64" and any(a.op == "const" for a in args):
+                # Mesa 22 compares what it knows to be widened as if it had no sign
+                x, y = (
+                    t if a.op == "const" else f"hide_i64({t})"
+                    for a, t in zip(args, (x, y), strict=True)
+                )
             return wgsl_ops.compare(op, args[0].dtype, of, x, y)
         if op in ir.UNARY:
             return wgsl_ops.unary(op, e.dtype, ty, self.carried(args[0], ty))
