@@ -41,11 +41,15 @@ class Control(ABC):
 
     def _iteration(self, s: ir.For, value: str) -> None:
         """The body of a loop, inside a scope of its own, for one value of its variable."""
+        self._count(s, value)
+        self._block(s.body)
+
+    def _count(self, s: ir.For, value: str) -> None:
+        """Give a loop's variable a value, in the current scope."""
         x = self.x
         x.remember(x.values, s.var, Value((value,), False, x.depth))
         if x.lane is not None:
             x.lane.growths.known[s.var] = 0
-        self._block(s.body)
 
     def _unrolled(self, s: ir.For) -> None:
         if not all(e.op == "const" for e in (s.start, s.stop, s.step)):

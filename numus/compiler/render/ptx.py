@@ -364,10 +364,27 @@ class Renderer(Control):
         whole = t.new(f"and i64 {trips}, {-_AT_A_TIME}")
         end = t.new(f"add i64 {start}, {t.new(f'mul i64 {whole}, {step}')}")
 
+        counters = (s.var, x.thread_lane.var)
+        reads = [
+            e
+            for e in ptx_plan.loads(s)
+            if all(ptx_plan.computed_from(a, x.values, *counters) for a in e.args)
+        ]
+
         def body(i: str) -> None:
-            for k in range(_AT_A_TIME):
+            places = [i]
+            for k in range(1, _AT_A_TIME):
+                places.append(t.new(f"add i64 {i}, {t.new(f'mul i64 {step}, {k}')}"))
+            found = []  # all loads come before the first use: assemblers leave them in this order
+            for at in places:
                 x.push()
-                at = t.new(f"add i64 {i}, {t.new(f'mul i64 {step}, {k}')}") if k else i
+                self._count(s, at)
+                found.append([x.value(e) for e in reads])
+                x.pop()
+            for at, values in zip(places, found, strict=True):
+                x.push()
+                for e, value in zip(reads, values, strict=True):
+                    x.remember(x.values, e, value)
                 self._iteration(s, at)
                 x.pop()
 

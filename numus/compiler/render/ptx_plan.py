@@ -166,12 +166,13 @@ def loads(loop: ir.For) -> list[ir.Expr]:
     return out
 
 
-def computed_from(index: ir.Expr, known: dict[ir.Expr, Value], lane: ir.Expr) -> bool:
-    """Whether an index needs nothing but arithmetic on what is known before its loop."""
+def computed_from(index: ir.Expr, known: dict[ir.Expr, Value], *counters: ir.Expr) -> bool:
+    """Whether an index needs nothing but arithmetic on what is known before its loop, and on the
+    variables of loops."""
     stack = [index]
     while stack:
         e = stack.pop()
-        if e is lane or e in known:
+        if e in counters or e in known:
             continue
         if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
             return False
