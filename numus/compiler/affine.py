@@ -12,11 +12,11 @@ Coefficients = dict[Expr, int]
 
 def accesses(emitter: Emitter) -> list[Coefficients]:
     """The strides by which a kernel goes through memory, of every place where it does."""
-    strides = _Strides(emitter)
+    strides = Strides(emitter)
     return [part for index in emitter.touched for part in strides.parts(index)]
 
 
-class _Strides:
+class Strides:
     """Reads expressions of one emitter, whose slots have known numbers."""
 
     def __init__(self, emitter: Emitter) -> None:

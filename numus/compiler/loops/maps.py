@@ -18,6 +18,7 @@ from numus.compiler.loops.space import (
     digits,
     extent_of,
 )
+from numus.compiler.loops.turned import lower_turned
 from numus.compiler.loops.work import Work
 
 SIDE = 64  # of a tile, where two loops cross
@@ -34,7 +35,9 @@ def lower_map(work: Work, space: Space) -> Step:
     if lane.extent >= CROSSING:
         for d in outer:
             if d.extent >= CROSSING and space.crosses(d, lane):
-                return (_tiled_group if work.threads else _tiled)(work, space, lane, d)
+                if not work.threads:
+                    return _tiled(work, space, lane, d)
+                return lower_turned(work, space, lane, d) or _tiled_group(work, space, lane, d)
     if outer and lane.extent < work.threads:
         return _flat(work, space)
     return _blocked(work, space, lane, outer)

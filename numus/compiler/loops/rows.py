@@ -10,9 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from numus.compiler import ir
+from numus.compiler.affine import Strides
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import HEAVY, place, squeeze
-from numus.compiler.ir import Expr, Stmt
+from numus.compiler.group_operands import capability
+from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val, walk
 from numus.compiler.loops.space import (
     ONE,
@@ -29,7 +31,8 @@ from numus.compiler.loops.space import (
 )
 from numus.compiler.loops.work import BLOCK, PER_THREAD, Work
 from numus.compiler.reducers import Reducer, reducer
-from numus.dtypes import DType
+from numus.dtypes import DType, bool_
+from numus.kernels.slices import COPIES_SINCE
 
 MOST_THREADS = 256  # of a group that works on one row: several rows at a time hide barriers
 KEPT_ROWS = 3  # how many rows kept by groups a unit has memory for, at least
@@ -72,9 +75,8 @@ def _fits(work: Work, space: Space, itemsize: int = 4) -> bool:
 
 def _one(work: Work, space: Space, e: Emitter, at: At, lane: Dim | None) -> list[Stmt]:
     row = Row(work, space, e, at, whole(e, space), lane)
-    if lane is not None:
-        row.keep_costly()
-    return row.stages() + row.results()
+    ahead = row.keep_costly() if lane is not None else []
+    return ahead + row.stages() + row.results()
 
 
 def side_by_side(
@@ -231,36 +233,16 @@ class Row:
 
     # -- costly values that several stages need ---------------------------------------------------
 
-    def keep_costly(self) -> None:
-        """Keep costly values that two stages need in a scratch row, from the first on."""
-        work = self.work
-        users: dict[Val, set[int]] = {}
-
-        def inline(x: Val) -> bool:
-            return x not in work.layouts and x.kind != "reduce"
-
-        def costly(x: Val) -> bool:
-            if squeeze(x.shape) != work.group.space or x.dtype.is_complex:
-                return False
-            if work.threads and x in work.layouts:  # a group's own memory is nearer
-                return True
-            return inline(x) and x.op in HEAVY
-
-        for m in work.members:
-            if m.kind != "reduce" and not (m in work.group.stored and work.is_full(m)):
-                continue
-            source = m.inputs[0] if m.kind == "reduce" else m
-            # what a costly value is computed from is computed once with it
-            for x in walk([source], lambda x: inline(x) and not costly(x)):
-                if costly(x):
-                    users.setdefault(x, set()).add(work.stage[m])
-        kept = {v: stages for v, stages in users.items() if len(stages) > 1}
+    def keep_costly(self) -> list[Stmt]:
+        """Keep costly values that two stages need in a scratch row, from the first on; gives the
+        statements that bring what is there before all stages."""
+        kept = self._needed_again()
         free: list[tuple[int, int]] = []  # since which stage nobody needs what is in which buffer
         kinds: list[DType] = []  # of the buffers
         homes: dict[Val, int] = {}
         for v, stages in sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id)):
             fits = [x for x in free if x[0] <= min(stages) and kinds[x[1]] is v.dtype]
-            if work.threads and fits:
+            if self.work.threads and fits:
                 free.remove(fits[0])
                 homes[v] = fits[0][1]
             else:
@@ -269,12 +251,81 @@ class Row:
             free.append((max(stages), homes[v]))
         size = self._room(kinds)
         if size is None:
-            return  # too long: memory is read again
+            return []  # too long: memory is read again
         first = len(self.e.scratch)
         for i, dtype in enumerate(kinds):
             self.e.scratch.append(ir.Buffer(f"w{first + i}", dtype, "scratch", size))
+        ahead: list[Stmt] = []
+        several = self._several_turns(kinds)
         for v, home in homes.items():
-            self.cached[v] = (self.e.scratch[first + home], min(kept[v]))
+            buffer = self.e.scratch[first + home]
+            start = self._start_of(v) if several and v in self.work.layouts else None
+            self.cached[v] = (buffer, min(kept[v]))
+            if start is not None and min(kept[v]) == 0:
+                self.cached[v] = (buffer, -1)
+                ahead += copied_ahead(self.e, v, start, buffer, size)
+        return [*ahead, ir.AsyncCommit(), ir.AsyncWait(0)] if ahead else []
+
+    def _needed_again(self) -> dict[Val, set[int]]:
+        """Costly values that several stages need, and which."""
+        work = self.work
+        users: dict[Val, set[int]] = {}
+
+        def inline(x: Val) -> bool:
+            return x not in work.layouts and x.kind != "reduce"
+
+        def costly(x: Val) -> bool:
+            return inline(x) and x.op in HEAVY
+
+        def whole(x: Val) -> bool:
+            return squeeze(x.shape) == work.group.space and not x.dtype.is_complex
+
+        roots = [
+            (m.inputs[0] if m.kind == "reduce" else m, work.stage[m])
+            for m in work.members
+            if m.kind == "reduce" or (m in work.group.stored and work.is_full(m))
+        ]
+        for source, stage in roots:
+            # what a costly value is computed from is computed once with it
+            for x in walk([source], lambda x: inline(x) and not (costly(x) and whole(x))):
+                if costly(x) and whole(x):
+                    users.setdefault(x, set()).add(stage)
+        kept = {v: stages for v, stages in users.items() if len(stages) > 1}
+        if not work.threads:
+            return kept
+        # a group's own memory is nearer than what it has read before
+        read: dict[Val, set[int]] = {}
+        for source, stage in roots:
+
+            def past(x: Val, stage: int = stage) -> bool:
+                return inline(x) and not (x in kept and min(kept[x]) < stage)
+
+            for x in walk([source], past):
+                if x in work.layouts and whole(x):
+                    read.setdefault(x, set()).add(stage)
+        return {**kept, **{v: stages for v, stages in read.items() if len(stages) > 1}}
+
+    def _several_turns(self, kinds: list[DType]) -> bool:
+        """Whether a group would wait for memory more than once while it reads a row, and can do
+        with once: copies go on by themselves, to memory that is surely its own."""
+        nbytes = sum(dtype.itemsize for dtype in kinds)
+        return (
+            capability(self.work.facts) >= COPIES_SINCE
+            and self.space.row_size > self.e.group * PER_THREAD
+            and len(self.space.inner) == 1
+            and _fits(self.work, self.space, nbytes)
+        )
+
+    def _start_of(self, v: Val) -> Expr | None:
+        """Where a row of a value begins, if it lies in one piece."""
+        along = self.space.inner[0]
+        x = self.e.variable("x", self.e.number(along.extent))
+        spots = [
+            self.e.address(v, place(v.shape, self.space.index({**self.at, along: at})))
+            for at in (x, ZERO)
+        ]
+        strides = Strides(self.e).of(spots[0])
+        return spots[1] if strides is not None and strides.get(x) == 1 else None
 
     def _room(self, kinds: list[DType]) -> Expr | None:
         """How many elements scratch rows of these dtypes have; None where groups have no room."""
@@ -294,6 +345,27 @@ class Row:
             elif stage == first:
                 saves.append(ir.Store(buffer, position, self.e.value(v, point)))
         return saves
+
+
+def copied_ahead(e: Emitter, v: Val, start: Expr, to: ir.Buffer, size: Expr) -> list[Stmt]:
+    """Begin to copy a row to scratch memory: all of it is under way at a time."""
+    source, nbytes = e.buffer(v), v.dtype.itemsize
+    run = const(16 // nbytes)
+    first = ir.var(f"first{v.id}")
+    place_ = ir.add(ir.address(source), ir.mul(first, const(nbytes)))
+    aligned = ir.var(f"aligned{v.id}", bool_)
+    runs, i, j = ir.idiv(size, run), ir.var(f"i{v.id}"), ir.var(f"j{v.id}")
+    at = ir.mul(i, run)
+    copy = ir.AsyncCopy(to, at, source, ir.add(first, at), run)
+    rest = ir.var(f"rest{v.id}")
+    one = ir.Store(to, j, ir.load(source, ir.add(first, j)))
+    return [
+        ir.Let(first, start),
+        ir.Let(aligned, ir.irem(place_, const(16)).eq(0)),
+        ir.If(aligned, [ir.For(i, ZERO, runs, "lanes", [copy])]),
+        ir.Let(rest, ir.select(aligned, ir.mul(runs, run), ZERO)),
+        ir.For(j, rest, size, "lanes", [one]),
+    ]
 
 
 def over_lanes(how: Reducer, registers: list[ir.Register], finals: list[Expr]) -> list[Stmt]:

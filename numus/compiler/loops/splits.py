@@ -124,7 +124,8 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     if lane is None or lane.reduced:
         parts = blocks_of(work.facts.parallel_units * PARTS_PER_UNIT, groups)
         # in whole turns of a group: all parts begin as aligned as the first
-        return blocks_of(blocks_of(space.row_size, parts), work.share()) * work.share()
+        turns = max(1, blocks_of(blocks_of(space.row_size, parts), work.share()))
+        return turns * work.share()
     # what is cut has to be merged: no more parts than run at a time
     size = blocks_of(space.row_size, blocks_of(work.enough_blocks() // 2, groups))
     return min(max(size, PER_THREAD), IN_A_ROW)

@@ -44,6 +44,8 @@ STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have withou
 # Bodies with more operations than these are written for several vectors at a time no more, for
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
 _FOUR, _TWO, _VECTORS = 40, 90, 400
+_FROM_NEAR = 1  # vectors at a time where they come from shared memory
+_FOR_ROWS = 40  # registers of a thread that works on a row which was copied: others load meanwhile
 _MANY = 64  # registers with lanes, in words
 _OTHERS = 64  # that threads need besides
 _REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)
@@ -91,6 +93,7 @@ class Renderer(Control):
         self.x.passing = ptx_plan.passing(kernel)
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
+        self.copied = ptx_plan.copied(kernel)
         self._slots()
 
     # -- the module -------------------------------------------------------------------------------
@@ -127,6 +130,8 @@ class Renderer(Control):
         if any(isinstance(s, ir.Await) for s in inside):
             tallying = any(isinstance(s, ir.Tally) for s in inside)
             return f'"nvvm.minctasm"="{3 if tallying else 4}"'
+        if self.copied:
+            return f'"nvvm.minctasm"="{_REGISTERS // (self.group * _FOR_ROWS)}"'
         if 0 < ptx_pipeline.registers(self.kernel) <= _MANY:
             return '"nvvm.minctasm"="2"'
         registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes}
@@ -173,6 +178,7 @@ class Renderer(Control):
             parameters.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{i}')
         if open_buffers or fixed_bytes > STATIC_SHARED:
             self.globals.append("@given = external addrspace(3) global [0 x i8], align 1024")
+        surely_near = any(b in self.copied for b, _ in open_buffers)
         offset = "0"
         for b in fixed:
             x.spaces[b] = SHARED
@@ -185,11 +191,12 @@ class Renderer(Control):
                 x.buffers[b] = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
                 offset = str(int(offset) + ptx_plan.scratch_bytes(b))
         for b, parameter in open_buffers:
-            offset = self._scratch(b, parameter, offset)
+            offset = self._scratch(b, parameter, offset, surely_near)
         return parameters
 
-    def _scratch(self, buffer: ir.Buffer, parameter: str, offset: str) -> str:
-        """A scratch buffer of which only the launch knows where it lies; where the next begins."""
+    def _scratch(self, buffer: ir.Buffer, parameter: str, offset: str, surely_near: bool) -> str:
+        """A scratch buffer of which only the launch knows where it lies, unless copies go there by
+        themselves, as they can to shared memory only; where the next begins."""
         t, x = self.t, self.x
         if buffer.size is None:
             raise CompileError(f"scratch buffer {buffer.name!r} has no size")
@@ -198,6 +205,9 @@ class Renderer(Control):
         nbytes = t.new(f"add i64 {nbytes}, 63")
         nbytes = t.new(f"and i64 {nbytes}, -64")
         near = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
+        if surely_near:
+            x.spaces[buffer], x.buffers[buffer] = SHARED, near
+            return t.new(f"add i64 {offset}, {nbytes}")
         near = t.new(f"addrspacecast {SHARED} {near} to ptr")
         away = t.new(f"mul i64 {nbytes}, {self.block}")
         far = t.new(f"getelementptr i8, ptr {parameter}, i64 {away}")
@@ -467,6 +477,8 @@ class Renderer(Control):
             return 1, 1
         width = min(8, ACCESS // max(sizes))
         many = 4 if size <= _FOUR else 2 if size <= _TWO else 1
+        if any(b in self.copied for b, *_ in accesses):  # what is near is there soon
+            many = min(many, _FROM_NEAR)
         return min(many, max(1, 16 // width)), width
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:

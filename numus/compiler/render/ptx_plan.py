@@ -44,6 +44,13 @@ def changes(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
     return (s.counters,) if isinstance(s, ir.Tally) else ()
 
 
+def copied(kernel: ir.Kernel) -> frozenset[ir.Buffer]:
+    """Scratch memory of open size that copies go to by themselves: it is shared memory."""
+    _, fixed = shared_by_size(kernel)
+    copies = [s for s in statements(kernel.body) if isinstance(s, ir.AsyncCopy)]
+    return frozenset(s.target for s in copies if s.target not in fixed)
+
+
 _SHORT = 24  # operations of a loop's body that is written several times
 
 

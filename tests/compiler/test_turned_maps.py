@@ -1,0 +1,41 @@
+"""Maps that cross memory, on groups of threads: tiles are turned in the group's own memory."""
+
+import dataclasses
+
+import group_machine
+import ml_dtypes
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.runtime import devices
+
+FACTS = dataclasses.replace(group_machine.FACTS, group_memory=227 << 10)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    devices.STARTS["turning"] = lambda index: group_machine.Machine(FACTS)
+    return nm.device("turning").runtime
+
+
+CASES = {
+    "odd number of tiles": ((130, 130), "f4", lambda x: x + x.T),
+    "even number of tiles": ((200, 200), "f4", lambda x: x + x.T),
+    "whole tiles": ((128, 128), "f4", lambda x: x * 2 - x.T),
+    "more columns": ((70, 150), "f4", lambda x: x.T * 2 + 1),
+    "two bytes": ((140, 140), ml_dtypes.bfloat16, lambda x: x - x.T),
+    "integers": ((66, 129), "i8", lambda x: x.T + 1),
+    "batches": ((2, 70, 66), "f4", lambda x: x.swapaxes(1, 2) * x.swapaxes(1, 2)),
+    "backwards": ((96, 100), "f4", lambda x: x.T[::-1] + x.T),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_turned_maps(name, machine):
+    shape, dtype, f = CASES[name]
+    x = (np.random.default_rng(0).standard_normal(shape) * 8).astype(dtype)
+    got = f(nm.asarray(x, device="turning")).numpy()
+    np.testing.assert_array_equal(got, f(x))
+    kernels = [p.kernel for p in machine.programs.values()]
+    assert any(b.access == "scratch" for k in kernels if k.name == "tiled_map" for b in k.buffers)
