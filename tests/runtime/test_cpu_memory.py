@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from numus.errors import OutOfMemoryError
-from numus.runtime.cpu.memory import MemoryPool, size_class, wrap
+from numus.runtime.cpu.memory import MemoryPool, wrap
 
 MIB = 1 << 20
+size_class = MemoryPool.size_class
 
 
 def test_size_classes_waste_little():

@@ -19,8 +19,8 @@ from numus.runtime.contract import Piece
 from numus.runtime.cpu import calls_source
 from numus.runtime.cpu.calls_source import API, CODES, HEAD
 from numus.runtime.cpu.compiler import Compiler
-from numus.runtime.cpu.memory import Memory
 from numus.runtime.cpu.pool import Pool
+from numus.runtime.memory import Memory
 
 _WORD = ctypes.sizeof(ctypes.c_void_p)
 _FASTCALL = 0x0080  # CPython's METH_FASTCALL

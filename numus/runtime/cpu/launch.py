@@ -18,7 +18,8 @@ from numus.runtime.cpu.calls import Calls, Table
 from numus.runtime.cpu.pool import Pool
 
 if TYPE_CHECKING:
-    from numus.runtime.cpu.memory import Memory, MemoryPool
+    from numus.runtime.cpu.memory import MemoryPool
+    from numus.runtime.memory import Memory
 
 _UNBOUNDED = 1 << 30
 _SMALL_WORKSPACE = 4 << 20  # what native calls keep for temporaries; more is worth an allocation

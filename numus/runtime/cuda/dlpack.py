@@ -13,7 +13,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.runtime.cuda import driver
-from numus.runtime.cuda.memory import Memory
+from numus.runtime.memory import Memory
 from numus.shapes import Shape
 
 CUDA = 2  # DLPack's number for memory on CUDA devices

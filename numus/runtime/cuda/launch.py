@@ -19,8 +19,8 @@ from numus.runtime.cuda import driver
 from numus.runtime.cuda.program import VendorProgram
 
 if TYPE_CHECKING:
-    from numus.runtime.cuda.memory import Memory
     from numus.runtime.cuda.runtime import CudaRuntime
+    from numus.runtime.memory import Memory
 
 # Words of a launch in the image, in the order in which `SOURCE` reads them.
 _RECORD = (

@@ -13,10 +13,11 @@ from numus.runtime.contract import Facts, Launch, Step
 from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.launch import SOURCE, Prepared, launcher
-from numus.runtime.cuda.memory import Memory, MemoryPool
+from numus.runtime.cuda.memory import MemoryPool
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
 from numus.runtime.cuda.sources import Sources
 from numus.runtime.cuda.staging import Staging
+from numus.runtime.memory import Memory
 from numus.runtime.records import CompileRecord
 
 if TYPE_CHECKING:
