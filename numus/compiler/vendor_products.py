@@ -23,9 +23,8 @@ def lower_vendor_product(
     a, b = product.inputs
     if product.size == 0 or a.shape[2] == 0 or a.dtype is not b.dtype:
         return None
-    if product.params is not None:  # a precision of its own, such as TF32: numus's kernels know it
-        return None
-    if product.params is not None:  # less exact than libraries are asked to be
+    rounds = product.params == "tf32" and a.dtype is dt.float32
+    if product.params is not None and not rounds:  # another precision: numus's kernels know it
         return None
     inside = set(group.members)
     layouts = {v: s for v, s in layouts.items() if v not in inside}
@@ -38,7 +37,9 @@ def lower_vendor_product(
     )
     batch, m, n = product.shape
     names = (a.dtype.name, product.dtype.name)
-    question = Product(batch, m, n, a.shape[2], *names, left, right, extra, bool(tail))
+    question = Product(
+        *(batch, m, n, a.shape[2], *names, left, right, extra), tail=bool(tail), rounds=rounds
+    )
     vendor = choose("contract", question, facts)
     if vendor is None:
         return None

@@ -17,7 +17,8 @@ PREFERENCES = ("native", "vendor", "auto")
 
 
 class Launcher(Protocol):
-    """A vendor's kernel, ready to run many times."""
+    """A vendor's kernel, ready to run many times. One that has an attribute `native`, too (see
+    `contract.NativeLaunch`), is launched without Python."""
 
     workspace: int  # bytes of memory that it needs while it runs
 

@@ -39,6 +39,7 @@ class Product:
     right: Matrix
     extra: int  # bytes that are moved because the product is done by itself
     tail: bool = False  # whether something follows that numus's own product would have done
+    rounds: bool = False  # whether float32 may be rounded to TF32
 
     @property
     def flops(self) -> int:
@@ -49,22 +50,24 @@ class Product:
 # with something fused; and how many operations a device does in the time in which it moves a byte
 # (measured on Hopper: docs/results/cuda.md).
 _OWN: dict[str, tuple[float, float, float, float]] = {
-    "bfloat16": (0.98, 0.65, 0.64, 180.0),
-    "float16": (1.0, 0.65, 0.64, 180.0),
-    "float32": (0.86, 0.75, 0.75, 12.0),
-    "float64": (0.77, 0.77, 0.77, 15.0),
+    "bfloat16": (0.88, 0.65, 0.69, 180.0),
+    "float16": (0.88, 0.65, 0.69, 180.0),
+    "float32": (0.86, 0.75, 0.80, 12.0),
+    "tf32": (0.79, 0.42, 0.42, 90.0),
+    "float64": (0.77, 0.70, 0.77, 15.0),
+    "float8_e4m3fn": (0.71, 0.60, 0.60, 300.0),
+    "complex64": (0.2, 0.2, 0.2, 12.0),
+    "complex128": (0.2, 0.2, 0.2, 15.0),
 }
 _LARGE = 2048  # rows, columns and depth of products that keep the whole device busy for long
-_NEAR = 0.95  # of the vendor's rate: what is nearer is numus's own to do
 
 
 def quicker(product: Product, facts: Any) -> bool:
     """Whether the library makes up for the bytes it can't save."""
-    large, small, fused, balance = _OWN.get(product.dtype, (1.0, 1.0, 1.0, 1.0))
+    name = "tf32" if product.rounds else product.dtype
+    large, small, fused, balance = _OWN.get(name, (1.0, 1.0, 1.0, 1.0))
     alone = large if min(product.m, product.n, product.k) > _LARGE else small
     own = fused if product.tail else alone
-    if own >= _NEAR:
-        return False
     saved = product.flops * (1 / own - 1)  # in the library's own operations
     return saved > product.extra * balance
 
@@ -74,7 +77,7 @@ def _takes(product: Product, facts: Any) -> bool:
         return False
     from numus.runtime.cuda import cublaslt  # imported late: it is for those who have such a device
 
-    return cublaslt.knows(product.dtype, product.result) and cublaslt.library() is not None
+    return cublaslt.knows(product, facts) and cublaslt.library() is not None
 
 
 def _start(runtime: Any, product: Product) -> Any:

@@ -163,6 +163,17 @@ def repeat(
     return count
 
 
+@dataclass(frozen=True)
+class NativeLaunch:
+    """A vendor's kernel as a function of 16 words that native code calls; it gives 0 where all is
+    well. Some of the words are addresses: `(word, buffer, offset)`, where the buffer after the last
+    is the workspace. It is called so where all addresses are whole multiples of 16."""
+
+    function: int
+    arguments: tuple[int, ...]
+    addresses: tuple[tuple[int, int, int], ...]
+
+
 @dataclass(slots=True)
 class Launch:
     """One kernel call: `grid` blocks over these buffers and scalar values (in slot order)."""

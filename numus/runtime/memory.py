@@ -82,6 +82,7 @@ class MemoryPool(ABC):
         self._bins: dict[int, _Bin] = {}
         self._by_request: dict[int, _Bin] = {}
         self._slab_next = self._slab_end = 0
+        self._workspace: Memory | None = None
         self._lock = threading.Lock()
 
     @abstractmethod
@@ -116,6 +117,15 @@ class MemoryPool(ABC):
         if in_use > self.peak:
             self.peak = in_use
         return self.memory(address, nbytes, bin_)
+
+    def workspace(self, nbytes: int) -> Memory:
+        """At least so much memory, the same for all who ask: for temporaries of those who take
+        turns. It grows in powers of two, so that in all it is at most twice what the largest needs.
+        """
+        found = self._workspace
+        if found is None or found.nbytes < nbytes:
+            found = self._workspace = self.allocate(1 << max(nbytes - 1, 0).bit_length())
+        return found
 
     def _bin(self, nbytes: int) -> _Bin:
         if nbytes < 0:

@@ -86,12 +86,13 @@ def test_the_engine_is_told_of_operands_at_every_launch():
     given = len(kernel.buffers) - len(fixed)
     driver = Driver(given + len(kernel.scalars) + len(program.maps))
     encode, launch = (ctypes.cast(f, WORD).value for f in driver.functions)
-    (address,) = nm.device("cpu").runtime.compiler.native(launching.SOURCE, ("numus_cuda_run",))
+    address, _ = nm.device("cpu").runtime.compiler.native(launching.SOURCE, launching.SYMBOLS)
     runtime = types.SimpleNamespace(
         shared_limit=1 << 20,
         activate=lambda: None,
         stream_id=5,
         last=None,
+        last_number=ctypes.c_int64(0),
         launch=launching.launcher(address),
         launch_address=launch,
         encode_address=encode,

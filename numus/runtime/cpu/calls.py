@@ -13,10 +13,10 @@ import ctypes
 import functools
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from numus.runtime.contract import Piece
-from numus.runtime.cpu import calls_source
+from numus.runtime.cpu import calls_source, pool_source
 from numus.runtime.cpu.calls_source import API, CODES, HEAD
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.pool import Pool
@@ -81,12 +81,22 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+class Starter(NamedTuple):
+    """What runs the launches of a call, natively."""
+
+    run: int  # the address of a function that is given the image's head
+    state: int  # the address of a word that says whether things are as they were
+    planned: int  # what it was
+    failed: int  # the address of a word that is 0 after a run in which all went well
+
+
 class Calls:
     """The native function, loaded into this process."""
 
     def __init__(self, compiler: Compiler, pool: Pool) -> None:
         python = ctypes.pythonapi
         self.pool = pool
+        self._never = ctypes.c_int64(0)  # runs on the CPU don't fail
         function, bind = compiler.native(
             calls_source.source(compiler.jit.target), calls_source.SYMBOLS
         )
@@ -103,6 +113,12 @@ class Calls:
         self._make.restype = ctypes.py_object
         self._make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
+    def on_pool(self) -> Starter:
+        """What runs launches on the CPU's threads, as many as there are now."""
+        pool = self.pool
+        state = pool.address + _WORD * pool_source.STARTED
+        return Starter(pool.run_address, state, pool.threads, ctypes.addressof(self._never))
+
     def function(self, words: Sequence[int], keep: Sequence[Any]) -> Callable[..., Any]:
         """The builtin that follows a table; it keeps some things alive."""
         table = (ctypes.c_uint64 * len(words))(*[w & (1 << 64) - 1 for w in words])
@@ -115,9 +131,15 @@ class Table:
     """A call, written step by step. Registers are numbers; objects are kept alive."""
 
     def __init__(
-        self, calls: Calls, image: Any, allocate: Callable[[int], Memory], keep: Sequence[Any]
+        self,
+        calls: Calls,
+        starter: Starter,
+        image: Any,
+        allocate: Callable[[int], Memory],
+        keep: Sequence[Any],
     ) -> None:
         self._calls = calls
+        self._starter = starter
         self._allocate = allocate
         self._image = image
         self._keep: list[Any] = [image, *keep]
@@ -223,7 +245,8 @@ class Table:
         return self._step("fresh", self._register(), at, self._object(anew), word)
 
     def run(self) -> None:
-        self._step("run", 0, self._calls.pool.threads)
+        how = self._starter
+        self._step("run", 0, how.planned, how.state, how.failed)
 
     # -- making things ----------------------------------------------------------------------------
 
@@ -268,8 +291,7 @@ class Table:
             "release": self._object(lock.release),
             "registers": self._registers,
             "image": self._image.head,
-            "run": pool.run_address,
-            "pool": pool.address,
+            "run": self._starter.run,
             "ticks": -1,
             "short": int(_SHORT_SECONDS * pool.ticks_per_second),
         }

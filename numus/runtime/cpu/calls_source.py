@@ -20,7 +20,7 @@ HEAD = (
     "miss",  # what is given back when something is not as it was
     *("acquire", "release"),  # of the lock that is held meanwhile
     "registers",  # how many there are
-    *("image", "run", "pool"),  # what `run` starts
+    *("image", "run"),  # what `run` starts, and by what
     "ticks",  # how long it took the last time
     "short",  # fewer ticks than this, and the interpreter's lock is kept
 )
@@ -53,7 +53,7 @@ STEPS = {
     "place": "the word at z becomes the int `a` plus y times the int `x`",
     "fresh": "`a` is the first of the pieces at x (behind their number) that nobody uses, and the "
     "word at z its address; or else what the object y gives, which sets that word",
-    "run": "run the launches; miss unless the pool has x threads",
+    "run": "run the launches; miss unless the word at y is x, and that at z is 0 afterwards",
     "new": "`a` is a new object of type x",
     "set": "the member x of `a` becomes `y`",
     "put": "the member x of `a` becomes the object y",
@@ -387,16 +387,13 @@ allocate:
   store ptr %allocated, ptr %at
   %allocate_ok = icmp ne ptr %allocated, null
   br i1 %allocate_ok, label %next, label %raised""",
-    "run": f"""
-  ?%pool_at = pool
+    "run": """
   ?%image_at = image
   ?%run_at = run
   ?%ticks_at = ticks
   ?%short_at = short
-  %pool = load ptr, ptr %pool_at
-  %started_at = getelementptr i64, ptr %pool, i64 {pool_source.STARTED}
-  %threads = load atomic i64, ptr %started_at monotonic, align 8
-  %as_planned = icmp eq i64 %threads, %x
+  %state = load atomic i64, ptr %yp monotonic, align 8
+  %as_planned = icmp eq i64 %state, %x
   br i1 %as_planned, label %launch, label %miss
 launch:
   %image = load ptr, ptr %image_at
@@ -418,7 +415,9 @@ ran:
   %now = call i64 @numus_ticks()
   %passed = sub i64 %now, %before
   store i64 %passed, ptr %ticks_at
-  br label %next""",
+  %wrong_ = load i64, ptr %zp
+  %ran_ok = icmp eq i64 %wrong_, 0
+  br i1 %ran_ok, label %next, label %miss""",
     "new": """
   !%made_ = ptr PyType_GenericAlloc(ptr %xp, i64 0)
   store ptr %made_, ptr %at

@@ -182,7 +182,7 @@ class Prepared:
         for slot, address in fixed:
             image.words[slot] = address
         image.words[self._format.size // 8 + _THREADS] = threads
-        return Table(calls, image, self._memory.allocate, (self, space))
+        return Table(calls, calls.on_pool(), image, self._memory.allocate, (self, space))
 
     def repeat(
         self,

@@ -68,16 +68,6 @@ class MemoryPool(pools.MemoryPool):
         self.limit = _machine_memory()
         self.pooled_limit = self.limit // _POOLED_FRACTION
         self._maps: dict[int, mmap.mmap] = {}
-        self._workspace: pools.Memory | None = None
-
-    def workspace(self, nbytes: int) -> pools.Memory:
-        """At least so much memory, the same for all who ask: for temporaries of those who take
-        turns. It grows in powers of two, so that in all it is at most twice what the largest needs.
-        """
-        found = self._workspace
-        if found is None or found.nbytes < nbytes:
-            found = self._workspace = self.allocate(1 << max(nbytes - 1, 0).bit_length())
-        return found
 
     def obtain(self, size: int) -> int:
         if self.in_use + self.pooled + size > self.limit:

@@ -81,9 +81,9 @@ class CpuRuntime:
 
     def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
         """A list of kernels to be run many times; see `Prepared`."""
-        return Prepared(self.pool, self.memory, steps, slots, self._native_calls)
+        return Prepared(self.pool, self.memory, steps, slots, self.native_calls)
 
-    def _native_calls(self) -> calls.Calls | None:
+    def native_calls(self) -> calls.Calls | None:
         if self._calls is None and calls.possible():
             self._calls = calls.Calls(self.compiler, self.pool)
         return self._calls

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.errors import DeviceError
+from numus.runtime.contract import NativeLaunch
 
 if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
@@ -26,7 +27,10 @@ _KINDS = {
     "bfloat16": (14, 68),
     "complex64": (4, 68),
     "complex128": (5, 70),
+    "float8_e4m3fn": (28, 68),
 }
+_TF32 = 77  # the compute type for float32 that may be rounded
+_RUN = 16  # bytes: 8-bit matrices have whole ones
 _SCALES = {"float64": 1, "complex64": 4, "complex128": 5}  # of alpha and beta; 0: float32
 _NARROW = ("float16", "bfloat16")  # may give float32, too
 
@@ -51,9 +55,19 @@ class _Heuristic(ctypes.Structure):
     )
 
 
-def knows(dtype: str, result: str) -> bool:
-    """Whether it multiplies matrices of this dtype to such a result."""
-    return dtype in _KINDS and (result == dtype or (dtype in _NARROW and result == "float32"))
+def knows(product: Any, facts: Any) -> bool:
+    """Whether it multiplies such matrices on a device of these facts."""
+    p = product
+    if p.dtype == "float8_e4m3fn":  # only lines along k, and not on older devices
+        if "tiles" not in facts.features:
+            return False
+        lines = p.right.turned and not p.left.turned
+        sizes = (p.m, p.n, p.k, p.left.line, p.right.line, p.left.offset, p.right.offset)
+        whole = all(x % _RUN == 0 for x in (*sizes, p.left.step, p.right.step))
+        return p.result in ("bfloat16", "float16", "float32") and lines and whole
+    return p.dtype in _KINDS and (
+        p.result == p.dtype or (p.dtype in _NARROW and p.result == "float32")
+    )
 
 
 @functools.cache
@@ -138,6 +152,8 @@ class Matmul:
         self._stream = runtime.stream_id
         p = product
         kind, compute = _KINDS[p.dtype]
+        if p.rounds:
+            compute = _TF32
         scale = _SCALES.get(p.dtype, 0)
         self._description = _Handle(
             "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", compute, scale
@@ -164,6 +180,25 @@ class Matmul:
         ]
         self._result_at = self._result.value.value
         self._numbers = ctypes.addressof(self._one), ctypes.addressof(self._zero)
+        arguments = self._arguments(0, 0, 0, self._algorithm(_ALIGNED), 0)
+        function = ctypes.cast(_matmul(), ctypes.c_void_p).value or 0
+        left, right = self._offsets
+        self.native = NativeLaunch(
+            *(function, tuple(arguments)),
+            ((3, 1, right), (5, 0, left), (8, 2, 0), (10, 2, 0), (13, 3, 0)),
+        )
+
+    def _arguments(
+        self, left: int, right: int, result: int, algorithm: _Heuristic, workspace: int
+    ) -> list[int]:
+        """What the library's function is given."""
+        handle, description, right_is, left_is = self._fixed
+        result_is, (one, zero) = self._result_at, self._numbers
+        return [
+            *(handle, description, one, right, right_is, left, left_is, zero),
+            *(result, result_is, result, result_is, ctypes.addressof(algorithm)),
+            *(workspace, algorithm.workspace, self._stream),
+        ]
 
     def _algorithm(self, alignment: int) -> _Heuristic:
         """What the library thinks best for memory that is aligned so."""
@@ -195,13 +230,7 @@ class Matmul:
         result = addresses[2]
         together = left | right | result | _ALIGNED
         algorithm = self._algorithm(together & -together)
-        handle, description, right_is, left_is = self._fixed
-        result_is, (one, zero) = self._result_at, self._numbers
-        status = _matmul()(
-            *(handle, description, one, right, right_is, left, left_is, zero),
-            *(result, result_is, result, result_is, ctypes.addressof(algorithm)),
-            *(workspace, algorithm.workspace, self._stream),
-        )
+        status = _matmul()(*self._arguments(left, right, result, algorithm, workspace))
         if status != 0:
             raise DeviceError(f"cuda: cublasLtMatmul: cuBLAS status {status}")
 
@@ -216,4 +245,6 @@ def _matmul() -> Any:
 
 
 def _itemsize(dtype: str) -> int:
-    return {"float16": 2, "bfloat16": 2, "float32": 4, "complex128": 16}.get(dtype, 8)
+    return {"float8_e4m3fn": 1, "float16": 2, "bfloat16": 2, "float32": 4, "complex128": 16}.get(
+        dtype, 8
+    )

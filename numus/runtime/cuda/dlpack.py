@@ -8,6 +8,7 @@ so that the memory is not used again too early.
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any
 
 from numus import dtypes as dt
@@ -73,8 +74,7 @@ def _api(name: str, result: Any, *arguments: Any) -> Any:
 _get_pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _is_valid = _api("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _set_name = _api("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-_destructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_new = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+_new = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def order(runtime: Any, before: Any, after: Any) -> None:
@@ -153,16 +153,74 @@ def _let_go(address: int) -> None:
         order(runtime, _stream(stream), runtime.stream)
 
 
-def _unused(capsule: int) -> None:
-    """A capsule that nobody took."""
-    for name in (b"dltensor", b"dltensor_versioned"):
-        held = ctypes.cast(capsule, ctypes.py_object)
-        if _is_valid(held, name):
-            _given.pop(_get_pointer(held, name), None)
-
-
 _let_go_native = _Deleter(_let_go)
-_unused_native = _destructor(_unused)
+
+# What Python calls when a capsule goes: if nobody took it, its memory is let go. A consumer that
+# refuses it may just be raising an error, which a function written in Python would swallow.
+_UNUSED = """
+@api = internal global ptr null
+define void @numus_dlpack_bind(ptr %table) {
+  store ptr %table, ptr @api
+  ret void
+}
+define void @numus_dlpack_unused(ptr %capsule) {
+entry:
+  %type = alloca ptr
+  %value = alloca ptr
+  %trace = alloca ptr
+  %table = load ptr, ptr @api
+  %fetch = load ptr, ptr %table
+  %p1 = getelementptr ptr, ptr %table, i64 1
+  %restore = load ptr, ptr %p1
+  %p2 = getelementptr ptr, ptr %table, i64 2
+  %valid = load ptr, ptr %p2
+  %p3 = getelementptr ptr, ptr %table, i64 3
+  %get = load ptr, ptr %p3
+  %p4 = getelementptr ptr, ptr %table, i64 4
+  %let.go = load ptr, ptr %p4
+  call void %fetch(ptr %type, ptr %value, ptr %trace)
+  br label %next
+next:
+  %i = phi i64 [ 5, %entry ], [ %j, %after ]
+  %name.at = getelementptr ptr, ptr %table, i64 %i
+  %name = load ptr, ptr %name.at
+  %is = call i32 %valid(ptr %capsule, ptr %name)
+  %ours = icmp ne i32 %is, 0
+  br i1 %ours, label %drop, label %after
+drop:
+  %held = call ptr %get(ptr %capsule, ptr %name)
+  call void %let.go(ptr %held)
+  br label %after
+after:
+  %j = add i64 %i, 1
+  %more = icmp ult i64 %j, 7
+  br i1 %more, label %next, label %done
+done:
+  %t = load ptr, ptr %type
+  %v = load ptr, ptr %value
+  %r = load ptr, ptr %trace
+  call void %restore(ptr %t, ptr %v, ptr %r)
+  ret void
+}
+"""
+_NAMES = tuple(ctypes.create_string_buffer(name) for name in _USED)
+
+
+@functools.cache
+def _unused_native() -> tuple[int, Any]:
+    """The address of that function, and what it needs."""
+    from numus.runtime import get
+
+    bind, unused = get("cpu").compiler.native(_UNUSED, ("numus_dlpack_bind", "numus_dlpack_unused"))
+    python = ctypes.pythonapi
+    functions = (
+        *(python.PyErr_Fetch, python.PyErr_Restore),
+        *(python.PyCapsule_IsValid, python.PyCapsule_GetPointer, _let_go_native),
+    )
+    addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
+    table = (ctypes.c_void_p * 7)(*addresses, *map(ctypes.addressof, _NAMES))
+    ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bind)(ctypes.addressof(table))
+    return int(unused), table
 
 
 def give(
@@ -199,4 +257,5 @@ def give(
     address = ctypes.addressof(managed)
     back = None if stream == -1 else stream
     _given[address] = (runtime, back, managed, held_shape, held_strides, memory)
-    return _new(address, b"dltensor_versioned" if versioned else b"dltensor", _unused_native)
+    name = _NAMES[1] if versioned else _NAMES[0]
+    return _new(address, ctypes.addressof(name), _unused_native()[0])

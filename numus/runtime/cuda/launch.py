@@ -2,8 +2,10 @@
 
 As on the CPU, a program of several kernels is laid out in one piece of memory, the image: for every
 launch its function, its parameters, the places of its buffers and its scalars. To run it again is
-to write what differs and to make one native call, which goes through the launches. A program that
-comes again with the very same addresses and numbers is replayed as a CUDA graph.
+to write what differs and to make one native call, which goes through the launches, those of a
+vendor's library among them. A program that comes again with the very same addresses and numbers is
+replayed as a CUDA graph. A program of few kernels can be run from a native call of Python's
+(`runtime/cpu/calls.py`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import Step
+from numus.runtime.cpu.calls import Table
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.program import VendorProgram
 
@@ -25,13 +28,23 @@ if TYPE_CHECKING:
 # Words of a launch in the image, in the order in which `SOURCE` reads them.
 _RECORD = (
     *("function", "grid", "group", "shared", "parameters", "count", "places", "buffers"),
-    *("map count", "maps"),
+    *("map count", "maps", "vendor"),
 )
+# Words of a vendor's launch: a function of so many words, these words, and which of them are
+# addresses: the word, the slot, and an offset.
+_ARGUMENTS = 16
+_MOST_ADDRESSES = 5
+_VENDOR = ("function", "arguments", "count", "addresses")
+_VENDOR_WORDS = 1 + _ARGUMENTS + 1 + 3 * _MOST_ADDRESSES
+_BY_PYTHON = 0xFFFFFFFF  # the code of a vendor's launch that the loop does not do
+# Words that a native call of Python's hands on to the loop.
+_HEAD = ("launch", "encode", "records", "count", "slots", "stream", "failed", "last", "number")
 # Words of a matrix that the copying engine is told of, likewise. Its numbers, extents and strides
 # in bytes, are products of a scalar and a factor.
 _MAP = ("slot", "offset", "told", "kind", "extents", "strides", "box", "steps", "numbers")
 _NUMBERS = 5
 _TOLD_WORDS, _TOLD_ALIGNMENT = 16, 64  # what the driver makes of it
+_SMALL_WORKSPACE = 64 << 20  # what native calls keep for temporaries, all of them together
 _GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
 _GRAPHS = 4  # kept for each program
 
@@ -48,7 +61,7 @@ next:
   %more = icmp ult i64 %n, %count
   br i1 %more, label %one, label %good
 one:
-  %r = getelementptr [10 x i64], ptr %records, i64 %n
+  %r = getelementptr [11 x i64], ptr %records, i64 %n
   %function = load ptr, ptr %r
   %r1 = getelementptr i64, ptr %r, i64 1
   %grid.at = load ptr, ptr %r1
@@ -72,7 +85,50 @@ one:
   %map.count = load i64, ptr %r8
   %r9 = getelementptr i64, ptr %r, i64 9
   %maps = load ptr, ptr %r9
-  br label %buffer
+  %r10 = getelementptr i64, ptr %r, i64 10
+  %vendor = load ptr, ptr %r10
+  %own = icmp ne ptr %function, null
+  br i1 %own, label %buffer, label %library
+library:
+  %no.way = icmp eq ptr %vendor, null
+  br i1 %no.way, label %failed, label %ask
+ask:
+  %v.function = load ptr, ptr %vendor
+  %v.arguments = getelementptr i64, ptr %vendor, i64 1
+  %v.count.at = getelementptr i64, ptr %vendor, i64 17
+  %v.count = load i64, ptr %v.count.at
+  %v.table = getelementptr i64, ptr %vendor, i64 18
+  br label %v.address
+v.address:
+  %v.i = phi i64 [ 0, %ask ], [ %v.next, %v.fill ]
+  %v.odd = phi i64 [ 0, %ask ], [ %v.odd.next, %v.fill ]
+  %v.more = icmp ult i64 %v.i, %v.count
+  br i1 %v.more, label %v.fill, label %v.look
+v.fill:
+  %v0 = getelementptr [3 x i64], ptr %v.table, i64 %v.i
+  %v.word = load i64, ptr %v0
+  %v1 = getelementptr i64, ptr %v0, i64 1
+  %v.slot = load i64, ptr %v1
+  %v2 = getelementptr i64, ptr %v0, i64 2
+  %v.offset = load i64, ptr %v2
+  %v.at = getelementptr i64, ptr %slots, i64 %v.slot
+  %v.base = load i64, ptr %v.at
+  %v.where = add i64 %v.base, %v.offset
+  %v.to = getelementptr i64, ptr %v.arguments, i64 %v.word
+  store i64 %v.where, ptr %v.to
+  %v.odd.next = or i64 %v.odd, %v.where
+  %v.next = add i64 %v.i, 1
+  br label %v.address
+v.look:
+  ; the algorithm is for memory at whole 16 bytes
+  %v.rest = and i64 %v.odd, 15
+  %v.whole = icmp eq i64 %v.rest, 0
+  br i1 %v.whole, label %v.go, label %failed
+v.go:
+@LOAD@
+  %v.code = call i32 %v.function(@ARGUMENTS@)
+  %v.bad = icmp ne i32 %v.code, 0
+  br i1 %v.bad, label %failed, label %after
 buffer:
   %b = phi i64 [ 0, %one ], [ %b.next, %fill ]
   %b.more = icmp ult i64 %b, %buffer.count
@@ -154,7 +210,8 @@ after:
   %m = add i64 %n, 1
   br label %next
 failed:
-  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ]
+  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ], [ -1, %library ], [ -1, %v.look ],
+    [ -1, %v.go ]
   %step = add i64 %n, 1
   %high = shl i64 %step, 32
   %low = zext i32 %error to i64
@@ -163,7 +220,41 @@ failed:
 good:
   ret i64 0
 }
+define void @numus_cuda_call(ptr %head) {
+@HEAD@
+  %failure = call i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count,
+    ptr %slots, ptr %stream)
+  store i64 %failure, ptr %failed
+  store i64 %number, ptr %last
+  ret void
+}
 """
+SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
+
+
+def _written_out(source: str) -> str:
+    """The source with the lines in which every word is read."""
+    words = range(_ARGUMENTS)
+    load = [
+        f"  %a{i}p = getelementptr i64, ptr %v.arguments, i64 {i}\n  %a{i} = load i64, ptr %a{i}p"
+        for i in words
+    ]
+    head = [
+        f"  %h{i} = getelementptr i64, ptr %head, i64 {i}\n"
+        f"  %{name} = load {'i64' if name in ('count', 'number') else 'ptr'}, ptr %h{i}"
+        for i, name in enumerate(_HEAD)
+    ]
+    arguments = ", ".join(f"i64 %a{i}" for i in words)
+    for mark, text in (
+        ("@LOAD@", "\n".join(load)),
+        ("@ARGUMENTS@", arguments),
+        ("@HEAD@", "\n".join(head)),
+    ):
+        source = source.replace(mark, text)
+    return source
+
+
+SOURCE = _written_out(SOURCE)
 
 
 def launcher(address: int) -> Callable[..., int]:
@@ -175,13 +266,18 @@ def launcher(address: int) -> Callable[..., int]:
 class _Image:
     """Memory that the native loop reads; used by one thread at a time."""
 
-    __slots__ = ("data", "records", "slots", "words")
+    __slots__ = ("data", "head", "records", "slots", "words")
 
-    def __init__(self, data: bytearray, records: int) -> None:
+    def __init__(self, data: bytearray, records: int, head: int) -> None:
         self.data = data
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
         self.slots = ctypes.addressof(self.words)
         self.records = self.slots + 8 * records
+        self.head = self.slots + 8 * head
+
+    def word(self, number: int) -> int:
+        """The address of one of its words."""
+        return self.slots + 8 * number
 
 
 class Prepared:
@@ -196,7 +292,9 @@ class Prepared:
         self.steps = tuple(steps)
         self.slots = slots
         self._scratch = [(n, i) for n, s in enumerate(steps) for i in s.program.open]
-        self._runs, self._workspace = self._in_runs()
+        vendors = [s.program for s in steps if isinstance(s.program, VendorProgram)]
+        self._workspace = max((program.launch.workspace for program in vendors), default=0)
+        self._all_native = all(program.native is not None for program in vendors)
         formats = "".join("q" + s.program.formats for s in steps)
         # scratch addresses follow the caller's, values follow those
         given = slots + len(self._scratch) + bool(self._workspace)
@@ -248,36 +346,71 @@ class Prepared:
             self._start(image)
         self._free.append(image)
         runtime.last = self
-
-    def _in_runs(self) -> tuple[list[tuple[int, int]], int]:
-        """The steps in runs of kernels of numus's own (where they begin and end), a vendor's kernel
-        after each but the last; and the bytes that vendors' kernels need beside their buffers."""
-        own = [i for i, s in enumerate(self.steps) if isinstance(s.program, VendorProgram)]
-        starts = [0, *(i + 1 for i in own)]
-        needed = max((self.steps[i].program.launch.workspace for i in own), default=0)
-        return list(zip(starts, [*own, len(self.steps)], strict=True)), needed
+        runtime.last_number.value = 0
 
     def _start(self, image: _Image) -> None:
         runtime = self._runtime
-        for first, end in self._runs:
-            if end > first:
-                failed = runtime.launch(
-                    *(runtime.launch_address, runtime.encode_address),
-                    *(image.records + first * 8 * len(_RECORD), end - first),
-                    *(image.slots, runtime.stream_id),
-                )
-                if failed:
-                    program = self.steps[first + (failed >> 32) - 1].program
-                    what = f"launching kernel {program.label}"
-                    raise driver.DriverError(what, failed & 0xFFFFFFFF)
-            if end < len(self.steps):
-                self._by_vendor(image, self.steps[end])
+        first = 0
+        while first < len(self.steps):
+            failed = runtime.launch(
+                *(runtime.launch_address, runtime.encode_address),
+                *(image.records + first * 8 * len(_RECORD), len(self.steps) - first),
+                *(image.slots, runtime.stream_id),
+            )
+            if not failed:
+                return
+            step = self.steps[first + (failed >> 32) - 1]
+            if not isinstance(step.program, VendorProgram):
+                what = f"launching kernel {step.program.label}"
+                raise driver.DriverError(what, failed & 0xFFFFFFFF)
+            self._by_vendor(image, step)  # which knows what to do, or what is wrong
+            first += failed >> 32
 
     def _by_vendor(self, image: _Image, step: Step) -> None:
         words = image.words
         places = [place for place in step.buffers if place is not None]
         workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
         step.program.launch([words[slot] + offset for slot, offset in places], workspace)
+
+    def table(
+        self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
+    ) -> Table | None:
+        """The beginnings of a native call; as on the CPU."""
+        runtime = self._runtime
+        calls = runtime.native_calls()
+        start = 0 if arena is None else (arena + 255) & -256
+        nbytes = start + self._workspace
+        if (
+            calls is None
+            or len(self.steps) >= _GRAPH_STEPS
+            or self._far
+            or not self._all_native
+            or nbytes > _SMALL_WORKSPACE
+        ):
+            return None
+        image = self._build()
+        space = runtime.memory.workspace(nbytes) if nbytes else None
+        where = 0 if space is None else space.address
+        scratch = [0] * len(self._scratch) + [where + start] * bool(self._workspace)
+        self._pack(image.data, 0, *([0] * self.slots), *scratch, *values)
+        if arena is not None:
+            image.words[self.slots - 1] = where
+        for slot, address in fixed:
+            image.words[slot] = address
+        head = {
+            "launch": runtime.launch_address,
+            "encode": runtime.encode_address,
+            "records": image.records,
+            "count": len(self.steps),
+            "slots": image.slots,
+            "stream": runtime.stream_id,
+            "failed": ctypes.addressof(runtime.failed),
+            "last": ctypes.addressof(runtime.last_number),
+            "number": runtime.number(self),
+        }
+        for i, name in enumerate(_HEAD):
+            ctypes.c_int64.from_address(image.head + 8 * i).value = head[name]
+        return Table(calls, runtime.starter, image, runtime.allocate, (self, space))
 
     def _place_scratch(self, values: Sequence[int | float], held: list[Memory]) -> list[int]:
         """Null for what lies in shared memory, else memory for every block of the grid."""
@@ -342,8 +475,10 @@ class Prepared:
         tables = parameters + sum(
             c + len(s.program.formats) + m for c, s, m in zip(counts, self.steps, maps, strict=True)
         )
-        end = tables + sum(maps) * (_MAP_WORDS + _TOLD_ALIGNMENT // 8)
-        image = _Image(bytearray(8 * end), records)
+        vendors = tables + sum(maps) * (_MAP_WORDS + _TOLD_ALIGNMENT // 8)
+        asked = [s for s in self.steps if isinstance(s.program, VendorProgram)]
+        head = vendors + _VENDOR_WORDS * len(asked)
+        image = _Image(bytearray(8 * (head + len(_HEAD))), records, head)
         words, base = image.words, image.slots
 
         def at(word: int) -> int:
@@ -354,9 +489,12 @@ class Prepared:
         for n, step in enumerate(self.steps):
             program = step.program
             record = records + n * len(_RECORD)
+            vendor = 0
+            if isinstance(program, VendorProgram) and program.native is not None:
+                vendor, vendors = at(vendors), self._ask(words, vendors, step)
             words[record : record + len(_RECORD)] = [
                 *(program.address, at(value), program.group, self._shared[n], at(parameters)),
-                *(program.buffers, at(places), at(buffers), maps[n], at(tables)),
+                *(program.buffers, at(places), at(buffers), maps[n], at(tables), vendor),
             ]
             given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
             for i, place in enumerate(given):
@@ -379,6 +517,22 @@ class Prepared:
                 parameters += 1
             value += 1 + len(program.formats)
         return image
+
+    def _ask(self, words: Any, free: int, step: Step) -> int:
+        """Lay out a vendor's launch in free words; gives the next free one."""
+        native = step.program.native
+        places = [*step.buffers, (self.slots + len(self._scratch), 0)]  # the workspace comes last
+        addresses = []
+        for word, operand, offset in native.addresses:
+            slot, more = places[operand]
+            addresses += [word, slot, offset + more]
+        block = [native.function, *native.arguments, len(native.addresses), *addresses]
+        words[free : free + len(block)] = [_signed(x) for x in block]
+        return free + _VENDOR_WORDS
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >= 1 << 63 else word
 
 
 _MAP_WORDS = len(_MAP) + 3 + 2 + 2 * 2 + _NUMBERS * 4 + _TOLD_WORDS

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda import driver
 
 _UNASKED = 48 << 10  # bytes of shared memory that every kernel may be given
@@ -91,6 +92,7 @@ class VendorProgram:
         self.notes: tuple[str, ...] = kernel.notes
         self.kernel = kernel
         self.launch = launch
+        self.native: NativeLaunch | None = getattr(launch, "native", None)
         self.buffers = len(kernel.buffers)
 
     @property

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ctypes
 import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
 import numpy as np
 
 from numus import dtypes
 from numus.runtime.contract import Facts, Launch, Step
+from numus.runtime.cpu.calls import Calls, Starter
 from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
-from numus.runtime.cuda.launch import SOURCE, Prepared, launcher
+from numus.runtime.cuda.launch import SOURCE, SYMBOLS, Prepared, launcher
 from numus.runtime.cuda.memory import MemoryPool
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
 from numus.runtime.cuda.sources import Sources
@@ -48,7 +51,14 @@ class CudaRuntime:
         self.allocate = self.memory.allocate
         self.compiler = Compiler(self.capability)
         self.sources = Sources(self)  # kernels of users
-        self.launch = launcher(_native())
+        self.launch, run = _native()
+        # what native calls leave behind: the driver's complaint, and which program ran last
+        self.failed, self.last_number = ctypes.c_int64(0), ctypes.c_int64(0)
+        self._ready = ctypes.c_int64(1)
+        self.starter = Starter(
+            *(run, ctypes.addressof(self._ready), 1, ctypes.addressof(self.failed)),
+        )
+        self._numbered: WeakValueDictionary[int, Prepared] = WeakValueDictionary()
         self.launch_address = driver.function_address("cuLaunchKernel")
         self.encode_address = 0  # of what prepares the copying engine, where there is one
         if "tiles" in self.facts.features:
@@ -172,10 +182,22 @@ class CudaRuntime:
             steps.append(Step(launch.program, places, scratch=_scratch(launch)))
         self.prepare(steps, slots).run(addresses, values)
 
+    def native_calls(self) -> Calls | None:
+        """What makes native calls, where this Python has them."""
+        from numus.runtime import get
+
+        found: Calls | None = get("cpu").native_calls()
+        return found
+
+    def number(self, prepared: Prepared) -> int:
+        """What native code calls a program by."""
+        self._numbered[id(prepared)] = prepared
+        return id(prepared)
+
     def synchronize(self) -> None:
         """Wait until everything launched is done; errors of the work are raised here."""
         self.activate()
-        last = self.last
+        last = self._numbered.get(self.last_number.value, self.last)
         names = "" if last is None else ", ".join(s.program.label for s in last.steps[:8])
         doing = f"running kernels, of which the last were {names}" if names else "waiting"
         driver.call("cuStreamSynchronize", self.stream, doing=doing)
@@ -190,12 +212,13 @@ class _Active(threading.local):
 _active = _Active()
 
 
-def _native() -> int:
-    """The address of the loop that goes through launches: compiled for the host."""
+def _native() -> tuple[Any, int]:
+    """The loop that goes through launches, compiled for the host: as a function, and the address of
+    one for native calls."""
     from numus.runtime import get
 
-    (address,) = get("cpu").compiler.native(SOURCE, ("numus_cuda_run",))
-    return int(address)
+    loop, call = get("cpu").compiler.native(SOURCE, SYMBOLS)
+    return launcher(int(loop)), int(call)
 
 
 def _scratch(launch: Launch) -> list[int] | None:

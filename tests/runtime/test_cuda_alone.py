@@ -1,0 +1,196 @@
+"""The CUDA runtime on a driver that runs nothing: native calls, memory, replays, errors."""
+
+import ctypes
+import gc
+
+import cuda_driver
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.compiler.program import clear_plans
+from numus.compiler.singles import calls
+from numus.errors import DeviceError, OutOfMemoryError
+from numus.kernels import choice
+from numus.runtime.contract import NativeLaunch
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    fake, fake.device = cuda_driver.install(monkeypatch, memory=64 * MIB)
+    calls.clear()
+    before = nm.default_device()
+    nm.set_default_device(fake.device)
+    yield fake
+    nm.set_default_device(before)
+    calls.clear()
+    clear_plans()
+
+
+def tensor(*shape):
+    return nm.asarray(np.ones(shape, np.float32))
+
+
+def test_operations_that_come_again_are_native_calls(driver):
+    x = tensor(8, 8)
+    function = nm.jit(lambda x: x * 2)
+    for f in (lambda: x + x, lambda: x @ x, lambda: function(x)):
+        for _ in range(3):
+            nm.eval(f())
+        before = driver.launched
+        results = [f() for _ in range(10)]
+        nm.eval(results[-1])
+        for r in results:
+            nm.eval(r)
+        assert driver.launched == before + 10
+        places = {r._node.view.storage.memory.address for r in results}
+        assert len(places) == 10
+    assert {type(call).__name__ for call in calls.values()} == {"builtin_function_or_method"}
+
+
+def test_a_launch_that_fails_names_its_kernel(driver):
+    x = tensor(8, 8)
+    for _ in range(3):
+        nm.eval(x + x)
+    driver.code.value = 700
+    with pytest.raises(DeviceError, match=r"launching kernel 'map' \(add\): CUDA_ERROR_700"):
+        nm.eval(x + x)
+    driver.code.value = 0
+    nm.eval(x + x)
+
+
+def test_errors_while_waiting_name_what_ran_last(driver):
+    x = tensor(8, 8)
+    for _ in range(3):
+        nm.eval(x + x)
+    for _ in range(3):
+        nm.eval(x * x)
+    runtime = nm.device(driver.device).runtime
+    driver.cuStreamSynchronize = lambda stream: (716,)
+    with pytest.raises(DeviceError, match=r"of which the last were 'map' \(mul\)"):
+        runtime.synchronize()
+
+
+def test_memory_that_runs_out_is_told_and_survived(driver):
+    runtime = nm.device(driver.device).runtime
+    held = tensor(5 * MIB)  # of 4 bytes
+    for _ in range(4):
+        nm.eval(held + 1)
+    with pytest.raises(
+        OutOfMemoryError, match=r"cuda cannot provide 0.08 GiB: .* free tensors, or work in smaller"
+    ):
+        nm.eval(nm.zeros((20 * MIB,)) + 1)
+    other = tensor(3 * MIB)  # what was free and of another size went back to the driver
+    nm.eval(other + 1)
+    assert runtime.memory_stats()["in_use"] >= 32 * MIB
+    del held, other
+    gc.collect()
+    nm.eval(tensor(12 * MIB))
+
+
+def test_programs_are_replayed_and_nothing_piles_up(driver):
+    x = tensor(16, 16)
+
+    @nm.jit
+    def step(x):
+        for _ in range(4):
+            x = nm.cumsum(x, axis=0)
+        return x
+
+    state = x
+    for _ in range(30):
+        state = step(state)
+    gc.collect()
+    runtime = nm.device(driver.device).runtime
+    before, made = runtime.memory_stats(), driver.calls.copy()
+    for _ in range(300):
+        state = step(state)
+    gc.collect()
+    after = runtime.memory_stats()
+    assert (after["in_use"], after["mapped"]) == (before["in_use"], before["mapped"])
+    assert driver.calls["cuGraphLaunch"] == made["cuGraphLaunch"] + 300
+    assert driver.calls["cuGraphInstantiate"] == made["cuGraphInstantiate"]
+
+
+class Library:
+    """A product that is launched natively; by Python where memory is not aligned."""
+
+    workspace = 1024
+    kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * 16)
+
+    def __init__(self, runtime, product):
+        self.natively, self.by_python = [], []
+
+        def launch(*words):
+            self.natively.append(words)
+            return 0
+
+        self._function = self.kind(launch)
+        address = ctypes.cast(self._function, ctypes.c_void_p).value
+        self.native = NativeLaunch(
+            address, tuple(range(16)), ((3, 0, 0), (5, 1, 32), (7, 2, 0), (9, 3, 0))
+        )
+        made.append(self)
+
+    def __call__(self, addresses, workspace):
+        self.by_python.append((addresses, workspace))
+
+
+made: list[Library] = []
+
+
+def test_vendors_kernels_are_launched_natively(driver, monkeypatch):
+    monkeypatch.setattr(choice._State, "registered", ())
+    made.clear()
+    yes = lambda product, facts: True
+    nm.kernels.register(nm.kernels.Vendor("library", "contract", yes, yes, Library))
+    x, y = tensor(16, 16), tensor(16, 16)
+    for _ in range(4):
+        z = x @ y
+        nm.eval(z)
+    (library,) = made
+    assert (len(library.natively), library.by_python) == (4, [])
+    words = library.natively[-1]
+    a, b, c = (t._node.view.storage.memory.address for t in (x, y, z))
+    assert (words[3], words[5], words[7]) == (a, b + 32, c)
+    assert words[9] % 16 == 0
+    assert [words[i] for i in (0, 1, 2, 4, 15)] == [0, 1, 2, 4, 15]
+    flat = tensor(257)
+    nm.eval(flat)
+    odd = flat[1:].reshape(16, 16)
+    nm.eval(odd)
+    for _ in range(3):
+        nm.eval(odd @ y)
+    total = [lib for lib in made if lib.by_python]
+    assert sum(len(lib.by_python) for lib in total) == 3
+    (addresses, _), *_ = total[0].by_python
+    assert addresses[0] % 16 == 4
+
+
+def test_a_capsule_that_is_refused_or_dropped(driver):
+    runtime = nm.device(driver.device).runtime
+    for versioned in ((1, 0), None):
+        x = tensor(1000, 1000) + 1
+        nm.eval(x)
+        held = runtime.memory_stats()["in_use"]
+        capsule = runtime.give_dlpack(
+            *(x._node.view.storage.memory, 0, (2, 3), (3, 1), nm.float32, 1),
+            *(versioned is not None, True),
+        )
+
+        class Producer:
+            def __dlpack__(self, **options):
+                return capsule  # noqa: B023
+
+            def __dlpack_device__(self):
+                return (2, 0)
+
+        with pytest.raises((BufferError, RuntimeError), match=r"[Uu]nsupported device"):
+            np.from_dlpack(Producer())
+        del x
+        assert runtime.memory_stats()["in_use"] == held  # the capsule still holds it
+        del capsule, Producer
+        gc.collect()
+        assert runtime.memory_stats()["in_use"] < held
