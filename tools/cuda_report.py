@@ -1,9 +1,9 @@
-"""One call on a machine with an NVIDIA GPU: conformance, gradients, and speed beside PyTorch.
+"""One call on a machine with an NVIDIA GPU: conformance, gradients, speed, and what lasts.
 
-python -m tools.cuda_report [--out docs/results/cuda.md] [--only tests|bench] [--workers 12]
+python -m tools.cuda_report [--out docs/results/cuda.md] [--only tests,bench,...] [--gpt2]
 
-Tests of the op table run in several processes, each with a share of the rows. The benchmark runs
-numus and PyTorch in turns in one process; a ratio above 1 means that numus is faster.
+Tests run in several processes, each with a share of them. What is measured, and how, is told in
+`tools/cuda_bench.py` and `tools/cuda_state.py`. All of it takes about four minutes.
 """
 
 from __future__ import annotations
@@ -14,56 +14,55 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
-TESTS = "tests/test_ops.py"
+# Tests that run on the device named in NUMUS_TEST_DEVICES, and those of its runtime.
+OPS = ("tests/test_ops.py",)
+TESTS = (*OPS, "tests/kernels/test_group_products.py", "tests/runtime/test_cuda.py")
+_WHAT = "of the op table (values, gradients), of products by all kinds of kernels, of the runtime"
+PARTS = ("tests", "rows", "products", "attention", "state", "sanitizer")
+_PYTEST = (sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider")
 
 
-# -- tests ----------------------------------------------------------------------------------------
+def _environment(device: str) -> dict[str, str]:
+    return {**os.environ, "NUMUS_TEST_DEVICES": device, "NUMUS_NUM_THREADS": "1"}
 
 
-def collect(device: str = "cuda") -> list[str]:
-    """The tests of the op table that run on a device."""
+def collect(device: str, tests: Sequence[str], also: str) -> list[str]:
+    """The tests that run on a device."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", TESTS, "--collect-only", "-q", "-k", device],
+        [*_PYTEST, *tests, "--collect-only", "-k", device + also],
         capture_output=True,
         text=True,
-        env={**os.environ, "NUMUS_TEST_DEVICES": device},
+        env=_environment(device),
         check=False,
     )
     return [line for line in done.stdout.splitlines() if "::" in line]
 
 
-def run_tests(workers: int, limit: float, device: str = "cuda") -> tuple[list[str], str]:
-    """What the tests say, as lines of the report; and all that they wrote."""
-    names = collect(device)
+def run_tests(
+    workers: int,
+    limit: float,
+    device: str = "cuda",
+    tests: Sequence[str] = OPS,
+    also: str = "",
+    what: str = "of the op table (values, gradients)",
+) -> tuple[list[str], str]:
+    """What the tests say, as lines of the report; and all that they wrote. `also`: which tests that
+    do not name the device are run as well."""
+    names = collect(device, tests, also)
     began = time.perf_counter()
-    running = []
-    for w in range(workers):
-        share = names[w::workers]
-        if share:
-            running.append(
-                subprocess.Popen(
-                    [
-                        sys.executable,
-                        "-m",
-                        "pytest",
-                        "-q",
-                        "--no-header",
-                        "--tb=short",
-                        "-p",
-                        "no:cacheprovider",
-                        *share,
-                    ],
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.STDOUT,
-                    text=True,
-                    env={**os.environ, "NUMUS_TEST_DEVICES": device, "NUMUS_NUM_THREADS": "1"},
-                )
-            )
+    running = [
+        subprocess.Popen(
+            [*_PYTEST, "--tb=short", *names[w::workers]],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=_environment(device),
+        )
+        for w in range(min(workers, len(names)))
+    ]
     log = []
     for process in running:
         try:
@@ -79,265 +78,80 @@ def run_tests(workers: int, limit: float, device: str = "cuda") -> tuple[list[st
         for word in ("passed", "failed", "skipped")
     )
     lines = [
-        f"- {len(names)} tests of the op table (values, gradients) on the device: {passed} passed, "
-        f"{failed} failed, {skipped} skipped, in {time.perf_counter() - began:.0f} s with "
-        f"{workers} processes"
+        f"- {len(names)} tests {what} on the device: {passed} passed, {failed} failed, {skipped} "
+        f"skipped, in {time.perf_counter() - began:.0f} s with {workers} processes"
     ]
     for line in sorted(set(re.findall(r"^(?:FAILED|ERROR) (.*)$", text, re.MULTILINE))):
         lines.append(f"  - {line[:300]}")
     return lines, text
 
 
-# -- speed ----------------------------------------------------------------------------------------
-
-
-def measure(function: Callable[[], Any], wait: Callable[[], None], seconds: float) -> float:
-    """The time of one call, in ms: the best of several batches, each waited for as a whole."""
-    function()
-    wait()
-    began = time.perf_counter()
-    function()
-    wait()
-    once = time.perf_counter() - began
-    count = max(1, min(200, int(seconds / 5 / max(once, 1e-6))))
-    best = float("inf")
-    for _ in range(5):
-        began = time.perf_counter()
-        for _ in range(count):
-            function()
-        wait()
-        best = min(best, (time.perf_counter() - began) / count)
-    return best * 1e3
-
-
-def workloads(torch: Any, nm: Any) -> Any:
-    """(name, the inputs, a function on numus, one on PyTorch, bytes, floating-point operations)."""
-    import torch.nn.functional as F
-
-    n = 1 << 28
-    softmax_like = (16384, 8192)
-    size = 4 * softmax_like[0] * softmax_like[1]
-    yield (
-        "relu(x*2+1) 2^28 f32",
-        [(n,)],
-        "float32",
-        lambda x: nm.relu(x * 2 + 1),
-        lambda x: torch.relu(x * 2 + 1),
-        8 * n,
-        0,
-    )
-    yield "sum 2^28 f32", [(n,)], "float32", lambda x: x.sum(), lambda x: x.sum(), 4 * n, 0
-    yield (
-        "sum relu(x*2+1) 2^28 f32",
-        [(n,)],
-        "float32",
-        lambda x: nm.relu(x * 2 + 1).sum(),
-        lambda x: torch.relu(x * 2 + 1).sum(),
-        4 * n,
-        0,
-    )
-    yield (
-        "cumsum 2^28 f32",
-        [(n,)],
-        "float32",
-        lambda x: nm.cumsum(x, axis=0),
-        lambda x: x.cumsum(0),
-        8 * n,
-        0,
-    )
-    yield (
-        "sort 2^24 f32",
-        [(1 << 24,)],
-        "float32",
-        lambda x: nm.sort(x),
-        lambda x: torch.sort(x)[0],
-        8 << 24,
-        0,
-    )
-    yield (
-        "softmax 16384x8192",
-        [softmax_like],
-        "float32",
-        lambda x: nm.softmax(x, axis=-1),
-        lambda x: torch.softmax(x, -1),
-        2 * size,
-        0,
-    )
-    yield (
-        "layer_norm 16384x8192",
-        [softmax_like, (8192,), (8192,)],
-        "float32",
-        lambda x, w, b: nm.layer_norm(x, w, b),
-        lambda x, w, b: F.layer_norm(x, (8192,), w, b),
-        2 * size,
-        0,
-    )
-    yield (
-        "sum axis 0 16384x8192",
-        [softmax_like],
-        "float32",
-        lambda x: nm.sum(x, axis=0),
-        lambda x: x.sum(0),
-        size,
-        0,
-    )
-    yield (
-        "x + x.T 8192",
-        [(8192, 8192)],
-        "float32",
-        lambda x: x + x.T,
-        lambda x: x + x.T,
-        8 * 8192**2,
-        0,
-    )
-    yield (
-        "bias + gelu 16384x8192 bf16",
-        [softmax_like, (8192,)],
-        "bfloat16",
-        lambda x, b: nm.gelu(x + b),
-        lambda x, b: F.gelu(x + b),
-        size,
-        0,
-    )
-    for dtype, sizes in (
-        ("bfloat16", (1024, 4096, 8192)),
-        ("float32", (1024, 4096, 8192)),
-        ("float64", (4096,)),
-        ("float16", (4096,)),
-    ):
-        for k in sizes:
-            yield (
-                f"matmul {dtype} {k}",
-                [(k, k), (k, k)],
-                dtype,
-                lambda a, b: a @ b,
-                lambda a, b: a @ b,
-                0,
-                2 * k**3,
-            )
-
-    def by_tf32(a: Any, b: Any) -> Any:
-        torch.backends.cuda.matmul.allow_tf32 = True
-        y = a @ b
-        torch.backends.cuda.matmul.allow_tf32 = False
-        return y
-
-    for turned in (False, True):
-        yield (
-            f"matmul float32 4096, tf32{' nt' if turned else ''}",
-            [(4096, 4096), (4096, 4096)],
-            "float32",
-            lambda a, b, t=turned: nm.matmul(a, b.T if t else b, precision="tf32"),
-            lambda a, b, t=turned: by_tf32(a, b.T if t else b),
-            0,
-            2 * 4096**3,
-        )
-    for dtype in ("bfloat16", "float32"):
-        channels, space = 256, 28
-        yield (
-            f"conv2d 64x{channels}x{space}x{space} 3x3 {dtype}",
-            [(64, channels, space, space), (channels, channels, 3, 3)],
-            dtype,
-            lambda x, w: nm.conv2d(x, w, padding=1),
-            lambda x, w: F.conv2d(x, w, padding=1),
-            0,
-            2 * 64 * (channels * space * 3) ** 2,
-        )
-    for size in (64, 128):
-        shape = (4, 16, 4096, size)
-        flops = 2 * 4 * 16 * 4096**2 * size  # half of the scores count
-        name = f"attention causal {'x'.join(map(str, shape))} bf16"
-        yield (
-            name,
-            [shape] * 3,
-            "bfloat16",
-            lambda q, k, v: nm.scaled_dot_product_attention(q, k, v, is_causal=True),
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True),
-            0,
-            flops,
-        )
-
-        def ours(q: Any, k: Any, v: Any, g: Any) -> Any:
-            attend = partial(nm.scaled_dot_product_attention, is_causal=True)
-            _, pull = nm.vjp(attend, q, k, v)
-            return nm.stack(list(pull(g)))
-
-        def theirs(q: Any, k: Any, v: Any, g: Any) -> Any:
-            xs = [x.detach().requires_grad_() for x in (q, k, v)]
-            F.scaled_dot_product_attention(*xs, is_causal=True).backward(g)
-            return torch.stack([x.grad for x in xs])
-
-        yield f"{name} and gradients", [shape] * 4, "bfloat16", ours, theirs, 0, 3.5 * flops
-
-
-def run_bench(seconds: float, only: str) -> list[str]:
-    import torch
-
-    import numus as nm
-
-    runtime = nm.device("cuda").runtime
-    lines = [
-        "| workload | numus ms | PyTorch ms | ratio | numus | error |",
-        "|---|---:|---:|---:|---:|---:|",
-    ]
-    for name, shapes, dtype, ours, theirs, nbytes, flops in workloads(torch, nm):
-        if only and not re.search(only, name):
-            continue
-        try:
-            torch.cuda.empty_cache()
-            kind = getattr(torch, dtype)
-            ts = [torch.randn(*s, device="cuda", dtype=torch.float32).to(kind) for s in shapes]
-            xs = [nm.from_dlpack(t) for t in ts]
-
-            def once(ours: Any = ours, xs: Any = xs) -> None:
-                nm.eval(ours(*xs))
-
-            got = torch.from_dlpack(ours(*xs)).double().flatten()
-            want = theirs(*ts).double().flatten()
-            error = float((got - want).norm() / want.norm().clamp_min(1e-30))
-            del got, want
-            times = [0.0, 0.0]
-            for _ in range(2):  # in turns
-                a = measure(once, runtime.synchronize, seconds)
-                b = measure(lambda: theirs(*ts), torch.cuda.synchronize, seconds)  # noqa: B023
-                times = [min(x, y) if x else y for x, y in zip(times, (a, b), strict=True)]
-            rate = f"{nbytes / times[0] / 1e9:.2f} TB/s" if nbytes else ""
-            rate = f"{flops / times[0] / 1e9:.0f} TFLOP/s" if flops else rate
-            lines.append(
-                f"| {name} | {times[0]:.3f} | {times[1]:.3f} | {times[1] / times[0]:.2f} | {rate} "
-                f"| {error:.1e} |"
-            )
-        except Exception as problem:
-            text = str(problem).splitlines()[0] if str(problem) else repr(problem)
-            lines.append(f"| {name} | failed: {type(problem).__name__}: {text[:200]} | | | | |")
-        print(lines[-1], flush=True)
-    return lines
+def run_gpt2(say: Callable[[str], None]) -> None:
+    """The benchmark of a training step, as it prints."""
+    command = [sys.executable, "-m", "bench.gpt2", "--device", "cuda", "--size", "124M"]
+    command += ["--batch", "16", "--length", "1024", "--precision", "bf16", "--rate", "5e-5"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    say("```text")
+    for line in (done.stdout or done.stderr).strip().splitlines()[-12:]:
+        say(line)
+    say("```")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="docs/results/cuda.md")
-    parser.add_argument("--log", default="")
-    parser.add_argument("--only", choices=("tests", "bench"))
+    parser.add_argument("--log", default="", help="where to write what failing tests said")
+    parser.add_argument("--only", default=",".join(PARTS), help="parts of the report")
     parser.add_argument("--rows", default="", help="workloads by a pattern")
-    parser.add_argument("--workers", type=int, default=12)
-    parser.add_argument("--seconds", type=float, default=0.3, help="for each measurement")
-    parser.add_argument("--limit", type=float, default=400, help="seconds for the tests")
+    parser.add_argument("--workers", type=int, default=14)
+    parser.add_argument("--seconds", type=float, default=0.04, help="for each measurement")
+    parser.add_argument("--limit", type=float, default=150, help="seconds for the tests")
+    parser.add_argument("--gpt2", action="store_true", help="a training step of GPT-2 as well")
     given = parser.parse_args()
+    parts = given.only.split(",")
     import numus as nm
+    from tools import cuda_bench, cuda_state
 
     facts = nm.device("cuda").runtime.facts
-    lines = ["# numus on an NVIDIA GPU", ""]
-    lines += [f"Written by `python -m tools.cuda_report` on one {facts.description}.", ""]
-    if given.only != "bench":
-        report, text = run_tests(given.workers, given.limit)
-        print("\n".join(report), flush=True)
+    lines: list[str] = []
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+        lines.append(line)
+        Path(given.out).write_text("\n".join([*lines, ""]))
+
+    say("# numus on an NVIDIA GPU\n")
+    say(f"Written by `python -m tools.cuda_report` on one {facts.description}.")
+    if "tests" in parts:
+        say("\n## Conformance\n")
+        also = " or products or runtime"
+        report, text = run_tests(given.workers, given.limit, "cuda", TESTS, also, _WHAT)
+        for line in report:
+            say(line)
         if given.log:
             Path(given.log).write_text(text)
-        lines += ["## Conformance", "", *report, ""]
-    if given.only != "tests":
-        lines += ["## Speed beside PyTorch", "", *run_bench(given.seconds, given.rows), ""]
-    Path(given.out).write_text("\n".join(lines))
+    if any(part in parts for part in ("rows", "products", "attention")):
+        bench = cuda_bench.Bench(given.seconds, say, given.rows)
+        tables = {
+            "rows": ("Speed beside PyTorch", bench.table, cuda_bench.rows),
+            "products": ("Products", bench.product_table, cuda_bench.products),
+            "attention": ("Attention and convolutions", bench.table, cuda_bench.attention),
+        }
+        for part, (title, write, rows) in tables.items():
+            if part in parts:
+                say(f"\n## {title}\n\n{cuda_bench.ABOUT[part]}\n")
+                write(rows(bench.torch, nm))
+    if "state" in parts:
+        say("\n## Over time\n")
+        cuda_state.leaks(say)
+        say("")
+        cuda_state.small_kernels(say)
+        cuda_state.out_of_memory(say)
+    if "sanitizer" in parts:
+        cuda_state.sanitized(say, 60)
+    if given.gpt2:
+        say("\n## Training GPT-2\n")
+        run_gpt2(say)
 
 
 if __name__ == "__main__":

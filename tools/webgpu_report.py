@@ -19,7 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from tools.cuda_report import measure, run_tests
+from tools.cuda_bench import measure
+from tools.cuda_report import run_tests
 
 Workload = tuple[str, Callable[[], Any], float, str]  # name, what is done, work, its unit
 

@@ -169,6 +169,17 @@ def test_vendors_kernels_are_launched_natively(driver, monkeypatch):
     assert addresses[0] % 16 == 4
 
 
+class Producer:
+    def __init__(self, capsule):
+        self.capsule = capsule
+
+    def __dlpack__(self, **options):
+        return self.capsule
+
+    def __dlpack_device__(self):
+        return (2, 0)
+
+
 def test_a_capsule_that_is_refused_or_dropped(driver):
     runtime = nm.device(driver.device).runtime
     for versioned in ((1, 0), None):
@@ -180,17 +191,10 @@ def test_a_capsule_that_is_refused_or_dropped(driver):
             *(versioned is not None, True),
         )
 
-        class Producer:
-            def __dlpack__(self, **options):
-                return capsule  # noqa: B023
-
-            def __dlpack_device__(self):
-                return (2, 0)
-
         with pytest.raises((BufferError, RuntimeError), match=r"[Uu]nsupported device"):
-            np.from_dlpack(Producer())
+            np.from_dlpack(Producer(capsule))
         del x
         assert runtime.memory_stats()["in_use"] == held  # the capsule still holds it
-        del capsule, Producer
+        del capsule
         gc.collect()
         assert runtime.memory_stats()["in_use"] < held

@@ -1,0 +1,158 @@
+"""What must hold of the CUDA runtime over time: `tools.cuda_report` writes what it finds.
+
+Nothing piles up in many steps; many small kernels are replayed quickly; memory that runs out is
+told and survived; compute-sanitizer finds nothing.
+"""
+
+from __future__ import annotations
+
+import gc
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import numus as nm
+from numus import nn, optim
+from numus.errors import OutOfMemoryError
+
+STEPS = 10_000
+_SANITIZED = """
+import numpy as np, numus as nm
+rng = np.random.default_rng(0)
+def put(*shape, dtype="float32"):
+    return nm.asarray(rng.standard_normal(shape).astype("float32"), device="cuda").astype(dtype)
+nm.kernels.prefer("native")
+x = put(300, 333)
+found = [nm.cumsum(x, axis=1), nm.sort(x, axis=1), nm.sort(x.reshape(-1)), x.sum(), x.sum(0),
+    x + x.T[:1].sum(), put(130, 130) + put(130, 130).T, nm.softmax(put(3, 8192), axis=-1),
+    nm.layer_norm(put(3, 8193)), nm.argmax(x, axis=0)]
+for dtype in ("float32", "float64", "bfloat16", "float16"):
+    a, b = put(131, 77, dtype=dtype), put(77, 69, dtype=dtype)
+    found += [a @ b, nm.gelu(a @ b + 1), put(66, 2048, dtype=dtype) @ put(2048, 72, dtype=dtype)]
+    q, k, v = (put(1, 2, 100, 64, dtype=dtype) for _ in range(3))
+    found += [nm.scaled_dot_product_attention(q, k, v, is_causal=True)]
+    attend = lambda *z: nm.scaled_dot_product_attention(*z, is_causal=True).astype("float32").sum()
+    found += list(nm.grad(attend, argnums=(0, 1, 2))(q, k, v))
+    found += [nm.conv2d(put(2, 16, 9, 9, dtype=dtype), put(8, 16, 3, 3, dtype=dtype), padding=1)]
+with nm.matmul_precision("tf32"):
+    found.append(put(70, 81) @ put(81, 73))
+nm.eval(found)
+print(sum(float(nm.isfinite(y.astype("float32")).all()) for y in found), "of", len(found))
+"""
+
+
+def _resident() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * 4096
+
+
+def _free() -> int:
+    from numus.runtime.cuda import driver
+
+    return int(driver.call("cuMemGetInfo")[0])
+
+
+def leaks(say: Any) -> None:
+    """Memory of host and device over many steps: the later half is compared with the earlier."""
+    runtime = nm.device("cuda").runtime
+    layers = (nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
+    model: Any = nn.Sequential(*layers).to("cuda")
+    optimizer: Any = optim.AdamW(model.parameters(), 1e-3)
+    x = nm.random.normal((32, 64)).to("cuda")
+    y = nm.asarray(np.arange(32) % 10).to("cuda")
+
+    def step() -> Any:
+        optimizer.zero_grad()
+        loss = nn.cross_entropy_loss(model(x), y)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    def run(function: Any, count: int) -> None:
+        for i in range(count):
+            value = function()
+            nm.eval(value)
+            if i % 500 == 499:
+                runtime.synchronize()
+        runtime.synchronize()
+
+    jitted = nm.jit(step)
+    say("| what | steps | µs each | host KiB more | device KiB more |")
+    say("|---|---:|---:|---:|---:|")
+    for name, function, count in (
+        ("a jitted training step", jitted, STEPS),
+        ("a training step, eager", step, STEPS // 20),
+        ("a product and a sum, eager", lambda: ((x * 2 + 1) @ x.T).sum(), STEPS),
+    ):
+        run(function, count // 2)
+        gc.collect()
+        host, device, began = _resident(), _free(), time.perf_counter()
+        run(function, count - count // 2)
+        each = (time.perf_counter() - began) / (count - count // 2) * 1e6
+        gc.collect()
+        say(
+            f"| {name} | {count} | {each:.1f} | {(_resident() - host) / 1024:.0f} "
+            f"| {(device - _free()) / 1024:.0f} |"
+        )
+
+
+def small_kernels(say: Any) -> None:
+    """A jitted function of many small kernels, each of which the next one waits for."""
+    runtime = nm.device("cuda").runtime
+    x = nm.asarray(np.random.default_rng(0).random((64, 64), np.float32), device="cuda")
+
+    def centred(x: Any) -> Any:
+        for _ in range(100):
+            x = x - nm.mean(x, axis=0)
+            x = x - nm.mean(x, axis=1, keepdims=True)
+        return x
+
+    many = nm.jit(centred)
+    best = 9e9
+    for _ in range(5):
+        many(x)
+        runtime.synchronize()
+        began = time.perf_counter()
+        for _ in range(20):
+            y = many(x)
+        nm.eval(y)
+        runtime.synchronize()
+        best = min(best, (time.perf_counter() - began) / 20)
+    kernels = len(nm.explain(centred, x).kernels)
+    say(
+        f"- a jitted function of {kernels} small kernels takes {best / kernels * 1e6:.2f} µs for "
+        "each, replayed as a CUDA graph"
+    )
+
+
+def out_of_memory(say: Any) -> None:
+    x = nm.ones((1 << 20,), device="cuda") + 1
+    nm.eval(x)
+    try:
+        nm.eval(nm.ones((1 << 40,), dtype=nm.float64, device="cuda") * 2)
+        told = "NOT TOLD"
+    except OutOfMemoryError as error:
+        told = str(error)
+    fine = float(x.sum()) == 2 << 20
+    say(f"- too much memory: `{told}`; afterwards everything {'works' if fine else 'IS BROKEN'}")
+
+
+def sanitized(say: Any, seconds: float) -> None:
+    """compute-sanitizer on kernels of every family."""
+    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+    if not Path(tool).exists():
+        say("- compute-sanitizer is not installed here")
+        return
+    for check in ("memcheck", "racecheck"):
+        command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-c", _SANITIZED]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
+            lines = (done.stdout + done.stderr).strip().splitlines()
+            last = " ".join(x.strip("= ") for x in lines[-2:])
+            say(f"- compute-sanitizer, {check}: exit code {done.returncode}: {last[:300]}")
+        except subprocess.TimeoutExpired:
+            say(f"- compute-sanitizer, {check}: stopped after {seconds:.0f} s")
