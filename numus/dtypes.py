@@ -128,6 +128,9 @@ def as_dtype(given: Any) -> DType:
     """A DType from a DType, a name ("float32", "bf16"), a Python type or a NumPy dtype."""
     if isinstance(given, DType):
         return given
+    if isinstance(given, np.dtype):
+        found = _OF_NUMPY.get(given)
+        return _of_numpy(given) if found is None else found
     try:
         found = _ALIASES.get(given)
     except TypeError:
@@ -135,14 +138,27 @@ def as_dtype(given: Any) -> DType:
     if found is not None:
         return found
     try:
-        name = np.dtype(given).name
+        known = np.dtype(given)
     except TypeError:
-        name = str(given)
-    if name not in BY_NAME:
-        raise DTypeError(
-            f"{given!r} is not a dtype that numus has; it has {', '.join(d.name for d in ALL)}"
-        )
-    return BY_NAME[name]
+        if str(given) not in BY_NAME:
+            raise _unknown(given) from None
+        return BY_NAME[str(given)]
+    return as_dtype(known)
+
+
+_OF_NUMPY: dict[Any, DType] = {}  # what NumPy's dtypes are called takes it long to say
+
+
+def _of_numpy(given: Any) -> DType:
+    if given.name not in BY_NAME:
+        raise _unknown(given)
+    return _OF_NUMPY.setdefault(given, BY_NAME[given.name])
+
+
+def _unknown(given: Any) -> DTypeError:
+    return DTypeError(
+        f"{given!r} is not a dtype that numus has; it has {', '.join(d.name for d in ALL)}"
+    )
 
 
 def kind_rank(dtype: DType) -> int:

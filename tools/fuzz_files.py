@@ -5,7 +5,8 @@
 
 Files (safetensors, .rrec, checkpoints) are cut, bits of them turned over, parts put elsewhere; and
 headers are written that lie, with checksums that are right. Reading them may raise `RecordError`;
-another error, a crash, or more memory than a few times the file's size is a failure.
+another error, a crash, or more memory than a few times the file's size is a failure; and so is a
+record that can be read from a damaged file and is not what was written.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from numus import data, nn
+from numus.data.encoding import encode
 from numus.errors import RecordError, ShapeError
 
 _MOST_MEMORY = 8 << 20  # the files have some kilobytes
@@ -183,19 +185,25 @@ def read_checkpoint(path: Path) -> None:
     nn.load_checkpoint(path)
 
 
-def read_records(path: Path) -> None:
-    for verify in (True, False):
-        records = data.RecordDataset.open(path, verify)
-        for i in range(len(records)):
-            records[i]
+def read_records(path: Path) -> list[bytes]:
+    """What is in the records, as far as their checksums say that it is what was written."""
+    found: list[bytes] = []
+    for verify in (False, True):
+        single, batched = (data.RecordDataset.open(path, verify) for _ in range(2))
+        found = []
+        for i in range(len(single)):
+            read = single[i]
+            if verify:
+                found.append(encode(read))
             try:
-                records.get_batch([i, i])
+                batched.get_batch([i, i])
             except (TypeError, ShapeError) as error:  # what cannot be collated is no damage
                 if "default_collate" not in str(error):
                     raise
+    return found
 
 
-KINDS: dict[str, tuple[Callable[[Path], None], Callable[[bytes, random.Random], bytes]]] = {
+KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[bytes, random.Random], bytes]]] = {
     "safetensors": (read_safetensors, lying_safetensors),
     "ckpt": (read_checkpoint, lying_safetensors),
     "rrec": (read_records, lying_records),
@@ -211,6 +219,8 @@ def fuzz(cases: int, seed: int = 0) -> Counter[str]:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         whole = whole_files(folder)
+        (folder / "whole.rrec").write_bytes(whole["rrec"])
+        written = read_records(folder / "whole.rrec")
         for case in range(cases):
             kind = draw.choice(list(KINDS))
             read, lie = KINDS[kind]
@@ -220,8 +230,10 @@ def fuzz(cases: int, seed: int = 0) -> Counter[str]:
             tracemalloc.reset_peak()
             before = tracemalloc.get_traced_memory()[0]
             try:
-                read(path)
+                got = read(path)
                 found["read"] += 1
+                if kind == "rrec" and damage is not lie:
+                    assert got == written, "what was read is not what was written"
             except RecordError:
                 found["refused"] += 1
             except BaseException as error:

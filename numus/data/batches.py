@@ -1,91 +1,130 @@
 """Batches of records gathered where they lie, not record by record.
 
-Records of a file mostly have one structure, and differ in what their arrays hold and in a few
-numbers. Then each array of the structure is copied from all records into one array of the batch; of
-the rest, only the numbers have to be looked at.
+Records of a file mostly have one form, and differ in what their arrays hold and in a few numbers.
+When a record is read for the first time, its form and its numbers are noted. From then on a batch
+of records of one form is made without a look at any of them: each array of the form is copied from
+all records into one array of the batch, and the numbers are picked from what was noted.
 """
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
 
-from numus.data.collate import stacked
-from numus.data.encoding import HEAD_SIZE, Layout, head, layout
+from numus.data.encoding import HEAD_SIZE, Layout, head, heads, layout
 
-_LONG_ROW = 32 << 10  # bytes that are worth a call of their own for each record
+Array = np.ndarray[Any, Any]
 
-
-def gathered(records: Any, places: np.ndarray[Any, Any]) -> Any:
-    """A batch of records; None where they are not alike enough, and have to be read one by one."""
-    if not len(places):
-        return None
-    words, firsts, lengths = records.find(places)
-    length = int(lengths[0])
-    if (lengths != length).any() or length < HEAD_SIZE:
-        return None
-    contents = records.contents(int(places[0]))
-    kind, start = head(contents)
-    heads = words[firsts[:, None] + np.arange(start // 8)]
-    if kind == 0 or (heads[:, 0] != heads[0, 0]).any():  # kinds and lengths of heads
-        return None
-    first = layout(bytes(contents[HEAD_SIZE:start]))
-    layouts, which = _distinct(heads)
-    unlike = any(x.form != first.form for x in layouts)
-    too_long = any(at + size > length - start for _, _, at, size in first.arrays)
-    if first.has_bytes or unlike or too_long:
-        return None
-    arrays = [
-        _rows(words, firsts + (start + at) // 8, size, len(places)).view(dtype.np)
-        for dtype, _, at, size in first.arrays
-    ]
-    shaped = [
-        a.reshape(len(places), *shape)
-        for a, (_, shape, _, _) in zip(arrays, first.arrays, strict=True)
-    ]
-    return first.build(iter(shaped), iter(_values(layouts, which)))
+UNREAD, BYTES, ODD = 0, 1, 2  # forms that are none; ODD: such records are read one by one
+_MANY_FORMS, _MANY_HEADS = 64, 4096  # more are not kept: such records have little in common
+FRAME_SIZE = 16  # bytes of a record before its contents
+_COLUMNS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float32, str: np.object_}
 
 
-def _distinct(heads: np.ndarray[Any, Any]) -> tuple[list[Layout], np.ndarray[Any, Any]]:
-    """The layouts of heads, each once, and which of them each record has."""
-    differing = (heads != heads[0]).any(axis=0)
-    if not differing.any():
-        which = np.zeros(len(heads), np.intp)
-        unique = which[:1]
-    else:
-        keys = np.ascontiguousarray(heads[:, differing])
-        if keys.shape[1] > 1:
-            keys = keys.view(np.dtype((np.void, keys.shape[1] * 8)))
-        _, unique, which = np.unique(keys.ravel(), return_index=True, return_inverse=True)
-    texts = heads[unique].view(np.uint8)[:, HEAD_SIZE:]
-    return [layout(text.tobytes()) for text in texts], which
+class Form:
+    """Records that differ in nothing but the contents of arrays, numbers and strings."""
+
+    def __init__(self, found: Layout, start: int, count: int) -> None:
+        self._layout = found
+        self._start = start  # where arrays begin behind a record's beginning
+        self._columns: list[Array] = [np.empty(count, _COLUMNS[type(x)]) for x in found.values]
+
+    def note(self, places: list[int], values: list[list[Any]]) -> None:
+        """Remember the numbers and strings of records."""
+        for column, part in zip(self._columns, zip(*values, strict=True), strict=True):
+            column[places] = part
+
+    def batch(self, data: memoryview, at: Array, places: Array) -> Any:
+        """A batch of records, given where they begin."""
+        arrays = []
+        for dtype, shape, start, size in self._layout.arrays:
+            rows = _rows(data, at + (self._start + start), size)
+            arrays.append(rows.view(dtype.np).reshape(len(places), *shape))
+        picked = (column[places] for column in self._columns)
+        values = (x.tolist() if x.dtype == object else x for x in picked)
+        return self._layout.build(iter(arrays), values)
 
 
-def _rows(
-    words: np.ndarray[Any, Any], starts: np.ndarray[Any, Any], size: int, count: int
-) -> np.ndarray[Any, Any]:
-    """So many bytes from each start, one row behind the other."""
-    width = -(-size // 8)
-    if width * 8 > _LONG_ROW:
-        out = np.empty((count, size), np.uint8)
-        for row, start in zip(out, starts.tolist(), strict=True):
-            row[:] = words[start : start + width].view(np.uint8)[:size]
-        return out
+def _rows(data: memoryview, starts: Array, size: int) -> Array:
+    """So many bytes from each start (a multiple of 8), one row behind the other."""
     if size == 0:
-        return np.empty((count, 0), np.uint8)
-    # all windows of this width, of which only those that are asked for are ever looked at
-    shape = len(words) - width + 1, width
-    windows = np.ndarray(shape, words.dtype, buffer=words.data, strides=(8, 8))
-    found = windows[starts].view(np.uint8)
-    return found if size == width * 8 else np.ascontiguousarray(found[:, :size])
+        return np.empty((len(starts), 0), np.uint8)
+    # all stretches of this size as single elements, of which few are ever looked at
+    count = (len(data) - size) // 8 + 1
+    stretches = np.ndarray((count,), np.dtype((np.void, size)), buffer=data, strides=(8,))
+    return stretches[starts >> 3].view(np.uint8)
 
 
-def _values(layouts: list[Layout], which: np.ndarray[Any, Any]) -> list[Any]:
-    """The numbers and strings of all records, each collated."""
-    found = []
-    for column in zip(*(x.values for x in layouts), strict=True):
-        values = stacked(column, "")
-        alike = isinstance(values, np.ndarray)
-        found.append(values[which] if alike else [values[i] for i in which.tolist()])
-    return found
+class Forms:
+    """The forms of a file's records, as far as they have been read."""
+
+    def __init__(self, count: int) -> None:
+        self.of = np.zeros(count, np.int32)  # the form of each record
+        self._known: list[Any] = [None, None, None]
+        self._numbers: dict[Any, int] = {}
+        self._heads: dict[bytes, tuple[int, list[Any], int]] = {}
+        self._adding = threading.Lock()
+
+    def learn(self, places: Array, data: memoryview, starts: Array, sizes: Array) -> None:
+        """Note the forms of records, whose contents are at these bytes of the file."""
+        kinds, lengths, good = heads(data, starts, sizes)
+        for begin, size in zip(starts[~good].tolist(), sizes[~good].tolist(), strict=True):
+            head(data[begin : begin + size])  # which says what is wrong with it
+        trees = kinds != 0
+        self.of[places[~trees]] = BYTES
+        noted: dict[int, tuple[list[int], list[list[Any]]]] = {}
+        known = self._heads
+        begins = starts[trees] + HEAD_SIZE
+        ends = (begins + lengths[trees]).tolist()
+        rows = zip(
+            *(places[trees].tolist(), begins.tolist(), ends, sizes[trees].tolist()), strict=True
+        )
+        for place, begin, end, size in rows:
+            text = data[begin:end].tobytes()
+            number, values, needed = known.get(text) or self._read(text)
+            if needed > size:
+                number = ODD
+            group = noted.get(number)
+            if group is None:
+                group = noted[number] = ([], [])
+            group[0].append(place)
+            group[1].append(values)
+        for number, (found, values) in noted.items():
+            if number != ODD:
+                self._known[number].note(found, values)
+            self.of[found] = number
+
+    def _read(self, text: bytes) -> tuple[int, list[Any], int]:
+        """The form that a head says, its numbers and strings, and where the last array ends."""
+        found = layout(text)
+        start = HEAD_SIZE + len(text)
+        needed = start + max((at + size for _, _, at, size in found.arrays), default=0)
+        noted = self._number(found, start), found.values, needed
+        if len(self._heads) < _MANY_HEADS:
+            self._heads[text] = noted
+        return noted
+
+    def _number(self, found: Layout, start: int) -> int:
+        plain = all(type(x) in _COLUMNS and _fits(x) for x in found.values)
+        if found.has_bytes or not plain:
+            return ODD
+        key = found.form, start
+        with self._adding:
+            if key not in self._numbers and len(self._numbers) < _MANY_FORMS:
+                self._known.append(Form(found, FRAME_SIZE + start, len(self.of)))
+                self._numbers[key] = len(self._known) - 1
+            return self._numbers.get(key, ODD)
+
+    def gathered(self, data: memoryview, index: Array, places: Array) -> Any:
+        """A batch of records that have been read before; None where they are not of one form."""
+        numbers = self.of[places]
+        number = int(numbers[0])
+        if number <= ODD or (numbers != number).any():
+            return None
+        return self._known[number].batch(data, index[places].astype(np.int64), places)
+
+
+def _fits(x: Any) -> bool:
+    return type(x) is not int or -(1 << 63) <= x < 1 << 63

@@ -95,6 +95,10 @@ def as_tensors(batch: Any, device: Any = None) -> Any:
 
 
 def _map(batch: Any, f: Any) -> Any:
+    if isinstance(batch, np.ndarray):
+        return f(batch)
+    if isinstance(batch, list) and batch and isinstance(batch[0], (str, bytes)):
+        return batch
     if isinstance(batch, Mapping):
         return {k: _map(v, f) for k, v in batch.items()}
     if isinstance(batch, (tuple, list)):

@@ -27,8 +27,9 @@ __all__ = [
 class Dataset:
     """Examples by place: define `__len__` and `__getitem__`.
 
-    A dataset that can give many examples at once may define `get_batch(indices)` as well, which
-    gives them collated.
+    A dataset that can give many examples at once may define `get_batch(indices)` as well, which is
+    given an array of places and gives their examples collated; or `__getitems__(indices)`, which
+    gives a list of them.
     """
 
     def __len__(self) -> int:

@@ -21,6 +21,8 @@ from numus.errors import RecordError
 from numus.shapes import can_exist
 from numus.tensor import Tensor
 
+Array = np.ndarray[Any, Any]
+
 _ALIGN = 8
 _HEAD = struct.Struct("<B3xI")  # the kind, and the length of the JSON
 HEAD_SIZE = _HEAD.size
@@ -172,6 +174,15 @@ def head(data: memoryview) -> tuple[int, int]:
     if kind > 1 or _HEAD.size + length > len(data) or length % _ALIGN:
         raise RecordError(f"a record's head is not one: kind {kind}, {length} bytes")
     return kind, _HEAD.size + length
+
+
+def heads(data: memoryview, starts: Array, sizes: Array) -> tuple[Array, Array, Array]:
+    """Of records at these bytes: their kinds, the lengths of their JSON, and which are right."""
+    room = sizes >= HEAD_SIZE
+    words = np.frombuffer(data, "<u8", len(data) // 8)[np.where(room, starts, 0) >> 3]
+    kinds, lengths = (words & 0xFF).astype(np.int64), (words >> 32).astype(np.int64)
+    right = room & (kinds <= 1) & (HEAD_SIZE + lengths <= sizes) & (lengths % _ALIGN == 0)
+    return kinds, lengths, right
 
 
 def decode(data: memoryview) -> Any:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import functools
 import itertools
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
+
+import numpy as np
 
 import numus as nm
 from numus.data.collate import as_tensors, stacked
@@ -15,6 +18,8 @@ from numus.data.workers import KINDS, Crew, Exhausted, Job
 from numus.tensor import Tensor
 
 __all__ = ["DataLoader"]
+
+_HAND_OVER = 4e-4  # seconds: a batch that takes less is made sooner than a thread hands it over
 
 
 class DataLoader:
@@ -108,10 +113,19 @@ class DataLoader:
         if self._streamed:
             tasks = itertools.repeat(None)
         else:
-            tasks = iter(self.sampler if self.batch_sampler is None else self.batch_sampler)
+            tasks = self._places()
         self._given, self._skip = self._skip, 0
         tasks = itertools.islice(tasks, self._given, None)
         return self._counted(self._placed(self._made(tasks)))
+
+    def _places(self) -> Iterator[Any]:
+        """Of each example or of each batch: arrays, where the dataset gives many at once."""
+        batches = self.batch_sampler
+        if batches is None:
+            return iter(self.sampler)
+        if self._at_once() and type(batches) is BatchSampler:
+            return batches.arrays()
+        return iter(batches)
 
     def _made(self, tasks: Iterator[Any]) -> Iterator[Any]:
         maker: Callable[[Any], Callable[[Any], Any]]
@@ -127,12 +141,17 @@ class DataLoader:
                     return
                 yield result
             return
+        if self.worker_type == "thread" and self.worker_init_fn is None and self._at_once():
+            yield from _while_quick(maker(self.dataset), tasks)
         job = Job(self.dataset, maker, self.worker_init_fn, self.num_workers)
         crew = Crew(self.worker_type, job, self.timeout or None)
         try:
             yield from crew.results(tasks, self.prefetch_factor)
         finally:
             crew.close()
+
+    def _at_once(self) -> bool:
+        return self.collate_fn is None and _batches_of(self.dataset) is not None
 
     def _placed(self, batches: Iterator[Any]) -> Iterator[Any]:
         """Batches as tensors; on a device, each is on its way before the last is given."""
@@ -184,20 +203,54 @@ def _by_place(batched: bool, collate: Any, dataset: Any) -> Callable[[Any], Any]
             return dataset[places]
         if at_once is not None:
             return at_once(places)
-        examples = [dataset[i] for i in places]
+        examples = _examples_of(dataset, places)
         return stacked(examples, "") if collate is None else collate(examples)
 
     return make
+
+
+def _while_quick(make: Callable[[Any], Any], tasks: Iterator[Any]) -> Iterator[Any]:
+    """Batches made by the caller itself, until two of them in a row take so long that workers are
+    of use.
+    """
+    slow = 0
+    for task in tasks:
+        began = time.perf_counter()
+        batch = make((task,))
+        slow = slow + 1 if time.perf_counter() - began > _HAND_OVER else 0
+        yield batch
+        if slow == 2:
+            return
 
 
 def _batches_of(dataset: Any) -> Callable[[Any], Any] | None:
     """What gives many examples of a dataset at once, if it can; of some of its examples, too."""
     if isinstance(dataset, Subset):
         whole = _batches_of(dataset.dataset)
-        places = dataset.indices
-        return None if whole is None else lambda chosen: whole([places[i] for i in chosen])
-    found: Callable[[Any], Any] | None = getattr(dataset, "get_batch", None)
-    return found
+        places = np.asarray(dataset.indices, np.int64)
+        return None if whole is None else lambda chosen: whole(places[chosen])
+    return dataset.get_batch if _has(dataset, "get_batch") else None
+
+
+def _has(dataset: Any, name: str) -> bool:
+    """Whether a dataset has a method for many examples that its `__getitem__` is not newer than: a
+    subclass that makes something else of each example means all of them.
+    """
+    for cls in type(dataset).__mro__:
+        if name in vars(cls):
+            return True
+        if "__getitem__" in vars(cls):
+            return False
+    return False
+
+
+def _examples_of(dataset: Any, places: Any) -> list[Any]:
+    """Examples one by one; a dataset may give many of them at once (`__getitems__`)."""
+    if isinstance(dataset, Subset):
+        return _examples_of(dataset.dataset, [dataset.indices[i] for i in places])
+    if _has(dataset, "__getitems__"):
+        return list(dataset.__getitems__(places))
+    return [dataset[i] for i in places]
 
 
 def _streamed(

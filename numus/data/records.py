@@ -24,10 +24,10 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
-from numus.data.batches import gathered
+from numus.data.batches import BYTES, FRAME_SIZE, UNREAD, Forms
 from numus.data.collate import stacked
 from numus.data.datasets import Dataset
-from numus.data.encoding import decode, encode
+from numus.data.encoding import HEAD_SIZE, decode, encode
 from numus.errors import RecordError
 
 __all__ = ["RecordDataset", "RecordWriter"]
@@ -36,7 +36,6 @@ _MAGIC, _VERSION = b"RREC", 1
 _HEADER = struct.Struct("<4sIQQI")  # without its own checksum
 _HEADER_SIZE = 64
 _FRAME = struct.Struct("<QI")  # likewise
-_FRAME_SIZE = 16
 _CHECK = struct.Struct("<I")
 
 PathLike = str | os.PathLike[str]
@@ -129,7 +128,7 @@ class RecordWriter:
         padding = b"\0" * (-len(contents) % 8)
         self._file.write(frame + contents + padding)
         self._offsets.append(self._end)
-        self._end += _FRAME_SIZE + len(contents) + len(padding)
+        self._end += FRAME_SIZE + len(contents) + len(padding)
 
     def flush(self) -> None:
         """Hand all that was written to the disk: it can be recovered from then on."""
@@ -173,12 +172,12 @@ def _whole_records(path: PathLike) -> tuple[list[int], int]:
         if file.read(4) != _MAGIC:
             raise RecordError(f"{path} is not a record file")
         end = _data_end(file, size)
-        while at + _FRAME_SIZE <= end:
+        while at + FRAME_SIZE <= end:
             file.seek(at)
-            frame = file.read(_FRAME_SIZE)
+            frame = file.read(FRAME_SIZE)
             length, check = _FRAME.unpack_from(frame)
             (own,) = _CHECK.unpack_from(frame, _FRAME.size)
-            stop = at + _FRAME_SIZE + length + (-length % 8)
+            stop = at + FRAME_SIZE + length + (-length % 8)
             if own != zlib.crc32(frame[: _FRAME.size]) or stop > end:
                 break
             if zlib.crc32(file.read(length)) != check:
@@ -214,6 +213,10 @@ class RecordDataset(Dataset):
     def __init__(self, path: PathLike, verify: bool = True) -> None:
         self.path = Path(path)
         self.verify = verify
+        self._map()
+
+    def _map(self) -> None:
+        """Open the file."""
         with open(self.path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
             if size < _HEADER_SIZE:
@@ -223,6 +226,7 @@ class RecordDataset(Dataset):
         self._index = self._checked(size)
         self._words = np.frombuffer(self._data, "<u8", size // 8)
         self._verified = np.zeros(len(self._index), np.bool_)
+        self._forms = Forms(len(self._index))
 
     @classmethod
     def open(cls, path: PathLike, verify: bool = True) -> RecordDataset:
@@ -262,7 +266,7 @@ class RecordDataset(Dataset):
     def contents(self, place: int) -> memoryview:
         """The bytes of a record, which are what they were."""
         at = int(self._index[place])
-        start = at + _FRAME_SIZE
+        start = at + FRAME_SIZE
         what = f"{self.path}: record {place} is"
         if at < _HEADER_SIZE or at % 8 or start > self._end:
             raise RecordError(f"{what} said to begin at {at}, where none can be")
@@ -276,34 +280,74 @@ class RecordDataset(Dataset):
             self._verified[place] = True
         return contents
 
-    def find(self, places: np.ndarray[Any, Any]) -> tuple[np.ndarray[Any, Any], ...]:
-        """The file in words of eight bytes, and for each record where it begins in them, and how
-        many bytes it has; all of them checked.
-        """
+    def _read(self, indices: Any) -> np.ndarray[Any, Any]:
+        """Places of records, each of which has been read."""
+        places = np.asarray(indices, np.int64)
+        try:
+            unread = self._forms.of[places] == UNREAD
+        except IndexError:
+            outside = places[(places < -len(self)) | (places >= len(self))]
+            raise IndexError(
+                f"{self.path}: there is no record {outside[0]} among {len(self)}"
+            ) from None
+        if unread.any():
+            self._learn(np.unique(places[unread] % len(self)))
+        return places
+
+    def _learn(self, places: np.ndarray[Any, Any]) -> None:
+        """Check records that are read for the first time, and note what they look like."""
         at = self._index[places]
-        good = (at >= _HEADER_SIZE) & (at % 8 == 0) & (at <= self._end - _FRAME_SIZE)
-        lengths = self._words[np.where(good, at // 8, 0)]
-        good &= lengths <= self._end - _FRAME_SIZE - np.where(good, at, 0)
-        if self.verify:
-            good &= self._verified[places]
+        good = (at >= _HEADER_SIZE) & (at % 8 == 0) & (at <= self._end - FRAME_SIZE)
+        words = np.where(good, at, 0) >> 3
+        lengths = self._words[words]
+        good &= lengths <= self._end - FRAME_SIZE - (words << 3)
         for place in places[~good].tolist():
-            self.contents(place)  # which checks it, or says what is wrong
-        return self._words, ((at + _FRAME_SIZE) // 8).astype(np.int64), lengths
+            self.contents(place)  # which says what is wrong with it
+        starts = (at + FRAME_SIZE).astype(np.int64)
+        sizes = lengths.astype(np.int64)
+        if self.verify:
+            sums = self._words[words + 1] & 0xFFFFFFFF
+            rows = zip(*(x.tolist() for x in (places, starts, starts + sizes, sums)), strict=True)
+            data, crc32 = self._data, zlib.crc32
+            for place, start, end, check in rows:
+                if crc32(data[start:end]) != check:
+                    self.contents(place)
+            self._verified[places] = True
+        try:
+            self._forms.learn(places, self._data, starts, sizes)
+        except RecordError:
+            for place in places.tolist():
+                self[place]  # the one that cannot be read says so
+            raise
 
     def get_batch(self, indices: Sequence[int]) -> Any:
         """Many records at once, collated: arrays of one shape are gathered by whole batches."""
-        places = np.asarray(indices, np.int64)
-        outside = (places < -len(self)) | (places >= len(self))
-        if outside.any():
-            raise IndexError(
-                f"{self.path}: there is no record {places[outside][0]} among {len(self)}"
-            )
-        places = np.where(places < 0, places + len(self), places)
-        batch = gathered(self, places)
-        return stacked([self[int(i)] for i in places], "") if batch is None else batch
+        if not len(indices):
+            raise ValueError(f"{self.path}: a batch of no records has no structure")
+        places = self._read(indices)
+        batch = self._forms.gathered(self._data, self._index, places)
+        return stacked(self.__getitems__(places), "") if batch is None else batch
+
+    def __getitems__(self, indices: Any) -> list[Any]:
+        """Many records at once, one by one."""
+        places = self._read(indices)
+        if (self._forms.of[places] != BYTES).any():
+            return [self[i] for i in places.tolist()]
+        at = self._index[places]
+        starts = (at + (FRAME_SIZE + HEAD_SIZE)).tolist()
+        stops = (at + FRAME_SIZE + self._words[at >> 3]).tolist()
+        pages = self._pages
+        return [pages[a:b] for a, b in zip(starts, stops, strict=True)]
 
     def __iter__(self) -> Iterator[Any]:
         return (self[i] for i in range(len(self)))
 
-    def __reduce__(self) -> Any:  # a worker process opens the file for itself
-        return RecordDataset, (self.path, self.verify)
+    def __getstate__(self) -> dict[str, Any]:  # a worker process opens the file for itself
+        return {k: v for k, v in self.__dict__.items() if k not in _OF_THE_FILE}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._map()
+
+
+_OF_THE_FILE = ("_pages", "_data", "_index", "_end", "_words", "_verified", "_forms")

@@ -10,6 +10,8 @@ import itertools
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
+import numpy as np
+
 import numus as nm
 from numus.tensor import Tensor
 
@@ -22,6 +24,9 @@ __all__ = [
     "SubsetRandomSampler",
     "WeightedRandomSampler",
 ]
+
+
+Array = np.ndarray[Any, Any]
 
 
 class Sampler:
@@ -49,6 +54,13 @@ class SequentialSampler(Sampler):
 
 class _Keyed(Sampler):
     """An order of its own for each epoch: `epoch` counts them, and can be set."""
+
+    def _order(self) -> Array:
+        """All places of the next epoch."""
+        raise NotImplementedError(f"{type(self).__name__} does not define an order")
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._order().tolist())
 
     def __init__(self, key: Tensor | None) -> None:
         self._key = nm.random.bits((2,)) if key is None else key
@@ -95,16 +107,17 @@ class RandomSampler(_Keyed):
         self.replacement = replacement
         self.num_samples = num_samples
 
-    def __iter__(self) -> Iterator[int]:
+    def _order(self) -> Array:
         count, wanted, key = len(self.data_source), len(self), self._next_key()
         if count == 0:
-            return
+            return np.empty(0, np.int64)
         if self.replacement:
-            yield from nm.random.integers(0, count, (wanted,), key=key).tolist()
-            return
-        for turn in range(-(-wanted // count)):
-            order = nm.random.permutation(count, key=nm.random.fold_in(key, turn)).tolist()
-            yield from order[: wanted - turn * count]
+            return nm.random.integers(0, count, (wanted,), key=key).numpy()
+        turns = [
+            nm.random.permutation(count, key=nm.random.fold_in(key, turn)).numpy()
+            for turn in range(-(-wanted // count))
+        ]
+        return np.concatenate([np.empty(0, np.int64), *turns])[:wanted]
 
     def __len__(self) -> int:
         return len(self.data_source) if self.num_samples is None else self.num_samples
@@ -117,9 +130,9 @@ class SubsetRandomSampler(_Keyed):
         super().__init__(key)
         self.indices = list(indices)
 
-    def __iter__(self) -> Iterator[int]:
-        order = nm.random.permutation(len(self.indices), key=self._next_key()).tolist()
-        return (self.indices[i] for i in order)
+    def _order(self) -> Array:
+        order = nm.random.permutation(len(self.indices), key=self._next_key()).numpy()
+        return np.asarray(self.indices, np.int64)[order]
 
     def __len__(self) -> int:
         return len(self.indices)
@@ -141,12 +154,12 @@ class WeightedRandomSampler(_Keyed):
         self.num_samples = num_samples
         self.replacement = replacement
 
-    def __iter__(self) -> Iterator[int]:
+    def _order(self) -> Array:
         count = self.weights.shape[0]
         drawn = nm.random.choice(
             count, (self.num_samples,), self.replacement, self.weights, key=self._next_key()
         )
-        return iter(drawn.tolist())
+        return drawn.numpy()
 
     def __len__(self) -> int:
         return self.num_samples
@@ -179,14 +192,12 @@ class DistributedSampler(_Keyed):
         self.shuffle = shuffle
         self.drop_last = drop_last
 
-    def __iter__(self) -> Iterator[int]:
+    def _order(self) -> Array:
         count, key = len(self.data_source), self._next_key()
-        order = list(range(count))
+        order = np.arange(count)
         if self.shuffle:
-            order = nm.random.permutation(count, key=key).tolist()
-        total = len(self) * self.num_replicas
-        order = (order * (total // count + 1))[:total] if count else []
-        return iter(order[self.rank :: self.num_replicas])
+            order = nm.random.permutation(count, key=key).numpy()
+        return np.resize(order, len(self) * self.num_replicas)[self.rank :: self.num_replicas]
 
     def __len__(self) -> int:
         whole, rest = divmod(len(self.data_source), self.num_replicas)
@@ -208,6 +219,21 @@ class BatchSampler(Sampler):
         while batch := list(itertools.islice(places, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
+
+    def arrays(self) -> Iterator[Array]:
+        """The same places in arrays: no number of them becomes Python's, where none has to."""
+        given = type(self.sampler).__iter__
+        order: Any
+        if given is SequentialSampler.__iter__:
+            order = np.arange(len(self.sampler))  # type: ignore[arg-type]
+        elif given is _Keyed.__iter__:
+            order = self.sampler._order()  # type: ignore[attr-defined]
+        else:
+            yield from (np.asarray(batch, np.int64) for batch in self)
+            return
+        stop = len(order) // self.batch_size * self.batch_size if self.drop_last else len(order)
+        for start in range(0, stop, self.batch_size):
+            yield order[start : start + self.batch_size]
 
     def __len__(self) -> int:
         count = len(self.sampler)  # type: ignore[arg-type]

@@ -1,6 +1,7 @@
 """Loaders: order, batches, workers and what goes wrong in them."""
 
 import threading
+import time
 from collections import namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -231,3 +232,45 @@ def test_splits_and_samplers():
     assert list(data.DataLoader(Squares(), batch_sampler=batches))[1]["i"].tolist() == [2, 3]
     padded = data.DataLoader(Squares(3), 3, collate_fn=len)
     assert list(padded) == [3]
+
+
+class Slow(Squares):
+    """Gives many at once, some of them slowly."""
+
+    def get_batch(self, indices):
+        if indices[0] >= 8:
+            time.sleep(2e-3)
+        return {"i": np.asarray(indices), "by": [threading.current_thread().name] * len(indices)}
+
+
+def test_workers_are_there_for_what_takes_time():
+    batches = list(data.DataLoader(Slow(40), 2, num_workers=2))
+    assert [b["i"].tolist() for b in batches] == [[i, i + 1] for i in range(0, 40, 2)]
+    makers = [b["by"][0] for b in batches]
+    assert not any("numus-loader" in name for name in makers[:4])
+    assert all("numus-loader" in name for name in makers[8:])
+    assert threads() == []
+
+
+class Backwards(data.RandomSampler):
+    def __iter__(self):
+        return iter(range(len(self) - 1, -1, -1))
+
+
+def test_a_sampler_of_ones_own_is_asked():
+    x = data.TensorDataset(nm.arange(5))
+    loader = data.DataLoader(x, 2, sampler=Backwards(x))
+    assert [b[0].tolist() for b in loader] == [[4, 3], [2, 1], [0]]
+    loader = data.DataLoader(x, 2, sampler=[3, 1, 4], drop_last=True)
+    assert [b[0].tolist() for b in loader] == [[3, 1]]
+
+
+class Listed(Squares):
+    def __getitems__(self, indices):
+        assert isinstance(indices, list)
+        return [{"i": -i} for i in indices]
+
+
+def test_many_examples_at_once():
+    assert places(data.DataLoader(Listed(5), 2)) == [[0, -1], [-2, -3], [-4]]
+    assert places(data.DataLoader(data.Subset(Listed(5), [4, 2]), 2)) == [[-4, -2]]

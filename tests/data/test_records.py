@@ -215,3 +215,54 @@ def test_damage_is_found_in_batches(tmp_path):
     with pytest.raises(RecordError, match="record 2 is damaged"):
         records.get_batch([1, 2])
     assert RecordDataset.open(path, verify=False).get_batch([2]).shape == (1, 64)
+
+
+def test_every_flipped_bit_of_a_record_is_found(tmp_path):
+    path = tmp_path / "a.rrec"
+    written(path, [{"x": np.arange(5, dtype="f4") + i, "y": i} for i in range(6)])
+    whole = path.read_bytes()
+    at = int(np.frombuffer(whole, "<u8", 6, len(whole) - 48)[3])  # where record 3 begins
+    length = int.from_bytes(whole[at : at + 8], "little")
+    for place in [*range(at, at + 12), *range(at + 16, at + 16 + length)]:
+        content = bytearray(whole)
+        content[place] ^= 1 << place % 8
+        path.write_bytes(content)
+        for read in (lambda r: r[3], lambda r: r.get_batch([3, 0]), lambda r: r.__getitems__([3])):
+            with pytest.raises(RecordError, match="record 3"):
+                read(RecordDataset.open(path))
+        assert RecordDataset.open(path).get_batch([2, 4])["y"].tolist() == [2, 4]
+
+
+def test_records_of_many_forms(tmp_path):
+    examples = [
+        {"x": np.arange(i // 3, dtype="i8"), "n": 10**30 if i == 7 else i} for i in range(300)
+    ]
+    written(tmp_path / "a.rrec", examples)
+    records = RecordDataset.open(tmp_path / "a.rrec")
+    for i in range(0, 300, 3):
+        if i == 6:
+            with pytest.raises(TypeError, match="not all numbers"):
+                records.get_batch(range(i, i + 3))
+            continue
+        batch = records.get_batch(range(i, i + 3))
+        assert batch["x"].shape == (3, i // 3)
+        assert batch["n"].tolist() == [i, i + 1, i + 2]
+    with pytest.raises(ValueError, match="no records"):
+        records.get_batch([])
+
+
+class Decoded(RecordDataset):
+    """What a user makes of raw bytes."""
+
+    def __getitem__(self, index):
+        return np.frombuffer(super().__getitem__(index), "<i4")
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_a_decoder_of_ones_own(tmp_path, kind):
+    written(tmp_path / "a.rrec", [np.full(3, i, "<i4").tobytes() for i in range(7)])
+    loader = DataLoader(Decoded(tmp_path / "a.rrec"), 3, num_workers=1, worker_type=kind)
+    assert [b[:, 0].tolist() for b in loader] == [[0, 1, 2], [3, 4, 5], [6]]
+    plain = RecordDataset.open(tmp_path / "a.rrec")
+    joined = DataLoader(plain, 4, collate_fn=lambda xs: np.frombuffer(b"".join(xs), "<i4"))
+    assert [len(b) for b in joined] == [12, 9]
