@@ -13,7 +13,6 @@ import math
 import mmap
 import os
 import struct
-import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -23,6 +22,7 @@ import numpy as np
 import numus as nm
 from numus import dtypes as dt
 from numus.errors import RecordError
+from numus.nn.atomic import atomically
 from numus.shapes import can_exist
 from numus.tensor import Tensor
 
@@ -70,24 +70,6 @@ def write(
             file.write(array.view(np.uint8).data if array.size and array.ndim else array.tobytes())
 
     atomically(path, contents)
-
-
-def atomically(path: PathLike, contents: Any) -> None:
-    """Write a file beside its place, hand it to the disk, and put it there in one step."""
-    path = Path(path)
-    handle, beside = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            contents(file)
-            file.flush()
-            os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(beside, 0o666 & ~umask)  # mkstemp's are for the owner alone
-        os.replace(beside, path)
-    except BaseException:
-        os.unlink(beside)
-        raise
 
 
 # -- reading --------------------------------------------------------------------------------------

@@ -1,8 +1,10 @@
 """Files of weights and trainings: what is written is read, whole or not at all."""
 
 import json
+import multiprocessing
 import os
 import struct
+import time
 
 import numpy as np
 import pytest
@@ -12,6 +14,7 @@ import numus as nm
 from numus import data, nn, optim
 from numus import dtypes as dt
 from numus.errors import RecordError
+from numus.nn.atomic import atomically
 
 
 @pytest.mark.parametrize("dtype", dt.ALL, ids=lambda d: d.name)
@@ -175,3 +178,39 @@ def test_a_training_goes_on_bit_for_bit(tmp_path):
         nn.load_checkpoint(path)
     with pytest.raises(TypeError, match="/bad is a set"):
         nn.save_checkpoint(path, bad={1})
+
+
+def _write_and_wait(path, told):
+    def contents(file):
+        file.write(b"half")
+        file.flush()
+        told.send(True)
+        time.sleep(60)
+
+    atomically(path, contents)
+
+
+def test_what_a_killed_writer_left_goes_away(tmp_path):
+    path = tmp_path / "step.ckpt"
+    context = multiprocessing.get_context("forkserver")
+    writers = []
+    for _ in range(2):
+        hears, told = context.Pipe(duplex=False)
+        writer = context.Process(target=_write_and_wait, args=(path, told), daemon=True)
+        writer.start()
+        assert hears.poll(60)
+        writers.append(writer)
+    dead, alive = writers
+    dead.kill()
+    dead.join()
+    assert len(list(tmp_path.glob(".step.ckpt.*.part"))) == 2
+    other = tmp_path / ".other.ckpt.abc.part"
+    other.write_bytes(b"")  # of another target: not looked at
+    nn.save_checkpoint(path, step=1)
+    assert len(list(tmp_path.glob(".step.ckpt.*.part"))) == 1  # of the writer that is at work
+    assert other.exists()
+    alive.kill()
+    alive.join()
+    nn.save_checkpoint(path, step=2)
+    assert sorted(p.name for p in tmp_path.iterdir()) == [".other.ckpt.abc.part", "step.ckpt"]
+    assert nn.load_checkpoint(path)["step"] == 2
