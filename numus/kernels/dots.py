@@ -15,14 +15,14 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
 from numus.kernels.packing import Matrix
-from numus.kernels.tiles import fuses
+from numus.kernels.tiles import LINE, fuses
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
 
 FEW = 8  # vectors at most
 TASK = 1 << 16  # elements of the matrix that a task reads, at least
-TASKS = 32  # for each thread: threads take several at first, and end together
+TASKS = 64  # for each thread: threads take several at first, and end together
 
 Finish = Callable[[Expr, Expr, Expr, Any], list[Stmt]]  # (batch, row, vector, value)
 
@@ -39,9 +39,14 @@ class Dots:
 
 
 def choose(facts: Facts, dtype: DType, batch: int, rows: int, vectors: int, k: int) -> Dots:
-    """Half of the registers for sums; tasks that are neither few nor small."""
+    """Half of the registers for sums; tasks that are neither few nor small.
+
+    More rows side by side keep more of memory on its way, as long as each is read by whole lines:
+    rows that are a power of two apart push each other's lines out of the first cache.
+    """
     sums = facts.vector_registers // 2
-    side_by_side = max(1, min(4, sums // vectors))
+    line = max(1, LINE // facts.lanes_bytes)
+    side_by_side = max(1, min(4, sums // vectors), min(8, sums // (vectors * line)))
     wanted = -(-facts.parallel_units * TASKS // batch)
     task_rows = max(-(-rows // wanted), -(-TASK // k))
     task_rows = -(-task_rows // side_by_side) * side_by_side
