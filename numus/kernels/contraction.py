@@ -54,17 +54,30 @@ class Work:
     finish: Epilogue  # finish(batch, m, n, value, mask) stores an element of the result
     light: bool  # whether the epilogue is short enough to be written out for every register
 
+    @property
+    def at_once(self) -> bool:
+        """Whether all finished tiles are stored from registers, those at the edges, too."""
+        return self.light and (self.tiles.even or self.tiles.masked)
+
 
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The statements of task g, and the scratch memory that it needs."""
     tiles, s = work.tiles, work.sizes
-    batch = ir.idiv(g, ir.mul(s.row_tasks, s.column_tasks))
-    # neighbours in time share a piece of B, which stays in the second cache
-    m0 = ir.mul(ir.irem(g, s.row_tasks), s.task_rows)
-    n0 = ir.mul(ir.irem(ir.idiv(g, s.row_tasks), s.column_tasks), s.task_columns)
-    m1 = ir.minimum(ir.add(m0, s.task_rows), s.m)
-    n1 = ir.minimum(ir.add(n0, s.task_columns), s.n)
     out: list[Stmt] = []
+
+    def named(name: str, value: Expr) -> Expr:
+        """A number that is computed here, once for all tiles."""
+        v = ir.var(name)
+        out.append(ir.Let(v, value))
+        return v
+
+    batch = named("batch", ir.idiv(g, ir.mul(s.row_tasks, s.column_tasks)))
+    # neighbours in time share a piece of B, which stays in the second cache
+    m0 = named("m0", ir.mul(ir.irem(g, s.row_tasks), s.task_rows))
+    column_task = ir.irem(ir.idiv(g, s.row_tasks), s.column_tasks)
+    n0 = named("n0", ir.mul(column_task, s.task_columns))
+    m1 = named("m1", ir.minimum(ir.add(m0, s.task_rows), s.m))
+    n1 = named("n1", ir.minimum(ir.add(n0, s.task_columns), s.n))
     scratch = []
     left, right = work.left, work.right
     if isinstance(left, Matrix) and tiles.left != "direct":
@@ -238,15 +251,28 @@ def _register_tile(
     rest = ir.var("k_rest")
     body.append(ir.For(rest, whole, at.k1, "serial", step(rest, 0)))
     aside: list[Stmt] = [ir.Store(at.unfinished, place, ir.read(r)) for r, place in registers]
+
+    def finished(i: int, masked: bool) -> list[Stmt]:
+        """Row i through the epilogue."""
+        out: list[Stmt] = []
+        for v in range(vectors):
+            n = ir.add(ir.add(at.n, lane), const(v * width))
+            value = _number([ir.read(r) for r in sums[i][v]])
+            mask = n < at.n1 if masked else None
+            out += work.finish(at.batch, ir.add(at.m, const(i)), n, value, mask)
+        return out
+
     if work.light:
-        finished: list[Stmt] = []
-        for i in range(rows):
-            for v in range(vectors):
-                n = ir.add(ir.add(at.n, lane), const(v * width))
-                value = [ir.read(r) for r in sums[i][v]]
-                finished += work.finish(at.batch, ir.add(at.m, const(i)), n, _number(value), None)
         full = at.full(tiles) if vectors == tiles.vectors else FALSE
-        body += [ir.If(full, finished), ir.If(~full, aside)]
+        body.append(ir.If(full, [s for i in range(rows) for s in finished(i, False)]))
+        if work.at_once:
+            part: list[Stmt] = [
+                ir.If(at.rows > const(i), finished(i, not tiles.even)) for i in range(rows)
+            ]
+            body.append(ir.If(at.last & ~full, part))
+            body += [ir.If(~at.last, aside)] if tiles.blocked else []
+        else:
+            body.append(ir.If(~full, aside))
     else:
         body += aside
     return [ir.For(lane, ZERO, const(width), "lanes", body)]
@@ -274,6 +300,8 @@ def _multiply_add(sums: list[ir.Register], a: list[Expr], b: list[Expr], fused: 
 
 def _store_tile(work: Work, at: _Place) -> list[Stmt]:
     """The part of a tile that lies within the result, from memory through the epilogue."""
+    if work.at_once:
+        return []
     tiles = work.tiles
     i, j = ir.var("out_i"), ir.var("out_j")
     rows = ir.minimum(at.rows, const(tiles.rows))

@@ -127,7 +127,7 @@ class Panels:
         at = ir.add(start, ir.add(ir.mul(p, self.line), ir.mul(k, const(lines * parts))))
         n = ir.add(first, ir.add(p, j))
 
-        def line(mask: Expr | None) -> list[Stmt]:
+        def line(mask: Expr | None, vectors: int) -> list[Stmt]:
             value = _parts(matrix.read(batch, n, k, mask))
             if mask is not None:
                 value = [ir.select(mask, x, const(0, x.dtype)) for x in value]
@@ -135,16 +135,21 @@ class Panels:
                 ir.Store(buffer, ir.add(ir.add(at, j), const(i * lines)), x)
                 for i, x in enumerate(value)
             ]
-            vectors = 1 if self.rows else self.tiles.vectors
-            return [ir.For(j, ZERO, const(lines), "lanes", stores, unroll=vectors)]
+            extent = lines if self.rows else vectors * self.tiles.width
+            return [ir.For(j, ZERO, const(extent), "lanes", stores, unroll=vectors)]
 
         end = ir.minimum(ir.add(kb, const(LINES)), depth[1])
-        full = ir.add(first, ir.add(p, const(lines))) <= stop
+        left = ir.sub(stop, ir.add(first, p))
+        full = left >= const(lines)
+        vectors = 1 if self.rows else self.tiles.vectors
         # several lines at a time, so that a panel is written in longer pieces
-        body: list[Stmt] = [
-            ir.If(full, [ir.For(k, kb, end, "serial", line(None))]),
-            ir.If(~full, [ir.For(k, kb, end, "serial", line(n < stop))]),
-        ]
+        body: list[Stmt] = [ir.If(full, [ir.For(k, kb, end, "serial", line(None, vectors))])]
+        rest = ~full
+        if vectors > 1:  # of what fits one vector, a tile reads no other
+            narrow = left <= const(self.tiles.width)
+            body.append(ir.If(narrow, [ir.For(k, kb, end, "serial", line(n < stop, 1))]))
+            rest = rest & ~narrow
+        body.append(ir.If(rest, [ir.For(k, kb, end, "serial", line(n < stop, vectors))]))
         panels = ir.For(p, ZERO, ir.sub(stop, first), "serial", body, step=const(lines))
         return [ir.For(kb, *depth, "serial", [panels], step=const(LINES))]
 

@@ -31,6 +31,7 @@ class Tiles:
     width: int  # lanes of a vector
     parts: int  # 2 for complex numbers
     fused: bool  # whether a product and its sum are one operation
+    masked: bool  # whether parts of vectors are stored in one operation
     left: str  # how A is read: "own" (packed by each task), "shared" (packed before) or "direct"
     right: str
     across: bool  # A has its neighbours along m: pack it row by row of k
@@ -91,9 +92,17 @@ def choose(
     left = "direct" if in_place else "shared" if share_left and column_tasks > 1 else "own"
     right = "direct" if direct[1] else "shared" if share_right and row_tasks > 1 else "own"
     return Tiles(
-        *(rows, vectors, width, parts, fuses(facts, dtype)),
-        *(left, right, across, n % columns == 0, depth < k),
-        *(-(-row_panels // row_tasks) * rows, -(-column_panels // column_tasks) * columns, depth),
+        *(rows, vectors, width, parts),
+        fused=fuses(facts, dtype),
+        masked=dtype.itemsize >= facts.masks_from,
+        left=left,
+        right=right,
+        across=across,
+        even=n % columns == 0,
+        blocked=depth < k,
+        task_rows=-(-row_panels // row_tasks) * rows,
+        task_columns=-(-column_panels // column_tasks) * columns,
+        depth=depth,
     )
 
 
@@ -104,9 +113,9 @@ def fuses(facts: Facts, dtype: DType) -> bool:
 
 def _register_tile(facts: Facts, dtype: DType, parts: int, m: int, n: int) -> tuple[int, int]:
     """Rows and vectors of a tile: sums, a row of B and an element of A fill the registers."""
-    candidates = _register_tiles(facts, dtype, parts)
-    rows, vectors = candidates[0]
     width = facts.lanes_bytes // dtype.itemsize
+    candidates = _register_tiles(facts, dtype, parts, -(-n // width))
+    rows, vectors = candidates[0]
     if m >= MANY * rows:
         m = MANY * rows  # one code for all large sizes
     if n >= MANY * width:
@@ -129,11 +138,12 @@ def _register_tile(facts: Facts, dtype: DType, parts: int, m: int, n: int) -> tu
     return min(tiles, key=cost, default=(m, vectors))
 
 
-def _register_tiles(facts: Facts, dtype: DType, parts: int) -> list[tuple[int, int]]:
-    """Tiles that fit into the registers, the best one first.
+def _register_tiles(facts: Facts, dtype: DType, parts: int, wanted: int) -> list[tuple[int, int]]:
+    """Tiles that fit into the registers, the best one first, for so many vectors of columns.
 
     The more vectors, the fewer loads; but of B, each is used only once for every row. And there are
-    at most as many rows as can be read in place if all lie in one set of the first cache.
+    at most as many rows as can be read in place if all lie in one set of the first cache. A result
+    of fewer columns than that is as wide as its tiles.
     """
     registers = facts.vector_registers
     if dtype.kind != "float":
@@ -144,6 +154,8 @@ def _register_tiles(facts: Facts, dtype: DType, parts: int) -> list[tuple[int, i
         if facts.lanes_bytes == 16:  # elements of A are parts of vectors, and stay for longer
             vectors = [3]
             registers -= 2
+    if wanted * parts < min(vectors):
+        vectors = [wanted * parts]
     found = []
     for v in vectors:
         taken = max(1, v // parts) * parts

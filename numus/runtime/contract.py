@@ -33,6 +33,7 @@ class Facts:
     renderer: str  # "llvm", "ptx", "wgsl", "none"
     features: frozenset[str] = field(default_factory=frozenset)
     cache_l1_ways: int = 8  # lines that have room in a set of the first cache
+    masks_from: int = 1 << 10  # the smallest item of which parts of vectors are stored at once
     memory: int = 0  # that tensors can have, where it is the device's own
     # Of targets whose lanes are threads of a group (docs/design/0004-lanes-as-threads.md):
     group: int = 0  # threads of a group that is not asked for another number; 0: lanes are SIMD

@@ -82,6 +82,9 @@ SIZES = {
     "few rows times columns that lie along k": ((20, 300), (300, 901), "b"),
     "small ones, in place": ((70, 64), (64, 192), ""),
     "a batch of small ones, in place": ((5, 30, 70), (5, 70, 64), ""),
+    "few columns": ((70, 50), (50, 20), ""),
+    "a batch of few columns": ((6, 31, 33), (6, 33, 16), ""),
+    "one column more than tiles have": ((31, 200), (200, 129), ""),
     "vector and matrix": ((300,), (300, 401), ""),
 }
 
@@ -158,7 +161,10 @@ def narrow(name):
     place = Device("cpu", 1 + list(targets()).index(name))
     runtime = CpuRuntime()
     runtime.facts = replace(
-        runtime.facts, lanes_bytes=target.lanes_bytes, vector_registers=target.vector_registers
+        runtime.facts,
+        lanes_bytes=target.lanes_bytes,
+        vector_registers=target.vector_registers,
+        masks_from=target.masks_from,
     )
     runtime.compiler._jit = Jit(target)
     place._runtime = runtime
@@ -175,14 +181,18 @@ def test_small_caches_give_the_same_bits(dtype):
         first, second, turned = SIZES[name]
         a, b = numbers(first, dtype), numbers(second, dtype)
         bias = numbers(second[-1:], dtype)
-        y, z = (
-            np.asarray(
-                given(a, "a" in turned, p) @ given(b, "b" in turned, p) + nm.asarray(bias, device=p)
+        for end in (lambda x, _: x, lambda x, bias: x + bias):
+            y, z = (
+                np.asarray(
+                    end(
+                        given(a, "a" in turned, p) @ given(b, "b" in turned, p),
+                        nm.asarray(bias, device=p),
+                    )
+                )
+                for p in ("cpu", place)
             )
-            for p in ("cpu", place)
-        )
-        agrees(z, a, b, lambda x, bias=bias: x + bias)
-        np.testing.assert_array_equal(y, z)
+            agrees(z, a, b, lambda x, bias=bias, end=end: end(x, bias))
+            np.testing.assert_array_equal(y, z)
     program.clear_plans()  # they hold the other runtime
 
 
@@ -190,7 +200,8 @@ def test_small_caches_give_the_same_bits(dtype):
 def test_narrower_vectors_give_the_same_bits(target):
     """A running sum over k knows nothing of tiles; without fma it is rounded twice."""
     place = narrow(target)
-    for name in ("odd", "transposed", "shared columns", "blocks of k", "strips", "rows of dots"):
+    names = ("odd", "transposed", "shared columns", "blocks of k", "strips", "rows of dots")
+    for name in (*names, "few columns", "one column more than tiles have"):
         first, second, turned = SIZES[name]
         a, b = numbers(first, np.float32), numbers(second, np.float32)
         y, z = (

@@ -19,6 +19,7 @@ def facts() -> Facts:
         cache_l1=l1,
         cache_l2=l2,
         cache_l1_ways=cache_ways(),
+        masks_from=target.masks_from,
         parallel_units=config.default_threads(),
         renderer="llvm",
         features=_features(target),
