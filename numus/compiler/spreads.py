@@ -23,6 +23,7 @@ WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a threa
 WORTH_PACKING = 1 << 22  # that take longer than a kernel of its own for the weights
 ADDRESSES = 8  # of pixels, that are kept in registers
 PIXELS = 128  # that pass by the weights of a block, at least: these come from further away
+FINER = 4  # times as many tasks as blocks are cut for
 TURNING = 20  # multiplications of a vector that take as long as turning it
 
 
@@ -111,7 +112,8 @@ def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: F
     g, dtype, tile = b.g, b.dtype, b.tile
     wanted = min(4 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
     units = g.batch * b.blocks[0] * b.blocks[1]
-    unit_tasks = min(units, -(-wanted // g.groups))
+    # the weights are packed already: tasks are as fine as blocks are, and threads end together
+    unit_tasks = min(units, -(-wanted * FINER // g.groups))
     output_tasks = 1
     if unit_tasks * g.groups < wanted:
         output_tasks = min(b.panels, -(-wanted // (g.groups * unit_tasks)))
