@@ -259,7 +259,8 @@ class Tensor(Methods):
             # a change that is not recorded: the value is new, its derivative that of the old one
             node = graft(node, old)
             node.tracked = True
-        self._bind(node)
+        if node is not old:  # x += 0 may change nothing
+            self._bind(node)
         return self
 
 

@@ -75,7 +75,7 @@ def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
     # from x itself and not from what is tracked, which would be kept for its gradient
     seen = _seen(ew.stop_gradient(x), axes)
     shape = (*best.shape, size_of(tuple(a.taps for a in axes)))
-    which = argmax(reshape(seen, shape), best.ndim)
+    which = _there(argmax(reshape(seen, shape), best.ndim), axes, x.device)
     return custom(_First(tuple(axes)), 0, best, (x, which)), _place(which, axes, x.device)
 
 
@@ -117,27 +117,54 @@ class _First:
         return self  # windows are over the last axes, however many come before
 
 
+def _there(which: Node, axes: Sequence[Windows], device: Any) -> Node:
+    """Taps, of windows in which nothing is larger than -inf the first that is inside."""
+    if not any(a.low for a in axes):
+        return which
+    ks = []
+    for i, (a, k) in enumerate(zip(axes, _taps(which, axes), strict=True)):
+        if a.low:
+            ahead = ew.sub(int_constant(a.low + a.dilation - 1), _starts(i, axes, device, 0))
+            k = ew.maximum(k, ew.floor_divide(ahead, int_constant(a.dilation)))
+        ks.append(k)
+    return _running(ks, [a.taps for a in axes])
+
+
 def _place(which: Node, axes: Sequence[Windows], device: Any) -> Node:
     """Places in space, from which tap of its window each is."""
-    total: Node | None = None
-    rank = len(axes)
-    for i, a in reversed(list(enumerate(axes))):
-        k = ew.mod(which, int_constant(a.taps)) if i else which
-        which = ew.floor_divide(which, int_constant(a.taps))
-        if a.starts is not None:
-            first: Node = upload(np.asarray(a.starts, np.int64), which)
-        else:
-            first = ew.mul(iota(a.count, dt.int64, device), int_constant(a.stride))
-            first = ew.sub(first, int_constant(a.low))
+    at = []
+    for i, (a, k) in enumerate(zip(axes, _taps(which, axes), strict=True)):
+        if a.starts is None:
             k = ew.mul(k, int_constant(a.dilation))
-        at = ew.add(reshape(first, (1, 1, *(a.count if j == i else 1 for j in range(rank)))), k)
-        if a.low:  # where nothing is larger than -inf, the first element that is there
-            below = ew.lt(at, int_constant(0))
-            at = ew.where(below, ew.mod(at, int_constant(a.dilation)), at)
-        step = int_constant(math.prod(b.size for b in axes[i + 1 :]))
-        at = ew.mul(at, step)
-        total = at if total is None else ew.add(total, at)
-    assert total is not None
+        at.append(ew.add(_starts(i, axes, device, a.low), k))
+    return _running(at, [a.size for a in axes])
+
+
+def _taps(which: Node, axes: Sequence[Windows]) -> list[Node]:
+    """The tap along each axis, from a running number."""
+    found = []
+    for i, a in reversed(list(enumerate(axes))):
+        found.append(ew.mod(which, int_constant(a.taps)) if i else which)
+        which = ew.floor_divide(which, int_constant(a.taps))
+    return found[::-1]
+
+
+def _starts(i: int, axes: Sequence[Windows], device: Any, low: int) -> Node:
+    """Where the windows along an axis begin, if they reach out so far."""
+    a = axes[i]
+    if a.starts is not None:
+        first: Node = upload(np.asarray(a.starts, np.int64), iota(a.count, dt.int64, device))
+    else:
+        first = ew.mul(iota(a.count, dt.int64, device), int_constant(a.stride))
+        first = ew.sub(first, int_constant(low))
+    return reshape(first, (1, 1, *(a.count if j == i else 1 for j in range(len(axes)))))
+
+
+def _running(numbers: Sequence[Node], extents: Sequence[int]) -> Node:
+    """A running number of the numbers along axes."""
+    total = numbers[0]
+    for number, extent in zip(numbers[1:], extents[1:], strict=True):
+        total = ew.add(ew.mul(total, int_constant(extent)), number)
     return total
 
 

@@ -23,6 +23,7 @@ class Program:
         self, outputs: Sequence[Node], inputs: Sequence[Node], scalars: Sequence[Node]
     ) -> None:
         order = _between(outputs, (*inputs, *scalars))
+        _settle_calls([*outputs, *(x for node in order for x in node.inputs)])
         self.place = _only_device(order, inputs)
         self._recipe = Recipe(order, [*inputs, *scalars], outputs)
         # the same graph on placeholders, so that the values it was traced with are not kept
@@ -173,6 +174,22 @@ class Segments:
                 for part in self._parts[whole]:
                     known[part] = found[part.params]
         return [known[y] for y in self._outputs]
+
+
+def _settle_calls(nodes: Sequence[Node]) -> None:
+    """Run loops and branches that stand on constants alone, once and for all."""
+    found = []
+    seen: set[Node] = set()
+    stack = list(nodes)
+    while stack:
+        node = stack.pop()
+        if node in seen or node.abstract or node.view is not None:
+            continue
+        seen.add(node)
+        if any(x.prim.name == "call" for x in node.inputs):
+            found.append(node)
+        stack.extend(node.inputs)
+    evaluate(found)
 
 
 def _only_device(order: Sequence[Node], inputs: Sequence[Node]) -> Device | None:
