@@ -184,3 +184,13 @@ def test_booleans_and_unknown_names_are_refused():
         nm.conv1d(x > 0, w > 0)
     with pytest.raises(ValueError, match="padding"):
         nm.conv1d(x, w, padding="full")
+
+
+def test_the_gradient_of_a_pooling_stays_inside_where_nothing_is_larger_than_minus_infinity():
+    x = nm.full((1, 1, 5, 4), -np.inf)
+    pool = lambda x: nm.max_pool2d(x, (2, 3), 1, 1, (2, 1), return_indices=True)
+    best, places = pool(x)
+    found = nm.grad(lambda x: pool(x)[0].sum())(x)
+    wanted = np.bincount(places.numpy().ravel(), minlength=20)
+    np.testing.assert_array_equal(found.numpy().ravel(), wanted)
+    assert wanted.sum() == best.size

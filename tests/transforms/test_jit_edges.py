@@ -336,3 +336,45 @@ def test_what_was_appended_is_there_once_and_says_so_when_used():
     assert len(found) == 1
     with pytest.raises(TracingError, match="return it from the function"):
         found[0].numpy()
+
+
+# -- values ---------------------------------------------------------------------------------------
+
+
+def test_a_change_in_place_that_changes_nothing_hides_no_other():
+    w, entries = nm.ones(2), {"v": nm.ones(2)}
+
+    @nm.jit
+    def f(x):
+        w.__iadd__(x)
+        w.__isub__(0)  # what it stands for stays the same
+        entries["v"] -= 0
+        entries["v"] = entries["v"] * 2
+        return w
+
+    for n in (1, 2, 3):
+        f(nm.ones(2))
+        assert w.tolist() == [1 + n] * 2
+        assert entries["v"].tolist() == [2**n] * 2
+
+
+def test_loops_and_branches_on_constants():
+    @nm.jit
+    def f(x):
+        constant = nm.asarray(np.arange(4.0, dtype=np.float32))
+        total, sums = nm.scan(lambda c, y: (c + y, c + y), 0.0, constant)
+        chosen = nm.cond(constant.sum() > 3, lambda y: y * 2, lambda y: y, constant)
+        return x * total, sums + x, chosen
+
+    for _ in range(2):
+        a, b, c = f(nm.ones(4))
+        assert (a.tolist(), b.tolist()) == ([6] * 4, [1, 2, 4, 7])
+        assert c.tolist() == [0, 2, 4, 6]
+
+
+def test_a_tensor_that_is_two_donated_arguments_and_a_result():
+    f = nm.jit(lambda a, b: (a, a + b), donate=(0, 1))
+    f(nm.ones(2) * 1, nm.ones(2) * 1)
+    x = nm.ones(2) * 1
+    found = f(x, x)
+    assert [y.tolist() for y in found] == [[1, 1], [2, 2]]

@@ -276,7 +276,8 @@ class Traced:
         self._several = [s for s in self.sources if len(s.places) > 1]
         self._tensors = sorted(arguments)
         pattern = _pattern([given for given, _ in arguments.values()])
-        plain = pattern == tuple(range(len(pattern))) and not self._changes_arguments
+        plain = pattern == tuple(range(len(pattern)))
+        plain = plain and not (self._changes_arguments or (self.donated and len(pattern) > 1))
         self._aliases = None if plain else pattern
         self._changed = _Reached(place for place, _, _ in self.bindings)
         self._preconditions = [Precondition(change) for change in variables.changes]
