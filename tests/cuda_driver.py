@@ -25,8 +25,7 @@ _ATTRIBUTES = {
 }
 # What stands for the driver's functions: it counts, and gives what it is told to.
 _COUNTING = """
-define i32 @fake_launch(ptr %f, i32 %x, i32 %y, i32 %z, i32 %a, i32 %b, i32 %c, i32 %s, ptr %stream,
-    ptr %p, ptr %e) {
+define i32 @fake_launch(ptr %config, ptr %f, ptr %p, ptr %e) {
   %n = load i64, ptr inttoptr (i64 @COUNT@ to ptr)
   %m = add i64 %n, 1
   store i64 %m, ptr inttoptr (i64 @COUNT@ to ptr)
@@ -72,7 +71,7 @@ class Driver:
             source = source.replace(mark, str(ctypes.addressof(word)))
         compiler = nm.device("cpu").runtime.compiler
         launch, encode = compiler.native(source, ("fake_launch", "fake_encode"))
-        self.functions = {"cuLaunchKernel": launch, "cuTensorMapEncodeTiled": encode}
+        self.functions = {"cuLaunchKernelEx": launch, "cuTensorMapEncodeTiled": encode}
 
     @property
     def launched(self) -> int:

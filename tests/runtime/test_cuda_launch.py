@@ -18,7 +18,7 @@ from numus.runtime.null import NullRuntime
 
 WORD, INT = ctypes.c_void_p, ctypes.c_int32
 ENCODE = ctypes.CFUNCTYPE(INT, WORD, INT, INT, WORD, WORD, WORD, WORD, WORD, *[INT] * 4)
-LAUNCH = ctypes.CFUNCTYPE(INT, WORD, *[ctypes.c_uint32] * 7, WORD, WORD, WORD)
+LAUNCH = ctypes.CFUNCTYPE(INT, WORD, WORD, WORD, WORD)
 
 
 def words(kind, count, address):
@@ -45,8 +45,12 @@ class Driver:
         ctypes.c_uint64.from_address(out).value = address
         return 0
 
-    def launch(self, function, *rest):
-        *sizes, stream, parameters, _ = rest
+    def launch(self, config, function, parameters, _):
+        sizes = words(ctypes.c_uint32, 7, config)
+        stream, attributes, count = words(ctypes.c_uint64, 3, config + 32)
+        assert count == 1
+        assert words(ctypes.c_uint32, 1, attributes) == [6]
+        assert words(ctypes.c_uint32, 1, attributes + 8) == [1]
         places = words(ctypes.c_uint64, self.parameters, parameters)
         values = [ctypes.c_uint64.from_address(p).value for p in places]
         self.launched.append((function, sizes, stream, values))
@@ -82,6 +86,7 @@ def test_the_engine_is_told_of_operands_at_every_launch():
         maps=ptx.maps(kernel),
         take_shared=lambda nbytes: None,
         label="a product",
+        overlaps=True,
     )
     given = len(kernel.buffers) - len(fixed)
     driver = Driver(given + len(kernel.scalars) + len(program.maps))

@@ -49,6 +49,7 @@ _FOR_ROWS = 40  # registers of a thread that works on a row which was copied: ot
 _MANY = 64  # registers with lanes, in words
 _OTHERS = 64  # that threads need besides
 _REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)
+_WAITS_SINCE = 90
 _AT_A_TIME = 16  # iterations of a thread's own loop
 
 
@@ -69,6 +70,11 @@ class Target:
 
 
 shared_by_size, threads, maps = ptx_plan.shared_by_size, ptx_plan.threads, ptx_plan.maps
+
+
+def waits(capability: int) -> bool:
+    """Whether kernels wait by themselves for the one before them."""
+    return capability >= _WAITS_SINCE
 
 
 def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
@@ -100,6 +106,11 @@ class Renderer(Control):
 
     def module(self, symbol: str) -> str:
         t = self.t
+        if waits(self.capability):
+            # the next kernel may be brought while this one ends, as this one was: it then waits
+            # here until the one before it is done and can be seen
+            for what in ("launch_dependents", "wait"):
+                t.do(f'call void asm sideeffect "griddepcontrol.{what};", "~{{memory}}"()')
         parameters = self._arguments()
         self._top(self.kernel.body)
         return "\n".join(

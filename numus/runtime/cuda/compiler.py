@@ -82,7 +82,7 @@ class Compiler:
         fixed = renderer.shared_by_size(kernel)
         program = CudaProgram(
             *(kernel, key, code, renderer.threads(kernel), fixed, renderer.STATIC_SHARED),
-            renderer.maps(kernel),
+            *(renderer.maps(kernel), renderer.waits(self.capability)),
             lambda: self.ptx(kernel),
         )
         seconds = time.perf_counter() - began

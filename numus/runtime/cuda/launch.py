@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 # Words of a launch in the image, in the order in which `SOURCE` reads them.
 _RECORD = (
     *("function", "grid", "group", "shared", "parameters", "count", "places", "buffers"),
-    *("map count", "maps", "vendor"),
+    *("map count", "maps", "vendor", "attributes"),
 )
+# A launch may begin while the one before it ends: kernels that let it wait by themselves for what
+# came before. The driver's attribute for that: its number, and that it is allowed.
+_OVERLAPS = (6, 1)
 # Words of a vendor's launch: a function of so many words, these words, and which of them are
 # addresses: the word, the slot, and an offset.
 _ARGUMENTS = 16
@@ -44,6 +47,7 @@ _HEAD = ("launch", "encode", "records", "count", "slots", "stream", "failed", "l
 _MAP = ("slot", "offset", "told", "kind", "extents", "strides", "box", "steps", "numbers")
 _NUMBERS = 5
 _TOLD_WORDS, _TOLD_ALIGNMENT = 16, 64  # what the driver makes of it
+_ATTRIBUTE_WORDS = 9
 _SMALL_WORKSPACE = 64 << 20  # what native calls keep for temporaries, all of them together
 _GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
 _GRAPHS = 4  # kept for each program
@@ -55,13 +59,22 @@ SOURCE = """
 define i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count, ptr %slots,
     ptr %stream) {
 entry:
+  ; the driver's description of a launch: sizes of grid and group, shared memory, stream, attributes
+  %config = alloca [7 x i64]
+  store [7 x i64] [i64 4294967296, i64 1, i64 4294967297, i64 0, i64 0, i64 0, i64 0], ptr %config
+  %c.group = getelementptr i32, ptr %config, i64 3
+  %c.shared = getelementptr i32, ptr %config, i64 6
+  %c.stream = getelementptr i64, ptr %config, i64 4
+  %c.attributes = getelementptr i64, ptr %config, i64 5
+  %c.count = getelementptr i64, ptr %config, i64 6
+  store ptr %stream, ptr %c.stream
   br label %next
 next:
   %n = phi i64 [ 0, %entry ], [ %m, %after ]
   %more = icmp ult i64 %n, %count
   br i1 %more, label %one, label %good
 one:
-  %r = getelementptr [11 x i64], ptr %records, i64 %n
+  %r = getelementptr [12 x i64], ptr %records, i64 %n
   %function = load ptr, ptr %r
   %r1 = getelementptr i64, ptr %r, i64 1
   %grid.at = load ptr, ptr %r1
@@ -202,8 +215,16 @@ start:
   %none = icmp eq i32 %grid, 0
   br i1 %none, label %after, label %go
 go:
-  %code = call i32 %launch(ptr %function, i32 %grid, i32 1, i32 1, i32 %group, i32 1, i32 1,
-    i32 %shared, ptr %stream, ptr %parameters, ptr null)
+  %r11 = getelementptr i64, ptr %r, i64 11
+  %attributes = load ptr, ptr %r11
+  %attributed = icmp ne ptr %attributes, null
+  %attribute.count = zext i1 %attributed to i64
+  store i32 %grid, ptr %config
+  store i32 %group, ptr %c.group
+  store i32 %shared, ptr %c.shared
+  store ptr %attributes, ptr %c.attributes
+  store i64 %attribute.count, ptr %c.count
+  %code = call i32 %launch(ptr %config, ptr %function, ptr %parameters, ptr null)
   %bad = icmp ne i32 %code, 0
   br i1 %bad, label %failed, label %after
 after:
@@ -478,8 +499,10 @@ class Prepared:
         vendors = tables + sum(maps) * (_MAP_WORDS + _TOLD_ALIGNMENT // 8)
         asked = [s for s in self.steps if isinstance(s.program, VendorProgram)]
         head = vendors + _VENDOR_WORDS * len(asked)
-        image = _Image(bytearray(8 * (head + len(_HEAD))), records, head)
+        overlaps = head + len(_HEAD)
+        image = _Image(bytearray(8 * (overlaps + _ATTRIBUTE_WORDS)), records, head)
         words, base = image.words, image.slots
+        words[overlaps : overlaps + len(_OVERLAPS)] = list(_OVERLAPS)
 
         def at(word: int) -> int:
             return base + 8 * word
@@ -495,6 +518,7 @@ class Prepared:
             words[record : record + len(_RECORD)] = [
                 *(program.address, at(value), program.group, self._shared[n], at(parameters)),
                 *(program.buffers, at(places), at(buffers), maps[n], at(tables), vendor),
+                at(overlaps) if program.overlaps else 0,
             ]
             given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
             for i, place in enumerate(given):

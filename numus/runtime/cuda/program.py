@@ -16,7 +16,7 @@ class CudaProgram:
 
     __slots__ = (
         *("_source", "_taken", "address", "buffers", "fixed", "formats", "function", "group"),
-        *("kernel", "key", "maps", "module", "name", "notes", "open", "shared"),
+        *("kernel", "key", "maps", "module", "name", "notes", "open", "overlaps", "shared"),
     )
 
     def __init__(
@@ -28,6 +28,7 @@ class CudaProgram:
         fixed: tuple[int, list[Any]],
         static: int,
         maps: list[Any],
+        overlaps: bool,
         source: Callable[[], str],
     ) -> None:
         self.name: str = kernel.name
@@ -36,6 +37,7 @@ class CudaProgram:
         self.kernel = kernel
         self.group = group
         self.maps = maps  # of matrices that the copying engine reads
+        self.overlaps = overlaps  # whether it waits by itself for what came before
         self._source = source
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
@@ -82,6 +84,7 @@ class VendorProgram:
     """A kernel from a vendor's library. To the list of launches it is one that takes nothing."""
 
     address = group = shared = 0
+    overlaps = False
     formats = ""
     fixed: frozenset[int] = frozenset()
     open: tuple[int, ...] = ()

@@ -59,7 +59,7 @@ class CudaRuntime:
             *(run, ctypes.addressof(self._ready), 1, ctypes.addressof(self.failed)),
         )
         self._numbered: WeakValueDictionary[int, Prepared] = WeakValueDictionary()
-        self.launch_address = driver.function_address("cuLaunchKernel")
+        self.launch_address = driver.function_address("cuLaunchKernelEx")
         self.encode_address = 0  # of what prepares the copying engine, where there is one
         if "tiles" in self.facts.features:
             self.encode_address = driver.function_address("cuTensorMapEncodeTiled")
