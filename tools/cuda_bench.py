@@ -18,9 +18,9 @@ ABOUT = {
     "rows": "Ratios are the best time of PyTorch (eager, or `torch.compile`) over numus's: above "
     "1, numus is quicker. Errors are relative differences from PyTorch's results.",
     "products": 'By numus\'s own kernels (`nm.kernels.prefer("native")`) and by whichever `auto` '
-    "takes (the default), each called by itself and as eight of a graph; ratios are PyTorch's time "
-    "over numus's. `nt`, `tn`, `tt`: operands that are turned over, as the weights of a linear "
-    "layer are.",
+    "takes (the default), each called by itself and, if square, as a chain of eight in a graph. "
+    "Ratios are PyTorch's time over numus's. `nt`, `tn`, `tt`: operands that are turned over, as "
+    "the weights of a linear layer are.",
     "attention": "Causal attention beside what `scaled_dot_product_attention` takes by itself "
     "(cuDNN's kernels for 16 bits); convolutions beside cuDNN; `float32` without TF32.",
 }
@@ -311,32 +311,38 @@ class Bench:
             times["torch"] = min(times.get("torch", 9e9), self.theirs(row.theirs, ts))
         cells = [f"{times[w]:.4f}" for w in ("native", "auto", "torch")]
         cells += [f"{times['torch'] / times[w]:.2f}" for w in ("native", "auto")]
-        graphs = ["", "", "", "", ""]
-        if max(times.values()) < 0.5:
+        graphs = [""] * 5
+        rows, columns = row.shapes[0][-2:]
+        square = list(row.shapes) == [row.shapes[0]] * 2 and rows == columns
+        if square and "float8" not in row.dtype and max(times.values()) < 0.5:
             alone = {which: self._in_graph(row, ts, which) for which in ("native", "auto", "torch")}
             graphs = [f"{t:.4f}" for t in alone.values()]
             graphs += [f"{alone['torch'] / alone[w]:.2f}" for w in ("native", "auto")]
         self.say(f"| {row.name} | {' | '.join([*cells, *graphs])} | {max(errors):.1e} |")
 
     def _in_graph(self, row: Row, ts: list[Any], which: str, many: int = 8) -> float:
-        """The time of one of several products that are replayed together."""
+        """The time of one of several products, each of the one before, replayed together."""
         torch, nm = self.torch, self.nm
-        sets = [[t.clone() for t in ts] for _ in range(many)]
+        first, factor = ts[0], ts[1] / ts[1].shape[-1] ** 0.5  # so that results stay as large
+        factors = [factor.clone() for _ in range(many)]
+
+        def chain(f: Callable[..., Any], x: Any, *others: Any) -> Any:
+            for y in others:
+                x = f(x, y)
+            return x
+
         if which != "torch":
-            given = [self.taken(t) for s in sets for t in s]
-            count = len(ts)
+            given = [self.taken(t) for t in (first, *factors)]
             with nm.kernels.prefer(which):
-                step = nm.jit(
-                    lambda *v: [row.ours(*v[count * i : count * (i + 1)]) for i in range(many)]
-                )
+                step = nm.jit(partial(chain, row.ours))
                 call = lambda: nm.eval(step(*given))  # noqa: E731
                 return measure(call, self.runtime.synchronize, self.seconds) / many
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            row.theirs(*ts)
+            chain(row.theirs, first, *factors)
             torch.cuda.synchronize()
             with torch.cuda.graph(graph):
-                kept = [row.theirs(*s) for s in sets]
+                kept = chain(row.theirs, first, *factors)
         found = measure(graph.replay, torch.cuda.synchronize, self.seconds) / many
         del kept
         return found

@@ -122,14 +122,18 @@ def main() -> None:
 
     say("# numus on an NVIDIA GPU\n")
     say(f"Written by `python -m tools.cuda_report` on one {facts.description}.")
-    if "tests" in parts:
+    sanitizer = cuda_state.Sanitizer() if "sanitizer" in parts else None
+    if "tests" in parts or sanitizer is not None:
         say("\n## Conformance\n")
+    if "tests" in parts:
         also = " or products or runtime"
         report, text = run_tests(given.workers, given.limit, "cuda", TESTS, also, _WHAT)
         for line in report:
             say(line)
         if given.log:
             Path(given.log).write_text(text)
+    if sanitizer is not None:
+        sanitizer.tell(say, 40)
     if any(part in parts for part in ("rows", "products", "attention")):
         bench = cuda_bench.Bench(given.seconds, say, given.rows)
         tables = {
@@ -147,8 +151,6 @@ def main() -> None:
         say("")
         cuda_state.small_kernels(say)
         cuda_state.out_of_memory(say)
-    if "sanitizer" in parts:
-        cuda_state.sanitized(say, 60)
     if given.gpt2:
         say("\n## Training GPT-2\n")
         run_gpt2(say)

@@ -141,18 +141,27 @@ def out_of_memory(say: Any) -> None:
     say(f"- too much memory: `{told}`; afterwards everything {'works' if fine else 'IS BROKEN'}")
 
 
-def sanitized(say: Any, seconds: float) -> None:
-    """compute-sanitizer on kernels of every family."""
-    tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
-    if not Path(tool).exists():
-        say("- compute-sanitizer is not installed here")
-        return
-    for check in ("memcheck", "racecheck"):
-        command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-c", _SANITIZED]
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, timeout=seconds)
-            lines = (done.stdout + done.stderr).strip().splitlines()
-            last = " ".join(x.strip("= ") for x in lines[-2:])
-            say(f"- compute-sanitizer, {check}: exit code {done.returncode}: {last[:300]}")
-        except subprocess.TimeoutExpired:
-            say(f"- compute-sanitizer, {check}: stopped after {seconds:.0f} s")
+class Sanitizer:
+    """compute-sanitizer on kernels of every family, meanwhile."""
+
+    def __init__(self) -> None:
+        tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
+        self._running: dict[str, subprocess.Popen[str]] = {}
+        for check in ("memcheck", "racecheck") if Path(tool).exists() else ():
+            command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-c"]
+            self._running[check] = subprocess.Popen(
+                [*command, _SANITIZED], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+
+    def tell(self, say: Any, seconds: float) -> None:
+        if not self._running:
+            say("- compute-sanitizer is not installed here")
+        for check, process in self._running.items():
+            try:
+                out, _ = process.communicate(timeout=seconds)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                out, _ = process.communicate()
+                out += "\nstopped: out of time"
+            last = " ".join(x.strip("= ") for x in out.strip().splitlines()[-2:])
+            say(f"- compute-sanitizer, {check}: exit code {process.returncode}: {last[:300]}")

@@ -10,6 +10,9 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from functools import partial
+from heapq import heappop, heappush
 from typing import Any
 
 from numus.errors import OutOfMemoryError
@@ -37,19 +40,23 @@ class Memory:
                 pool.release(self.address)
             else:
                 pool.pooled += bin_.size
-                bin_.free.append(self.address)
+                bin_.put(self.address)
 
 
 class _Bin:
     """The free blocks of one size."""
 
-    __slots__ = ("free", "large", "pool", "size")
+    __slots__ = ("large", "pool", "put", "size", "take")
 
     def __init__(self, pool: MemoryPool, size: int) -> None:
         self.pool = pool
         self.size = size
         self.large = size > pool.small
-        self.free: list[int] = []
+        free: list[int] = []
+        self.put: Callable[[int], None] = free.append
+        self.take: Callable[[], int] = free.pop
+        if pool.first_in_memory:
+            self.put, self.take = partial(heappush, free), partial(heappop, free)
 
 
 def rounded(nbytes: int, least: int, steps: int) -> int:
@@ -73,6 +80,9 @@ class MemoryPool(ABC):
     slab: int  # small blocks are cut from pieces of this size
     small: int  # bytes of the largest of these; larger ones are pieces of their own
     memory: type[Memory] = Memory  # what is given out
+    # Which free block is given out: the last that was freed, which may still be in a cache; or the
+    # first in memory, so that what does the same again gets the same places again.
+    first_in_memory = False
 
     def __init__(self, device: str) -> None:
         self.device = device
@@ -108,7 +118,7 @@ class MemoryPool(ABC):
         if bin_ is None:
             bin_ = self._bin(nbytes)
         try:
-            address = bin_.free.pop()
+            address = bin_.take()
             self.pooled -= bin_.size
         except IndexError:
             address = self._fresh(bin_)
@@ -158,7 +168,7 @@ class MemoryPool(ABC):
         for bin_ in list(self._bins.values()):
             while bin_.large:
                 try:
-                    address = bin_.free.pop()
+                    address = bin_.take()
                 except IndexError:
                     break
                 self.pooled -= bin_.size

@@ -45,7 +45,7 @@ STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have withou
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
 _FOUR, _TWO, _VECTORS = 40, 90, 400
 _FROM_NEAR = 1  # vectors at a time where they come from shared memory
-_FOR_ROWS = 40  # registers of a thread that works on a row which was copied: others load meanwhile
+_FOR_ROWS = 48  # registers of a thread that works on a row which was copied: others load meanwhile
 _MANY = 64  # registers with lanes, in words
 _OTHERS = 64  # that threads need besides
 _REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)

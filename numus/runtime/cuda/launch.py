@@ -545,12 +545,15 @@ class Prepared:
     def _ask(self, words: Any, free: int, step: Step) -> int:
         """Lay out a vendor's launch in free words; gives the next free one."""
         native = step.program.native
-        places = [*step.buffers, (self.slots + len(self._scratch), 0)]  # the workspace comes last
+        places = list(step.buffers)
+        if self._workspace:  # where there is none, its address stays as it is
+            places.append((self.slots + len(self._scratch), 0))
+        known = [a for a in native.addresses if a[1] < len(places)]
         addresses = []
-        for word, operand, offset in native.addresses:
+        for word, operand, offset in known:
             slot, more = places[operand]
             addresses += [word, slot, offset + more]
-        block = [native.function, *native.arguments, len(native.addresses), *addresses]
+        block = [native.function, *native.arguments, len(known), *addresses]
         words[free : free + len(block)] = [_signed(x) for x in block]
         return free + _VENDOR_WORDS
 

@@ -21,6 +21,7 @@ class MemoryPool(memory.MemoryPool):
     steps = 8
     slab = 1 << 21
     small = 1 << 19
+    first_in_memory = True  # programs that come with the same addresses are replayed as graphs
 
     def __init__(self, device: str, activate: Callable[[], None]) -> None:
         super().__init__(device)
