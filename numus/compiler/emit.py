@@ -65,6 +65,7 @@ class Emitter:
         self.layouts = layouts
         self.small = small  # whether there is so little data that short code beats quick code
         self.group = group  # threads of a group, where lanes are such
+        self.lockstep = False  # and whether they are lanes of a vector after all
         self.known: dict[Val, Callable[[Index], Any]] = {}
         self.extents: Extents = {}
         self.buffers: dict[Val, ir.Buffer] = {}
@@ -189,7 +190,7 @@ class Emitter:
             else:
                 scalars.append((f"c{place}", dt.int64 if part is dt.bool_ else part))
                 values.append((val.params[1], "whole"))
-        small = self.small and not self.group
+        small = self.small and (self.lockstep or not self.group)
         kernel = ir.Kernel(name, buffers, tuple(scalars), body, notes, small, self.group)
         sizes = {slot.attr: n for n, slot in self.numbers.items()}
         sizes.update({f"s{i}": n for i, n in enumerate(self.parameters)})

@@ -200,7 +200,7 @@ def contraction(
             for i, x in enumerate(xs):
                 for j, y in enumerate(ys):
                     old = ir.read(sums[i][j])
-                    new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
+                    new = ir.fma(x, y, old, loose=True) if dtype.kind == "float" else old + x * y
                     body.append(ir.Set(sums[i][j], new))
         loop = ir.For(kk, ZERO, const(t.depth), "serial", body, step=const(STEPS))
         return [*fetch(lane, ir.add(k0, const(t.depth))), loop]

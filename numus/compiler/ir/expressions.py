@@ -247,6 +247,11 @@ def lanes_last(value: Expr) -> Expr:
     return make("lanes_last", value.dtype, (value,))
 
 
+def lanes_pick(value: Expr, lane: int) -> Expr:
+    """The value of one of the lanes, the same in all. As above, on targets in `lockstep`."""
+    return make("lanes_pick", value.dtype, (value,), lane)
+
+
 # -- builders that simplify -----------------------------------------------------------------------
 
 
@@ -378,9 +383,10 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     return make("select", yes.dtype, (condition, yes, no))
 
 
-def fma(a: Expr, b: Operand, c: Operand) -> Expr:
-    """a * b + c with one rounding."""
-    return make("fma", a.dtype, (a, _same(b, a), _same(c, a)))
+def fma(a: Expr, b: Operand, c: Operand, loose: bool = False) -> Expr:
+    """a * b + c with one rounding; or, where it is `loose`, with two if the target has no
+    instruction for it: nothing then hangs on the difference."""
+    return make("fma", a.dtype, (a, _same(b, a), _same(c, a)), "loose" if loose else None)
 
 
 def minimum(a: Expr, b: Operand) -> Expr:
@@ -404,9 +410,10 @@ def isnan(a: Expr) -> Expr:
     return make("ne", dt.bool_, (a, a))
 
 
-def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
+def guard(rare: Expr, slow: Expr, usual: Expr, whole: bool = False) -> Expr:
     """`slow` where `rare` holds, `usual` elsewhere; `slow` is skipped when no lane needs it.
 
-    Unlike `select`, only what `usual` and `rare` use is computed always.
+    Unlike `select`, only what `usual` and `rare` use is computed always. `whole`: `slow` is right
+    everywhere, which is all that targets compute that cannot skip anything.
     """
-    return make("guard", usual.dtype, (rare, slow, usual))
+    return make("guard", usual.dtype, (rare, slow, usual), "whole" if whole else None)

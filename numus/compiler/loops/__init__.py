@@ -39,6 +39,7 @@ __all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops"]
 
 SHORT_ROW = 16  # elements: rows that a thread takes by itself
 LONG_ROW = 1 << 20  # elements: longer rows are split, even if there are enough of them
+LONG_IN_LOCKSTEP = 1 << 12  # the same for each thread, where a group has few
 
 
 def lower_loops(
@@ -79,7 +80,8 @@ def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     if work.in_one_pass:
         few = group_blocks(work, space, lane) < work.enough_blocks() // 2
         worth = space.row_size >= 2 * group_part(work, space, lane)
-        long = space.row_size > (LONG_ROW if along else 2 * IN_A_ROW)
+        most = work.facts.lockstep * LONG_IN_LOCKSTEP or LONG_ROW
+        long = space.row_size > (most if along else 2 * IN_A_ROW)
         if (few and worth) or long:
             return lower_split(work, space, lane)
     return [lower_rows(work, space, lane)]

@@ -145,7 +145,7 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
         in_lanes = False
         e.group = work.threads_for(parts.count)
     elif work.threads:
-        e.group = 32  # as many groups as there can be
+        e.group = min(32, work.threads)  # as many groups as there can be
     g = ir.var("g")
     row = e.variable("row", stride) if in_lanes else g if space.rows else ZERO
     at = digits(e, row, space.rows)

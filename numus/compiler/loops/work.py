@@ -18,6 +18,7 @@ from numus.shapes import Shape, size_of
 SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
 PER_THREAD = 16  # the same for a thread of a group: enough loads under way to hide their latency
+IN_LOCKSTEP = 1 << 13  # the same for threads that are lanes of a vector, which hide no latency
 BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
 PARTS_PER_UNIT = 64  # where work can be cut at will: the last ones to end leave few units idle
 
@@ -86,16 +87,19 @@ class Work:
         """What builds one kernel of this work; `partials` are more values that are in memory."""
         small = size_of(self.group.space) <= SMALL
         e = Emitter({**self.layouts, **(partials or {})}, small, self.threads)
+        e.lockstep = bool(self.facts.lockstep)
         e.redirect = self.redirect
         return e
 
     @property
     def threads(self) -> int:
         """Threads of a group, 0 where lanes are SIMD."""
-        return self.facts.group
+        return self.facts.lockstep or self.facts.group
 
     def threads_for(self, lanes: int, most: int = 0) -> int:
         """Threads of a group that has this many lanes to fill: a power of two."""
+        if self.facts.lockstep:
+            return self.threads
         return max(32, min(most or self.threads, 1 << max(0, lanes - 1).bit_length()))
 
     # -- members ----------------------------------------------------------------------------------
@@ -140,6 +144,8 @@ class Work:
 
     def share(self) -> int:
         """How many elements a block handles."""
+        if self.facts.lockstep:
+            return IN_LOCKSTEP // self.cost()
         return self.threads * PER_THREAD or BLOCK // self.cost()
 
     def enough_blocks(self) -> int:

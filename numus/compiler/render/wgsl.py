@@ -20,9 +20,10 @@ from numus.compiler.render import wgsl_group as group
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render import wgsl_ops as ops
 from numus.compiler.render.wgsl_across import BUILTINS, Across
-from numus.compiler.render.wgsl_lanes import Lanes, changed
+from numus.compiler.render.wgsl_lanes import Lanes
 from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, is_size, statements
 from numus.compiler.render.wgsl_prelude import called, prelude
+from numus.compiler.render.wgsl_runs import changed
 from numus.compiler.render.wgsl_values import Values
 from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
@@ -71,14 +72,16 @@ def render(
     unroll: int = 1,
     pooled: bool = False,
     windows: Mapping[int, int] = MappingProxyType({}),
+    aligned: bool = True,
 ) -> Shader:
     """The kernel as a shader. `wide`: indices need 64 bits; `shared`: buffers that are only read
     but must be bound as the others are, because they lie in memory that is written to; `unroll`:
     turns of the innermost loops that are written out; `pooled`: buffers of one type lie in one
     buffer, because there are more than can be bound; `windows`: of buffers larger than can be bound
-    at once, how many parts they are bound as.
+    at once, how many parts they are bound as; `aligned`: all buffers begin at multiples of 32
+    bytes of what is bound.
     """
-    return _Renderer(kernel, target, wide, shared, unroll, pooled, windows).shader()
+    return _Renderer(kernel, target, wide, shared, unroll, pooled, windows, aligned).shader()
 
 
 def _number(e: ir.Expr, sizes: dict[str, int]) -> int:
@@ -104,6 +107,7 @@ class _Renderer:
         unroll: int,
         pooled: bool,
         windows: Mapping[int, int],
+        aligned: bool,
     ) -> None:
         self.windows = windows
         self.window_of: list[int] = []
@@ -111,19 +115,21 @@ class _Renderer:
         self.unroll, self.pooled = unroll, pooled
         self.per_thread = not group.has_lanes(kernel.body)
         self.threads = min(64, target.group) if self.per_thread else kernel.group or target.group
-        self.meetings = group.Meetings(kernel)
+        # threads that are one vector merge by exchange
+        self.meetings = group.Meetings(kernel, self.threads != target.lockstep)
         self.globals: list[str] = []
         self.reducing: set[str] = set()  # types of which there is shared memory to reduce in
         self.words = HEAD
         self.slots: list[Word] = []
         self.bound: list[list[int]] = []
         self.pools: dict[str, tuple[str, list[int]]] = {}  # by type: a variable, and what is there
+        self.wide_names: set[str] = set()
         self.scratch: list[tuple[int, int]] = []
         self.lane: ir.For | None = None
         # what merging takes comes first, scratch gets the rest
         self.group_memory = target.group_memory - self._merging_bytes()
-        self.x = Values(kernel, target, wide, Narrow(kernel), {}, {})
-        self.lanes = Lanes(self.x, self.threads, unroll, self._iteration, self._loop)
+        self.x = Values(kernel, target, wide, Narrow(kernel), {}, {}, self._wide, aligned)
+        self.lanes = Lanes(self.x, self.threads, unroll, self._iteration, self._loop, self._wide)
         self.across = Across(self.x, self.threads, self._shared_array, self._meet)
 
     def _merging_bytes(self) -> int:
@@ -245,6 +251,21 @@ class _Renderer:
             for w in range(count):
                 self._bind(i, f"var<storage, {access}> {name}_{w}: array<{element}>;", w)
             self.globals += place.functions(not only_read)
+
+    def _wide(self, buffer: ir.Buffer, run: memory.Run) -> str | None:
+        """The variable by which whole runs of a buffer's elements are accessed: the buffer is bound
+        once more. None where that cannot be."""
+        place = self.x.places[buffer]
+        if self.pooled or place.form != "plain" or place.windows > 1 or buffer.dtype.itemsize != 4:
+            return None
+        name = f"{place.name}_{run.count}"
+        if name not in self.wide_names:
+            self.wide_names.add(name)
+            which = self.kernel.buffers.index(buffer)
+            only_read = buffer.access == "read" and which not in self.bound_as_written
+            access = "read" if only_read else "read_write"
+            self._bind(which, f"var<storage, {access}> {name}: array<{run.type}>;")
+        return name
 
     def _pool(self, which: int, element: str) -> str:
         """The variable in which all buffers of a type lie."""
@@ -379,11 +400,11 @@ class _Renderer:
         x = self.x
         if isinstance(s, (ir.Combine, ir.Scan)):
             self.across.write(s)
-            self.meetings.met()
+            self.meetings.merged()
             return
         for e in group.reductions(s):
             self.across.reduce(e)
-            self.meetings.met()
+            self.meetings.merged()
         solo = group.is_solo(s)
         outer = isinstance(s, (ir.For, ir.If)) and group.s_is_shared(s)
         who = group.FIRST if solo else group.ALL

@@ -47,13 +47,21 @@ class Across:
         x = self.x
         # memory that threads share holds no bool that every driver gets right: a word instead
         types = [_shared_type(x.type_of(r.dtype)) for r in s.registers]
+        by_subgroups = x.target.subgroups and all(ty in _SHUFFLED for ty in types)
+        if by_subgroups and isinstance(s, ir.Combine) and self.threads == x.target.lockstep:
+            self._finish(s, self._combine_vector(s))
+            return
         arrays = [self.shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
         if isinstance(s, ir.Scan):
             totals = self._scan(s, arrays)
-        elif x.target.subgroups and all(ty in _SHUFFLED for ty in types):
+        elif by_subgroups:
             totals = self._combine_subgroups(s, arrays)
         else:
             totals = self._combine(s, arrays)
+        self._finish(s, totals)
+
+    def _finish(self, s: ir.Combine | ir.Scan, totals: list[str]) -> None:
+        x = self.x
         x.forget(s.registers)
         for var, total in zip(s.results, totals, strict=True):
             x.remember(x.values, var, total)
@@ -98,6 +106,18 @@ class Across:
 
     def _named(self, s: ir.Combine | ir.Scan, words: list[str]) -> list[str]:
         return [self.x.new(self._own(r, w)) for r, w in zip(s.registers, words, strict=True)]
+
+    def _combine_vector(self, s: ir.Combine) -> list[str]:
+        """Halves of a group that is one vector, by exchange: a fixed tree, without memory."""
+        x = self.x
+        states = [x.new(self._word(r, x.registers[r])) for r in s.registers]
+        half = self.threads // 2
+        while half:
+            others = [x.new(f"subgroupShuffleXor({state}, {half}u)") for state in states]
+            with x.scope():
+                states = self._merged(s, states, others)
+            half //= 2
+        return self._named(s, states)
 
     def _combine_subgroups(self, s: ir.Combine, arrays: list[str]) -> list[str]:
         """Halves of each subgroup by exchange; then halves of what the subgroups have, likewise: a

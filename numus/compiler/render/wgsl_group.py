@@ -72,7 +72,8 @@ Pending = set[tuple[str, str, ir.Buffer]]  # (who, "r" or "w", what) since the l
 class Meetings:
     """Knows what threads have done to memory since they last met."""
 
-    def __init__(self, kernel: ir.Kernel) -> None:
+    def __init__(self, kernel: ir.Kernel, merging_meets: bool = True) -> None:
+        self.merging_meets = merging_meets  # whether threads that merge have met
         self.pending: Pending = set()
         self.private = _private(kernel)
 
@@ -99,6 +100,11 @@ class Meetings:
     def met(self) -> None:
         self.pending.clear()
 
+    def merged(self) -> None:
+        """Threads have merged what they have."""
+        if self.merging_meets:
+            self.met()
+
     def after(self, body: list[ir.Stmt]) -> Pending:
         """What would be pending after a body, which a loop then runs again."""
         saved = set(self.pending)
@@ -116,7 +122,7 @@ class Meetings:
             else:
                 self._step(FIRST if is_solo(s) else ALL, touched([s]))
             if is_meeting(s):
-                self.met()
+                self.merged()
 
     def _step(self, who: str, what: Touched) -> None:
         if self.must_meet(who, what):

@@ -13,7 +13,8 @@ from typing import Any
 from numus.compiler import ir
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render.llvm_lanes import Growths
-from numus.compiler.render.wgsl_narrow import below, expressions_of, statements
+from numus.compiler.render.wgsl_narrow import below, expressions_of
+from numus.compiler.render.wgsl_runs import Runs, Wide, changed, is_free, weight
 from numus.compiler.render.wgsl_values import Values
 
 TOGETHER = ((24, 8), (80, 4))  # iterations that are under way at a time, by expressions in each
@@ -32,9 +33,11 @@ class Lanes:
         unroll: int,
         iteration: Iteration,
         loop: Callable[[ir.For, str, str, str, str, bool], None],
+        wide: Wide,
     ) -> None:
         self.x, self.threads, self.unroll = x, threads, unroll
         self.iteration, self.loop = iteration, loop
+        self.runs = Runs(x, threads, iteration, wide)
 
     def write(self, s: ir.For) -> None:
         x = self.x
@@ -51,13 +54,15 @@ class Lanes:
         x.hoist(s)
         by = str(s.step.attr) if s.step.op == "const" else step
         stride = str(self.threads * s.step.attr) if by != step else f"{self.threads} * {step}"
+        if self.unroll == 1 and self.runs.write(s, ty, start, stop):
+            return
         if self.unroll == 1:
             packed = self._packed(s)
-            if packed and _weight(s) <= WORDS:
+            if packed and weight(s) <= WORDS:
                 self._by_words(s, ty, start, stop, packed)
                 return
-            times = next((n for most, n in TOGETHER if _weight(s) <= most), 1)
-            if times > 1:
+            times = next((n for most, n in TOGETHER if weight(s) <= most), 1)
+            if times > 1 and not x.target.lockstep:
                 own = self._together(s, ty, times, start, stop, by, stride)
                 self.loop(s, ty, own, stop, stride, False)
                 return
@@ -102,7 +107,7 @@ class Lanes:
             named = {inner.var for inner in s.body if isinstance(inner, ir.Let)}
             for inner in s.body:
                 for e in below(expressions_of(inner), seen):
-                    if e.op == "load" and _is_free(e, changes, named):
+                    if e.op == "load" and is_free(e, changes, named):
                         x.value(e)
             return {key: x.values[key] for table, key, _ in written if table is x.values}
 
@@ -189,17 +194,6 @@ class Lanes:
         x.forget(changes)
 
 
-def changed(body: Sequence[ir.Stmt]) -> list[Any]:
-    """Registers and buffers that statements give new values."""
-    out: dict[Any, None] = {}
-    for s in statements(body):
-        if isinstance(s, ir.Set):
-            out[s.register] = None
-        elif isinstance(s, ir.Store):
-            out[s.buffer] = None
-    return list(out)
-
-
 def _trips(s: ir.For) -> int | None:
     """How many iterations a loop has, where that is known."""
     if any(e.op != "const" for e in (s.start, s.stop, s.step)):
@@ -207,19 +201,3 @@ def _trips(s: ir.For) -> int | None:
     return len(range(s.start.attr, s.stop.attr, s.step.attr))
 
 
-def _weight(s: ir.For) -> int:
-    """How much straight code a loop is; more than any bound where it is not straight."""
-    if any(isinstance(inner, (ir.For, ir.If)) for inner in s.body):
-        return 1 << 30
-    seen: set[ir.Expr] = set()
-    return sum(1 for inner in s.body for _ in below(expressions_of(inner), seen))
-
-
-def _is_free(e: ir.Expr, changes: list[Any], named: set[ir.Expr]) -> bool:
-    """Whether an expression stands on nothing that its loop changes or names."""
-    for inner in below((e,), set()):
-        if inner in named or inner.op in ("read", "lanes_reduce", "guard"):
-            return False
-        if inner.op == "load" and inner.attr in changes:
-            return False
-    return True

@@ -8,6 +8,7 @@ whole words.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,42 @@ from numus.runtime.webgpu.target import Target
 
 if TYPE_CHECKING:
     from numus.compiler.render.wgsl_values import Values
+
+
+LONG, SHORT = 8, 4  # neighbours of 4 bytes that are accessed at once
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """So many neighbours of 4 bytes in one vector of words."""
+
+    count: int
+    words: int  # of 64 bits each, or of 32
+
+    @property
+    def type(self) -> str:
+        return f"vec{self.words}<u{32 * self.count // self.words}>"
+
+    def part(self, vector: str, number: int, carrier: str) -> str:
+        """An element of a run that was loaded."""
+        if self.words == self.count:
+            word = f"{vector}.{'xyzw'[number]}"
+        else:
+            half = "high32" if number % 2 else "low32"
+            word = f"{half}({vector}.{'xyzw'[number // 2]})"
+        return word if carrier == "u32" else f"bitcast<{carrier}>({word})"
+
+    def whole(self, parts: Sequence[str]) -> str:
+        """A run to be stored, from the bits of its elements."""
+        if self.words < self.count:
+            pairs = zip(parts[::2], parts[1::2], strict=True)
+            parts = [f"pair32({low}, {high})" for low, high in pairs]
+        return f"{self.type}({', '.join(parts)})"
+
+
+def run_of(count: int, has_words: bool) -> Run:
+    """The vector for runs of some length; `has_words`: the adapter has integers of 64 bits."""
+    return Run(count, count // 2) if has_words else Run(SHORT, SHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +150,10 @@ def load(x: Values, e: ir.Expr) -> str:
         found = quad_of(e)
         if found is not None:
             return f"{x.value(found[0])}.{'xyzw'[found[1]]}"
+    if len(e.args) == 1 and x.target.lockstep and x.aligned:
+        part = _part_of_run(x, e)
+        if part is not None:
+            return part
     at = address(x, place, e.args[0])
     if len(e.args) == 1:
         return fetch(x, buffer.dtype, place, at)
@@ -133,6 +174,26 @@ def load_wide(x: Values, e: ir.Expr) -> str:
     return f"select(0.0f, f32({place.at(at)}), {mask})"
 
 
+def _part_of_run(x: Values, e: ir.Expr) -> str | None:
+    """A load as part of a run, where it can be shown where that begins."""
+    index, offset = e.args[0], 0
+    if index.op == "add" and index.args[1].op == "const":
+        index, offset = index.args[0], index.args[1].attr
+    run = run_of(LONG, x.target.i64)
+    if not _multiple(index, LONG) or x.wide_names(e.attr, run) is None:
+        return None
+    whole = ir.add(index, ir.const(offset // run.count * run.count))
+    vector = x.value(ir.make("load8", e.dtype, (whole,), e.attr))
+    return run.part(vector, offset % run.count, x.type_of(e.dtype))
+
+
+def load_run(x: Values, e: ir.Expr) -> str:
+    """A run of neighbours as a vector."""
+    run = run_of(LONG, x.target.i64)
+    at = address(x, x.places[e.attr], e.args[0])
+    return f"{x.wide_names(e.attr, run)}[({at}) >> {run.count.bit_length() - 1}u]"
+
+
 def quad_of(e: ir.Expr) -> tuple[ir.Expr, int] | None:
     """A load as part of a vector of four neighbours, where it can be shown that those begin at a
     multiple of four: the load of the vector, and which part.
@@ -140,19 +201,19 @@ def quad_of(e: ir.Expr) -> tuple[ir.Expr, int] | None:
     index, offset = e.args[0], 0
     if index.op == "add" and index.args[1].op == "const":
         index, offset = index.args[0], index.args[1].attr
-    if not _by_four(index):
+    if not _multiple(index, 4):
         return None
     whole = ir.add(index, ir.const(offset // 4 * 4))
     return ir.make("load4", e.dtype, (whole,), e.attr), offset % 4
 
 
-def _by_four(e: ir.Expr) -> bool:
-    """Whether an index is a multiple of four."""
+def _multiple(e: ir.Expr, of: int) -> bool:
+    """Whether an index is a multiple of a number, as far as one can see."""
     if e.op == "const":
-        return bool(e.attr % 4 == 0)
+        return bool(e.attr % of == 0)
     if e.op == "add":
-        return all(_by_four(a) for a in e.args)
-    return e.op == "mul" and any(_by_four(a) for a in e.args)
+        return all(_multiple(a, of) for a in e.args)
+    return e.op == "mul" and any(_multiple(a, of) for a in e.args)
 
 
 def has_quads(kernel: ir.Kernel, buffer: ir.Buffer) -> bool:
@@ -228,11 +289,12 @@ def _store_shared(x: Values, place: Place, dtype: DType, at: str, bits: str) -> 
     x.do(place.atomic("Xor", where, f"(({old} ^ {bits}) & {mask}u) << {shift}") + ";")
 
 
-def store_words(x: Values, s: ir.Store, bits: list[str]) -> None:
-    """Write four neighbours, the first of which begins a word: nobody else has a part in it."""
+def store_words(x: Values, s: ir.Store, bits: list[str], later: int = 0) -> None:
+    """Write four neighbours, the first of which begins a word: nobody else has a part in it. They
+    are so much `later` than the store says."""
     place, width = x.places[s.buffer], s.buffer.dtype.bits
     per = 32 // width
-    at = x.new(f"u32({address(x, place, s.index)}) >> {per.bit_length() - 1}u")
+    at = x.new(f"u32({address(x, place, s.index)} + {later}) >> {per.bit_length() - 1}u")
     for word in range(4 // per):
         parts = [
             f"({b} << {k * width}u)" for k, b in enumerate(bits[word * per : (word + 1) * per])

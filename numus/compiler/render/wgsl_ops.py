@@ -71,6 +71,11 @@ def literal(value: Any, dtype: DType, ty: str, exposed: bool = False) -> str:
     return floating(value, ty, exposed) if dtype.kind == "float" else integer(int(value), ty)
 
 
+def hidden_constant(value: float) -> str:
+    """A constant of float32 that compilers do not see."""
+    return f"bits32({int.from_bytes(struct.pack('<f', value), 'little')}u)"
+
+
 def wrapped(text: str, dtype: DType) -> str:
     """A result of 32-bit arithmetic as an integer of 8 or 16 bits."""
     if not dtype.is_integer or dtype.bits >= 32:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +11,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr
 from numus.compiler.render import wgsl_memory, wgsl_ops
+from numus.compiler.render.wgsl_memory import Run
 from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, statements
 from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
@@ -18,7 +19,7 @@ from numus.runtime.webgpu.target import Target
 _NONE: frozenset[Any] = frozenset()
 _ROUNDED = ("add", "sub", "mul")
 # What a compiler may combine with the sum or product that it is given.
-_CHANGING = frozenset("load load4 read lanes_reduce lanes_xor lanes_shift lanes_last".split())
+_CHANGING = frozenset("load load4 load8 read lanes_reduce lanes_xor lanes_shift lanes_last lanes_pick".split())
 _COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".split())
 
 
@@ -27,12 +28,17 @@ def exposed(kernel: ir.Kernel) -> set[Expr]:
     found: set[Expr] = set()
     seen: set[Expr] = set()
     for s in statements(kernel.body):
-        if isinstance(s, ir.Let) and s.value.op in _ROUNDED and wgsl_ops.is_float(s.value):
+        if isinstance(s, ir.Let) and _is_rounded(s.value):
             found.add(s.value)
         for e in below(expressions_of(s), seen):
             if e.op in _COMBINES and wgsl_ops.is_float(e):
-                found.update(a for a in e.args if a.op in _ROUNDED and wgsl_ops.is_float(a))
+                found.update(a for a in e.args if _is_rounded(a))
     return found
+
+
+def _is_rounded(e: Expr) -> bool:
+    """Whether a value is a sum or a product of floats, in the eyes of a compiler."""
+    return (e.op in _ROUNDED or (e.op == "fma" and e.attr == "loose")) and wgsl_ops.is_float(e)
 
 
 def _opposed(op: str, a: Expr, b: Expr) -> bool:
@@ -54,6 +60,8 @@ class Values:
     narrow: Narrow
     scalars: dict[str, str]
     places: dict[ir.Buffer, wgsl_memory.Place]
+    wide_names: Callable[[ir.Buffer, Run], str | None]  # how runs of a buffer are accessed
+    aligned: bool  # whether all buffers begin where runs do
     fragile: set[Expr] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
@@ -129,7 +137,7 @@ class Values:
             found = found | {e.attr}
         elif e.op == "lanes_reduce":
             found = found | {e.attr[1]}
-        elif e.op in ("load", "load4") and e.attr.access != "read":
+        elif e.op in ("load", "load4", "load8") and e.attr.access != "read":
             found = found | {e.attr}
         if found:
             self.deps[e] = found
@@ -209,6 +217,10 @@ class Values:
             if missing:
                 stack.extend(reversed(missing))
                 continue
+            if top.op == "guard" and self._whole(top):
+                stack.pop()
+                self.keep(top, self.carried(top.args[1], self.type(top)))
+                continue
             if top.op == "guard":
                 name = self.name()
                 self.do(f"var {name} = {self.carried(top.args[2], self.type(top))};")
@@ -233,10 +245,14 @@ class Values:
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         """The operands that must be written before this one (addresses are written as such)."""
         if e.op == "guard":
-            return (e.args[0], e.args[2])
+            return (e.args[1],) if self._whole(e) else (e.args[0], e.args[2])
         if self._widens_half(e):
             return e.args[0].args[1:]
-        return e.args[1:] if e.op in ("load", "load4") else e.args
+        return e.args[1:] if e.op in ("load", "load4", "load8") else e.args
+
+    def _whole(self, e: Expr) -> bool:
+        """Whether the slow side of a guard is all that is computed: nothing could be skipped."""
+        return bool(self.target.lockstep) and e.attr == "whole"
 
     def _widens_half(self, e: Expr) -> bool:
         """Whether an expression casts a half in memory to float32."""
@@ -261,6 +277,10 @@ class Values:
             return self.new(self.registers[e.attr])
         if op == "load":
             return self.new(wgsl_memory.load(self, e))
+        if op == "load8":
+            return self.new(wgsl_memory.load_run(self, e))
+        if op == "lanes_pick":
+            return self.new(f"subgroupShuffle({self.value(args[0])}, {e.attr}u)")
         if op == "load4":
             return self.new(f"{self.places[e.attr].name}[{self.index(args[0])} >> 2u]")
         if op == "lanes_reduce":
@@ -287,12 +307,19 @@ class Values:
             return convert(self.value(a), a.dtype, self.type(a), e.dtype, ty)
         if op == "select":
             condition = self.value(args[0])
-            if args[0].op in ir.COMPARES and wgsl_ops.is_float(args[0].args[0]):
-                condition = f"hidden({condition})"  # or it becomes a minimum that drops NaN
             yes, no = (self.carried(a, ty) for a in args[1:])
+            if args[0].op in ir.COMPARES and wgsl_ops.is_float(args[0].args[0]):
+                # or it becomes a minimum that drops NaN
+                bound = self._bound(args)
+                if bound is not None:
+                    yes = bound
+                else:
+                    condition = f"hidden({condition})"
             return f"select({no}, {yes}, {condition})"
         if op == "fma":
             x, y, z = (self._operand(a, ty) for a in args)
+            if e.attr == "loose" and not (self.target.fuses32 if ty == "f32" else self.target.fuses64):
+                return f"({x} * {y} + {z})"
             return f"fma{ty[1:]}({x}, {y}, {z})"
         if op in ir.COMPARES:
             of = self._common(args)
@@ -317,6 +344,13 @@ class Values:
                 return f"({x} - ({x} / {y}) * {y})"  # `%` is undefined below zero on some drivers
             return wgsl_ops.binary(op, e.dtype, ty, x, y)
         raise CompileError(f"the kernel IR has no operation {op!r}")
+
+    def _bound(self, args: tuple[Expr, ...]) -> str | None:
+        """The first choice of a selection, where that is a constant which it can be hidden in."""
+        yes, ty = args[1], self.type(args[1])
+        if yes.op != "const" or ty != "f32" or self.value(yes)[0] == "t":
+            return None
+        return wgsl_ops.hidden_constant(ir.const_value(yes))
 
     def _common(self, args: tuple[Expr, ...]) -> str:
         """The type in which two values are compared: the wider one."""

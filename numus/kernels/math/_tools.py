@@ -112,21 +112,24 @@ def polynomial(x: Expr, table: Table) -> Expr:
 _LONG = 14
 
 
-def horner(x: Expr, coefficients: Sequence[float]) -> Expr:
-    """Coefficients of 1, x, x**2, ...; the last two steps are Horner's own for their rounding."""
+def horner(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
+    """Coefficients of 1, x, x**2, ...; the last two steps are Horner's own for their rounding.
+
+    `loose` (see `fma`): where two roundings a step are good enough.
+    """
     first, second, *rest = coefficients
     if len(coefficients) < _LONG:
-        return chain(x, coefficients)
+        return chain(x, coefficients, loose)
     square = x * x
-    tail = fma(chain(square, rest[1::2]), x, chain(square, rest[0::2]))
-    return fma(fma(tail, x, second), x, first)
+    tail = fma(chain(square, rest[1::2], loose), x, chain(square, rest[0::2], loose), loose)
+    return fma(fma(tail, x, second, loose), x, first, loose)
 
 
-def chain(x: Expr, coefficients: Sequence[float]) -> Expr:
+def chain(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
     """Horner's rule and nothing else."""
     result = like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
-        result = fma(result, x, c)
+        result = fma(result, x, c, loose)
     return result
 
 
@@ -136,7 +139,7 @@ def nearest_integer(x: Expr, scale: float) -> Pair:
     For results below 2**(mantissa - 2); two instructions.
     """
     rounder = format_of(x).rounder
-    held = fma(x, scale, rounder)
+    held = fma(x, scale, rounder, loose=True)  # near a half, either neighbour is as good
     return held - rounder, held
 
 
@@ -162,28 +165,22 @@ def scaled(x: Expr, n: Expr) -> Expr:
 
 
 def scaled_positive(x: Expr, n: Expr) -> Expr:
-    """x * 2**n for positive normal x (NaN is kept), whatever becomes of it; one rounding.
+    """x * 2**n for positive normal x (NaN is kept), whatever becomes of it; one rounding. x * 2**n
+    is no smaller than the square root of the smallest number, by which it underflows to zero.
 
     The exponent is moved by integers: processors take a hundred cycles and more for a product
     that ends as a subnormal number or underflows to zero.
     """
     f = format_of(x)
-    width = x.dtype.bits
     pattern = bits(x)
     exponent = (pattern >> f.mantissa) + n
     moved = pattern + (n << f.mantissa)
-    # subnormal: shift the whole significand down and round to nearest, ties to even
-    one = integer(x, 1)
-    drop = integer(x, 1) - exponent
-    drop = select(drop < 1, one, select(drop > f.mantissa + 2, integer(x, f.mantissa + 2), drop))
-    significand = (pattern & (f.smallest_normal - 1)) | f.smallest_normal
-    kept = binary("ashr", significand, drop)
-    rest = significand - binary("shl", kept, drop)
-    half = binary("shl", one, drop - 1)
-    up = (rest > half) | (rest.eq(half) & (kept & 1).ne(0))
-    small = select(up, kept + 1, kept)
+    # subnormal: counted in units of the smallest number, and rounded by a sum whose last place is 1
+    units = from_bits(moved + ((f.bias + f.mantissa - 1) << f.mantissa))
+    whole = 2.0**f.mantissa
+    small = bits(units + whole) - f.bits_of(whole)
     result = select(exponent > 0, moved, small)
-    top = (1 << (width - 1 - f.mantissa)) - 1
+    top = (1 << (x.dtype.bits - 1 - f.mantissa)) - 1
     result = select(exponent >= top, integer(x, f.infinity), result)
     return select(x.ne(x), x, from_bits(result))
 

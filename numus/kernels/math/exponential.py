@@ -26,16 +26,20 @@ from numus.kernels.math._tools import (
 )
 
 
+# ln 2 in two parts, the first so short that its products by exponents are exact.
+_LN2_PARTS = ((0.693359375, -2.12194440e-4), (6.93147180369123816490e-1, 1.90821492927058770002e-10))
+
+
 def reduce_exp(x: Expr) -> tuple[Expr, Expr]:
-    """r with x = n ln 2 + r, and a float that holds n in its lowest bits. |x| below 2**20."""
-    high, low = parts(x, LN2)
+    """r with x = n ln 2 + r, and a float that holds n in its lowest bits. |x| below 2**10."""
+    high, low = parts(x, _LN2_PARTS)
     n, held = nearest_integer(x, parts(x, LOG2_E)[0])
-    return fma(n, -low, fma(n, -high, x)), held
+    return fma(n, -low, fma(n, -high, x, loose=True), loose=True), held
 
 
 def exp_of_reduced(r: Expr) -> Expr:
     """exp(r) for |r| <= ln 2 / 2."""
-    return horner(r, (1.0, 1.0, *parts(r, EXP)))
+    return horner(r, (1.0, 1.0, *parts(r, EXP)), loose=True)
 
 
 def held_integer(held: Expr) -> Expr:
@@ -59,7 +63,7 @@ def exp(x: Expr) -> Expr:
     near = at_most(at_least(x, -110.0 if is32(x) else -760.0), 90.0 if is32(x) else 720.0)
     r, held = reduce_exp(near)
     slow = scaled_positive(exp_of_reduced(r), held_integer(held))
-    return guard(~(absolute(x) <= top), slow, usual)
+    return guard(~(absolute(x) <= top), slow, usual, whole=True)
 
 
 def exp_decay(x: Expr) -> Expr:

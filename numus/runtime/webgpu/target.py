@@ -9,7 +9,7 @@ from dataclasses import dataclass
 class Target:
     """An adapter to write shaders for.
 
-    WGSL promises little about rounding, so the last six are measured when a device starts (see
+    WGSL promises little about rounding, so these are measured when a device starts (see
     `probe.py`): what an adapter does not do exactly is written out with what it does.
     """
 
@@ -28,3 +28,6 @@ class Target:
     roots: bool = False  # whether square roots of float32 are
     subnormals: bool = True  # whether they are kept
     most_turns: int = 0  # of all loops of a thread together, where the driver ends them; 0: any
+    # Of software: threads that are the lanes of one vector. They run what others skip, meet for
+    # nothing, and read memory one by one, so that a thread had better read neighbours together.
+    lockstep: int = 0

@@ -1,0 +1,168 @@
+"""The contraction of threads that are lanes of one vector: C = A B where software imitates a GPU.
+
+A group is one vector and keeps a tile of C in registers: each lane has some columns of all rows.
+Memory is slow here, whoever reads it, and lanes exchange values for next to nothing. So lanes read
+runs of neighbours, of A and of B, along k or across it as they lie; elements of A are then picked
+from their lane and multiplied with columns of B in all lanes. There is no memory that threads
+share, and no barrier, but for tiles on their way out. Each element of C is one running sum over k.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from numus.compiler import ir
+from numus.compiler.ir import Expr, Stmt, const
+from numus.dtypes import DType
+
+ZERO = const(0)
+
+RUN = 8  # neighbours that a lane reads at once: steps of k that are written out
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """A schedule as data."""
+
+    lanes: int
+
+    @property
+    def rows(self) -> int:
+        return 2 * self.lanes if self.lanes >= RUN else RUN
+
+    @property
+    def columns(self) -> int:
+        return RUN * self.lanes
+
+
+@dataclass(slots=True)
+class Sizes:
+    """The numbers of a launch, as expressions."""
+
+    m: Expr
+    n: Expr
+    k: Expr
+    blocks: Expr  # whole runs along k
+    row_tiles: Expr
+    column_tiles: Expr
+
+
+@dataclass(slots=True)
+class Operand:
+    """`read(batch, line, k)` is an element; `run(batch, line, k)` are neighbours: along k from
+    `RUN * k` on, or across it from line `RUN * line` on. Lines beyond the last are read as some
+    other."""
+
+    along: bool
+    read: Callable[[Expr, Expr, Expr], Expr]
+    run: Callable[[Expr, Expr, Expr], list[Expr]]
+
+
+Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
+
+
+def contraction(
+    tiles: Tiles,
+    sizes: Sizes,
+    dtype: DType,
+    g: Expr,
+    left: Operand,
+    right: Operand,
+    finish: Epilogue,
+    rest: bool,
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The work of group g; `finish(batch, m, n, value)` stores an element of the result. `rest`:
+    whether k may end within a run."""
+    s, t = sizes, tiles
+    lanes, rows, own = t.lanes, t.rows, RUN
+    # groups that follow each other share columns of B
+    batch = ir.idiv(g, ir.mul(s.row_tiles, s.column_tiles))
+    row_tile = ir.irem(g, s.row_tiles)
+    column_tile = ir.irem(ir.idiv(g, s.row_tiles), s.column_tiles)
+    m0, n0 = ir.mul(row_tile, const(rows)), ir.mul(column_tile, const(t.columns))
+    sums = [[ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(own)] for i in range(rows)]
+
+    def column(lane: Expr, j: int) -> Expr:
+        """The column that a lane's j-th sums are of, in the tile."""
+        if right.along:
+            return ir.add(lane, const(j * lanes))
+        return ir.add(ir.mul(lane, const(own)), const(j))
+
+    def named(body: list[Stmt], tag: str, values: list[Expr]) -> list[Expr]:
+        names = [ir.var(f"{tag}_{i}", v.dtype) for i, v in enumerate(values)]
+        body += [ir.Let(name, v) for name, v in zip(names, values, strict=True)]
+        return names
+
+    def multiply(body: list[Stmt], xs: list[Expr], ys: list[Expr]) -> None:
+        for i, x in enumerate(xs):
+            for j, y in enumerate(ys):
+                old = ir.read(sums[i][j])
+                new = ir.fma(x, y, old, loose=True) if dtype.kind == "float" else old + x * y
+                body.append(ir.Set(sums[i][j], new))
+
+    lane, kb = ir.var("lane"), ir.var("kb")
+    body: list[Stmt] = []
+    # A: values[k][row] of the block
+    if left.along:
+        lines = [
+            named(body, f"a{i}", left.run(batch, ir.add(m0, ir.add(lane, const(i * lanes))), kb))
+            for i in range(rows // lanes)
+        ]
+        a = [
+            [ir.lanes_pick(lines[i // lanes][k], i % lanes) for i in range(rows)]
+            for k in range(RUN)
+        ]
+    else:
+        first = ir.mul(row_tile, const(rows // RUN))
+        a = []
+        for step in range(0, RUN, min(lanes, RUN)):
+            p = ir.add(ir.mul(kb, const(RUN)), ir.add(const(step), ir.irem(lane, const(RUN))))
+            columns = [
+                x
+                for i in range(rows // RUN)
+                for x in named(
+                    body, f"a{step}_{i}", left.run(batch, ir.add(first, const(i)), p)
+                )
+            ]
+            a += [[ir.lanes_pick(x, k) for x in columns] for k in range(min(lanes, RUN))]
+    if right.along:
+        lines = [
+            named(body, f"b{j}", right.run(batch, ir.add(n0, column(lane, j)), kb))
+            for j in range(own)
+        ]
+    for k in range(RUN):
+        if right.along:
+            b = [line[k] for line in lines]
+        else:
+            first = ir.add(ir.mul(column_tile, const(lanes)), lane)
+            p = ir.add(ir.mul(kb, const(RUN)), const(k))
+            b = named(body, f"b{k}", right.run(batch, first, p))
+        multiply(body, named(body, f"x{k}", a[k]), b)
+    work: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
+    work.append(ir.For(kb, ZERO, s.blocks, "serial", body))
+    if rest:
+        p = ir.var("p")
+        tail: list[Stmt] = []
+        own_rows = [
+            left.read(batch, ir.add(m0, ir.add(lane, const(i * lanes))), p)
+            for i in range(rows // lanes)
+        ]
+        picked = named(tail, "ta", own_rows)
+        b = named(tail, "tb", [right.read(batch, ir.add(n0, column(lane, j)), p) for j in range(own)])
+        xs = [ir.lanes_pick(picked[i // lanes], i % lanes) for i in range(rows)]
+        multiply(tail, named(tail, "tx", xs), b)
+        work.append(ir.For(p, ir.mul(s.blocks, const(RUN)), s.k, "serial", tail))
+    # through the group's memory, so that the epilogue is written once, and goes along rows
+    stage = ir.Buffer("stage", dtype, "scratch", const(rows * t.columns))
+    for i, row in enumerate(sums):
+        for j, c in enumerate(row):
+            at = ir.add(const(i * t.columns), column(lane, j))
+            work.append(ir.Store(stage, at, ir.read(c)))
+    out: list[Stmt] = [ir.For(lane, ZERO, const(lanes), "lanes", work)]
+    r, j = ir.var("r"), ir.var("j")
+    value = ir.load(stage, ir.add(ir.mul(r, const(t.columns)), j))
+    done = finish(batch, ir.add(m0, r), ir.add(n0, j), value)
+    line = ir.For(j, ZERO, ir.minimum(ir.sub(s.n, n0), const(t.columns)), "lanes", done)
+    out.append(ir.For(r, ZERO, ir.minimum(ir.sub(s.m, m0), const(rows)), "serial", [line]))
+    return out, [stage]
