@@ -57,8 +57,7 @@ def _vectors(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step
         *(e.parameter(x) for x in (k // RUN, row_tiles, column_tiles)),
     )
     left, right = (
-        _operand(e, x, line, layouts, dtype, batch > 1)
-        for line, x in enumerate(product.inputs, 1)
+        _operand(e, x, line, layouts, dtype, batch > 1) for line, x in enumerate(product.inputs, 1)
     )
     g = ir.var("g")
     body, e.scratch = vectors.contraction(

@@ -121,9 +121,7 @@ def contraction(
             columns = [
                 x
                 for i in range(rows // RUN)
-                for x in named(
-                    body, f"a{step}_{i}", left.run(batch, ir.add(first, const(i)), p)
-                )
+                for x in named(body, f"a{step}_{i}", left.run(batch, ir.add(first, const(i)), p))
             ]
             a += [[ir.lanes_pick(x, k) for x in columns] for k in range(min(lanes, RUN))]
     if right.along:
@@ -149,7 +147,9 @@ def contraction(
             for i in range(rows // lanes)
         ]
         picked = named(tail, "ta", own_rows)
-        b = named(tail, "tb", [right.read(batch, ir.add(n0, column(lane, j)), p) for j in range(own)])
+        b = named(
+            tail, "tb", [right.read(batch, ir.add(n0, column(lane, j)), p) for j in range(own)]
+        )
         xs = [ir.lanes_pick(picked[i // lanes], i % lanes) for i in range(rows)]
         multiply(tail, named(tail, "tx", xs), b)
         work.append(ir.For(p, ir.mul(s.blocks, const(RUN)), s.k, "serial", tail))
@@ -160,9 +160,11 @@ def contraction(
             at = ir.add(const(i * t.columns), column(lane, j))
             work.append(ir.Store(stage, at, ir.read(c)))
     out: list[Stmt] = [ir.For(lane, ZERO, const(lanes), "lanes", work)]
-    r, j = ir.var("r"), ir.var("j")
-    value = ir.load(stage, ir.add(ir.mul(r, const(t.columns)), j))
-    done = finish(batch, ir.add(m0, r), ir.add(n0, j), value)
-    line = ir.For(j, ZERO, ir.minimum(ir.sub(s.n, n0), const(t.columns)), "lanes", done)
-    out.append(ir.For(r, ZERO, ir.minimum(ir.sub(s.m, m0), const(rows)), "serial", [line]))
+    down, across = ir.var("down"), ir.var("across")
+    value = ir.load(stage, ir.add(ir.mul(down, const(t.columns)), across))
+    done = finish(batch, ir.add(m0, down), ir.add(n0, across), value)
+    width = ir.minimum(ir.sub(s.n, n0), const(t.columns))
+    height = ir.minimum(ir.sub(s.m, m0), const(rows))
+    line = ir.For(across, ZERO, width, "lanes", done)
+    out.append(ir.For(down, ZERO, height, "serial", [line]))
     return out, [stage]

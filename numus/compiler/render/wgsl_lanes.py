@@ -199,5 +199,3 @@ def _trips(s: ir.For) -> int | None:
     if any(e.op != "const" for e in (s.start, s.stop, s.step)):
         return None
     return len(range(s.start.attr, s.stop.attr, s.step.attr))
-
-

@@ -105,13 +105,13 @@ class Runs:
             ]
             firsts = [x.new(f"u32({place}) & {run.count - 1}u") for place in dict.fromkeys(places)]
         even = " && ".join(f"{first} == {firsts[0]}" for first in firsts[1:]) or "true"
-        head = x.new(f"min({start} + {ty}(({run.count}u - {firsts[0]}) & {run.count - 1}u), {stop})")
+        head = x.new(
+            f"min({start} + {ty}(({run.count}u - {firsts[0]}) & {run.count - 1}u), {stop})"
+        )
         middle = x.new(f"max({start}, select({stop}, {head}, {even}))")
         return middle, x.new(f"{middle} + ({stop} - {middle}) / {run.count} * {run.count}")
 
-    def _one_by_one(
-        self, s: ir.For, ty: str, start: str, stop: str, middle: str, end: str
-    ) -> None:
+    def _one_by_one(self, s: ir.For, ty: str, start: str, stop: str, middle: str, end: str) -> None:
         """What lies before and after the runs, in one loop."""
         x = self.x
         before = x.new(f"{middle} - {start}")

@@ -19,7 +19,9 @@ from numus.runtime.webgpu.target import Target
 _NONE: frozenset[Any] = frozenset()
 _ROUNDED = ("add", "sub", "mul")
 # What a compiler may combine with the sum or product that it is given.
-_CHANGING = frozenset("load load4 load8 read lanes_reduce lanes_xor lanes_shift lanes_last lanes_pick".split())
+_CHANGING = frozenset(
+    "load load4 load8 read lanes_reduce lanes_xor lanes_shift lanes_last lanes_pick".split()
+)
 _COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".split())
 
 
@@ -318,7 +320,9 @@ class Values:
             return f"select({no}, {yes}, {condition})"
         if op == "fma":
             x, y, z = (self._operand(a, ty) for a in args)
-            if e.attr == "loose" and not (self.target.fuses32 if ty == "f32" else self.target.fuses64):
+            if e.attr == "loose" and not (
+                self.target.fuses32 if ty == "f32" else self.target.fuses64
+            ):
                 return f"({x} * {y} + {z})"
             return f"fma{ty[1:]}({x}, {y}, {z})"
         if op in ir.COMPARES:

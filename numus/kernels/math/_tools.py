@@ -165,23 +165,21 @@ def scaled(x: Expr, n: Expr) -> Expr:
 
 
 def scaled_positive(x: Expr, n: Expr) -> Expr:
-    """x * 2**n for positive normal x (NaN is kept), whatever becomes of it; one rounding. x * 2**n
-    is no smaller than the square root of the smallest number, by which it underflows to zero.
+    """x * 2**n for positive normal x (NaN is kept), with one rounding: subnormal numbers, zero
+    and infinity come out where they should. x * 2**n is below 2**(bias + 2), and far above the
+    square of the smallest number.
 
     The exponent is moved by integers: processors take a hundred cycles and more for a product
     that ends as a subnormal number or underflows to zero.
     """
     f = format_of(x)
-    pattern = bits(x)
-    exponent = (pattern >> f.mantissa) + n
-    moved = pattern + (n << f.mantissa)
-    # subnormal: counted in units of the smallest number, and rounded by a sum whose last place is 1
+    moved = bits(x) + (n << f.mantissa)  # below the smallest normal number, or negative: too small
+    # then counted in units of the smallest number, and rounded by a sum whose last place is 1
     units = from_bits(moved + ((f.bias + f.mantissa - 1) << f.mantissa))
     whole = 2.0**f.mantissa
     small = bits(units + whole) - f.bits_of(whole)
-    result = select(exponent > 0, moved, small)
-    top = (1 << (x.dtype.bits - 1 - f.mantissa)) - 1
-    result = select(exponent >= top, integer(x, f.infinity), result)
+    large = binary("min", moved, integer(x, f.infinity))
+    result = select(moved < f.smallest_normal, small, large)
     return select(x.ne(x), x, from_bits(result))
 
 

@@ -25,9 +25,11 @@ from numus.kernels.math._tools import (
     times_power_of_two,
 )
 
-
 # ln 2 in two parts, the first so short that its products by exponents are exact.
-_LN2_PARTS = ((0.693359375, -2.12194440e-4), (6.93147180369123816490e-1, 1.90821492927058770002e-10))
+_LN2_PARTS = (
+    (0.693359375, -2.12194440e-4),
+    (6.93147180369123816490e-1, 1.90821492927058770002e-10),
+)
 
 
 def reduce_exp(x: Expr) -> tuple[Expr, Expr]:
@@ -59,8 +61,8 @@ def exp(x: Expr) -> Expr:
     r, held = reduce_exp(x)
     usual = times_power_of_two(exp_of_reduced(r), held)
     top = 87.0 if is32(x) else 708.0
-    # Beyond these the result is infinite or zero, and n stays in the reach of two scalings.
-    near = at_most(at_least(x, -110.0 if is32(x) else -760.0), 90.0 if is32(x) else 720.0)
+    # Beyond these the result is infinite or zero, and n stays in the reach of the scaling.
+    near = at_most(at_least(x, -110.0 if is32(x) else -760.0), 89.0 if is32(x) else 710.0)
     r, held = reduce_exp(near)
     slow = scaled_positive(exp_of_reduced(r), held_integer(held))
     return guard(~(absolute(x) <= top), slow, usual, whole=True)
@@ -87,7 +89,7 @@ def exp2(x: Expr) -> Expr:
     n, held = nearest_integer(x, 1.0)
     usual = times_power_of_two(exp2_of_reduced(x - n), held)
     top = 125.0 if is32(x) else 1021.0
-    near = at_most(at_least(x, -160.0 if is32(x) else -1100.0), 130.0 if is32(x) else 1030.0)
+    near = at_most(at_least(x, -160.0 if is32(x) else -1100.0), 128.0 if is32(x) else 1024.0)
     n, held = nearest_integer(near, 1.0)
     slow = scaled_positive(exp2_of_reduced(near - n), held_integer(held))
     return guard(~(absolute(x) <= top), slow, usual)
@@ -105,6 +107,6 @@ def expm1(x: Expr) -> Expr:
     power = held_power(held)
     usual = copysign(fma(power, tail, fma(power, r, power - 1.0)), x)
     top = 87.0 if is32(x) else 708.0
-    r, held = reduce_exp(at_most(x, 90.0 if is32(x) else 720.0))
+    r, held = reduce_exp(at_most(x, 89.0 if is32(x) else 710.0))
     slow = scaled_positive(exp_of_reduced(r), held_integer(held))  # the 1 no longer counts
     return guard(~(x <= top), slow, usual)

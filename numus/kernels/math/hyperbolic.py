@@ -51,7 +51,7 @@ def _powers(size: Expr) -> tuple[Expr, Expr, Pair]:
 
 def _half_exp(size: Expr) -> Expr:
     """exp(size) / 2 for large and infinite sizes and NaN."""
-    r, held = reduce_exp(at_most(size, 100.0 if is32(size) else 800.0))
+    r, held = reduce_exp(at_most(size, 89.5 if is32(size) else 711.0))
     return scaled_positive(exp_of_reduced(r), held_integer(held) - 1)
 
 

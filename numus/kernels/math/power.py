@@ -91,8 +91,7 @@ def _pow_slow(x: Expr, y: Expr) -> Expr:
     e = select(subnormal, e - float(step), e)
     bound = 2.0**40 if small else 2.0**70  # enough to overflow with any base but 1
     exponent, low = _exponent(e, f, at_most(at_least(y, -bound), bound))
-    limit = 160.0 if small else 1100.0
-    near = at_most(at_least(exponent, -limit), limit)
+    near = at_most(at_least(exponent, -160.0 if small else -1100.0), 128.0 if small else 1024.0)
     n, held = nearest_integer(near, 1.0)
     low = select(near.eq(exponent), low, like(x, 0.0))
     result = scaled_positive(exp2_of_reduced((near - n) + low), held_integer(held))
