@@ -41,6 +41,7 @@ WITH_TILES = replace(
     group=256,
     group_memory=227 << 10,
 )
+IN_LOCKSTEP = replace(FACTS, name="lockstep", lockstep=8)
 ORDERED = replace(FACTS, name="ordered", group=256, features=frozenset({"ordered"}))
 
 
@@ -135,11 +136,12 @@ class Machine:
 
 
 def install() -> None:
-    """From now on there are devices "groups"; "tiles", whose groups multiply tiles; and "ordered",
-    whose blocks start in order."""
+    """From now on there are devices "groups"; "tiles", whose groups multiply tiles; "ordered",
+    whose blocks start in order; and "lockstep", whose groups are vectors."""
     devices.STARTS.setdefault("groups", lambda index: Machine())
     devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
     devices.STARTS.setdefault("ordered", lambda index: Machine(ORDERED))
+    devices.STARTS.setdefault("lockstep", lambda index: Machine(IN_LOCKSTEP))
     for capability in (75, 80, 90):
         facts = group_tiles.facts_of(FACTS, capability)
         devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=facts: Machine(f))
@@ -394,6 +396,9 @@ class _Group:
         if e.op == "lanes_xor":
             assert len(c.ids) == self.kernel.group, "threads may not be all here"
             return args[0][c.ids ^ e.attr]
+        if e.op == "lanes_pick":
+            assert len(c.ids) == self.kernel.group, "threads may not be all here"
+            return np.full_like(args[0], args[0][e.attr])
         result = _operation(e, args)
         assert result.dtype == e.dtype.np, (e.op, result.dtype, e.dtype)
         return result
