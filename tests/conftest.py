@@ -2,7 +2,10 @@
 
 import os
 
+import pytest
 from hypothesis import settings
+
+from numus.errors import DeviceError, DTypeError
 
 # What a test run says depends on the code alone: every run draws the same examples. To go looking
 # for new ones: `pytest --hypothesis-profile=search`.
@@ -24,3 +27,29 @@ def pytest_configure(config):
         import group_machine
 
         group_machine.install()
+
+
+def pytest_collection_modifyitems(items):
+    """All tests may run with another default device, but for those that are about the CPU."""
+    if os.environ.get("NUMUS_DEVICE", "cpu") == "cpu":
+        return
+    for item in items:
+        mark = item.get_closest_marker("on_cpu")
+        if mark is not None:
+            item.add_marker(pytest.mark.skip(reason=f"about the CPU: {mark.args[0]}"))
+
+
+# What an adapter for WebGPU may be without: errors that have tests of their own.
+_MISSING = ("lacks the feature", "the feature shader-", "whose driver ends loops")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item):
+    """With another default device, what it has not got is no failure."""
+    try:
+        return (yield)
+    except (DeviceError, DTypeError) as error:
+        other = os.environ.get("NUMUS_DEVICE", "cpu") != "cpu"
+        if other and any(words in str(error) for words in _MISSING):
+            pytest.skip(str(error))
+        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 
 import numpy as np
@@ -16,7 +15,7 @@ from numus.runtime.cpu import calls
 
 pytestmark = [
     pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
-    pytest.mark.skipif(os.environ.get("NUMUS_DEVICE", "cpu") != "cpu", reason="calls of the CPU"),
+    pytest.mark.on_cpu("native calls"),
 ]
 
 

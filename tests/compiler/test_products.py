@@ -99,6 +99,7 @@ def test_values(name, dtype):
 
 
 @pytest.mark.parametrize("name", ["odd", "shared rows", "columns of dots", "strips, turned"])
+@pytest.mark.on_cpu("kernels of its products")
 def test_code_at_both_ends(name):
     """Expressions as operands, and an epilogue too long to be written out for every register."""
     first, second, turned = SIZES[name]
@@ -125,6 +126,7 @@ def test_schedules(name, schedule):
     assert kernels(lambda: given(a, "a" in turned) @ given(b, "b" in turned))[0] == schedule
 
 
+@pytest.mark.on_cpu("kernels of its products")
 def test_what_is_shared_is_packed_once():
     """Rows that can't be read in place, where several tasks need them, and columns likewise."""
     a, b = numbers((200, 600), np.float16), numbers((600, 1601), np.float16)
@@ -137,6 +139,7 @@ def test_what_is_shared_is_packed_once():
     agrees(y, a, b)
 
 
+@pytest.mark.on_cpu("kernels of its products")
 def test_what_is_computed_is_computed_once():
     """An expression as an operand, which each of several tasks would have to compute again."""
     a, b = numbers((512, 128), np.float32), numbers((512, 512), np.float32)

@@ -103,6 +103,7 @@ def test_tiles_agree_with_the_reference(name, schedule):
         np.testing.assert_allclose(a, b, rtol=0, atol=2e-6 * np.abs(b).max())
 
 
+@pytest.mark.on_cpu("kernels of its convolutions")
 def test_vectors_run_along_outputs_where_images_are_small():
     """The weights are laid out by a kernel of their own; small convolutions have none."""
     x, w = nm.ones((8, 64, 8, 8)), nm.ones((64, 64, 3, 3))

@@ -243,6 +243,7 @@ def test_asked_for_dtypes():
         nm.asarray([1], dtype="float128")
 
 
+@pytest.mark.on_cpu("memory that NumPy can share")
 def test_copies():
     host = np.arange(3.0)
     x = nm.asarray(host)

@@ -224,7 +224,7 @@ def test_it_is_lazy():
 
 
 def test_errors_say_what_was_wrong():
-    x = nm.ones(3)
+    x = nm.ones(3, device="cpu")
     with pytest.raises(TypeError, match="axpy takes 2 tensors \\(x, y\\), and was given 1"):
         axpy(x, alpha=1.0)
     with pytest.raises(TypeError, match="takes the scalars \\['alpha'\\], and was given \\[\\]"):

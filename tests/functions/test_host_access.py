@@ -192,6 +192,7 @@ def test_traced_tensors_have_no_memory():
 # -- threads --------------------------------------------------------------------------------------
 
 
+@pytest.mark.on_cpu("its memory is the host's")
 def test_one_thread_cannot_wait_for_itself():
     x = realised(1, 2)
     with x.data(), pytest.raises(RuntimeError, match="already"), x.data_write():

@@ -176,6 +176,7 @@ def test_augmented_assignment():
 @pytest.mark.parametrize(
     "index", [3, -4, [0, 3], np.array([-4]), (0, 5), (slice(None), [1, 9]), np.int8(3)]
 )
+@pytest.mark.on_cpu("places are looked at where they are on the host")
 def test_out_of_range_is_named(index):
     t = nm.asarray(np.zeros((3, 4)))
     with pytest.raises(IndexRangeError, match="out of range for axis"):

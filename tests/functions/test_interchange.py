@@ -25,6 +25,7 @@ def test_numpy(dtype):
     assert np.array(x, copy=True).flags.writeable
 
 
+@pytest.mark.on_cpu("memory that NumPy can share")
 def test_numpy_copies_only_where_asked():
     x = nm.ones(3)
     a, b = np.asarray(x), np.asarray(x)
@@ -55,6 +56,7 @@ def test_numpy_functions_take_tensors():
 
 
 @pytest.mark.parametrize("dtype", NUMPYS, ids=lambda d: d.name)
+@pytest.mark.on_cpu("memory that NumPy can share")
 def test_dlpack_with_numpy(dtype):
     x = nm.asarray(np.array([1, 0, 1]).astype(dtype.np))
     array = np.from_dlpack(x)
@@ -80,6 +82,7 @@ def test_dlpack_options():
     assert not np.from_dlpack(x).flags.writeable
 
 
+@pytest.mark.on_cpu("memory that NumPy can share")
 def test_from_dlpack():
     host = np.arange(3.0)
     copied, shared = nm.from_dlpack(host), nm.from_dlpack(host, copy=False)
@@ -102,6 +105,7 @@ def test_dlpack_of_views():
         np.testing.assert_array_equal(np.from_dlpack(view), view.numpy())
 
 
+@pytest.mark.on_cpu("memory that NumPy can share")
 def test_torch():
     torch = pytest.importorskip("torch")
     for name in ("float32", "float64", "float16", "bfloat16", "int8", "int64", "bool", "complex64"):

@@ -256,6 +256,7 @@ def test_copies_are_tensors_of_their_own():
         ),
     ],
 )
+@pytest.mark.on_cpu("no device is shown")
 def test_repr(x, text):
     assert repr(x()) == text
 
@@ -317,6 +318,7 @@ def test_moving_and_converting():
     assert x.tanh_act().tolist() == nm.tanh(x).tolist()
 
 
+@pytest.mark.on_cpu("tensors that stay there")
 def test_without_a_gpu_it_stays_and_says_so_once(monkeypatch):
     from numus.functions import inspection
 

@@ -29,7 +29,7 @@ REPLAYS = 100_000 if SECONDS >= 10 else 10_000
 
 pytestmark = [
     pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
-    pytest.mark.skipif(os.environ.get("NUMUS_DEVICE", "cpu") != "cpu", reason="calls of the CPU"),
+    pytest.mark.on_cpu("native calls"),
 ]
 
 
