@@ -378,3 +378,22 @@ def test_a_tensor_that_is_two_donated_arguments_and_a_result():
     x = nm.ones(2) * 1
     found = f(x, x)
     assert [y.tolist() for y in found] == [[1, 1], [2, 2]]
+
+
+def test_calls_that_fail_are_no_structures():
+    @nm.jit
+    def f(x):
+        raise ValueError("no")
+
+    for _ in range(12):  # a warning is an error here
+        with pytest.raises(ValueError, match="no"):
+            f(nm.ones(2))
+
+
+def test_a_schedule_steps_outside():
+    model = nn.Linear(2, 1)
+    opt = optim.SGD(model.parameters(), lr=0.1)
+    schedule = optim.lr_scheduler.StepLR(opt, 1)
+    with pytest.raises(TracingError, match=r"call its step\(\) outside"):
+        nm.jit(lambda x: schedule.step())(nm.ones(2))
+    assert (schedule.last_epoch, opt.param_groups[0]["lr"]) == (0, 0.1)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from numus.errors import TracingError
+from numus.graph import current_trace
 from numus.optim.optimizer import Optimizer, ParamGroup
 
 __all__ = ["LRScheduler"]
@@ -49,6 +51,7 @@ class LRScheduler:
 
     def step(self, epoch: int | None = None) -> None:
         """Go on by one step, or to a step."""
+        refuse_in_trace(self)
         self.last_epoch = self.last_epoch + 1 if epoch is None else epoch
         self._set(self.get_lr() if epoch is None else self._lr_at())
 
@@ -67,6 +70,16 @@ class LRScheduler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take what `state_dict` gave."""
         self.__dict__.update(state_dict)
+
+
+def refuse_in_trace(schedule: Any) -> None:
+    """A step that a trace would take once for all calls is an error."""
+    trace = current_trace()
+    if trace is not None:
+        raise TracingError(
+            f"{type(schedule).__name__}: a schedule counts its steps in Python, which runs once "
+            f"inside {trace}; call its step() outside"
+        )
 
 
 def _is_code(value: Any) -> bool:

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Any
 
-from numus.optim.lr_scheduler.base import LRScheduler
+from numus.optim.lr_scheduler.base import LRScheduler, refuse_in_trace
 from numus.optim.optimizer import Optimizer
 
 __all__ = ["ChainedScheduler", "SequentialLR"]
@@ -70,6 +70,7 @@ class SequentialLR(LRScheduler):
         """Go on by one step."""
         if epoch is not None:
             raise ValueError("SequentialLR: goes on step by step, not to an epoch")
+        refuse_in_trace(self)
         self.last_epoch += 1
         place = bisect_right(self.milestones, self.last_epoch)
         scheduler = self.schedulers[place]

@@ -223,7 +223,6 @@ class Jitted:
         what = self._changed(key)
         variants = self._traced.setdefault(key, [])
         variants[:] = [v for v in variants if v is None or not v.is_gone()]
-        self._warn_of_many()
         donated = self._donated_leaves(structure, specs)
         statics = [x for x in inner if not isinstance(x, (Tensor, Scalar))]
         variables = Variables([self._f, *statics])
@@ -242,6 +241,7 @@ class Jitted:
             trace.close()
             _log(self._name, what, time.perf_counter() - began)
         variants.append(traced)
+        self._warn_of_many()
         return traced
 
     def _donated_leaves(self, structure: tree.Structure, specs: Sequence[Any]) -> list[int]:
