@@ -5,6 +5,7 @@ from __future__ import annotations
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import place
+from numus.compiler.group_operands import capability
 from numus.compiler.ir import Stmt
 from numus.compiler.loops.space import (
     ONE,
@@ -23,6 +24,9 @@ from numus.compiler.loops.work import Work
 
 SIDE = 64  # of a tile, where two loops cross
 GROUP_SIDE = 32  # the same for a group of threads, which takes all of the tile at once
+MAP_THREADS = 128  # of a group on NVIDIA GPUs
+VECTORS = 2  # of 16 bytes that each of them reads
+VECTORS_PER_LINE = 8
 CROSSING = 32  # steps that two crossing loops have at least
 
 
@@ -59,13 +63,17 @@ def _scalar(work: Work, space: Space) -> Step:
 
 
 def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
-    share = work.share()
+    share, threads = work.share(), work.threads
+    if capability(work.facts):  # many small groups: some load while others store
+        threads = MAP_THREADS
+        share = threads * VECTORS * max(1, work.lanes() // VECTORS_PER_LINE)
     columns = min(lane.extent, max(share, 256))
     if lane.extent - columns < columns // 2:  # no short rest
         columns = lane.extent
     column_blocks = blocks_of(lane.extent, columns)
     rows = max(1, share // columns) if outer else 1
     e = work.emitter()
+    e.group = threads
     g = ir.var("g")
     width = e.parameter(columns)
     extent = e.number(lane.extent)

@@ -44,6 +44,7 @@ STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have withou
 # Bodies with more operations than these are written for several vectors at a time no more, for
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
 _FOUR, _TWO, _VECTORS = 40, 90, 400
+_OF_A_MAP = 2  # vectors at a time where nothing is added up: reading and writing share the memory
 _FROM_NEAR = 1  # vectors at a time where they come from shared memory
 _FOR_ROWS = 48  # registers of a thread that works on a row which was copied: others load meanwhile
 _MANY = 64  # registers with lanes, in words
@@ -488,6 +489,8 @@ class Renderer(Control):
             return 1, 1
         width = min(8, ACCESS // max(sizes))
         many = 4 if size <= _FOUR else 2 if size <= _TWO else 1
+        if not any(isinstance(x, ir.Set) for x in s.body):
+            many = min(many, _OF_A_MAP)
         if any(b in self.copied for b, *_ in accesses):  # what is near is there soon
             many = min(many, _FROM_NEAR)
         return min(many, max(1, 16 // width)), width
