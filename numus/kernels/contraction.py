@@ -19,7 +19,7 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
 from numus.kernels.packing import Matrix, Packed, Panels
-from numus.kernels.tiles import Tiles
+from numus.kernels.tiles import LINE, Tiles
 
 ZERO, FALSE = const(0), const(False, dt.bool_)
 
@@ -246,7 +246,8 @@ def _register_tile(
     count = min(STEPS, width)  # what is packed along k is packed by vectors
     steps = const(count)
     whole = ir.sub(at.k1, ir.irem(ir.sub(at.k1, at.k0), steps))
-    written_out = [s for u in range(count) for s in step(k, u)]
+    fetches = _next_rows(work, left, at, k, count)
+    written_out = [s for u in range(count) for s in (*step(k, u), *fetches[u::count])]
     body.append(ir.For(k, at.k0, whole, "serial", written_out, step=steps))
     rest = ir.var("k_rest")
     body.append(ir.For(rest, whole, at.k1, "serial", step(rest, 0)))
@@ -276,6 +277,23 @@ def _register_tile(
     else:
         body += aside
     return [ir.For(lane, ZERO, const(width), "lanes", body)]
+
+
+def _next_rows(work: Work, left: Matrix | Packed, at: _Place, k: Expr, count: int) -> list[Stmt]:
+    """Hints for the rows of the next tile, which follow in memory: of `count` steps along k, the
+    same share. Cores find such rows by themselves only where each has a page to itself.
+    """
+    tiles = work.tiles
+    if not tiles.ahead:
+        return []
+    assert isinstance(left, Matrix)
+    first = left.read(at.batch, ir.add(at.m, const(tiles.rows)), ZERO, None)
+    line = LINE // work.dtype.itemsize
+    here = ir.add(first.args[0], ir.mul(k, const(tiles.rows)))
+    return [
+        ir.Prefetch(first.attr, ir.add(here, const(i)), write=False)
+        for i in range(0, count * tiles.rows, line)
+    ]
 
 
 def _number(parts: list[Expr]) -> Any:

@@ -35,6 +35,7 @@ class Tiles:
     left: str  # how A is read: "own" (packed by each task), "shared" (packed before) or "direct"
     right: str
     across: bool  # A has its neighbours along m: pack it row by row of k
+    ahead: bool  # whether A, read in place, has its rows one behind the other: fetch the next ones
     even: bool  # whether columns come in whole tiles
     blocked: bool  # whether k is gone through in blocks
     task_rows: int
@@ -89,6 +90,8 @@ def choose(
     else:
         needed = fine if free else -(-units // batch)
         row_tasks = _pieces(row_panels, -(-needed // column_tasks), tallest)
+    in_order = stride == k * item and depth == k and not (across or strips)
+    far = batch * m * k * item >= facts.cache_l2 // 4  # what is smaller stays near by itself
     left = "direct" if in_place else "shared" if share_left and column_tasks > 1 else "own"
     right = "direct" if direct[1] else "shared" if share_right and row_tasks > 1 else "own"
     return Tiles(
@@ -98,6 +101,7 @@ def choose(
         left=left,
         right=right,
         across=across,
+        ahead=in_place and in_order and far,
         even=n % columns == 0,
         blocked=depth < k,
         task_rows=-(-row_panels // row_tasks) * rows,

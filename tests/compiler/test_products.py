@@ -85,6 +85,7 @@ SIZES = {
     "few columns": ((70, 50), (50, 20), ""),
     "a batch of few columns": ((6, 31, 33), (6, 33, 16), ""),
     "one column more than tiles have": ((31, 200), (200, 129), ""),
+    "rows from afar": ((1500, 200), (200, 33), ""),
     "vector and matrix": ((300,), (300, 401), ""),
 }
 
@@ -148,6 +149,23 @@ def test_what_is_computed_is_computed_once():
     found, z = kernels(lambda: ((x - 1) / 3).T @ y)
     assert found == ["pack", "contraction"]
     agrees(z, ((a - 1) / 3).T, b)
+
+
+def test_rows_from_afar_are_fetched_ahead():
+    """Where they follow each other in memory; a small matrix is near anyway."""
+
+    def text(*shape):
+        found = []
+        a = given(numbers(shape, np.float32), False)
+        program.watchers.append(lambda _, plan, *__: found.extend(plan.steps))
+        try:
+            nm.eval(a @ given(numbers((shape[-1], 33), np.float32), False))
+        finally:
+            program.watchers.pop()
+        return found[-1].kernel.text()
+
+    assert "to read" in text(CpuRuntime().facts.cache_l2 // 512, 200)
+    assert "to read" not in text(50, 200)
 
 
 def test_a_matrix_by_itself():

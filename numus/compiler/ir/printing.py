@@ -136,9 +136,8 @@ class Printer:
             elif isinstance(s, (Combine, Scan)):
                 self.across(s, depth)
             elif isinstance(s, Prefetch):
-                self.lines.append(
-                    f"{pad}prefetch {self.names[s.buffer]}[{self.expr(s.index, depth)}]"
-                )
+                index, why = self.expr(s.index, depth), "" if s.write else " to read"
+                self.lines.append(f"{pad}prefetch {self.names[s.buffer]}[{index}]{why}")
             elif isinstance(s, (Add, Tally, Post, Await)):
                 self.between(s, depth)
             else:

@@ -98,7 +98,10 @@ class Scan(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Prefetch(Stmt):
-    """A hint: this element is going to be written soon. It may lie outside the buffer."""
+    """A hint: this element is going to be written soon; or read, but so late that the second cache
+    is near enough. It may lie outside the buffer.
+    """
 
     buffer: Buffer
     index: Expr
+    write: bool = True

@@ -348,9 +348,11 @@ def store(r: Expressions, s: ir.Store) -> None:
 
 
 def prefetch(r: Expressions, s: ir.Prefetch) -> None:
-    """The line of an element into the nearest cache, to be written (the 1) and used often (3)."""
+    """The line of an element into the nearest cache (3), to be written (the first 1); or into the
+    second (2), to be read.
+    """
     pointer = _pointer(r, s.buffer, r.uniform(s.index, "where to prefetch"))
-    flags = [("i32", n) for n in ("1", "3", "1")]
+    flags = [("i32", n) for n in ("131" if s.write else "021")]
     r.t.call("void", "llvm.prefetch.p0", ("ptr", pointer), *flags)
 
 

@@ -27,7 +27,7 @@ class Jit:
         self._machine = self._make_machine(2)
         self._hasty_machine = self._make_machine(0)  # a third of the time, for small kernels
         # JITLink puts all sections of an object side by side. LLVM's older linker asks for memory
-        # section by section, and ends the process when, on Arm, one comes to lie 4 GiB from its code.
+        # section by section, and ends the process when, on Arm, one lies 4 GiB from its code.
         self._linker: Any = llvm.create_lljit_compiler(self._machine, use_jit_link=True)
         self._trackers: list[Any] = []  # what they track is unloaded when they go
         self._names = itertools.count()
