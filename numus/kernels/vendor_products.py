@@ -77,7 +77,8 @@ def _takes(product: Product, facts: Any) -> bool:
         return False
     from numus.runtime.cuda import cublaslt  # imported late: it is for those who have such a device
 
-    return cublaslt.knows(product, facts) and cublaslt.library() is not None
+    known = cublaslt.knows(product, facts) and cublaslt.library() is not None
+    return known and cublaslt.has_algorithm(product)
 
 
 def _start(runtime: Any, product: Product) -> Any:

@@ -182,6 +182,38 @@ def test_vendors_kernels_are_launched_natively(workspace, driver, monkeypatch):
     assert addresses[0] % 16 == 4
 
 
+@pytest.mark.parametrize("has_one", [True, False])
+def test_what_the_library_has_no_way_for_is_done_by_numus(has_one, driver, monkeypatch):
+    from numus import runtime
+    from numus.runtime.cuda import cublaslt
+
+    asked = []
+
+    def matmul(runtime, product):
+        asked.append(product)
+        if not has_one:
+            raise DeviceError("no algorithm")
+        return Library(runtime, product)
+
+    here = nm.device(driver.device).runtime
+    start = runtime.get
+    monkeypatch.setattr(runtime, "get", lambda name: here if name == "cuda" else start(name))
+    monkeypatch.setattr(cublaslt, "library", lambda: Library)
+    monkeypatch.setattr(cublaslt, "Matmul", matmul)
+    cublaslt.has_algorithm.cache_clear()
+    x = tensor(64, 64)
+
+    def rounded():
+        with nm.matmul_precision("tf32"):
+            return x @ x
+
+    for f in (lambda: x @ x, rounded):
+        (kernel,) = nm.explain(f).kernels
+        assert (kernel.name == "cublaslt") is has_one
+    assert [p.rounds for p in dict.fromkeys(asked)] == [False, True]
+    cublaslt.has_algorithm.cache_clear()
+
+
 class Producer:
     def __init__(self, capsule):
         self.capsule = capsule

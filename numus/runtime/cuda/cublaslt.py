@@ -235,6 +235,18 @@ class Matmul:
             raise DeviceError(f"cuda: cublasLtMatmul: cuBLAS status {status}")
 
 
+@functools.lru_cache(4096)
+def has_algorithm(product: Any) -> bool:
+    """Whether the library finds a way to do it: not all that it might know comes with it."""
+    from numus.runtime import get
+
+    try:
+        Matmul(get("cuda"), product)
+    except DeviceError:
+        return False
+    return True
+
+
 @functools.cache
 def _matmul() -> Any:
     """The function that launches, told what it takes."""
