@@ -236,21 +236,12 @@ class Row:
     def keep_costly(self) -> list[Stmt]:
         """Keep costly values that two stages need in a scratch row, from the first on; gives the
         statements that bring what is there before all stages."""
-        kept = self._needed_again()
-        free: list[tuple[int, int]] = []  # since which stage nobody needs what is in which buffer
-        kinds: list[DType] = []  # of the buffers
-        homes: dict[Val, int] = {}
-        for v, stages in sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id)):
-            fits = [x for x in free if x[0] <= min(stages) and kinds[x[1]] is v.dtype]
-            if self.work.threads and fits:
-                free.remove(fits[0])
-                homes[v] = fits[0][1]
-            else:
-                homes[v] = len(kinds)
-                kinds.append(v.dtype)
-            free.append((max(stages), homes[v]))
-        size = self._room(kinds)
-        if size is None:
+        for kept in self._needed_again():
+            homes, kinds = self._homes(kept)
+            size = self._room(kinds)
+            if size is not None:
+                break
+        else:
             return []  # too long: memory is read again
         first = len(self.e.scratch)
         for i, dtype in enumerate(kinds):
@@ -266,8 +257,25 @@ class Row:
                 ahead += copied_ahead(self.e, v, start, buffer, size)
         return [*ahead, ir.AsyncCommit(), ir.AsyncWait(0)] if ahead else []
 
-    def _needed_again(self) -> dict[Val, set[int]]:
-        """Costly values that several stages need, and which."""
+    def _homes(self, kept: dict[Val, set[int]]) -> tuple[dict[Val, int], list[DType]]:
+        """Which scratch row each value is kept in, and their dtypes."""
+        free: list[tuple[int, int]] = []  # since which stage nobody needs what is in which row
+        kinds: list[DType] = []
+        homes: dict[Val, int] = {}
+        for v, stages in sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id)):
+            fits = [x for x in free if x[0] <= min(stages) and kinds[x[1]] is v.dtype]
+            if self.work.threads and fits:
+                free.remove(fits[0])
+                homes[v] = fits[0][1]
+            else:
+                homes[v] = len(kinds)
+                kinds.append(v.dtype)
+            free.append((max(stages), homes[v]))
+        return homes, kinds
+
+    def _needed_again(self) -> list[dict[Val, set[int]]]:
+        """Costly values that several stages need, and which; fewer of them in a second place, for
+        where all are too many."""
         work = self.work
         users: dict[Val, set[int]] = {}
 
@@ -292,7 +300,7 @@ class Row:
                     users.setdefault(x, set()).add(stage)
         kept = {v: stages for v, stages in users.items() if len(stages) > 1}
         if not work.threads:
-            return kept
+            return [kept]
         # a group's own memory is nearer than what it has read before
         read: dict[Val, set[int]] = {}
         for source, stage in roots:
@@ -303,7 +311,8 @@ class Row:
             for x in walk([source], past):
                 if x in work.layouts and whole(x):
                     read.setdefault(x, set()).add(stage)
-        return {**kept, **{v: stages for v, stages in read.items() if len(stages) > 1}}
+        again = {v: stages for v, stages in read.items() if len(stages) > 1}
+        return [{**kept, **again}, kept]
 
     def _several_turns(self, kinds: list[DType]) -> bool:
         """Whether a group would wait for memory more than once while it reads a row, and can do
@@ -330,8 +339,11 @@ class Row:
     def _room(self, kinds: list[DType]) -> Expr | None:
         """How many elements scratch rows of these dtypes have; None where groups have no room."""
         if self.work.threads:
-            widest = max((dtype.itemsize for dtype in kinds), default=1)
-            if not _fits(self.work, self.space, widest):
+            sizes = [dtype.itemsize for dtype in kinds]
+            together = self.space.row_size * sum(sizes)
+            if not _fits(self.work, self.space, max(sizes, default=1)):
+                return None
+            if together > self.work.facts.group_memory // 2:  # what a group may take of its unit's
                 return None
         return extent_of(self.e, self.space.inner)
 
