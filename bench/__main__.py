@@ -8,6 +8,7 @@
     python -m bench adamw                 one step of AdamW over two hundred parameters
     python -m bench loading               records from a file, beside PyTorch's loader
     python -m bench memory                what training steps take of memory, beside PyTorch
+    python -m bench memory --large        of larger models
     python -m bench overhead              what Python costs: building, evaluating, importing
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
@@ -102,6 +103,7 @@ def main() -> int:
     parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
     parser.add_argument("--jit", action="store_true", help="run numus's workloads inside nm.jit")
     parser.add_argument("--nn", action="store_true", help="train with numus.nn and a Trainer")
+    parser.add_argument("--large", action="store_true", help="memory: of larger models, with --nn")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="time for each library and workload (default 1)"
     )
@@ -119,7 +121,7 @@ def main() -> int:
         case ["memory"]:
             from . import memory
 
-            return 0 if memory.report() else 1
+            return 0 if memory.report(options.nn, options.large) else 1
         case words:
             compare(
                 words,

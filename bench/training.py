@@ -90,7 +90,7 @@ def _mlp(xp: Any, p: Any, x: Any) -> Any:
     return _linear(p[-1], x)
 
 
-def _mlp_module(t: Any) -> Any:
+def mlp_module(t: Any) -> Any:
     return t.Sequential(
         *(t.Linear(784, 512), t.ReLU(), t.Linear(512, 512), t.ReLU(), t.Linear(512, 10))
     )
@@ -134,15 +134,15 @@ def _gpt(xp: Any, p: Any, x: Any) -> Any:
     return _linear(p["out"], _layer_norm(xp, p["norm"], y))
 
 
-def _gpt_module(t: Any) -> Any:
+def gpt_module(t: Any, width: int = WIDTH, layers: int = LAYERS, length: int = LENGTH) -> Any:
     f = t.functional
 
     class Block(t.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.norm1, self.norm2 = t.LayerNorm(WIDTH), t.LayerNorm(WIDTH)
-            self.qkv, self.out = t.Linear(WIDTH, 3 * WIDTH), t.Linear(WIDTH, WIDTH)
-            self.up, self.down = t.Linear(WIDTH, 4 * WIDTH), t.Linear(4 * WIDTH, WIDTH)
+            self.norm1, self.norm2 = t.LayerNorm(width), t.LayerNorm(width)
+            self.qkv, self.out = t.Linear(width, 3 * width), t.Linear(width, width)
+            self.up, self.down = t.Linear(width, 4 * width), t.Linear(4 * width, width)
 
         def forward(self, x: Any) -> Any:
             b, n, d = x.shape
@@ -155,9 +155,9 @@ def _gpt_module(t: Any) -> Any:
     class Gpt(t.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.words, self.places = t.Embedding(WORDS, WIDTH), t.Embedding(LENGTH, WIDTH)
-            self.blocks = t.Sequential(*(Block() for _ in range(LAYERS)))
-            self.norm, self.out = t.LayerNorm(WIDTH), t.Linear(WIDTH, WORDS)
+            self.words, self.places = t.Embedding(WORDS, width), t.Embedding(length, width)
+            self.blocks = t.Sequential(*(Block() for _ in range(layers)))
+            self.norm, self.out = t.LayerNorm(width), t.Linear(width, WORDS)
 
         def forward(self, x: Any) -> Any:
             return self.out(
@@ -207,13 +207,13 @@ def _cnn_module(t: Any) -> Any:
 MODELS = [
     Model(
         "train_mlp_128x784",
-        *(_mlp_weights, _mlp, _mlp_module),
+        *(_mlp_weights, _mlp, mlp_module),
         inputs=lambda rng: rng.standard_normal((128, 784), dtype=np.float32),
         targets=lambda rng: rng.integers(0, 10, 128),
     ),
     Model(
         "train_gpt_4L128d_8x64",
-        *(_gpt_weights, _gpt, _gpt_module),
+        *(_gpt_weights, _gpt, gpt_module),
         inputs=lambda rng: rng.integers(0, WORDS, (8, LENGTH)),
         targets=lambda rng: rng.integers(0, WORDS, (8, LENGTH)),
     ),

@@ -324,14 +324,16 @@ def test_what_waits_for_the_gradient_is_the_least(activation, most):
 
 
 def test_no_copy_of_windows_is_ever_stored():
-    """Windows overlap nine times; a convolution and its gradients store what they are asked for."""
+    """Windows overlap nine times; a convolution and its gradients store what they are asked for,
+    and scratch memory of four workers.
+    """
     x, w = given(4, 16, 24, 24), given(32, 16, 3, 3)
 
     def gradients(x, w):
         return nm.grad(lambda x, w: nm.conv2d(x, w, padding=1).sum(), (0, 1))(x, w)
 
     counts = cost(gradients, x, w)
-    assert counts.bytes_allocated <= x.nbytes + 20 * w.nbytes, counts.bytes_allocated
+    assert counts.bytes_allocated <= 2 * x.nbytes + 20 * w.nbytes, counts.bytes_allocated
 
 
 def test_lanes_run_along_rows_whatever_is_stored_per_row():

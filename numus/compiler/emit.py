@@ -40,6 +40,10 @@ class Step:
     grid: int
     scratch: list[int]  # bytes per worker of each scratch buffer
 
+    def held(self, workers: int) -> int:
+        """Bytes of scratch memory if so many may take part; there is one for each block at most."""
+        return min(workers, self.grid) * sum(self.scratch)
+
 
 def evaluate(e: Expr, sizes: dict[str, int]) -> int:
     """The number that a size expression stands for."""

@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from numus.compiler import work
 from numus.compiler.fuse import Group
-from numus.compiler.local import Val, walk
+from numus.compiler.local import Val
 from numus.compiler.program import Plan
 from numus.compiler.watchers import watchers
-from numus.shapes import size_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class ProgramReport:
     waves: int  # in which the kernels run: those of a wave don't need each other
     result_bytes: int
     temporary_bytes: int
-    scratch_bytes: int  # that the kernels of a wave need beside it, at most, for each thread
+    scratch_bytes: int  # of these, what all workers need for themselves in a wave, at most
 
 
 @contextlib.contextmanager
@@ -106,7 +106,7 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
                 step.grid,
                 read,
                 written,
-                _flops(group, plan) if first else 0,
+                work.flops(_inside(group, plan)) if first else 0,
                 None if seconds is None else seconds[i],
                 program,
             )
@@ -117,38 +117,15 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
         len(plan.waves),
         sum(plan.result_bytes),
         plan.arena,
-        _scratch(plan),
+        plan.scratch_bytes,
     )
-
-
-def _scratch(plan: Plan) -> int:
-    """What the kernels of one wave need for themselves, at most."""
-    steps = iter(plan.steps)
-    return max((sum(sum(next(steps).scratch) for _ in range(n)) for n in plan.waves), default=0)
 
 
 def _inside(group: Group, plan: Plan) -> list[Val]:
     """The values that a group computes, in order."""
-    read = plan.slot.keys() - set(group.members)
-    found = walk(group.members, lambda v: v not in read)
-    return sorted((v for v in found if v not in read), key=lambda v: v.id)
+    return work.inside(group.members, plan.slot)
 
 
 def _fused(group: Group, plan: Plan) -> tuple[str, ...]:
     quiet = ("constant", "broadcast", "reshape", "permute")
     return tuple(v.op for v in _inside(group, plan) if v.op not in quiet)
-
-
-def _flops(group: Group, plan: Plan) -> int:
-    total = 0
-    for v in _inside(group, plan):
-        if v.kind == "elementwise" and v.op not in ("cast", "bitcast"):
-            total += v.size
-        elif v.kind == "reduce":
-            total += v.inputs[0].size
-        elif v.kind == "contract":
-            total += 2 * v.size * v.inputs[0].shape[2]
-        elif v.kind == "convolve":
-            gaps = size_of(tuple(window.gap for window in v.params[1]))  # of zeros, passed over
-            total += 2 * v.size * size_of(v.inputs[1].shape[1:]) // gaps
-    return total

@@ -19,6 +19,7 @@ from numus.compiler import ir
 from numus.compiler.emit import Emitter, Index, is_inline
 from numus.compiler.local import PRODUCTS, Val, walk
 from numus.compiler.lying import lying
+from numus.compiler.work import ATTENTION
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
 
@@ -41,9 +42,6 @@ LARGE = 128  # rows, columns and depth of a product whose operands are worth a k
 
 # A costly number that more kernels than this use is computed by one of its own.
 FEW_USERS = 3
-
-# Kinds whose values are computed together: see `Fuser._companion`.
-ATTENTION = ("attention", "attention_grad")
 
 HEAVY = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
@@ -155,6 +153,7 @@ class Fuser:
         self.order = sorted(needed, key=lambda v: v.id)
         self.in_memory: set[Val] = set()
         self.groups: list[Group] = []
+        self.sums: set[Val] = set()  # of products
 
     def run(self) -> list[Group]:
         """The groups in an order in which they can run."""
@@ -227,6 +226,8 @@ class Fuser:
             return None
         producers = {self.home[r] for r in reads if r in self.home}
         candidates = sorted(producers, key=lambda g: -g.position)
+        if v in self.sums:  # a product comes before a sum of others
+            candidates.sort(key=lambda g: len(g.members) > 1)
         shared = [
             g
             for g in self.by_space.get(group.space, ())[-8:]
@@ -409,7 +410,23 @@ class Fuser:
                 last = self._narrower(self._last_gate(product, users))
                 if last is not product:
                     found.add(last)
+        if not self.facts.group:  # there, no product waits for another
+            found |= self._sums_on_the_way(users)
         return found
+
+    def _sums_on_the_way(self, users: dict[Val, list[Val]]) -> set[Val]:
+        """What a sum of many products is after each of them, but for the last: the product's kernel
+        adds to what was there, so that one value is kept, not one for each product.
+        """
+        parts = set[Val]()  # products, and sums of them
+        for v in self.order:
+            if v in self.leaves:
+                continue
+            if v.op == "add" and all(x in parts and x.shape == v.shape for x in v.inputs):
+                self.sums.add(v)
+            if v.kind in PRODUCTS or v in self.sums:
+                parts.add(v)
+        return {v for v in self.sums if v in users and all(u in self.sums for u in users[v])}
 
     def _narrower(self, gate: Val) -> Val:
         """The value itself, or what it only makes wider: its readers do that as they load."""

@@ -7,13 +7,12 @@ over the graph, a look-up and the launches.
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import arena, ir, schedule, singles, tuning
+from numus.compiler import arena, ir, recompute, schedule, singles, tuning, work
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
@@ -146,11 +145,21 @@ class Plan:
     """What to launch for one structure, and where its values live.
 
     Memory is numbered: first the leaves, then results (one each), then the arena, in which values
-    that nobody keeps follow each other.
+    that nobody keeps follow each other. `replaced`: pairs of a leaf and a root that is best written
+    in its place.
     """
 
-    def __init__(self, place: Any, pending: Any, roots: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        place: Any,
+        pending: Any,
+        roots: Sequence[Any],
+        replaced: Sequence[tuple[Any, Any]] = (),
+    ) -> None:
         self.runtime = place.runtime
+        facts = self.runtime.facts
+        # that need scratch memory of the program's; groups of threads have their own
+        self._workers = 0 if facts.group else facts.parallel_units
         ir.fresh()
         local = Local()
         vals: list[Val] = []
@@ -172,6 +181,10 @@ class Plan:
         self.leaf_strides = dict(zip(leaf_vals, pending.leaf_strides, strict=True))
         wanted = [vals[pending.number[r]] for r in roots] + [vals[i] for i in pending.kept]
         bases = [_base(v, self.leaf_strides) for v in wanted]
+        base = {v: b for v, (b, _) in zip(wanted, bases, strict=True)}
+        self._replaced = {
+            base[vals[pending.number[new]]]: vals[pending.number[old]] for old, new in replaced
+        }
         self._fuse(local, [b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
         # What has to be in memory anyway is kept for the gradients that may ask for it.
         done = {*pending.kept, *(pending.number[r] for r in roots)}
@@ -198,9 +211,20 @@ class Plan:
         def temporary(v: Val) -> int:
             return 0 if v in held else v.size * v.dtype.itemsize
 
-        steps = [(step, groups[i]) for i in schedule.order(jobs, temporary) for step in jobs[i]]
+        order = schedule.order(jobs, temporary, self._replaced)
+        steps = [(step, groups[i]) for i in order for step in jobs[i]]
+        if self._workers:
+            own = {*self.in_memory, *leaves}
+            steps = recompute.recomputed(
+                *(steps, temporary, lambda step: step.held(self._workers), layouts),
+                lambda group, layouts: tuning.lower(group, layouts, self.runtime),
+                sum(work.flops(work.inside(group.members, own)) for group in groups),
+                self.runtime.facts.cache_l2,
+            )
         takes = [takeovers(step, group.stored, held) for step, group in steps]
-        found = schedule.waves([step for step, _ in steps], temporary, takes)
+        found = schedule.waves(
+            *([step for step, _ in steps], temporary, takes, self._replaced, self._workers)
+        )
         self.steps: list[Step] = [steps[i][0] for wave in found for i in wave]
         self.group_of_step: list[Group] = [steps[i][1] for wave in found for i in wave]
         self.takeovers = [takes[i] for wave in found for i in wave]
@@ -214,8 +238,10 @@ class Plan:
         self.values: list[Any] = []
         self.holes: list[tuple[int, int, str]] = []  # (place in values, constant, part)
         self.calls: list[contract.Step] = []
-        first = {0, *itertools.accumulate(self.waves)}
-        for i, (step, program) in enumerate(zip(self.steps, self.programs, strict=True)):
+        self.blocks = [*self.result_bytes, *([self.arena] if self.arena else [])]
+        self.slots = len(self.leaf_strides) + len(self.blocks)
+        wave = [(w, n > 0) for w, count in enumerate(self.waves) for n in range(count)]
+        for step, program, (w, joins) in zip(self.steps, self.programs, wave, strict=True):
             self.values.append(step.grid)
             for s in step.scalars:
                 if s.__class__ is tuple:
@@ -225,10 +251,14 @@ class Plan:
             places: list[tuple[int, int] | None]
             places = [(self.slot[v], self.offset.get(v, 0)) for v in step.buffers]
             places += [None] * len(step.scratch)
-            nbytes = [v.size * v.dtype.itemsize for v in step.buffers]
-            self.calls.append(contract.Step(program, places, nbytes, step.scratch, i not in first))
-        self.blocks = [*self.result_bytes, *([self.arena] if self.arena else [])]
-        self.slots = len(self.leaf_strides) + len(self.blocks)
+            pitch = 0
+            if step.scratch and self.scratch:
+                start, pitch = self.scratch[w]
+                for i, nbytes in enumerate(step.scratch, len(step.buffers)):
+                    places[i] = (self.slots - 1, start)
+                    start += arena.aligned(nbytes)
+            sizes = [v.size * v.dtype.itemsize for v in step.buffers]
+            self.calls.append(contract.Step(program, places, sizes, step.scratch, joins, pitch))
         self.prepared = self.runtime.prepare(self.calls, self.slots) if self.calls else None
 
     def single_launches(self) -> list[Callable[..., None]]:
@@ -245,47 +275,11 @@ class Plan:
                 if v in group.stored and v in results and v not in self.slot:
                     self.slot[v] = len(leaves) + len(self.result_bytes)
                     self.result_bytes.append(v.size * v.dtype.itemsize)
-        lives: dict[Val, list[int]] = {}  # of temporaries: the first wave and the last
-        steps = iter(self.steps)
-        for i, count in enumerate(self.waves):
-            for _ in range(count):
-                for v in next(steps).buffers:
-                    if v not in self.slot:
-                        lives.setdefault(v, [i, i])[1] = i
-        home = self._shared_places(lives)
-        blocks: dict[Val, list[int]] = {}
-        for v, (first, last) in lives.items():
-            block = blocks.setdefault(home.get(v, v), [first, last])
-            block[:] = min(block[0], first), max(block[1], last)
-        offsets, self.arena = arena.pack(
-            [(v.size * v.dtype.itemsize, first, last) for v, (first, last) in blocks.items()]
-        )
-        places = dict(zip(blocks, offsets, strict=True))  # in the arena, of each temporary
-        self.offset = {v: places[home.get(v, v)] for v in lives}
-        self.slot.update(dict.fromkeys(lives, len(leaves) + len(self.result_bytes)))
-
-    def _shared_places(self, lives: dict[Val, list[int]]) -> dict[Val, Val]:
-        """Temporaries that take the place of another one, which is read for the last time, element
-        by element, where they are computed: whose place it was at first.
-        """
-        home: dict[Val, Val] = {}
-        at = 0
-        for wave, count in enumerate(self.waves):
-            together = range(at, at + count)
-            at += count
-            taken: set[Val] = set()
-            for i in together:
-                for v, s in self.takeovers[i]:
-                    if (
-                        v not in home
-                        and s not in taken
-                        and v in lives
-                        and lives.get(s, (wave, 0))[0] < wave == lives[s][1]
-                        and sum(s in self.steps[k].buffers for k in together) == 1
-                    ):
-                        taken.add(s)
-                        home[v] = home.get(s, s)
-        return home
+        at = iter(zip(self.steps, self.takeovers, strict=True))
+        waves = [[next(at) for _ in range(count)] for count in self.waves]
+        found = arena.place(waves, self.slot.keys(), self._workers)
+        self.arena, self.offset, self.scratch, self.scratch_bytes = found
+        self.slot.update(dict.fromkeys(found.offset, len(leaves) + len(self.result_bytes)))
 
     def may_take_over(self, leaf: int, output: int) -> bool:
         """Whether an output may be written to the memory of a leaf: all that reads the leaf has run
@@ -294,7 +288,7 @@ class Plan:
         slot, _ = self.outputs[output]
         if (
             slot < len(self.leaf_strides)
-            or self.runtime.facts.renderer != "llvm"
+            or self.runtime.facts.group
             or any(other == leaf for other, _ in self.outputs)
         ):
             return False

@@ -115,10 +115,12 @@ class Replay:
         inputs: Sequence[Any],
         strides: Sequence[Shape],
         scalars: Sequence[Any],
+        replaced: Sequence[tuple[int, int]] = (),
     ) -> None:
         graph = TracedGraph(outputs, inputs, strides, scalars)
         self.place = place
-        self.plan = plan = Plan(place, graph, outputs)
+        pairs = [(inputs[source], outputs[at]) for source, at in replaced]
+        self.plan = plan = Plan(place, graph, outputs, pairs)
         self.held = graph.leaves[len(inputs) :]  # constants of the function, in memory
         self.constants = graph.constants[len(scalars) :]
         self._fixed = [

@@ -78,12 +78,11 @@ def choose(
     widest = column_panels if strips else max(1, room // (columns * max(depth, 1) * item))
     tallest = row_panels if in_place else max(1, room // (rows * max(k, 1) * item))
     work = batch * m * n * k
-    share = work >= WORTH_SHARING
     share_left, share_right = (work >= WORTH_SHARING // (COMPUTED if x else 1) for x in computed)
     units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
     most = max(1, work // WORTH_A_THREAD)
     wanted, fine = (-(-min(units * x, most) // batch) for x in (TASKS, FINE))
-    free = share or (direct[1] and not strips)  # for rows to be cut, nothing is packed twice
+    free = share_right or (direct[1] and not strips)  # for rows to be cut, nothing is packed twice
     row_tasks, column_tasks = 1, -(-column_panels // widest)
     if column_panels >= (wanted if free else -(-units // batch)) and (in_place or n >= m):
         column_tasks = _pieces(column_panels, fine, widest)

@@ -81,7 +81,8 @@ class Step:
     from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
     `nbytes` gives the size of what lies there, scratch left out, where it is known.
     `scratch` gives the bytes that one worker (a block, where lanes are threads of a group) needs of
-    each scratch buffer, where they are known.
+    each scratch buffer, where they are known. `pitch`: the scratch buffers have places as well, so
+    many bytes apart, for as many workers as the device has units, or the wave has blocks if fewer.
     A step that `joins` needs nothing of the one before it, nor of those that one joins: they form a
     wave, and may run at the same time.
     """
@@ -91,6 +92,7 @@ class Step:
     nbytes: Sequence[int] | None = None
     scratch: Sequence[int] | None = None
     joins: bool = False
+    pitch: int = 0
 
 
 class Prepared(Protocol):

@@ -55,7 +55,8 @@ def run(
 ) -> None:
     """Run a kernel on arrays, in place."""
     native = native or compiled(kernel, target)
-    addresses = (ctypes.c_void_p * max(1, len(arrays)))(*(a.ctypes.data for a in arrays))
+    # after the addresses: how far apart the scratch memory of two workers is
+    addresses = (ctypes.c_void_p * (len(arrays) + 1))(*(a.ctypes.data for a in arrays))
     slots = b"".join(
         struct.pack("<d", v) if dtype.kind == "float" else struct.pack("<q", int(v))
         for v, (_, dtype) in zip(scalars, kernel.scalars, strict=True)

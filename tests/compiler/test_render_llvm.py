@@ -388,10 +388,10 @@ def test_scratch_is_each_worker_s_own():
     kernel = Kernel("scratch", (x, y, t), N, harness.one_block(*body))
     a, out, space = rand(21, f32), np.zeros(21, np.float32), np.zeros(200, np.float32)
     native = harness.compiled(kernel)
-    addresses = (ctypes.c_void_p * 3)(a.ctypes.data, out.ctypes.data, space.ctypes.data)
+    stride = 48  # of 4 bytes
+    addresses = (ctypes.c_void_p * 4)(*(x.ctypes.data for x in (a, out, space)), 4 * stride)
     native(0, 1, 2, addresses, (ctypes.c_int64 * 1)(21))
     assert np.array_equal(out, (a * 2)[::-1])
-    stride = 32  # 21 floats rounded up to 64 bytes
     assert np.array_equal(space[2 * stride : 2 * stride + 21], a * 2)
     assert (space[: 2 * stride] == 0).all()
 

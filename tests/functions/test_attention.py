@@ -279,12 +279,14 @@ def test_keys_shared_by_heads_are_not_repeated():
     nm.eval([q, k])
     spent = kernels(lambda: attend(q, k, k, enable_gqa=True))
     assert spent.names == ["attention"]
-    assert spent.bytes_allocated == q.nbytes + q.nbytes // 16  # the result, a number for each query
+    assert spent.bytes_written == q.nbytes + q.nbytes // 16  # the result, a number for each query
 
 
 @pytest.mark.parametrize("options", [{"is_causal": True}, {"dropout_p": 0.1}])
 def test_memory_is_linear_in_the_length(options):
-    """On the null device: temporaries and results of both directions, as the length grows."""
+    """On the null device: temporaries, results and scratch memory of its four workers, in both
+    directions, as the length grows.
+    """
 
     def peak(length):
         xs = tensors(*(np.zeros((1, 2, length, 64), "f4") for _ in range(3)), device=NULL)
@@ -294,7 +296,7 @@ def test_memory_is_linear_in_the_length(options):
         nm.eval([x.grad for x in xs])
         return NULL.runtime.memory_stats()["peak"] - before
 
-    assert peak(16384) < 2.1 * peak(8192) < 2.1 * 8 * 2 * 8192 * 64 * 4
+    assert peak(16384) < 2.1 * peak(8192) < 2.1 * 13 * 2 * 8192 * 64 * 4
 
 
 def test_a_long_sequence_fits_in_little_memory():

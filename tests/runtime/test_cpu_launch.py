@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import subprocess
 import sys
@@ -85,10 +86,39 @@ def test_scratch_is_found_by_the_runtime(cpu, threads):
     cpu.run([Launch(program, [a, b], [64, 33], 33)])  # no memory for scratch
     assert np.array_equal(b.view(np.float32), want)
     assert program.scratch_nbytes([65, 33]) == [320]
-    own = cpu.allocate(320 * max(8, threads))
-    b.view(np.float32)[:] = 0
-    cpu.run([Launch(program, [a, b, own], [64, 33], 33)])
-    assert np.array_equal(b.view(np.float32), want)
+
+
+def test_scratch_may_lie_in_a_slot(cpu, threads):
+    """There it is for as many workers as there are cores; for more, the runtime finds some."""
+    program = cpu.compile(kernels.scratch_reverse())
+    x = floats(64 * 33)
+    a, b = memory_of(cpu, x), cpu.allocate(x.nbytes)
+    workers, pitch = cpu.facts.parallel_units, 448
+    own = cpu.allocate(64 + workers * pitch)
+    step = Step(program, [(0, 0), (1, 0), (2, 64)], scratch=[256], pitch=pitch)
+    # a wave of two kernels that share the scratch memory, and a kernel by itself
+    steps = [step, dataclasses.replace(step, buffers=[(0, 0), (3, 0), (2, 64)], joins=True)]
+    prepared = cpu.prepare([*steps, step], slots=4)
+    again = cpu.allocate(x.nbytes)
+    addresses = [m.address for m in (a, b, own, again)]
+    want = x.reshape(33, 64)[:, ::-1].reshape(-1)
+    values = [33, 64, 33] * 3
+    fixed = prepared.fixed(values, [])
+    runs = [
+        lambda: prepared.run(addresses, values),
+        lambda: fixed(addresses, []),
+        lambda: prepared.repeat(values, addresses, 1, [], [], None),
+    ]
+    for run in runs:
+        b.view(np.float32)[:] = again.view(np.float32)[:] = 0
+        own.view(np.uint8)[:] = 0
+        before = cpu.memory_stats()["allocations"]
+        run()
+        assert np.array_equal(b.view(np.float32), want)
+        assert np.array_equal(again.view(np.float32), want)
+        provided = threads > workers
+        assert own.view(np.uint8).any() != provided
+        assert (cpu.memory_stats()["allocations"] > before) == provided
 
 
 def test_prepared_steps_take_offsets_and_values(cpu, threads):

@@ -7,8 +7,8 @@ Every kernel becomes one function
 that runs the blocks [begin, end) of its grid. `buffers` is an array of addresses, `scalars` one of
 8-byte slots: integers as they are, floats as doubles. `worker` is the number of the thread, in its
 lower 16 bits, and how many blocks each thread will run, above them. A scratch buffer is given as
-one memory for all workers; each takes the part at its number times the buffer's size (rounded up
-to 64 bytes).
+one memory for all workers; each takes the part at its number times what follows the addresses: how
+many bytes apart these parts are.
 
 Buffers are told to LLVM as not overlapping, so that it may move loads across stores. The memory
 of an output may still be that of an input if every element is read only by the lane iteration
@@ -144,12 +144,10 @@ class _Renderer(Control):
         t, x = self.t, self.x
         if buffer.size is None:
             raise CompileError(f"scratch buffer {buffer.name!r} has no size")
-        size = x.uniform(buffer.size, "a scratch size")
-        nbytes = t.new(f"mul i64 {size}, {buffer.dtype.itemsize}")
-        nbytes = t.new(f"add i64 {nbytes}, 63")
-        nbytes = t.new(f"and i64 {nbytes}, -64")
+        p = t.new(f"getelementptr i64, ptr %buffers, i64 {len(self.kernel.buffers)}")
+        pitch = t.new(f"load i64, ptr {p}, align 8")
         number = t.new("and i64 %worker, 65535")
-        offset = t.new(f"mul i64 {nbytes}, {number}")
+        offset = t.new(f"mul i64 {pitch}, {number}")
         x.buffers[buffer] = t.new(f"getelementptr i8, ptr {x.buffers[buffer]}, i64 {offset}")
 
     # -- statements -------------------------------------------------------------------------------

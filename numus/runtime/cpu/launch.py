@@ -8,8 +8,10 @@ and values that differ into the image and making one native call.
 from __future__ import annotations
 
 import ctypes
+import functools
+import itertools
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import LaunchFixed, Step, fixed_by_run
@@ -41,11 +43,97 @@ class _Image:
         return ctypes.addressof(self.words) + 8 * number
 
 
+class _Images:
+    """Images of one program that are ready to be used.
+
+    Scratch memory lies in a slot, where the steps say so. Where it is `provided` by the runtime
+    instead, the addresses of each step's buffers follow those of the slots, and with them how far
+    apart the parts of two workers are; values follow all addresses.
+    """
+
+    def __init__(self, pool: Pool, steps: Sequence[Step], slots: int, threads: int) -> None:
+        self._pool = pool
+        self._steps = steps
+        self._slots = slots
+        self._threads = threads  # that may share its launches; 0: given for each run
+        self._provided = provided = not threads
+        words = sum(len(s.program.scratch) + 1 for s in steps if s.program.scratch)
+        self.addresses = slots + (words if provided else 0)
+        self.formats = "".join("q" + s.program.formats for s in steps)
+        layout = struct.Struct(f"={self.addresses}Q{self.formats}")
+        self.pack = layout.pack_into
+        self._head = layout.size // 8
+        self.threads_at = self._head + _THREADS
+        self._free: list[_Image] = []
+        self.give = self._free.append
+
+    def take(self) -> _Image:
+        try:
+            return self._free.pop()
+        except IndexError:
+            return self.build()
+
+    def _wave_sizes(self) -> list[int]:
+        """For the first step of each wave how many there are in it; 1 for the others."""
+        sizes = [1] * len(self._steps)
+        first = 0
+        for n, step in enumerate(self._steps):
+            if step.joins:
+                sizes[first] += 1
+            else:
+                first = n
+        return sizes
+
+    def build(self) -> _Image:
+        """An image: changing values; the head; a record per launch; places; buffer addresses; 0."""
+        head, steps = self._head, self._steps
+        # a kernel finds after its buffers how far apart the scratch memory of two workers is
+        counts = [s.program.buffers + bool(s.program.scratch) for s in steps]
+        records = head + len(pool_source.IMAGE)
+        places = records + len(steps) * len(pool_source.LAUNCH)
+        buffers = places + 2 * sum(counts)
+        zero = buffers + sum(counts)
+        image = _Image(bytearray(8 * (zero + 1)), head)
+        words, base = image.words, ctypes.addressof(image.words)
+
+        def at(word: int) -> int:
+            return base + 8 * word
+
+        words[head : head + len(pool_source.IMAGE)] = [
+            *(self._pool.address, at(records), len(steps), base, self._threads)
+        ]
+        parameters, own = self.addresses, self._slots
+        together = self._wave_sizes()
+        for n, (step, count) in enumerate(zip(steps, counts, strict=True)):
+            program = step.program
+            record = records + n * len(pool_source.LAUNCH)
+            words[record : record + len(pool_source.LAUNCH)] = [
+                *(program.address, at(buffers), at(places), count),
+                *(at(parameters), together[n], 0, 0, pool_source.UNKNOWN),
+            ]
+            given: list[Any] = [*step.buffers, *([None] * count)][: program.buffers]
+            if program.scratch:
+                given.append((zero, step.pitch))
+            if self._provided:
+                for i in (*program.scratch, *([program.buffers] if program.scratch else ())):
+                    given[i] = (own, 0)
+                    own += 1
+            for slot, offset in given:
+                words[places], words[places + 1] = slot, offset
+                places += 2
+            buffers += count
+            parameters += 1 + len(program.formats)
+        return image
+
+
 class Prepared:
     """A list of kernels with places for what changes from run to run.
 
     `run(addresses, values)` takes one address per slot, and for each step its grid followed by its
     scalars, all in one flat sequence. It may be called from several threads at once.
+
+    Where steps say where their scratch memory lies, that is for so many `workers`; otherwise, and
+    for more of them, the runtime provides it.
     """
 
     def __init__(
@@ -54,6 +142,7 @@ class Prepared:
         memory: MemoryPool,
         steps: Sequence[Step],
         slots: int,
+        workers: int,
         calls: Callable[[], Calls | None] = lambda: None,
     ) -> None:
         self._pool = pool
@@ -61,89 +150,58 @@ class Prepared:
         self._calls = calls
         self.steps = tuple(steps)
         self.slots = slots
-        self._scratch = [
-            (n, i, at) for n, s in enumerate(steps) for at, i in enumerate(s.program.scratch)
-        ]
-        formats = "".join("q" + s.program.formats for s in steps)
-        # scratch addresses follow the caller's, values follow those
-        self._format = struct.Struct(f"={slots + len(self._scratch)}Q{formats}")
-        self._pack = self._format.pack_into
+        with_scratch = [s for s in steps if s.program.scratch]
+        self._workers = workers if with_scratch else _UNBOUNDED  # that there is room for
+        if not all(s.pitch for s in with_scratch):
+            self._workers = 0
+        self._images = _Images(pool, self.steps, slots, self._workers)
         self._native = pool.run
-        self._areas = self._shared_scratch()
-        self._free: list[_Image] = []
-
-    def _shared_scratch(self) -> list[tuple[int, int]] | None:
-        """Where each scratch buffer starts, in bytes per thread from the start of one block that
-        the waves use in turn, and its size; None where a size depends on the run.
-        """
-        if any(s.scratch is None for s in self.steps):
-            return None
-        areas = []
-        start = 0
-        for step in self.steps:
-            if not step.joins:
-                start = 0
-            for nbytes in step.scratch or ():
-                size = (nbytes + 63) & ~63
-                areas.append((start, size))
-                start += size
-        return areas
 
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         """Run all steps; returns when they are done."""
         if not self._pool.started:
             self._pool.start()
-        if self._scratch:
+        if self._pool.threads > self._workers:
             self._run_with_scratch(addresses, values)
             return
-        try:
-            image = self._free.pop()
-        except IndexError:
-            image = self._build()
-        self._pack(image.data, 0, *addresses, *values)
+        image = self._images.take()
+        self._images.pack(image.data, 0, *addresses, *values)
         self._native(image.head)
-        self._free.append(image)
+        self._images.give(image)
+
+    @functools.cached_property
+    def _wide(self) -> _Images:
+        """Images for any number of threads."""
+        return _Images(self._pool, self.steps, self.slots, 0) if self._workers else self._images
 
     def fixed(self, values: Sequence[int | float], changing: Sequence[int]) -> LaunchFixed:
         """Images that hold the values already: a run writes addresses, and what changes."""
-        if self._scratch and self._areas is None:
-            return fixed_by_run(self, values, changing)
-        pool, native, free = self._pool, self._native, list[tuple[bytearray, _Image, int]]()
-        count = self.slots + len(self._scratch)
-        formats = "".join("q" + s.program.formats for s in self.steps)
-        place = struct.Struct(f"={count}Q").pack_into
-        writers = [(struct.Struct(f"={formats[i]}").pack_into, 8 * (count + i)) for i in changing]
-        starts = [start for start, _ in self._areas or ()]
-        per_thread = max((a + b for a, b in self._areas or ()), default=0)
-        threads_at = self._format.size // 8 + _THREADS
-        plain = not starts and not writers
+        by_run = fixed_by_run(self, values, changing)
+        pool, native, workers = self._pool, self._native, self._workers
+        images, free = self._images, list[tuple[bytearray, _Image, int]]()
+        place = struct.Struct(f"={self.slots}Q").pack_into
+        writers = [
+            (struct.Struct(f"={images.formats[i]}").pack_into, 8 * (self.slots + i))
+            for i in changing
+        ]
 
         def build() -> tuple[bytearray, _Image, int]:
-            image = self._build()
-            self._pack(image.data, 0, *([0] * count), *values)
+            image = images.build()
+            images.pack(image.data, 0, *([0] * self.slots), *values)
             return image.data, image, image.head
 
         def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
             if not pool.started:
                 pool.start()
+            if pool.threads > workers:
+                by_run(addresses, changed)
+                return
             try:
                 mine = free.pop()
             except IndexError:
                 mine = build()
-            data, image, head = mine
-            if plain:
-                place(data, 0, *addresses)
-                native(head)
-                free.append(mine)
-                return
-            if starts:
-                threads = pool.threads
-                block = self._memory.allocate(threads * per_thread)
-                first = block.address
-                image.words[threads_at] = threads
-                place(data, 0, *addresses, *[first + threads * s for s in starts])
-            else:
-                place(data, 0, *addresses)
+            data, _, head = mine
+            place(data, 0, *addresses)
             for (write, at), value in zip(writers, changed, strict=True):
                 write(data, at, value)
             native(head)
@@ -164,24 +222,26 @@ class Prepared:
         temporaries.
         """
         calls = self._calls()
-        if calls is None or self._areas is None:
+        if calls is None:
             return None
-        threads = self._pool.threads
-        per_thread = max((a + b for a, b in self._areas), default=0)
+        threads, images, pitch = self._pool.threads, self._images, 0
         start = 0 if arena is None else (arena + 63) & ~63
-        nbytes = start + threads * per_thread
+        if threads > self._workers:
+            images, pitch = self._wide, self._pitch(values)
+        nbytes = start + threads * pitch
         if nbytes > _SMALL_WORKSPACE:
             return None
-        image = self._build()
+        image = images.build()
         space = self._memory.workspace(nbytes) if nbytes else None
         first = 0 if space is None else space.address
-        scratch = [first + start + threads * at for at, _ in self._areas]
-        self._pack(image.data, 0, *([0] * self.slots), *scratch, *values)
+        scratch = self._scratch_words(values, first + start, pitch) if pitch else []
+        images.pack(image.data, 0, *([0] * self.slots), *scratch, *values)
         if arena is not None:
             image.words[self.slots - 1] = first
+        if pitch:
+            image.words[images.threads_at] = threads
         for slot, address in fixed:
             image.words[slot] = address
-        image.words[self._format.size // 8 + _THREADS] = threads
         return Table(calls, calls.on_pool(), image, self._memory.allocate, (self, space))
 
     def repeat(
@@ -196,14 +256,15 @@ class Prepared:
         """Run up to `count` times in one native call; see `contract.repeat`."""
         if not self._pool.started:
             self._pool.start()
-        try:
-            image = self._free.pop()
-        except IndexError:
-            image = self._build()
-        threads = self._pool.threads
-        held, scratch = self._own_scratch(values, threads)
-        image.words[self._format.size // 8 + _THREADS] = threads if scratch else _UNBOUNDED
-        self._pack(image.data, 0, *addresses, *scratch, *values)
+        threads, images = self._pool.threads, self._images
+        held, scratch = None, list[int]()
+        if threads > self._workers:
+            images = self._wide
+            held, scratch = self._own_scratch(values, threads)
+        image = images.take()
+        if scratch:
+            image.words[images.threads_at] = threads
+        images.pack(image.data, 0, *addresses, *scratch, *values)
         table = [word for pair in (*steps, *swaps) for word in pair]
         words = (ctypes.c_int64 * max(len(table), 1))(*table)
         done = self._pool.repeat(
@@ -211,87 +272,41 @@ class Prepared:
             None if flag is None else flag.address,
         )
         del held
-        self._free.append(image)
+        images.give(image)
         return done
 
-    def _own_scratch(
-        self, values: Sequence[int | float], threads: int
-    ) -> tuple[list[Memory], list[int]]:
-        """Memory for the scratch buffers of a run, and where each of them starts."""
-        if not self._scratch:
-            return [], []
-        if self._areas is not None:
-            block = self._memory.allocate(threads * max(a + b for a, b in self._areas))
-            return [block], [block.address + threads * start for start, _ in self._areas]
-        at, sizes = 0, []
+    def _own_scratch(self, values: Sequence[int | float], threads: int) -> tuple[Memory, list[int]]:
+        """Memory for the scratch buffers of a run, which the kernels use in turn, and its words."""
+        pitch = self._pitch(values)
+        block = self._memory.allocate(threads * pitch)
+        return block, self._scratch_words(values, block.address, pitch)
+
+    def _scratch_sizes(self, values: Sequence[int | float]) -> Iterator[list[int]]:
+        """Of each step that has some, the bytes that a worker needs of each scratch buffer."""
+        at = 0
         for step in self.steps:
             count = len(step.program.formats)
-            sizes.append(step.program.scratch_nbytes(values[at + 1 : at + 1 + count]))
+            if step.program.scratch:
+                yield step.program.scratch_nbytes(values[at + 1 : at + 1 + count])
             at += count + 1
-        held = [self._memory.allocate(threads * sizes[n][k]) for n, _, k in self._scratch]
-        return held, [m.address for m in held]
+
+    def _pitch(self, values: Sequence[int | float]) -> int:
+        """What a worker needs, of all steps."""
+        return max(map(sum, self._scratch_sizes(values)))
+
+    def _scratch_words(self, values: Sequence[int | float], address: int, pitch: int) -> list[int]:
+        """For each step the addresses of its buffers, and the bytes between two workers."""
+        words = []
+        for sizes in self._scratch_sizes(values):
+            words += [*itertools.accumulate(sizes[:-1], initial=address), pitch]
+        return words
 
     def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
-        threads = self._pool.threads
+        threads, images = self._pool.threads, self._wide
         held, scratch = self._own_scratch(values, threads)
-        self._run_on(addresses, scratch, values, threads)
-        del held
-
-    def _run_on(
-        self, addresses: Sequence[int], scratch: Sequence[int], values: Any, threads: int
-    ) -> None:
-        try:
-            image = self._free.pop()
-        except IndexError:
-            image = self._build()
-        image.words[self._format.size // 8 + _THREADS] = threads
-        self._pack(image.data, 0, *addresses, *scratch, *values)
+        image = images.take()
+        image.words[images.threads_at] = threads
+        images.pack(image.data, 0, *addresses, *scratch, *values)
         self._native(image.head)
-        self._free.append(image)
-
-    def _wave_sizes(self) -> list[int]:
-        """For the first step of each wave how many there are in it; 1 for the others."""
-        sizes = [1] * len(self.steps)
-        first = 0
-        for n, step in enumerate(self.steps):
-            if step.joins:
-                sizes[first] += 1
-            else:
-                first = n
-        return sizes
-
-    def _build(self) -> _Image:
-        """An image: changing values; the head; a record per launch; places; buffer addresses."""
-        changing = self._format.size // 8
-        head = changing
-        records = head + len(pool_source.IMAGE)
-        places = records + len(self.steps) * len(pool_source.LAUNCH)
-        buffers = places + 2 * sum(s.program.buffers for s in self.steps)
-        end = buffers + sum(s.program.buffers for s in self.steps)
-        image = _Image(bytearray(8 * end), head)
-        words, base = image.words, ctypes.addressof(image.words)
-
-        def at(word: int) -> int:
-            return base + 8 * word
-
-        words[head : head + len(pool_source.IMAGE)] = [
-            *(self._pool.address, at(records), len(self.steps), base, _UNBOUNDED)
-        ]
-        scratch = {(n, i): self.slots + k for k, (n, i, _) in enumerate(self._scratch)}
-        parameters = self.slots + len(self._scratch)
-        together = self._wave_sizes()
-        for n, step in enumerate(self.steps):
-            program = step.program
-            record = records + n * len(pool_source.LAUNCH)
-            words[record : record + len(pool_source.LAUNCH)] = [
-                *(program.address, at(buffers), at(places), program.buffers),
-                *(at(parameters), together[n], 0, 0, pool_source.UNKNOWN),
-            ]
-            given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
-            for i, place in enumerate(given):
-                slot, offset = (scratch[n, i], 0) if place is None else place
-                words[places], words[places + 1] = slot, offset
-                places += 2
-            buffers += program.buffers
-            parameters += 1 + len(program.formats)
-        return image
+        images.give(image)
+        del held

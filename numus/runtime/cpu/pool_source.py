@@ -256,7 +256,8 @@ entry:
   %p4 = getelementptr i64, ptr %job, i64 4
   store i64 %parts, ptr %p4
   %p5 = getelementptr i64, ptr %job, i64 5
-  store i64 %threads, ptr %p5
+  %team = call i64 @llvm.smin.i64(i64 %threads, i64 %grid)  ; one for each block at most
+  store i64 %team, ptr %p5
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
   %p6 = getelementptr i64, ptr %job, i64 6

@@ -81,7 +81,8 @@ class CpuRuntime:
 
     def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
         """A list of kernels to be run many times; see `Prepared`."""
-        return Prepared(self.pool, self.memory, steps, slots, self.native_calls)
+        workers = self.facts.parallel_units
+        return Prepared(self.pool, self.memory, steps, slots, workers, self.native_calls)
 
     def native_calls(self) -> calls.Calls | None:
         if self._calls is None and calls.possible():

@@ -17,11 +17,18 @@ Run = Callable[[Sequence[View], Sequence[Any]], list[View]]
 
 
 class Program:
-    """A traced graph between inputs, scalars and outputs."""
+    """A traced graph between inputs, scalars and outputs. `replaced`: pairs of an input and an
+    output, by number, that is to take its place.
+    """
 
     def __init__(
-        self, outputs: Sequence[Node], inputs: Sequence[Node], scalars: Sequence[Node]
+        self,
+        outputs: Sequence[Node],
+        inputs: Sequence[Node],
+        scalars: Sequence[Node],
+        replaced: Sequence[tuple[int, int]] = (),
     ) -> None:
+        self._replaced = replaced
         order = _between(outputs, (*inputs, *scalars))
         _settle_calls([*outputs, *(x for node in order for x in node.inputs)])
         self.place = _only_device(order, inputs)
@@ -52,7 +59,10 @@ class Program:
         # Imported late: the compiler is needed only by those who run something.
         from numus.compiler.replay import Replay
 
-        return Native(self, Replay(self.place, self._outputs, self._inputs, layout, self._scalars))
+        replay = Replay(
+            *(self.place, self._outputs, self._inputs, layout, self._scalars, self._replaced)
+        )
+        return Native(self, replay)
 
     def _in_segments(self) -> Run:
         """Loops and branches run by themselves, between programs for what lies between them."""

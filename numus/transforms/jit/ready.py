@@ -84,10 +84,7 @@ class Ready:
         if not isinstance(run, Native) or ONE_HOLDER is None:
             return []
         sources = {s.places[0].key(): i for i, s in enumerate(traced.sources)}
-        wishes: dict[tuple[int, int], int | None] = {}
-        for number, (place, at, _) in enumerate(traced.bindings):
-            if place.key() in sources:
-                wishes[sources[place.key()], at] = number
+        wishes: dict[tuple[int, int], int | None] = {**traced.replaced}
         for index in traced.donated:
             if index in sources:
                 given = traced.sources[sources[index]]

@@ -263,7 +263,14 @@ class Traced:
         self.generators = [generator for generator, _, _ in trace.keys]
         numbers = [node for _, node in trace.scalars.values()]
         numbers += [word for _, *words in trace.keys for word in words]
-        self.program = Program(self._outputs, inputs, numbers)
+        sources = {s.places[0].key(): i for i, s in enumerate(self.sources)}
+        # inputs that outputs take the place of, with the binding that says so
+        self.replaced = {
+            (sources[place.key()], at): number
+            for number, (place, at, _) in enumerate(self.bindings)
+            if place.key() in sources
+        }
+        self.program = Program(self._outputs, inputs, numbers, list(self.replaced))
 
     def _read_guards(
         self, arguments: dict[int, tuple[Tensor, Tensor]], variables: Variables

@@ -1,0 +1,220 @@
+"""What lies where while a program runs, and how much of it there is at the peak."""
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.compiler import recompute
+from numus.compiler.arena import aligned
+from numus.compiler.schedule import LOOK_BACK
+from numus.compiler.watchers import watchers
+
+NULL = nm.device("null")
+
+
+def plan_of(function, *args):
+    """The plan of the largest program that a function became."""
+    found = []
+
+    def watch(place, plan, leaves, constants):
+        found.append(plan)
+
+    watchers.append(watch)
+    try:
+        nm.eval(function(*args))
+    finally:
+        watchers.remove(watch)
+    return max(found, key=lambda plan: len(plan.steps))
+
+
+def given(*shape, device="null"):
+    x = nm.zeros(shape, device=device)
+    nm.eval(x)
+    return x
+
+
+def lives(plan):
+    """The first and the last wave of each temporary."""
+    found, steps = {}, iter(plan.steps)
+    for wave, count in enumerate(plan.waves):
+        for _ in range(count):
+            for v in next(steps).buffers:
+                if v in plan.offset:
+                    found[v] = (found.get(v, (wave,))[0], wave)
+    return found
+
+
+def network(n=512):
+    """The gradients of a small network; its layers' inputs are computed where they are read."""
+    x, ws = given(n, n), [given(n, n) for _ in range(4)]
+
+    def loss(*ws):
+        y = x
+        for w in ws:
+            y = nm.layer_norm(nm.gelu(y @ w)) + y
+        return y.square().sum()
+
+    return plan_of(lambda: nm.grad(loss, tuple(range(4)))(*ws))
+
+
+def test_scratch_is_as_much_as_a_worker_needs_at_a_time():
+    x, ws = given(256, 256), [given(256, n) for n in (256, 192, 128)]
+    plan = plan_of(lambda: [nm.tanh(x) @ w for w in ws])
+    steps = iter(plan.steps)
+    several = 0
+    for (start, pitch), count in zip(plan.scratch, plan.waves, strict=True):
+        needs = [sum(map(aligned, next(steps).scratch)) for _ in range(count)]
+        assert pitch == max(needs)
+        several += len([n for n in needs if n]) > 1
+        assert start + NULL.runtime.facts.parallel_units * pitch <= plan.arena
+    assert several  # waves in which more than one kernel has scratch memory
+
+
+def test_scratch_lies_where_nothing_lives():
+    plan = network()
+    workers = NULL.runtime.facts.parallel_units
+    for wave, (start, pitch) in enumerate(plan.scratch):
+        end = start + workers * pitch
+        for v, (first, last) in lives(plan).items():
+            if pitch and first <= wave <= last:
+                at = plan.offset[v]
+                assert at >= end or at + v.size * v.dtype.itemsize <= start
+
+
+def test_packed_operands_take_the_place_of_what_is_dead():
+    plan = network()
+    life = lives(plan)
+    packed = [v for v in life if v.op == "packed"]
+    assert packed
+    places = {v: range(plan.offset[v], plan.offset[v] + v.size * v.dtype.itemsize) for v in life}
+    later = [p for p in packed if any(end < life[p][0] for _, end in life.values())]
+    assert len(later) >= 3
+    for p in later:
+        first, last = life[p]
+        assert last - first <= LOOK_BACK  # packed when they are needed, and gone afterwards
+        dead = [places[v] for v in life if life[v][1] < first]
+        assert any(x.start < places[p].stop and places[p].start < x.stop for x in dead)
+
+
+@pytest.mark.parametrize("device", ["null", "cpu"])
+def test_parameters_are_updated_in_place_after_their_last_use(device):
+    """The cotangent of a layer's input reads its weights, also when their gradient is known."""
+    n = 96
+    x, ws = given(64, n, device=device), [given(n, n, device=device) for _ in range(4)]
+    for w in ws:
+        w.requires_grad_()
+
+    @nm.jit
+    def step():
+        y = x
+        for w in ws:
+            y = nm.tanh(y @ w)
+        y.sum().backward()
+        with nm.no_grad():
+            for w in ws:
+                w.assign(w - 0.1 * w.grad)
+                w.grad = None
+
+    def addresses():
+        nm.eval(ws)
+        return [w._node.view.storage.memory.address for w in ws]
+
+    step()
+    before = addresses()
+    for _ in range(2):
+        step()
+        assert addresses() == before
+
+
+def test_updates_that_can_not_be_in_place_are_right():
+    """What reads the old value may need the new one."""
+    rng = np.random.default_rng(0)
+    a = rng.standard_normal((40, 40)).astype("f")
+    w = nm.asarray(a)
+
+    @nm.jit
+    def step():
+        old = w + 0
+        w.assign(nm.tanh(w @ w))
+        return (w @ old).sum(axis=0)
+
+    for _ in range(3):
+        found = step()
+        new = np.tanh(a @ a)
+        np.testing.assert_allclose(found.numpy(), (new @ a).sum(0), rtol=2e-3, atol=2e-4)
+        np.testing.assert_allclose(w.numpy(), new, rtol=2e-3, atol=2e-4)
+        a = new
+
+
+# -- values made again ----------------------------------------------------------------------------
+
+
+def blocks(depth, size=256, device="null"):
+    """A step of training a stack of gelu layers, as a function of its data."""
+    ws = [
+        [given(*s, device=device).requires_grad_() for s in ((size, 4 * size), (4 * size, size))]
+        for _ in range(depth)
+    ]
+    flat = [w for pair in ws for w in pair]
+
+    def step(x):
+        y = x
+        for up, down in ws:
+            y = y + nm.gelu(y @ up) @ down
+        y.square().mean().backward()
+        with nm.no_grad():
+            for w in flat:
+                w.assign(w - 0.1 * w.grad)
+                w.grad = None
+
+    return step
+
+
+def made_again(plan):
+    return [g for g in plan.group_of_step if g not in plan.groups]
+
+
+def test_activations_are_partly_made_again():
+    """At the peak each layer but the last has left one large value, not two."""
+    depth, size = 6, 256
+    step, x = blocks(depth, size), given(256, size)
+    plan = plan_of(nm.jit(step), x)
+    large, small = 256 * 4 * size * 4, 256 * size * 4
+    assert plan.arena < (depth + 3) * large + 2 * depth * small
+    again = made_again(plan)
+    assert 3 <= len(again) < depth
+    assert {g.kind for g in again} == {"loop"}
+
+
+def test_little_is_made_again_for_little_memory():
+    """What a cache can hold is no reason to compute anything twice."""
+    plan = plan_of(nm.jit(blocks(6, 32)), given(32, 32))
+    assert plan.arena < NULL.runtime.facts.cache_l2
+    assert not made_again(plan)
+
+
+def test_values_made_again_are_the_same():
+    """The same step, with and without: the same bits."""
+    results = []
+    for part in (recompute.PART, 1 << 60):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(recompute, "PART", part)
+            rng = np.random.default_rng(0)
+            shapes = [(192, 768), (768, 192)] * 3
+            ws = [nm.asarray(rng.standard_normal(s).astype("f") / s[0] ** 0.5) for s in shapes]
+            x = nm.asarray(rng.standard_normal((256, 192)).astype("f"))
+
+            def loss(ws, x):
+                y = x
+                for up, down in zip(ws[::2], ws[1::2], strict=True):
+                    y = y + nm.gelu(y @ up) @ down
+                return y.square().mean()
+
+            step = nm.jit(nm.grad(loss))
+            plan = plan_of(step, ws, x)
+            results.append((made_again(plan), [g.numpy() for g in step(ws, x)]))
+    (again, found), (none, want) = results
+    assert again
+    assert not none
+    for a, b in zip(found, want, strict=True):
+        assert np.array_equal(a, b)
