@@ -200,6 +200,7 @@ def test_backward_hooks_see_gradients_on_both_sides():
     np.testing.assert_allclose(x.grad.numpy(), seen["in"])
 
 
+@pytest.mark.on_cpu("no device is shown")
 def test_a_parameter_stays_one():
     layer = nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r"weight\.assign"):
@@ -253,6 +254,7 @@ def test_repr_and_summary():
     assert net._hooks is None or not net._hooks.after
 
 
+@pytest.mark.on_cpu("places are looked at where they are on the host")
 def test_embedding_padding_and_tying():
     table = nn.Embedding(5, 3, padding_idx=-1)
     assert table.padding_idx == 4
@@ -266,6 +268,7 @@ def test_embedding_padding_and_tying():
         table(nm.asarray([5]))
 
 
+@pytest.mark.on_cpu("places are looked at where they are on the host")
 def test_errors_name_what_does_not_fit():
     with pytest.raises(ShapeError, match=r"batch_norm: one value per channel"):
         nn.BatchNorm1d(3)(nm.ones((1, 3)))

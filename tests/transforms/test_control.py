@@ -179,6 +179,7 @@ def test_scan_errors():
         nm.scan(lambda c, x: (c if x.sum() > 0 else x, None), 0.0, x)
 
 
+@pytest.mark.on_cpu("loops in native code")
 def test_a_long_scan_stays_out_of_python(monkeypatch):
     counts = []
     repeat = Prepared.repeat

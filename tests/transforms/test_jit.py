@@ -535,6 +535,7 @@ def address(x):
     return x._node.view.storage.memory.address
 
 
+@pytest.mark.on_cpu("memory that is written in place")
 def test_tensors_that_only_the_function_knows_are_changed_in_place():
     w, m = nm.asarray(np.ones(1000, np.float32)), nm.asarray(np.zeros(1000, np.float32))
 
@@ -610,6 +611,7 @@ def test_what_is_read_elsewhere_is_not_overwritten():
     np.testing.assert_array_equal(v.numpy(), want + want.T)
 
 
+@pytest.mark.on_cpu("memory that is written in place")
 def test_donated_arguments():
     jitted = nm.jit(lambda p, g: (p - 0.1 * g, g.sum()), donate=0)
     g = nm.ones(1000)
@@ -629,6 +631,7 @@ def test_donated_arguments():
     assert q.shape == (1000,)
 
 
+@pytest.mark.on_cpu("the device by its name")
 def test_the_log_says_why_a_function_was_traced_again():
     box = {"w": nm.ones(2)}
     jitted = nm.jit(lambda x, flag=False: x * box["w"].sum())
