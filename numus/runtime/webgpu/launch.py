@@ -102,12 +102,16 @@ class _Work:
         assert self.values is not None
         if values[0] != self.values[0]:
             return False
+        changed = {}
         for slot, old, new in zip(self.program.slots, self.values[1:], values[1:], strict=True):
-            if old != new and slot in self.program.sizes:
-                return False
+            if old != new:
+                if slot in self.program.sizes:
+                    return False
+                changed[slot] = new
         self.values = values
-        self.sizes = dict(zip(self.program.slots, values[1:], strict=True))
-        repack(self.form.shader, self.sizes, image, self.at)
+        self.sizes.update(changed)
+        words = self.form.words
+        repack([words[slot] for slot in changed], changed, image, self.at)
         return True
 
 

@@ -10,7 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakValueDictionary
+from weakref import ref
 
 import numpy as np
 
@@ -59,39 +59,48 @@ class BufferPool:
         self._ages: dict[int, None] = {}  # of the free ones, the longest unused first
         self._staging: dict[int, list[Any]] = {}
         self._lock = threading.RLock()
-        self.living: WeakValueDictionary[int, Memory] = WeakValueDictionary()  # by number
+        self._living: dict[int, ref[Memory]] = {}  # by number
+        self._largest: int = context.limits["max-buffer-size"]
         self.in_use = self.pooled = self.peak = self.allocations = self.made = 0
 
     def allocate(self, nbytes: int) -> Memory:
         """Uninitialised memory."""
         if self.context.lost:
             raise lost(self.context)
-        size = max(_SMALLEST, 1 << max(0, nbytes - 1).bit_length())
-        limit = self.context.limits["max-buffer-size"]
-        if size > limit:
+        size = 1 << (nbytes - 1).bit_length() if nbytes > _SMALLEST else _SMALLEST
+        if size > self._largest:
             size = -(-nbytes // 256) * 256
-        if nbytes > limit:
-            raise OutOfMemoryError(
-                f"{nbytes} bytes on {self.context.name}: its largest buffer has {limit}; use parts"
-            )
+            if nbytes > self._largest:
+                raise OutOfMemoryError(
+                    f"{nbytes} bytes on {self.context.name}: its largest buffer has "
+                    f"{self._largest} (max-buffer-size); use parts"
+                )
         with self._lock:
             free = self._free.get(size)
             if free:
                 number = free.pop()
                 self._ages.pop(number, None)
                 self.pooled -= size
+                buffer = self._buffers[number]
             else:
                 buffer = self._make(size, self._storage)
                 number = _numbers()
                 self._buffers[number] = buffer
             self.in_use += size
-            self.peak = max(self.peak, self.in_use)
+            if self.in_use > self.peak:
+                self.peak = self.in_use
             self.allocations += 1
-            memory = Memory(self, nbytes, self._buffers[number], number)
-            self.living[number] = memory
+            memory = Memory(self, nbytes, buffer, number)
+            self._living[number] = ref(memory)
         return memory
 
+    def at(self, number: int) -> Memory | None:
+        """The block with a number, if somebody still has it."""
+        found = self._living.get(number)
+        return found() if found is not None else None
+
     def give_back(self, number: int) -> None:
+        self._living.pop(number, None)
         buffer = self._buffers[number]
         size = buffer.size
         self.in_use -= size

@@ -51,6 +51,7 @@ class Pipeline:
     shader: Any
     pipeline: Any
     layout: Any
+    words: dict[str, Any]  # how each scalar is written
 
 
 class WebGpuProgram:
@@ -212,7 +213,7 @@ class PipelineCache:
                 f"{program.name}: {context.name} refused the shader: {error}\n{shader.source}"
             ) from error
         seconds = time.perf_counter() - began
-        made = Pipeline(shader, pipeline, layout)
+        made = Pipeline(shader, pipeline, layout, {word.slot: word for word in shader.slots})
         record = CompileRecord(program.name, "", program.notes, "compiled", seconds, program)
         self.log.append(record)
         return made
@@ -269,13 +270,13 @@ def pack(shader: Any, head: Sequence[int], values: dict[str, Any]) -> bytes:
     """The words of `P` for a launch."""
     data = bytearray(4 * shader.words)
     struct.pack_into(f"<{len(head)}I", data, 0, *head)
-    repack(shader, values, data, 0)
+    repack(shader.slots, values, data, 0)
     return bytes(data)
 
 
-def repack(shader: Any, values: dict[str, Any], data: bytearray, at: int) -> None:
-    """Write a kernel's scalars into the words of `P` that begin at a byte."""
-    for word in shader.slots:
+def repack(words: Sequence[Any], values: dict[str, Any], data: bytearray, at: int) -> None:
+    """Write some of a kernel's scalars into the words of `P` that begin at a byte."""
+    for word in words:
         value = values[word.slot]
         if word.format in "iq":
             value = int(value)

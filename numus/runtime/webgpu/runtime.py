@@ -66,7 +66,7 @@ class WebGpuRuntime:
 
     def memory_at(self, number: int) -> Memory:
         """The block with a number; it may have gone with a device that was lost."""
-        found = self.pool.living.get(number)
+        found = self.pool.at(number)
         if found is None:
             if self.before is not None:
                 raise lost(self.before)
