@@ -14,6 +14,7 @@ from numus.compiler.render import ptx
 from numus.runtime import devices
 from numus.runtime.contract import Step
 from numus.runtime.cuda import launch as launching
+from numus.runtime.cuda import launch_source
 from numus.runtime.null import NullRuntime
 
 WORD, INT = ctypes.c_void_p, ctypes.c_int32
@@ -91,7 +92,9 @@ def test_the_engine_is_told_of_operands_at_every_launch():
     given = len(kernel.buffers) - len(fixed)
     driver = Driver(given + len(kernel.scalars) + len(program.maps))
     encode, launch = (ctypes.cast(f, WORD).value for f in driver.functions)
-    address, _ = nm.device("cpu").runtime.compiler.native(launching.SOURCE, launching.SYMBOLS)
+    address, _ = nm.device("cpu").runtime.compiler.native(
+        launch_source.SOURCE, launch_source.SYMBOLS
+    )
     runtime = types.SimpleNamespace(
         shared_limit=1 << 20,
         activate=lambda: None,

@@ -22,6 +22,7 @@ from numus.compiler import ir
 from numus.compiler.render import (
     llvm_casts,
     ptx_across,
+    ptx_choices,
     ptx_memory,
     ptx_pipeline,
     ptx_plan,
@@ -39,17 +40,8 @@ from numus.dtypes import float64, int64
 from numus.errors import CompileError
 
 GLOBAL, SHARED, GENERIC = "ptr addrspace(1)", ptx_memory.SHARED, "ptr"
-ACCESS = 16  # bytes of the widest access
+ACCESS = ptx_choices.ACCESS
 STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have without being given them
-# Bodies with more operations than these are written for several vectors at a time no more, for
-# single vectors no more: their arithmetic hides the latency of memory, and code grows.
-_FOUR, _TWO, _VECTORS = 40, 90, 400
-_OF_A_MAP = 2  # vectors at a time where nothing is added up: reading and writing share the memory
-_FROM_NEAR = 1  # vectors at a time where they come from shared memory
-_FOR_ROWS = 48  # registers of a thread that works on a row which was copied: others load meanwhile
-_MANY = 64  # registers with lanes, in words
-_OTHERS = 64  # that threads need besides
-_REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)
 _WAITS_SINCE = 90
 _AT_A_TIME = 16  # iterations of a thread's own loop
 
@@ -114,6 +106,7 @@ class Renderer(Control):
                 t.do(f'call void asm sideeffect "griddepcontrol.{what};", "~{{memory}}"()')
         parameters = self._arguments()
         self._top(self.kernel.body)
+        share = ptx_choices.share(self.kernel, self.group, self.copied)
         return "\n".join(
             [
                 'target triple = "nvptx64-nvidia-cuda"',
@@ -129,30 +122,11 @@ class Renderer(Control):
                 *t.functions.values(),
                 *t.declares.values(),
                 "",
-                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{self.group}" {self._share()} }}',
+                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{self.group}" {share} }}',
                 "!0 = !{}",
                 "",
             ]
         )
-
-    def _share(self) -> str:
-        """Threads that keep many values in registers leave room for other groups of them, if they
-        do not need all there is."""
-        inside = list(statements(self.kernel.body))
-        if any(isinstance(s, ir.Await) for s in inside):
-            tallying = any(isinstance(s, ir.Tally) for s in inside)
-            return f'"nvvm.minctasm"="{3 if tallying else 4}"'
-        if self.copied:
-            return f'"nvvm.minctasm"="{_REGISTERS // (self.group * _FOR_ROWS)}"'
-        if 0 < ptx_pipeline.registers(self.kernel) <= _MANY:
-            return '"nvvm.minctasm"="2"'
-        registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes}
-        registers -= ptx_plan.tile_sums(self.kernel)
-        words = sum(max(1, r.dtype.itemsize // 4) for r in registers)
-        groups = _REGISTERS // (self.group * (words + _OTHERS))
-        near, _ = ptx_plan.shared_by_size(self.kernel)
-        groups = min(groups, _SHARED // max(near, 1))
-        return f'"nvvm.minctasm"="{groups}"' if words >= _MANY and groups > 1 else ""
 
     def _special(self, name: str) -> str:
         return self.t.call("i32", f"llvm.nvvm.read.ptx.sreg.{name}")
@@ -468,32 +442,13 @@ class Renderer(Control):
             for loop in loops
         }
         self.shapes = {
-            loop: (1, 1) if loop in shared else self._shape(loop) for loop in self.plan.widths
+            loop: (1, 1)
+            if loop in shared
+            else ptx_choices.shape(loop, self.plan.sizes[loop], self.copied)
+            for loop in self.plan.widths
         }
         for register, loops in homes.items():
             self.plan.vectors[register] = max(u * v for u, v in (self.shapes[s] for s in loops))
-
-    def _shape(self, s: ir.For) -> tuple[int, int]:
-        """(vectors at a time, elements of a vector) of a lanes loop."""
-        size = self.plan.sizes[s]
-        if s.step.op != "const" or s.step.attr != 1 or size > _VECTORS:
-            return 1, 1
-        if any(isinstance(x, (ir.For, ir.If, ir.Tally, ir.Post, ir.Await)) for x in s.body):
-            return 1, 1
-        accesses = ptx_plan.accesses(s)
-        if any(mask for *_, mask in accesses):
-            return 1, 1
-        growths = Growths(s.var, s.step)
-        sizes = [b.dtype.itemsize for b, index, _ in accesses if growths.of(index) == 1]
-        if not sizes:
-            return 1, 1
-        width = min(8, ACCESS // max(sizes))
-        many = 4 if size <= _FOUR else 2 if size <= _TWO else 1
-        if not any(isinstance(x, ir.Set) for x in s.body):
-            many = min(many, _OF_A_MAP)
-        if any(b in self.copied for b, *_ in accesses):  # what is near is there soon
-            many = min(many, _FROM_NEAR)
-        return min(many, max(1, 16 // width)), width
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
         x, t = self.x, self.t

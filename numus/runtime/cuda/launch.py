@@ -19,263 +19,16 @@ from typing import TYPE_CHECKING, Any
 from numus.runtime.contract import Step
 from numus.runtime.cpu.calls import Table
 from numus.runtime.cuda import driver
+from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.program import VendorProgram
 
 if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
     from numus.runtime.memory import Memory
 
-# Words of a launch in the image, in the order in which `SOURCE` reads them.
-_RECORD = (
-    *("function", "grid", "group", "shared", "parameters", "count", "places", "buffers"),
-    *("map count", "maps", "vendor", "attributes"),
-)
-# A launch may begin while the one before it ends: kernels that let it wait by themselves for what
-# came before. The driver's attribute for that: its number, and that it is allowed.
-_OVERLAPS = (6, 1)
-# Words of a vendor's launch: a function of so many words, these words, and which of them are
-# addresses: the word, the slot, and an offset.
-_ARGUMENTS = 16
-_MOST_ADDRESSES = 5
-_VENDOR = ("function", "arguments", "count", "addresses")
-_VENDOR_WORDS = 1 + _ARGUMENTS + 1 + 3 * _MOST_ADDRESSES
-_BY_PYTHON = 0xFFFFFFFF  # the code of a vendor's launch that the loop does not do
-# Words that a native call of Python's hands on to the loop.
-_HEAD = ("launch", "encode", "records", "count", "slots", "stream", "failed", "last", "number")
-# Words of a matrix that the copying engine is told of, likewise. Its numbers, extents and strides
-# in bytes, are products of a scalar and a factor.
-_MAP = ("slot", "offset", "told", "kind", "extents", "strides", "box", "steps", "numbers")
-_NUMBERS = 5
-_TOLD_WORDS, _TOLD_ALIGNMENT = 16, 64  # what the driver makes of it
-_ATTRIBUTE_WORDS = 9
 _SMALL_WORKSPACE = 64 << 20  # what native calls keep for temporaries, all of them together
 _GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
 _GRAPHS = 4  # kept for each program
-
-# Goes through the launches of an image; gives 0, or the number of the one that failed, from 1 on,
-# in the upper half and the driver's code in the lower.
-# A matrix that does not lie at a whole 16 bytes is not told of: kernels do without the engine then.
-SOURCE = """
-define i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count, ptr %slots,
-    ptr %stream) {
-entry:
-  ; the driver's description of a launch: sizes of grid and group, shared memory, stream, attributes
-  %config = alloca [7 x i64]
-  store [7 x i64] [i64 4294967296, i64 1, i64 4294967297, i64 0, i64 0, i64 0, i64 0], ptr %config
-  %c.group = getelementptr i32, ptr %config, i64 3
-  %c.shared = getelementptr i32, ptr %config, i64 6
-  %c.stream = getelementptr i64, ptr %config, i64 4
-  %c.attributes = getelementptr i64, ptr %config, i64 5
-  %c.count = getelementptr i64, ptr %config, i64 6
-  store ptr %stream, ptr %c.stream
-  br label %next
-next:
-  %n = phi i64 [ 0, %entry ], [ %m, %after ]
-  %more = icmp ult i64 %n, %count
-  br i1 %more, label %one, label %good
-one:
-  %r = getelementptr [12 x i64], ptr %records, i64 %n
-  %function = load ptr, ptr %r
-  %r1 = getelementptr i64, ptr %r, i64 1
-  %grid.at = load ptr, ptr %r1
-  %grid.wide = load i64, ptr %grid.at
-  %grid = trunc i64 %grid.wide to i32
-  %r2 = getelementptr i64, ptr %r, i64 2
-  %group.wide = load i64, ptr %r2
-  %group = trunc i64 %group.wide to i32
-  %r3 = getelementptr i64, ptr %r, i64 3
-  %shared.wide = load i64, ptr %r3
-  %shared = trunc i64 %shared.wide to i32
-  %r4 = getelementptr i64, ptr %r, i64 4
-  %parameters = load ptr, ptr %r4
-  %r5 = getelementptr i64, ptr %r, i64 5
-  %buffer.count = load i64, ptr %r5
-  %r6 = getelementptr i64, ptr %r, i64 6
-  %places = load ptr, ptr %r6
-  %r7 = getelementptr i64, ptr %r, i64 7
-  %buffers = load ptr, ptr %r7
-  %r8 = getelementptr i64, ptr %r, i64 8
-  %map.count = load i64, ptr %r8
-  %r9 = getelementptr i64, ptr %r, i64 9
-  %maps = load ptr, ptr %r9
-  %r10 = getelementptr i64, ptr %r, i64 10
-  %vendor = load ptr, ptr %r10
-  %own = icmp ne ptr %function, null
-  br i1 %own, label %buffer, label %library
-library:
-  %no.way = icmp eq ptr %vendor, null
-  br i1 %no.way, label %failed, label %ask
-ask:
-  %v.function = load ptr, ptr %vendor
-  %v.arguments = getelementptr i64, ptr %vendor, i64 1
-  %v.count.at = getelementptr i64, ptr %vendor, i64 17
-  %v.count = load i64, ptr %v.count.at
-  %v.table = getelementptr i64, ptr %vendor, i64 18
-  br label %v.address
-v.address:
-  %v.i = phi i64 [ 0, %ask ], [ %v.next, %v.fill ]
-  %v.odd = phi i64 [ 0, %ask ], [ %v.odd.next, %v.fill ]
-  %v.more = icmp ult i64 %v.i, %v.count
-  br i1 %v.more, label %v.fill, label %v.look
-v.fill:
-  %v0 = getelementptr [3 x i64], ptr %v.table, i64 %v.i
-  %v.word = load i64, ptr %v0
-  %v1 = getelementptr i64, ptr %v0, i64 1
-  %v.slot = load i64, ptr %v1
-  %v2 = getelementptr i64, ptr %v0, i64 2
-  %v.offset = load i64, ptr %v2
-  %v.at = getelementptr i64, ptr %slots, i64 %v.slot
-  %v.base = load i64, ptr %v.at
-  %v.where = add i64 %v.base, %v.offset
-  %v.to = getelementptr i64, ptr %v.arguments, i64 %v.word
-  store i64 %v.where, ptr %v.to
-  %v.odd.next = or i64 %v.odd, %v.where
-  %v.next = add i64 %v.i, 1
-  br label %v.address
-v.look:
-  ; the algorithm is for memory at whole 16 bytes
-  %v.rest = and i64 %v.odd, 15
-  %v.whole = icmp eq i64 %v.rest, 0
-  br i1 %v.whole, label %v.go, label %failed
-v.go:
-@LOAD@
-  %v.code = call i32 %v.function(@ARGUMENTS@)
-  %v.bad = icmp ne i32 %v.code, 0
-  br i1 %v.bad, label %failed, label %after
-buffer:
-  %b = phi i64 [ 0, %one ], [ %b.next, %fill ]
-  %b.more = icmp ult i64 %b, %buffer.count
-  br i1 %b.more, label %fill, label %map
-fill:
-  %place = getelementptr [2 x i64], ptr %places, i64 %b
-  %slot = load i64, ptr %place
-  %offset.at = getelementptr i64, ptr %place, i64 1
-  %offset = load i64, ptr %offset.at
-  %address.at = getelementptr i64, ptr %slots, i64 %slot
-  %base = load i64, ptr %address.at
-  %address = add i64 %base, %offset
-  %to = getelementptr i64, ptr %buffers, i64 %b
-  store i64 %address, ptr %to
-  %b.next = add i64 %b, 1
-  br label %buffer
-map:
-  %j = phi i64 [ 0, %buffer ], [ %j.next, %told ]
-  %j.more = icmp ult i64 %j, %map.count
-  br i1 %j.more, label %tell, label %start
-tell:
-  %m0 = getelementptr [9 x i64], ptr %maps, i64 %j
-  %m.slot = load i64, ptr %m0
-  %m1 = getelementptr i64, ptr %m0, i64 1
-  %m.offset = load i64, ptr %m1
-  %m2 = getelementptr i64, ptr %m0, i64 2
-  %m.told = load ptr, ptr %m2
-  %m3 = getelementptr i64, ptr %m0, i64 3
-  %m.kind.wide = load i64, ptr %m3
-  %m.kind = trunc i64 %m.kind.wide to i32
-  %m4 = getelementptr i64, ptr %m0, i64 4
-  %m.extents = load ptr, ptr %m4
-  %m5 = getelementptr i64, ptr %m0, i64 5
-  %m.strides = load ptr, ptr %m5
-  %m6 = getelementptr i64, ptr %m0, i64 6
-  %m.box = load ptr, ptr %m6
-  %m7 = getelementptr i64, ptr %m0, i64 7
-  %m.steps = load ptr, ptr %m7
-  %m8 = getelementptr i64, ptr %m0, i64 8
-  %m.numbers = load ptr, ptr %m8
-  %m.at = getelementptr i64, ptr %slots, i64 %m.slot
-  %m.base = load i64, ptr %m.at
-  %m.address = add i64 %m.base, %m.offset
-  %m.odd = and i64 %m.address, 15
-  %m.whole = icmp eq i64 %m.odd, 0
-  br i1 %m.whole, label %number, label %told
-number:
-  %d = phi i64 [ 0, %tell ], [ %d.next, %number ]
-  %d0 = getelementptr [3 x i64], ptr %m.numbers, i64 %d
-  %d.from = load ptr, ptr %d0
-  %d1 = getelementptr i64, ptr %d0, i64 1
-  %d.factor = load i64, ptr %d1
-  %d2 = getelementptr i64, ptr %d0, i64 2
-  %d.to = load ptr, ptr %d2
-  %d.value = load i64, ptr %d.from
-  %d.product = mul i64 %d.value, %d.factor
-  store i64 %d.product, ptr %d.to
-  %d.next = add i64 %d, 1
-  %d.more = icmp ult i64 %d.next, 5
-  br i1 %d.more, label %number, label %encode.now
-encode.now:
-  %m.pointer = inttoptr i64 %m.address to ptr
-  %m.code = call i32 %encode(ptr %m.told, i32 %m.kind, i32 3, ptr %m.pointer, ptr %m.extents,
-    ptr %m.strides, ptr %m.box, ptr %m.steps, i32 0, i32 3, i32 3, i32 0)
-  %m.bad = icmp ne i32 %m.code, 0
-  br i1 %m.bad, label %failed, label %told
-told:
-  %j.next = add i64 %j, 1
-  br label %map
-start:
-  %none = icmp eq i32 %grid, 0
-  br i1 %none, label %after, label %go
-go:
-  %r11 = getelementptr i64, ptr %r, i64 11
-  %attributes = load ptr, ptr %r11
-  %attributed = icmp ne ptr %attributes, null
-  %attribute.count = zext i1 %attributed to i64
-  store i32 %grid, ptr %config
-  store i32 %group, ptr %c.group
-  store i32 %shared, ptr %c.shared
-  store ptr %attributes, ptr %c.attributes
-  store i64 %attribute.count, ptr %c.count
-  %code = call i32 %launch(ptr %config, ptr %function, ptr %parameters, ptr null)
-  %bad = icmp ne i32 %code, 0
-  br i1 %bad, label %failed, label %after
-after:
-  %m = add i64 %n, 1
-  br label %next
-failed:
-  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ], [ -1, %library ], [ -1, %v.look ],
-    [ -1, %v.go ]
-  %step = add i64 %n, 1
-  %high = shl i64 %step, 32
-  %low = zext i32 %error to i64
-  %both = or i64 %high, %low
-  ret i64 %both
-good:
-  ret i64 0
-}
-define void @numus_cuda_call(ptr %head) {
-@HEAD@
-  %failure = call i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count,
-    ptr %slots, ptr %stream)
-  store i64 %failure, ptr %failed
-  store i64 %number, ptr %last
-  ret void
-}
-"""
-SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
-
-
-def _written_out(source: str) -> str:
-    """The source with the lines in which every word is read."""
-    words = range(_ARGUMENTS)
-    load = [
-        f"  %a{i}p = getelementptr i64, ptr %v.arguments, i64 {i}\n  %a{i} = load i64, ptr %a{i}p"
-        for i in words
-    ]
-    head = [
-        f"  %h{i} = getelementptr i64, ptr %head, i64 {i}\n"
-        f"  %{name} = load {'i64' if name in ('count', 'number') else 'ptr'}, ptr %h{i}"
-        for i, name in enumerate(_HEAD)
-    ]
-    arguments = ", ".join(f"i64 %a{i}" for i in words)
-    for mark, text in (
-        ("@LOAD@", "\n".join(load)),
-        ("@ARGUMENTS@", arguments),
-        ("@HEAD@", "\n".join(head)),
-    ):
-        source = source.replace(mark, text)
-    return source
-
-
-SOURCE = _written_out(SOURCE)
 
 
 def launcher(address: int) -> Callable[..., int]:
@@ -375,7 +128,7 @@ class Prepared:
         while first < len(self.steps):
             failed = runtime.launch(
                 *(runtime.launch_address, runtime.encode_address),
-                *(image.records + first * 8 * len(_RECORD), len(self.steps) - first),
+                *(image.records + first * 8 * len(layout.RECORD), len(self.steps) - first),
                 *(image.slots, runtime.stream_id),
             )
             if not failed:
@@ -429,7 +182,7 @@ class Prepared:
             "last": ctypes.addressof(runtime.last_number),
             "number": runtime.number(self),
         }
-        for i, name in enumerate(_HEAD):
+        for i, name in enumerate(layout.HEAD):
             ctypes.c_int64.from_address(image.head + 8 * i).value = head[name]
         return Table(calls, runtime.starter, image, runtime.allocate, (self, space))
 
@@ -490,19 +243,19 @@ class Prepared:
         records = changing
         counts = [s.program.buffers for s in self.steps]
         maps = [len(s.program.maps) for s in self.steps]
-        places = records + len(self.steps) * len(_RECORD)
+        places = records + len(self.steps) * len(layout.RECORD)
         buffers = places + 2 * sum(counts)
         parameters = buffers + sum(counts)
         tables = parameters + sum(
             c + len(s.program.formats) + m for c, s, m in zip(counts, self.steps, maps, strict=True)
         )
-        vendors = tables + sum(maps) * (_MAP_WORDS + _TOLD_ALIGNMENT // 8)
+        vendors = tables + sum(maps) * (_MAP_WORDS + layout.TOLD_ALIGNMENT // 8)
         asked = [s for s in self.steps if isinstance(s.program, VendorProgram)]
-        head = vendors + _VENDOR_WORDS * len(asked)
-        overlaps = head + len(_HEAD)
-        image = _Image(bytearray(8 * (overlaps + _ATTRIBUTE_WORDS)), records, head)
+        head = vendors + layout.VENDOR_WORDS * len(asked)
+        overlaps = head + len(layout.HEAD)
+        image = _Image(bytearray(8 * (overlaps + layout.ATTRIBUTE_WORDS)), records, head)
         words, base = image.words, image.slots
-        words[overlaps : overlaps + len(_OVERLAPS)] = list(_OVERLAPS)
+        words[overlaps : overlaps + len(layout.OVERLAPS)] = list(layout.OVERLAPS)
 
         def at(word: int) -> int:
             return base + 8 * word
@@ -511,11 +264,11 @@ class Prepared:
         value = self.slots + len(self._scratch) + bool(self._workspace)
         for n, step in enumerate(self.steps):
             program = step.program
-            record = records + n * len(_RECORD)
+            record = records + n * len(layout.RECORD)
             vendor = 0
             if isinstance(program, VendorProgram) and program.native is not None:
                 vendor, vendors = at(vendors), self._ask(words, vendors, step)
-            words[record : record + len(_RECORD)] = [
+            words[record : record + len(layout.RECORD)] = [
                 *(program.address, at(value), program.group, self._shared[n], at(parameters)),
                 *(program.buffers, at(places), at(buffers), maps[n], at(tables), vendor),
                 at(overlaps) if program.overlaps else 0,
@@ -532,11 +285,11 @@ class Prepared:
             for k in range(len(program.formats)):
                 words[parameters] = at(value + 1 + k)
                 parameters += 1
-            entry, tables = tables, tables + maps[n] * len(_MAP)
+            entry, tables = tables, tables + maps[n] * len(layout.MAP)
             names = {slot: at(value + 1 + k) for k, (slot, _) in enumerate(program.kernel.scalars)}
             for source in program.maps:
                 told, tables = _map(words, at, entry, tables, source, given[source.buffer], names)
-                entry += len(_MAP)
+                entry += len(layout.MAP)
                 words[parameters] = told
                 parameters += 1
             value += 1 + len(program.formats)
@@ -555,14 +308,14 @@ class Prepared:
             addresses += [word, slot, offset + more]
         block = [native.function, *native.arguments, len(known), *addresses]
         words[free : free + len(block)] = [_signed(x) for x in block]
-        return free + _VENDOR_WORDS
+        return free + layout.VENDOR_WORDS
 
 
 def _signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
-_MAP_WORDS = len(_MAP) + 3 + 2 + 2 * 2 + _NUMBERS * 4 + _TOLD_WORDS
+_MAP_WORDS = len(layout.MAP) + 3 + 2 + 2 * 2 + layout.NUMBERS * 4 + layout.TOLD_WORDS
 
 
 def _map(
@@ -576,11 +329,11 @@ def _map(
 ) -> tuple[int, int]:
     """Lay out what the engine is told of a matrix, with tables in free words; gives the address of
     what the driver makes of it, and the next free word."""
-    told = free + (-at(free) % _TOLD_ALIGNMENT) // 8
-    extents = told + _TOLD_WORDS
+    told = free + (-at(free) % layout.TOLD_ALIGNMENT) // 8
+    extents = told + layout.TOLD_WORDS
     strides, box, steps = extents + 3, extents + 5, extents + 7
-    numbers, constants = extents + 9, extents + 9 + 3 * _NUMBERS
-    free = constants + _NUMBERS
+    numbers, constants = extents + 9, extents + 9 + 3 * layout.NUMBERS
+    free = constants + layout.NUMBERS
     wide, lines, matrices = source.box
     words[box], words[box + 1] = wide | lines << 32, matrices
     words[steps], words[steps + 1] = 1 | 1 << 32, 1
@@ -594,7 +347,7 @@ def _map(
         words[numbers + 3 * i : numbers + 3 * i + 3] = [where, factor, at(extents + i)]
     slot, offset = place
     kind = _TF32 if source.rounds else _KINDS[source.itemsize]
-    words[entry : entry + len(_MAP)] = [
+    words[entry : entry + len(layout.MAP)] = [
         *(slot, offset, at(told), kind, at(extents), at(strides), at(box), at(steps)),
         at(numbers),
     ]

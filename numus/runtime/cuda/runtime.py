@@ -15,7 +15,8 @@ from numus.runtime.contract import Facts, Launch, Step
 from numus.runtime.cpu.calls import Calls, Starter
 from numus.runtime.cuda import dlpack, driver
 from numus.runtime.cuda.compiler import Compiler
-from numus.runtime.cuda.launch import SOURCE, SYMBOLS, Prepared, launcher
+from numus.runtime.cuda.launch import Prepared, launcher
+from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
 from numus.runtime.cuda.memory import MemoryPool
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
 from numus.runtime.cuda.sources import Sources

@@ -1,0 +1,62 @@
+"""How much a thread of a GPU does at a time, and how many registers it may have for that."""
+
+from __future__ import annotations
+
+from numus.compiler import ir
+from numus.compiler.render import ptx_pipeline, ptx_plan
+from numus.compiler.render.llvm_lanes import Growths, statements
+
+ACCESS = 16  # bytes of the widest access
+# Bodies with more operations than these are written for several vectors at a time no more, for
+# single vectors no more: their arithmetic hides the latency of memory, and code grows.
+_FOUR, _TWO, _VECTORS = 40, 90, 400
+_OF_A_MAP = 2  # vectors at a time where nothing is added up: reading and writing share the memory
+_FROM_NEAR = 1  # vectors at a time where they come from shared memory
+_FOR_ROWS = 48  # registers of a thread that works on a row which was copied: others load meanwhile
+_MANY = 64  # registers with lanes, in words
+_OTHERS = 64  # that threads need besides
+_REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)
+
+Buffers = frozenset[ir.Buffer]
+
+
+def share(kernel: ir.Kernel, threads: int, copied: Buffers) -> str:
+    """The attribute by which threads that keep many values in registers leave room for other groups
+    of them, if they do not need all there is; nothing where they may have what they like."""
+    inside = list(statements(kernel.body))
+    if any(isinstance(s, ir.Await) for s in inside):
+        tallying = any(isinstance(s, ir.Tally) for s in inside)
+        return f'"nvvm.minctasm"="{3 if tallying else 4}"'
+    if copied:
+        return f'"nvvm.minctasm"="{_REGISTERS // (threads * _FOR_ROWS)}"'
+    if 0 < ptx_pipeline.registers(kernel) <= _MANY:
+        return '"nvvm.minctasm"="2"'
+    registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes}
+    registers -= ptx_plan.tile_sums(kernel)
+    words = sum(max(1, r.dtype.itemsize // 4) for r in registers)
+    groups = _REGISTERS // (threads * (words + _OTHERS))
+    near, _ = ptx_plan.shared_by_size(kernel)
+    groups = min(groups, _SHARED // max(near, 1))
+    return f'"nvvm.minctasm"="{groups}"' if words >= _MANY and groups > 1 else ""
+
+
+def shape(loop: ir.For, size: int, copied: Buffers) -> tuple[int, int]:
+    """(vectors at a time, elements of a vector) of a lanes loop with so many operations."""
+    if loop.step.op != "const" or loop.step.attr != 1 or size > _VECTORS:
+        return 1, 1
+    if any(isinstance(x, (ir.For, ir.If, ir.Tally, ir.Post, ir.Await)) for x in loop.body):
+        return 1, 1
+    accesses = ptx_plan.accesses(loop)
+    if any(mask for *_, mask in accesses):
+        return 1, 1
+    growths = Growths(loop.var, loop.step)
+    sizes = [b.dtype.itemsize for b, index, _ in accesses if growths.of(index) == 1]
+    if not sizes:
+        return 1, 1
+    width = min(8, ACCESS // max(sizes))
+    many = 4 if size <= _FOUR else 2 if size <= _TWO else 1
+    if not any(isinstance(x, ir.Set) for x in loop.body):
+        many = min(many, _OF_A_MAP)
+    if any(b in copied for b, *_ in accesses):  # what is near is there soon
+        many = min(many, _FROM_NEAR)
+    return min(many, max(1, 16 // width)), width
