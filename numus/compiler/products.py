@@ -260,7 +260,9 @@ def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
     batch, m, n, k = work.batch, work.m, work.n, work.k
     left, right = work.placement(work.left), work.placement(work.right)
     near = facts.cache_l2 // 4  # bytes within which lines that lie apart are found again
-    aligned = right.plain and right.across and right.depth % facts.lanes_bytes == 0
+    # loads across two lines cost little where both are in the first cache
+    close = k * right.depth <= facts.cache_l1 // 2
+    aligned = right.plain and right.across and (close or right.depth % facts.lanes_bytes == 0)
     direct = (
         left.plain and (not left.across or k * left.depth <= near),
         strips or (aligned and k * right.depth <= near),

@@ -70,6 +70,7 @@ def choose(
         rows, vectors = _register_tile(facts, dtype, parts, m, n)
     in_place = direct[0] and (across or not _collide(facts, rows, stride))
     columns = vectors * width
+    right_in_place = direct[1] and (strips or n >= columns)  # whole tiles of B: edges are packed
     row_panels, column_panels = -(-m // rows), -(-n // columns)
     # what tiles use again and again stays in the second cache: a piece of B, as deep as it can be
     item = dtype.itemsize * parts
@@ -82,7 +83,8 @@ def choose(
     units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
     most = max(1, work // WORTH_A_THREAD)
     wanted, fine = (-(-min(units * x, most) // batch) for x in (TASKS, FINE))
-    free = share_right or (direct[1] and not strips)  # for rows to be cut, nothing is packed twice
+    # rows may be cut where nothing is packed twice for it
+    free = share_right or (right_in_place and not strips)
     row_tasks, column_tasks = 1, -(-column_panels // widest)
     if column_panels >= (wanted if free else -(-units // batch)) and (in_place or n >= m):
         column_tasks = _pieces(column_panels, fine, widest)
@@ -92,7 +94,7 @@ def choose(
     in_order = stride == k * item and depth == k and not (across or strips)
     far = batch * m * k * item >= facts.cache_l2 // 4  # what is smaller stays near by itself
     left = "direct" if in_place else "shared" if share_left and column_tasks > 1 else "own"
-    right = "direct" if direct[1] else "shared" if share_right and row_tasks > 1 else "own"
+    right = "direct" if right_in_place else "shared" if share_right and row_tasks > 1 else "own"
     return Tiles(
         *(rows, vectors, width, parts),
         fused=fuses(facts, dtype),
