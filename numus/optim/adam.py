@@ -13,9 +13,9 @@ from numus.optim.optimizer import (
     ParamGroup,
     State,
     check,
-    check_hints,
     count_of_steps,
     decayed,
+    takes_hints,
 )
 from numus.tensor import Tensor
 
@@ -87,6 +87,7 @@ class _AdamLike(Optimizer):
         return (p * n.shrunk if group["weight_decay"] else p), g
 
 
+@takes_hints
 class Adam(_AdamLike):
     """Steps of about lr in every coordinate: running mean over the root of running square.
 
@@ -106,9 +107,7 @@ class Adam(_AdamLike):
         *,
         maximize: bool = False,
         decoupled_weight_decay: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("Adam", hints)
         options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
         options |= {"amsgrad": amsgrad, "maximize": maximize}
         options |= {"decoupled_weight_decay": decoupled_weight_decay}
@@ -135,6 +134,7 @@ class Adam(_AdamLike):
         return p - mean * n.size / (nm.sqrt(square) * n.scale + n.eps)
 
 
+@takes_hints
 class AdamW(Adam):
     """Adam that shrinks parameters directly, not by way of their gradients."""
 
@@ -148,9 +148,8 @@ class AdamW(Adam):
         amsgrad: bool = False,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        options: dict[str, Any] = {"maximize": maximize, "decoupled_weight_decay": True, **hints}
+        options: dict[str, Any] = {"maximize": maximize, "decoupled_weight_decay": True}
         super().__init__(params, lr, betas, eps, weight_decay, amsgrad, **options)
 
 

@@ -13,15 +13,16 @@ from numus.optim.optimizer import (
     ParamGroup,
     State,
     check,
-    check_hints,
     count_of_steps,
     decayed,
+    takes_hints,
 )
 from numus.tensor import Tensor
 
 __all__ = ["Adamax", "NAdam", "RAdam"]
 
 
+@takes_hints
 class NAdam(_AdamLike):
     """Adam with Nesterov's momentum (Dozat)."""
 
@@ -36,9 +37,7 @@ class NAdam(_AdamLike):
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("NAdam", hints)
         options: dict[str, Any] = {
             "lr": lr,
             "betas": betas,
@@ -76,6 +75,7 @@ class NAdam(_AdamLike):
         return p - by_gradient * g / spread - by_mean * mean / spread
 
 
+@takes_hints
 class RAdam(_AdamLike):
     """Adam whose steps wait until running squares can be trusted (Liu et al.)."""
 
@@ -89,9 +89,7 @@ class RAdam(_AdamLike):
         decoupled_weight_decay: bool = False,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("RAdam", hints)
         options: dict[str, Any] = {
             "lr": lr,
             "betas": betas,
@@ -123,6 +121,7 @@ class RAdam(_AdamLike):
         return p - n.lr * (mean / n.weight1) * size
 
 
+@takes_hints
 class Adamax(_AdamLike):
     """Adam by the largest gradient of late, instead of a running square."""
 
@@ -135,9 +134,7 @@ class Adamax(_AdamLike):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("Adamax", hints)
         options: dict[str, Any] = {
             "lr": lr,
             "betas": betas,

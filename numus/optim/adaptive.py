@@ -12,15 +12,16 @@ from numus.optim.optimizer import (
     ParamGroup,
     State,
     check,
-    check_hints,
     count_of_steps,
     decayed,
+    takes_hints,
 )
 from numus.tensor import Tensor
 
 __all__ = ["Adadelta", "Adafactor", "Adagrad", "RMSprop"]
 
 
+@takes_hints
 class Adagrad(Optimizer):
     """Gradients over the root of the sum of all their squares."""
 
@@ -34,9 +35,7 @@ class Adagrad(Optimizer):
         eps: float = 1e-10,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("Adagrad", hints)
         start = initial_accumulator_value
         check("Adagrad", lr=(lr, lr >= 0), lr_decay=(lr_decay, lr_decay >= 0))
         check("Adagrad", eps=(eps, eps >= 0), weight_decay=(weight_decay, weight_decay >= 0))
@@ -60,6 +59,7 @@ class Adagrad(Optimizer):
         return p - g * lr / (nm.sqrt(total) + n.eps)
 
 
+@takes_hints
 class RMSprop(Optimizer):
     """Gradients over the root of a running mean of their squares.
 
@@ -78,9 +78,7 @@ class RMSprop(Optimizer):
         centered: bool = False,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("RMSprop", hints)
         check("RMSprop", lr=(lr, lr >= 0), alpha=(alpha, alpha >= 0), eps=(eps, eps >= 0))
         check("RMSprop", weight_decay=(weight_decay, weight_decay >= 0))
         check("RMSprop", momentum=(momentum, momentum >= 0))
@@ -113,6 +111,7 @@ class RMSprop(Optimizer):
         return p - velocity * n.lr
 
 
+@takes_hints
 class Adadelta(Optimizer):
     """Gradients in units of past steps: no learning rate to choose."""
 
@@ -125,9 +124,7 @@ class Adadelta(Optimizer):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("Adadelta", hints)
         check("Adadelta", lr=(lr, lr >= 0), rho=(rho, 0 <= rho <= 1), eps=(eps, eps >= 0))
         check("Adadelta", weight_decay=(weight_decay, weight_decay >= 0))
         options = {"lr": lr, "rho": rho, "eps": eps, "weight_decay": weight_decay}
@@ -150,6 +147,7 @@ class Adadelta(Optimizer):
         return p - delta * n.lr
 
 
+@takes_hints
 class Adafactor(Optimizer):
     """Adam's divisor from the sums of squares of rows and columns alone (Shazeer and Stern).
 
@@ -170,9 +168,7 @@ class Adafactor(Optimizer):
         weight_decay: float = 0.0,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("Adafactor", hints)
         check("Adafactor", lr=(lr, lr >= 0), beta2_decay=(beta2_decay, beta2_decay <= 0))
         check("Adafactor", d=(d, d >= 1), weight_decay=(weight_decay, weight_decay >= 0))
         options = {"lr": lr, "beta2_decay": beta2_decay, "eps": eps, "d": d}

@@ -11,9 +11,11 @@ small updates would be lost in their few digits.
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -311,18 +313,38 @@ def decayed(p: Tensor, g: Tensor, group: Mapping[str, Any], n: Numbers) -> Tenso
     return g + p * n.weight_decay if group["weight_decay"] else g
 
 
-_HINTS = ("foreach", "fused", "capturable", "differentiable")
+Made = TypeVar("Made", bound=type)
 
 
-def check_hints(name: str, hints: Mapping[str, Any]) -> None:
-    """PyTorch's hints of how to compute a step are taken, and make no difference: steps are always
-    fused over all parameters, and can always be traced.
+def takes_hints(made: Made) -> Made:
+    """Let an optimiser take PyTorch's hints of how to compute a step. They make no difference:
+    steps are always fused over all parameters, and can always be traced.
     """
-    for hint, wanted in hints.items():
-        if hint not in _HINTS:
-            raise TypeError(f"{name} got an unexpected keyword argument {hint!r}")
-        if hint == "differentiable" and wanted:
-            raise ValueError(f"{name}: steps are not recorded; write one with nm.grad instead")
+    init: Any = made.__init__  # type: ignore[misc]
+
+    @functools.wraps(init)
+    def run(
+        self: Any,
+        *args: Any,
+        foreach: bool | None = None,
+        fused: bool | None = None,
+        capturable: bool = False,
+        differentiable: bool = False,
+        **options: Any,
+    ) -> None:
+        if differentiable:
+            raise ValueError(
+                f"{made.__name__}: steps are not recorded; write one with nm.grad instead"
+            )
+        init(self, *args, **options)
+
+    hints = list(inspect.signature(run, follow_wrapped=False).parameters.values())[2:-1]
+    own = inspect.signature(init)
+    run.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=[*own.parameters.values(), *hints]
+    )
+    made.__init__ = run  # type: ignore[misc]
+    return made
 
 
 def check(name: str, **numbers: tuple[float, bool]) -> None:

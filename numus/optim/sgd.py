@@ -12,15 +12,16 @@ from numus.optim.optimizer import (
     ParamGroup,
     State,
     check,
-    check_hints,
     count_of_steps,
     decayed,
+    takes_hints,
 )
 from numus.tensor import Tensor
 
 __all__ = ["SGD"]
 
 
+@takes_hints
 class SGD(Optimizer):
     """p -= lr * v, where v is the gradient, or with momentum a decaying sum of gradients.
 
@@ -43,9 +44,7 @@ class SGD(Optimizer):
         nesterov: bool = False,
         *,
         maximize: bool = False,
-        **hints: Any,
     ) -> None:
-        check_hints("SGD", hints)
         check("SGD", lr=(lr, lr >= 0), momentum=(momentum, momentum >= 0))
         check("SGD", weight_decay=(weight_decay, weight_decay >= 0))
         if nesterov and (momentum <= 0 or dampening != 0):
