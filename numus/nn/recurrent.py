@@ -1,7 +1,8 @@
 """Recurrent layers: RNN, LSTM and GRU, several layers deep, in one direction or both.
 
 The inputs of all steps are multiplied by their weights at once; a step then costs one product of
-the state. Names and layouts of parameters are PyTorch's (`weight_ih_l0`, `weight_hh_l0_reverse` …).
+the state. On the host the steps are a loop (`nm.scan`), whose body is compiled once. Names and
+layouts of parameters are PyTorch's (`weight_ih_l0`, `weight_hh_l0_reverse` …).
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.functions.precision import lowers
 from numus.nn import functional as F
 from numus.nn import init
 from numus.nn.module import Module
@@ -50,6 +52,12 @@ def _known(name: str, nonlinearity: str) -> str:
     if nonlinearity not in ("tanh", "relu"):
         raise ValueError(f'{name}: nonlinearity is "tanh" or "relu", not {nonlinearity!r}')
     return nonlinearity
+
+
+@lowers
+def _lowered(x: Tensor) -> Tensor:
+    """A state in the narrow float of an autocast around it, as products give the others."""
+    return x
 
 
 # -- layers ---------------------------------------------------------------------------------------
@@ -144,13 +152,21 @@ class _Recurrent(Module):
         inputs = F.linear(x, at["weight_ih" + suffix], at["bias_ih" + suffix])
         w, b = at["weight_hh" + suffix], at["bias_hh" + suffix]
         project = at.get("weight_hr" + suffix)
-        outputs = []
-        for step in nm.unstack(inputs):
-            state = self._step(step, state, w, b)
+
+        def step(state: State, row: Tensor) -> tuple[State, Tensor]:
+            state = self._step(row, state, w, b)
             if project is not None:
                 state = (F.linear(state[0], project), *state[1:])
-            outputs.append(state[0])
-        return nm.stack(outputs), state
+            return state, state[0]
+
+        if inputs.device.on_host:  # the step is compiled once, whatever the length
+            last, outputs = nm.scan(step, state, inputs)
+            return outputs, last
+        steps = []  # a device is told all launches at once
+        for row in nm.unstack(inputs):
+            state, out = step(state, row)
+            steps.append(out)
+        return nm.stack(steps), state
 
     def _run(self, x: Any, given: Any) -> tuple[Tensor, list[Tensor]]:
         x = nm.asarray(x)
@@ -163,7 +179,7 @@ class _Recurrent(Module):
         x = x[:, None] if single else nm.swapaxes(x, 0, 1) if self.batch_first else x
         if x.shape[0] == 0:
             raise ShapeError(f"{type(self).__name__}: there are no steps in shape {x.shape}")
-        states = self._first(given, x.shape[1], x)
+        states = [tuple(map(_lowered, state)) for state in self._first(given, x.shape[1], x)]
         directions = 1 + self.bidirectional
         last: list[State] = []
         for layer in range(self.num_layers):
@@ -350,7 +366,7 @@ class RNNCell(_Cell):
         super().__init__(input_size, hidden_size, bias, device, dtype)
 
     def forward(self, x: Any, hx: Any = None) -> Tensor:
-        state = (self._zeros(x) if hx is None else hx,)
+        state = (_lowered(self._zeros(x) if hx is None else hx),)
         relu = self.nonlinearity == "relu"
         return _rnn_step(self._inputs(x), state, self.weight_hh, self.bias_hh, relu)[0]
 
@@ -361,7 +377,7 @@ class GRUCell(_Cell):
     _gates = 3
 
     def forward(self, x: Any, hx: Any = None) -> Tensor:
-        state = (self._zeros(x) if hx is None else hx,)
+        state = (_lowered(self._zeros(x) if hx is None else hx),)
         return _gru_step(self._inputs(x), state, self.weight_hh, self.bias_hh)[0]
 
 
@@ -371,6 +387,7 @@ class LSTMCell(_Cell):
     _gates = 4
 
     def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        state = (self._zeros(x), self._zeros(x)) if hx is None else tuple(hx)
+        given = (self._zeros(x), self._zeros(x)) if hx is None else hx
+        state = tuple(map(_lowered, given))
         h, c = _lstm_step(self._inputs(x), state, self.weight_hh, self.bias_hh)
         return h, c

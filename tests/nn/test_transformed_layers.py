@@ -61,3 +61,22 @@ def test_batched(case):
     both = [nm.stack([a, b]) for a, b in zip(inputs, other, strict=True)]
     for i, tensors in enumerate((inputs, other)):
         agree([y[i] for y in nm.vmap(run)(*both)], run(*tensors))
+
+
+@pytest.mark.parametrize("call", [nn.RNN, nn.GRU, nn.LSTM])
+def test_derivatives_of_recurrent_layers(call):
+    nm.random.seed(0)
+    layer = call(2, 3, bidirectional=True, dtype="f64")
+    x, v = (nm.random.normal((4, 2, 2), dtype="f64") for _ in range(2))
+
+    def f(x):
+        return (layer(x)[0] ** 2).sum()
+
+    step = 1e-5
+    slope = ((f(x + step * v) - f(x - step * v)) / (2 * step)).item()
+    along = nm.jvp(f, (x,), (v,))[1].item()
+    assert abs(along - slope) < 1e-6 * abs(slope)
+    assert abs((nm.grad(f)(x) * v).sum().item() - slope) < 1e-6 * abs(slope)
+    ends = [nm.grad(f)(x + s * step * v) for s in (1, -1)]
+    curved = (ends[0] - ends[1]).numpy() / (2 * step)
+    np.testing.assert_allclose(nm.hvp(f, (x,), (v,)).numpy(), curved, rtol=1e-5, atol=1e-6)

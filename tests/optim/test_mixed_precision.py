@@ -186,3 +186,18 @@ def test_products_may_be_asked_to_be_less_exact():
     np.testing.assert_array_equal(decorated(x).numpy(), exact.numpy())
     with pytest.raises(ValueError, match="autocast"):
         nm.matmul_precision("bf16")
+
+
+@pytest.mark.parametrize("low", ["bf16", "f16"])
+def test_recurrent_layers_are_products(low):
+    x = nm.random.normal((3, 2, 4))
+    for layer in (nn.RNN(4, 5), nn.GRU(4, 5, bidirectional=True), nn.LSTM(4, 5, proj_size=2)):
+        expected, _ = layer(x)
+        with nm.autocast(low):
+            out, state = layer(x)
+            cell = nn.LSTMCell(4, 5)(x[0])
+        for y in (out, *nm.tree.leaves(state), *cell):
+            assert y.dtype is nm.zeros(1, dtype=low).dtype
+        np.testing.assert_allclose(out.astype("f32").numpy(), expected.numpy(), atol=0.03)
+        out.astype("f32").sum().backward()
+        assert layer.weight_hh_l0.grad.dtype is nm.float32
