@@ -41,7 +41,7 @@ WITH_TILES = replace(
     group=256,
     group_memory=227 << 10,
 )
-IN_LOCKSTEP = replace(FACTS, name="lockstep", lockstep=8)
+IN_LOCKSTEP = {f"lockstep{n}": replace(FACTS, name=f"lockstep{n}", lockstep=n) for n in (4, 8, 16)}
 ORDERED = replace(FACTS, name="ordered", group=256, features=frozenset({"ordered"}))
 
 
@@ -137,11 +137,13 @@ class Machine:
 
 def install() -> None:
     """From now on there are devices "groups"; "tiles", whose groups multiply tiles; "ordered",
-    whose blocks start in order; and "lockstep", whose groups are vectors."""
+    whose blocks start in order; and "lockstep4", 8 and 16, whose groups are
+    vectors of so many."""
     devices.STARTS.setdefault("groups", lambda index: Machine())
     devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
     devices.STARTS.setdefault("ordered", lambda index: Machine(ORDERED))
-    devices.STARTS.setdefault("lockstep", lambda index: Machine(IN_LOCKSTEP))
+    for name, facts in IN_LOCKSTEP.items():
+        devices.STARTS.setdefault(name, lambda index, f=facts: Machine(f))
     for capability in (75, 80, 90):
         facts = group_tiles.facts_of(FACTS, capability)
         devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=facts: Machine(f))

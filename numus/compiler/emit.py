@@ -21,6 +21,7 @@ from numus.compiler.local import Val
 from numus.compiler.ranges import Extents, quotient, remainder
 from numus.compiler.scalar_ops import cast_value, lower
 from numus.dtypes import DType
+from numus.kernels.math import exp_below
 from numus.shapes import Shape, row_major
 
 Index = tuple[Expr, ...]
@@ -239,12 +240,25 @@ class Emitter:
             args = []
             for x in val.inputs:
                 args.append((yield x, _align(x, index), mask))
+            if self.lockstep and val.op == "exp" and _is_below_maximum(val.inputs[0]):
+                return exp_below(args[0])  # without the branches that others skip
             sources = [x.dtype for x in val.inputs]
             return lower(val.op, args, sources, val.dtype, val.params)
         rule = _RULES.get(val.op)
         if rule is None:
             raise AssertionError(f"{val.op} is neither in memory nor an expression")
         return (yield from rule(self, val, index, mask))
+
+
+def _is_below_maximum(x: Val) -> bool:
+    """Whether a value is what numbers are less the largest of their row: never above zero."""
+    if x.op != "sub" or x.inputs[1].op != "reshape":
+        return False
+    numbers, top = x.inputs[0], x.inputs[1].inputs[0]
+    if top.op != "reduce_max" or top.inputs[0] is not numbers or numbers.dtype.is_narrow_float:
+        return False
+    kept = tuple(1 if i in top.params else n for i, n in enumerate(numbers.shape))
+    return x.inputs[1].shape == kept
 
 
 def _align(x: Val, index: Index) -> Index:

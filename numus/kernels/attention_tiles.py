@@ -243,7 +243,9 @@ class Sums:
                 a = left(u, i)
                 for v in range(self.tile.vectors):
                     register = self.registers[i][v]
-                    body.append(ir.Set(register, ir.fma(a, names[v], ir.read(register))))
+                    body.append(
+                        ir.Set(register, ir.fma(a, names[v], ir.read(register), loose=True))
+                    )
         for variable, start, stop, step in reversed(loops):
             body = [ir.For(variable, start, stop, "serial", body, step=step)]
         return body

@@ -79,6 +79,11 @@ def exp_decay(x: Expr) -> Expr:
     return select(x < lowest, const(0.0, x.dtype), usual)
 
 
+def exp_below(x: Expr) -> Expr:
+    """e**x for x <= 0 or NaN, which is kept: `exp_decay` for whatever comes along."""
+    return select(x.ne(x), x, exp_decay(x))
+
+
 def exp2_of_reduced(r: Expr) -> Expr:
     """2**r for |r| <= 1/2."""
     return fma(r, polynomial(r, EXP2), 1.0)
