@@ -129,3 +129,14 @@ def test_which_kernel_multiplies():
     launched.clear()
     nm.eval(x @ x + 1)
     assert [p.name for p in launched] == ["vector_contraction"]
+
+
+@pytest.mark.skipif("webgpu" not in DEVICES, reason="there is no software adapter")
+@pytest.mark.parametrize("kind", ["float32", "float64"])
+def test_powers_within_rows_keep_their_fractions(kind):
+    """A driver added and took off again what rounds to integers, and left out both."""
+    if kind not in nm.device("webgpu").runtime.facts.dtypes:
+        pytest.skip(f"this adapter has no {kind}")
+    x = np.random.default_rng(6).uniform(1, 3, (2, 4)).astype(kind)
+    got = nm.sum(there(x, "webgpu") ** 2.5, axis=-1) ** 0.3
+    np.testing.assert_allclose(got.numpy(), (x**2.5).sum(-1) ** 0.3, rtol=3e-6)

@@ -320,9 +320,7 @@ class Values:
             return f"select({no}, {yes}, {condition})"
         if op == "fma":
             x, y, z = (self._operand(a, ty) for a in args)
-            if e.attr == "loose" and not (
-                self.target.fuses32 if ty == "f32" else self.target.fuses64
-            ):
+            if e.attr == "loose" and ty == "f32" and not self.target.fuses32:
                 return f"({x} * {y} + {z})"
             return f"fma{ty[1:]}({x}, {y}, {z})"
         if op in ir.COMPARES:
