@@ -15,6 +15,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
+from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Index, is_inline
 from numus.compiler.local import PRODUCTS, Val, walk
@@ -362,8 +363,9 @@ class Fuser:
                 nonlocal good
                 if index != expected:
                     good = False
-                part = ir.scalar(f"m{m.id}", m.dtype if not m.dtype.is_complex else ir.INDEX)
-                return (part, part) if m.dtype.is_complex else part
+                if not m.dtype.is_complex:
+                    return ir.scalar(f"m{m.id}", m.dtype)
+                return tuple(ir.scalar(f"m{m.id}{p}", dt.real_of(m.dtype)) for p in "ri")
 
             probe.known[m] = known
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from agreement import CPU, REFERENCE, check, sample
 
+import numus as nm
 from numus import dtypes as dt
 from numus.compiler.program import clear_plans
 from numus.errors import OutOfMemoryError
@@ -140,3 +141,15 @@ def test_what_is_at_home_on_every_device_stays_so():
         y = ew.mul(ew.add(x, numbers), numbers)
         np.testing.assert_allclose(host_array(y), (np.arange(4) + np.cos(2)) * np.cos(2), rtol=1e-6)
         assert numbers.device is None
+
+
+@pytest.mark.parametrize("dtype", ["complex64", "complex128"])
+def test_what_follows_a_reduction_of_complex_numbers(dtype):
+    z = (np.arange(6) + 1j * np.arange(6)[::-1]).astype(dtype).reshape(3, 2)
+    for axis in (None, 0, 1):
+        total = z.sum(axis=axis)
+        found = nm.sum(nm.asarray(z), axis=axis)
+        np.testing.assert_allclose(nm.abs(found).numpy(), np.abs(total), rtol=1e-6)
+        np.testing.assert_allclose(nm.sign(found).numpy(), np.sign(total), rtol=1e-6)
+    slope = nm.grad(lambda z: nm.abs(z.sum()) ** 2)(nm.asarray(z))
+    np.testing.assert_allclose(slope.numpy(), np.full(z.shape, 2 * z.sum()), rtol=1e-5)
