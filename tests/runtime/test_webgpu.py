@@ -12,7 +12,7 @@ import pytest
 
 import numus as nm
 from numus import config
-from numus.errors import DeviceError, DTypeError, OutOfMemoryError
+from numus.errors import CompileError, DeviceError, DTypeError, OutOfMemoryError
 from numus.runtime.devices import count
 
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
@@ -331,6 +331,23 @@ def test_wgpu_is_imported_only_when_it_is_used():
         "print('wgpu' in sys.modules, 'numus.runtime.webgpu' in sys.modules)\n"
     )
     assert _python(code).stdout.split() == ["False", "False"]
+
+
+def test_what_cannot_be_launched_is_the_same_error_each_time(place, monkeypatch):
+    """The second time it was taken for prepared."""
+
+    def refuse(*_):
+        raise CompileError("refused")
+
+    pipelines = place.runtime.pipelines
+    pipelines.restart()
+    monkeypatch.setattr(pipelines, "make", refuse)
+    x = there(np.full(37, 2.0, np.float32))
+    for _ in range(2):
+        with pytest.raises(CompileError, match="refused"):
+            (x * x * x - 3).numpy()
+    monkeypatch.undo()
+    np.testing.assert_array_equal((x * x * x - 3).numpy(), np.full(37, 5.0, np.float32))
 
 
 def test_a_lost_device_starts_afresh():

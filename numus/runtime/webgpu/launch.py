@@ -74,7 +74,7 @@ class _Work:
 
     def set_values(self, values: Sequence[Any], context: Any) -> None:
         """Choose the form of the kernel, and the shape of the grid, for these numbers."""
-        self.values = values
+        self.values = None  # until all is done: making the form may fail, now and the next time
         grid = int(values[0])
         self.sizes = dict(zip(self.program.slots, values[1:], strict=True))
         needs = self.program.needs(self.sizes)
@@ -95,6 +95,7 @@ class _Work:
         ]
         self.x = max(1, min(groups, target.most_groups))
         self.y = -(-groups // self.x)
+        self.values = values
 
     def renew(self, values: Sequence[Any], image: bytearray) -> bool:
         """Take on other numbers in place, where all sizes are the same; whether they are."""
