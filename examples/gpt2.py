@@ -97,20 +97,41 @@ def loss_of(model: GPT2, tokens: nm.Tensor, targets: nm.Tensor) -> nm.Tensor:
 
 
 class Training:
-    """A model, its optimiser, and a jitted step."""
+    """A model, its optimiser, and a jitted step.
 
-    def __init__(self, size: Size, device: str, precision: str = "", rate: float = 3e-4) -> None:
+    The rate grows to `rate` over the first `warmup` steps; gradients longer than `clip` are cut.
+    """
+
+    def __init__(
+        self,
+        size: Size,
+        device: str,
+        precision: str = "",
+        rate: float = 3e-4,
+        warmup: int = 0,
+        clip: float = 0.0,
+    ) -> None:
         nm.random.seed(0)
         self.model = GPT2(size).to(device)
         self.optimizer = optim.AdamW(self.model.parameters(), lr=rate, weight_decay=0.1)
-        self.precision = precision
-        self.step = nm.jit(self._step)
+        self.rates = optim.lr_scheduler.LambdaLR(
+            self.optimizer, lambda step: min(1.0, (step + 1) / max(1, warmup))
+        )
+        self.precision, self.clip = precision, clip
+        self._jitted = nm.jit(self._step)
+
+    def step(self, tokens: nm.Tensor, targets: nm.Tensor) -> nm.Tensor:
+        loss = self._jitted(tokens, targets)
+        self.rates.step()
+        return loss
 
     def _step(self, tokens: nm.Tensor, targets: nm.Tensor) -> nm.Tensor:
         self.optimizer.zero_grad()
         with nm.autocast(self.precision or "bf16", enabled=bool(self.precision)):
             loss = loss_of(self.model, tokens, targets)
         loss.backward()
+        if self.clip:
+            nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
         return loss
 
@@ -133,6 +154,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=64)
     parser.add_argument("--steps", type=int, default=50)
     parser.add_argument("--rate", type=float, default=3e-4)
+    parser.add_argument("--warmup", type=int, default=0, help="steps in which the rate grows")
+    parser.add_argument("--clip", type=float, default=0.0, help="longest gradient; 0: any")
     parser.add_argument(
         "--data", type=Path, default=Path(__file__), help="a text, or tokens (.npy)"
     )
@@ -140,7 +163,8 @@ def main() -> None:
     given = parser.parse_args()
 
     size = SIZES[given.size]
-    training = Training(size, given.device, given.precision, given.rate)
+    schedule = (given.rate, given.warmup, given.clip)
+    training = Training(size, given.device, given.precision, *schedule)
     print(f"{training.model.num_parameters() / 1e6:.1f} million parameters on {given.device}")
     wanted = given.batch * given.length
     stream = tokens_of(None if given.noise else given.data, size.vocabulary, 8 * (wanted + 1))

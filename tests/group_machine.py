@@ -467,6 +467,7 @@ def _unary(op: str, dtype: Any, x: Any) -> Any:
         "trunc": np.trunc,
         "rint": np.rint,
         "exp2": np.exp2,
+        "reciprocal": np.reciprocal,
         "not": np.invert,
     }
     return table[op](x)

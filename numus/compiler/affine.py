@@ -62,7 +62,8 @@ class Strides:
 
     def parts(self, e: Expr) -> list[Coefficients]:
         """The affine pieces an expression is made of; keeping each keeps the whole. The affine
-        terms of a sum are one piece, whatever else is added to them.
+        terms of a sum are one piece, whatever else is added to them, and so are those of a sum
+        that is multiplied by a number.
         """
         pieces: list[Coefficients] = []
         seen: set[Expr] = set()
@@ -75,32 +76,39 @@ class Strides:
             whole = self.of(x)
             if whole is not None:
                 pieces.append(whole)
-            elif x.op != "add":
+            elif x.op not in ("add", "mul"):
                 stack.extend(x.args)
             else:
                 together: Coefficients = {}
-                for term in _terms(x):
+                for term, factor in self._terms(x):
                     own = self.of(term)
-                    if own is None:
-                        stack.append(term)
-                    else:
+                    if own is not None:
                         for v, c in own.items():
-                            together[v] = together.get(v, 0) + c
+                            together[v] = together.get(v, 0) + c * factor
+                    else:
+                        stack += [term] if term is not x else term.args
                 pieces.append(together)
         return [p for p in pieces if p]
 
-
-def _terms(e: Expr) -> list[Expr]:
-    """What a sum is the sum of."""
-    found: list[Expr] = []
-    stack = [e]
-    while stack:
-        x = stack.pop()
-        if x.op == "add":
-            stack.extend(x.args)
-        else:
-            found.append(x)
-    return found
+    def _terms(self, e: Expr) -> list[tuple[Expr, int]]:
+        """What a sum is the sum of, each by how much it is multiplied."""
+        found: list[tuple[Expr, int]] = []
+        stack = [(e, 1)]
+        while stack:
+            x, factor = stack.pop()
+            if x.op == "add":
+                stack += [(y, factor) for y in x.args]
+                continue
+            scale = None
+            if x.op == "mul":
+                for y, z in (x.args, x.args[::-1]):
+                    scale = self._number(z)
+                    if scale is not None:
+                        stack.append((y, factor * scale))
+                        break
+            if scale is None:
+                found.append((x, factor))
+        return found
 
 
 def collapsible(outer: Expr, inner: Expr, extent: int, pieces: Iterable[Coefficients]) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.compiler import ir
+from numus.compiler import ir, placing
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr, Stmt
@@ -41,9 +41,15 @@ class Reader:
         return self.matrix(name)
 
 
-def store(e: Emitter, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:
+def store(e: Emitter, group: Group, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:
     at = tuple(ir.const(0) if n == 1 else i for n, i in zip(val.shape, index, strict=True))
-    return e.store(val, at, value.cast(val.dtype))
+    return placing.store(e, group, val, at, value)
+
+
+def wanted_of(group: Group) -> dict[str, Val]:
+    """The cotangents that somebody reads, by their operands' names."""
+    parts = [v for v in group.members if v.op == "attention_grad"]
+    return {v.params.which: v for v in parts if placing.places(group, v)}
 
 
 def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -70,8 +76,8 @@ def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
         v=None if out is None else reader.matrix("v"),
         bias=reader.scores("bias"),
         keep=reader.scores("keep"),
-        write=lambda n, i, j, x: [] if out is None else store(e, out, (n, i, j), x),
-        write_lse=lambda n, i, x: [] if lse is None else store(e, lse, (n, i), x),
+        write=lambda n, i, j, x: [] if out is None else store(e, group, out, (n, i, j), x),
+        write_lse=lambda n, i, x: [] if lse is None else store(e, group, lse, (n, i), x),
     )
     g = ir.var("g")
     body, scratch = schedule.attention(plan, sizes, dtype, g, operands, val.params.causal)
@@ -84,9 +90,8 @@ def lower_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) 
     """One kernel for all cotangents that are wanted; or one for that of the queries and one for the
     others, where there are too few matrices to give every thread its own.
     """
-    by_name = {v.params.which: v for v in group.members}
     stack = group.members[0].inputs[0].shape[0]
-    whole = {name: v for name, v in by_name.items() if v in group.stored}
+    whole = wanted_of(group)
     queries = {name: v for name, v in whole.items() if name == "q"}
     keys = {name: v for name, v in whole.items() if name != "q"}
     if queries and keys and not backward.apart(facts, stack):
@@ -120,7 +125,7 @@ def _grad_kernel(
     def writer(name: str) -> backward.Write | None:
         if name not in wanted:
             return None
-        return lambda n, i, j, x: store(e, wanted[name], (n, i, j), x)
+        return lambda n, i, j, x: store(e, group, wanted[name], (n, i, j), x)
 
     operands = backward.Operands(
         q=reader.scaled("q"),

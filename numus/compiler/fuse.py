@@ -20,6 +20,7 @@ from numus.compiler import ir
 from numus.compiler.emit import Emitter, Index, is_inline
 from numus.compiler.local import PRODUCTS, Val, walk
 from numus.compiler.lying import lying
+from numus.compiler.views import source_of
 from numus.compiler.work import ATTENTION
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
@@ -35,6 +36,10 @@ MANY_PLACES = 8
 QUICK = {1: 5, 2: 4}
 
 MANY_MEMBERS = 64  # more than this a group does not take in
+
+# Values that a kernel of a group has at most where they share no more than a few numbers, and how
+# large maps are of which that holds.
+SIBLINGS, LARGE_MAP = 6, 1 << 16
 
 # Kinds whose kernels compute elementwise values that follow from their results.
 TAILED = (*PRODUCTS, "scan")
@@ -153,6 +158,7 @@ class Fuser:
         needed = walk(roots, lambda v: v not in leaves)
         self.order = sorted(needed, key=lambda v: v.id)
         self.in_memory: set[Val] = set()
+        self.laid_out: set[Val] = set()  # for units that multiply tiles
         self.groups: list[Group] = []
         self.sums: set[Val] = set()  # of products
 
@@ -223,6 +229,10 @@ class Fuser:
     def _target(self, group: Group, v: Val, reads: set[Val], needs: set[Group]) -> Group | None:
         if v.kind in ATTENTION:
             return self._companion(v, reads)
+        if self.facts.group and v.kind in ("view", "concat") and v.size:
+            placed = self._placed(v)
+            if placed is not None:
+                return placed
         if group.kind != "loop" or v.size == 0 or size_of(group.space) == 0:
             return None
         producers = {self.home[r] for r in reads if r in self.home}
@@ -232,7 +242,7 @@ class Fuser:
         shared = [
             g
             for g in self.by_space.get(group.space, ())[-8:]
-            if g not in producers and not self.reads[g].isdisjoint(reads)
+            if g not in producers and self._akin(g, group, reads)
         ]
         for target in [*candidates, *reversed(shared)]:
             if (
@@ -242,6 +252,14 @@ class Fuser:
             ):
                 return target
         return None
+
+    def _akin(self, target: Group, group: Group, reads: set[Val]) -> bool:
+        """Whether a group reads something that another reads too. Where threads keep what they work
+        on in registers, a few numbers in common do not make one kernel of many large maps."""
+        common = self.reads[target] & reads
+        if not self.facts.group or size_of(group.space) < LARGE_MAP:
+            return bool(common)
+        return any(x.size > 1 for x in common) or (bool(common) and len(target.members) < SIBLINGS)
 
     def _unite(self, group: Group, v: Val, reads: set[Val]) -> None:
         """Make one of row programs over the same rows that know nothing of each other, where v is
@@ -310,6 +328,16 @@ class Fuser:
             if fits:
                 return g
         return None
+
+    def _placed(self, v: Val) -> Group | None:
+        """The group of attention whose kernels store this as well as, or instead of, what it is a
+        view or a concatenation of (`placing.py`)."""
+        sources = [source_of(x)[0] for x in (v.inputs if v.op == "concat" else (v,))]
+        homes = {self.home.get(x) for x in sources}
+        if len(homes) != 1 or len(set(sources)) < len(sources):
+            return None
+        (found,) = homes
+        return found if found is not None and found.kind in ATTENTION else None
 
     def _may_join(self, target: Group, group: Group, v: Val, producers: set[Group]) -> bool:
         if (target.kind != "loop" and target.kind not in TAILED) or size_of(target.space) == 0:
@@ -480,9 +508,11 @@ class Fuser:
                 while x.kind == "view" and x not in self.in_memory:
                     x = x.inputs[0]
                 inline = x.kind == "elementwise" and x not in self.in_memory
-                if inline and (self._costly(x) or (tiles and x.size > 1)):
+                if inline and tiles and x.size > 1:
+                    self.laid_out.add(x)
+                elif inline and self._costly(x):
                     found.add(x)
-        return found
+        return found | self.laid_out
 
     def _laid_out(self, operand: Val) -> set[Val]:
         """What has to be stored for an operand to lie in memory in even steps: none where it does,
@@ -552,6 +582,7 @@ class Fuser:
     def _quickly_made_again(self) -> set[Val]:
         """Values that are stored for later though they follow in a step or two from others that are
         there as long: an activation and what it was applied to, a softmax and its exponentials.
+        Not what units multiply: every product would lay it out anew.
         """
         kept = {v for g in self.groups for v in g.stored}
         when: dict[Val, int] = {}  # each could be computed, in steps from the beginning
@@ -559,7 +590,7 @@ class Fuser:
             when[v] = 1 + max((when.get(r, 0) for r in reads), default=0)
         last = {v: max(when[u] for u in (v, *self.readers.get(v, ()))) for v in kept}
         there = set(self.in_memory)
-        for v in sorted(kept - self.roots, key=lambda v: v.id):
+        for v in sorted(kept - self.roots - self.laid_out, key=lambda v: v.id):
             if v.kind != "elementwise":
                 continue
             inside = walk(v.inputs, lambda x: x not in there)

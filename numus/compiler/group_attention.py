@@ -5,7 +5,13 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.affine import accesses
-from numus.compiler.attention import Reader, lower_attention, lower_attention_grad, store
+from numus.compiler.attention import (
+    Reader,
+    lower_attention,
+    lower_attention_grad,
+    store,
+    wanted_of,
+)
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr
@@ -55,8 +61,8 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
         scale=reader.value("scale"),
         bias=reader.scores("bias"),
         keep=reader.scores("keep"),
-        write=lambda n, i, j, x: [] if out is None else store(e, out, (n, i, j), x),
-        write_lse=lambda n, i, x: [] if lse is None else store(e, lse, (n, i), x),
+        write=lambda n, i, j, x: [] if out is None else store(e, group, out, (n, i, j), x),
+        write_lse=lambda n, i, x: [] if lse is None else store(e, group, lse, (n, i), x),
     )
     g, causal = ir.var("g"), val.params.causal
     if tile is not None:
@@ -73,7 +79,7 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
 def lower_group_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """A kernel for the cotangent of the queries, and one for those of keys and values, or one for
     each of these where one thread cannot hold both."""
-    wanted = {v.params.which: v for v in group.members if v in group.stored}
+    wanted = wanted_of(group)
     parts = [["q"], ["k", "v"]]
     steps: list[Step] = []
     while parts:
@@ -106,7 +112,7 @@ def _grad_kernel(
         results = sum(rounded({"q": size, "k": size, "v": width}[name], 16) for name in wanted)
         per_score = sum(name in vals for name in ("bias", "keep"))
         changes = list(wanted) != ["v"]
-        tile = grads.choose(facts, rows, size, width, results, changes, per_score)
+        tile = grads.choose(facts, size, width, results, changes, per_score)
     elif "shuffles" in facts.features:
         plain = group_grads.choose(facts, wide, rows, others, size, width, list(wanted))
     plan = tile or plain
@@ -124,7 +130,7 @@ def _grad_kernel(
     def writer(name: str) -> grads.Write | None:
         if name not in wanted:
             return None
-        return lambda n, i, j, x: store(e, wanted[name], (n, i, j), x)
+        return lambda n, i, j, x: store(e, group, wanted[name], (n, i, j), x)
 
     operands = grads.Operands(
         **{name: _matrix(reader, layouts, name) for name in "qkvg"},

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler import lying as views
 from numus.compiler.affine import accesses, unit_weight
 from numus.compiler.emit import Emitter
 from numus.compiler.fuse import Group, place, squeeze
@@ -53,17 +54,11 @@ class Lying:
 
 def lying(x: Val, layouts: dict[Val, Shape], line: int) -> Lying | None:
     """How an operand whose lines are counted along axis `line` lies in memory; None where it is
-    more than loads, does not begin where its buffer does, or has no neighbours."""
-    e = Emitter(layouts)
-    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
-    value = e.value(x, tuple(names))
-    pieces = accesses(e)
-    if value.op != "load" or len(value.args) > 1 or len(pieces) != 1:
+    more than views of memory, does not begin where its buffer does, or has no neighbours."""
+    found = views.lying(x, layouts)
+    if found is None or found.offset:
         return None
-    first = e.value(x, tuple(ZERO for _ in names))
-    if first.args[0] is not ZERO:
-        return None
-    matrix, *strides = (pieces[0].get(name, 0) for name in names)
+    matrix, *strides = (0 if n == 1 else s for n, s in zip(x.shape, found.strides, strict=True))
     k = strides[2 - line]
     across = strides[line - 1]
     if k == 1:

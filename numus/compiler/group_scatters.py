@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 from numus import dtypes as dt
@@ -19,6 +18,8 @@ from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
 
+SHARED = 16  # elements of a place from which on its updates are looked up once for all of them
+
 
 def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
     """Updates are put in the order of where they go; then every element of the result takes those
@@ -33,6 +34,7 @@ def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[St
     places = math.prod(val.shape[a] for a in axes)
     targets = Val(-90, "partial", "partial", (), None, (count,), dt.int64)
     order = Val(-91, "argsort", "sort", (targets,), (0, False), (count,), dt.int64)
+    starts = Val(-92, "partial", "partial", (), None, (places + 1,), dt.int64)
     steps: list[Step] = []
     if count:
         steps.append(_targets(val, layouts, facts, targets))
@@ -41,9 +43,13 @@ def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[St
         grouped.stored = {order}
         steps += lower_group_sort(grouped, layouts, facts)
         layouts = {**layouts, order: (1,)}
+    columns = math.prod(val.shape[k] for k in rest)
+    shared = count > 0 and columns >= SHARED
+    if shared:
+        steps.append(_starts(layouts, facts, targets, order, starts))
+        layouts = {**layouts, starts: (1,)}
     e = Emitter(layouts, group=facts.group)
     g, i = ir.var("g"), ir.var("i")
-    columns = math.prod(val.shape[k] for k in rest)
     each = facts.group
     start = ir.mul(g, const(each))
     total = e.number(places * columns)
@@ -58,18 +64,11 @@ def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[St
         loop = ir.For(i, start, stop, "lanes", e.store(val, target, start_value))
         return [e.blocks("scatter", g, [loop], -(-places * columns // each), (val.op,))]
 
-    def where(n: Expr) -> Expr:
-        """Where the n-th update in order goes."""
-        where: Expr = e.value(targets, (e.value(order, (n,)),))
-        return where
-
     def update(n: Expr) -> Any:
         came = e.value(order, (n,))
         at_lead = tuple(_split(e, came, list(lead)))
         return e.value(updates, (*at_lead, *(at_rest[k] for k in rest)))
 
-    first = _Search(e, count, where, lambda t: t < place, "first")
-    past = _Search(e, count, where, lambda t: t <= place, "past")
     parts = 2 if val.dtype.is_complex else 1
     real = dt.real_of(val.dtype)
     kept = [ir.Register(f"kept{p}", real, lanes=True) for p in range(parts)]
@@ -81,10 +80,14 @@ def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[St
         return tuple(values) if parts == 2 else values[0]
 
     u = ir.var("u")
-    body: list[Stmt] = [*first.body, *past.body]
-    body += [ir.Set(r, x) for r, x in zip(kept, pair(start_value), strict=True)]
+    body: list[Stmt] = [ir.Set(r, x) for r, x in zip(kept, pair(start_value), strict=True)]
     low, high = ir.var("low"), ir.var("high")
-    body += [ir.Let(low, ir.read(first.result)), ir.Let(high, ir.read(past.result))]
+    for name, at in ((low, place), (high, ir.add(place, ONE))):
+        if shared:
+            body.append(ir.Let(name, e.value(starts, (at,))))
+        else:
+            search = _Search(e, targets, order, at, name.attr)
+            body += [*search.body, ir.Let(name, ir.read(search.result))]
     if mode == "set":  # the last one stays
         low = ir.maximum(low, ir.sub(high, ONE))
         new = pair(update(u))
@@ -134,31 +137,36 @@ def _targets(val: Val, layouts: Layouts, facts: Facts, targets: Val) -> Step:
     return e.blocks("scatter_targets", g, [loop], -(-count // facts.group), (val.op,))
 
 
-class _Search:
-    """Statements that find the first of the ordered updates that is not `before`; per lane."""
+def _starts(layouts: Layouts, facts: Facts, targets: Val, order: Val, starts: Val) -> Step:
+    """For each place, how many of the ordered updates go to places before it."""
+    e = Emitter(layouts, group=facts.group)
+    g, place = ir.var("g"), ir.var("place")
+    (places,) = starts.shape
+    first = _Search(e, targets, order, place, "first")
+    start = ir.mul(g, const(facts.group))
+    stop = ir.minimum(ir.add(start, const(facts.group)), e.number(places))
+    body = [*first.body, *e.store(starts, (place,), ir.read(first.result))]
+    loop = ir.For(place, start, stop, "lanes", body)
+    return e.blocks("scatter_starts", g, [loop], -(-places // facts.group), ("scatter",))
 
-    def __init__(
-        self,
-        e: Emitter,
-        count: int,
-        where: Callable[[Expr], Expr],
-        before: Callable[[Expr], Expr],
-        tag: str,
-    ) -> None:
+
+class _Search:
+    """Statements that count the ordered updates that go to places before one; per lane."""
+
+    def __init__(self, e: Emitter, targets: Val, order: Val, place: Expr, tag: str) -> None:
+        (count,) = targets.shape
         self.result = ir.Register(f"{tag}_low", dt.int64, lanes=True)
         high = ir.Register(f"{tag}_high", dt.int64, lanes=True)
         low_now, high_now, middle = (ir.var(f"{tag}_{n}") for n in ("l", "h", "m"))
         less = ir.var(f"{tag}_less", dt.bool_)
         step = ir.var(f"{tag}_step")
+        there = ir.minimum(middle, ir.sub(e.number(count), ONE))
+        where = e.value(targets, (e.value(order, (there,)),))
         turn: list[Stmt] = [
             ir.Let(low_now, ir.read(self.result)),
             ir.Let(high_now, ir.read(high)),
             ir.Let(middle, ir.binary("ashr", ir.add(low_now, high_now), ONE)),
-            ir.Let(
-                less,
-                (low_now < high_now)
-                & before(where(ir.minimum(middle, ir.sub(e.number(count), ONE)))),
-            ),
+            ir.Let(less, (low_now < high_now) & (where < place)),
             ir.Set(self.result, select(less, ir.add(middle, ONE), low_now)),
             ir.Set(high, select(less, high_now, ir.minimum(middle, high_now))),
         ]

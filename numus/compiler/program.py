@@ -12,7 +12,16 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import arena, ir, recompute, schedule, singles, tuning, work
+from numus.compiler import (
+    arena,
+    ir,
+    recompute,
+    rounding,
+    schedule,
+    singles,
+    tuning,
+    work,
+)
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
@@ -185,6 +194,7 @@ class Plan:
         self._replaced = {
             base[vals[pending.number[new]]]: vals[pending.number[old]] for old, new in replaced
         }
+        rounding.mark(local.values, wanted, self.runtime.facts)
         self._fuse(local, [b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
         # What has to be in memory anyway is kept for the gradients that may ask for it.
         done = {*pending.kept, *(pending.number[r] for r in roots)}

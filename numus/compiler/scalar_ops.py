@@ -7,6 +7,7 @@ each operation rounds once and fusion never changes a result.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -40,6 +41,8 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
         return args[0]
     if any(s.is_complex for s in sources):
         return _complex(op, args, dtype)
+    if params == "rough":
+        return ROUGH_FORMS[op](args[0])
     if sources[0].is_narrow_float:
         if op == "nextafter":
             return _narrow_nextafter(*args)
@@ -47,6 +50,17 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
         result = _real(op, wide, dt.float32)
         return result.cast(dtype) if dtype is not dt.bool_ else result
     return _real(op, args, sources[0])
+
+
+def _rough_sigmoid(x: Expr) -> Expr:
+    # by the root of exp(-|x|): its square, unlike what the unit gives, may be subnormal
+    root = ir.exp2(ir.unary("abs", x) * const(-0.5 * math.log2(math.e), x.dtype))
+    e = root * root
+    return select(x < 0.0, e, const(1.0, x.dtype)) * ir.reciprocal(e + 1.0)
+
+
+# By units of the target, for what is rounded to 16 bits afterwards (rounding.py).
+ROUGH_FORMS: dict[str, Callable[[Expr], Expr]] = {"sigmoid": _rough_sigmoid}
 
 
 def cast_value(x: Any, source: DType, target: DType) -> Any:

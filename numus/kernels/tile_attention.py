@@ -37,6 +37,8 @@ NOTHING = const(0.0, float32)
 STAGES = 2
 PAD = 8  # floats between rows of scores in the group's memory: shifts their banks
 WIDEST = 256  # columns of a tile product
+# Registers of a thread for sums and operands where a unit has one group of 256, and where two.
+ONE_FITS, TWO_FIT = 176, 80
 
 Score = Callable[[Expr, Expr, Expr], Expr]  # what there is at (matrix, query, key)
 
@@ -65,18 +67,22 @@ class Plan:
 def choose(
     facts: Facts, queries: int, keys: int, size: int, width: int, scores: int
 ) -> Plan | None:
-    """The longest blocks for which there are registers and memory; None where there are none."""
+    """The longest blocks for which a unit has registers and memory for two groups, which multiply
+    in turns, or else for one; None where there are none."""
     if max(size, width) > WIDEST or not size:
         return None
     threads = 128 if queries <= 64 else 256
     size, width = rounded(size, 16), rounded(width, 16)
-    for block in (128, 64, 32):
-        plan = Plan(threads, block, size, width)
-        registers = block // 2 + block // 4 + width // 2
-        if registers <= 176 and plan.memory(scores) <= facts.group_memory:
+    for groups, most in ((2, TWO_FIT), (1, ONE_FITS)):
+        for block in (128, 64, 32):
+            plan = Plan(threads, block, size, width)
+            registers = block // 2 + block // 4 + width // 2
+            if registers > most or groups * plan.memory(scores) > facts.group_memory:
+                continue
             if keys <= block // 2 and block > 32:
                 continue
-            return plan
+            if groups == 1 or block > 32:
+                return plan
     return None
 
 

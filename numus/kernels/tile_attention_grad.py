@@ -79,19 +79,19 @@ class Plan:
 
 
 def choose(
-    facts: Facts, rows: int, size: int, width: int, results: int, changes: bool, scores: int
+    facts: Facts, size: int, width: int, results: int, changes: bool, scores: int
 ) -> Plan | None:
-    """The largest tiles for which there are registers and memory; None where there are none.
+    """The largest tiles for which there are registers and memory; None where there are none. A unit
+    has several small groups rather than a large one: they multiply in turns.
 
     `results` columns of sums stay; `changes`: whether g v' is needed beside the scores.
     """
     size, width = rounded(size, 16), rounded(width, 16)
-    for threads in (128,) if rows <= 64 else (256, 128):
-        for block in (64, 32):
-            plan = Plan(threads, block, size, width)
-            registers = results // 2 + (2 if changes else 1) * block // 2 + block // 4
-            if registers <= REGISTERS and plan.memory(scores) <= facts.group_memory:
-                return plan
+    for block in (64, 32):
+        plan = Plan(128, block, size, width)
+        registers = results // 2 + (2 if changes else 1) * block // 2 + block // 4
+        if registers <= REGISTERS and plan.memory(scores) <= facts.group_memory:
+            return plan
     return None
 
 

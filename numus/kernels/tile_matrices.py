@@ -252,9 +252,21 @@ def leave(
             to = ir.add(ir.mul(row, const(_PITCH)), column)
             lay.append(ir.Store(stage, to, value(first // 2 + i, lane)))
         out.append(ir.For(lane, ZERO, const(threads), "lanes", lay))
-        row, column = ir.idiv(at, const(wide)), ir.irem(at, const(wide))
-        found = ir.load(stage, ir.add(ir.mul(row, const(_PITCH)), column))
+        across = const(wide // RUN)
+        row, column = ir.idiv(at, across), ir.mul(ir.irem(at, across), const(RUN))
+        place = ir.add(ir.mul(row, const(_PITCH)), column)
         column = ir.add(column, const(first))
-        done = ir.If(exists(row, column), write(row, column, found))
-        out.append(ir.For(at, ZERO, const(rows * wide), "lanes", [done]))
+        names = [ir.var(f"{tag}_v{first}_{u}", float32) for u in range(RUN)]
+        found: list[Stmt] = [
+            ir.Let(name, ir.load(stage, ir.add(place, const(u)))) for u, name in enumerate(names)
+        ]
+        each = [write(row, ir.add(column, const(u)), name) for u, name in enumerate(names)]
+        whole = [stores[k] for k in range(len(each[0])) for stores in each]
+        one = ir.var(f"{tag}_one{first}")
+        here = ir.add(column, one)
+        alone = write(row, here, ir.load(stage, ir.add(place, one)))
+        last = exists(row, ir.add(column, const(RUN - 1)))
+        rest = ir.For(one, ZERO, const(RUN), "serial", [ir.If(exists(row, here), alone)])
+        body: list[Stmt] = [ir.If(last, [*found, *whole]), ir.If(~last, [rest])]
+        out.append(ir.For(at, ZERO, const(rows * wide // RUN), "lanes", body))
     return out

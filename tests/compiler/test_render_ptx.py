@@ -193,3 +193,14 @@ def test_old_and_new_devices():
         x = nm.asarray(np.zeros((300, 40), "float32"), device=f"ptx{capability}")
         nm.eval(nm.softmax(x).astype(nm.bfloat16))
         assert all(assembler.cpu in text for _, text in machine.made)
+
+
+def test_tiles_in_a_kernels_own_memory_lie_at_whole_tiles(machine):
+    """Their runs are exchanged by the number of their row: that is told from the address."""
+    q = nm.zeros((2, 40, 16), dtype="bfloat16", device="ptx")
+    k = nm.zeros((2, 30, 16), dtype="bfloat16", device="ptx")
+    nm.eval(nm.scaled_dot_product_attention(q, k, k))
+    (text,) = [text for kernel, text in machine.made if kernel.name == "tile_attention"]
+    shared = re.findall(r"\.shared \.align (\d+) \.b8 \w+\[(\d+)\]", text)
+    assert len(shared) == 4
+    assert all(align == "1024" for align, size in shared if int(size) % 1024 == 0)

@@ -15,9 +15,12 @@ INDEX = dt.int64
 # What each operation is, by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do;
 # comparisons are IEEE (all false on NaN but `ne`); shifts by the bit width or more are undefined
 # here and masked by who builds them; `idiv`/`irem` truncate as C's, and callers keep zero out.
-# `exp2` is what a unit of the target makes of 2**x in float32, to 2 ulp, and 0 where that would be
-# subnormal: only where there are `tiles` (tiles.py), and for what is rounded to 16 bits afterwards.
-UNARY = frozenset("neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast exp2".split())
+# `exp2` and `reciprocal` are what units of the target make of 2**x and 1/x in float32, to 2 ulp,
+# and 0 where that would be subnormal: only where there are `tiles` (tiles.py), and for what is
+# rounded to 16 bits afterwards.
+UNARY = frozenset(
+    "neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast exp2 reciprocal".split()
+)
 BINARY = frozenset(
     "add sub mul div idiv irem min max and or xor shl lshr ashr mulhi "
     "lt le eq ne gt ge copysign".split()
@@ -404,6 +407,11 @@ def sqrt(a: Expr) -> Expr:
 def exp2(a: Expr) -> Expr:
     """2**a by the target's own unit: see `UNARY`."""
     return unary("exp2", a)
+
+
+def reciprocal(a: Expr) -> Expr:
+    """1 / a by the target's own unit: see `UNARY`."""
+    return unary("reciprocal", a)
 
 
 def isnan(a: Expr) -> Expr:

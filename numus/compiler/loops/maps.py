@@ -27,6 +27,7 @@ GROUP_SIDE = 32  # the same for a group of threads, which takes all of the tile 
 MAP_THREADS = 128  # of a group on NVIDIA GPUs
 VECTORS = 2  # of 16 bytes that each of them reads
 VECTORS_PER_LINE = 8
+VECTOR = 4  # elements of the usual dtype that a thread loads at a time
 CROSSING = 32  # steps that two crossing loops have at least
 
 
@@ -44,6 +45,9 @@ def lower_map(work: Work, space: Space) -> Step:
                 return lower_turned(work, space, lane, d) or _tiled_group(work, space, lane, d)
     if outer and lane.extent < work.threads:
         return _flat(work, space)
+    short = lane.extent < work.share() and "shuffles" in work.facts.features
+    if outer and short and work.rows_at_once() > 1:
+        return _several_rows(work, space, lane, outer)
     return _blocked(work, space, lane, outer)
 
 
@@ -95,6 +99,48 @@ def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
         inner = ir.For(j, *span, "lanes", stores)
         body = [ir.For(r, *block(ir.mul(row_block, per), per, total), "serial", [inner])]
     return e.blocks("map", g, body, column_blocks * blocks_of(count(outer), rows), work.notes)
+
+
+def _several_rows(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
+    """Rows that are too short to keep enough loads of a group under way: some of them at once."""
+    at_once = work.rows_at_once()
+    e = work.emitter()
+
+    def idle(threads: int) -> int:
+        return -lane.extent % (threads * VECTOR)
+
+    sizes = (work.threads, work.threads // 2, work.threads // 4)
+    e.group = min((n for n in sizes if n >= 32), key=idle, default=work.threads)
+    g, r, rest = ir.var("g"), ir.var("r"), ir.var("rest")
+    extent, total = e.number(lane.extent), extent_of(e, outer)
+    start, stop = block(ir.mul(g, ir.const(at_once)), ir.const(at_once), total)
+    whole = ir.add(start, ir.const(at_once)) <= total
+
+    def stores(row: ir.Expr, tag: str) -> ir.Stmt:
+        j = e.variable(f"j{tag}", extent)
+        count = at_once if not tag else 1
+        rows = [ir.add(row, ir.const(k)) for k in range(count)]
+        found = [_stores(work, space, e, {**digits(e, x, outer), lane: j}) for x in rows]
+        every = [s for one in found for s in one]
+        return ir.For(j, ZERO, extent, "lanes", [*_loads(every, tag), *every])
+
+    body: list[Stmt] = [
+        ir.If(whole, [ir.Let(r, start), stores(r, "")]),
+        ir.If(~whole, [ir.For(rest, start, stop, "serial", [stores(rest, "rest")])]),
+    ]
+    return e.blocks("map", g, body, blocks_of(count(outer), at_once), work.notes)
+
+
+def _loads(stores: list[Stmt], tag: str) -> list[Stmt]:
+    """Names for all that stores read, to be written before them: loads that do not wait for each
+    other are under way at the same time."""
+    found: dict[ir.Expr, None] = {}
+    for s in stores:
+        assert isinstance(s, ir.Store)
+        for e in ir.walk(s.value, lambda e: e.op != "load"):
+            if e.op == "load" and len(e.args) == 1:
+                found[e] = None
+    return [ir.Let(ir.var(f"l{tag}{i}", e.dtype), e) for i, e in enumerate(found)]
 
 
 def _flat(work: Work, space: Space) -> Step:

@@ -19,6 +19,7 @@ SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
 PER_THREAD = 16  # the same for a thread of a group: enough loads under way to hide their latency
 IN_LOCKSTEP = 1 << 13  # the same for threads that are lanes of a vector, which hide no latency
+MOST_AT_ONCE = 160  # operations on a column of several rows
 BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
 PARTS_PER_UNIT = 64  # where work can be cut at will: the last ones to end leave few units idle
 
@@ -147,6 +148,12 @@ class Work:
         if self.facts.lockstep:
             return IN_LOCKSTEP // self.cost()
         return self.threads * PER_THREAD or BLOCK // self.cost()
+
+    def rows_at_once(self) -> int:
+        """How many rows a group maps at a time, so that enough loads are under way."""
+        light = [x for x in self._inlined(self.members) if x.kind == "elementwise"]
+        work = len(light) + 8 * (self.cost() - 1)
+        return next((n for n in (4, 2) if n * work <= MOST_AT_ONCE), 1)
 
     def enough_blocks(self) -> int:
         """How many groups keep the whole device busy."""

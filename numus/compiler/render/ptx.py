@@ -41,6 +41,7 @@ from numus.errors import CompileError
 
 GLOBAL, SHARED, GENERIC = "ptr addrspace(1)", ptx_memory.SHARED, "ptr"
 ACCESS = ptx_choices.ACCESS
+TILE_ALIGNMENT = 1024  # of tiles whose runs are exchanged by the number of their row
 STATIC_SHARED = 48 << 10  # bytes of shared memory that a kernel may have without being given them
 _WAITS_SINCE = 90
 _AT_A_TIME = 16  # iterations of a thread's own loop
@@ -142,6 +143,7 @@ class Renderer(Control):
         self.block = t.new(f"zext i32 {self._special('ctaid.x')} to i64")
         self.is_first = t.new(f"icmp eq i32 {thread}, 0")
         fixed_bytes, fixed = ptx_plan.shared_by_size(self.kernel)
+        tiled = bool(ptx_plan.tile_sums(self.kernel))
         open_buffers = []
         for i, buffer in enumerate(self.kernel.buffers):
             if buffer in fixed:
@@ -163,7 +165,8 @@ class Renderer(Control):
             self.maps[id(source)] = f"%map{i}"
             parameters.append(f'ptr byval([128 x i8]) align 64 "nvvm.grid_constant" %map{i}')
         if open_buffers or fixed_bytes > STATIC_SHARED:
-            self.globals.append("@given = external addrspace(3) global [0 x i8], align 1024")
+            outside = "@given = external addrspace(3) global [0 x i8]"
+            self.globals.append(f"{outside}, align {TILE_ALIGNMENT}")
         surely_near = any(b in self.copied for b, _ in open_buffers)
         offset = "0"
         for b in fixed:
@@ -172,7 +175,9 @@ class Renderer(Control):
                 x.buffers[b] = x.buffers[b.over]
             elif fixed_bytes <= STATIC_SHARED:
                 assert b.size is not None
-                x.buffers[b] = self.shared(f"[{b.size.attr} x {memory_type(b.dtype)}]")
+                tile = tiled and not ptx_plan.scratch_bytes(b) % TILE_ALIGNMENT
+                type_ = f"[{b.size.attr} x {memory_type(b.dtype)}]"
+                x.buffers[b] = self.shared(type_, TILE_ALIGNMENT if tile else 16)
             else:
                 x.buffers[b] = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
                 offset = str(int(offset) + ptx_plan.scratch_bytes(b))
@@ -201,10 +206,10 @@ class Renderer(Control):
         x.buffers[buffer] = t.new(f"select i1 {is_near}, ptr {near}, ptr {far}")
         return t.new(f"add i64 {offset}, {nbytes}")
 
-    def shared(self, type_: str) -> str:
+    def shared(self, type_: str, align: int = 16) -> str:
         """A piece of shared memory."""
         name = f"@shared{len(self.globals)}"
-        self.globals.append(f"{name} = internal addrspace(3) global {type_} undef, align 16")
+        self.globals.append(f"{name} = internal addrspace(3) global {type_} undef, align {align}")
         return name
 
     def below(self) -> str:

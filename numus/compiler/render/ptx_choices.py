@@ -9,7 +9,7 @@ from numus.compiler.render.llvm_lanes import Growths, statements
 ACCESS = 16  # bytes of the widest access
 # Bodies with more operations than these are written for several vectors at a time no more, for
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
-_FOUR, _TWO, _VECTORS = 40, 90, 400
+_FOUR, _TWO, _VECTORS = 40, 90, 1600
 _OF_A_MAP = 2  # vectors at a time where nothing is added up: reading and writing share the memory
 _FROM_NEAR = 1  # vectors at a time where they come from shared memory
 _FOR_ROWS = 48  # registers of a thread that works on a row which was copied: others load meanwhile
@@ -31,8 +31,11 @@ def share(kernel: ir.Kernel, threads: int, copied: Buffers) -> str:
         return f'"nvvm.minctasm"="{_REGISTERS // (threads * _FOR_ROWS)}"'
     if 0 < ptx_pipeline.registers(kernel) <= _MANY:
         return '"nvvm.minctasm"="2"'
-    registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes}
-    registers -= ptx_plan.tile_sums(kernel)
+    sums = ptx_plan.tile_sums(kernel)
+    if any(isinstance(s, ir.TileProduct) and isinstance(s.left, list) for s in inside):
+        groups = _REGISTERS // (threads * (len(sums) + _OTHERS))
+        return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
+    registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes} - sums
     words = sum(max(1, r.dtype.itemsize // 4) for r in registers)
     groups = _REGISTERS // (threads * (words + _OTHERS))
     near, _ = ptx_plan.shared_by_size(kernel)

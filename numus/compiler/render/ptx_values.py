@@ -16,6 +16,11 @@ from numus.compiler.render.llvm_text import SCALAR, Shape, Value, register_type
 from numus.compiler.render.llvm_values import Expressions, Lane
 from numus.errors import CompileError
 
+_UNITS = {
+    "exp2": "llvm.nvvm.ex2.approx.ftz.f",
+    "reciprocal": "llvm.nvvm.rcp.approx.ftz.f",
+}
+
 
 @dataclass(slots=True)
 class ThreadLane(Lane):
@@ -97,11 +102,8 @@ class ThreadExpressions(Expressions):
             return self.each(
                 e.args, lambda s, x: ptx_across.from_lane_xor(self.renderer, e.dtype, x, e.attr)
             )
-        if e.op == "exp2":
-            return self.each(
-                e.args,
-                lambda s, x: self.t.call("float", "llvm.nvvm.ex2.approx.ftz.f", ("float", x)),
-            )
+        if e.op in _UNITS:
+            return self.each(e.args, lambda s, x: self.t.call("float", _UNITS[e.op], ("float", x)))
         return Expressions._write(self, e)
 
     def _divide(self, e: ir.Expr, x: str, y: str) -> str:
