@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,6 +11,9 @@ from numus.compiler.emit import Step
 from numus.compiler.local import Val
 
 ALIGNMENT = 64
+TRIES = 8  # of each order of placing values,
+MANY = 2048  # and fewer where there are many: so many placed, in all
+GAPS = 64  # of the bytes in use at the peak, the part by which gaps may make the arena larger
 
 
 def aligned(nbytes: int) -> int:
@@ -21,12 +24,53 @@ def aligned(nbytes: int) -> int:
 def pack(lives: Sequence[tuple[int, int, int]]) -> tuple[list[int], int]:
     """Offsets for values given as (bytes, first moment, last moment), and the bytes of the whole.
 
-    The largest are placed first, each as low as those that live at the same time allow.
+    They are placed one after the other, each as low as those that live at the same time allow: the
+    largest first, or, where that leaves gaps, the best of some other orders.
     """
     sizes = [aligned(nbytes) for nbytes, _, _ in lives]
+    numbers = range(len(lives))
+    least = _most_at_a_time(lives, sizes)
+    orders: list[Callable[[int], tuple[int, ...]]] = [
+        lambda i: (-sizes[i], lives[i][1]),
+        lambda i: (lives[i][1] - lives[i][2], -sizes[i]),  # the longest lives
+        lambda i: ((lives[i][1] - lives[i][2] - 1) * sizes[i],),  # both
+        lambda i: (lives[i][1], -sizes[i]),  # as they come
+    ]
+    best: tuple[list[int], int] | None = None
+    for turn in orders:
+        order = sorted(numbers, key=turn)
+        for _ in range(max(1, min(TRIES, MANY // max(1, len(lives))))):
+            found = _placed(lives, sizes, order)
+            if best is None or found[1] < best[1]:
+                best = found
+            if best[1] <= least + least // GAPS:
+                return best
+            # what came to lie highest goes first the next time
+            top = max(numbers, key=lambda i: found[0][i] + sizes[i])
+            if top == order[0]:
+                break
+            order.remove(top)
+            order.insert(0, top)
+    assert best is not None
+    return best
+
+
+def _most_at_a_time(lives: Sequence[tuple[int, int, int]], sizes: Sequence[int]) -> int:
+    """The bytes that are needed however values are placed."""
+    changes = np.zeros(max((last for _, _, last in lives), default=0) + 2, np.int64)
+    for (_, first, last), size in zip(lives, sizes, strict=True):
+        changes[first] += size
+        changes[last + 1] -= size
+    return int(changes.cumsum().max(initial=0))
+
+
+def _placed(
+    lives: Sequence[tuple[int, int, int]], sizes: Sequence[int], order: Sequence[int]
+) -> tuple[list[int], int]:
+    """The offsets that follow from an order, and the bytes of the whole."""
     offsets = [0] * len(lives)
     placed = np.zeros((len(lives), 4), np.int64)  # first moment, last moment, start, end
-    for count, i in enumerate(sorted(range(len(lives)), key=lambda i: (-sizes[i], lives[i][1], i))):
+    for count, i in enumerate(order):
         _, first, last = lives[i]
         known = placed[:count]
         beside = known[(known[:, 0] <= last) & (known[:, 1] >= first)]

@@ -82,12 +82,13 @@ class Group:
     Loops run over `space` (squeezed); `axes` are the places in it that reductions run over.
     """
 
-    __slots__ = ("axes", "kind", "members", "position", "space", "stored")
+    __slots__ = ("axes", "frugal", "kind", "members", "position", "space", "stored")
 
     def __init__(self, val: Val, position: int) -> None:
         self.members = [val]
         self.position = position
         self.stored: set[Val] = set()
+        self.frugal = False  # whether its kernels are to do with less memory
         self.axes: Shape = ()
         if val.kind == "reduce":
             self.kind = "loop"

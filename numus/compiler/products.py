@@ -270,7 +270,8 @@ def _tiled(work: Product, facts: Facts, strips: bool = False) -> list[Step]:
     size = (batch, m, n, k)
     computed = (not left.plain, not right.plain)
     tiles = choose(
-        facts, work.dtype, work.parts, size, left.across, direct, left.line, strips, computed
+        *(facts, work.dtype, work.parts, size, left.across, direct, left.line, strips, computed),
+        work.group.frugal,
     )
     e = work.emitter()
     row_tasks, column_tasks = -(-m // tiles.task_rows), -(-n // tiles.task_columns)

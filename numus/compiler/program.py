@@ -12,16 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import (
-    arena,
-    ir,
-    recompute,
-    rounding,
-    schedule,
-    singles,
-    tuning,
-    work,
-)
+from numus.compiler import arena, ir, peak, rounding, schedule, singles, tuning, work
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
@@ -224,13 +215,18 @@ class Plan:
         order = schedule.order(jobs, temporary, self._replaced)
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
         if self._workers:
+            least = self.runtime.facts.cache_l2  # what fits there is not worth any time
+
+            def lower(group: Group) -> Sequence[Step]:
+                return tuning.lower(group, layouts, self.runtime)
+
+            def scratch(step: Step) -> int:
+                return step.held(self._workers)
+
             own = {*self.in_memory, *leaves}
-            steps = recompute.recomputed(
-                *(steps, temporary, lambda step: step.held(self._workers), layouts),
-                lambda group, layouts: tuning.lower(group, layouts, self.runtime),
-                sum(work.flops(work.inside(group.members, own)) for group in groups),
-                self.runtime.facts.cache_l2,
-            )
+            total = sum(work.flops(work.inside(group.members, own)) for group in groups)
+            steps = peak.frugal(steps, temporary, scratch, lower, least)
+            steps = peak.recomputed(steps, temporary, scratch, lower, layouts, total, least)
         takes = [takeovers(step, group.stored, held) for step, group in steps]
         found = schedule.waves(
             *([step for step, _ in steps], temporary, takes, self._replaced, self._workers)

@@ -57,10 +57,12 @@ def choose(
     stride: int = 0,
     strips: bool = False,
     computed: tuple[bool, bool] = (False, False),
+    frugal: bool = False,
 ) -> Tiles:
     """Tiles for `size` = (batch, m, n, k). `direct`: whether A and B may be read in place, A with
     its rows `stride` bytes apart. `strips`: there are so few rows that B is, wherever it lies.
-    `computed`: whether A and B are not in memory yet, so that packing them takes longer.
+    `computed`: whether A and B are not in memory yet, so that packing them takes longer. `frugal`:
+    at most one of them is packed beforehand, and the tasks each pack their part of the other.
     """
     batch, m, n, k = size
     width = facts.lanes_bytes // dtype.itemsize
@@ -86,14 +88,16 @@ def choose(
     # rows may be cut where nothing is packed twice for it
     free = share_right or (right_in_place and not strips)
     row_tasks, column_tasks = 1, -(-column_panels // widest)
-    if column_panels >= (wanted if free else -(-units // batch)) and (in_place or n >= m):
+    enough = wanted if free and not frugal else -(-units // batch)
+    if column_panels >= enough and (in_place or n >= m):
         column_tasks = _pieces(column_panels, fine, widest)
     else:
         needed = fine if free else -(-units // batch)
         row_tasks = _pieces(row_panels, -(-needed // column_tasks), tallest)
     in_order = stride == k * item and depth == k and not (across or strips)
     far = batch * m * k * item >= facts.cache_l2 // 4  # what is smaller stays near by itself
-    left = "direct" if in_place else "shared" if share_left and column_tasks > 1 else "own"
+    share_left = share_left and column_tasks > 1 and not (frugal and row_tasks > 1)
+    left = "direct" if in_place else "shared" if share_left else "own"
     right = "direct" if right_in_place else "shared" if share_right and row_tasks > 1 else "own"
     return Tiles(
         *(rows, vectors, width, parts),

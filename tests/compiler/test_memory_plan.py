@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import recompute
+from numus.compiler import peak, products
 from numus.compiler.arena import aligned
 from numus.compiler.schedule import LOOK_BACK
 from numus.compiler.watchers import watchers
@@ -146,6 +146,60 @@ def test_updates_that_can_not_be_in_place_are_right():
         a = new
 
 
+# -- products --------------------------------------------------------------------------------------
+
+
+def test_a_sum_of_many_products_is_kept_once():
+    """The gradient of weights that are used again and again grows from use to use."""
+    n, times = 256, 24
+    x, w = given(32, n), given(n, n)
+
+    def loss(w):
+        y = x
+        for _ in range(times):
+            y = nm.tanh(y @ w)
+        return y.sum()
+
+    plan = plan_of(lambda: nm.grad(loss)(w))
+    assert plan.arena < 4 * n * n * 4 + 2 * times * 32 * n * 4
+
+
+def test_sums_of_products_are_right():
+    rng = np.random.default_rng(5)
+    sizes = (7, 30, 64, 3, 9)
+    pairs = [(rng.standard_normal((40, k)), rng.standard_normal((k, 50))) for k in sizes]
+    tensors = [(nm.asarray(a.astype("f")), nm.asarray(b.astype("f"))) for a, b in pairs]
+    total = tensors[0][0] @ tensors[0][1]
+    for a, b in tensors[1:]:
+        total = total + a @ b
+    twice = total * 2
+    want = sum(a @ b for a, b in pairs)
+    np.testing.assert_allclose(twice.numpy(), 2 * want, rtol=1e-4, atol=1e-3)
+    np.testing.assert_allclose(total.numpy(), want, rtol=1e-4, atol=1e-3)
+
+
+def test_products_at_the_peak_pack_one_operand_beforehand():
+    """Unless they take no more memory than a cache holds."""
+    for n, frugal in ((4096, True), (192, False)):
+        x, y = given(n, 256), given(n, 256)
+        plan = plan_of(lambda x, y: ((x * 2).T @ (y + 1)).sum(), x, y)
+        (group,) = [g for g in plan.groups if g.kind == "contract"]
+        assert group.frugal == frugal
+        assert sum(step.kernel.name == "pack" for step in plan.steps) <= 1 + (not frugal)
+
+
+def test_frugal_products_are_right(monkeypatch):
+    usual = products.choose
+    rng = np.random.default_rng(6)
+    for m, k, n in ((700, 500, 300), (300, 500, 700), (513, 257, 511)):
+        a, b = (rng.standard_normal(s).astype("f") for s in ((k, m), (k, n)))
+        want = (a * 2.0).T @ (b + 1.0)
+        for frugal in (False, True):
+            monkeypatch.setattr(products, "choose", lambda *args, f=frugal: usual(*args[:-1], f))
+            found = nm.jit(lambda a, b: (a * 2).T @ (b + 1))(nm.asarray(a), nm.asarray(b))
+            np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-2)
+
+
 # -- values made again ----------------------------------------------------------------------------
 
 
@@ -196,9 +250,9 @@ def test_little_is_made_again_for_little_memory():
 def test_values_made_again_are_the_same():
     """The same step, with and without: the same bits."""
     results = []
-    for part in (recompute.PART, 1 << 60):
+    for part in (peak.PART, 1 << 60):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(recompute, "PART", part)
+            patch.setattr(peak, "PART", part)
             rng = np.random.default_rng(0)
             shapes = [(192, 768), (768, 192)] * 3
             ws = [nm.asarray(rng.standard_normal(s).astype("f") / s[0] ** 0.5) for s in shapes]

@@ -299,6 +299,22 @@ def test_memory_is_linear_in_the_length(options):
     assert peak(16384) < 2.1 * peak(8192) < 2.1 * 13 * 2 * 8192 * 64 * 4
 
 
+def test_explain_counts_the_work_of_attention():
+    """Two products; with their cotangents seven, as scores are computed again."""
+    n, length, size = 6, 64, 32
+    xs = tensors(*(np.zeros((1, n, length, size), "f4") for _ in range(3)), device=NULL)
+    nm.eval(xs)
+    (kernel,) = nm.explain(lambda: attend(*xs), timed=False).kernels
+    assert kernel.flops == n * length**2 * (4 * size + 4)
+    (causal,) = nm.explain(lambda: attend(*xs, is_causal=True), timed=False).kernels
+    assert causal.flops == n * length * (length + 1) // 2 * (4 * size + 4)
+    y = attend(*xs)
+    y.backward(nm.ones(y.shape, device=NULL))
+    grads = nm.explain(lambda: [x.grad for x in xs], timed=False).kernels
+    found = [k.flops for k in grads if k.name == "attention_grad"]
+    assert sum(found) >= n * length**2 * 10 * size
+
+
 def test_a_long_sequence_fits_in_little_memory():
     """8192 keys, forwards and backwards, scratch of all threads included."""
     runtime = nm.device("cpu").runtime

@@ -1,9 +1,12 @@
-"""Values that are computed twice, because keeping them would make a program's peak higher.
+"""What is done otherwise than by itself, because a program would need more memory at its peak.
 
-Of what the first half of a training step leaves for the second, some is cheap to compute from the
-rest: the slow function inside an activation, from what the activation was applied to. Where such a
-value is alive at the peak and used only before and after, it is let go, and a kernel of its own
-makes it again for those who come after. The time for it is bounded by a part of the program's.
+Products at the peak pack only one of their operands beforehand, where they would pack both.
+
+And values are computed twice. Of what the first half of a training step leaves for the second, some
+is cheap to compute from the rest: the slow function inside an activation, from what the activation
+was applied to. Where such a value is alive at the peak and used only before and after, it is let
+go, and a kernel of its own makes it again for those who come after. The time for it is bounded by a
+part of the program's.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ PART = 64  # of a program's work, the part that may be done again
 HEAVY_WORK = 64  # operations that an elementwise function takes which is no single one
 
 Steps = list[tuple[Step, Group]]
-Lower = Callable[[Group, dict[Val, Shape]], Sequence[Step]]
+Lower = Callable[[Group], Sequence[Step]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +64,53 @@ class _Lives:
         return live
 
 
+def frugal(
+    steps: Steps,
+    temporary: Callable[[Val], int],
+    scratch: Callable[[Step], int],
+    lower: Lower,
+    least: int,
+) -> Steps:
+    """The steps, those of products at the peak replaced by what needs less memory. Up to `least`
+    bytes, the peak is of no concern.
+    """
+    tried: set[Group] = set()
+    while True:
+        lives = _Lives(steps, temporary, scratch)
+        highest = int(lives.live.max(initial=0))
+        if highest <= least:
+            return steps
+        group = _packing_both(steps, lives, tried)
+        if group is None:
+            return steps
+        tried.add(group)
+        group.frugal = True
+        own = [i for i, (_, g) in enumerate(steps) if g is group]
+        instead = [(step, group) for step in lower(group)]
+        changed = [*steps[: own[0]], *instead, *steps[own[-1] + 1 :]]
+        if _Lives(changed, temporary, scratch).live.max() < highest:
+            steps = changed
+
+
+def _packing_both(steps: Steps, lives: _Lives, tried: set[Group]) -> Group | None:
+    """A product that has packed both operands at the peak."""
+    peak = int(lives.live.argmax())
+    once: set[Group] = set()
+    for v, uses in lives.uses.items():
+        if v.op == "packed" and uses[0] <= peak <= uses[-1]:
+            group = steps[uses[0]][1]
+            if group in once and group not in tried:
+                return group
+            once.add(group)
+    return None
+
+
 def recomputed(
     steps: Steps,
     temporary: Callable[[Val], int],
     scratch: Callable[[Step], int],
-    layouts: dict[Val, Shape],
     lower: Lower,
+    layouts: dict[Val, Shape],
     work: int,
     least: int,
 ) -> Steps:
@@ -131,5 +175,5 @@ def _with(steps: Steps, choice: _Choice, layouts: dict[Val, Shape], lower: Lower
     group.stored = {again}
     for step, _ in steps[choice.next :]:
         step.buffers = [again if x is v else x for x in step.buffers]
-    own = [(step, group) for step in lower(group, layouts)]
+    own = [(step, group) for step in lower(group)]
     return [*steps[: choice.next], *own, *steps[choice.next :]]
