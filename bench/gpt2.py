@@ -10,7 +10,6 @@ are large from the first step on; `--warmup 700 --clip 1` is how GPT-2 is usuall
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import importlib.util
 import sys
@@ -168,16 +167,7 @@ def run(name: str, side: Any, batches: list[np.ndarray], steps: int) -> list[flo
 
 def main() -> None:
     gpt2 = example()
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--size", choices=gpt2.SIZES, default="tiny")
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--precision", choices=("", "bf16", "f16"), default="")
-    parser.add_argument("--batch", type=int, default=8)
-    parser.add_argument("--length", type=int, default=64)
-    parser.add_argument("--steps", type=int, default=50)
-    parser.add_argument("--rate", type=float, default=3e-4)
-    parser.add_argument("--warmup", type=int, default=0, help="steps in which the rate grows")
-    parser.add_argument("--clip", type=float, default=0.0, help="longest gradient; 0: any")
+    parser = gpt2.options(__doc__.splitlines()[0])
     parser.add_argument("--compile", action="store_true", help="torch.compile as well")
     parser.add_argument("--prefer", default="auto", help="whose kernels: native, vendor, auto")
     given = parser.parse_args()

@@ -145,8 +145,9 @@ def tokens_of(path: Path | None, vocabulary: int, count: int) -> np.ndarray:
     return np.frombuffer(path.read_bytes(), np.uint8)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+def options(description: str) -> argparse.ArgumentParser:
+    """What is trained, where, and how."""
+    parser = argparse.ArgumentParser(description=description)
     parser.add_argument("--size", choices=SIZES, default="tiny")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--precision", choices=("", "bf16", "f16"), default="")
@@ -156,6 +157,11 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=3e-4)
     parser.add_argument("--warmup", type=int, default=0, help="steps in which the rate grows")
     parser.add_argument("--clip", type=float, default=0.0, help="longest gradient; 0: any")
+    return parser
+
+
+def main() -> None:
+    parser = options(__doc__.splitlines()[0])
     parser.add_argument(
         "--data", type=Path, default=Path(__file__), help="a text, or tokens (.npy)"
     )

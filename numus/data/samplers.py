@@ -7,6 +7,7 @@ same epochs, on every machine.
 from __future__ import annotations
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Sequence, Sized
 from typing import Any
 
@@ -52,12 +53,12 @@ class SequentialSampler(Sampler):
         return len(self.data_source)
 
 
-class _Keyed(Sampler):
+class _Keyed(Sampler, ABC):
     """An order of its own for each epoch: `epoch` counts them, and can be set."""
 
+    @abstractmethod
     def _order(self) -> Array:
         """All places of the next epoch."""
-        raise NotImplementedError(f"{type(self).__name__} does not define an order")
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._order().tolist())
