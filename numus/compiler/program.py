@@ -16,7 +16,7 @@ from numus.compiler import arena, ir, peak, rounding, schedule, singles, tuning,
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
-from numus.compiler.overwrite import may_overwrite, takeovers
+from numus.compiler.overwrite import Places, takeovers
 from numus.compiler.watchers import watchers
 from numus.kernels.choice import preference
 from numus.runtime import contract
@@ -312,7 +312,7 @@ class Plan:
             for at, v in enumerate(step.buffers):
                 if self.slot[v] != leaf or wave[i] < wave[writer]:
                     continue
-                if i != writer or not may_overwrite(step.kernel, at, target):
+                if i != writer or not Places(step.kernel).may_overwrite(at, target):
                     return False
         return True
 

@@ -58,7 +58,6 @@ from numus.compiler.ir.expressions import (
     sub,
     unary,
     var,
-    walk,
 )
 from numus.compiler.ir.kernel import Kernel
 from numus.compiler.ir.statements import Combine, For, If, Let, Prefetch, Scan, Set, Stmt, Store
@@ -80,6 +79,7 @@ from numus.compiler.ir.tiles import (
     tile_place,
     tile_scratch,
 )
+from numus.compiler.ir.walking import below, expressions_of, statements, walk
 
 __all__ = [
     "BINARY",
@@ -119,12 +119,14 @@ __all__ = [
     "WarpProduct",
     "add",
     "address",
+    "below",
     "between",
     "binary",
     "cast",
     "const",
     "const_value",
     "exp2",
+    "expressions_of",
     "fma",
     "fresh",
     "guard",
@@ -146,6 +148,7 @@ __all__ = [
     "scalar",
     "select",
     "sqrt",
+    "statements",
     "sub",
     "sum_place",
     "tile_place",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -135,19 +134,6 @@ def make(op: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -
     if found is None:
         found = table[key] = Expr(op, dtype, args, attr)
     return found
-
-
-def walk(e: Expr, past: Callable[[Expr], bool]) -> Iterator[Expr]:
-    """An expression and what it is computed from, each once, going on past those that say so."""
-    seen: set[Expr] = set()
-    stack = [e]
-    while stack:
-        x = stack.pop()
-        if x not in seen:
-            seen.add(x)
-            yield x
-            if past(x):
-                stack.extend(x.args)
 
 
 # -- what values come from ------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from numus.compiler import ir
+from numus.compiler.ir import below, expressions_of, statements
 from numus.errors import CompileError
 
 # The growth of a value from lane to lane; None: it varies, and not by a constant.
@@ -137,14 +138,6 @@ def _lanes_loops(body: Sequence[ir.Stmt]) -> Iterator[ir.For]:
             yield from _lanes_loops(s.body)
 
 
-def statements(body: Sequence[ir.Stmt]) -> Iterator[ir.Stmt]:
-    """All statements under a block, itself included, in order."""
-    for s in body:
-        yield s
-        if isinstance(s, (ir.For, ir.If)):
-            yield from statements(s.body)
-
-
 def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
     """The widest item computed on, the lanes registers touched, and the number of operations.
 
@@ -170,14 +163,8 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
             data.append(s.value)
         elif isinstance(s, ir.Let):
             data.append(s.value)
-        elif isinstance(s, ir.Prefetch):
-            addressing.append(s.index)
-        elif isinstance(s, ir.If):
-            addressing.append(s.condition)
-        elif isinstance(s, ir.For):
-            addressing.extend((s.start, s.stop, s.step))
         else:
-            addressing += ir.between(s)
+            addressing += expressions_of(s)
     for counts, pending in ((True, data), (False, addressing)):
         while pending:
             e = pending.pop()
@@ -198,27 +185,8 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
 def _loads(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
     """Every load that a block makes."""
     seen: set[ir.Expr] = set()
-    pending: list[ir.Expr] = []
     for s in statements(body):
-        if isinstance(s, ir.Store):
-            pending += [s.index, s.value, *([] if s.mask is None else [s.mask])]
-        elif isinstance(s, (ir.Set, ir.Let)):
-            pending.append(s.value)
-        elif isinstance(s, ir.If):
-            pending.append(s.condition)
-        elif isinstance(s, ir.For):
-            pending += [s.start, s.stop, s.step]
-        elif isinstance(s, ir.Prefetch):
-            pending.append(s.index)
-        else:
-            pending += ir.between(s)
-    while pending:
-        e = pending.pop()
-        if e not in seen:
-            seen.add(e)
-            pending.extend(e.args)
-            if e.op == "load":
-                yield e
+        yield from (e for e in below(expressions_of(s), seen) if e.op == "load")
 
 
 def _narrowest(body: Sequence[ir.Stmt]) -> int:

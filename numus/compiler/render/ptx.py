@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler import ir
+from numus.compiler.ir import statements
 from numus.compiler.render import (
     llvm_casts,
     ptx_across,
@@ -32,7 +33,7 @@ from numus.compiler.render import (
     ptx_units,
 )
 from numus.compiler.render.llvm_control import Control
-from numus.compiler.render.llvm_lanes import Growths, changed, plan, statements
+from numus.compiler.render.llvm_lanes import Growths, changed, plan
 from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
 from numus.compiler.render.llvm_values import Block
 from numus.compiler.render.ptx_values import ThreadExpressions, ThreadLane

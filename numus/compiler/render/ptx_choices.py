@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from numus.compiler import ir
+from numus.compiler.ir import statements
 from numus.compiler.render import ptx_pipeline, ptx_plan
-from numus.compiler.render.llvm_lanes import Growths, statements
+from numus.compiler.render.llvm_lanes import Growths
 
 ACCESS = 16  # bytes of the widest access
 # Bodies with more operations than these are written for several vectors at a time no more, for

@@ -11,8 +11,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from numus.compiler import ir
+from numus.compiler.ir import statements
 from numus.compiler.render import ptx_memory
-from numus.compiler.render.llvm_lanes import statements
 from numus.compiler.render.llvm_text import register_type
 from numus.compiler.render.ptx_units import WORKERS, Tile, asm, layout_bits, multiply, with_sums
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.ir import below, expressions_of, statements
 from numus.compiler.render import ptx_across
-from numus.compiler.render.llvm_lanes import statements
 from numus.compiler.render.llvm_text import Value
 
 
@@ -139,18 +139,6 @@ def registers_of(s: ir.Stmt) -> list[ir.Register]:
     return found
 
 
-def expressions_of(s: ir.Stmt) -> list[ir.Expr]:
-    if isinstance(s, (ir.Set, ir.Let)):
-        return [s.value]
-    if isinstance(s, ir.Store):
-        return [s.index, s.value, *([] if s.mask is None else [s.mask])]
-    if isinstance(s, ir.If):
-        return [s.condition]
-    if isinstance(s, ir.WarpProduct):
-        return [*s.left, *s.right]
-    return [s.start, s.stop, s.step] if isinstance(s, ir.For) else ir.between(s)
-
-
 def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
     """Every load and store of a body: buffer, index, whether it is masked."""
     stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
@@ -161,16 +149,8 @@ def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
 def loads(loop: ir.For) -> list[ir.Expr]:
     """Every load of a body, once."""
     seen: set[ir.Expr] = set()
-    out: list[ir.Expr] = []
-    stack = [e for s in statements(loop.body) for e in expressions_of(s)]
-    while stack:
-        e = stack.pop()
-        if e not in seen:
-            seen.add(e)
-            stack.extend(e.args)
-            if e.op == "load":
-                out.append(e)
-    return out
+    inner = statements(loop.body)
+    return [e for s in inner for e in below(expressions_of(s), seen) if e.op == "load"]
 
 
 def computed_from(index: ir.Expr, known: dict[ir.Expr, Value], *counters: ir.Expr) -> bool:

@@ -16,12 +16,13 @@ from types import MappingProxyType
 from typing import Any
 
 from numus.compiler import ir
+from numus.compiler.ir import below, expressions_of, statements
 from numus.compiler.render import wgsl_group as group
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render import wgsl_ops as ops
 from numus.compiler.render.wgsl_across import BUILTINS, Across
 from numus.compiler.render.wgsl_lanes import Lanes
-from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, is_size, statements
+from numus.compiler.render.wgsl_narrow import Narrow, is_size
 from numus.compiler.render.wgsl_prelude import called, prelude
 from numus.compiler.render.wgsl_runs import changed
 from numus.compiler.render.wgsl_values import Values

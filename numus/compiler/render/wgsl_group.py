@@ -12,8 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from numus.compiler import ir
-from numus.compiler.ir import Expr
-from numus.compiler.render.wgsl_narrow import below, expressions_of, statements
+from numus.compiler.ir import Expr, below, expressions_of, statements
 
 ALL, FIRST = "all", "first"  # who runs a statement
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.compiler import ir
+from numus.compiler.ir import below, expressions_of
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render.llvm_lanes import Growths
-from numus.compiler.render.wgsl_narrow import below, expressions_of
 from numus.compiler.render.wgsl_runs import Runs, Wide, changed, is_free, weight
 from numus.compiler.render.wgsl_values import Values
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.ir import below, expressions_of, statements
 from numus.compiler.render import wgsl_ops
-from numus.compiler.render.wgsl_narrow import below, expressions_of, statements
 from numus.dtypes import DType
 from numus.runtime.webgpu.target import Target
 

@@ -8,10 +8,10 @@ from the sizes of a launch, and where one does not fit the kernel is rendered wi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 
 from numus.compiler import ir
-from numus.compiler.ir import Expr
+from numus.compiler.ir import Expr, below, expressions_of, statements
 
 _LIMIT = (1 << 31) - 1
 UNKNOWN = 16  # turns of loops whose end depends on data: passes of a sort, say
@@ -23,44 +23,6 @@ Range = tuple[int, int]
 def is_size(slot: str) -> bool:
     """Whether a slot holds a size or a number of the schedule's own, and no constant of a user."""
     return not (slot[0] == "c" and slot[1:2].isdigit())
-
-
-def statements(body: Iterable[ir.Stmt]) -> Iterator[ir.Stmt]:
-    """All statements, outer ones first."""
-    for s in body:
-        yield s
-        if isinstance(s, (ir.For, ir.If)):
-            yield from statements(s.body)
-
-
-def expressions_of(s: ir.Stmt) -> tuple[Expr, ...]:
-    """What a statement itself evaluates, its body left out."""
-    if isinstance(s, ir.For):
-        return (s.start, s.stop, s.step)
-    if isinstance(s, ir.If):
-        return (s.condition,)
-    if isinstance(s, (ir.Let, ir.Set)):
-        return (s.value,)
-    if isinstance(s, ir.Combine):
-        return tuple(s.merged)
-    if isinstance(s, ir.Scan):
-        return (*s.merged, *s.initial)
-    assert isinstance(s, ir.Store)
-    return (s.index, s.value) if s.mask is None else (s.index, s.value, s.mask)
-
-
-def below(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
-    """Expressions not seen before, operands first. Iterative: chains may be thousands deep."""
-    for root in roots:
-        stack: list[tuple[Expr, bool]] = [(root, False)]
-        while stack:
-            e, ready = stack.pop()
-            if ready:
-                yield e
-            elif e not in seen:
-                seen.add(e)
-                stack.append((e, True))
-                stack.extend((a, False) for a in e.args)
 
 
 class Narrow:

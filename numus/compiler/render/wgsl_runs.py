@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.compiler import ir
+from numus.compiler.ir import below, expressions_of, statements
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render.llvm_lanes import Growths
 from numus.compiler.render.wgsl_memory import LONG, SHORT, Run, run_of
-from numus.compiler.render.wgsl_narrow import below, expressions_of, statements
 from numus.compiler.render.wgsl_values import Values
 
 LIGHT, HEAVY = 90, 400  # expressions of an iteration up to which runs are long, or used at all

@@ -9,10 +9,10 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.ir import Expr
+from numus.compiler.ir import Expr, below, expressions_of, statements
 from numus.compiler.render import wgsl_memory, wgsl_ops
 from numus.compiler.render.wgsl_memory import Run
-from numus.compiler.render.wgsl_narrow import Narrow, below, expressions_of, statements
+from numus.compiler.render.wgsl_narrow import Narrow
 from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
 
