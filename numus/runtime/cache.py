@@ -1,4 +1,4 @@
-"""Compiled code kept on disk between processes."""
+"""Compiled code kept on disk between processes, as much as is worth keeping."""
 
 from __future__ import annotations
 
@@ -6,23 +6,35 @@ import contextlib
 import hashlib
 import os
 import tempfile
+import time
 from pathlib import Path
 
 from numus import config
 
+LIMIT = 1 << 30  # bytes; past it, what was not used for longest goes
+_DAY = 86400.0  # how exactly it is known when code was used, in seconds
+
 _MAGIC = b"numus-object-1\n"
 
 
+def _folder() -> Path:
+    return config.cache_dir() / "kernels"
+
+
 def _path(key: str) -> Path:
-    return config.cache_dir() / "kernels" / key[:2] / key
+    return _folder() / key[:2] / key
 
 
 def get(key: str) -> bytes | None:
     """The code kept under a key; None when there is none or it is damaged."""
     try:
-        data = _path(key).read_bytes()
+        path = _path(key)
+        data = path.read_bytes()
     except (OSError, RuntimeError):  # the second: there is no home directory
         return None
+    with contextlib.suppress(OSError):  # a cache that may only be read
+        if time.time() - path.stat().st_mtime > _DAY:
+            os.utime(path)
     head = len(_MAGIC) + 32
     body = data[head:]
     if data[: len(_MAGIC)] != _MAGIC or hashlib.sha256(body).digest() != data[len(_MAGIC) : head]:
@@ -31,9 +43,29 @@ def get(key: str) -> bytes | None:
 
 
 def put(key: str, code: bytes) -> None:
-    """Keep code under a key."""
+    """Keep code under a key (a hash, in hexadecimal digits)."""
     with contextlib.suppress(RuntimeError):  # there is no home directory
         write(_path(key), _MAGIC + hashlib.sha256(code).digest() + code)
+        if key.endswith("00"):  # once in 256 times, in whichever process it happens
+            prune(LIMIT)
+
+
+def prune(limit: int) -> None:
+    """If more than `limit` bytes are kept, drop what was used longest ago, to three quarters."""
+    found: list[tuple[float, int, Path]] = []
+    for path in _folder().glob("*/*"):
+        with contextlib.suppress(OSError):  # another process was quicker
+            facts = path.stat()
+            found.append((facts.st_mtime, facts.st_size, path))
+    left = sum(size for _, size, _ in found)
+    if left <= limit:
+        return
+    for _, size, path in sorted(found):
+        if left <= limit * 3 // 4:
+            break
+        with contextlib.suppress(OSError):
+            path.unlink()
+        left -= size
 
 
 def write(path: Path, content: bytes) -> None:

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 
 import kernels_by_hand as kernels
 import numpy as np
@@ -109,6 +110,28 @@ def test_a_disk_that_refuses_is_no_error(tmp_path, monkeypatch):
     compiler.compile(kernels.affine())
     assert [r.cause for r in compiler.log] == ["compiled"]
     assert cache.get("00") is None
+
+
+def test_code_that_was_not_used_for_longest_makes_room(tmp_path):
+    keys = [f"{i:02x}" * 32 for i in range(1, 9)]
+    for age, key in enumerate(keys):
+        cache.put(key, bytes(1000))
+        (path,) = tmp_path.rglob(key)
+        os.utime(path, (time.time() - 1e6 * (age + 1),) * 2)
+    assert cache.get(keys[-1]) is not None  # the oldest is wanted again
+    cache.prune(limit=8000)
+    assert len(files(tmp_path)) == 5  # three quarters of the limit
+    assert [k for k in keys if cache.get(k) is None] == keys[-4:-1]
+    cache.prune(cache.LIMIT)
+    assert len(files(tmp_path)) == 5
+
+
+def test_a_cache_past_its_limit_is_pruned_by_itself(tmp_path, monkeypatch):
+    monkeypatch.setattr(cache, "LIMIT", 0)
+    cache.put("1" * 64, b"code")
+    assert len(files(tmp_path)) == 1
+    cache.put("1" * 62 + "00", b"code")
+    assert files(tmp_path) == []
 
 
 def test_threads_that_want_the_same_kernel_share_it():
