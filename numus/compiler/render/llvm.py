@@ -23,7 +23,7 @@ part, so the same text serves AVX-512, AVX2 and Neon, but for the vector width.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus.compiler import ir
@@ -236,43 +236,11 @@ class _Renderer(Control):
         elif s.kind == "grid" and x.depth == 0:
             self._grid(s, start, step)
         elif s.kind in ("serial", "grid"):
-            self._loop(
+            self.loop(
                 start, stop, step, lambda i: self._iteration(s, i), register_type(s.var.dtype)
             )
         else:
             raise CompileError(f"no kind of loop: {s.kind!r}")
-
-    def _loop(
-        self, start: str, stop: str, step: str, body: Callable[[str], None], ty: str = "i64"
-    ) -> None:
-        """A counted loop, tested at its end; `body` writes an iteration in the loop's scope."""
-        t = self.t
-        down = step.startswith("-")
-        order = "sgt" if down else "slt"
-        top, done = t.label("loop"), t.label("done")
-        constant = not start.startswith("%") and not stop.startswith("%")
-        if constant:
-            if (int(start) <= int(stop)) if down else (int(start) >= int(stop)):
-                return
-        else:
-            ahead = t.label("ahead")
-            t.branch(t.new(f"icmp {order} {ty} {start}, {stop}"), ahead, done)
-            t.start(ahead)
-        before: list[str] = []
-        t.body.append(before)
-        t.jump(top)
-        came_from = t.block
-        t.start(top)
-        i, following = t.name("i"), t.name("i")
-        phi = len(t.body)
-        t.body.append("")
-        self.x.push("loop", before)
-        body(i)
-        self.x.pop()
-        t.do(f"{following} = add nsw {ty} {i}, {step}")
-        t.body[phi] = f"  {i} = phi {ty} [ {start}, %{came_from} ], [ {following}, %{t.block} ]"
-        t.branch(t.new(f"icmp {order} {ty} {following}, {stop}"), top, done)
-        t.start(done)
 
     def _grid(self, s: ir.For, start: str, step: str) -> None:
         t = self.t
@@ -285,7 +253,7 @@ class _Renderer(Control):
                 i = t.new(f"add i64 {i}, {start}")
             self._iteration(s, i)
 
-        self._loop("%begin", "%end", "1", block)
+        self.loop("%begin", "%end", "1", block)
 
     def _opaque(self, name: str) -> str:
         """A copy that LLVM cannot see through. It would otherwise carry an address per access from
@@ -385,7 +353,7 @@ class _Renderer(Control):
             t.jump(done)
             t.start(done)
         else:
-            self._loop(begin, end, str(width * unroll), body)
+            self.loop(begin, end, str(width * unroll), body)
 
     def _mask(self, count: str, k: str, width: int) -> Value:
         """Which lanes of the vector at iteration k exist."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from numus.compiler import ir
 from numus.compiler.render.llvm_text import Text, Value
@@ -37,6 +38,38 @@ class Control(ABC):
         t.start(yes)
         self._scoped(s.body, "branch")
         t.jump(done)
+        t.start(done)
+
+    def loop(
+        self, start: str, stop: str, step: str, body: Callable[[str], None], ty: str = "i64"
+    ) -> None:
+        """A counted loop, tested at its end; `body` writes an iteration in the loop's scope."""
+        t = self.t
+        down = step.startswith("-")
+        order = "sgt" if down else "slt"
+        top, done = t.label("loop"), t.label("done")
+        constant = not start.startswith("%") and not stop.startswith("%")
+        if constant:
+            if (int(start) <= int(stop)) if down else (int(start) >= int(stop)):
+                return
+        else:
+            ahead = t.label("ahead")
+            t.branch(t.new(f"icmp {order} {ty} {start}, {stop}"), ahead, done)
+            t.start(ahead)
+        before: list[str] = []
+        t.body.append(before)
+        t.jump(top)
+        came_from = t.block
+        t.start(top)
+        i, following = t.name("i"), t.name("i")
+        phi = len(t.body)
+        t.body.append("")
+        self.x.push("loop", before)
+        body(i)
+        self.x.pop()
+        t.do(f"{following} = add nsw {ty} {i}, {step}")
+        t.body[phi] = f"  {i} = phi {ty} [ {start}, %{came_from} ], [ {following}, %{t.block} ]"
+        t.branch(t.new(f"icmp {order} {ty} {following}, {stop}"), top, done)
         t.start(done)
 
     def _iteration(self, s: ir.For, value: str) -> None:

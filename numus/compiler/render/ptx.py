@@ -14,7 +14,6 @@ null they lie in the shared memory that the launch provides, one after the other
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -353,7 +352,7 @@ class Renderer(Control):
             self.serial += 1
             if x.lane is not None and ptx_plan.reads_on(s):
                 start = self._several(s, start, stop, step)
-            self._loop(start, stop, step, lambda i: self._iteration(s, i))
+            self.loop(start, stop, step, lambda i: self._iteration(s, i))
             self.serial -= 1
         else:
             raise CompileError(f"no kind of loop: {s.kind!r}")
@@ -390,7 +389,7 @@ class Renderer(Control):
                 self._iteration(s, at)
                 x.pop()
 
-        self._loop(start, end, t.new(f"mul i64 {step}, {_AT_A_TIME}"), body)
+        self.loop(start, end, t.new(f"mul i64 {step}, {_AT_A_TIME}"), body)
         return end
 
     def _grid(self, s: ir.For, start: str, step: str) -> None:
@@ -402,29 +401,6 @@ class Renderer(Control):
         self.x.push()
         self._iteration(s, i)
         self.x.pop()
-
-    def _loop(self, start: str, stop: str, step: str, body: Callable[[str], None]) -> None:
-        """A counted loop, tested at its end; `body` writes an iteration in the loop's scope."""
-        t = self.t
-        order = "sgt" if step.startswith("-") else "slt"
-        top, done, ahead = t.label("loop"), t.label("done"), t.label("ahead")
-        t.branch(t.new(f"icmp {order} i64 {start}, {stop}"), ahead, done)
-        t.start(ahead)
-        before: list[str] = []
-        t.body.append(before)
-        t.jump(top)
-        came_from = t.block
-        t.start(top)
-        i, following = t.name("i"), t.name("i")
-        phi = len(t.body)
-        t.body.append("")
-        self.x.push("loop", before)
-        body(i)
-        self.x.pop()
-        t.do(f"{following} = add nsw i64 {i}, {step}")
-        t.body[phi] = f"  {i} = phi i64 [ {start}, %{came_from} ], [ {following}, %{t.block} ]"
-        t.branch(t.new(f"icmp {order} i64 {following}, {stop}"), top, done)
-        t.start(done)
 
     # -- lanes ------------------------------------------------------------------------------------
 
@@ -529,7 +505,7 @@ class Renderer(Control):
             self._block(s.body)
             x.lane = None
 
-        self._loop(first, end, str(self.group * len(offsets)), body)
+        self.loop(first, end, str(self.group * len(offsets)), body)
 
     def _enter(
         self,

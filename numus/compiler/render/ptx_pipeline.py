@@ -162,7 +162,7 @@ def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, warp: str, slices: str
         tells = t.new(f"and i1 {speaks}, {later}")
         _leave(r, stages.of(stages.empty, 8, before), tells)
 
-    r._loop("0", slices, "1", slice_)
+    r.loop("0", slices, "1", slice_)
     with_sums(r, s.sums, "wgmma.wait_group.sync.aligned 0;", [])
     x.forget(s.sums)
 
@@ -232,7 +232,7 @@ def _produce(
                 line = t.new(f"add i32 {first}, {part * wide}")
                 _order(r, name, t.new(f"add i32 {to}, {part * block}"), (line, k, matrix), full)
 
-    r._loop("0", slices, "1", slice_)
+    r.loop("0", slices, "1", slice_)
 
 
 def _order(r: Renderer, name: str, to: str, place: tuple[str, str, str], barrier: str) -> None:
