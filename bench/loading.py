@@ -4,7 +4,8 @@
 
 PyTorch's dataset maps the file as well, and makes a tensor of each record where it lies; its
 loader collates them. Both have as many workers (threads here, processes there). Records are dicts
-of an array and a number, or raw bytes.
+of an array and a number, or raw bytes. `first` is the epoch in which checksums are looked at;
+`processes` are workers of numus that are processes, and stay between epochs.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from numus import data
 from .libraries import torch
 
 SIZES = {4 << 10: 40_000, 64 << 10: 4_000, 1 << 20: 300}  # bytes of a record, and how many
-BATCHES = {4 << 10: (32, 64, 256, 1024), 64 << 10: (32, 128), 1 << 20: (8,)}
+BATCHES = {4 << 10: (32, 64, 256, 1024), 64 << 10: (32, 128), 1 << 20: (8, 32)}
 WORKERS = (0, 1, 2)
 
 
@@ -37,15 +38,15 @@ def write(path: Path, size: int, count: int) -> None:
             writer.write_record({"x": x, "y": i % 10})
 
 
-def seconds(loader: Any, count: int, epochs: int = 4) -> float:
-    """The best epoch after one that warms up (and checks the records)."""
+def seconds(loader: Any, count: int, epochs: int = 4) -> tuple[float, float]:
+    """The best epoch after one that warms up (and checks the records), and that one."""
     times = []
     for _ in range(epochs + 1):
         began = time.perf_counter()
         seen = sum(len(batch["x"] if isinstance(batch, dict) else batch) for batch in loader)
         times.append(time.perf_counter() - began)
         assert seen == count
-    return min(times[1:])
+    return min(times[1:]), times[0]
 
 
 def torch_records(path: Path, offset: int, size: int) -> Any:
@@ -68,13 +69,27 @@ def torch_records(path: Path, offset: int, size: int) -> Any:
     return Records()
 
 
-def rate(loader: Any, size: int, count: int) -> float:
-    """GB/s of a loader."""
-    return size * count / seconds(loader, count) / 1e9
+def rates(loader: Any, size: int, count: int) -> tuple[float, float]:
+    """GB/s of a loader, in its best epoch and in its first."""
+    best, first = seconds(loader, count)
+    return size * count / best / 1e9, size * count / first / 1e9
+
+
+def copying() -> float:
+    """GB/s of one thread that copies memory, caches aside."""
+    source, target = np.ones(1 << 27, np.uint8), np.ones(1 << 27, np.uint8)
+    times = []
+    for _ in range(5):
+        began = time.perf_counter()
+        np.copyto(target, source)
+        times.append(time.perf_counter() - began)
+    return len(source) / min(times) / 1e9
 
 
 def report() -> None:
-    columns = ("bytes", "batch", "workers", "GB/s", "raw GB/s", "records/s", "torch", "ratio")
+    names = ("bytes", "batch", "workers", "GB/s", "first", "raw GB/s", "processes", "records/s")
+    columns = (*names, "torch", "ratio")
+    print(f"one thread copies {copying():.1f} GB/s")
     print(("{:>10}" * len(columns)).format(*columns))
     with tempfile.TemporaryDirectory() as folder:
         for size, count in SIZES.items():
@@ -90,6 +105,16 @@ def report() -> None:
         print(f"a file of a million records opens in {took * 1e3:.1f} ms")
 
 
+def _processes(records: Any, batch: int, workers: int, size: int, count: int) -> float:
+    loader = data.DataLoader(
+        *(records, batch, True),
+        num_workers=workers,
+        worker_type="process",
+        persistent_workers=True,
+    )
+    return rates(loader, size, count)[0]
+
+
 def _report(folder: Path, size: int, count: int) -> None:
     path, raw = folder / "x.rrec", folder / "raw.rrec"
     write(path, size, count)
@@ -98,15 +123,19 @@ def _report(folder: Path, size: int, count: int) -> None:
             writer.write_record(struct.pack("<q", i) * (size // 8))
     records, plain = data.RecordDataset.open(path), data.RecordDataset.open(raw)
     for batch, workers in itertools.product(BATCHES[size], WORKERS):
-        own = rate(data.DataLoader(records, batch, True, num_workers=workers), size, count)
-        bare = rate(data.DataLoader(plain, batch, True, num_workers=workers), size, count)
+        fresh = data.RecordDataset.open(path)  # whose records have not been looked at
+        loader = data.DataLoader(fresh, batch, True, num_workers=workers)
+        own, first = rates(loader, size, count)
+        bare, _ = rates(data.DataLoader(plain, batch, True, num_workers=workers), size, count)
+        apart = _processes(records, batch, workers, size, count) if workers else 0.0
         speed = own * 1e9 / size
-        line = f"{size:>10}{batch:>10}{workers:>10}{own:>10.2f}{bare:>10.2f}{speed:>10,.0f}"
+        line = f"{size:>10}{batch:>10}{workers:>10}{own:>10.2f}{first:>10.2f}{bare:>10.2f}"
+        line += f"{apart:>10.2f}{speed:>10,.0f}"
         if torch is not None:
             where = bytes(records.contents(0)).find(struct.pack("<q", 0)) + 16
             there = torch_records(path, where, size)
             loader = torch.utils.data.DataLoader(there, batch, True, num_workers=workers)
-            theirs = count / seconds(loader, count, epochs=1)
+            theirs = count / seconds(loader, count, epochs=1)[0]
             line += f"{theirs:>10,.0f}{speed / theirs:>10.1f}"
         print(line, flush=True)
     path.unlink()

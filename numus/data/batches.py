@@ -8,12 +8,20 @@ all records into one array of the batch, and the numbers are picked from what wa
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
 import numpy as np
 
+from numus import runtime
 from numus.data.encoding import HEAD_SIZE, Layout, head, heads, layout
+from numus.dtypes import DType, as_dtype
+from numus.functions.conversion import of_memory
+from numus.runtime.cpu.stretches import Source
+from numus.runtime.devices import device
+from numus.shapes import Shape
+from numus.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
 
@@ -26,49 +34,68 @@ _COLUMNS: dict[type, Any] = {bool: np.bool_, int: np.int64, float: np.float32, s
 class Form:
     """Records that differ in nothing but the contents of arrays, numbers and strings."""
 
-    def __init__(self, found: Layout, start: int, count: int) -> None:
-        self._layout = found
-        self._start = start  # where arrays begin behind a record's beginning
-        self._columns: list[Array] = [np.empty(count, _COLUMNS[type(x)]) for x in found.values]
+    def __init__(self, forms: Forms, number: int, found: Layout, start: int) -> None:
+        self._build = found.build
+        self._columns: list[Array] = [
+            np.empty(len(forms.of), _COLUMNS[type(x)]) for x in found.values
+        ]
+        first = forms.data.ctypes.data + FRAME_SIZE + start
+        starts = forms.index.ctypes.data
+        sources = [Source(first + at, starts, size) for _, _, at, size in found.arrays]
+        self._shapes = [(dtype, shape) for dtype, shape, _, _ in found.arrays]
+        for column in self._columns:
+            if column.dtype != object:
+                sources.append(Source(column.ctypes.data, 0, column.itemsize))
+                self._shapes.append((as_dtype(column.dtype), ()))
+        self._gather = runtime.get("cpu").stretches.gatherer(sources, forms.of, number)
+        self._arrays = len(found.arrays)
 
     def note(self, places: list[int], values: list[list[Any]]) -> None:
         """Remember the numbers and strings of records."""
         for column, part in zip(self._columns, zip(*values, strict=True), strict=True):
             column[places] = part
 
-    def batch(self, data: memoryview, at: Array, places: Array) -> Any:
-        """A batch of records, given where they begin."""
-        arrays = []
-        for dtype, shape, start, size in self._layout.arrays:
-            rows = _rows(data, at + (self._start + start), size)
-            arrays.append(rows.view(dtype.np).reshape(len(places), *shape))
-        picked = (column[places] for column in self._columns)
-        values = (x.tolist() if x.dtype == object else x for x in picked)
-        return self._layout.build(iter(arrays), values)
+    def batch(self, places: Array) -> Any:
+        """A batch of records; None where not all of them have this form."""
+        memories = self._gather(places)
+        if memories is None:
+            return None
+        count = len(places)
+        made = [
+            _array(memory, (count, *shape), dtype)
+            for memory, (dtype, shape) in zip(memories, self._shapes, strict=True)
+        ]
+        numbers = iter(made[self._arrays :])
+        values = (
+            column[places].tolist() if column.dtype == object else next(numbers)
+            for column in self._columns
+        )
+        return self._build(iter(made), values)
 
 
-def _rows(data: memoryview, starts: Array, size: int) -> Array:
-    """So many bytes from each start (a multiple of 8), one row behind the other."""
-    if size == 0:
-        return np.empty((len(starts), 0), np.uint8)
-    # all stretches of this size as single elements, of which few are ever looked at
-    count = (len(data) - size) // 8 + 1
-    stretches = np.ndarray((count,), np.dtype((np.void, size)), buffer=data, strides=(8,))
-    return stretches[starts >> 3].view(np.uint8)
+def _array(memory: Any, shape: Shape, dtype: DType) -> Any:
+    """Memory of the host as a tensor, where tensors are made there; else as an array."""
+    place = device()
+    if place.kind == "cpu":
+        return Tensor(of_memory(memory, shape, dtype, place))
+    return memory.view(dtype.np, math.prod(shape)).reshape(shape)
 
 
 class Forms:
     """The forms of a file's records, as far as they have been read."""
 
-    def __init__(self, count: int) -> None:
-        self.of = np.zeros(count, np.int32)  # the form of each record
+    def __init__(self, data: memoryview, index: Array) -> None:
+        self.data = np.frombuffer(data, np.uint8)
+        self.index = index.astype(np.uint64, copy=False)
+        self.of = np.zeros(len(index), np.int32)  # the form of each record
         self._known: list[Any] = [None, None, None]
         self._numbers: dict[Any, int] = {}
         self._heads: dict[bytes, tuple[int, list[Any], int]] = {}
         self._adding = threading.Lock()
 
-    def learn(self, places: Array, data: memoryview, starts: Array, sizes: Array) -> None:
+    def learn(self, places: Array, starts: Array, sizes: Array) -> None:
         """Note the forms of records, whose contents are at these bytes of the file."""
+        data = self.data.data
         kinds, lengths, good = heads(data, starts, sizes)
         for begin, size in zip(starts[~good].tolist(), sizes[~good].tolist(), strict=True):
             head(data[begin : begin + size])  # which says what is wrong with it
@@ -108,22 +135,23 @@ class Forms:
 
     def _number(self, found: Layout, start: int) -> int:
         plain = all(type(x) in _COLUMNS and _fits(x) for x in found.values)
-        if found.has_bytes or not plain:
+        gathers = found.arrays or any(type(x) is not str for x in found.values)
+        if found.has_bytes or not plain or not gathers:
             return ODD
         key = found.form, start
         with self._adding:
             if key not in self._numbers and len(self._numbers) < _MANY_FORMS:
-                self._known.append(Form(found, FRAME_SIZE + start, len(self.of)))
-                self._numbers[key] = len(self._known) - 1
+                number = self._numbers[key] = len(self._known)
+                self._known.append(Form(self, number, found, start))
             return self._numbers.get(key, ODD)
 
-    def gathered(self, data: memoryview, index: Array, places: Array) -> Any:
+    def gathered(self, places: Array) -> Any:
         """A batch of records that have been read before; None where they are not of one form."""
-        numbers = self.of[places]
-        number = int(numbers[0])
-        if number <= ODD or (numbers != number).any():
+        try:
+            number = self.of[places[0]]
+        except IndexError:
             return None
-        return self._known[number].batch(data, index[places].astype(np.int64), places)
+        return self._known[number].batch(places) if number > ODD else None
 
 
 def _fits(x: Any) -> bool:

@@ -31,7 +31,7 @@ def default_collate(examples: Sequence[Any]) -> Any:
 
 def default_convert(example: Any) -> Any:
     """One example as it is, its arrays as tensors."""
-    return as_tensors(_map(example, lambda x: np.asarray(x) if isinstance(x, Tensor) else x))
+    return as_tensors(map_leaves(example, lambda x: np.asarray(x) if isinstance(x, Tensor) else x))
 
 
 def stacked(examples: Sequence[Any], where: str) -> Any:
@@ -91,21 +91,23 @@ def as_tensors(batch: Any, device: Any = None) -> Any:
                 x = nm.asarray(x)
         return x.to(device) if device is not None and isinstance(x, Tensor) else x
 
-    return _map(batch, convert)
+    return map_leaves(batch, convert)
 
 
-def _map(batch: Any, f: Any) -> Any:
-    if isinstance(batch, np.ndarray):
+def map_leaves(batch: Any, f: Any) -> Any:
+    """A batch with each array, tensor, number … of it replaced; lists of strings stay."""
+    kind = type(batch)
+    if kind is Tensor or kind is np.ndarray:
         return f(batch)
+    if kind is dict or isinstance(batch, Mapping):
+        return {k: map_leaves(v, f) for k, v in batch.items()}
     if isinstance(batch, list) and batch and isinstance(batch[0], (str, bytes)):
         return batch
-    if isinstance(batch, Mapping):
-        return {k: _map(v, f) for k, v in batch.items()}
     if isinstance(batch, (tuple, list)):
-        parts = [_map(x, f) for x in batch]
-        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+        parts = [map_leaves(x, f) for x in batch]
+        return kind(*parts) if hasattr(batch, "_fields") else kind(parts)
     if dataclasses.is_dataclass(batch) and not isinstance(batch, type):
-        return type(batch)(
-            **{f_.name: _map(getattr(batch, f_.name), f) for f_ in dataclasses.fields(batch)}
+        return kind(
+            **{f_.name: map_leaves(getattr(batch, f_.name), f) for f_ in dataclasses.fields(batch)}
         )
     return f(batch)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -15,6 +16,7 @@ from numus.data.collate import as_tensors, stacked
 from numus.data.datasets import IterableDataset, Subset
 from numus.data.samplers import BatchSampler, RandomSampler, SequentialSampler
 from numus.data.workers import KINDS, Crew, Exhausted, Job
+from numus.runtime.devices import default
 from numus.tensor import Tensor
 
 __all__ = ["DataLoader"]
@@ -40,6 +42,8 @@ class DataLoader:
         timeout: how many seconds to wait for a worker's batch; 0: as long as it takes.
         worker_init_fn: called with a worker's number when it starts.
         prefetch_factor: how many batches each worker makes ahead.
+        persistent_workers: let the workers wait for the next epoch, instead of starting new ones.
+        pin_memory: a hint that PyTorch has; copies to devices are staged in any case.
         worker_type: "thread", or "process" where examples are made in Python.
         device: where batches go; the next is on its way while one is used.
     """
@@ -58,6 +62,8 @@ class DataLoader:
         worker_init_fn: Callable[[int], None] | None = None,
         *,
         prefetch_factor: int = 2,
+        persistent_workers: bool = False,
+        pin_memory: bool = False,
         worker_type: str = "thread",
         key: Tensor | None = None,
         device: Any = None,
@@ -85,8 +91,11 @@ class DataLoader:
         self.timeout = timeout
         self.worker_init_fn = worker_init_fn
         self.prefetch_factor = prefetch_factor
+        self.persistent_workers = persistent_workers
+        self.pin_memory = pin_memory
         self.worker_type = worker_type
         self.device = device
+        self._crew: Crew | None = None  # that waits for the next epoch
         self._streamed = streamed
         self._given = 0  # batches of the epoch that runs
         self._skip = 0  # of the next epoch, because they were given before
@@ -143,11 +152,20 @@ class DataLoader:
             return
         if self.worker_type == "thread" and self.worker_init_fn is None and self._at_once():
             yield from _while_quick(maker(self.dataset), tasks)
-        job = Job(self.dataset, maker, self.worker_init_fn, self.num_workers)
-        crew = Crew(self.worker_type, job, self.timeout or None)
+        crew, self._crew = self._crew, None  # whoever iterates at the same time gets another one
+        if crew is None:
+            job = Job(self.dataset, maker, self.worker_init_fn, self.num_workers, default.device)
+            crew = Crew(self.worker_type, job, self.timeout or None)
+            if self.persistent_workers:
+                weakref.finalize(self, crew.close)
         try:
             yield from crew.results(tasks, self.prefetch_factor)
-        finally:
+        except BaseException:
+            crew.close()  # answers may be under way
+            raise
+        if self.persistent_workers and self._crew is None:
+            self._crew = crew
+        else:
             crew.close()
 
     def _at_once(self) -> bool:

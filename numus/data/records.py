@@ -24,6 +24,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 
+from numus import runtime
 from numus.data.batches import BYTES, FRAME_SIZE, UNREAD, Forms
 from numus.data.collate import stacked
 from numus.data.datasets import Dataset
@@ -37,6 +38,7 @@ _HEADER = struct.Struct("<4sIQQI")  # without its own checksum
 _HEADER_SIZE = 64
 _FRAME = struct.Struct("<QI")  # likewise
 _CHECK = struct.Struct("<I")
+_STRETCH = 1 << 17  # bytes of a file that systems read at once
 
 PathLike = str | os.PathLike[str]
 
@@ -226,7 +228,7 @@ class RecordDataset(Dataset):
         self._index = self._checked(size)
         self._words = np.frombuffer(self._data, "<u8", size // 8)
         self._verified = np.zeros(len(self._index), np.bool_)
-        self._forms = Forms(len(self._index))
+        self._forms = Forms(self._data, self._index)
 
     @classmethod
     def open(cls, path: PathLike, verify: bool = True) -> RecordDataset:
@@ -294,38 +296,51 @@ class RecordDataset(Dataset):
             self._learn(np.unique(places[unread] % len(self)))
         return places
 
-    def _learn(self, places: np.ndarray[Any, Any]) -> None:
-        """Check records that are read for the first time, and note what they look like."""
+    def _learn(self, wanted: np.ndarray[Any, Any]) -> None:
+        """Check records that are read for the first time, and note what they look like: many at
+        once, and so with them their neighbours, which the system has read as well.
+        """
+        places = self._with_neighbours(wanted)
         at = self._index[places]
         good = (at >= _HEADER_SIZE) & (at % 8 == 0) & (at <= self._end - FRAME_SIZE)
         words = np.where(good, at, 0) >> 3
         lengths = self._words[words]
         good &= lengths <= self._end - FRAME_SIZE - (words << 3)
-        for place in places[~good].tolist():
-            self.contents(place)  # which says what is wrong with it
-        starts = (at + FRAME_SIZE).astype(np.int64)
-        sizes = lengths.astype(np.int64)
+        starts = np.where(good, at + FRAME_SIZE, 0).astype(np.int64)
+        sizes = np.where(good, lengths, 0).astype(np.int64)
         if self.verify:
             sums = self._words[words + 1] & 0xFFFFFFFF
-            rows = zip(*(x.tolist() for x in (places, starts, starts + sizes, sums)), strict=True)
-            data, crc32 = self._data, zlib.crc32
-            for place, start, end, check in rows:
-                if crc32(data[start:end]) != check:
-                    self.contents(place)
-            self._verified[places] = True
+            good &= runtime.get("cpu").stretches.checksums(self._forms.data, starts, sizes) == sums
+        for place in np.intersect1d(places[~good], wanted).tolist():
+            self.contents(place)  # which says what is wrong with it
+        self._verified[places[good]] = self.verify
         try:
-            self._forms.learn(places, self._data, starts, sizes)
+            self._forms.learn(places[good], starts[good], sizes[good])
         except RecordError:
-            for place in places.tolist():
+            for place in wanted.tolist():
                 self[place]  # the one that cannot be read says so
-            raise
+            # a neighbour cannot
+            mine = np.isin(places, wanted)
+            self._forms.learn(places[mine], starts[mine], sizes[mine])
+
+    def _with_neighbours(self, wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Places of records, and of others that lie in the same stretches of the file."""
+        many = _STRETCH * len(self) // max(self._end, 1)  # that lie in one
+        if many < 2:
+            return wanted
+        groups = np.unique(wanted // many) * many
+        places = (groups[:, None] + np.arange(many)).ravel()
+        places = places[places < len(self)]
+        return places[self._forms.of[places] == UNREAD]
 
     def get_batch(self, indices: Sequence[int]) -> Any:
         """Many records at once, collated: arrays of one shape are gathered by whole batches."""
         if not len(indices):
             raise ValueError(f"{self.path}: a batch of no records has no structure")
-        places = self._read(indices)
-        batch = self._forms.gathered(self._data, self._index, places)
+        places = np.ascontiguousarray(indices, np.int64)
+        batch = self._forms.gathered(places)
+        if batch is None:
+            batch = self._forms.gathered(self._read(places))
         return stacked(self.__getitems__(places), "") if batch is None else batch
 
     def __getitems__(self, indices: Any) -> list[Any]:

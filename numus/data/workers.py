@@ -8,6 +8,7 @@ batch they befell; the caller meets them there.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import multiprocessing
 import queue
 import threading
@@ -15,6 +16,10 @@ import traceback
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+import numus
+from numus.data.sharing import Receiver, Sender
+from numus.runtime.devices import Device, default, device
 
 __all__ = ["WorkerInfo", "get_worker_info"]
 
@@ -57,6 +62,10 @@ class Exhausted:
     """A worker's iterable dataset has come to its end."""
 
 
+class Begin:
+    """The task that an epoch begins with."""
+
+
 Make = Callable[[Any], Any]  # a batch from a task
 
 
@@ -68,16 +77,22 @@ class Job:
     make: Callable[[Any], Make]  # from the dataset, in the worker
     init: Callable[[int], None] | None
     count: int
+    device: Device  # where tensors are made
 
     def run(self, number: int, tasks: Iterator[Any], give: Callable[[Any], None]) -> None:
-        """A worker's life: a result for each task."""
+        """A worker's life: a result for each task but `Begin`."""
         _here.info = WorkerInfo(number, self.count, self.dataset)
-        make: Make | None = None
+        default.device = self.device
+        new, make = True, None
         for task in tasks:
+            if isinstance(task, Begin):
+                make = None
+                continue
             try:
+                if new and self.init is not None:
+                    self.init(number)
+                new = False
                 if make is None:
-                    if self.init is not None:
-                        self.init(number)
                     make = self.make(self.dataset)
                 give(make(task))
             except BaseException as error:
@@ -99,7 +114,7 @@ class ThreadWorker:
         self._thread.start()
 
     def ask(self, task: Any) -> None:
-        self._tasks.put((task,))
+        self._tasks.put(task)
 
     def answer(self, timeout: float | None) -> Any:
         try:
@@ -116,24 +131,39 @@ class ThreadWorker:
 
 def _process(job: Job, number: int, pipe: Any) -> None:
     """A worker process's life."""
+    numus.set_num_threads(1)  # processes are threads enough
+    sender = Sender(pipe)
+
+    def tasks() -> Iterator[Any]:
+        while (message := pipe.recv()) is not None:
+            task, free = message
+            sender.take_back(free)
+            yield task
 
     def give(result: Any) -> None:
         try:
-            pipe.send(result)
+            if isinstance(result, (Failure, Exhausted)):
+                pipe.send(result)
+            else:
+                sender.send(result)
         except (TypeError, AttributeError, ValueError) as error:  # it cannot be pickled
             text = result.text if isinstance(result, Failure) else traceback.format_exc()
             pipe.send(Failure(RuntimeError(f"what a worker made cannot be sent: {error}"), text))
 
     with contextlib.suppress(EOFError, BrokenPipeError, KeyboardInterrupt):  # the caller is gone
-        job.run(number, iter(pipe.recv, None), give)
+        job.run(number, tasks(), give)
 
 
 class ProcessWorker:
-    """A worker in a process of its own, started fresh: threads and locks are not forked."""
+    """A worker in a process of its own, started fresh: threads and locks are not forked. It makes
+    tensors on the CPU; arrays come through memory that both processes map.
+    """
 
     def __init__(self, job: Job, number: int) -> None:
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
+        self._receiver = Receiver(self._pipe)
+        job = dataclasses.replace(job, device=device("cpu"))
         self._process = context.Process(
             target=_process, args=(job, number, theirs), name=f"numus-loader-{number}", daemon=True
         )
@@ -142,7 +172,7 @@ class ProcessWorker:
 
     def ask(self, task: Any) -> None:
         try:
-            self._pipe.send((task,))
+            self._pipe.send((task, self._receiver.returned()))
         except (BrokenPipeError, OSError):
             raise self._death() from None
 
@@ -150,7 +180,7 @@ class ProcessWorker:
         try:
             if timeout is not None and not self._pipe.poll(timeout):
                 raise TimeoutError(f"DataLoader: no batch within {timeout} s")
-            return self._pipe.recv()
+            return self._receiver.receive()
         except (EOFError, ConnectionResetError):
             raise self._death() from None
 
@@ -190,7 +220,11 @@ class Crew:
             raise
 
     def results(self, tasks: Iterator[Any], ahead: int) -> Iterator[Any]:
-        """Answers to tasks, of which `ahead` are under way at any time for each worker."""
+        """Answers to tasks, of which `ahead` are under way at any time for each worker. When all of
+        them have been given, the crew is ready for more.
+        """
+        for worker in self._workers:
+            worker.ask(Begin())
         alive = list(range(len(self._workers)))
         waiting: list[int] = []  # workers in the order in which they were asked
         turn = 0
@@ -204,7 +238,7 @@ class Crew:
                     break
                 worker = alive[turn % len(alive)]
                 turn += 1
-                self._workers[worker].ask(task)
+                self._workers[worker].ask((task,))
                 waiting.append(worker)
             if not waiting:
                 return

@@ -274,3 +274,63 @@ class Listed(Squares):
 def test_many_examples_at_once():
     assert places(data.DataLoader(Listed(5), 2)) == [[0, -1], [-2, -3], [-4]]
     assert places(data.DataLoader(data.Subset(Listed(5), [4, 2]), 2)) == [[-4, -2]]
+
+
+class Pages(data.Dataset):
+    """Arrays that are large enough to be shared with a process."""
+
+    def __len__(self):
+        return 24
+
+    def __getitem__(self, i):
+        return {"x": np.full(5000, i, np.int16), "t": nm.full((3000,), i), "i": i}
+
+
+def test_processes_share_their_batches():
+    loader = data.DataLoader(
+        Pages(), 4, num_workers=2, worker_type="process", persistent_workers=True
+    )
+    kept = list(loader)  # memory that somebody holds is not filled again
+    again = [(b["x"].sum().item(), b["t"].mean().item(), b["i"].tolist()) for b in loader]
+    for first, (total, mean, numbers) in zip(kept, again, strict=True):
+        assert first["x"].shape == (4, 5000)
+        assert first["x"].dtype == nm.int16
+        np.testing.assert_array_equal(first["x"].numpy()[:, -1], numbers)
+        np.testing.assert_array_equal(first["t"].numpy()[:, 0], numbers)
+        assert total == 5000 * sum(numbers)
+        assert mean == sum(numbers) / 4
+
+
+@pytest.mark.parametrize("kind", ["thread", "process"])
+def test_workers_that_stay(kind):
+    loader = data.DataLoader(
+        Squares(8), 2, num_workers=2, worker_type=kind, persistent_workers=True
+    )
+    everything = [[0, 1], [2, 3], [4, 5], [6, 7]]
+    assert places(loader) == everything
+    crew = loader._crew
+    assert places(loader) == everything
+    assert loader._crew is crew
+    for batch in loader:
+        assert batch["i"].tolist() == [0, 1]
+        break
+    assert loader._crew is None  # it was left with answers under way
+    assert places(loader) == everything
+    stream = data.DataLoader(Stream(7), 2, num_workers=2, persistent_workers=True)
+    assert [b.tolist() for b in stream] == [b.tolist() for b in stream]
+    del loader, stream
+    assert threads() == []
+
+
+def test_workers_make_tensors_where_the_caller_would():
+    class Made(Squares):
+        def __getitem__(self, i):
+            return nm.zeros(2)
+
+    before = nm.default_device()
+    nm.set_default_device("reference")
+    try:
+        batch = next(iter(data.DataLoader(Made(), 2, num_workers=1)))
+    finally:
+        nm.set_default_device(before)
+    assert batch.device == "reference"

@@ -266,3 +266,31 @@ def test_a_decoder_of_ones_own(tmp_path, kind):
     plain = RecordDataset.open(tmp_path / "a.rrec")
     joined = DataLoader(plain, 4, collate_fn=lambda xs: np.frombuffer(b"".join(xs), "<i4"))
     assert [len(b) for b in joined] == [12, 9]
+
+
+def test_a_damaged_neighbour_is_not_everybodys(tmp_path):
+    path = written(tmp_path / "a.rrec", [{"x": np.arange(4), "y": i} for i in range(50)])
+    whole = RecordDataset.open(path)
+    at = int(whole._index[17]) + 40
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    damaged = RecordDataset.open(path)
+    assert damaged.get_batch([16, 18])["y"].tolist() == [16, 18]
+    with pytest.raises(RecordError, match="record 17 is damaged"):
+        damaged.get_batch([16, 17])
+    assert damaged.get_batch([0, 49])["y"].tolist() == [0, 49]
+    unchecked = RecordDataset.open(path, verify=False)
+    head = int(whole._index[20]) + 16
+    data[head] = 9  # no kind of record
+    path.write_bytes(data)
+    assert unchecked.get_batch([19, 21])["y"].tolist() == [19, 21]
+    with pytest.raises(RecordError, match="record 20"):
+        unchecked.get_batch([20])
+
+
+def test_batches_of_words_alone(tmp_path):
+    data = RecordDataset.open(written(tmp_path / "a.rrec", [{"a": "x"}, {"a": "y"}, {}, {}]))
+    assert data.get_batch([1, 0, 1]) == {"a": ["y", "x", "y"]}
+    assert data.get_batch([2, 3]) == {}
+    assert data.get_batch([0, 1])["a"] == ["x", "y"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from numus.runtime.cpu.launch import Prepared
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.pool import Pool
 from numus.runtime.cpu.program import CpuProgram
+from numus.runtime.cpu.stretches import Stretches
 from numus.runtime.records import CompileRecord
 
 if TYPE_CHECKING:
@@ -47,6 +49,11 @@ class CpuRuntime:
         if self._pool is None:
             self._pool = Pool(self.compiler)
         return self._pool
+
+    @functools.cached_property
+    def stretches(self) -> Stretches:
+        """Rows gathered and checksums taken, of memory that no tensor holds."""
+        return Stretches(self)
 
     # -- memory -----------------------------------------------------------------------------------
 
