@@ -1,6 +1,6 @@
 """Random graphs of primitives, compiled, against the reference device.
 
-    python tests/compiler/fuzz.py --seed 1000 --seconds 600
+    [NUMUS_DEVICE=cuda] python tests/compiler/fuzz.py --seed 1000 --seconds 600
 
 A program is a list of instructions, made from a seed alone. Most values are small integers in
 whatever dtype, so that sums in any order are exact and results must agree bit for bit; what is not
