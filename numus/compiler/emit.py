@@ -71,6 +71,7 @@ class Emitter:
         self.small = small  # whether there is so little data that short code beats quick code
         self.group = group  # threads of a group, where lanes are such
         self.lockstep = False  # and whether they are lanes of a vector after all
+        self.unit = 1  # sizes that are multiples of it are written so, for whoever asks
         self.known: dict[Val, Callable[[Index], Any]] = {}
         self.extents: Extents = {}
         self.buffers: dict[Val, ir.Buffer] = {}
@@ -89,6 +90,13 @@ class Emitter:
         """A size, stride or offset as a value given at launch."""
         if -1 <= n <= 1:
             return const(n)
+        if self.unit > 1 and n > 1 and n % self.unit == 0:
+            many = ir.mul(self._slot(n // self.unit), const(self.unit))
+            self.extents[many] = None
+            return many
+        return self._slot(n)
+
+    def _slot(self, n: int) -> Expr:
         found = self.numbers.get(n)
         if found is None:
             found = self.numbers[n] = ir.scalar(f"n{len(self.numbers)}")

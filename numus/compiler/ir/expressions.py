@@ -378,6 +378,11 @@ def fma(a: Expr, b: Operand, c: Operand, loose: bool = False) -> Expr:
     return make("fma", a.dtype, (a, _same(b, a), _same(c, a)), "loose" if loose else None)
 
 
+def scaled(a: Expr, power: Expr) -> Expr:
+    """A product by a power of two (or zero): exact, so that its rounding is nothing to protect."""
+    return make("mul", a.dtype, (a, power), "exact")
+
+
 def minimum(a: Expr, b: Operand) -> Expr:
     return binary("min", a, _same(b, a))
 

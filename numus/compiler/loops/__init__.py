@@ -9,6 +9,7 @@ memory (`space`); then, with neighbouring axes merged and the lanes chosen, for 
     streams    the same for plain reductions: blocks of whole lines pass by in memory order, and the
                running results of many rows lie in a scratch line
     narrow     short rows where lanes are threads: a few threads for each of many
+    kept       rows that threads which are lanes of a vector keep in registers
     splits     few long rows: blocks of a row reduce into partial results, a second kernel merges
                them in a fixed order, so the thread count never shows in the result
 """
@@ -19,6 +20,7 @@ from numus import dtypes as dt
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
 from numus.compiler.local import Val
+from numus.compiler.loops.kept import fits_kept, lower_kept
 from numus.compiler.loops.maps import lower_map
 from numus.compiler.loops.narrow import fits_narrow, lower_narrow
 from numus.compiler.loops.rows import lower_rows
@@ -81,6 +83,8 @@ def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     along = lane is None or lane.reduced
     if fits_narrow(work, space, lane):
         return [lower_narrow(work, space)]
+    if fits_kept(work, space, lane):
+        return [lower_kept(work, space)]
     if work.in_one_pass:
         few = group_blocks(work, space, lane) < work.enough_blocks() // 2
         worth = space.row_size >= 2 * group_part(work, space, lane)

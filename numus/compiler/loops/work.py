@@ -84,10 +84,14 @@ class Work:
         found = walk(values, lambda x: x not in self.layouts)
         return (x for x in found if x not in self.layouts)
 
+    def read(self) -> list[Val]:
+        """What the members are computed from that is in memory."""
+        found = walk(self.members, lambda x: x not in self.layouts)
+        return [x for x in found if x in self.layouts]
+
     def emitter(self, partials: dict[Val, Shape] | None = None) -> Emitter:
         """What builds one kernel of this work; `partials` are more values that are in memory."""
-        small = size_of(self.group.space) <= SMALL
-        e = Emitter({**self.layouts, **(partials or {})}, small, self.threads)
+        e = Emitter({**self.layouts, **(partials or {})}, self.is_small, self.threads)
         e.lockstep = bool(self.facts.lockstep)
         e.redirect = self.redirect
         return e
@@ -102,6 +106,11 @@ class Work:
         if self.facts.lockstep:
             return self.threads
         return max(32, min(most or self.threads, 1 << max(0, lanes - 1).bit_length()))
+
+    @property
+    def is_small(self) -> bool:
+        """Whether there is so little data that short code beats quick code."""
+        return size_of(self.group.space) <= SMALL
 
     # -- members ----------------------------------------------------------------------------------
 

@@ -390,11 +390,19 @@ class _Renderer:
     # -- statements -------------------------------------------------------------------------------
 
     def _block(self, body: list[ir.Stmt]) -> None:
-        for s in body:
-            if self.lane is None and not self.per_thread:
+        if self.lane is None and not self.per_thread:
+            for s in body:
                 self._shared(s)
+            return
+        at = 0
+        while at < len(body):
+            run = memory.stores_of_run(self.x, body, at)
+            if run:
+                memory.store_run(self.x, run)
+                self.x.forget((run[0].buffer,))
             else:
-                self._alone(s)
+                self._alone(body[at])
+            at += len(run) or 1
 
     def _shared(self, s: ir.Stmt) -> None:
         """A statement that a whole group has come to."""

@@ -176,9 +176,7 @@ def load_wide(x: Values, e: ir.Expr) -> str:
 
 def _part_of_run(x: Values, e: ir.Expr) -> str | None:
     """A load as part of a run, where it can be shown where that begins."""
-    index, offset = e.args[0], 0
-    if index.op == "add" and index.args[1].op == "const":
-        index, offset = index.args[0], index.args[1].attr
+    index, offset = _apart(e.args[0])
     run = run_of(LONG, x.target.i64)
     if not _multiple(index, LONG) or x.wide_names(e.attr, run) is None:
         return None
@@ -198,13 +196,49 @@ def quad_of(e: ir.Expr) -> tuple[ir.Expr, int] | None:
     """A load as part of a vector of four neighbours, where it can be shown that those begin at a
     multiple of four: the load of the vector, and which part.
     """
-    index, offset = e.args[0], 0
-    if index.op == "add" and index.args[1].op == "const":
-        index, offset = index.args[0], index.args[1].attr
+    index, offset = _apart(e.args[0])
     if not _multiple(index, 4):
         return None
     whole = ir.add(index, ir.const(offset // 4 * 4))
     return ir.make("load4", e.dtype, (whole,), e.attr), offset % 4
+
+
+def _apart(index: ir.Expr) -> tuple[ir.Expr, int]:
+    """An index as a sum with a constant."""
+    if index.op == "add" and index.args[1].op == "const":
+        return index.args[0], index.args[1].attr
+    return index, 0
+
+
+def stores_of_run(x: Values, body: Sequence[ir.Stmt], first: int) -> Sequence[ir.Store]:
+    """The stores that begin at a statement and fill a run one after the other; else none."""
+    run = run_of(LONG, x.target.i64)
+    found = body[first : first + run.count]
+    head = found[0]
+    if not x.target.lockstep or not x.aligned or not isinstance(head, ir.Store):
+        return ()
+    index, offset = _apart(head.index)
+    if len(found) < run.count or offset % run.count or not _multiple(index, LONG):
+        return ()
+    stores = []
+    for k, s in enumerate(found):
+        if not isinstance(s, ir.Store) or s.buffer is not head.buffer or s.mask is not None:
+            return ()
+        if _apart(s.index) != (index, offset + k):
+            return ()
+        stores.append(s)
+    return stores if x.wide_names(head.buffer, run) else ()
+
+
+def store_run(x: Values, stores: Sequence[ir.Store]) -> None:
+    """Write a run of neighbours at once."""
+    run = run_of(LONG, x.target.i64)
+    head = stores[0]
+    ty = x.type_of(head.buffer.dtype)
+    parts = [x.new(bits_of(x.carried(s.value, ty), ty)) for s in stores]
+    at = address(x, x.places[head.buffer], head.index)
+    name = x.wide_names(head.buffer, run)
+    x.do(f"{name}[({at}) >> {run.count.bit_length() - 1}u] = {run.whole(parts)};")
 
 
 def _multiple(e: ir.Expr, of: int) -> bool:

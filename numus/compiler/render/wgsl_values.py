@@ -33,14 +33,15 @@ def exposed(kernel: ir.Kernel) -> set[Expr]:
         if isinstance(s, ir.Let) and _is_rounded(s.value):
             found.add(s.value)
         for e in below(expressions_of(s), seen):
-            if e.op in _COMBINES and wgsl_ops.is_float(e):
+            if e.op in _COMBINES and e.attr != "exact" and wgsl_ops.is_float(e):
                 found.update(a for a in e.args if _is_rounded(a))
     return found
 
 
 def _is_rounded(e: Expr) -> bool:
     """Whether a value is a sum or a product of floats, in the eyes of a compiler."""
-    return (e.op in _ROUNDED or (e.op == "fma" and e.attr == "loose")) and wgsl_ops.is_float(e)
+    rounded = e.op in _ROUNDED and e.attr != "exact"
+    return (rounded or (e.op == "fma" and e.attr == "loose")) and wgsl_ops.is_float(e)
 
 
 def _opposed(op: str, a: Expr, b: Expr) -> bool:
