@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
@@ -162,6 +163,7 @@ class Fuser:
         self.laid_out: set[Val] = set()  # for units that multiply tiles
         self.groups: list[Group] = []
         self.sums: set[Val] = set()  # of products
+        self._known_aligned: dict[Any, bool] = {}
 
     def run(self) -> list[Group]:
         """The groups in an order in which they can run."""
@@ -378,6 +380,15 @@ class Fuser:
 
     def _aligned(self, target: Group, group: Group, v: Val) -> bool:
         """Whether v reads the target's members only at the point (or row) it is computed for."""
+        # the same is asked whenever values are grouped anew
+        axes = target.axes, group.axes
+        key = (v, frozenset(self.read_by[v]), tuple(target.members), axes)
+        found = self._known_aligned.get(key)
+        if found is None:
+            found = self._known_aligned[key] = self._is_aligned(target, group, v)
+        return found
+
+    def _is_aligned(self, target: Group, group: Group, v: Val) -> bool:
         probe = Emitter(self.anywhere)
         names = [ir.var(f"p{i}") for i in range(len(target.space))]
         for name, n in zip(names, target.space, strict=True):

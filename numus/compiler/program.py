@@ -12,7 +12,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import arena, ir, peak, rounding, schedule, singles, tuning, work
+from numus.compiler import arena, ir, peak, rounding, schedule, singles, work
+from numus.compiler.alike import Lowering
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser, Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
@@ -206,7 +207,8 @@ class Plan:
                 layouts[v] = row_major(v.shape)
         self.in_memory = {v for group in self.groups for v in group.stored}
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
-        jobs = [tuning.lower(group, layouts, self.runtime) for group in groups]
+        lower = Lowering(layouts, self.runtime)
+        jobs = [lower(group) for group in groups]
         held = {*roots, *leaves}
 
         def temporary(v: Val) -> int:
@@ -216,9 +218,6 @@ class Plan:
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
         if self._workers:
             least = self.runtime.facts.cache_l2  # what fits there is not worth any time
-
-            def lower(group: Group) -> Sequence[Step]:
-                return tuning.lower(group, layouts, self.runtime)
 
             def scratch(step: Step) -> int:
                 return step.held(self._workers)
@@ -235,7 +234,7 @@ class Plan:
         self.group_of_step: list[Group] = [steps[i][1] for wave in found for i in wave]
         self.takeovers = [takes[i] for wave in found for i in wave]
         self.waves = [len(wave) for wave in found]  # steps that may run at the same time, in order
-        self.programs = [self.runtime.compile(step.kernel) for step in self.steps]
+        self.programs = contract.compile_all(self.runtime, [step.kernel for step in self.steps])
         for step, program in zip(self.steps, self.programs, strict=True):
             step.kernel = program.kernel  # plans of one structure hold one kernel
 

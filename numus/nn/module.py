@@ -308,8 +308,10 @@ class Module:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters."""
         for parameter in self.parameters():
-            if parameter.grad is not None:
-                parameter.grad = None if set_to_none else nm.zeros_like(parameter.grad)
+            if set_to_none:
+                parameter.grad = None  # whether there is one or not: a traced step serves both
+            elif parameter.grad is not None:
+                parameter.grad = nm.zeros_like(parameter.grad)
 
     # -- hooks ------------------------------------------------------------------------------------
 

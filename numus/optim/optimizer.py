@@ -49,7 +49,8 @@ class ParamGroup(dict[str, Any]):
                 if held.known[key] != number:
                     held.known[key] = number
                     tensor = getattr(held, key)
-                    tensor.assign(_number(number, held.dtype, tensor.device))
+                    # bound, not copied: nobody else has it, and nothing is left to be computed
+                    tensor.rebind(_number(number, held.dtype, tensor.device)._node, name)
 
     def numbers(self, p: Tensor) -> Numbers:
         """The group's numbers as tensors that can be combined with this parameter."""
@@ -140,8 +141,10 @@ class Optimizer:
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Drop the gradients of all parameters."""
         for p in self._parameters():
-            if p.grad is not None:
-                p.grad = None if set_to_none else nm.zeros_like(p.grad)
+            if set_to_none:
+                p.grad = None  # whether there is one or not: a traced step serves both
+            elif p.grad is not None:
+                p.grad = nm.zeros_like(p.grad)
 
     def _parameters(self) -> Iterator[Tensor]:
         return (p for group in self.param_groups for p in group["params"])

@@ -103,6 +103,16 @@ class Prepared(Protocol):
         ...
 
 
+def compile_all(runtime: Any, kernels: Sequence[Any]) -> list[Any]:
+    """The programs of several kernels.
+
+    A runtime that gains from knowing all of them has a method of this name.
+    """
+    own = getattr(runtime, "compile_all", None)
+    found: list[Any] = own(kernels) if own is not None else list(map(runtime.compile, kernels))
+    return found
+
+
 LaunchFixed = Callable[[Sequence[int], Sequence[int | float]], None]
 
 

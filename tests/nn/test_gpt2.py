@@ -51,7 +51,8 @@ def test_dropout_is_part_of_the_step():
 
 def test_the_losses_are_those_of_pytorch():
     pytest.importorskip("torch")
-    given = type("Given", (), {"device": "cpu", "precision": "", "rate": 0.003})()
+    options = {"device": "cpu", "precision": "", "rate": 0.003, "warmup": 5, "clip": 1.0}
+    given = type("Given", (), options)()
     ours = beside.Numus(gpt2, SMALL, given)
     theirs = beside.Torch(SMALL, ours.weights(), given, compiled=False)
     found = [beside.run(name, side, batches(3), 20) for name, side in (("", ours), ("", theirs))]

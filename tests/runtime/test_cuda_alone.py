@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import threading
 
 import cuda_driver
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import numus as nm
 from numus.compiler.program import clear_plans
 from numus.compiler.singles import calls
-from numus.errors import DeviceError, OutOfMemoryError
+from numus.errors import CompileError, DeviceError, OutOfMemoryError
 from numus.kernels import choice
 from numus.runtime.contract import NativeLaunch
 
@@ -243,3 +244,68 @@ def test_a_capsule_that_is_refused_or_dropped(driver):
         del capsule
         gc.collect()
         assert runtime.memory_stats()["in_use"] < held
+
+
+def test_a_result_is_read_while_its_program_still_runs(driver):
+    x = nm.asarray(np.ones((128, 130), np.float32)).requires_grad_()
+
+    @nm.jit
+    def step(scale):
+        x.grad = None
+        loss = (x * scale).sum()
+        y = x * 3.0
+        for _ in range(12):  # kernels that follow
+            y = nm.cumsum(y @ y.T, axis=0) @ x
+        loss.backward()
+        with nm.no_grad():
+            x.assign(x - 0.1 * x.grad)
+        return loss, y
+
+    def reads():
+        return driver.calls["cuStreamWaitEvent"]
+
+    scale = tensor()
+    for _ in range(4):
+        loss, _ = step(scale)
+    before = reads()
+    loss.item()
+    assert reads() == before + 1  # for the event that tells when it is there
+    assert driver.calls["cuEventRecordWithFlags"] >= 2
+    runtime = nm.device(driver.device).runtime
+    address = loss._node.view.storage.memory.address
+    assert address in runtime.early
+    # whoever writes there, or launches anything, comes later
+    runtime.upload(loss._node.view.storage.memory, np.full((), 7.0, np.float32))
+    before = reads()
+    assert loss.item() == 7
+    loss, _ = step(scale)
+    nm.eval(scale + scale)
+    loss.item()
+    assert reads() == before
+
+
+def test_kernels_are_assembled_side_by_side_and_their_errors_are_told(
+    driver, monkeypatch, tmp_path
+):
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
+    runtime = nm.device(driver.device).runtime
+    threads = set()
+    machine_code = runtime.compiler.machine_code
+
+    def watched(name, source):
+        threads.add(threading.current_thread().name)
+        return machine_code(name, source)
+
+    monkeypatch.setattr(runtime.compiler, "machine_code", watched)
+    x = tensor(64, 64)
+    nm.eval(nm.cumsum(nm.sort(x, axis=0), axis=1), x.sum(), x @ x)
+    assert threads
+    assert threading.current_thread().name not in threads
+    first = {r.key: r.cause for r in runtime.compile_log}
+    assert set(first.values()) == {"compiled"}
+
+    driver.cuLinkAddData = lambda *args: (218,)
+    with pytest.raises(CompileError, match="the CUDA driver rejects kernel"):
+        nm.eval(nm.cumsum(nm.argsort(x, axis=0), axis=1), x.prod())
+    del driver.cuLinkAddData
+    nm.eval(x.prod())

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus import nn, optim
 from numus.errors import TracingError
 
 
@@ -707,3 +708,42 @@ def test_calls_from_several_threads():
         t.join()
     assert not errors
     assert total.tolist() == [sum(k + i for k in range(4) for i in range(40))] * 2
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_step_that_drops_gradients_serves_with_and_without_them(first):
+    model = nn.Linear(3, 2)
+    optimizer = optim.SGD(model.parameters(), lr=0.1)
+    x = nm.ones((4, 3))
+    traces = []
+
+    @nm.jit
+    def step(x):
+        traces.append(1)
+        if first:
+            optimizer.zero_grad()
+        loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        if not first:
+            model.zero_grad()
+        return loss
+
+    for _ in range(3):
+        step(x)
+    assert len(traces) == 1
+    assert (model.weight.grad is None) is not first
+
+
+def test_a_gradient_that_is_dropped_goes_though_there_was_none_at_first():
+    w = nm.ones(3).requires_grad_()
+
+    @nm.jit
+    def forget(x):
+        w.grad = None
+        return x + w.detach()
+
+    forget(nm.ones(3))
+    w.grad = nm.ones(3)
+    forget(nm.ones(3))
+    assert w.grad is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import functools
 from typing import Any
 
 from numus.errors import CompileError
@@ -14,7 +16,7 @@ _VERSIONS = {"sm_75": "+ptx65", "sm_90": "+ptx80", "sm_90a": "+ptx80"}
 
 
 class Assembler:
-    """Not thread-safe: the compiler's lock guards it."""
+    """May be used by several threads at once: each call has a context and a machine of its own."""
 
     def __init__(self, capability: int) -> None:
         import llvmlite.binding as llvm
@@ -28,23 +30,58 @@ class Assembler:
         self.cpu = known if capability in _KNOWN else f"sm_{_COMMON}"
         # the version of PTX is the oldest that has the device, but for instructions that came later
         self.features = _VERSIONS.get(self.cpu, "")
-        self._machine: Any = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
-            cpu=self.cpu, features=self.features, opt=3, reloc="default", codemodel="default"
-        )
 
     def ptx(self, source: str) -> str:
         llvm = self._llvm
+        machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
+            cpu=self.cpu, features=self.features, opt=3, reloc="default", codemodel="default"
+        )
         try:
-            module = llvm.parse_assembly(source)
+            module = llvm.parse_assembly(source, llvm.create_context())
             module.verify()
         except RuntimeError as error:
             raise CompileError(f"LLVM rejects a kernel: {error}\n{source}") from None
         options = llvm.create_pipeline_tuning_options(speed_level=2)
-        builder = llvm.create_pass_builder(self._machine, options)
+        builder = llvm.create_pass_builder(machine, options)
         passes = llvm.create_new_module_pass_manager()
         passes.add_sroa_pass()
         passes.add_simplify_cfg_pass()
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
         passes.run(module, builder)
-        return str(self._machine.emit_assembly(module))
+        return _emitted(machine, module)
+
+
+def _emitted(machine: Any, module: Any) -> str:
+    """`machine.emit_assembly(module)`, where nearly all time goes. llvmlite lets in one thread at a
+    time, in case that modules share a context; these do not, so the function is called without.
+    """
+    library = _library()
+    complaint = ctypes.c_char_p()
+    code = library.LLVMPY_TargetMachineEmitToMemory(
+        machine._ptr, module._ptr, 0, ctypes.byref(complaint)
+    )
+    if not code:
+        raise CompileError(f"LLVM cannot write PTX: {(complaint.value or b'').decode()}")
+    try:
+        size = library.LLVMPY_GetBufferSize(code)
+        return ctypes.string_at(library.LLVMPY_GetBufferStart(code), size).decode("latin1")
+    finally:
+        library.LLVMPY_DisposeMemoryBuffer(code)
+
+
+@functools.cache
+def _library() -> Any:
+    """llvmlite's library, without its lock."""
+    from llvmlite.binding import ffi
+
+    library = ctypes.CDLL(ffi.lib._name)
+    pointer = ctypes.c_void_p
+    library.LLVMPY_TargetMachineEmitToMemory.argtypes = [pointer, pointer, ctypes.c_int, pointer]
+    library.LLVMPY_TargetMachineEmitToMemory.restype = pointer
+    library.LLVMPY_GetBufferStart.argtypes = [pointer]
+    library.LLVMPY_GetBufferStart.restype = pointer
+    library.LLVMPY_GetBufferSize.argtypes = [pointer]
+    library.LLVMPY_GetBufferSize.restype = ctypes.c_size_t
+    library.LLVMPY_DisposeMemoryBuffer.argtypes = [pointer]
+    return library

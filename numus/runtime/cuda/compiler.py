@@ -6,11 +6,16 @@ kept under a key that names everything it depends on.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import hashlib
 import importlib
+import os
 import threading
 import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,11 +46,15 @@ def _version() -> str:
 
 
 class Compiler:
-    """Makes the programs of one device; safe to use from several threads."""
+    """Makes the programs of one device; safe to use from several threads.
 
-    def __init__(self, capability: int) -> None:
+    `activate` makes the device the one that the driver's calls of a thread are about.
+    """
+
+    def __init__(self, capability: int, activate: Callable[[], None]) -> None:
         self.log: list[CompileRecord] = []
         self.capability = capability
+        self._activate = activate
         self._lock = threading.RLock()
         self._programs: dict[str, CudaProgram] = {}
         self._driver_version = int(driver.call("cuDriverGetVersion"))
@@ -57,43 +66,43 @@ class Compiler:
     def compile(self, kernel: Any) -> CudaProgram:
         text: str = kernel.text()
         program = self._programs.get(text)
-        if program is not None:
-            return program
+        return self.compile_all([kernel])[0] if program is None else program
+
+    def compile_all(self, kernels: Sequence[Any]) -> list[CudaProgram]:
+        """Programs of several kernels. What makes machine code of the new ones runs on threads of
+        its own, beside what renders the next ones.
+        """
+        texts = [kernel.text() for kernel in kernels]
         with self._lock:
-            program = self._programs.get(text)
-            if program is None:
-                program = self._programs[text] = self._compile(kernel, text)
-        return program
+            new = {t: k for t, k in zip(texts, kernels, strict=True) if t not in self._programs}
+            if len(new) == 1:
+                for text, kernel in new.items():
+                    self._programs[text] = _Build(self, kernel, text).program()
+            elif new:
+                with ThreadPoolExecutor(min(len(new), os.cpu_count() or 1)) as pool:
+                    builds = {t: _Build(self, kernel, t, pool) for t, kernel in new.items()}
+                    for text, build in builds.items():
+                        self._programs[text] = build.program()
+        return [self._programs[text] for text in texts]
+
+    def render(self, kernel: Any) -> str:
+        renderer = _renderer()
+        return str(renderer.render(kernel, renderer.Target(self.capability)))
 
     def ptx(self, kernel: Any) -> str:
-        renderer = _renderer()
         with self._lock:
-            return self.assembler.ptx(renderer.render(kernel, renderer.Target(self.capability)))
+            source = self.render(kernel)
+        return self.assembler.ptx(source)
 
-    def _compile(self, kernel: Any, text: str) -> CudaProgram:
-        began = time.perf_counter()
-        renderer = _renderer()
+    def key(self, text: str) -> str:
+        """Names everything that a kernel's machine code depends on."""
         parts = (text, _version(), str(self.capability), str(self._driver_version))
-        key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
-        code, cause = cache.get(key), "disk"
-        if code is None:
-            code, cause = self._machine_code(kernel), "compiled"
-            cache.put(key, code)
-        fixed = renderer.shared_by_size(kernel)
-        program = CudaProgram(
-            *(kernel, key, code, renderer.threads(kernel), fixed, renderer.STATIC_SHARED),
-            *(renderer.maps(kernel), renderer.waits(self.capability)),
-            lambda: self.ptx(kernel),
-        )
-        seconds = time.perf_counter() - began
-        self.log.append(CompileRecord(kernel.name, key, kernel.notes, cause, seconds, program))
-        return program
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
-    def _machine_code(self, kernel: Any) -> bytes:
+    def machine_code(self, name: str, source: str) -> bytes:
         """The driver assembles PTX; its complaints become the error's text."""
-        import ctypes
-
-        ptx = self.ptx(kernel)
+        self._activate()
+        ptx = self.assembler.ptx(source)
         data = ptx.encode() + b"\0"
         log = bytearray(8192)
 
@@ -110,7 +119,54 @@ class Compiler:
         except driver.DriverError as failure:
             said = bytes(log).split(b"\0")[0].decode(errors="replace")
             raise CompileError(
-                f"the CUDA driver rejects kernel {kernel.name!r}: {failure}\n{said}\n{ptx}"
+                f"the CUDA driver rejects kernel {name!r}: {failure}\n{said}\n{ptx}"
             ) from None
         finally:
             driver.call("cuLinkDestroy", state)
+
+
+class _Build:
+    """A kernel on its way to be a program: read from disk, or rendered and then assembled, by a
+    thread of a pool where there is one.
+    """
+
+    def __init__(
+        self, compiler: Compiler, kernel: Any, text: str, pool: ThreadPoolExecutor | None = None
+    ) -> None:
+        self._compiler, self._kernel = compiler, kernel
+        self._key = compiler.key(text)
+        began = time.perf_counter()
+        code = cache.get(self._key)
+        self._cause = "disk" if code is not None else "compiled"
+        self._seconds = 0.0
+        self._code: Callable[[], bytes]
+        if code is not None:
+            self._code = partial(bytes, code)
+        else:
+            source = compiler.render(kernel)
+            assemble = partial(self._assemble, source)
+            self._code = assemble if pool is None else pool.submit(assemble).result
+        self._seconds += time.perf_counter() - began
+
+    def _assemble(self, source: str) -> bytes:
+        """Machine code, which is kept on disk."""
+        began = time.perf_counter()
+        code = self._compiler.machine_code(self._kernel.name, source)
+        cache.put(self._key, code)
+        self._seconds += time.perf_counter() - began
+        return code
+
+    def program(self) -> CudaProgram:
+        code = self._code()
+        began = time.perf_counter()
+        compiler, kernel, renderer = self._compiler, self._kernel, _renderer()
+        fixed = renderer.shared_by_size(kernel)
+        program = CudaProgram(
+            *(kernel, self._key, code, renderer.threads(kernel), fixed, renderer.STATIC_SHARED),
+            *(renderer.maps(kernel), renderer.waits(compiler.capability)),
+            lambda: compiler.ptx(kernel),
+        )
+        seconds = self._seconds + time.perf_counter() - began
+        record = CompileRecord(kernel.name, self._key, kernel.notes, self._cause, seconds, program)
+        compiler.log.append(record)
+        return program

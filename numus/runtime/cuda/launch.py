@@ -21,6 +21,7 @@ from numus.runtime.cpu.calls import Table
 from numus.runtime.cuda import driver
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.program import VendorProgram
+from numus.runtime.cuda.staging import EARLY
 
 if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
@@ -29,6 +30,10 @@ if TYPE_CHECKING:
 _SMALL_WORKSPACE = 64 << 20  # what native calls keep for temporaries, all of them together
 _GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
 _GRAPHS = 4  # kept for each program
+# Single results that are there long before a program ends (a loss, before its gradients) can be
+# read meanwhile: so many of a program, where so many steps follow.
+_EARLY_RESULTS, _STEPS_AFTER = 4, 16
+_EXTERNAL = 1  # the driver's flag of an event that is recorded in a graph for others to see
 
 
 def launcher(address: int) -> Callable[..., int]:
@@ -75,6 +80,9 @@ class Prepared:
         self._format = struct.Struct(f"={given}Q{formats}")
         self._pack = self._format.pack_into
         self._shared, self._far = self._places()
+        self._no_scratch = [0] * len(self._scratch)
+        self._marks = self._early_results()
+        self._events: dict[int, Any] = {}  # by slot, once it runs
         self._free: list[_Image] = []
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()  # images of late, each once
@@ -100,6 +108,22 @@ class Prepared:
             shared.append(needed)
         return shared, far
 
+    def _early_results(self) -> dict[int, int]:
+        """Slots that one step alone writes, a few bytes, with that step's number."""
+        if len(self.steps) <= _STEPS_AFTER:
+            return {}
+        writers: dict[int, list[tuple[int, int, int]]] = {}
+        for n, step in enumerate(self.steps):
+            sizes = step.nbytes or ()
+            for i, buffer in enumerate(step.program.kernel.buffers[: len(sizes)]):
+                place = step.buffers[i]
+                if buffer.access != "read" and place is not None:
+                    writers.setdefault(place[0], []).append((n, place[1], sizes[i]))
+        alone = [(slot, *found[0]) for slot, found in writers.items() if len(found) == 1]
+        last = len(self.steps) - _STEPS_AFTER
+        marks = [(n, s) for s, n, at, size in alone if at == 0 and size <= EARLY and n < last]
+        return {slot: n for n, slot in sorted(marks)[:_EARLY_RESULTS]}
+
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         """Start all steps, in order."""
         runtime = self._runtime
@@ -107,7 +131,7 @@ class Prepared:
         scratch: list[int] = []
         held: list[Memory] = []
         if self._scratch:
-            scratch = self._place_scratch(values, held)
+            scratch = self._place_scratch(values, held) if self._far else [*self._no_scratch]
         if self._workspace:  # vendors' kernels run one after the other: one for all
             held.append(runtime.allocate(self._workspace))
             scratch.append(held[-1].address)
@@ -121,14 +145,27 @@ class Prepared:
         self._free.append(image)
         runtime.last = self
         runtime.last_number.value = 0
+        runtime.early = {addresses[slot]: event for slot, event in self._events.items()}
 
-    def _start(self, image: _Image) -> None:
-        runtime = self._runtime
+    def _start(self, image: _Image, captured: bool = False) -> None:
         first = 0
-        while first < len(self.steps):
+        for slot, marked in self._marks.items():
+            self._start_some(image, first, marked + 1)
+            first = marked + 1
+            if slot not in self._events:
+                self._events[slot] = driver.call("cuEventCreate", 2)  # without timing
+            # of a captured event, others than the graph are to know
+            flag = _EXTERNAL if captured else 0
+            stream = self._runtime.stream
+            driver.call("cuEventRecordWithFlags", self._events[slot], stream, flag)
+        self._start_some(image, first, len(self.steps))
+
+    def _start_some(self, image: _Image, first: int, end: int) -> None:
+        runtime = self._runtime
+        while first < end:
             failed = runtime.launch(
                 *(runtime.launch_address, runtime.encode_address),
-                *(image.records + first * 8 * len(layout.RECORD), len(self.steps) - first),
+                *(image.records + first * 8 * len(layout.RECORD), end - first),
                 *(image.slots, runtime.stream_id),
             )
             if not failed:
@@ -222,7 +259,7 @@ class Prepared:
             mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
             driver.call("cuStreamBeginCapture", stream, mode)
             try:
-                self._start(image)
+                self._start(image, captured=True)
             finally:
                 captured = driver.call("cuStreamEndCapture", stream)
             graph = driver.call("cuGraphInstantiate", captured, 0)
@@ -261,6 +298,7 @@ class Prepared:
             return base + 8 * word
 
         scratch = {key: self.slots + k for k, key in enumerate(self._scratch)}
+        marked = set(self._marks.values())
         value = self.slots + len(self._scratch) + bool(self._workspace)
         for n, step in enumerate(self.steps):
             program = step.program
@@ -271,7 +309,7 @@ class Prepared:
             words[record : record + len(layout.RECORD)] = [
                 *(program.address, at(value), program.group, self._shared[n], at(parameters)),
                 *(program.buffers, at(places), at(buffers), maps[n], at(tables), vendor),
-                at(overlaps) if program.overlaps else 0,
+                at(overlaps) if program.overlaps and n - 1 not in marked else 0,
             ]
             given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
             for i, place in enumerate(given):

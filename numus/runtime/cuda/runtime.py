@@ -50,7 +50,7 @@ class CudaRuntime:
         self.name = f"cuda:{index}" if index else "cuda"
         self.memory = MemoryPool(self.name, self.activate)
         self.allocate = self.memory.allocate
-        self.compiler = Compiler(self.capability)
+        self.compiler = Compiler(self.capability, self.activate)
         self.sources = Sources(self)  # kernels of users
         self.launch, run = _native()
         # what native calls leave behind: the driver's complaint, and which program ran last
@@ -65,6 +65,8 @@ class CudaRuntime:
         if "tiles" in self.facts.features:
             self.encode_address = driver.function_address("cuTensorMapEncodeTiled")
         self.last: Prepared | None = None  # what ran last, to be named where it failed
+        # where it has put results that are there before it ends, with events that tell when
+        self.early: dict[int, Any] = {}
         self._staging = Staging(self.stream)
         self._copying = threading.Lock()
         self._by_vendors: dict[str, VendorProgram] = {}
@@ -106,6 +108,7 @@ class CudaRuntime:
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
         if array.nbytes:
             self.activate()
+            self.early.pop(memory.address, None)
             with self._copying:
                 self._staging.upload(memory.address, np.ascontiguousarray(array))
 
@@ -115,8 +118,14 @@ class CudaRuntime:
         out = np.empty(count, dtype.np)
         if count:
             self.activate()
+            address = memory.address + start * dtype.itemsize
+            # native calls leave their number behind: what came before is no longer the last
+            made = None if self.last_number.value else self.early.get(memory.address)
             with self._copying:
-                self._staging.download(memory.address + start * dtype.itemsize, out)
+                if made is None:
+                    self._staging.download(address, out)
+                else:
+                    self._staging.download_early(address, out, made)
         return out
 
     def take_dlpack(self, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
@@ -135,6 +144,7 @@ class CudaRuntime:
         read_only: bool,
     ) -> Any:
         """A DLPack capsule on this device's memory, ready on the consumer's stream."""
+        self.early.pop(memory.address, None)  # others may write to it
         return dlpack.give(
             self, memory, offset, shape, strides, dtype, stream, versioned, read_only
         )
@@ -148,6 +158,15 @@ class CudaRuntime:
         self.activate()
         if kernel.vendor is None:
             return self.compiler.compile(kernel)
+        return self._by_vendor(kernel)
+
+    def compile_all(self, kernels: Sequence[Any]) -> list[CudaProgram | VendorProgram]:
+        """The programs of several kernels, compiled side by side."""
+        self.activate()
+        own = iter(self.compiler.compile_all([k for k in kernels if k.vendor is None]))
+        return [next(own) if k.vendor is None else self._by_vendor(k) for k in kernels]
+
+    def _by_vendor(self, kernel: Any) -> VendorProgram:
         text = kernel.text()
         found = self._by_vendors.get(text)
         if found is None:

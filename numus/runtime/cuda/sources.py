@@ -116,6 +116,7 @@ class Sources:
     ) -> None:
         """Run a kernel over so many blocks of so many threads."""
         self._runtime.activate()
+        self._runtime.early = {}
         found = self._loaded.get(kernel)
         if found is None:
             found = self._loaded[kernel] = self._load(kernel)

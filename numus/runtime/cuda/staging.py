@@ -14,6 +14,7 @@ import numpy as np
 from numus.runtime.cuda import driver
 
 _PIECE = 8 << 20
+EARLY = 64  # bytes of what is read while the rest of its program runs
 
 
 class Staging:
@@ -23,12 +24,25 @@ class Staging:
         self._stream = stream
         self._pieces: list[int] = []
         self._done: list[Any] = []  # events: the last copy from or to each piece
+        self._aside: Any = None  # a stream beside that of the device's work
 
     def _start(self) -> None:
         if not self._pieces:
             for _ in range(2):
                 self._pieces.append(int(driver.call("cuMemHostAlloc", _PIECE, 0)))
                 self._done.append(driver.call("cuEventCreate", 2))  # without timing
+
+    def download_early(self, address: int, array: np.ndarray[Any, Any], made: Any) -> None:
+        """Device to host as soon as the event `made` has come, whatever is still under way."""
+        if self._aside is None:
+            self._aside = driver.call("cuStreamCreate", 1)
+            # uploads may still be waiting in the other pieces
+            self._piece_aside = int(driver.call("cuMemHostAlloc", EARLY, 0))
+        driver.call("cuStreamWaitEvent", self._aside, made, 0)
+        piece = self._piece_aside
+        driver.call("cuMemcpyDtoHAsync", piece, address, array.nbytes, self._aside)
+        driver.call("cuStreamSynchronize", self._aside)
+        ctypes.memmove(array.__array_interface__["data"][0], piece, array.nbytes)
 
     def upload(self, address: int, array: np.ndarray[Any, Any]) -> None:
         """Host to device; the array may be changed or freed on return."""

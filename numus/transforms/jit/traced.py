@@ -215,8 +215,8 @@ class Traced:
         found: list[tuple[Gradient, int | Place | None]] = []
         for slot, before in self._trace.grads_written.items():
             grad = slot._grad
-            if grad is before:
-                continue
+            if grad is before and grad is not None:
+                continue  # where there was none, the next call may meet one
             place = Gradient(self._owner(slot))
             if grad is None:
                 found.append((place, None))
@@ -331,13 +331,11 @@ class Traced:
         if self._aliases is not None:
             if _pattern([leaves[i] for i in self._tensors]) != self._aliases:
                 return False
-            for argument in self._changed_arguments:
-                if self._reached.has(leaves[argument.index], leaves):
-                    raise Inline  # it is changed, and reached by itself as well
-        if self._changed:
-            for i in self._tensors:
-                if self._changed.has(leaves[i], leaves):
-                    raise Inline
+            changed = [leaves[argument.index] for argument in self._changed_arguments]
+            if self._reached.has(changed, leaves):
+                raise Inline  # it is changed, and reached by itself as well
+        if self._changed and self._changed.has([leaves[i] for i in self._tensors], leaves):
+            raise Inline
         return True
 
     def spent(self, node: Node) -> Node:
@@ -398,13 +396,19 @@ class _Reached:
         places = list(places)
         # by their ids, which others may get after them
         self._handles = {id(p.find(())): p for p in places if isinstance(p, Handle)}
-        self._variables = [p for p in places if isinstance(p, Variable)]
+        variables = [p for p in places if isinstance(p, Variable)]
+        self._readers = [p.reference for p in variables if p.reference is not None]
+        self._within = [p for p in variables if p.reference is None]  # parts of containers
 
     def __bool__(self) -> bool:
-        return bool(self._handles or self._variables)
+        return bool(self._handles or self._readers or self._within)
 
-    def has(self, tensor: Tensor, leaves: Sequence[Any]) -> bool:
-        place = self._handles.get(id(tensor))
-        if place is not None and place.find(leaves) is tensor:
-            return True
-        return any(variable.find(leaves) is tensor for variable in self._variables)
+    def has(self, tensors: Sequence[Tensor], leaves: Sequence[Any]) -> bool:
+        """Whether one of some tensors is among them."""
+        wanted = {id(x): x for x in tensors}
+        for key in wanted.keys() & self._handles.keys():
+            if self._handles[key].find(leaves) is wanted[key]:
+                return True
+        return any(id(read()) in wanted for read in self._readers) or any(
+            id(p.find(leaves)) in wanted for p in self._within
+        )

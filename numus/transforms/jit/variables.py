@@ -71,8 +71,8 @@ class Holder(ABC):
         return
 
     def decides(self, key: Any, value: Any) -> bool:
-        """Whether a function may do one thing or another by what an entry is."""
-        return value.__class__ is bool
+        """Whether a function may do one thing or another by what an entry is: a flag, a layer."""
+        return value.__class__ is bool or _is_layer(value.__class__)
 
 
 class Cell(Holder):
@@ -127,7 +127,7 @@ class Entries(Holder):
         if self._of is None or _is_own(self._of):
             return super().decides(key, value)
         # what else numus's own layers and optimisers hold was settled when they were made
-        return key in ("training", "param_groups")
+        return key in ("training", "param_groups") or _is_layer(value.__class__)
 
 
 class Elements(Holder):
@@ -421,6 +421,11 @@ def _is_users(module: str) -> bool:
 def _has_state(kind: type) -> bool:
     """Whether objects of a class may hold tensors as attributes that a function replaces."""
     return _is_own(kind) or kind.__module__.startswith(("numus.nn", "numus.optim"))
+
+
+def _is_layer(kind: type) -> bool:
+    """Whether objects of a class are modules of nn, which lies on a floor above this one."""
+    return any((k.__module__, k.__name__) == ("numus.nn.module", "Module") for k in kind.__mro__)
 
 
 def _globals(f: types.FunctionType) -> Iterator[Holder]:
