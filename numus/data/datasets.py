@@ -18,6 +18,7 @@ __all__ = [
     "ConcatDataset",
     "Dataset",
     "IterableDataset",
+    "StackDataset",
     "Subset",
     "TensorDataset",
     "random_split",
@@ -90,6 +91,35 @@ class TensorDataset(Dataset):
         """Many examples at once, where the tensors are."""
         places = np.asarray(indices, np.int64)
         return tuple(nm.take(t, places, axis=0) for t in self.tensors)
+
+
+class StackDataset(Dataset):
+    """Datasets of one length side by side: tuples of their examples, or dicts by name.
+
+    >>> from numus.data import StackDataset
+    >>> StackDataset(x=range(3), y="abc")[1]
+    {'x': 1, 'y': 'b'}
+    """
+
+    def __init__(self, *datasets: Any, **named: Any) -> None:
+        if bool(datasets) == bool(named):
+            raise ValueError("StackDataset: takes datasets, or datasets by name, at least one")
+        self.datasets: Any = named or datasets
+        parts = named.values() if named else datasets
+        if len({len(d) for d in parts}) > 1:
+            raise ShapeError(
+                "StackDataset: takes datasets of one length, not of "
+                + ", ".join(str(len(d)) for d in parts)
+            )
+
+    def __len__(self) -> int:
+        parts = self.datasets
+        return len(next(iter(parts.values())) if isinstance(parts, dict) else parts[0])
+
+    def __getitem__(self, index: int) -> Any:
+        if isinstance(self.datasets, dict):
+            return {name: d[index] for name, d in self.datasets.items()}
+        return tuple(d[index] for d in self.datasets)
 
 
 class Subset(Dataset):

@@ -381,13 +381,13 @@ def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
 
 
 @method()
-def tril(x: ArrayLike, /, *, k: int = 0) -> Tensor:
+def tril(x: ArrayLike, /, k: int = 0) -> Tensor:
     """x with zeros above the k-th diagonal."""
     return _triangle(x, k, "tril", lower=True)
 
 
 @method()
-def triu(x: ArrayLike, /, *, k: int = 0) -> Tensor:
+def triu(x: ArrayLike, /, k: int = 0) -> Tensor:
     """x with zeros below the k-th diagonal."""
     return _triangle(x, k, "triu", lower=False)
 

@@ -168,7 +168,7 @@ def _running(numbers: Sequence[Node], extents: Sequence[int]) -> Node:
     return total
 
 
-def _max_pool(
+def max_pool(
     rank: int,
     x: Any,
     kernel_size: Sizes,
@@ -178,6 +178,7 @@ def _max_pool(
     ceil_mode: bool,
     return_indices: bool,
 ) -> Any:
+    """The largest element of every window of so many axes."""
     op = f"max_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
     axes = even(op, node, kernel_size, stride, padding, dilation, ceil_mode, rank)
@@ -208,7 +209,7 @@ def max_pool1d(
     >>> nm.max_pool1d(nm.asarray([[1.0, 5.0, 2.0, 3.0]]), 2).tolist()
     [[5.0, 3.0]]
     """
-    return _max_pool(1, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return max_pool(1, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def max_pool2d(
@@ -222,7 +223,7 @@ def max_pool2d(
     return_indices: bool = False,
 ) -> Any:
     """The largest element of every window of (batch, channels, height, width); as `max_pool1d`."""
-    return _max_pool(2, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return max_pool(2, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def max_pool3d(
@@ -236,7 +237,7 @@ def max_pool3d(
     return_indices: bool = False,
 ) -> Any:
     """The largest element of every window of three axes of space; as `max_pool1d`."""
-    return _max_pool(3, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    return max_pool(3, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
 
 
 def _adaptive_max(rank: int, x: Any, output_size: Any, return_indices: bool) -> Any:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.functions._base import like, method
+from numus.functions._base import like, method, node_of, require, wrap
 from numus.functions._places import int_constant, upload
 from numus.functions._pooling import (
     Sizes,
@@ -25,6 +25,7 @@ from numus.functions._pooling import (
     unbatched,
     windows_of,
 )
+from numus.functions.max_pooling import max_pool
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_sum
@@ -211,6 +212,11 @@ def _lp_pool(
     rank: int, x: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool
 ) -> Tensor:
     op = f"lp_pool{rank}d"
+    if math.isinf(norm_type):  # the greatest size of a window's elements, or the least
+        sign = math.copysign(1.0, norm_type)
+        sizes = sign * wrap(ew.abs_(require(op, node_of(x, op), "float")))
+        found: Tensor = max_pool(rank, sizes, kernel_size, stride, 0, 1, ceil_mode, False)
+        return sign * found
     node, has_batch = pooled(op, x, rank, "float")
     axes = even(op, node, kernel_size, stride, 0, 1, ceil_mode, rank)
     wide = ew.cast(node, dt.compute_dtype(node.dtype))

@@ -6,6 +6,7 @@ Written with numus's public functions alone; `nn.functional` holds what has no p
 # ruff: noqa: F401, F403
 from numus.nn import functional, init, utils
 from numus.nn.activations import *
+from numus.nn.adaptive import *
 from numus.nn.attention import *
 from numus.nn.containers import *
 from numus.nn.conv import *
@@ -13,6 +14,7 @@ from numus.nn.dropout import *
 from numus.nn.embedding import *
 from numus.nn.functional import *
 from numus.nn.functional_call import *
+from numus.nn.lazy import *
 from numus.nn.linear import *
 from numus.nn.losses import *
 from numus.nn.module import *

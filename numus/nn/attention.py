@@ -175,7 +175,7 @@ class MultiheadAttention(Module):
             parts = []
             for i, x in enumerate(sources):
                 rows = slice(cuts[i], cuts[i + 1])
-                w = self.__dict__[names[i]] if whole is None else whole[rows]
+                w = getattr(self, names[i]) if whole is None else whole[rows]
                 b = None if self.in_proj_bias is None else self.in_proj_bias[rows]
                 parts.append(F.linear(x, w, b))
         if self.bias_k is not None and self.bias_v is not None:

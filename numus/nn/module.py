@@ -193,6 +193,25 @@ class Module:
                 return parameter
         raise AttributeError(f"{type(self).__name__} has no parameter {target!r}")
 
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer of a name such as "layers.0.running_mean"."""
+        for name, buffer in self.named_buffers(remove_duplicate=False):
+            if name == target:
+                return buffer
+        raise AttributeError(f"{type(self).__name__} has no buffer {target!r}")
+
+    def set_submodule(self, target: str, module: Module) -> None:
+        """Put another module in the place of a name such as "layers.0.attention"."""
+        *path, last = target.split(".")
+        holder: Any = self
+        for part in path:
+            holder = _member(holder, part, target)
+        _member(holder, last, target)
+        if isinstance(holder, Module):
+            setattr(holder, last, module)
+        else:
+            holder[int(last) if isinstance(holder, list) else last] = module
+
     def num_parameters(self, trainable_only: bool = False) -> int:
         """How many numbers there are to learn; tied parameters count once."""
         return sum(p.size for p in self.parameters() if p.requires_grad or not trainable_only)
@@ -221,6 +240,7 @@ class Module:
             strict: whether a name that only one side has is an error.
         """
         given = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
+        self._complete_from(given)
         own = dict(_state_of(self))
         missing = [name for name in own if name not in given]
         unexpected = [name for name in given if name not in own]
@@ -243,6 +263,21 @@ class Module:
             for name in common:
                 own[name].assign(_tensor(given[name]).to(own[name].device))
         return IncompatibleKeys(missing, unexpected)
+
+    def _complete_from(self, given: Mapping[str, Any]) -> None:
+        """Let lazy layers learn from a state dict how many inputs they have."""
+        for name, module in list(self.named_modules()):
+            if hasattr(module, "has_uninitialized_params"):
+                start = f"{name}." if name else ""
+                size = module._of_state(
+                    {
+                        n.removeprefix(start): v.shape
+                        for n, v in given.items()
+                        if n.startswith(start)
+                    }
+                )
+                if size is not None:
+                    module.complete(size)
 
     # -- changing everything ----------------------------------------------------------------------
 
@@ -275,6 +310,10 @@ class Module:
     def cpu(self: M) -> M:
         """Parameters and buffers on the CPU."""
         return self.to("cpu")
+
+    def cuda(self: M, device: int = 0) -> M:
+        """Parameters and buffers on an NVIDIA GPU; `to_gpu` takes whichever there is."""
+        return self.to(f"cuda:{device}" if device else "cuda")
 
     def float(self: M) -> M:
         """Parameters and buffers in float32."""

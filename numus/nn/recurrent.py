@@ -17,6 +17,7 @@ from numus.nn import functional as F
 from numus.nn import init
 from numus.nn.module import Module
 from numus.nn.parameter import Parameter
+from numus.nn.utils.rnn import PackedSequence
 from numus.tensor import Tensor
 
 __all__ = ["GRU", "LSTM", "RNN", "GRUCell", "LSTMCell", "RNNCell"]
@@ -146,29 +147,38 @@ class _Recurrent(Module):
             raise ShapeError(f"{type(self).__name__}: {name} of shape {states.shape}, not {shape}")
         return states
 
-    def _walk(self, x: Tensor, state: State, suffix: str) -> tuple[Tensor, State]:
-        """One layer in one direction over time: x is (length, batch, size)."""
-        at = self.__dict__
-        inputs = F.linear(x, at["weight_ih" + suffix], at["bias_ih" + suffix])
-        w, b = at["weight_hh" + suffix], at["bias_hh" + suffix]
-        project = at.get("weight_hr" + suffix)
+    def _walk(
+        self, x: Tensor, state: State, suffix: str, inside: Tensor | None
+    ) -> tuple[Tensor, State]:
+        """One layer in one direction over time: x is (length, batch, size). Where `inside` says
+        that a sequence has no such step, its state stays.
+        """
+        names = ("weight_ih", "bias_ih", "weight_hh", "bias_hh")
+        weight, bias, w, b = (getattr(self, name + suffix) for name in names)
+        inputs = F.linear(x, weight, bias)
+        project = getattr(self, "weight_hr" + suffix) if self.proj_size else None
 
-        def step(state: State, row: Tensor) -> tuple[State, Tensor]:
-            state = self._step(row, state, w, b)
+        def step(before: State, row: Any) -> tuple[State, Tensor]:
+            state = self._step(row[0], before, w, b)
             if project is not None:
                 state = (F.linear(state[0], project), *state[1:])
+            if inside is not None:
+                state = tuple(map(nm.where, (row[1],) * len(state), state, before))
             return state, state[0]
 
+        rows = (inputs,) if inside is None else (inputs, inside)
         if inputs.device.on_host:  # the step is compiled once, whatever the length
-            last, outputs = nm.scan(step, state, inputs)
+            last, outputs = nm.scan(step, state, rows)
             return outputs, last
         steps = []  # a device is told all launches at once
-        for row in nm.unstack(inputs):
+        for row in zip(*map(nm.unstack, rows), strict=True):
             state, out = step(state, row)
             steps.append(out)
         return nm.stack(steps), state
 
-    def _run(self, x: Any, given: Any) -> tuple[Tensor, list[Tensor]]:
+    def _run(self, x: Any, given: Any) -> tuple[Any, list[Tensor]]:
+        if isinstance(x, PackedSequence):
+            return self._run_packed(x, given)
         x = nm.asarray(x)
         if x.ndim not in (2, 3) or x.shape[-1] != self.input_size:
             raise ShapeError(
@@ -179,25 +189,50 @@ class _Recurrent(Module):
         x = x[:, None] if single else nm.swapaxes(x, 0, 1) if self.batch_first else x
         if x.shape[0] == 0:
             raise ShapeError(f"{type(self).__name__}: there are no steps in shape {x.shape}")
-        states = [tuple(map(_lowered, state)) for state in self._first(given, x.shape[1], x)]
+        x, finals = self._layers(x, self._first(given, x.shape[1], x), None)
+        if single:
+            return x[:, 0], [f[:, 0] for f in finals]
+        return (nm.swapaxes(x, 0, 1) if self.batch_first else x), finals
+
+    def _run_packed(self, x: PackedSequence, given: Any) -> tuple[PackedSequence, list[Tensor]]:
+        """The same for sequences of several lengths; states are in the caller's order."""
+        padded = x.padded()
+        if padded.ndim != 3 or padded.shape[-1] != self.input_size:
+            raise ShapeError(
+                f"{type(self).__name__}: takes packed elements of size {self.input_size}, not "
+                f"shape {x.data.shape}"
+            )
+        if given is not None and x.sorted_indices is not None:
+            given = nm.tree.map(lambda h: nm.take(h, x.sorted_indices, axis=1), given)
+        counts = nm.arange(padded.shape[1], device=padded.device)
+        inside = (x.batch_sizes.to(padded.device)[:, None] > counts)[..., None]
+        out, finals = self._layers(padded, self._first(given, padded.shape[1], padded), inside)
+        if x.unsorted_indices is not None:
+            finals = [nm.take(f, x.unsorted_indices, axis=1) for f in finals]
+        return x.packed(out), finals
+
+    def _layers(
+        self, x: Tensor, first: list[State], inside: Tensor | None
+    ) -> tuple[Tensor, list[Tensor]]:
+        """All layers, in one direction or both: outputs of the last, and last states of all."""
+        states = [tuple(map(_lowered, state)) for state in first]
         directions = 1 + self.bidirectional
+        backwards = None if inside is None else nm.flip(inside, axis=0)
         last: list[State] = []
         for layer in range(self.num_layers):
             if layer and self.dropout:
                 x = F.dropout(x, self.dropout, self.training)
-            out, state = self._walk(x, states[layer * directions], f"_l{layer}")
+            out, state = self._walk(x, states[layer * directions], f"_l{layer}", inside)
             last.append(state)
             if self.bidirectional:
                 back, state = self._walk(
-                    nm.flip(x, axis=0), states[layer * directions + 1], f"_l{layer}_reverse"
+                    *(nm.flip(x, axis=0), states[layer * directions + 1]),
+                    *(f"_l{layer}_reverse", backwards),
                 )
                 last.append(state)
                 out = nm.concat([out, nm.flip(back, axis=0)], axis=-1)
             x = out
-        finals = [nm.stack(list(parts)) for parts in zip(*last, strict=True)]
-        if single:
-            return x[:, 0], [f[:, 0] for f in finals]
-        return (nm.swapaxes(x, 0, 1) if self.batch_first else x), finals
+        return x, [nm.stack(list(parts)) for parts in zip(*last, strict=True)]
 
     def extra_repr(self) -> str:
         shown = f"{self.input_size}, {self.hidden_size}"
@@ -220,8 +255,10 @@ class _OneState(_Recurrent):
             given = self._checked("hx", nm.asarray(given), self.hidden_size, batch, given.ndim == 2)
         return [(h,) for h in nm.unstack(given)]
 
-    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, Tensor]:
-        """The outputs of all steps, and the last states of all layers and directions."""
+    def forward(self, x: Any, hx: Any = None) -> tuple[Any, Tensor]:
+        """The outputs of all steps, and the last states of all layers and directions; packed
+        sequences give packed outputs.
+        """
         out, (last,) = self._run(x, hx)
         return out, last
 
@@ -305,8 +342,10 @@ class LSTM(_Recurrent):
             )
         return list(zip(nm.unstack(h), nm.unstack(c), strict=True))
 
-    def forward(self, x: Any, hx: Any = None) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """The outputs of all steps, and the last states and memories of all layers."""
+    def forward(self, x: Any, hx: Any = None) -> tuple[Any, tuple[Tensor, Tensor]]:
+        """The outputs of all steps, and the last states and memories of all layers; packed
+        sequences give packed outputs.
+        """
         out, (h, c) = self._run(x, hx)
         return out, (h, c)
 

@@ -4,7 +4,7 @@ Names, arguments and state dicts are PyTorch's.
 """
 
 # ruff: noqa: F401, F403
-from numus.optim import lr_scheduler
+from numus.optim import lr_scheduler, swa_utils
 from numus.optim.adam import *
 from numus.optim.adam_variants import *
 from numus.optim.adaptive import *
@@ -15,4 +15,5 @@ from numus.optim.lbfgs import *
 from numus.optim.lr_scheduler import *
 from numus.optim.optimizer import *
 from numus.optim.sgd import *
+from numus.optim.simple import *
 from numus.optim.training import *

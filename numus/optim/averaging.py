@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import numus as nm
@@ -12,7 +12,7 @@ from numus.nn import Module
 from numus.optim.optimizer import settle
 from numus.tensor import Tensor
 
-__all__ = ["EMA", "AveragedModel", "get_ema_avg_fn"]
+__all__ = ["EMA", "AveragedModel", "get_ema_avg_fn", "update_bn"]
 
 Average = Callable[[Tensor, Tensor, Tensor], Tensor]
 
@@ -68,6 +68,34 @@ class AveragedModel(Module):
             for own, new in zip(self.module.buffers(), model.buffers(), strict=True):
                 if averaged == own.dtype.is_floating or not averaged:
                     yield own, new
+
+
+def update_bn(loader: Iterable[Any], model: Module, device: Any = None) -> None:
+    """Let batch norms have the statistics of a model's weights as they are, after averaging.
+
+    Args:
+        loader: batches: inputs, or tuples whose first part they are.
+    """
+    norms: list[Any] = [
+        m for m in model.modules() if getattr(m, "num_batches_tracked", None) is not None
+    ]
+    if not norms:
+        return
+    training, momenta = model.training, [m.momentum for m in norms]
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # all batches count alike
+    model.train()
+    try:
+        with nm.no_grad():
+            for batch in loader:
+                x = batch[0] if isinstance(batch, (list, tuple)) else batch
+                model(nm.asarray(x) if device is None else nm.asarray(x).to(device))
+                settle(model.buffers())
+    finally:
+        model.train(training)
+        for norm, momentum in zip(norms, momenta, strict=True):
+            norm.momentum = momentum
 
 
 class EMA:

@@ -21,6 +21,7 @@ import numpy as np
 
 import numus as nm
 from numus.dtypes import DType, compute_dtype
+from numus.nn import UninitializedParameter
 from numus.tensor import Tensor
 
 __all__ = ["Optimizer", "ParamGroup"]
@@ -113,6 +114,11 @@ class Optimizer:
                 raise TypeError(
                     f"{type(self).__name__}: optimises leaf tensors of a float dtype, not "
                     f"{p.dtype.name if isinstance(p, Tensor) else type(p).__name__}"
+                )
+            if isinstance(p, UninitializedParameter):
+                raise ValueError(
+                    f"{type(self).__name__}: a parameter has no shape yet; call the model once, so "
+                    "that its lazy layers know theirs"
                 )
             if id(p) in known:
                 raise ValueError(f"{type(self).__name__}: a parameter is in two places")
@@ -291,7 +297,7 @@ class Optimizer:
         return "\n".join([*lines, ")"])
 
 
-_EXTRA = ("initial_lr", "max_lr", "min_lr", "name")  # what schedulers keep in groups
+_EXTRA = ("initial_lr", "max_lr", "min_lr", "name", "swa_lr")  # what schedulers keep in groups
 
 
 def _own(x: Tensor) -> Tensor:

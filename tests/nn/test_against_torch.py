@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import load_file
+from torch_built_cases import BUILT, CASES_BUILT
 from torch_cases import CASES, Spec, Values, draw, draw_state, generator
 from torch_edge_cases import EDGES
 
@@ -58,12 +59,15 @@ def given(case):
     }
 
 
-@pytest.mark.parametrize("case", [*CASES, *EDGES], ids=lambda c: c.name)
+@pytest.mark.parametrize("case", [*CASES, *EDGES, *CASES_BUILT], ids=lambda c: c.name)
 def test_case(case):
     inputs = tensors(case)
     found = {}
     if case.is_module:
-        made = getattr(nn, case.call)(*case.args, **options(case))
+        if case.call in BUILT:
+            made = BUILT[case.call](nn)
+        else:
+            made = getattr(nn, case.call)(*case.args, **options(case))
         made.train(case.train)
         fixed = case.given_arrays
         state = {n: t for n, t in made.state_dict().items() if t.dtype.is_floating}

@@ -56,6 +56,12 @@ OPTIMISERS = {
     "Adadelta-up": ("Adadelta", {"rho": 0.5, "eps": 0.1, "maximize": True}),
     "Adafactor-up": ("Adafactor", {"beta2_decay": -0.5, "maximize": True}),
     "Adafactor": ("Adafactor", {}),
+    "Rprop": ("Rprop", {}),
+    "Rprop-all": ("Rprop", {"lr": 0.1, "etas": (0.4, 1.5), "step_sizes": (0.01, 0.3)}),
+    "Rprop-up": ("Rprop", {"lr": 0.05, "maximize": True}),
+    "ASGD": ("ASGD", {}),
+    "ASGD-all": ("ASGD", {"lr": 0.1, "lambd": 0.1, "alpha": 0.5, "t0": 3, "weight_decay": 0.1}),
+    "ASGD-up": ("ASGD", {"lr": 0.05, "t0": 0.0, "maximize": True}),
     "Adafactor-all": ("Adafactor", {"lr": 0.3, "weight_decay": 0.1, "d": 1.5, "eps": (1e-4, 0.1)}),
 }
 
@@ -116,6 +122,9 @@ def special_schedules(optim, optimizer):
     return {
         "LambdaLR": lambda: s.LambdaLR(optimizer, lambda e: 0.9**e / (1 + e)),
         "MultiplicativeLR": lambda: s.MultiplicativeLR(optimizer, lambda e: 0.8 + 0.01 * e),
+        "SWALR": lambda: optim.swa_utils.SWALR(optimizer, 0.05, anneal_epochs=6),
+        "SWALR-linear": lambda: optim.swa_utils.SWALR(optimizer, 0.7, 4, "linear"),
+        "SWALR-once": lambda: optim.swa_utils.SWALR(optimizer, 0.05, anneal_epochs=0),
         "Sequential": lambda: s.SequentialLR(
             optimizer,
             [

@@ -35,7 +35,9 @@ def _class_axis(op: str, scores: Tensor) -> int:
     return min(scores.ndim - 1, 1)
 
 
-def _checked(op: str, target: Tensor, classes: int, shape: tuple[int, ...], ignored: int) -> Tensor:
+def checked_classes(
+    op: str, target: Tensor, classes: int, shape: tuple[int, ...], ignored: int
+) -> Tensor:
     """Class indices that fit the scores; those that can be looked at are looked at."""
     if not target.dtype.is_integer:
         raise DTypeError(f"{op}: class indices are integers, not {target.dtype.name}")
@@ -61,7 +63,7 @@ def _picked(
     axis = _class_axis(op, scores)
     classes = scores.shape[axis]
     shape = (*scores.shape[:axis], *scores.shape[axis + 1 :])
-    target = _checked(op, target, classes, shape, ignored)
+    target = checked_classes(op, target, classes, shape, ignored)
     count = nm.arange(classes, dtype=target.dtype, device=scores.device)
     count = count.reshape((classes, *(1,) * (scores.ndim - 1 - axis)))
     hit = nm.expand_dims(target, axis) == count

@@ -12,6 +12,7 @@ from numus.optim.lr_scheduler.base import LRScheduler
 from numus.optim.optimizer import Optimizer
 
 __all__ = [
+    "SWALR",
     "ConstantLR",
     "CosineAnnealingLR",
     "ExponentialLR",
@@ -228,3 +229,49 @@ class CosineAnnealingLR(LRScheduler):
     def _lr_at(self) -> list[float]:
         share = (1 + math.cos(math.pi * self.last_epoch / self.T_max)) / 2
         return [self.eta_min + (base - self.eta_min) * share for base in self.base_lrs]
+
+
+class SWALR(LRScheduler):
+    """From the rates that groups have to `swa_lr` within some epochs, and on with that.
+
+    Args:
+        anneal_strategy: "cos" or "linear".
+    """
+
+    _relative = True
+
+    def __init__(
+        self,
+        optimizer: Optimizer,
+        swa_lr: float | Sequence[float],
+        anneal_epochs: int = 10,
+        anneal_strategy: str = "cos",
+        last_epoch: int = -1,
+    ) -> None:
+        if anneal_strategy not in ("cos", "linear") or anneal_epochs < 0:
+            raise ValueError(
+                f'SWALR: anneal_strategy {anneal_strategy!r} is "cos" or "linear", anneal_epochs '
+                f"{anneal_epochs} not negative"
+            )
+        groups = optimizer.param_groups
+        rates = [swa_lr] * len(groups) if isinstance(swa_lr, (int, float)) else list(swa_lr)
+        for group, rate in zip(groups, rates, strict=True):
+            group["swa_lr"] = rate
+        self.anneal_epochs = anneal_epochs
+        self.anneal_strategy = anneal_strategy
+        super().__init__(optimizer, last_epoch)
+
+    def _share(self, step: int) -> float:
+        """How much of the way has been gone at a step."""
+        t = max(0.0, min(1.0, step / max(1, self.anneal_epochs)))
+        return t if self.anneal_strategy == "linear" else (1 - math.cos(math.pi * t)) / 2
+
+    def get_lr(self) -> list[float]:
+        step = max(1, self.last_epoch) if self.anneal_epochs == 0 else self.last_epoch
+        before, now = self._share(step - 1), self._share(step)
+        rates = []
+        for group in self._groups:
+            end = group["swa_lr"]
+            first = end if before == 1 else (group["lr"] - before * end) / (1 - before)
+            rates.append(end * now + first * (1 - now))
+        return rates

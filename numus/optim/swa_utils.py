@@ -1,0 +1,6 @@
+"""Averages of weights, under the name that they have in PyTorch."""
+
+from numus.optim.averaging import AveragedModel, get_ema_avg_fn, update_bn
+from numus.optim.lr_scheduler import SWALR
+
+__all__ = ["SWALR", "AveragedModel", "get_ema_avg_fn", "update_bn"]
