@@ -52,14 +52,18 @@ class Sizes:
 class Operand:
     """`read(batch, line, k)` is an element; `run(batch, line, k)` are neighbours: along k from
     `RUN * k` on, or across it from line `RUN * line` on. Lines beyond the last are read as some
-    other."""
+    other. `start(batch, line)`, where there is one, is worked out once for each line, and what
+    `run` is given for it."""
 
     along: bool
     read: Callable[[Expr, Expr, Expr], Expr]
     run: Callable[[Expr, Expr, Expr], list[Expr]]
+    start: Callable[[Expr, Expr], Expr] | None = None
 
 
 Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
+Block = Callable[[Expr], list[Stmt]]  # what is done for a run along k, by its number
+Walk = Callable[[Block], list[Stmt]]  # the loops over all of them
 
 
 def contraction(
@@ -71,6 +75,7 @@ def contraction(
     right: Operand,
     finish: Epilogue,
     rest: bool,
+    walk: Walk | None = None,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The work of group g; `finish(batch, m, n, value)` stores an element of the result. `rest`:
     whether k may end within a run."""
@@ -101,55 +106,63 @@ def contraction(
                 new = ir.fma(x, y, old, loose=True) if dtype.kind == "float" else old + x * y
                 body.append(ir.Set(sums[i][j], new))
 
-    lane, kb = ir.var("lane"), ir.var("kb")
-    body: list[Stmt] = []
-    # A: values[k][row] of the block
-    if left.along:
-        lines = [
-            named(body, f"a{i}", left.run(batch, ir.add(m0, ir.add(lane, const(i * lanes))), kb))
-            for i in range(rows // lanes)
-        ]
-        a = [
-            [ir.lanes_pick(lines[i // lanes][k], i % lanes) for i in range(rows)]
-            for k in range(RUN)
-        ]
-    else:
-        first = ir.mul(row_tile, const(rows // RUN))
-        a = []
-        for step in range(0, RUN, min(lanes, RUN)):
-            p = ir.add(ir.mul(kb, const(RUN)), ir.add(const(step), ir.irem(lane, const(RUN))))
-            columns = [
-                x
-                for i in range(rows // RUN)
-                for x in named(body, f"a{step}_{i}", left.run(batch, ir.add(first, const(i)), p))
-            ]
-            a += [[ir.lanes_pick(x, k) for x in columns] for k in range(min(lanes, RUN))]
-    if right.along:
-        lines = [
-            named(body, f"b{j}", right.run(batch, ir.add(n0, column(lane, j)), kb))
-            for j in range(own)
-        ]
-    for k in range(RUN):
-        if right.along:
-            b = [line[k] for line in lines]
-        else:
-            first = ir.add(ir.mul(column_tile, const(lanes)), lane)
-            p = ir.add(ir.mul(kb, const(RUN)), const(k))
-            b = named(body, f"b{k}", right.run(batch, first, p))
-        multiply(body, named(body, f"x{k}", a[k]), b)
+    lane = ir.var("lane")
     work: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
-    work.append(ir.For(kb, ZERO, s.blocks, "serial", body))
+
+    def started(operand: Operand, tag: str, lines: list[Expr]) -> list[Expr]:
+        if operand.start is None:
+            return lines
+        return named(work, tag, [operand.start(batch, line) for line in lines])
+
+    own_rows = [ir.add(m0, ir.add(lane, const(i * lanes))) for i in range(rows // lanes)]
+    own_columns = [ir.add(n0, column(lane, j)) for j in range(own)]
+    left_lines = started(left, "row", own_rows) if left.along else []
+    right_lines = started(right, "column", own_columns) if right.along else []
+
+    def block(kb: Expr) -> list[Stmt]:
+        """A run along k of all rows and columns."""
+        body: list[Stmt] = []
+        # A: values[k][row] of the block
+        if left.along:
+            lines = [named(body, f"a{i}", left.run(batch, x, kb)) for i, x in enumerate(left_lines)]
+            a = [
+                [ir.lanes_pick(lines[i // lanes][k], i % lanes) for i in range(rows)]
+                for k in range(RUN)
+            ]
+        else:
+            first = ir.mul(row_tile, const(rows // RUN))
+            a = []
+            for step in range(0, RUN, min(lanes, RUN)):
+                p = ir.add(ir.mul(kb, const(RUN)), ir.add(const(step), ir.irem(lane, const(RUN))))
+                found = [left.run(batch, ir.add(first, const(i)), p) for i in range(rows // RUN)]
+                columns = [
+                    x for i, run in enumerate(found) for x in named(body, f"a{step}_{i}", run)
+                ]
+                a += [[ir.lanes_pick(x, k) for x in columns] for k in range(min(lanes, RUN))]
+        if right.along:
+            lines = [
+                named(body, f"b{j}", right.run(batch, x, kb)) for j, x in enumerate(right_lines)
+            ]
+        for k in range(RUN):
+            if right.along:
+                b = [line[k] for line in lines]
+            else:
+                first = ir.add(ir.mul(column_tile, const(lanes)), lane)
+                p = ir.add(ir.mul(kb, const(RUN)), const(k))
+                b = named(body, f"b{k}", right.run(batch, first, p))
+            multiply(body, named(body, f"x{k}", a[k]), b)
+        return body
+
+    if walk is None:
+        kb = ir.var("kb")
+        work.append(ir.For(kb, ZERO, s.blocks, "serial", block(kb)))
+    else:
+        work += walk(block)
     if rest:
         p = ir.var("p")
         tail: list[Stmt] = []
-        own_rows = [
-            left.read(batch, ir.add(m0, ir.add(lane, const(i * lanes))), p)
-            for i in range(rows // lanes)
-        ]
-        picked = named(tail, "ta", own_rows)
-        b = named(
-            tail, "tb", [right.read(batch, ir.add(n0, column(lane, j)), p) for j in range(own)]
-        )
+        picked = named(tail, "ta", [left.read(batch, row, p) for row in own_rows])
+        b = named(tail, "tb", [right.read(batch, x, p) for x in own_columns])
         xs = [ir.lanes_pick(picked[i // lanes], i % lanes) for i in range(rows)]
         multiply(tail, named(tail, "tx", xs), b)
         work.append(ir.For(p, ir.mul(s.blocks, const(RUN)), s.k, "serial", tail))
