@@ -400,7 +400,8 @@ class _Group:
             return args[0][c.ids ^ e.attr]
         if e.op == "lanes_pick":
             assert len(c.ids) == self.kernel.group, "threads may not be all here"
-            return np.full_like(args[0], args[0][e.attr])
+            (lane,) = set(np.ravel(args[1]).tolist())
+            return np.full_like(args[0], args[0][lane])
         result = _operation(e, args)
         assert result.dtype == e.dtype.np, (e.op, result.dtype, e.dtype)
         return result

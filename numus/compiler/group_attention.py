@@ -16,6 +16,7 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr
 from numus.compiler.local import Val
+from numus.compiler.vector_attention import lower_vector_attention
 from numus.dtypes import DType
 from numus.kernels import group_attention as groups
 from numus.kernels import group_attention_grad as group_grads
@@ -40,6 +41,10 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
     if not size or (out is not None and not width):
         return lower_attention(group, layouts, facts)
     dtype, wide = _tile_dtype(val, facts), dt.compute_dtype(vals["q"].dtype)
+    if facts.lockstep and wide is dt.float32:
+        by_vectors = lower_vector_attention(group, layouts, facts, out, lse)
+        if by_vectors is not None:
+            return by_vectors
     per_score = sum(name in vals for name in ("bias", "keep"))
     tile = tiles.choose(facts, queries, keys, size, width, per_score) if dtype else None
     plain = None

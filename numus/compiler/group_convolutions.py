@@ -11,7 +11,7 @@ from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
-from numus.compiler.vector_convolutions import fits_vector_convolution, lower_vector_convolution
+from numus.compiler.vector_convolution import fits_vector_convolution, lower_vector_convolution
 from numus.kernels import group_convolution as groups
 from numus.kernels import tile_convolution as tiles
 from numus.kernels.tile_matrices import BLOCK, RUN, rounded

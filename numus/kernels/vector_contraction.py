@@ -66,6 +66,42 @@ Block = Callable[[Expr], list[Stmt]]  # what is done for a run along k, by its n
 Walk = Callable[[Block], list[Stmt]]  # the loops over all of them
 
 
+Sums = list[list[ir.Register]]  # of a tile: rows, and the columns of a lane
+
+
+def sums_of(name: str, dtype: DType, rows: int, columns: int) -> Sums:
+    """Registers for a tile of sums."""
+    return [
+        [ir.Register(f"{name}{i}_{j}", dtype, lanes=True) for j in range(columns)]
+        for i in range(rows)
+    ]
+
+
+def cleared(sums: Sums) -> list[Stmt]:
+    return [ir.Set(c, const(0, c.dtype)) for row in sums for c in row]
+
+
+def named(body: list[Stmt], tag: str, values: list[Expr]) -> list[Expr]:
+    """Names for values, written into a body."""
+    names = [ir.var(f"{tag}_{i}", v.dtype) for i, v in enumerate(values)]
+    body += [ir.Let(name, v) for name, v in zip(names, values, strict=True)]
+    return names
+
+
+def multiply(body: list[Stmt], sums: Sums, xs: list[Expr], ys: list[Expr]) -> None:
+    """Add the products of a column by a row."""
+    for row, x in zip(sums, xs, strict=True):
+        for c, y in zip(row, ys, strict=True):
+            old = ir.read(c)
+            new = ir.fma(x, y, old, loose=True) if c.dtype.kind == "float" else old + x * y
+            body.append(ir.Set(c, new))
+
+
+def picked(lines: list[Expr], lanes: int) -> list[Expr]:
+    """What all lanes have, each by itself: of the first line, of the second, and so on."""
+    return [ir.lanes_pick(line, lane) for line in lines for lane in range(lanes)]
+
+
 def contraction(
     tiles: Tiles,
     sizes: Sizes,
@@ -86,7 +122,7 @@ def contraction(
     row_tile = ir.irem(g, s.row_tiles)
     column_tile = ir.irem(ir.idiv(g, s.row_tiles), s.column_tiles)
     m0, n0 = ir.mul(row_tile, const(rows)), ir.mul(column_tile, const(t.columns))
-    sums = [[ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(own)] for i in range(rows)]
+    sums = sums_of("c", dtype, rows, own)
 
     def column(lane: Expr, j: int) -> Expr:
         """The column that a lane's j-th sums are of, in the tile."""
@@ -94,20 +130,8 @@ def contraction(
             return ir.add(lane, const(j * lanes))
         return ir.add(ir.mul(lane, const(own)), const(j))
 
-    def named(body: list[Stmt], tag: str, values: list[Expr]) -> list[Expr]:
-        names = [ir.var(f"{tag}_{i}", v.dtype) for i, v in enumerate(values)]
-        body += [ir.Let(name, v) for name, v in zip(names, values, strict=True)]
-        return names
-
-    def multiply(body: list[Stmt], xs: list[Expr], ys: list[Expr]) -> None:
-        for i, x in enumerate(xs):
-            for j, y in enumerate(ys):
-                old = ir.read(sums[i][j])
-                new = ir.fma(x, y, old, loose=True) if dtype.kind == "float" else old + x * y
-                body.append(ir.Set(sums[i][j], new))
-
     lane = ir.var("lane")
-    work: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
+    work = cleared(sums)
 
     def started(operand: Operand, tag: str, lines: list[Expr]) -> list[Expr]:
         if operand.start is None:
@@ -125,10 +149,7 @@ def contraction(
         # A: values[k][row] of the block
         if left.along:
             lines = [named(body, f"a{i}", left.run(batch, x, kb)) for i, x in enumerate(left_lines)]
-            a = [
-                [ir.lanes_pick(lines[i // lanes][k], i % lanes) for i in range(rows)]
-                for k in range(RUN)
-            ]
+            a = [picked([line[k] for line in lines], lanes) for k in range(RUN)]
         else:
             first = ir.mul(row_tile, const(rows // RUN))
             a = []
@@ -150,7 +171,7 @@ def contraction(
                 first = ir.add(ir.mul(column_tile, const(lanes)), lane)
                 p = ir.add(ir.mul(kb, const(RUN)), const(k))
                 b = named(body, f"b{k}", right.run(batch, first, p))
-            multiply(body, named(body, f"x{k}", a[k]), b)
+            multiply(body, sums, named(body, f"x{k}", a[k]), b)
         return body
 
     if walk is None:
@@ -161,10 +182,9 @@ def contraction(
     if rest:
         p = ir.var("p")
         tail: list[Stmt] = []
-        picked = named(tail, "ta", [left.read(batch, row, p) for row in own_rows])
+        a_line = named(tail, "ta", [left.read(batch, row, p) for row in own_rows])
         b = named(tail, "tb", [right.read(batch, x, p) for x in own_columns])
-        xs = [ir.lanes_pick(picked[i // lanes], i % lanes) for i in range(rows)]
-        multiply(tail, named(tail, "tx", xs), b)
+        multiply(tail, sums, named(tail, "tx", picked(a_line, lanes)), b)
         work.append(ir.For(p, ir.mul(s.blocks, const(RUN)), s.k, "serial", tail))
     # through the group's memory, so that the epilogue is written once, and goes along rows
     stage = ir.Buffer("stage", dtype, "scratch", const(rows * t.columns))

@@ -236,9 +236,10 @@ def lanes_last(value: Expr) -> Expr:
     return make("lanes_last", value.dtype, (value,))
 
 
-def lanes_pick(value: Expr, lane: int) -> Expr:
+def lanes_pick(value: Expr, lane: int | Expr) -> Expr:
     """The value of one of the lanes, the same in all. As above, on targets in `lockstep`."""
-    return make("lanes_pick", value.dtype, (value,), lane)
+    number = lane if isinstance(lane, Expr) else const(lane)
+    return make("lanes_pick", value.dtype, (value, number))
 
 
 # -- builders that simplify -----------------------------------------------------------------------

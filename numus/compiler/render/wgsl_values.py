@@ -282,8 +282,11 @@ class Values:
             return self.new(wgsl_memory.load(self, e))
         if op == "load8":
             return self.new(wgsl_memory.load_run(self, e))
+        if op == "lanes_xor":
+            return self.new(f"subgroupShuffleXor({self.value(args[0])}, {e.attr}u)")
         if op == "lanes_pick":
-            return self.new(f"subgroupShuffle({self.value(args[0])}, {e.attr}u)")
+            lane = f"u32({self.value(args[1])})"
+            return self.new(f"subgroupShuffle({self.value(args[0])}, {lane})")
         if op == "load4":
             return self.new(f"{self.places[e.attr].name}[{self.index(args[0])} >> 2u]")
         if op == "lanes_reduce":
