@@ -84,11 +84,19 @@ def tile_sum(group: Any, s: ir.TileSum, c: Any) -> None:
         assert step * o.buffer.dtype.itemsize % 16 == 0
         out = np.zeros((o.lines, slices * depth), _wide(o.buffer.dtype))
         memory, origin = group.memory[o.buffer], group.origins[o.buffer]
+        ks, begins = np.arange(start, start + slices * depth), first
+        if o.at is not None:
+            places = []
+            for number in range(slices):
+                here = type(c)({**c.env, o.slice: np.int64(number)}, c.ids)
+                places.append([int(group.value(e, here)) for e in o.at])
+            quick, slow = np.repeat(np.array(places).reshape(-1, 2), depth, axis=0).T
+            ks, begins = (quick, slow) if o.along else (slow, quick)
+            ks = ks + np.arange(slices * depth) % depth
         for i in range(o.lines):
-            ks = np.arange(start, start + slices * depth)
-            line = np.full_like(ks, first + i)
+            line = np.full_like(ks, begins) + i
             quick, slow = (ks, line) if o.along else (line, ks)
-            inside = (quick < neighbours) & (slow < lines)
+            inside = (quick < neighbours) & (slow < lines) & (quick >= 0) & (slow >= 0)
             at = origin + matrix * far * (matrices > 1) + slow * step + quick
             out[i, inside] = memory[at[inside]]
         return out

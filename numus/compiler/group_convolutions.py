@@ -42,10 +42,10 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
     inside = set(group.members)
     outer = {v: s for v, s in layouts.items() if v not in inside}
     split = (g.batch, g.groups, g.channels, *g.space)
-    data, first = _laid(-50, x, split, (0, 1, 3, 4, 5, 2), channels, outer, facts)
+    data, first = laid(-50, x, split, (0, 1, 3, 4, 5, 2), channels, outer, facts)
     order = (0, 1, 3, 4, 5, 2) if by_tiles else (0, 3, 4, 5, 2, 1)
     split = (g.groups, g.outputs, g.channels, *g.taps)
-    weights, second = _laid(-60, w, split, order, channels if by_tiles else 0, outer, facts)
+    weights, second = laid(-60, w, split, order, channels if by_tiles else 0, outer, facts)
     if by_tiles:
         columns = tiles.columns_of(facts, g.groups, rows, g.outputs, depth)
         pieces = tiles.pieces_of(facts, g.groups, rows, g.outputs, columns, depth)
@@ -107,11 +107,11 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
     name = "tile_convolution" if by_tiles else "group_convolution"
     steps = [*first, *second, e.blocks(name, number, body, grid, notes)]
     if pieces > 1:
-        steps += _sum_of_pieces(group, g, partial, layouts, facts)
+        steps += sum_of_pieces(group, g, partial, layouts, facts)
     return steps
 
 
-def _laid(
+def laid(
     name: int,
     x: Val,
     split: Shape,
@@ -137,7 +137,7 @@ def _laid(
     return laid, lower_loops(group, layouts, facts)
 
 
-def _sum_of_pieces(
+def sum_of_pieces(
     group: Group, g: Geometry, partial: Val, layouts: dict[Val, Shape], facts: Facts
 ) -> list[Step]:
     """The sum of what pieces of k came to, and what is fused behind it."""

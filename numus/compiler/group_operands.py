@@ -34,13 +34,15 @@ def finish(e: Emitter, group: Group, t: Expr, i: Expr, j: Expr, value: Expr) -> 
     return out
 
 
-def along(x: Val, layouts: dict[Val, Shape], axis: int) -> bool:
-    """Whether most of what an operand reads has its neighbours in memory along this axis."""
+def along(x: Val, layouts: dict[Val, Shape], axis: int, other: int | None = None) -> bool:
+    """Whether most of what an operand reads has its neighbours in memory along this axis, rather
+    than along the other: of a matrix in a batch, that of its two which is left."""
     e = Emitter(layouts)
     names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
     e.value(x, tuple(names))
     pieces = accesses(e)
-    return unit_weight(pieces, names[axis]) >= unit_weight(pieces, names[3 - axis])
+    left = names[3 - axis if other is None else other]
+    return unit_weight(pieces, names[axis]) >= unit_weight(pieces, left)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from numus.compiler.attention import lower_attention, lower_attention_grad
+from numus.compiler.cell_convolutions import lower_cell_convolution
 from numus.compiler.compaction import lower_compact, lower_group_compact
 from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
@@ -64,11 +65,16 @@ def _by_vendor_or_own(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
     return lower_group_contraction(group, layouts, facts) if by_vendor is None else by_vendor
 
 
+def _by_cells_or_windows(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    by_cells = lower_cell_convolution(group, layouts, facts)
+    return lower_group_convolution(group, layouts, facts) if by_cells is None else by_cells
+
+
 # Where lanes are threads of a group, these take the place of the ones above.
 GROUP_LOWERINGS: dict[str, Lowering] = {
     **LOWERINGS,
     "contract": _by_vendor_or_own,
-    "convolve": lower_group_convolution,
+    "convolve": _by_cells_or_windows,
     "attention": lower_group_attention,
     "attention_grad": lower_group_attention_grad,
     "scan": _scan_then_tail,

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
+from numus.kernels.slices import zero
 
 ZERO = const(0)
 
@@ -58,3 +59,64 @@ def pack(
     found = ir.load(square, ir.add(ir.mul(down, pitch), right))
     give = ir.If(inside, store(batch, line, place, found))
     return [*out, ir.For(at, ZERO, const(SIDE * SIDE), "lanes", [give])], [square]
+
+
+RUN = 8  # neighbours that a thread stores at a time
+
+
+def pack_cells(
+    g: Expr,
+    dtype: DType,
+    extents: tuple[Expr, Expr],
+    tiles: tuple[Expr, Expr],
+    natural: bool,
+    inside: Callable[[Expr, Expr], Expr],
+    read: Callable[[Expr, Expr, Expr, Expr | None], Expr],
+    limit: Expr | None,
+    store: Callable[[Expr, Expr, Expr, Expr], list[Stmt]],
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The same for lines that cost something to find, and places that are whole runs. Neighbours in
+    memory are such of the result (`natural`), or lie along the lines: then a thread has one line
+    for all that it reads. Zeros are stored where a line is not `inside(batch, line)`, and from the
+    place `limit` on; None: none of a square is.
+    """
+    per_batch = ir.mul(*tiles)
+    batch, inner = ir.idiv(g, per_batch), ir.irem(g, per_batch)
+    line0 = ir.mul(ir.idiv(inner, tiles[1]), const(SIDE))
+    place0 = ir.mul(ir.irem(inner, tiles[1]), const(SIDE))
+    pitch = SIDE + max(1, 4 // dtype.itemsize)  # shifts the banks of the next line
+    square = ir.Buffer("square", dtype, "scratch", const(SIDE * pitch))
+    lane, at = ir.var("take"), ir.var("give")
+    quick, slow = ir.irem(lane, const(SIDE)), ir.idiv(lane, const(SIDE))
+    nothing = zero(dtype)
+    parts: dict[Expr, tuple[list[Stmt], list[Stmt], list[Stmt]]] = {}
+    for j in range(SIDE * SIDE // THREADS):
+        away = ir.add(slow, const(j * THREADS // SIDE))
+        down, right = (away, quick) if natural else (quick, away)
+        line, place = ir.add(line0, down), ir.add(place0, right)
+        there = (line < extents[0]) & inside(batch, line)
+        take, keep, clear = parts.setdefault(there, ([], [], []))
+        value = ir.var(f"v{j}", dtype)
+        known = None if limit is None else place < limit
+        found = read(batch, line, place, known)
+        take.append(ir.Let(value, found if known is None else ir.select(known, found, nothing)))
+        to = ir.add(ir.mul(down, const(pitch)), right)
+        keep.append(ir.Store(square, to, value))
+        clear.append(ir.Store(square, to, nothing))
+    body: list[Stmt] = []
+    for there, (take, keep, clear) in parts.items():
+        body += [ir.If(there, [*take, *keep]), ir.If(~there, clear)]
+    out: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
+    runs = SIDE // RUN
+    give: list[Stmt] = []
+    for i in range(SIDE * runs // THREADS):
+        down = ir.add(ir.idiv(at, const(runs)), const(i * THREADS // runs))
+        right = ir.mul(ir.irem(at, const(runs)), const(RUN))
+        line, place = ir.add(line0, down), ir.add(place0, right)
+        base = ir.add(ir.mul(down, const(pitch)), right)
+        values = [ir.var(f"w{i}_{u}", dtype) for u in range(RUN)]
+        body = [ir.Let(v, ir.load(square, ir.add(base, const(u)))) for u, v in enumerate(values)]
+        for u, v in enumerate(values):
+            body += store(batch, line, ir.add(place, const(u)), v)
+        give.append(ir.If((line < extents[0]) & (place < extents[1]), body))
+    return [*out, ir.For(at, ZERO, const(THREADS), "lanes", give)], [square]

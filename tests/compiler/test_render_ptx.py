@@ -185,6 +185,20 @@ def test_attention_of_halves_uses_tiles(machine, size):
         assert "local" not in text, "registers are in memory"
 
 
+def test_convolutions_of_halves_use_tiles_that_an_engine_brings(machine):
+    x, w = (nm.ones(s, dtype="bfloat16", device="ptx") for s in ((8, 128, 28, 28), (64, 128, 3, 3)))
+    w.requires_grad = True
+    y = nm.conv2d(x, w, padding=1, stride=2)
+    y.backward(nm.ones_like(y))
+    nm.eval(y, w.grad)
+    texts = [text for kernel, text in machine.made if kernel.name == "cell_convolution"]
+    assert len(texts) == 2
+    for text in texts:
+        assert "cp.async.bulk.tensor.3d" in text
+        assert "wgmma.mma_async" in text
+        assert "local" not in text
+
+
 def test_old_and_new_devices():
     for capability in (70, 75, 80, 86, 89, 90, 100, 120, 199):
         assembler = Assembler(capability)

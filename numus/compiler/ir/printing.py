@@ -205,6 +205,10 @@ class Printer:
                 numbers = (*side.extents, *side.strides, side.first, side.matrix)
                 values = ", ".join(self.expr(e, depth) for e in numbers)
                 self.lines.append(f"{pad}{how} {self.names[side.buffer]}({values}) x{side.lines}")
+                if side.slice is not None and side.at is not None:
+                    name = self.name(side.slice, "v")
+                    where = ", ".join(self.expr(e, depth) for e in side.at)
+                    self.lines.append(f"{pad}  of slice {name} at {where}")
             sums = ", ".join(self.name(r, "r") for r in s.sums)
             scratch = self.names[s.scratch]
             self.lines.append(f"{pad}sum {start} +{slices} by {s.stages} in {scratch}: {sums}")

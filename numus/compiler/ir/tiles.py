@@ -115,6 +115,9 @@ class TileSource:
     """Matrices in memory of which an engine brings tiles: 16-byte aligned lines of neighbours.
 
     All extents and strides are slots or constants. A line of neighbours runs along k, or across it.
+    Where tiles do not follow each other along k, `at` says at which neighbour and line that of a
+    slice begins (zeros lie around the matrix), by the variable `slice`, which counts those of the
+    sum.
     """
 
     buffer: Buffer
@@ -124,6 +127,8 @@ class TileSource:
     first: Expr  # row of A, column of B, at which the tile begins
     lines: int  # how many rows or columns it has
     matrix: Expr  # which one
+    slice: Expr | None = None
+    at: tuple[Expr, Expr] | None = None
 
 
 @dataclass(eq=False, slots=True)

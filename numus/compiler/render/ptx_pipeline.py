@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from numus.compiler import ir
 from numus.compiler.ir import statements
 from numus.compiler.render import ptx_memory
-from numus.compiler.render.llvm_text import register_type
+from numus.compiler.render.llvm_text import Value, register_type
 from numus.compiler.render.ptx_units import WORKERS, Tile, asm, layout_bits, multiply, with_sums
 
 if TYPE_CHECKING:
@@ -222,8 +222,15 @@ def _produce(
         sides = zip((s.left, s.right), bases, sizes, maps, places, strict=True)
         for side, base, nbytes, name, (first, matrix) in sides:
             wide = ir.TILE_BYTES // side.buffer.dtype.itemsize
-            k = t.new(f"add i32 {start}, {t.new(f'mul i32 {number}, {wide}')}")
             to = stages.of(base, nbytes, stage)
+            if side.at is not None:
+                r.x.remember(r.x.values, side.slice, Value((q,), False, r.x.depth))
+                quick, slow = (
+                    t.new(f"trunc i64 {r.x.uniform(e, 'a tile')} to i32") for e in side.at
+                )
+                k, first = (quick, slow) if side.along else (slow, quick)
+            else:
+                k = t.new(f"add i32 {start}, {t.new(f'mul i32 {number}, {wide}')}")
             if side.along:
                 _order(r, name, to, (k, first, matrix), full)
                 continue
