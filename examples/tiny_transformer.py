@@ -70,9 +70,10 @@ def main() -> None:
 
     model.eval()
     test = sequences(512, 24, options.vocabulary, seed=1)
+    tokens, labels = (x.to(options.device) for x in test.tensors)
     with nm.no_grad():
-        guesses = nm.argmax(model(test.tensors[0].to(options.device)), axis=-1).cpu()
-    print(f"accuracy {(guesses == test.tensors[1]).mean(dtype=nm.float32).item():.1%}")
+        guesses = nm.argmax(model(tokens), axis=-1)
+    print(f"accuracy {(guesses == labels).mean(dtype=nm.float32).item():.1%}")
     options.out.parent.mkdir(parents=True, exist_ok=True)
     nn.save_safetensors(model.state_dict(), options.out)
     print(f"weights  {options.out}")

@@ -247,6 +247,7 @@ def test_little_is_made_again_for_little_memory():
     assert not made_again(plan)
 
 
+@pytest.mark.on_cpu("what programs do where memory is short is chosen by its cache")
 def test_values_made_again_are_the_same():
     """The same step, with and without: the same bits."""
     results = []

@@ -300,7 +300,7 @@ def test_unknown_adapters_are_no_error():
 def _python(code, **env):
     return subprocess.run(
         [sys.executable, "-c", code],
-        env={**os.environ, **env},
+        env={**os.environ, "NUMUS_DEVICE": "cpu", **env},
         capture_output=True,
         text=True,
         timeout=120,
