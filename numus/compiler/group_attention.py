@@ -16,7 +16,7 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
 from numus.compiler.ir import Expr
 from numus.compiler.local import Val
-from numus.compiler.vector_attention import lower_vector_attention
+from numus.compiler.vector_attention import lower_vector_attention, vector_grad_kernel
 from numus.dtypes import DType
 from numus.kernels import group_attention as groups
 from numus.kernels import group_attention_grad as group_grads
@@ -111,6 +111,8 @@ def _grad_kernel(
     if not size or not width:
         return None
     dtype, wide = _tile_dtype(val, facts), dt.compute_dtype(vals["q"].dtype)
+    if facts.lockstep and wide is dt.float32:
+        return vector_grad_kernel(wanted, layouts, facts, group)
     rows, others = (queries, keys) if "q" in wanted else (keys, queries)
     tile, plain = None, None
     if dtype is not None and max(size, width) <= tiles.WIDEST:

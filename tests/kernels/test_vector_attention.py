@@ -71,6 +71,46 @@ def test_masks_and_rows_that_see_nothing():
     compare(HERE, lambda q, k, v: [attend(q, k, v)], (q, k, v))
 
 
+GRADIENTS = [
+    ("lockstep8", (9, 13, 8, 8), {}),
+    ("lockstep4", (10, 10, 6, 12), {"is_causal": True}),
+]
+if _software():
+    GRADIENTS += [
+        ("webgpu", (40, 70, 64, 72), {}),
+        ("webgpu", (43, 43, 24, 16), {"is_causal": True}),
+    ]
+
+
+@pytest.mark.parametrize(("device", "sizes", "how"), GRADIENTS)
+def test_gradients_by_blocks(device, sizes, how):
+    def step(q, k, v):
+        def loss(q, k, v):
+            return nm.sum(nm.scaled_dot_product_attention(q, k, v, **how) ** 2)
+
+        return nm.grad(loss, argnums=(0, 1, 2))(q, k, v)
+
+    compare(device, step, drawn(*sizes, lead=(1,)), 1e-5)
+    if device != "webgpu":
+        names = [p.name for p in nm.device(device).runtime.launched]
+        assert "vector_attention_grad" in names
+        assert "attention_grad" not in names
+
+
+def test_gradients_with_masks():
+    q, k, v = drawn(11, 21, 8, 8, lead=(1,))
+    seen = np.random.default_rng(1).random((11, 21)) < 0.6
+    seen[3] = False
+
+    def step(q, k, v, m):
+        def loss(q, k, v):
+            return nm.sum(nm.scaled_dot_product_attention(q, k, v, attn_mask=m) ** 2)
+
+        return nm.grad(loss, argnums=(0, 1, 2))(q, k, v)
+
+    compare(HERE, step, (q, k, v, seen), 1e-5)
+
+
 @pytest.mark.skipif(not _software(), reason="there is no software adapter")
 def test_heads_narrow_floats_and_training():
     q, k, v = drawn(24, 24, 16, 16, lead=(2, 3))
