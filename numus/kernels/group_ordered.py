@@ -7,7 +7,7 @@ neighbouring threads at neighbouring places.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus import dtypes as dt
@@ -55,6 +55,7 @@ class RunningReduction:
             for p in range(self.parts)
         ]
         self.carry = [ir.Register(f"carry{p}", self.real) for p in range(self.parts)]
+        self.heavy = op == "logsumexp"  # so much code to merge two that it is not written out
 
     def split(self, value: Any) -> list[Expr]:
         return list(value) if self.complex else [value.cast(self.real)]
@@ -120,8 +121,11 @@ class RunningReduction:
             for b, x in zip(self.stages, self.split(read(ir.add(c, j))), strict=True)
         ]
         totals = [ir.Register(f"total{p}", self.real, lanes=True) for p in range(self.parts)]
-        walk, sums = self._walk(lane, count, "run")
-        walk += [ir.Set(r, x) for r, x in zip(totals, sums, strict=True)]
+        if self.heavy:
+            walk = self._turns(lane, count, totals, self.start)
+        else:
+            walk, sums = self._walk(lane, count, "run")
+            walk += [ir.Set(r, x) for r, x in zip(totals, sums, strict=True)]
         left, right, all_ = (
             [ir.var(f"{n}{p}", self.real) for p in range(self.parts)]
             for n in ("left", "right", "all")
@@ -146,11 +150,41 @@ class RunningReduction:
             now = combine(self.op, list(before), own)
             return [ir.Store(b, at, x) for b, x in zip(self.stages, now, strict=True)]
 
-        spread += self._walk(mine, count, "again", put)[0]
+        if self.heavy:
+            spread += self._turns(mine, count, totals, before, stored=True)
+        else:
+            spread += self._walk(mine, count, "again", put)[0]
         statements.append(ir.For(mine, ZERO, threads, "lanes", spread))
         value = self.join([ir.load(b, spread_out(out)) for b in self.stages])
         statements.append(ir.For(out, ZERO, count, "lanes", write(ir.add(c, out), value)))
         return statements, list(all_)
+
+    def _turns(
+        self,
+        lane: Expr,
+        count: Expr,
+        state: list[ir.Register],
+        start: Sequence[Expr],
+        stored: bool = False,
+    ) -> list[Stmt]:
+        """The same by a loop, from `start` on: registers come to what all of them come to, and what
+        they are on the way is stored, where that is wanted."""
+        i = ir.var(f"{lane.attr}_i")
+        at = ir.add(ir.mul(lane, const(self.each)), i)
+        there = at < count
+        new = [select(there, ir.load(b, spread_out(at)), x) for b, x in self._pairs()]
+        now = [ir.var(f"{lane.attr}_now{p}", self.real) for p in range(self.parts)]
+        merged = combine(self.op, [ir.read(r) for r in state], new)
+        body: list[Stmt] = [ir.Let(n, x) for n, x in zip(now, merged, strict=True)]
+        body += [ir.Set(r, n) for r, n in zip(state, now, strict=True)]
+        if stored:
+            pairs = zip(self.stages, now, strict=True)
+            body += [ir.Store(b, spread_out(at), x) for b, x in pairs]
+        first: list[Stmt] = [ir.Set(r, x) for r, x in zip(state, start, strict=True)]
+        return [*first, ir.For(i, ZERO, const(self.each), "serial", body)]
+
+    def _pairs(self) -> list[tuple[ir.Buffer, Expr]]:
+        return list(zip(self.stages, self.start, strict=True))
 
     def _walk(
         self,
@@ -166,10 +200,7 @@ class RunningReduction:
         for i in range(self.each):
             at = ir.add(ir.mul(lane, const(self.each)), const(i))
             there = at < count
-            new = [
-                select(there, ir.load(b, spread_out(at)), x)
-                for b, x in zip(self.stages, self.start, strict=True)
-            ]
+            new = [select(there, ir.load(b, spread_out(at)), x) for b, x in self._pairs()]
             state = combine(self.op, state, new) if state else new
             names = [ir.var(f"{name}{i}_{p}", self.real) for p in range(self.parts)]
             out += [ir.Let(n, x) for n, x in zip(names, state, strict=True)]
