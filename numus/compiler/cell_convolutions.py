@@ -14,6 +14,7 @@ from numus.compiler.group_convolutions import laid, sum_of_pieces
 from numus.compiler.group_operands import along
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
+from numus.compiler.loops import lower_loops
 from numus.kernels import cell_convolution as cells
 from numus.kernels import pack as packing
 from numus.kernels import tile_contraction as tile
@@ -44,27 +45,45 @@ class _Plan:
     lines: int  # of data, of a group of channels
     width: int  # of such a line
     vain: float
+    by_results: bool = False
 
     @property
     def grid(self) -> Shape:
         return tuple(a.cells for a in self.axes)
 
 
-def _by_taps(g: Geometry) -> _Plan:
+def _spread(taps: int, gap: int, low: int) -> tuple[int, int, int]:
+    """Taps on data with gaps, of which a result sees every so-many-th: results that lie `gap` apart
+    see the same ones, and are outputs beside each other. How many taps all of these look at, how
+    far the first lies before a result, and how many there are beside the real ones in front.
+    """
+    first = -(low // gap)
+    front = gap - 1 - low - gap * first
+    return -(-(front + taps) // gap), -first, front
+
+
+def _by_taps(g: Geometry) -> _Plan | None:
     """Each tap of a window displaces the cells of results."""
-    parts = zip(g.space, g.taps, g.extents, g.stride, g.dilation, g.low, strict=True)
+    gaps = size_of(g.gap)
+    if gaps > 1 and size_of(g.stride) * size_of(g.dilation) > 1:
+        return None
+    found = [_spread(*n) for n in zip(g.taps, g.gap, g.low, strict=True)]
+    taps = [t if gap > 1 else n for (t, _, _), n, gap in zip(found, g.taps, g.gap, strict=True)]
+    low = [x if gap > 1 else n for (_, x, _), n, gap in zip(found, g.low, g.gap, strict=True)]
+    extents = [-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True)]
+    parts = zip(g.space, taps, extents, g.stride, g.dilation, low, strict=True)
     axes = tuple(Axis(*n) for n in parts)
     count = size_of(tuple(a.cells for a in axes))
     width = rounded(g.channels, tile.depth_of(dt.bfloat16))
-    vain = width / g.channels * count / size_of(g.extents)
+    k = width * size_of(tuple(taps))
     rows = g.batch * count
-    sizes = (g.groups, rows, g.outputs, width * size_of(g.taps))
-    return _Plan(axes, *sizes, size_of(g.stride) * rows, width, vain)
+    vain = rows * gaps * g.groups * g.outputs * k / g.work
+    return _Plan(axes, g.groups, rows, gaps * g.outputs, k, size_of(g.stride) * rows, width, vain)
 
 
 def _by_results(g: Geometry) -> _Plan | None:
     """Each place of a result displaces the cells of windows, where these are the larger."""
-    if g.groups > 1:
+    if g.groups > 1 or size_of(g.gap) > 1:
         return None
     parts = zip(g.space, g.extents, g.taps, g.dilation, g.stride, g.low, strict=True)
     axes = tuple(Axis(*n) for n in parts)
@@ -72,7 +91,7 @@ def _by_results(g: Geometry) -> _Plan | None:
     k = g.channels * count
     vain = rounded(g.batch, tile.ROWS) / g.batch * count / size_of(g.taps)
     sizes = (size_of(g.extents), g.batch, g.outputs, k)
-    return _Plan(axes, *sizes, size_of(g.dilation) * k, rounded(g.batch, RUN), vain)
+    return _Plan(axes, *sizes, size_of(g.dilation) * k, rounded(g.batch, RUN), vain, True)
 
 
 def lower_cell_convolution(
@@ -86,11 +105,13 @@ def lower_cell_convolution(
     g = Geometry.of(product)
     if g is None or "tiles" not in facts.features or x.dtype not in _HALVES:
         return None
-    if w.dtype is not x.dtype or size_of(g.gap) > 1 or g.work < SMALL:
+    if w.dtype is not x.dtype or g.work < SMALL:
         return None
-    by_taps, by_results = _by_taps(g), _by_results(g)
-    turned = by_results is not None and by_results.vain < by_taps.vain
-    plan = by_results if by_results is not None and turned else by_taps
+    plans = [plan for plan in (_by_taps(g), _by_results(g)) if plan is not None]
+    if not plans:
+        return None
+    plan = min(plans, key=lambda plan: plan.vain)
+    turned = plan.by_results
     most = max(plan.matrices * plan.lines * plan.width, plan.k * plan.columns, product.size)
     if plan.vain > (MOST_VAIN_BY_RESULTS if turned else MOST_VAIN) or most >= LARGEST:
         return None
@@ -125,7 +146,7 @@ def lower_cell_convolution(
     axes = plan.axes
     numbers = cells.Cells(
         groups=e.number(g.groups),
-        outputs=e.number(g.outputs),
+        outputs=e.number(plan.columns),
         blocks=e.number(1 if turned else plan.width // depth),
         taps=three([a.taps for a in axes]),
         extents=three([a.extent for a in axes]),
@@ -152,8 +173,23 @@ def lower_cell_convolution(
             for i, n in zip(at, extents, strict=True):
                 row = ir.add(ir.mul(row, n), i)
             return e.store(partial, (piece, group_, o, row), value)
-        output = ir.add(ir.mul(group_, numbers.outputs), o) if g.groups > 1 else o
+        output = ir.add(ir.mul(group_, e.number(g.outputs)), o) if g.groups > 1 else o
         return epilogue(e, group, (image, output, *at[lack:]), value)
+
+    gap = three(g.gap)
+
+    def finish_beside(
+        piece: Expr, group_: Expr, image: Expr, at: Triple, column: Expr, value: Expr
+    ) -> list[Stmt]:
+        """Outputs that are results beside each other: the last comes first."""
+        o = ir.irem(small(column), small(e.number(g.outputs))).cast(ir.INDEX)
+        which = ir.idiv(small(column), small(e.number(g.outputs)))
+        d, h, w = (
+            ir.add(ir.mul(i, n), ir.sub(n, ir.add(before.cast(ir.INDEX), ir.const(1))))
+            for i, n, before in zip(at, gap, apart(which, gap), strict=True)
+        )
+        inside = (d < extents[0]) & (h < extents[1]) & (w < extents[2])
+        return [ir.If(inside, finish(piece, group_, image, (d, h, w), o, value))]
 
     def lines(v: Val, width: int) -> cells.Lines:
         each = v.size // width // (1 if turned else g.groups)
@@ -162,7 +198,8 @@ def lower_cell_convolution(
     number = ir.var("g")
     schedule = cells.correlation if turned else cells.convolution
     left, right = lines(data, plan.width), lines(weights, weights.shape[-1] if turned else plan.k)
-    body, e.scratch = schedule(tiles, sizes, numbers, x.dtype, number, left, right, finish)
+    done = finish_beside if size_of(g.gap) > 1 else finish
+    body, e.scratch = schedule(tiles, sizes, numbers, x.dtype, number, left, right, done)
     notes = ("convolve",) if pieces > 1 else tuple(v.op for v in group.members)
     count = plan.matrices * pieces * row_tiles * column_tiles
     steps.append(e.blocks("cell_convolution", number, body, count, notes))
@@ -181,8 +218,34 @@ def _lay_taps(
     x, w = product.inputs
     split = (g.batch, g.groups, g.channels, *g.space)
     data = _on_cells(-50, x, split, (0, 1, 2), plan.grid, g.stride, plan.width, layouts)
+    if size_of(g.gap) > 1:
+        return data, _beside(w, g, plan, layouts, facts)
     split = (g.groups, g.outputs, g.channels, *g.taps)
     return data, laid(-60, w, split, (0, 1, 3, 4, 5, 2), plan.width, layouts, facts)
+
+
+def _beside(w: Val, g: Geometry, plan: _Plan, layouts: dict[Val, Shape], facts: Facts) -> Laid:
+    """Weights for results that lie beside each other: every so-many-th tap is one's own."""
+
+    def view(op: str, v: Val, params: object, shape: Shape) -> Val:
+        return Val(-61, op, "view", (v,), params, shape, v.dtype)
+
+    split = (g.groups, g.outputs, g.channels, *g.taps)
+    taps = [a.taps for a in plan.axes]
+    front = [_spread(*n)[2] for n in zip(g.taps, g.gap, g.low, strict=True)]
+    whole = (*split[:2], plan.width, *(t * n for t, n in zip(taps, g.gap, strict=True)))
+    before = (0, 0, 0, *(f if n > 1 else 0 for f, n in zip(front, g.gap, strict=True)))
+    after = tuple(n - a - b for n, a, b in zip(whole, split, before, strict=True))
+    v = view("reshape", w, split, split)
+    v = view("pad", v, (before, after, (0,) * 6), whole)
+    parts = (*whole[:3], *(n for pair in zip(taps, g.gap, strict=True) for n in pair))
+    order = (0, 4, 6, 8, 1, 3, 5, 7, 2)
+    v = view("reshape", v, parts, parts)
+    v = view("permute", v, order, tuple(parts[i] for i in order))
+    found = Val(-60, "cast", "elementwise", (v,), None, v.shape, w.dtype)
+    group = Group(found, 0)
+    group.stored = {found}
+    return found, lower_loops(group, layouts, facts)
 
 
 def _lay_results(

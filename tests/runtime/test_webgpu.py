@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus import config
+from numus import config, nn, optim
 from numus.errors import CompileError, DeviceError, DTypeError, OutOfMemoryError
 from numus.runtime.devices import count
 
@@ -377,3 +377,23 @@ def test_threads_meet_before_scratch_is_filled_anew():
     want = nm.scaled_dot_product_attention(*map(nm.asarray, (q, k, v))).numpy()
     got = nm.scaled_dot_product_attention(*map(there, (q, k, v))).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+def test_steps_of_training_hold_no_memory_of_those_before():
+    layers = nn.Sequential(*[nn.Linear(16, 16) for _ in range(6)]).to("webgpu")
+    optimizer = optim.AdamW(layers.parameters(), lr=1e-3)
+    x = there(np.ones((8, 16), np.float32))
+
+    @nm.jit
+    def step(x):
+        optimizer.zero_grad()
+        loss = nm.softmax(layers(x), axis=-1).max()
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    used = []
+    for _ in range(6):
+        step(x).item()
+        used.append(nm.memory_stats("webgpu")["in_use"])
+    assert len(set(used[2:])) == 1

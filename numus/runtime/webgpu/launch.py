@@ -237,7 +237,8 @@ class Prepared:
             stale = self._settle(work, given, work.blocks(slots)) or stale
             made.append(self._call(work, slots, held))
             fleeting = work.scratch or work.pools
-            kept.append(None if fleeting else made[-1])
+            # without `made`'s hold on what other steps were given for this run
+            kept.append(None if fleeting else (*made[-1][:4], _NO_COPIES))
         self._values = list(values)
         self._known[key] = _Known(self._state, kept)
         if len(self._known) > _MOST_KNOWN:
@@ -424,6 +425,9 @@ class _Copies:
                 nbytes = sizes[i] if sizes is not None else memory.nbytes - offset
                 nbytes = -(-nbytes // 4) * 4
                 self.after.append((whole.buffer, start + offset, memory.buffer, offset, nbytes))
+
+
+_NO_COPIES = _Copies([])
 
 
 def _entry(binding: int, buffer: Any, offset: int, size: int) -> dict[str, Any]:
