@@ -20,6 +20,7 @@ from numus.compiler.loops.space import (
     extent_of,
 )
 from numus.compiler.loops.turned import lower_turned
+from numus.compiler.loops.turned_lanes import lower_turned_lanes
 from numus.compiler.loops.work import Work
 
 SIDE = 64  # of a tile, where two loops cross
@@ -42,7 +43,11 @@ def lower_map(work: Work, space: Space) -> Step:
             if d.extent >= CROSSING and space.crosses(d, lane):
                 if not work.threads:
                     return _tiled(work, space, lane, d)
-                return lower_turned(work, space, lane, d) or _tiled_group(work, space, lane, d)
+                return (
+                    lower_turned_lanes(work, space, lane, d)
+                    or lower_turned(work, space, lane, d)
+                    or _tiled_group(work, space, lane, d)
+                )
     if outer and lane.extent < work.threads:
         return _flat(work, space)
     short = lane.extent < work.share() and "shuffles" in work.facts.features

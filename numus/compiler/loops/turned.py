@@ -43,7 +43,7 @@ class _Turned:
         self.rest = [d for d in space.dims if d not in (lane, cross)]
         tile, self.tiles = self._tiles()
         self.stores = self._stores(digits(e, tile, self.rest))
-        self.loads = _loads(s.value for s in self.stores)
+        self.loads = loads_of(s.value for s in self.stores)
         self.turned = [x for x in self.loads if self._crosses(x)]
         size = len({x for s in self.stores for x in ir.walk(s.value, lambda x: True)})
         self.each = _AT_A_TIME if size <= _LONG else _AT_A_TIME // 4
@@ -132,7 +132,7 @@ class _Turned:
                 spots = {self.i: ir.add(self.start[0], down), self.j: ir.add(self.start[1], at)}
                 for k, x in enumerate(self.turned):
                     name = ir.var(f"x{first + u * per}_{k}", x.dtype)
-                    body.append(ir.Let(name, _replaced(x, spots)))
+                    body.append(ir.Let(name, replaced(x, spots)))
                     puts.append(ir.Store(self.e.scratch[k], _spot(at, down), name))
             body += puts
         return ir.For(t, ZERO, const(self.work.threads), "lanes", body)
@@ -156,13 +156,13 @@ class _Turned:
                     near = self.e.scratch[self.turned.index(x)]
                     value = ir.load(near, _spot(across, down))
                 else:
-                    value = _replaced(x, new)
+                    value = replaced(x, new)
                 body.append(ir.Let(name, value))
                 new[x] = name
             for s in self.stores:
-                mask = None if s.mask is None else _replaced(s.mask, new)
+                mask = None if s.mask is None else replaced(s.mask, new)
                 stores.append(
-                    ir.Store(s.buffer, _replaced(s.index, new), _replaced(s.value, new), mask)
+                    ir.Store(s.buffer, replaced(s.index, new), replaced(s.value, new), mask)
                 )
         turns = SIDE // (per * each)
         inside = [*body, *stores]
@@ -180,8 +180,8 @@ class _Turned:
         new = {self.i: i, self.j: j}
         stores: list[Stmt] = [
             ir.Store(
-                *(s.buffer, _replaced(s.index, new), _replaced(s.value, new)),
-                None if s.mask is None else _replaced(s.mask, new),
+                *(s.buffer, replaced(s.index, new), replaced(s.value, new)),
+                None if s.mask is None else replaced(s.mask, new),
             )
             for s in self.stores
         ]
@@ -193,7 +193,7 @@ def _spot(line: Expr, at: Expr) -> Expr:
     return ir.add(ir.mul(line, const(SIDE + _PAD)), at)
 
 
-def _loads(values: Iterable[Expr]) -> list[Expr]:
+def loads_of(values: Iterable[Expr]) -> list[Expr]:
     """Loads from memory, each once; not those that only say where others are."""
     found: dict[Expr, None] = {}
     for value in values:
@@ -203,7 +203,10 @@ def _loads(values: Iterable[Expr]) -> list[Expr]:
     return list(found)
 
 
-def _replaced(e: Expr, new: dict[Expr, Expr]) -> Expr:
+_SIMPLIFIED = {"add": ir.add, "sub": ir.sub, "mul": ir.mul}
+
+
+def replaced(e: Expr, new: dict[Expr, Expr]) -> Expr:
     """An expression with other ones in the place of some."""
     done = dict(new)
     stack = [e]
@@ -218,5 +221,10 @@ def _replaced(e: Expr, new: dict[Expr, Expr]) -> Expr:
             continue
         stack.pop()
         args = tuple(done[a] for a in x.args)
-        done[x] = x if args == x.args else ir.make(x.op, x.dtype, args, x.attr)
+        if args == x.args:
+            done[x] = x
+        elif x.op in _SIMPLIFIED and x.dtype.is_integer:
+            done[x] = _SIMPLIFIED[x.op](*args)
+        else:
+            done[x] = ir.make(x.op, x.dtype, args, x.attr)
     return done[e]
