@@ -12,6 +12,7 @@ import pytest
 
 import numus as nm
 from numus import config, nn, optim
+from numus.compiler.render import wgsl_prelude
 from numus.errors import CompileError, DeviceError, DTypeError, OutOfMemoryError
 from numus.runtime.devices import count
 
@@ -99,6 +100,25 @@ def test_division_and_roots_of_drivers_that_round_them_badly(place, monkeypatch)
         bound = 2.0**-149 if careful.subnormals else 2.0**-126
         np.testing.assert_allclose(got[tiny], want[tiny], rtol=0, atol=bound)
         np.testing.assert_array_equal(nm.sqrt(there(np.abs(a))).numpy(), np.sqrt(np.abs(a)))
+    monkeypatch.undo()
+    runtime.pipelines.restart()
+
+
+@pytest.mark.parametrize("off", ["0.9999999f", "1.0f", "1.0000001f"])
+def test_roots_of_every_size_whose_last_place_the_driver_gets_wrong(place, monkeypatch, off):
+    runtime = place.runtime
+    careful = dataclasses.replace(runtime.context.target, roots=False)
+    worse = wgsl_prelude._CAREFUL_ROOT.replace("sqrt(y)", f"sqrt(y) * {off}")
+    assert off in worse
+    monkeypatch.setattr(wgsl_prelude, "_CAREFUL_ROOT", worse)
+    monkeypatch.setattr(runtime.context, "target", careful)
+    runtime.pipelines.restart()
+    rng = np.random.default_rng(6)
+    low = 1 if careful.subnormals else 0x00800000
+    x = rng.integers(low, 0x7F800000, 50000, dtype=np.uint32).view(np.float32)
+    special = np.array([0.0, -0.0, np.inf, np.nan, 1e-30, 1e38, 3e38], np.float32)
+    x = np.concatenate([x, special, np.float32([2.0**-126, np.finfo("f4").max])])
+    np.testing.assert_array_equal(nm.sqrt(there(x)).numpy(), np.sqrt(x))
     monkeypatch.undo()
     runtime.pipelines.restart()
 

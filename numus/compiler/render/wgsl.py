@@ -131,7 +131,7 @@ class _Renderer:
         self.group_memory = target.group_memory - self._merging_bytes()
         self.x = Values(kernel, target, wide, Narrow(kernel), {}, {}, self._wide, aligned)
         self.lanes = Lanes(self.x, self.threads, unroll, self._iteration, self._loop, self._wide)
-        self.across = Across(self.x, self.threads, self._shared_array, self._meet)
+        self.across = Across(self.x, self.threads, self._shared_array)
 
     def _merging_bytes(self) -> int:
         """Memory that threads need to merge what they have: an array per register, at most."""
@@ -300,6 +300,7 @@ class _Renderer:
                     count, element, form = -(-count // 4), f"vec4<{carrier}>", "quad"
                 self.globals.append(f"var<workgroup> {name}: array<{element}, {count}>;")
                 x.places[buffer] = memory.Place(name, "", form, element)
+                self.meetings.near.add(buffer)
                 return
         self.scratch.append((i, _bytes(carrier)))
         x.places[buffer] = memory.Place(name, f"o{i}", "word", carrier)
@@ -418,8 +419,9 @@ class _Renderer:
         outer = isinstance(s, (ir.For, ir.If)) and group.s_is_shared(s)
         who = group.FIRST if solo else group.ALL
         what = group.touched_head(s) if outer else group.touched([s])
-        if self.meetings.must_meet(who, what):
-            self._meet()
+        barrier = self.meetings.before(who, what)
+        if barrier:
+            self._meet(barrier)
         self.meetings.note(who, what)
         if solo:
             self._check_solo(s)
@@ -497,11 +499,11 @@ class _Renderer:
 
     # -- threads together -------------------------------------------------------------------------
 
-    def _meet(self) -> None:
+    def _meet(self, where: str) -> None:
         self.x.do("workgroupBarrier();")
-        if any(b.access != "read" for b in self.kernel.buffers):
+        if where == group.FAR:
             self.x.do("storageBarrier();")
-        self.meetings.met()
+        self.meetings.met(where)
 
     def _shared_array(self, ty: str, number: int) -> str:
         """Memory in which a group merges values of a type."""

@@ -29,9 +29,8 @@ class Across:
         x: Values,
         threads: int,
         shared_array: Callable[[str, int], str],
-        meet: Callable[[], None],
     ) -> None:
-        self.x, self.threads, self.shared_array, self.meet = x, threads, shared_array, meet
+        self.x, self.threads, self.shared_array = x, threads, shared_array
         self.by_subgroups = False  # whether any merging was
 
     def reduce(self, e: ir.Expr) -> None:
@@ -86,7 +85,7 @@ class Across:
     def _lay_out(self, s: ir.Combine | ir.Scan, arrays: list[str]) -> None:
         for array, register in zip(arrays, s.registers, strict=True):
             self.x.do(f"{array}[thread] = {self._word(register, self.x.registers[register])};")
-        self.meet()
+        self.x.do("workgroupBarrier();")
 
     def _combine(self, s: ir.Combine, arrays: list[str]) -> list[str]:
         """Halves of the group, down to one thread: a fixed tree."""
@@ -132,7 +131,7 @@ class Across:
         for array, state in zip(arrays, states, strict=True):
             x.do(f"{array}[sub_group] = {state};")
         x.close()
-        self.meet()
+        self.x.do("workgroupBarrier();")
         x.open("if (sub_groups <= sub_size && (sub_groups & (sub_groups - 1u)) == 0u)")
         for array, state in zip(arrays, states, strict=True):
             x.do(f"{state} = {array}[sub_thread & (sub_groups - 1u)];")

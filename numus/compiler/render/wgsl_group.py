@@ -3,7 +3,9 @@
 A lanes loop is shared by all threads. Everything else is *uniform* and every thread runs it, but
 for stores, which the first thread makes: a loop that stores and holds no lanes is run by that
 thread alone. Where one thread touches memory that another has written (or writes what another has
-read) since they last met, a barrier stands between.
+read) since they last met, a barrier stands between: one for the group's own memory alone wherever
+that is enough, since a barrier for buffers empties a unit's first cache and waits for all loads that
+are under way.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, below, expressions_of, statements
 
 ALL, FIRST = "all", "first"  # who runs a statement
+NEAR, FAR = "near", "far"  # a barrier for the group's own memory; one for buffers too
 
 
 def has_lanes(body: Iterable[ir.Stmt]) -> bool:
@@ -75,34 +78,48 @@ class Meetings:
         self.merging_meets = merging_meets  # whether threads that merge have met
         self.pending: Pending = set()
         self.private = _private(kernel)
+        self.near: set[ir.Buffer] = set()  # those in the group's own memory
 
-    def must_meet(self, who: str, what: Touched) -> bool:
-        """Whether threads must meet before one (or all) of them do this."""
+    def before(self, who: str, what: Touched) -> str:
+        """What must stand between what was done and this: nothing, a barrier for the group's
+        memory, or one for buffers as well."""
+        clashing = self._clashing(who, what)
+        if not clashing:
+            return ""
+        return NEAR if clashing <= self.near else FAR
+
+    def _clashing(self, who: str, what: Touched) -> set[ir.Buffer]:
+        """The memory because of which threads must meet before one (or all) of them do this."""
+        pending, out = self.pending, set()
         for b in what.reads - self.private:
-            if (ALL, "w", b) in self.pending or (who == ALL and (FIRST, "w", b) in self.pending):
-                return True
+            if (ALL, "w", b) in pending or (who == ALL and (FIRST, "w", b) in pending):
+                out.add(b)
+        other = FIRST if who == ALL else ALL
         for b in what.writes - self.private:
-            if (ALL, "r", b) in self.pending or (who == ALL and (FIRST, "r", b) in self.pending):
-                return True
+            if (ALL, "r", b) in pending or (who == ALL and (FIRST, "r", b) in pending):
+                out.add(b)
             # scratch may be filled twice, an element by one thread first and then by another
-            if who == ALL and b.access == "scratch" and (ALL, "w", b) in self.pending:
-                return True
-            other = FIRST if who == ALL else ALL
-            if (other, "w", b) in self.pending:
-                return True
-        return False
+            if who == ALL and b.access == "scratch" and (ALL, "w", b) in pending:
+                out.add(b)
+            if (other, "w", b) in pending:
+                out.add(b)
+        return out
 
     def note(self, who: str, what: Touched) -> None:
         self.pending |= {(who, "r", b) for b in what.reads - self.private}
         self.pending |= {(who, "w", b) for b in what.writes - self.private}
 
-    def met(self) -> None:
-        self.pending.clear()
+    def met(self, where: str) -> None:
+        """Threads have met at a barrier of this kind."""
+        if where == FAR:
+            self.pending.clear()
+        else:
+            self.pending = {x for x in self.pending if x[2] not in self.near}
 
     def merged(self) -> None:
-        """Threads have merged what they have."""
+        """Threads have merged what they have, through the group's memory."""
         if self.merging_meets:
-            self.met()
+            self.met(NEAR)
 
     def after(self, body: list[ir.Stmt]) -> Pending:
         """What would be pending after a body, which a loop then runs again."""
@@ -124,8 +141,9 @@ class Meetings:
                 self.merged()
 
     def _step(self, who: str, what: Touched) -> None:
-        if self.must_meet(who, what):
-            self.met()
+        barrier = self.before(who, what)
+        if barrier:
+            self.met(barrier)
         self.note(who, what)
 
 

@@ -133,8 +133,18 @@ fn div32(a: f32, b: f32) -> f32 {
 _PLAIN_ROOT = "fn sqrt32(x: f32) -> f32 { return sqrt(x); }"
 _CAREFUL_ROOT = """
 fn sqrt32(x: f32) -> f32 {
-  let s = sqrt(x);
-  return select(s, fma32(fma32(-s, s, x), 0.5f / s, s), x > 1e-30f && x < 1e38f);
+  // remainders must not be subnormal: small numbers are brought up first
+  let low = x < 1e-30f;
+  let y = select(x, x * 18446744073709551616.0f, low);
+  let s = sqrt(y);
+  // a step of Newton's, then the neighbour where that is nearer (Tuckerman's test)
+  let near = fma32(fma32(-s, s, y), 0.5f / s, s);
+  let down = bitcast<f32>(bitcast<u32>(near) - 1u);
+  let up = bitcast<f32>(bitcast<u32>(near) + 1u);
+  let nearer = select(near, down, fma32(-near, down, y) <= 0.0f);
+  let nearest = select(nearer, up, fma32(-near, up, y) > 0.0f);
+  let root = select(s, nearest, y > 0.0f && y <= 3.4028234e38f);
+  return select(root, root * 2.3283064365386963e-10f, low);
 }
 """
 
