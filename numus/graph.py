@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import math
 import sys
 import weakref
 from collections.abc import Callable, Iterator
@@ -297,13 +298,31 @@ def apply(
 
 def _over_budget(node: Node) -> None:
     place = node.device
-    if (
-        place is not None
-        and node.depth <= config.MAX_PENDING_DEPTH
-        and node.pinned <= place.pending_bytes
-    ):
-        return
+    if place is not None and node.depth <= config.MAX_PENDING_DEPTH:
+        node.pinned = min(node.pinned, _held(node))
+        if node.pinned <= place.pending_bytes:
+            return
     # Imported late: evaluation stands on this module.
     from numus import evaluation
 
     evaluation.relieve(node)
+
+
+def _held(node: Node) -> int:
+    """Bytes that a pending node keeps from being freed. Counted as it was built, memory that it
+    reads in several places was counted as often; here each is counted once."""
+    held: dict[int, int] = {}
+    seen: set[Node] = {node}
+    stack = [node]
+    while stack:
+        for x in stack.pop().inputs:
+            if x in seen:
+                continue
+            seen.add(x)
+            if x.view is None:
+                stack.append(x)
+                continue
+            memory = x.view.storage.memory
+            size = min(x.dtype.itemsize * math.prod(x.shape), memory.nbytes)
+            held[id(memory)] = max(size, held.get(id(memory), 0))
+    return sum(held.values())

@@ -59,3 +59,18 @@ def test_what_was_made_of_constants_alone_lives_somewhere_once_evaluated():
     nm.eval(x)
     assert x[1:2].device == "cpu"
     assert x[1:2].tolist() == [2.0]
+
+
+def test_memory_that_is_read_in_several_places_is_held_once(monkeypatch):
+    """A layer norm of 512 MiB was computed in two parts, because it reads them twice."""
+    monkeypatch.setattr(nm.config, "MAX_PENDING_BYTES", 4000)
+    x, w = nm.asarray([[1.0, 2.0] * 400]), nm.asarray([3.0] * 100)
+    assert 3200 == x.nbytes <= nm.config.MAX_PENDING_BYTES < 2 * x.nbytes
+    y = (x - nm.mean(x)) * nm.mean(w) + x
+    assert y._node.view is None
+    assert y._node.inputs[0].view is None
+    assert y._node.pinned == x.nbytes + w.nbytes
+    other = nm.asarray([[0.0] * 800])
+    z = y * other
+    assert y._node.view is not None  # two memories of that size are too much
+    assert z.numpy().tolist() == [[0.0] * 800]
