@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
-from numus.compiler.group_operands import along, finish
+from numus.compiler.group_operands import along, capability, finish
 from numus.compiler.group_threads import fits_threads, lower_threads
 from numus.compiler.group_tiles import fits_tiles, lower_tiles
 from numus.compiler.group_vectors import fits_vectors, lower_vectors
@@ -15,7 +15,14 @@ from numus.compiler.ir import Expr
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_product_loops
 from numus.compiler.products import SMALL, in_pieces
-from numus.kernels.group_contraction import Operand, Sizes, choose, contraction, pieces_of
+from numus.kernels.group_contraction import (
+    Operand,
+    Sizes,
+    Tiles,
+    choose,
+    contraction,
+    pieces_of,
+)
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -39,11 +46,17 @@ def lower_group_contraction(group: Group, layouts: dict[Val, Shape], facts: Fact
     if fits_threads(product, layouts, facts):
         return lower_threads(group, layouts, facts)
     light = len(group.members) == 1
-    tiles = choose(facts, dt.compute_dtype(product.dtype), batch, m, n, light)
+    tiles = _tiles(facts, product, light)
     pieces = pieces_of(facts, tiles, batch, m, n, k)
     if pieces > 1:
         return in_pieces(group, layouts, facts, pieces, _tiled)
     return _tiled(group, layouts, facts)
+
+
+def _tiles(facts: Facts, product: Val, light: bool) -> Tiles:
+    batch, m, n = product.shape
+    dtype = dt.compute_dtype(product.dtype)
+    return choose(facts, dtype, batch, m, n, light, straight=not capability(facts))
 
 
 def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -55,7 +68,7 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     inside = set(group.members)
     layouts = {v: s for v, s in layouts.items() if v not in inside}
     light = len(group.members) == 1
-    tiles = choose(facts, dtype, batch, m, n, light)
+    tiles = _tiles(facts, product, light)
     e = Emitter(layouts, group=tiles.threads)
     row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
     sizes = Sizes(
@@ -63,11 +76,11 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
         *(e.parameter(x) for x in (row_tiles, column_tiles)),
     )
 
-    def left(t: Expr, i: Expr, p: Expr, mask: Expr) -> Expr:
+    def left(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Expr:
         value: Expr = e.value(a, (t if batch > 1 else ZERO, i, p), mask)
         return value.cast(dtype)
 
-    def right(t: Expr, j: Expr, p: Expr, mask: Expr) -> Expr:
+    def right(t: Expr, j: Expr, p: Expr, mask: Expr | None) -> Expr:
         value: Expr = e.value(b, (t if batch > 1 else ZERO, p, j), mask)
         return value.cast(dtype)
 

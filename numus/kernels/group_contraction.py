@@ -5,6 +5,10 @@ element of a tile of C finds what it needs; each thread keeps a small tile of su
 next slices are on their way while the current ones are multiplied. Operands are read through
 whatever expression stands for them, once per tile; sums leave through the epilogue. Each element of
 C is one running sum over k: no choice of tiles shows in the result.
+
+Where the target's compiler knows no more of registers than the kernel tells (WGSL), a slice is
+multiplied in one piece of straight code, and slices that lie wholly inside are read without asking
+whether they do.
 """
 
 from __future__ import annotations
@@ -21,6 +25,7 @@ ZERO, ONE = const(0), const(1)
 
 STEPS = 4  # of k that are written out
 RUN = 4  # neighbours that a thread reads from the group's memory at a time
+BLOCK = (4, 8)  # threads down and across that read the group's memory together, in straight code
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,24 @@ class Tiles:
     depth: int  # of a slice
     own_rows: int  # of a thread's tile
     own_columns: int
+    straight: bool = False  # whether all of a slice is written out
+
+    @property
+    def across(self) -> int:
+        """Threads along the columns."""
+        return self.columns // self.own_columns
+
+    def own(self, lane: Expr) -> tuple[Expr, Expr]:
+        """Where a thread's tile is among those of the group: down, and across."""
+        if not self.straight:
+            return ir.idiv(lane, const(self.across)), ir.irem(lane, const(self.across))
+        down, across = BLOCK
+        block, inside = ir.idiv(lane, const(down * across)), ir.irem(lane, const(down * across))
+        blocks = const(self.across // across)
+        return (
+            ir.add(ir.mul(ir.idiv(block, blocks), const(down)), ir.idiv(inside, const(across))),
+            ir.add(ir.mul(ir.irem(block, blocks), const(across)), ir.irem(inside, const(across))),
+        )
 
     def nbytes(self, dtype: DType, light: bool) -> int:
         """What a group needs of its memory: two slices, and a row of each thread on its way out."""
@@ -42,19 +65,21 @@ class Tiles:
         return elements * dtype.itemsize
 
 
-def choose(facts: Facts, dtype: DType, batch: int, m: int, n: int, light: bool) -> Tiles:
+def choose(
+    facts: Facts, dtype: DType, batch: int, m: int, n: int, light: bool, straight: bool = False
+) -> Tiles:
     """The largest tiles that fit into a group's memory and of which there are enough to keep every
     unit busy."""
-    threads = min(facts.group, 256)
+    threads = min(facts.group, 128 if straight else 256)
     best = None
     for side in (8, 4, 2):
         if side == 8 and dtype.itemsize > 4:
             continue  # their sums would not fit into registers
-        across = 16 if threads == 256 else 8
+        across = 16 if threads >= 128 else 8
         columns, rows = across * side, threads // across * side
         depth = {8: 8, 4: 16, 2: 32}[side]  # what waits to be multiplied needs registers too
         least = max(STEPS, threads // min(rows, columns))  # a thread brings an element, at least
-        best = Tiles(threads, rows, columns, depth, side, side)
+        best = Tiles(threads, rows, columns, depth, side, side, straight)
         while best.nbytes(dtype, light) > facts.group_memory and best.depth > least:
             best = replace(best, depth=best.depth // 2)
         if best.nbytes(dtype, light) > facts.group_memory:
@@ -76,13 +101,14 @@ class Sizes:
     column_tiles: Expr
 
 
-Read = Callable[[Expr, Expr, Expr, Expr], Expr]
+Read = Callable[[Expr, Expr, Expr, Expr | None], Expr]
 Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
 
 
 @dataclass(slots=True)
 class Operand:
-    """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B."""
+    """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B. Without a
+    mask it is surely there."""
 
     read: Read
     extent: Expr  # how many lines there are
@@ -116,6 +142,18 @@ class _Side:
             inside = (line < self.operand.extent) & (depth < k)
             value = self.operand.read(batch, line, depth, inside)
             out.append(ir.Set(register, ir.select(inside, value, const(0, register.dtype))))
+        return out
+
+    def fetch_inside(self, tiles: Tiles, lane: Expr, batch: Expr, start: Expr) -> list[Stmt]:
+        """The same for a slice that ends before k does. Lines beyond the last are that one again:
+        nobody stores what becomes of them."""
+        out: list[Stmt] = []
+        last = ir.sub(self.operand.extent, ONE)
+        for number, register in enumerate(self.waiting):
+            line, depth = self.place(tiles, lane, number)
+            line = ir.minimum(ir.add(self.first, line), last)
+            value = self.operand.read(batch, line, ir.add(start, depth), None)
+            out.append(ir.Set(register, value))
         return out
 
     def keep(self, tiles: Tiles, lane: Expr) -> list[Stmt]:
@@ -182,18 +220,22 @@ def contraction(
         lane = ir.var(name)
         return ir.For(lane, ZERO, const(t.threads), "lanes", make(lane))
 
-    across = const(t.columns // t.own_columns)
     k0 = ir.var("k0")
 
     def fetch(lane: Expr, start: Expr) -> list[Stmt]:
-        return [x for side in sides for x in side.fetch(t, lane, batch, start, s.k)]
+        asked = [x for side in sides for x in side.fetch(t, lane, batch, start, s.k)]
+        if not t.straight:
+            return asked
+        inside = ir.add(start, const(t.depth)) <= s.k
+        plain = [x for side in sides for x in side.fetch_inside(t, lane, batch, start)]
+        return [ir.If(inside, plain), ir.If(~inside, asked)]
 
     def multiply(lane: Expr) -> list[Stmt]:
-        down, right_lane = ir.idiv(lane, across), ir.irem(lane, across)
+        down, right_lane = t.own(lane)
         kk = ir.var("kk")
         body: list[Stmt] = []
-        for u in range(STEPS):
-            step = ir.add(kk, const(u))
+        for u in range(t.depth if t.straight else STEPS):
+            step = const(u) if t.straight else ir.add(kk, const(u))
             lets_a, xs = a.values(t.own_rows, down, step, f"a{u}_")
             lets_b, ys = b.values(t.own_columns, right_lane, step, f"b{u}_")
             body += [*lets_a, *lets_b]
@@ -202,8 +244,9 @@ def contraction(
                     old = ir.read(sums[i][j])
                     new = ir.fma(x, y, old, loose=True) if dtype.kind == "float" else old + x * y
                     body.append(ir.Set(sums[i][j], new))
-        loop = ir.For(kk, ZERO, const(t.depth), "serial", body, step=const(STEPS))
-        return [*fetch(lane, ir.add(k0, const(t.depth))), loop]
+        if not t.straight:
+            body = [ir.For(kk, ZERO, const(t.depth), "serial", body, step=const(STEPS))]
+        return [*fetch(lane, ir.add(k0, const(t.depth))), *body]
 
     def keep(lane: Expr) -> list[Stmt]:
         return [x for side in sides for x in side.keep(t, lane)]
@@ -214,7 +257,7 @@ def contraction(
     out.append(ir.For(k0, ZERO, s.k, "serial", body, step=const(t.depth)))
 
     def element(lane: Expr, i: int, j: int) -> tuple[Expr, Expr]:
-        down, right_lane = ir.idiv(lane, across), ir.irem(lane, across)
+        down, right_lane = t.own(lane)
         return a.line(t.own_rows, down, i), b.line(t.own_columns, right_lane, j)
 
     scratch = [a.buffer, b.buffer]
@@ -237,8 +280,7 @@ def contraction(
     for i in range(t.own_rows):
 
         def lay(lane: Expr, i: int = i) -> list[Stmt]:
-            down = ir.idiv(lane, across)
-            row = ir.mul(down, const(t.columns))
+            row = ir.mul(t.own(lane)[0], const(t.columns))
             return [
                 ir.Store(stage, ir.add(row, element(lane, i, j)[1]), ir.read(sums[i][j]))
                 for j in range(t.own_columns)

@@ -1,6 +1,7 @@
 """What an adapter cannot do at once is done in parts, or is an error that names the limit."""
 
 import dataclasses
+import itertools
 import os
 import subprocess
 import sys
@@ -9,6 +10,8 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus.compiler import ir
+from numus.compiler.render.wgsl import _number
 from numus.errors import DeviceError
 from numus.runtime.devices import count
 
@@ -79,9 +82,12 @@ def test_products_keep_within_a_groups_memory():
     for group, memory in ((256, 48 << 10), (256, 16 << 10), (64, 16 << 10)):
         given = dataclasses.replace(facts, group=group, group_memory=memory, parallel_units=1)
         for dtype in (nm.float32, nm.float64, nm.int64):
-            for light in (True, False):
-                tiles = choose(given, dtype, 1, 4096, 4096, light)
+            for light, straight in itertools.product((True, False), repeat=2):
+                tiles = choose(given, dtype, 1, 4096, 4096, light, straight)
                 assert tiles.nbytes(dtype, light) <= memory
+                lanes = [ir.const(lane) for lane in range(tiles.threads)]
+                places = {tuple(_number(x, {}) for x in tiles.own(lane)) for lane in lanes}
+                assert places == set(np.ndindex(tiles.threads // tiles.across, tiles.across))
 
 
 def test_products_on_an_adapter_with_little_memory_for_groups(monkeypatch):

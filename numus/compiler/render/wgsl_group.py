@@ -4,8 +4,7 @@ A lanes loop is shared by all threads. Everything else is *uniform* and every th
 for stores, which the first thread makes: a loop that stores and holds no lanes is run by that
 thread alone. Where one thread touches memory that another has written (or writes what another has
 read) since they last met, a barrier stands between: one for the group's own memory alone wherever
-that is enough, since a barrier for buffers empties a unit's first cache and waits for all loads that
-are under way.
+that is enough, since a barrier for buffers waits for all loads that are under way.
 """
 
 from __future__ import annotations
