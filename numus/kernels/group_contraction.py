@@ -128,9 +128,16 @@ class _Side:
 
     def place(self, tiles: Tiles, lane: Expr, number: int) -> tuple[Expr, Expr]:
         """Which element (line, k) of a slice a thread brings as its `number`-th."""
-        at = ir.add(lane, const(number * tiles.threads))
-        fast = const(tiles.depth if self.operand.along else self.lines)
-        slow, quick = ir.idiv(at, fast), ir.irem(at, fast)
+        fast, before = tiles.depth if self.operand.along else self.lines, number * tiles.threads
+        if not tiles.straight:
+            at = ir.add(lane, const(before))
+            slow, quick = ir.idiv(at, const(fast)), ir.irem(at, const(fast))
+        elif fast % tiles.threads == 0:
+            slow, quick = const(before // fast), ir.add(lane, const(before % fast))
+        else:
+            assert tiles.threads % fast == 0
+            slow, quick = ir.idiv(lane, const(fast)), ir.irem(lane, const(fast))
+            slow = ir.add(slow, const(before // fast))
         return (slow, quick) if self.operand.along else (quick, slow)
 
     def fetch(self, tiles: Tiles, lane: Expr, batch: Expr, start: Expr, k: Expr) -> list[Stmt]:
@@ -203,6 +210,11 @@ def contraction(
     batch = ir.idiv(g, ir.mul(s.row_tiles, s.column_tiles))
     m0 = ir.mul(ir.irem(ir.idiv(g, s.column_tiles), s.row_tiles), const(t.rows))
     n0 = ir.mul(ir.irem(g, s.column_tiles), const(t.columns))
+    out: list[Stmt] = []
+    if t.straight:  # divided once, not for every slice
+        found = (batch, m0, n0)
+        batch, m0, n0 = (ir.var(name) for name in ("batch", "m0", "n0"))
+        out += [ir.Let(name, x) for name, x in zip((batch, m0, n0), found, strict=True)]
     sides = []
     for name, operand, first, lines in (("a", left, m0, t.rows), ("b", right, n0, t.columns)):
         pitch = lines + RUN  # shifts the banks of the next step
@@ -251,7 +263,7 @@ def contraction(
     def keep(lane: Expr) -> list[Stmt]:
         return [x for side in sides for x in side.keep(t, lane)]
 
-    out: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
+    out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
     out.append(threads("first", lambda lane: fetch(lane, ZERO)))
     body = [threads("keep", keep), threads("multiply", multiply)]
     out.append(ir.For(k0, ZERO, s.k, "serial", body, step=const(t.depth)))

@@ -133,8 +133,8 @@ fn div32(a: f32, b: f32) -> f32 {
 _PLAIN_ROOT = "fn sqrt32(x: f32) -> f32 { return sqrt(x); }"
 _CAREFUL_ROOT = """
 fn sqrt32(x: f32) -> f32 {
-  // remainders must not be subnormal: small numbers are brought up first
-  let low = x < 1e-30f;
+  // remainders of remainders must not be subnormal: small numbers are brought up first
+  let low = x < 1e-20f;
   let y = select(x, x * 18446744073709551616.0f, low);
   let s = sqrt(y);
   // a step of Newton's, then the neighbour where that is nearer (Tuckerman's test)
