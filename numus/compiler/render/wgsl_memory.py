@@ -194,13 +194,24 @@ def load_run(x: Values, e: ir.Expr) -> str:
 
 def quad_of(e: ir.Expr) -> tuple[ir.Expr, int] | None:
     """A load as part of a vector of four neighbours, where it can be shown that those begin at a
-    multiple of four: the load of the vector, and which part.
+    multiple of four: the load of the vector, by its number, and which part.
     """
     index, offset = _apart(e.args[0])
     if not _multiple(index, 4):
         return None
-    whole = ir.add(index, ir.const(offset // 4 * 4))
-    return ir.make("load4", e.dtype, (whole,), e.attr), offset % 4
+    number = ir.add(_quarter(index), ir.const(offset // 4))
+    return ir.make("load4", e.dtype, (number,), e.attr), offset % 4
+
+
+def _quarter(e: ir.Expr) -> ir.Expr:
+    """A quarter of what `_multiple` has found to be a multiple of four. It is worked out here:
+    drivers do not know that no sum overflows, and would shift every one."""
+    if e.op == "const":
+        return ir.const(e.attr // 4)
+    a, b = e.args
+    if e.op == "add":
+        return ir.add(_quarter(a), _quarter(b))
+    return ir.mul(_quarter(a), b) if _multiple(a, 4) else ir.mul(a, _quarter(b))
 
 
 def _apart(index: ir.Expr) -> tuple[ir.Expr, int]:

@@ -288,7 +288,7 @@ class Values:
             lane = f"u32({self.value(args[1])})"
             return self.new(f"subgroupShuffle({self.value(args[0])}, {lane})")
         if op == "load4":
-            return self.new(f"{self.places[e.attr].name}[{self.index(args[0])} >> 2u]")
+            return self.new(f"{self.places[e.attr].name}[{self.index(args[0])}]")
         if op == "lanes_reduce":
             raise CompileError("lanes are reduced by a Let of their own")
         if args and all(a.op == "const" for a in args):
@@ -372,6 +372,8 @@ class Values:
         """An expression as a 32-bit index: of a wide one only the low bits are computed."""
         if self.type(e) == "i32":
             return self.value(e)
+        if e.op == "const":
+            return wgsl_ops.literal(e.attr, e.dtype, "i32")
         found = self.indices.get(e)
         if found is None:
             if e.op in ("add", "sub", "mul") and not self.wide:
