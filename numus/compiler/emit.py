@@ -22,7 +22,7 @@ from numus.compiler.ranges import Extents, quotient, remainder
 from numus.compiler.scalar_ops import cast_value, lower
 from numus.dtypes import DType
 from numus.kernels.math import exp_below
-from numus.shapes import Shape, row_major
+from numus.shapes import Shape, reshape_strides, row_major
 
 Index = tuple[Expr, ...]
 Request = tuple[Val, Index, Expr | None]
@@ -142,15 +142,22 @@ class Emitter:
 
     def address(self, val: Val, index: Index, strides: Shape | None = None) -> Expr:
         """Where an element lies in its buffer."""
-        strides = strides if strides is not None else self.layouts[val]
+        return self._address(index, val.shape, self.layouts[val] if strides is None else strides)
+
+    def _address(self, index: Index, shape: Shape, strides: Shape) -> Expr:
         total = ZERO
-        for i, s, n in zip(index, strides, val.shape, strict=True):
+        for i, s, n in zip(index, strides, shape, strict=True):
             if n != 1 and s != 0:
                 total = ir.add(total, ir.mul(i, self.number(s)))
         return total
 
-    def load(self, val: Val, index: Index, mask: Expr | None) -> Any:
-        at = self.address(val, index)
+    def load(
+        self, val: Val, index: Index, mask: Expr | None, seen: tuple[Shape, Shape] | None = None
+    ) -> Any:
+        """An element of a value in memory; by an index of its own, or of the shape and strides that
+        it is `seen` with.
+        """
+        at = self.address(val, index) if seen is None else self._address(index, *seen)
         self.touched.append(at)
         buffer = self.buffer(val)
         if val.dtype.is_complex:
@@ -309,6 +316,10 @@ def _iota(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
 
 def _reshape(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
+    if x in e.layouts and x not in e.known:
+        strides = reshape_strides(x.shape, e.layouts[x], val.shape)
+        if strides is not None:  # axes that are one in memory need not be taken apart
+            return e.load(x, index, mask, (val.shape, strides))
     return (yield x, regroup(e, index, val.shape, x.shape), mask)
 
 

@@ -153,11 +153,17 @@ def group_norm(
     wide = _widest(node, weight, bias)
     if size_of(node.shape) == 0:
         return wrap(node)
-    rows = reshape(wide, (batch, num_groups, size_of(node.shape[1:]) // num_groups))
-    kept = (batch, num_groups, 1)
-    mean, variance = mean_over(rows, (2,)), variance_over(rows, (2,), 0)
+    # groups, channels and space have an axis each, so that weights join the rows they scale
+    inside = channels // num_groups
+    rows = reshape(wide, (batch, num_groups, inside, size_of(node.shape[2:])))
+    kept = (batch, num_groups, 1, 1)
+    mean, variance = mean_over(rows, (2, 3)), variance_over(rows, (2, 3), 0)
     y = _normal(rows, reshape(mean, kept), reshape(variance, kept), eps)
-    return wrap(ew.cast(_affine(op, reshape(y, node.shape), weight, bias), node.dtype))
+    for name, part, combine in (("weight", weight, ew.mul), ("bias", bias, ew.add)):
+        if part is not None:
+            by_channel = _per_channel(op, name, part, wide)
+            y = combine(y, reshape(by_channel, (num_groups, inside, 1)))
+    return wrap(ew.cast(reshape(y, node.shape), node.dtype))
 
 
 @method()

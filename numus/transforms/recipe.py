@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from numus.dtypes import DType
 from numus.graph import Node, apply, mode
 from numus.primitives.base import Primitive
+from numus.primitives.custom import graft
 from numus.runtime.devices import Device
 from numus.shapes import Shape
 
@@ -36,31 +37,54 @@ class Recipe:
         for node in inputs:
             place[node] = len(place)
         self._steps = []
+        self._shapes = [x.shape for x in inputs]  # by place
         for node in order:
             operands = tuple(place.get(x, x) for x in node.inputs)
             what = (node.prim, operands, node.params, node.shape, node.dtype)
             self._steps.append(_Step(*what, node.device, node.tracked))
             place[node] = len(place)
+            self._shapes.append(node.shape)
         self._outputs = [place.get(x, x) for x in outputs]
 
-    def replay(self, operands: Sequence[Node]) -> list[Node]:
-        """The outputs that follow from other inputs of the same shapes and dtypes.
+    def products(self, least: int) -> list[int]:
+        """Which steps are products of matrices that sum over at least so many elements."""
+        return [
+            number
+            for number, step in enumerate(self._steps)
+            if step.prim.name == "contract" and self._shape(step.operands[0])[-1] >= least
+        ]
 
-        Steps that were recorded under `no_grad` are not tracked this time either.
+    def _shape(self, operand: int | Node) -> Shape:
+        return self._shapes[operand] if isinstance(operand, int) else operand.shape
+
+    def replay(
+        self,
+        operands: Sequence[Node],
+        known: Mapping[int, Node] | None = None,
+        wanted: Sequence[int] = (),
+    ) -> list[Node]:
+        """The outputs that follow from other inputs of the same shapes and dtypes; after them, what
+        the `wanted` steps gave.
+
+        Steps that were recorded under `no_grad` are not tracked this time either. What is `known`
+        of steps is not computed again, only differentiated.
         """
         made = list(operands)
         ambient = mode.grad
         try:
-            for step in self._steps:
+            for number, step in enumerate(self._steps):
                 mode.grad = ambient and step.tracked
                 inputs = tuple(made[x] if isinstance(x, int) else x for x in step.operands)
                 node = apply(step.prim, inputs, step.params, step.shape, step.dtype)
                 if step.device is not None:
                     node.device = step.device
+                if known and number in known:
+                    node = graft(known[number], node)
                 made.append(node)
         finally:
             mode.grad = ambient
-        return [made[x] if isinstance(x, int) else x for x in self._outputs]
+        outputs = [made[x] if isinstance(x, int) else x for x in self._outputs]
+        return outputs + [made[len(operands) + number] for number in wanted]
 
 
 def dependents(outputs: Iterable[Node], placeholders: Collection[Node]) -> list[Node]:

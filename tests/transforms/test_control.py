@@ -452,3 +452,64 @@ def test_tensors_made_inside_a_body_may_be_changed_there(outer):
 def test_bounds_of_a_loop_may_be_known_only_at_the_call():
     total = nm.jit(lambda n: nm.fori_loop(1, n, lambda i, c: c + i, 0))
     assert [total(5).item(), total(1).item(), total(nm.asarray(4)).item()] == [10, 0, 6]
+
+
+def _layers(w, u, b, xs, h):
+    """A recurrence whose constants take part as matrices, turned over or not, and as sums."""
+
+    def step(h, x):
+        h = nm.tanh(x @ u + h @ w.T + b)
+        return h, (h, (h * b).sum())
+
+    h, (hs, sums) = nm.scan(step, h, xs)
+    return (hs * hs).sum() + h.sum() + sums.sum()
+
+
+def _unrolled(w, u, b, xs, h):
+    total = 0.0
+    for x in nm.unstack(xs):
+        h = nm.tanh(x @ u + h @ w.T + b)
+        total = total + (h * h).sum() + (h * b).sum()
+    return total + h.sum()
+
+
+@pytest.mark.parametrize("rows", [1, 3, 9])
+def test_gradients_of_a_loops_weights_are_summed_after_it(rows):
+    rng = np.random.default_rng(rows)
+    shapes = [(20, 20), (5, 20), (20,), (7, rows, 5), (rows, 20)]
+    args = [nm.asarray(rng.standard_normal(s) * 0.3) for s in shapes]
+    places = tuple(range(5))
+    expected = nm.grad(_unrolled, argnums=places)(*args)
+    for found in (
+        nm.grad(_layers, argnums=places)(*args),
+        nm.jit(nm.grad(_layers, argnums=places))(*args),
+    ):
+        for a, b in zip(found, expected, strict=True):
+            np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-9, atol=1e-11)
+    v = [nm.asarray(rng.standard_normal(s)) for s in shapes]
+    twice = [
+        nm.grad(lambda w, f=f: (nm.grad(f)(w, *args[1:]) * v[0]).sum())(args[0])
+        for f in (_layers, _unrolled)
+    ]
+    np.testing.assert_allclose(twice[0].numpy(), twice[1].numpy(), rtol=1e-8, atol=1e-10)
+    tangents = [nm.jvp(f, tuple(args), tuple(v))[1].item() for f in (_layers, _unrolled)]
+    assert tangents[0] == pytest.approx(tangents[1], rel=1e-9)
+    many = nm.stack([args[0], args[0] * 0.5])
+    each = nm.vmap(lambda w: nm.grad(_layers)(w, *args[1:]))(many)
+    for i in range(2):
+        one = nm.grad(_unrolled)(many[i], *args[1:])
+        np.testing.assert_allclose(each[i].numpy(), one.numpy(), rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.on_cpu("about which kernels a loop on the CPU has")
+def test_a_loops_way_back_has_one_product():
+    w, xs = nm.ones((32, 32)) / 64, nm.ones((6, 16, 32))
+    nm.eval(w, xs)
+
+    def loss(w):
+        return nm.scan(lambda h, x: (nm.tanh(x + h @ w),) * 2, xs[0], xs)[0].sum()
+
+    shown = str(nm.explain(nm.grad(loss), w))
+    loops = [part for part in shown.split(" kernel") if "tanh" in part]
+    # the product of the way there is kept, that for the weights comes after the loop
+    assert [part.count("contraction ") for part in loops] == [1, 1]

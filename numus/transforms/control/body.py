@@ -6,6 +6,7 @@ them alone) becomes operands of the call: it is computed once, and derivatives r
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from numus.errors import ShapeError
 from numus.evaluation import evaluate
 from numus.graph import Node, View, grad_mode, mode, running_inside
 from numus.primitives.source import placeholder, value
+from numus.primitives.structure import copy as copied
 from numus.primitives.structure import copy_apart
 from numus.primitives.views import broadcast
 from numus.runtime.devices import Device, default
@@ -27,6 +29,9 @@ from numus.transforms.recipe import Recipe, dependents
 from numus.transforms.vmap import batch
 
 Type = tuple[Shape, DType]
+
+_FEW_ROWS = 8
+_DEEP = 16  # elements that a product sums over, from which on it costs more than memory
 
 
 def types_of(nodes: Sequence[Node]) -> list[Type]:
@@ -77,11 +82,29 @@ class Body:
     def on_tensors(self, *operands: Tensor) -> list[Tensor]:
         return [Tensor(y) for y in self.recipe.replay([x._node for x in operands])]
 
-    def with_arguments(self, count: int) -> Body:
-        """The body that gives its first arguments back as well, after its results."""
+    def keeping(self, count: int) -> Body:
+        """The body that also gives what the way back needs, after its results: its first arguments,
+        and products, which cost more to compute again than to keep.
+        """
         arguments = spots(self.inputs, None, "a body", True)
         with grad_mode(True):
-            return Body(arguments, [*self.recipe.replay(arguments), *arguments[:count]])
+            found = self.recipe.replay(arguments, wanted=self.products)
+        results = len(self.results)
+        return Body(arguments, [*found[:results], *arguments[:count], *found[results:]])
+
+    @functools.cached_property
+    def products(self) -> list[int]:
+        """Steps of the body whose results are kept for the way back."""
+        return self.recipe.products(_DEEP)
+
+    def with_products(self, products: Sequence[Node]) -> Callable[..., list[Tensor]]:
+        """The body as a function of tensors, given the results of those steps."""
+        known = dict(zip(self.products, products, strict=True))
+
+        def run(*operands: Tensor) -> list[Tensor]:
+            return [Tensor(y) for y in self.recipe.replay([x._node for x in operands], known)]
+
+        return run
 
     # -- running ----------------------------------------------------------------------------------
 
@@ -159,6 +182,19 @@ def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Nod
     inside = {*order, *arguments}
     beside = [x for node in order for x in node.inputs] + list(outputs)
     return list(dict.fromkeys(x for x in beside if x not in inside and not _is_number(x)))
+
+
+def laid_out(
+    constants: Sequence[Node], arguments: Sequence[Node], outputs: Sequence[Node]
+) -> list[Node]:
+    """The constants of a loop; matrices that are turned over for products are copied so that they
+    lie as these read them, once for all turns. Products of few rows read them as they are.
+    """
+    read = set()
+    for node in dependents(outputs, arguments):
+        if node.prim.name == "contract" and node.shape[-2] >= _FEW_ROWS:
+            read.add(node.inputs[1])
+    return [copied(x) if x in read and x.prim.name == "permute" else x for x in constants]
 
 
 def _is_number(x: Node) -> bool:

@@ -9,7 +9,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.evaluation import is_known
-from numus.graph import Node, Storage, View, mode
+from numus.graph import Node, Storage, View, mode, running_inside
 from numus.primitives import control
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import custom
@@ -20,6 +20,7 @@ from numus.runtime.devices import Device
 from numus.shapes import row_major
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
+from numus.transforms.control.afterwards import Total, total_of, worth_it
 from numus.transforms.control.body import (
     Body,
     addresses_of,
@@ -28,6 +29,7 @@ from numus.transforms.control.body import (
     check_types,
     constants_of,
     device_of,
+    laid_out,
     settled_carry,
     show,
     spots,
@@ -187,7 +189,7 @@ def scan(
         sliced.append(iota(length, dt.uint32, None))
     constants = constants_of(arguments, [*after, *ys])
     body = Body([*arguments, *constants], [*after, *ys])
-    operands = (*carry, *sliced, *constants)
+    operands = (*carry, *sliced, *laid_out(constants, arguments, [*after, *ys]))
     results = loop(body, operands, len(carry), len(sliced), length, reverse)
     count = len(carry)
     return (
@@ -214,7 +216,7 @@ def loop(
     """The nodes of a scan's results: the last carried values, and the rows of ys."""
     if not (mode.grad and any(x.tracked for x in operands)):
         return control.call(ScanCall(body, carried, sliced, length, reverse), operands)
-    keeping = body.with_arguments(carried)  # every step's carried values, for the way back
+    keeping = body.keeping(carried)  # every step's carried values, for the way back
     found = control.call(ScanCall(keeping, carried, sliced, length, reverse), operands)
     count = len(body.results)
     rule = ScanRule(body, carried, sliced, length, reverse)
@@ -227,7 +229,8 @@ def loop(
 class ScanRule(CallRule):
     """Derivatives of a scan are scans: of tangents along it, of cotangents against it.
 
-    Operands are those of the loop, and then the carried values that every step began with.
+    Operands are those of the loop, and then what it kept of every step: the carried values that it
+    began with, and its products.
     """
 
     def __init__(self, body: Body, carried: int, sliced: int, length: int, reverse: bool) -> None:
@@ -255,7 +258,7 @@ class ScanRule(CallRule):
         length = self._length
         if mode.grad and any(x.tracked for x in operands):
             # they are to be differentiated too, which what was kept is not
-            keeping = self._body.with_arguments(self._carried)
+            keeping = self._body.keeping(self._carried)
             again = (*init, *sliced, *constants)
             results = loop(keeping, again, self._carried, self._sliced, length, self._reverse)
             kept = results[len(self._body.results) :]
@@ -271,34 +274,28 @@ class ScanRule(CallRule):
                 cotangents[carried:], self._body.results[carried:], strict=True
             )
         ]
-        sums = [full(x.shape, 0, x.dtype) if x.dtype.is_inexact else None for x in constants]
-
-        def back(state: Any, slices: Any) -> Any:
-            (g_carry, g_sums), (before, xs, g_rows) = state, slices
-            primals = [*before, *xs, *(Tensor(x) for x in constants)]
-            trace = Trace("scan", self._body.on_tensors, primals)
-            given = [None if g is None else g._node for g in (*g_carry, *g_rows)]
+        place = device_of([*init, *sliced, *constants])
+        state = [g for g in last if g is not None]
+        streams = [*kept, *sliced, *(g for g in rows if g is not None)]
+        inside = InsideLoop("scan")
+        held = spots(types_of(state), place, "scan")
+        slices = spots([(x.shape[1:], x.dtype) for x in streams], place, "scan")
+        before, products, xs = slices[:carried], slices[carried : len(kept)], slices[len(kept) :]
+        given = _filled(last, held) + _filled(rows, xs[self._sliced :])
+        with running_inside(inside):
+            primals = [Tensor(x) for x in (*before, *xs[: self._sliced], *constants)]
+            trace = Trace("scan", self._body.with_products(products), primals)
             found = trace.reverse(given)
             trace.close(found)
-            filled = [
-                Tensor(full(p.shape, 0, p.dtype) if g is None else g) if moves else None
-                for p, g, moves in zip(primals, found, moving, strict=True)
-            ]
-            total = [
-                None if s is None or g is None else Tensor(ew.add(s._node, g._node))
-                for s, g in zip(g_sums, filled[count:], strict=True)
-            ]
-            return (filled[:carried], total), filled[carried:count]
-
-        (g_init, g_constants), g_sliced = scan(
-            back,
-            (tensors_of(last), tensors_of(sums)),
-            (tensors_of(kept), tensors_of(sliced), tensors_of(rows)),
-            length,
-            not self._reverse,
+        each = [
+            (full(kind[0], 0, kind[1]) if g is None else g) if moves else None
+            for kind, g, moves in zip(self._body.inputs, found, moving, strict=True)
+        ]
+        back = Backwards(held, state, slices, streams, inside.turn)
+        g_init, g_sliced, g_constants = back.run(
+            each[:carried], each[carried:count], each[count:], length, not self._reverse
         )
-        by_operand = [*g_init, *g_sliced, *g_constants, *(None for _ in kept)]
-        return [None if g is None else g._node for g in by_operand]
+        return [*g_init, *g_sliced, *g_constants, *(None for _ in kept)]
 
     def jvp(
         self, operands: Sequence[Node], tangents: Sequence[Node | None]
@@ -335,6 +332,80 @@ class ScanRule(CallRule):
             self._reverse,
         )
         return [None if t is None else t._node for t in (*t_last, *t_rows)]
+
+
+def _filled(wanted: Sequence[Node | None], nodes: Sequence[Node]) -> list[Node | None]:
+    """The nodes in the places of those that are wanted."""
+    left = iter(nodes)
+    return [None if x is None else next(left) for x in wanted]
+
+
+class Backwards:
+    """The loop against a scan: cotangents of carried values are its carry, those of slices its
+    rows; those of constants are summed over all turns, after the loop where that costs less.
+    """
+
+    def __init__(
+        self,
+        held: Sequence[Node],
+        state: Sequence[Node],
+        slices: Sequence[Node],
+        streams: Sequence[Node],
+        turn: Node | None,
+    ) -> None:
+        self._held, self._state = list(held), list(state)  # arguments of the body, their values
+        self._slices, self._streams = list(slices), list(streams)
+        self._turn = turn
+
+    def run(
+        self,
+        g_carry: Sequence[Node | None],
+        g_sliced: Sequence[Node | None],
+        g_constants: Sequence[Node | None],
+        length: int,
+        reverse: bool,
+    ) -> tuple[list[Node | None], list[Node | None], list[Node | None]]:
+        """The cotangents of the whole from those of a turn."""
+        after = [g for g in g_carry if g is not None]
+        rows = [g for g in g_sliced if g is not None]
+        stacked = dict(zip(self._slices, self._streams, strict=True))  # what all turns have
+        later: dict[int, Total] = {}
+        for i, g in enumerate(g_constants):
+            total = None if g is None or not g.abstract else total_of(g)
+            if g is None or total is None:
+                continue
+            parts = [x for x in map(_plain, total.parts) if x not in stacked and x not in rows]
+            if worth_it(g, parts):
+                later[i] = total
+                rows += dict.fromkeys(parts)
+        for i, g in enumerate(g_constants):
+            if g is not None and i not in later:
+                self._state.append(full(g.shape, 0, g.dtype))
+                self._held += spots([(g.shape, g.dtype)], g.device, "scan")
+                after.append(ew.add(self._held[-1], g))
+        if self._turn is not None:
+            self._slices.append(self._turn)
+            self._streams.append(iota(length, dt.uint32, None))
+        arguments = [*self._held, *self._slices]
+        beside = constants_of(arguments, [*after, *rows])
+        body = Body([*arguments, *beside], [*after, *rows])
+        lying = laid_out(beside, arguments, [*after, *rows])
+        operands = (*self._state, *self._streams, *lying)
+        results = loop(body, operands, len(after), len(self._streams), length, reverse)
+        stacked |= zip(rows, results[len(after) :], strict=True)
+        sums = iter(results[len([g for g in g_carry if g is not None]) : len(after)])
+        g_all = [
+            later[i].finish(lambda x: stacked[_plain(x)]) if i in later else g and next(sums)
+            for i, g in enumerate(g_constants)
+        ]
+        return _filled(g_carry, results), _filled(g_sliced, results[len(after) :]), g_all
+
+
+def _plain(x: Node) -> Node:
+    """A node under whose elements another one has them too: what a variable stands for."""
+    while x.prim.name == "reshape" and x.inputs and x.shape == x.inputs[0].shape:
+        x = x.inputs[0]
+    return x
 
 
 def fori_loop(lower: Any, upper: Any, f: Function, init: Any) -> Any:
