@@ -74,7 +74,7 @@ def main() -> None:
     rng = np.random.default_rng(0)
 
     def pieces() -> list[np.ndarray]:
-        starts = rng.integers(0, len(codes) - options.length - 1, (options.steps // 4, 16))
+        starts = rng.integers(0, len(codes) - options.length - 1, (max(1, options.steps // 4), 16))
         return [codes[s[:, None] + np.arange(options.length + 1)] for s in starts]
 
     def compute(model: Writer, batch: nm.Tensor) -> nm.Tensor:
@@ -84,7 +84,7 @@ def main() -> None:
     nm.random.seed(0)
     model = Writer(len(characters)).to(options.device)
     optimizer = optim.AdamW(model.parameters(), lr=4e-3)
-    schedule = optim.OneCycleLR(optimizer, 4e-3, total_steps=options.steps + 1)
+    schedule = optim.OneCycleLR(optimizer, 4e-3, total_steps=max(4, options.steps) + 1)
     trainer = optim.Trainer(optimizer, model, compute=compute, scheduler=schedule)
     history = trainer.fit(pieces(), epochs=4)
     print(f"loss     {history[-1]['loss']:.3f}")

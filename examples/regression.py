@@ -1,6 +1,7 @@
 """Regression in NumPy's style: arrays, formulas and `nm.grad`, without modules or optimisers.
 
     python examples/regression.py
+    python examples/regression.py --device webgpu
 
 Fits y = a exp(-b x) + c to noisy points by Newton's method: gradient and Hessian come from the
 formula itself, and the whole of a step is one program.
@@ -42,15 +43,19 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--points", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=25)
+    parser.add_argument("--device", default="cpu")
     options = parser.parse_args()
 
+    nm.set_default_device(options.device)
+    floats = nm.__array_namespace_info__().dtypes(device=options.device, kind="real floating")
+    dtype = floats.get("float64", nm.float32)  # not every GPU has it
     rng = np.random.default_rng(0)
     true = np.array([2.5, 1.3, 0.5])
-    x = nm.linspace(0.0, 4.0, options.points, dtype=nm.float64)
-    noise = nm.asarray(rng.normal(0, 0.02, options.points))
-    y = model(nm.asarray(true), x) + noise
+    x = nm.linspace(0.0, 4.0, options.points, dtype=dtype)
+    noise = nm.asarray(rng.normal(0, 0.02, options.points), dtype=dtype)
+    y = model(nm.asarray(true, dtype=dtype), x) + noise
 
-    p, damping = nm.ones(3, dtype=nm.float64), 0.1
+    p, damping = nm.ones(3, dtype=dtype), 0.1
     best = loss(p, x, y).item()
     for _ in range(options.steps):
         tried = newton(p, x, y, damping)

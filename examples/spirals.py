@@ -135,10 +135,12 @@ def kernel_table() -> Table:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=600)
+    parser.add_argument("--device", default="cpu")
     parser.add_argument("--out", type=Path, default=Path("out/spirals.png"))
     options = parser.parse_args()
 
     console = Console()
+    nm.set_default_device(options.device)
     nm.random.seed(0)
     points, labels = spirals(POINTS)
     x, y = nm.asarray(points), nm.asarray(labels)

@@ -42,14 +42,43 @@ def test_sums_are_what_they_say():
 def test_explain_shows_the_kernels_of_a_file(tmp_path):
     file = tmp_path / "program.py"
     file.write_text("import numus as nm\nprint(float(nm.softmax(nm.ones((4, 4))).sum()))\n")
-    command = [sys.executable, "-m", "numus", "explain", str(file), "--source"]
+    command = [sys.executable, "-m", "numus", "explain", "--source", str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert "4.0" in done.stdout
     assert "reduce_max" in done.stdout
     assert "for v0 in" in done.stdout
 
 
-@pytest.mark.parametrize("arguments", [[], ["nothing"], ["explain", "no/such/file.py"]])
+def test_explain_evaluates_what_a_file_leaves_behind(tmp_path, capsys):
+    (tmp_path / "beside.py").write_text("SIZE = 5\n")
+    file = tmp_path / "lazy.py"
+    file.write_text(
+        "import sys\nimport numus as nm\nfrom beside import SIZE\n"
+        "x = {'y': [nm.tanh(nm.ones(SIZE))]}\n"
+        "for _ in range(3):\n    float(nm.ones(SIZE).sum())\n"
+        "print(sys.argv[1:])\n"
+    )
+    before = (list(sys.argv), list(sys.path))
+    cli.main(["explain", str(file), "a", "--b"])
+    shown = capsys.readouterr().out
+    assert "['a', '--b']" in shown
+    assert "tanh" in shown
+    assert ", 3 times" in shown or ", 2 times" in shown
+    assert (list(sys.argv), list(sys.path)) == before
+    file.write_text("print('nothing here')\nraise SystemExit(2)\n")
+    cli.main(["explain", str(file)])
+    shown = capsys.readouterr().out
+    assert "ended with 2" in shown
+    assert "computes nothing with numus" in shown
+
+
+def test_without_a_command_the_commands_are_named(capsys):
+    cli.main([])
+    shown = capsys.readouterr().out
+    assert all(name in shown for name in ("info", "train", "demo", "bench", "explain"))
+
+
+@pytest.mark.parametrize("arguments", [["nothing"], ["explain", "no/such/file.py"]])
 def test_wrong_calls_end_with_a_message(arguments, capsys):
     with pytest.raises(SystemExit) as ended:
         cli.main(arguments)

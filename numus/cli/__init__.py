@@ -19,7 +19,7 @@ __all__ = ["main"]
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run a command; with none, say which there are."""
     parser = argparse.ArgumentParser("numus", description="Arrays, gradients and networks.")
-    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND")
 
     info = commands.add_parser("info", help="devices, their memory, and what they reach")
     info.add_argument("--quick", action="store_true", help="measure nothing")
@@ -43,8 +43,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     demo.add_argument("--out", type=Path, default=Path("out"), help="where the files go")
 
     explain = commands.add_parser("explain", help="run a Python file and show its kernels")
-    explain.add_argument("file", type=Path)
     explain.add_argument("--source", action="store_true", help="show what the kernels consist of")
+    explain.add_argument("file", type=Path)
+    explain.add_argument("arguments", nargs=argparse.REMAINDER, help="of the file's program")
 
     options = parser.parse_args(arguments)
     # each command is imported when it is asked for: they bring the whole of numus with them
@@ -64,7 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         from numus.cli.demo import run
 
         run(options.device, options.digits, options.steps, options.out)
-    else:
+    elif options.command == "explain":
         from numus.cli.explaining import run_file
 
-        run_file(options.file, source=options.source)
+        run_file(options.file, options.arguments, source=options.source)
+    else:
+        parser.print_help()

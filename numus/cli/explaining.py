@@ -3,27 +3,47 @@
 from __future__ import annotations
 
 import runpy
+import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 import numus as nm
+from numus.tensor import Tensor
 
 __all__ = ["run_file"]
 
 
-def run_file(file: Path, *, source: bool = False) -> None:
-    """Run a Python file as a program, then print the kernels that ran."""
+def run_file(file: Path, arguments: Sequence[str] = (), *, source: bool = False) -> None:
+    """Run a Python file as a program, then print the kernels that ran. Tensors that it leaves
+    behind without having looked at them are evaluated as well.
+    """
     console = Console(highlight=False)
     if not file.is_file():
         raise SystemExit(f"numus explain: there is no file {file}")
 
-    def program() -> None:
-        runpy.run_path(str(file), run_name="__main__")
+    def program() -> list[Any]:
+        before = sys.argv, sys.path
+        sys.argv = [str(file), *arguments]
+        sys.path = [str(file.resolve().parent), *sys.path]  # as Python does for programs
+        try:
+            names = runpy.run_path(str(file), run_name="__main__")
+        except SystemExit as end:  # which ends the program, not this one
+            if end.code not in (None, 0):
+                console.print(f"{file} ended with {end.code}", markup=False, soft_wrap=True)
+            return []
+        finally:
+            sys.argv, sys.path = before
+        return [x for x in nm.tree.leaves(names) if isinstance(x, Tensor)]
 
     found = nm.explain(program)
-    console.print(str(found), markup=False)
+    if not found.kernels:
+        console.print(f"{file} computes nothing with numus", markup=False, soft_wrap=True)
+        return
+    console.print(str(found), markup=False, soft_wrap=True)
     if source:
-        for kernel in found.kernels:
+        for kernel in {k.ir: k for k in found.kernels}.values():
             console.rule(kernel.name)
-            console.print(kernel.ir, markup=False)
+            console.print(kernel.ir, markup=False, soft_wrap=True)

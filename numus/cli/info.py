@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import warnings
 
 from rich.console import Console
 from rich.table import Table
@@ -21,7 +22,9 @@ def show(*, measured: bool = True) -> None:
     for column in ("device", "what it is", "features", "memory", "GB/s", "GFLOP/s (f32)"):
         table.add_column(column, overflow="fold")
     for name in ("cpu", *(str(d) for d in nm.devices() if str(d) != "cpu")):
-        facts = nm.device(name).runtime.facts
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of software, which the table says
+            facts = nm.device(name).runtime.facts
         features = " ".join(sorted(facts.features)) or "-"
         if name == "cpu":  # dozens of instruction sets, which the description sums up
             features = f"{len(facts.features)} instruction sets"

@@ -50,6 +50,12 @@ class ProgramReport:
     temporary_bytes: int
     scratch_bytes: int  # of these, what all workers need for themselves in a wave, at most
 
+    @property
+    def structure(self) -> tuple[object, ...]:
+        """What it has in common with other runs of the same program: all but the time."""
+        kernels = tuple((k.name, k.fused, k.bytes_read, k.bytes_written) for k in self.kernels)
+        return self.device, kernels, self.waves, self.result_bytes, self.temporary_bytes
+
 
 @contextlib.contextmanager
 def recording(found: list[ProgramReport], timed: bool) -> Iterator[None]:

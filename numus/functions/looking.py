@@ -39,11 +39,15 @@ class Explanation:
 
     def __str__(self) -> str:
         lines = []
+        alike: dict[Any, list[ProgramReport]] = {}  # programs that ran several times, shown once
         for p in self.programs:
+            alike.setdefault(p.structure, []).append(p)
+        for p, *others in alike.values():
             together = f" in {p.waves} waves" if p.waves < len(p.kernels) else ""
+            times = f", {len(others) + 1} times" if others else ""
             lines.append(
                 f"{len(p.kernels)} kernel{'s' * (len(p.kernels) != 1)}{together} on {p.device}; "
-                f"results {_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}"
+                f"results {_bytes(p.result_bytes)}, temporaries {_bytes(p.temporary_bytes)}{times}"
             )
             for k in p.kernels:
                 lines.append(f"  {k.name:12} {_cost(k, p.device)}")
