@@ -7,6 +7,7 @@
     python -m bench train --nn            the same with modules, an optimiser and a Trainer
     python -m bench adamw                 one step of AdamW over two hundred parameters
     python -m bench loading               records from a file, beside PyTorch's loader
+    python -m bench loading 4096          of this size alone
     python -m bench memory                what training steps take of memory, beside PyTorch
     python -m bench memory --large        of larger models
     python -m bench overhead              what Python costs: building, evaluating, importing
@@ -114,10 +115,10 @@ def main() -> int:
             from . import overhead
 
             return 0 if overhead.report() else 1
-        case ["loading"]:
+        case ["loading", *sizes]:
             from . import loading
 
-            loading.report()
+            loading.report([int(size) for size in sizes] or list(loading.SIZES))
         case ["memory"]:
             from . import memory
 

@@ -24,7 +24,7 @@ from numus import data
 
 from .libraries import torch
 
-SIZES = {4 << 10: 40_000, 64 << 10: 4_000, 1 << 20: 300}  # bytes of a record, and how many
+SIZES = {4 << 10: 30_000, 64 << 10: 3_000, 1 << 20: 200}  # bytes of a record, and how many
 BATCHES = {4 << 10: (32, 64, 256, 1024), 64 << 10: (32, 128), 1 << 20: (8, 32)}
 WORKERS = (0, 1, 2)
 
@@ -86,14 +86,14 @@ def copying() -> float:
     return len(source) / min(times) / 1e9
 
 
-def report() -> None:
+def report(sizes: list[int]) -> None:
     names = ("bytes", "batch", "workers", "GB/s", "first", "raw GB/s", "processes", "records/s")
     columns = (*names, "torch", "ratio")
     print(f"one thread copies {copying():.1f} GB/s")
     print(("{:>10}" * len(columns)).format(*columns))
     with tempfile.TemporaryDirectory() as folder:
-        for size, count in SIZES.items():
-            _report(Path(folder), size, count)
+        for size in sizes:
+            _report(Path(folder), size, SIZES[size])
         path = Path(folder) / "million.rrec"
         with data.RecordWriter.create(path) as writer:
             for _ in range(1_000_000):

@@ -17,10 +17,11 @@ import numpy as np
 from numus import runtime
 from numus.data.encoding import HEAD_SIZE, Layout, head, heads, layout
 from numus.dtypes import DType, as_dtype
-from numus.functions.conversion import of_memory
+from numus.graph import Storage, View
+from numus.primitives.source import value
 from numus.runtime.cpu.stretches import Source
 from numus.runtime.devices import device
-from numus.shapes import Shape
+from numus.shapes import Shape, row_major
 from numus.tensor import Tensor
 
 Array = np.ndarray[Any, Any]
@@ -42,11 +43,14 @@ class Form:
         first = forms.data.ctypes.data + FRAME_SIZE + start
         starts = forms.index.ctypes.data
         sources = [Source(first + at, starts, size) for _, _, at, size in found.arrays]
-        self._shapes = [(dtype, shape) for dtype, shape, _, _ in found.arrays]
+        kinds: list[tuple[DType, Shape]] = [(dtype, shape) for dtype, shape, _, _ in found.arrays]
         for column in self._columns:
             if column.dtype != object:
                 sources.append(Source(column.ctypes.data, 0, column.itemsize))
-                self._shapes.append((as_dtype(column.dtype), ()))
+                kinds.append((as_dtype(column.dtype), ()))
+        # of a batch: the axes behind that of examples, and the strides of all
+        self._kinds = [(d, s, (math.prod(s), *row_major(s))) for d, s in kinds]
+        self._has_words = any(c.dtype == object for c in self._columns)
         self._gather = runtime.get("cpu").stretches.gatherer(sources, forms.of, number)
         self._arrays = len(found.arrays)
 
@@ -60,25 +64,28 @@ class Form:
         memories = self._gather(places)
         if memories is None:
             return None
-        count = len(places)
-        made = [
-            _array(memory, (count, *shape), dtype)
-            for memory, (dtype, shape) in zip(memories, self._shapes, strict=True)
-        ]
-        numbers = iter(made[self._arrays :])
-        values = (
-            column[places].tolist() if column.dtype == object else next(numbers)
-            for column in self._columns
-        )
+        made = self._arrays_in(memories, len(places))
+        numbers = values = iter(made[self._arrays :])
+        if self._has_words:
+            values = (
+                column[places].tolist() if column.dtype == object else next(numbers)
+                for column in self._columns
+            )
         return self._build(iter(made), values)
 
-
-def _array(memory: Any, shape: Shape, dtype: DType) -> Any:
-    """Memory of the host as a tensor, where tensors are made there; else as an array."""
-    place = device()
-    if place.kind == "cpu":
-        return Tensor(of_memory(memory, shape, dtype, place))
-    return memory.view(dtype.np, math.prod(shape)).reshape(shape)
+    def _arrays_in(self, memories: list[Any], count: int) -> list[Any]:
+        """Memory of the host as tensors, where tensors are made there; else as arrays."""
+        place = device()
+        found = zip(memories, self._kinds, strict=True)
+        if place.kind == "cpu":
+            return [
+                Tensor(value(View(Storage(m), 0, strides), (count, *shape), dtype, place))
+                for m, (dtype, shape, strides) in found
+            ]
+        return [
+            m.view(dtype.np, count * strides[0]).reshape(count, *shape)
+            for m, (dtype, shape, strides) in found
+        ]
 
 
 class Forms:

@@ -85,6 +85,10 @@ class Layout:
             self.form = self._read(self._tree, 0)  # the structure without its values
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise RecordError(f"a record's structure cannot be read: {error}") from None
+        # most records are a dict of arrays and values: their names, and which are values
+        self._flat: list[tuple[str, bool]] | None = None
+        if self.form[0] == "d" and all(inner[0] in "abv" for _, inner in self.form[1]):
+            self._flat = [(k, inner[0] == "v") for k, inner in self.form[1]]
 
     def _read(self, tree: Any, depth: int) -> Any:
         ((form, x),) = tree.items()
@@ -118,6 +122,8 @@ class Layout:
 
     def build(self, arrays: Iterator[Any], values: Iterator[Any]) -> Any:
         """The tree with these arrays (and bytes) and values in it."""
+        if self._flat is not None:
+            return {k: next(values if is_value else arrays) for k, is_value in self._flat}
         return _build(self.form, arrays, values)
 
     def parts(self, data: memoryview) -> Iterator[Any]:

@@ -22,7 +22,7 @@ from numus.primitives.structure import copy as copied
 from numus.primitives.views import reshape
 from numus.runtime.devices import Device, of_dlpack
 from numus.runtime.devices import device as as_device
-from numus.shapes import Shape, row_major
+from numus.shapes import row_major
 from numus.tensor import Tensor, detached, scalar_node
 
 __all__ = ["array", "asarray", "from_dlpack", "from_numpy", "frombuffer", "tensor"]
@@ -165,12 +165,8 @@ def _shared(host: Array, dtype: DType | None, place: Device) -> Node:
         raise _refuse_copy(f"{place} has memory of its own")
     if not host.flags.c_contiguous or not host.flags.aligned or not host.dtype.isnative:
         raise _refuse_copy("the array is not contiguous, aligned and in the machine's byte order")
-    return of_memory(share(host), host.shape, found, place)
-
-
-def of_memory(memory: Any, shape: Shape, dtype: DType, place: Device) -> Node:
-    """A node whose elements lie one behind the other in memory of its device."""
-    return value(View(Storage(memory), 0, row_major(shape)), shape, dtype, place)
+    view = View(Storage(share(host)), 0, row_major(host.shape))
+    return value(view, host.shape, found, place)
 
 
 # -- sequences ------------------------------------------------------------------------------------
