@@ -130,7 +130,9 @@ class _Renderer:
         # what merging takes comes first, scratch gets the rest
         self.group_memory = target.group_memory - self._merging_bytes()
         self.x = Values(kernel, target, wide, Narrow(kernel), {}, {}, self._wide, aligned)
-        self.lanes = Lanes(self.x, self.threads, unroll, self._iteration, self._loop, self._wide)
+        self.lanes = Lanes(
+            *(self.x, self.threads, unroll, self._iteration, self._loop, self._alone, self._wide)
+        )
         self.across = Across(self.x, self.threads, self._shared_array)
 
     def _merging_bytes(self) -> int:

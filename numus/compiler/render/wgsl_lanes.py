@@ -14,7 +14,7 @@ from numus.compiler import ir
 from numus.compiler.ir import below, expressions_of
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render.llvm_lanes import Growths
-from numus.compiler.render.wgsl_runs import Runs, Wide, changed, is_free, weight
+from numus.compiler.render.wgsl_runs import Runs, Statement, Wide, changed, is_free, weight
 from numus.compiler.render.wgsl_values import Values
 
 TOGETHER = ((24, 8), (80, 4))  # iterations that are under way at a time, by expressions in each
@@ -33,11 +33,12 @@ class Lanes:
         unroll: int,
         iteration: Iteration,
         loop: Callable[[ir.For, str, str, str, str, bool], None],
+        statement: Statement,
         wide: Wide,
     ) -> None:
         self.x, self.threads, self.unroll = x, threads, unroll
         self.iteration, self.loop = iteration, loop
-        self.runs = Runs(x, threads, iteration, wide)
+        self.runs = Runs(x, threads, statement, wide)
 
     def write(self, s: ir.For) -> None:
         x = self.x
@@ -141,57 +142,18 @@ class Lanes:
     def _by_words(self, s: ir.For, ty: str, start: str, stop: str, stores: list[ir.Store]) -> None:
         """Four elements to a thread, from where a word begins; the others one by one."""
         x = self.x
-        changes = changed(s.body)
-        x.forget(changes)
-        with x.scope():  # where the first iteration stores
-            x.remember(x.values, s.var, start)
-            firsts = [
-                x.new(f"u32({memory.address(x, x.places[t.buffer], t.index)}) & 3u") for t in stores
-            ]
-        even = " && ".join(f"{first} == {firsts[0]}" for first in firsts[1:]) or "true"
-        head = x.new(f"min({start} + {ty}((4u - {firsts[0]}) & 3u), {stop})")
-        middle = x.new(f"select({stop}, {head}, {even})")
-        end = x.new(f"{middle} + ({stop} - {middle}) / 4 * 4")
-        for first, last in ((start, middle), (end, stop)):
-            own = x.new(f"{first} + {ty}(thread)")
-            self.loop(s, ty, own, last, str(self.threads), False)
-        i = x.name("v")
-        x.open(
-            f"for (var {i}: {ty} = {middle} + {ty}(thread) * 4; {i} < {end}; "
-            f"{i} += {4 * self.threads})"
-        )
-        places = [i, *(x.new(f"{i} + {k}") for k in range(1, 4))]
-        bits: list[list[str]] = []
 
-        def iteration(s: ir.For, at: str) -> None:
-            x.remember(x.values, s.var, at)
-            bits.append([])
-            for inner in s.body:
-                if isinstance(inner, ir.Store) and inner in stores:
-                    value = memory.bits_of(
-                        x.carried(inner.value, x.type_of(inner.buffer.dtype)),
-                        x.type_of(inner.buffer.dtype),
-                    )
-                    mask = (1 << inner.buffer.dtype.bits) - 1
-                    bits[-1].append(x.new(f"{value} & {mask}u"))
-                elif isinstance(inner, ir.Store):
-                    memory.store(x, inner)
-                elif isinstance(inner, ir.Let):
-                    x.remember(x.values, inner.var, x.carried(inner.value, x.type(inner.var)))
-                else:
-                    assert isinstance(inner, ir.Set)
-                    name = x.registers[inner.register]
-                    x.do(f"{name} = {x.carried(inner.value, x.type_of(inner.register.dtype))};")
-                    x.forget((inner.register,))
+        def words(i: str) -> None:
+            bits: list[list[str]] = []
+            places = [i, *(x.new(f"{i} + {k}") for k in range(1, 4))]
+            self._all(s, places, lambda s, at: bits.append(self.runs.iteration(s, at, stores)))
+            x.forget(changed(s.body))
+            with x.scope():
+                x.remember(x.values, s.var, i)
+                for k, store in enumerate(stores):
+                    memory.store_words(x, store, [each[k] for each in bits])
 
-        self._all(s, places, iteration)
-        x.forget(changes)
-        with x.scope():
-            x.remember(x.values, s.var, i)
-            for k, store in enumerate(stores):
-                memory.store_words(x, store, [each[k] for each in bits])
-        x.close()
-        x.forget(changes)
+        self.runs.by_runs(s, ty, start, stop, 4, stores, words)
 
 
 def _trips(s: ir.For) -> int | None:

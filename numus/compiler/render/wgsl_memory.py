@@ -245,11 +245,14 @@ def store_run(x: Values, stores: Sequence[ir.Store]) -> None:
     """Write a run of neighbours at once."""
     run = run_of(LONG, x.target.i64)
     head = stores[0]
-    ty = x.type_of(head.buffer.dtype)
-    parts = [x.new(bits_of(x.carried(s.value, ty), ty)) for s in stores]
+    put_run(x, head, run, [element_bits(x, s) for s in stores])
+
+
+def put_run(x: Values, head: ir.Store, run: Run, bits: list[str]) -> None:
+    """Write the bits of a run that begins where a store says."""
     at = address(x, x.places[head.buffer], head.index)
     name = x.wide_names(head.buffer, run)
-    x.do(f"{name}[({at}) >> {run.count.bit_length() - 1}u] = {run.whole(parts)};")
+    x.do(f"{name}[({at}) >> {run.count.bit_length() - 1}u] = {run.whole(bits)};")
 
 
 def _multiple(e: ir.Expr, of: int) -> bool:
@@ -321,6 +324,15 @@ def bits_of(value: str, ty: str) -> str:
     if ty == "bool":
         return f"select(0u, 1u, {value})"
     return value if ty == "u32" else f"bitcast<u32>({value})"
+
+
+def element_bits(x: Values, s: ir.Store) -> str:
+    """The bits that a store would write, named."""
+    ty = x.type_of(s.buffer.dtype)
+    value = bits_of(x.carried(s.value, ty), ty)
+    if s.buffer.dtype.bits < 32:
+        value = f"{value} & {(1 << s.buffer.dtype.bits) - 1}u"
+    return x.new(value)
 
 
 def _store_shared(x: Values, place: Place, dtype: DType, at: str, bits: str) -> None:

@@ -9,6 +9,7 @@ iteration; whether they do is seen at run time, and what is left over is done on
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from numus.compiler import ir
@@ -20,17 +21,15 @@ from numus.compiler.render.wgsl_values import Values
 
 LIGHT, HEAVY = 90, 400  # expressions of an iteration up to which runs are long, or used at all
 
-Iteration = Callable[[ir.For, str], None]
-
-
 Wide = Callable[[ir.Buffer, Run], str | None]  # how runs of a buffer are accessed
+Statement = Callable[[ir.Stmt], None]  # writes one for a thread by itself
 
 
 class Runs:
     """Writes lanes loops by runs; `wide` gives the variable for runs of a buffer, if there is."""
 
-    def __init__(self, x: Values, threads: int, iteration: Iteration, wide: Wide) -> None:
-        self.x, self.threads, self.iteration, self.wide = x, threads, iteration, wide
+    def __init__(self, x: Values, threads: int, statement: Statement, wide: Wide) -> None:
+        self.x, self.threads, self.statement, self.wide = x, threads, statement, wide
 
     def write(self, s: ir.For, ty: str, start: str, stop: str) -> bool:
         """Write a loop, if it is one that gains by runs; whether it is."""
@@ -44,19 +43,48 @@ class Runs:
         loads, stores = self._accesses(s, run)
         if not loads and not any(x.places[t.buffer].form == "plain" for t in stores):
             return False
-        changes = changed(s.body)
-        x.forget(changes)
-        middle, end = self._middle(s, ty, start, stop, run, [*loads, *stores])
+        accesses: list[ir.Expr | ir.Store] = [*loads, *stores]
+        write = partial(self._run, s, run, loads, stores)
+        self.by_runs(s, ty, start, stop, run.count, accesses, write)
+        return True
+
+    def by_runs(
+        self,
+        s: ir.For,
+        ty: str,
+        start: str,
+        stop: str,
+        count: int,
+        accesses: Sequence[ir.Expr | ir.Store],
+        write: Callable[[str], None],
+    ) -> None:
+        """A loop over whole runs of `count` iterations, each of which begins where `accesses` begin
+        runs of as many elements; `write` is given its first iteration. The others are done one by
+        one before."""
+        x = self.x
+        x.forget(changed(s.body))
+        middle, end = self._middle(s, ty, start, stop, count, accesses)
         self._one_by_one(s, ty, start, stop, middle, end)
         i = x.name("v")
         x.open(
-            f"for (var {i}: {ty} = {middle} + {ty}(thread) * {run.count}; {i} < {end}; "
-            f"{i} += {run.count * self.threads})"
+            f"for (var {i}: {ty} = {middle} + {ty}(thread) * {count}; {i} < {end}; "
+            f"{i} += {count * self.threads})"
         )
-        self._run(s, i, run, loads, stores)
+        write(i)
         x.close()
-        x.forget(changes)
-        return True
+        x.forget(changed(s.body))
+
+    def iteration(self, s: ir.For, at: str, apart: Sequence[ir.Store] = ()) -> list[str]:
+        """One iteration, but for some stores: the bits that they would write."""
+        x = self.x
+        x.remember(x.values, s.var, at)
+        bits: list[str] = []
+        for inner in s.body:
+            if isinstance(inner, ir.Store) and inner in apart:
+                bits.append(memory.element_bits(x, inner))
+            else:
+                self.statement(inner)
+        return bits
 
     def _accesses(self, s: ir.For, run: Run) -> tuple[list[ir.Expr], list[ir.Store]]:
         """Loads that runs have in common with their neighbours, and such stores."""
@@ -90,7 +118,7 @@ class Runs:
         ty: str,
         start: str,
         stop: str,
-        run: Run,
+        count: int,
         accesses: Sequence[ir.Expr | ir.Store],
     ) -> tuple[str, str]:
         """The iterations from the first to the last whole run; none where runs do not agree."""
@@ -103,13 +131,11 @@ class Runs:
                 else memory.address(x, x.places[a.buffer], a.index)
                 for a in accesses
             ]
-            firsts = [x.new(f"u32({place}) & {run.count - 1}u") for place in dict.fromkeys(places)]
+            firsts = [x.new(f"u32({place}) & {count - 1}u") for place in dict.fromkeys(places)]
         even = " && ".join(f"{first} == {firsts[0]}" for first in firsts[1:]) or "true"
-        head = x.new(
-            f"min({start} + {ty}(({run.count}u - {firsts[0]}) & {run.count - 1}u), {stop})"
-        )
+        head = x.new(f"min({start} + {ty}(({count}u - {firsts[0]}) & {count - 1}u), {stop})")
         middle = x.new(f"max({start}, select({stop}, {head}, {even}))")
-        return middle, x.new(f"{middle} + ({stop} - {middle}) / {run.count} * {run.count}")
+        return middle, x.new(f"{middle} + ({stop} - {middle}) / {count} * {count}")
 
     def _one_by_one(self, s: ir.For, ty: str, start: str, stop: str, middle: str, end: str) -> None:
         """What lies before and after the runs, in one loop."""
@@ -124,7 +150,7 @@ class Runs:
         x.forget(changed(s.body))
 
     def _run(
-        self, s: ir.For, i: str, run: Run, loads: list[ir.Expr], stores: list[ir.Store]
+        self, s: ir.For, run: Run, loads: list[ir.Expr], stores: list[ir.Store], i: str
     ) -> None:
         """The iterations of one run: what they load, each of them, what they store."""
         x = self.x
@@ -138,40 +164,18 @@ class Runs:
                 for k, known in enumerate(parts):
                     known[e] = x.new(run.part(vector, k, carrier))
         changes = changed(s.body)
-        bits: list[list[str]] = [[] for _ in stores]
+        bits: list[list[str]] = []
         for k, known in enumerate(parts):
             x.forget(changes)
             with x.scope():
-                x.remember(x.values, s.var, x.new(f"{i} + {k}") if k else i)
                 for e, name in known.items():
                     x.remember(x.values, e, name)
-                self._iteration(s, stores, bits)
+                bits.append(self.iteration(s, x.new(f"{i} + {k}") if k else i, stores))
         x.forget(changes)
         with x.scope():
             x.remember(x.values, s.var, i)
-            for t, values in zip(stores, bits, strict=True):
-                self._store(t, run, values)
-
-    def _iteration(self, s: ir.For, stores: list[ir.Store], bits: list[list[str]]) -> None:
-        """One iteration, but for what is stored at the end of its run."""
-        x = self.x
-        for inner in s.body:
-            if isinstance(inner, ir.Store) and inner in stores:
-                ty = x.type_of(inner.buffer.dtype)
-                value = memory.bits_of(x.carried(inner.value, ty), ty)
-                if inner.buffer.dtype.bits < 32:
-                    value = f"{value} & {(1 << inner.buffer.dtype.bits) - 1}u"
-                bits[stores.index(inner)].append(x.new(value))
-            elif isinstance(inner, ir.Store):
-                memory.store(x, inner)
-                x.forget((inner.buffer,))
-            elif isinstance(inner, ir.Let):
-                x.remember(x.values, inner.var, x.carried(inner.value, x.type(inner.var)))
-            else:
-                assert isinstance(inner, ir.Set)
-                name = x.registers[inner.register]
-                x.do(f"{name} = {x.carried(inner.value, x.type_of(inner.register.dtype))};")
-                x.forget((inner.register,))
+            for number, t in enumerate(stores):
+                self._store(t, run, [each[number] for each in bits])
 
     def _store(self, t: ir.Store, run: Run, bits: list[str]) -> None:
         x = self.x
@@ -179,9 +183,7 @@ class Runs:
             for first in range(0, run.count, SHORT):
                 memory.store_words(x, t, bits[first : first + SHORT], first)
             return
-        at = memory.address(x, x.places[t.buffer], t.index)
-        shift = run.count.bit_length() - 1
-        x.do(f"{self.wide(t.buffer, run)}[({at}) >> {shift}u] = {run.whole(bits)};")
+        memory.put_run(x, t, run, bits)
 
 
 def _always(body: Sequence[ir.Stmt]) -> list[ir.Expr]:
