@@ -20,7 +20,7 @@ from numus.compiler.loops.space import ZERO, Dim, Space, block, blocks_of, digit
 from numus.compiler.loops.work import Work
 from numus.kernels.vector_contraction import RUN
 
-MOST_RUNS = 16  # of a lane: beyond, code takes longer to compile than it is worth
+MOST_RUNS = 32  # of a lane: beyond, code takes longer to compile than it is worth
 
 
 def fits_kept(work: Work, space: Space, lane: Dim | None) -> bool:
