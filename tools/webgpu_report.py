@@ -5,7 +5,7 @@ python -m tools.webgpu_report [--out docs/results/webgpu.md] [--only tests|bench
 The op table (values, gradients, replays) runs in several processes, each with a share of the rows.
 The benchmark is of numus alone: rates tell how near a workload comes to what the device can do.
 `--only steps` trains a small network for many steps, and fails if memory grows, on the host or in
-the pool, or if wgpu has anything to complain about.
+the pool, or if wgpu has anything to complain about. What the report says besides stays.
 """
 
 from __future__ import annotations
@@ -182,22 +182,38 @@ def main() -> None:
 
     facts = nm.device("webgpu").runtime.facts
     features = ", ".join(sorted(facts.features))
-    lines = ["# numus on a GPU through WebGPU", ""]
-    lines += [f"Written by `python -m tools.webgpu_report` on one {facts.description}, with ", ""]
-    lines[-2] += f"{features}."
+    title = ["# numus on a GPU through WebGPU", ""]
+    title += [f"Written by `python -m tools.webgpu_report` on one {facts.description}, with ", ""]
+    title[-2] += f"{features}."
+    parts: dict[str, list[str]] = {"": title}
     if given.only in (None, "tests"):
-        report, text = run_tests(given.workers, given.limit, "webgpu")
-        print("\n".join(report), flush=True)
+        parts["Conformance"], text = run_tests(given.workers, given.limit, "webgpu")
+        print("\n".join(parts["Conformance"]), flush=True)
         if given.log:
             Path(given.log).write_text(text)
-        lines += ["## Conformance", "", *report, ""]
     if given.only in (None, "bench"):
-        lines += ["## Speed", "", *run_bench(nm, given.scale, given.seconds), ""]
+        parts["Speed"] = run_bench(nm, given.scale, given.seconds)
     if given.only in (None, "steps"):
-        lines += ["## Endurance", "", *run_steps(nm, given.steps), ""]
-        print(lines[-2], flush=True)
+        parts["Endurance"] = run_steps(nm, given.steps)
+        print(parts["Endurance"][0], flush=True)
     if given.only is None:
-        Path(given.out).write_text("\n".join(lines))
+        out = Path(given.out)
+        out.write_text(merged(out.read_text() if out.exists() else "", parts))
+
+
+def merged(old: str, parts: dict[str, list[str]]) -> str:
+    """A report with new parts, by their headings, in the place of old ones; others stay."""
+    first, *rest = re.split(r"^## ", old, flags=re.MULTILINE)
+    found = {"": first.splitlines()}
+    for part in rest:
+        heading, *lines = part.splitlines()
+        found[heading] = lines
+    found.update(parts)
+    texts = []
+    for heading, lines in found.items():
+        text = "\n".join(lines).strip("\n")
+        texts.append(f"## {heading}\n\n{text}" if heading else text)
+    return "\n\n".join(texts) + "\n"
 
 
 if __name__ == "__main__":
