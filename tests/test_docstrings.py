@@ -13,6 +13,7 @@ PACKAGES = (
     "numus.transforms",
     "numus.nn",
     "numus.nn.functional",
+    "numus.nn.utils",
     "numus.optim",
     "numus.optim.lr_scheduler",
     "numus.optim.training",
@@ -28,5 +29,14 @@ MODULES = ["numus"] + [
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
     module = importlib.import_module(name)
-    result = doctest.testmod(module, extraglobs={"nm": nm})
-    assert result.failed == 0
+    names = {"nm": nm}
+    assert doctest.testmod(module, extraglobs=names).failed == 0
+    runner = doctest.DocTestRunner()
+    for public in getattr(module, "__all__", ()):
+        made = getattr(module, public)  # what a decorator made, doctest takes for somebody else's
+        if getattr(made, "__globals__", vars(module)) is vars(module):
+            continue
+        if made.__module__ == name and made.__doc__:
+            for example in doctest.DocTestFinder().find(made, public, False, vars(module) | names):
+                runner.run(example)
+    assert runner.failures == 0

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 import operator
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from numus.errors import ShapeError
 from numus.graph import Node
 from numus.primitives.views import reshape
 from numus.shapes import Shape
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Margins = tuple[tuple[int, int], ...]  # before and after each axis
 
 
@@ -66,3 +71,21 @@ def batched(op: str, x: Node, rank: int) -> tuple[Node, bool]:
         return reshape(x, (1, *x.shape)), False
     names = ", ".join(("batch", "channels", *("depth", "height", "width")[3 - rank :]))
     raise ShapeError(f"{op}: takes ({names}), with or without the batch, not shape {x.shape}")
+
+
+def of_rank(
+    function: Callable[Concatenate[int, P], R], rank: int, name: str, doc: str
+) -> Callable[P, R]:
+    """A function of a number of axes of space for one such number, under a name of its own."""
+
+    @functools.wraps(function)
+    def run(*args: P.args, **kwargs: P.kwargs) -> R:
+        return function(rank, *args, **kwargs)
+
+    own = inspect.signature(function)
+    run.__name__ = run.__qualname__ = name
+    run.__doc__ = doc
+    run.__signature__ = own.replace(  # type: ignore[attr-defined]
+        parameters=list(own.parameters.values())[1:]
+    )
+    return run

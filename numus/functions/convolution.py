@@ -17,6 +17,7 @@ from numus.functions._windows import (
     Margins,
     batched,
     margins,
+    of_rank,
     per_axis,
     same_margins,
     window_count,
@@ -73,16 +74,17 @@ def _with_bias(op: str, y: Node, bias: Any, has_batch: bool) -> Tensor:
 
 def _conv(
     rank: int,
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: Sizes,
-    padding: Padding,
-    dilation: Sizes,
-    groups: int,
+    x: ArrayLike,
+    weight: ArrayLike,
+    /,
+    bias: ArrayLike | None = None,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    dilation: Sizes = 1,
+    groups: int = 1,
 ) -> Tensor:
     op = f"conv{rank}d"
-    a, b = _operands(op, x, w)
+    a, b = _operands(op, x, weight)
     a, has_batch = batched(op, a, rank)
     if b.ndim != rank + 2:
         raise ShapeError(
@@ -151,18 +153,12 @@ def _slide(
     return convolve(x, w, tuple(windows), tuple(extents), groups, x.dtype)
 
 
-@lowers
-def conv1d(
-    x: ArrayLike,
-    weight: ArrayLike,
-    /,
-    bias: ArrayLike | None = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Tensor:
-    """Windows of (batch, channels, width), each times weights (outputs, channels / groups, taps).
+conv1d = lowers(
+    of_rank(
+        _conv,
+        1,
+        "conv1d",
+        """Windows of (batch, channels, width), each times (outputs, channels / groups, taps).
 
     Args:
         bias: one number per output.
@@ -173,56 +169,45 @@ def conv1d(
     >>> x = nm.asarray([[1.0, 2.0, 4.0, 8.0]])
     >>> nm.conv1d(x, nm.asarray([[[1.0, -1.0]]])).tolist()
     [[-1.0, -2.0, -4.0]]
-    """
-    return _conv(1, x, weight, bias, stride, padding, dilation, groups)
+    """,
+    )
+)
 
+conv2d = lowers(
+    of_rank(
+        _conv,
+        2,
+        "conv2d",
+        """Windows of (batch, channels, height, width), each times weights; as `conv1d`.""",
+    )
+)
 
-@lowers
-def conv2d(
-    x: ArrayLike,
-    weight: ArrayLike,
-    /,
-    bias: ArrayLike | None = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Tensor:
-    """Windows of (batch, channels, height, width), each times weights; as `conv1d`."""
-    return _conv(2, x, weight, bias, stride, padding, dilation, groups)
-
-
-@lowers
-def conv3d(
-    x: ArrayLike,
-    weight: ArrayLike,
-    /,
-    bias: ArrayLike | None = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    dilation: Sizes = 1,
-    groups: int = 1,
-) -> Tensor:
-    """Windows of (batch, channels, depth, height, width), each times weights; as `conv1d`."""
-    return _conv(3, x, weight, bias, stride, padding, dilation, groups)
-
+conv3d = lowers(
+    of_rank(
+        _conv,
+        3,
+        "conv3d",
+        """Windows of (batch, channels, depth, height, width), each times weights; as `conv1d`.""",
+    )
+)
 
 # -- transposed -----------------------------------------------------------------------------------
 
 
 def _conv_transpose(
     rank: int,
-    x: Any,
-    w: Any,
-    bias: Any,
-    stride: Sizes,
-    padding: Padding,
-    output_padding: Sizes,
-    groups: int,
-    dilation: Sizes,
+    x: ArrayLike,
+    weight: ArrayLike,
+    /,
+    bias: ArrayLike | None = None,
+    stride: Sizes = 1,
+    padding: Padding = 0,
+    output_padding: Sizes = 0,
+    groups: int = 1,
+    dilation: Sizes = 1,
 ) -> Tensor:
     op = f"conv_transpose{rank}d"
-    a, b = _operands(op, x, w)
+    a, b = _operands(op, x, weight)
     a, has_batch = batched(op, a, rank)
     if b.ndim != rank + 2:
         raise ShapeError(
@@ -262,19 +247,12 @@ def _conv_transpose(
     return _with_bias(op, y, bias, has_batch)
 
 
-@lowers
-def conv_transpose1d(
-    x: ArrayLike,
-    weight: ArrayLike,
-    /,
-    bias: ArrayLike | None = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-) -> Tensor:
-    """The transpose of `conv1d`: every element adds its window to the result; weights are
+conv_transpose1d = lowers(
+    of_rank(
+        _conv_transpose,
+        1,
+        "conv_transpose1d",
+        """The transpose of `conv1d`: every element adds its window to the result; weights are
     (channels, outputs / groups, taps).
 
     Args:
@@ -283,41 +261,27 @@ def conv_transpose1d(
 
     >>> nm.conv_transpose1d(nm.asarray([[1.0, 10.0]]), nm.ones((1, 1, 3)), stride=2).tolist()
     [[1.0, 1.0, 11.0, 10.0, 10.0]]
-    """
-    return _conv_transpose(1, x, weight, bias, stride, padding, output_padding, groups, dilation)
+    """,
+    )
+)
 
+conv_transpose2d = lowers(
+    of_rank(
+        _conv_transpose,
+        2,
+        "conv_transpose2d",
+        """The transpose of `conv2d`; as `conv_transpose1d`.""",
+    )
+)
 
-@lowers
-def conv_transpose2d(
-    x: ArrayLike,
-    weight: ArrayLike,
-    /,
-    bias: ArrayLike | None = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-) -> Tensor:
-    """The transpose of `conv2d`; as `conv_transpose1d`."""
-    return _conv_transpose(2, x, weight, bias, stride, padding, output_padding, groups, dilation)
-
-
-@lowers
-def conv_transpose3d(
-    x: ArrayLike,
-    weight: ArrayLike,
-    /,
-    bias: ArrayLike | None = None,
-    stride: Sizes = 1,
-    padding: Padding = 0,
-    output_padding: Sizes = 0,
-    groups: int = 1,
-    dilation: Sizes = 1,
-) -> Tensor:
-    """The transpose of `conv3d`; as `conv_transpose1d`."""
-    return _conv_transpose(3, x, weight, bias, stride, padding, output_padding, groups, dilation)
-
+conv_transpose3d = lowers(
+    of_rank(
+        _conv_transpose,
+        3,
+        "conv_transpose3d",
+        """The transpose of `conv3d`; as `conv_transpose1d`.""",
+    )
+)
 
 # -- general --------------------------------------------------------------------------------------
 

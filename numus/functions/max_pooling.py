@@ -29,7 +29,7 @@ from numus.functions._pooling import (
     unbatched,
     windows_of,
 )
-from numus.functions._windows import per_axis
+from numus.functions._windows import of_rank, per_axis
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import custom
@@ -170,13 +170,14 @@ def _running(numbers: Sequence[Node], extents: Sequence[int]) -> Node:
 
 def max_pool(
     rank: int,
-    x: Any,
+    x: ArrayLike,
+    /,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    dilation: Sizes,
-    ceil_mode: bool,
-    return_indices: bool,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
 ) -> Any:
     """The largest element of every window of so many axes."""
     op = f"max_pool{rank}d"
@@ -188,16 +189,10 @@ def max_pool(
     return unbatched(best, has_batch)
 
 
-def max_pool1d(
-    x: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
+max_pool1d = of_rank(
+    max_pool,
+    1,
+    "max_pool1d",
     """The largest element of every window of (batch, channels, width).
 
     Args:
@@ -208,39 +203,27 @@ def max_pool1d(
 
     >>> nm.max_pool1d(nm.asarray([[1.0, 5.0, 2.0, 3.0]]), 2).tolist()
     [[5.0, 3.0]]
-    """
-    return max_pool(1, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
+    """,
+)
+
+max_pool2d = of_rank(
+    max_pool,
+    2,
+    "max_pool2d",
+    """The largest element of every window of (batch, channels, height, width); as `max_pool1d`.""",
+)
+
+max_pool3d = of_rank(
+    max_pool,
+    3,
+    "max_pool3d",
+    """The largest element of every window of three axes of space; as `max_pool1d`.""",
+)
 
 
-def max_pool2d(
-    x: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
+def _adaptive_max(
+    rank: int, x: ArrayLike, /, output_size: Any, return_indices: bool = False
 ) -> Any:
-    """The largest element of every window of (batch, channels, height, width); as `max_pool1d`."""
-    return max_pool(2, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-def max_pool3d(
-    x: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    dilation: Sizes = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Any:
-    """The largest element of every window of three axes of space; as `max_pool1d`."""
-    return max_pool(3, x, kernel_size, stride, padding, dilation, ceil_mode, return_indices)
-
-
-def _adaptive_max(rank: int, x: Any, output_size: Any, return_indices: bool) -> Any:
     op = f"adaptive_max_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
     best, place = _largest(node, adaptive(op, node, output_size, rank))
@@ -249,35 +232,42 @@ def _adaptive_max(rank: int, x: Any, output_size: Any, return_indices: bool) -> 
     return unbatched(best, has_batch)
 
 
-def adaptive_max_pool1d(x: ArrayLike, /, output_size: Any, return_indices: bool = False) -> Any:
+adaptive_max_pool1d = of_rank(
+    _adaptive_max,
+    1,
+    "adaptive_max_pool1d",
     """The largest elements of output_size windows that cover (batch, channels, width) evenly.
 
     None for an axis keeps its size.
-    """
-    return _adaptive_max(1, x, output_size, return_indices)
+    """,
+)
 
+adaptive_max_pool2d = of_rank(
+    _adaptive_max,
+    2,
+    "adaptive_max_pool2d",
+    """The largest elements of windows that cover two axes evenly; as `adaptive_max_pool1d`.""",
+)
 
-def adaptive_max_pool2d(x: ArrayLike, /, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest elements of windows that cover two axes evenly; as `adaptive_max_pool1d`."""
-    return _adaptive_max(2, x, output_size, return_indices)
-
-
-def adaptive_max_pool3d(x: ArrayLike, /, output_size: Any, return_indices: bool = False) -> Any:
-    """The largest elements of windows that cover three axes evenly; as `adaptive_max_pool1d`."""
-    return _adaptive_max(3, x, output_size, return_indices)
-
+adaptive_max_pool3d = of_rank(
+    _adaptive_max,
+    3,
+    "adaptive_max_pool3d",
+    """The largest elements of windows that cover three axes evenly; as `adaptive_max_pool1d`.""",
+)
 
 # -- the largest, put back ------------------------------------------------------------------------
 
 
 def _max_unpool(
     rank: int,
-    x: Any,
-    indices: Any,
+    x: ArrayLike,
+    indices: ArrayLike,
+    /,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    output_size: Sequence[int] | None,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
 ) -> Tensor:
     op = f"max_unpool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
@@ -305,40 +295,23 @@ def _max_unpool(
     return unbatched(reshape(y, (*node.shape[:2], *size)), has_batch)
 
 
-def max_unpool1d(
-    x: ArrayLike,
-    indices: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """Elements put where `max_pool1d(..., return_indices=True)` found them; zeros elsewhere."""
-    return _max_unpool(1, x, indices, kernel_size, stride, padding, output_size)
+max_unpool1d = of_rank(
+    _max_unpool,
+    1,
+    "max_unpool1d",
+    """Elements put where `max_pool1d(..., return_indices=True)` found them; zeros elsewhere.""",
+)
 
+max_unpool2d = of_rank(
+    _max_unpool,
+    2,
+    "max_unpool2d",
+    """Elements put where `max_pool2d(..., return_indices=True)` found them; zeros elsewhere.""",
+)
 
-def max_unpool2d(
-    x: ArrayLike,
-    indices: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """Elements put where `max_pool2d(..., return_indices=True)` found them; zeros elsewhere."""
-    return _max_unpool(2, x, indices, kernel_size, stride, padding, output_size)
-
-
-def max_unpool3d(
-    x: ArrayLike,
-    indices: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    output_size: Sequence[int] | None = None,
-) -> Tensor:
-    """Elements put where `max_pool3d(..., return_indices=True)` found them; zeros elsewhere."""
-    return _max_unpool(3, x, indices, kernel_size, stride, padding, output_size)
+max_unpool3d = of_rank(
+    _max_unpool,
+    3,
+    "max_unpool3d",
+    """Elements put where `max_pool3d(..., return_indices=True)` found them; zeros elsewhere.""",
+)

@@ -25,6 +25,7 @@ from numus.functions._pooling import (
     unbatched,
     windows_of,
 )
+from numus.functions._windows import of_rank
 from numus.functions.max_pooling import max_pool
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -57,13 +58,14 @@ def _sum(x: Node, axes: Sequence[Windows]) -> Node:
 
 def _avg_pool(
     rank: int,
-    x: Any,
+    x: ArrayLike,
+    /,
     kernel_size: Sizes,
-    stride: Sizes | None,
-    padding: Sizes,
-    ceil_mode: bool,
-    count_include_pad: bool,
-    divisor_override: int | None,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
 ) -> Tensor:
     op = f"avg_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "float")
@@ -99,15 +101,10 @@ def _elements(total: Node, axes: Sequence[Windows], margins: bool) -> Node:
     return count
 
 
-def avg_pool1d(
-    x: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-) -> Tensor:
+avg_pool1d = of_rank(
+    _avg_pool,
+    1,
+    "avg_pool1d",
     """The mean of every window of (batch, channels, width).
 
     Args:
@@ -118,46 +115,28 @@ def avg_pool1d(
 
     >>> nm.avg_pool1d(nm.asarray([[1.0, 5.0, 2.0, 4.0]]), 2).tolist()
     [[3.0, 3.0]]
-    """
-    return _avg_pool(1, x, kernel_size, stride, padding, ceil_mode, count_include_pad, None)
+    """,
+)
 
-
-def avg_pool2d(
-    x: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
+avg_pool2d = of_rank(
+    _avg_pool,
+    2,
+    "avg_pool2d",
     """The mean of every window of (batch, channels, height, width); as `avg_pool1d`.
 
     `divisor_override` is what sums are divided by instead.
-    """
-    return _avg_pool(
-        2, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
+    """,
+)
+
+avg_pool3d = of_rank(
+    _avg_pool,
+    3,
+    "avg_pool3d",
+    """The mean of every window of three axes of space; as `avg_pool2d`.""",
+)
 
 
-def avg_pool3d(
-    x: ArrayLike,
-    /,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    padding: Sizes = 0,
-    ceil_mode: bool = False,
-    count_include_pad: bool = True,
-    divisor_override: int | None = None,
-) -> Tensor:
-    """The mean of every window of three axes of space; as `avg_pool2d`."""
-    return _avg_pool(
-        3, x, kernel_size, stride, padding, ceil_mode, count_include_pad, divisor_override
-    )
-
-
-def _adaptive_avg(rank: int, x: Any, output_size: Any) -> Tensor:
+def _adaptive_avg(rank: int, x: ArrayLike, /, output_size: Any) -> Tensor:
     op = f"adaptive_avg_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "float")
     y = adaptive_mean(node, adaptive(op, node, output_size, rank))
@@ -178,20 +157,25 @@ def adaptive_mean(x: Node, axes: Sequence[Windows]) -> Node:
     return total
 
 
-def adaptive_avg_pool1d(x: ArrayLike, /, output_size: Any) -> Tensor:
+adaptive_avg_pool1d = of_rank(
+    _adaptive_avg,
+    1,
+    "adaptive_avg_pool1d",
     """The means of output_size windows that cover (batch, channels, width) evenly.
 
     None for an axis keeps its size.
 
     >>> nm.adaptive_avg_pool1d(nm.asarray([[1.0, 2.0, 3.0]]), 2).tolist()
     [[1.5, 2.5]]
-    """
-    return _adaptive_avg(1, x, output_size)
+    """,
+)
 
-
-def adaptive_avg_pool2d(x: ArrayLike, /, output_size: Any) -> Tensor:
-    """The means of windows that cover two axes evenly; as `adaptive_avg_pool1d`."""
-    return _adaptive_avg(2, x, output_size)
+adaptive_avg_pool2d = of_rank(
+    _adaptive_avg,
+    2,
+    "adaptive_avg_pool2d",
+    """The means of windows that cover two axes evenly; as `adaptive_avg_pool1d`.""",
+)
 
 
 @method("adaptive_avg_pool2d")
@@ -200,16 +184,24 @@ def _adaptive_avg_pool2d(x: Tensor, height: int | None, width: int | None = None
     return adaptive_avg_pool2d(x, (height, width))
 
 
-def adaptive_avg_pool3d(x: ArrayLike, /, output_size: Any) -> Tensor:
-    """The means of windows that cover three axes evenly; as `adaptive_avg_pool1d`."""
-    return _adaptive_avg(3, x, output_size)
-
+adaptive_avg_pool3d = of_rank(
+    _adaptive_avg,
+    3,
+    "adaptive_avg_pool3d",
+    """The means of windows that cover three axes evenly; as `adaptive_avg_pool1d`.""",
+)
 
 # -- norms ----------------------------------------------------------------------------------------
 
 
 def _lp_pool(
-    rank: int, x: Any, norm_type: float, kernel_size: Sizes, stride: Sizes | None, ceil_mode: bool
+    rank: int,
+    x: ArrayLike,
+    /,
+    norm_type: float,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    ceil_mode: bool = False,
 ) -> Tensor:
     op = f"lp_pool{rank}d"
     if math.isinf(norm_type):  # the greatest size of a window's elements, or the least
@@ -231,37 +223,20 @@ def _lp_pool(
     return unbatched(ew.cast(y, node.dtype), has_batch)
 
 
-def lp_pool1d(
-    x: ArrayLike,
-    /,
-    norm_type: float,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """(sum of x ** norm_type) ** (1 / norm_type) over every window."""
-    return _lp_pool(1, x, norm_type, kernel_size, stride, ceil_mode)
+lp_pool1d = of_rank(
+    _lp_pool, 1, "lp_pool1d", """(sum of x ** norm_type) ** (1 / norm_type) over every window."""
+)
 
+lp_pool2d = of_rank(
+    _lp_pool,
+    2,
+    "lp_pool2d",
+    """(sum of x ** norm_type) ** (1 / norm_type) over every window of two axes.""",
+)
 
-def lp_pool2d(
-    x: ArrayLike,
-    /,
-    norm_type: float,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """(sum of x ** norm_type) ** (1 / norm_type) over every window of two axes."""
-    return _lp_pool(2, x, norm_type, kernel_size, stride, ceil_mode)
-
-
-def lp_pool3d(
-    x: ArrayLike,
-    /,
-    norm_type: float,
-    kernel_size: Sizes,
-    stride: Sizes | None = None,
-    ceil_mode: bool = False,
-) -> Tensor:
-    """(sum of x ** norm_type) ** (1 / norm_type) over every window of three axes."""
-    return _lp_pool(3, x, norm_type, kernel_size, stride, ceil_mode)
+lp_pool3d = of_rank(
+    _lp_pool,
+    3,
+    "lp_pool3d",
+    """(sum of x ** norm_type) ** (1 / norm_type) over every window of three axes.""",
+)

@@ -149,6 +149,9 @@ def test_packed_sequences():
     assert padded.shape == (3, 6)
     assert padded[2].tolist() == [0, -1, -1, -1, -1, -1]
     assert lengths.tolist() == [3, 5, 1]
+    whole = rnn.pack_sequence([nm.arange(3), nm.arange(1)])
+    assert rnn.pad_packed_sequence(whole)[0].dtype == nm.int64
+    assert rnn.pad_sequence([nm.arange(3), nm.arange(1)], padding_value=-1.0).dtype == nm.int64
     left = rnn.pad_sequence(rows, batch_first=True, padding_side="left")
     assert left[2].tolist() == [0, 0, 0, 0, 0]
     assert left[0].tolist() == [0, 0, 0, 1, 2]

@@ -80,7 +80,8 @@ class PackedSequence(NamedTuple):
         shape = (count, int(sizes[0]), *self.data.shape[1:])
         mask = inside.reshape(*inside.shape, *([1] * (self.data.ndim - 1)))
         held = nm.asarray(mask, device=self.data.device)
-        return nm.where(held, rows.reshape(shape), value)
+        filling = nm.full((), value, dtype=self.data.dtype, device=self.data.device)
+        return nm.where(held, rows.reshape(shape), filling)
 
     def packed(self, padded: Tensor) -> PackedSequence:
         """The elements of a padded batch, the longest sequence first."""
@@ -181,7 +182,8 @@ def pad_sequence(
     for s in held:
         missing = longest - s.shape[0]
         around = (missing, 0) if padding_side == "left" else (0, missing)
-        rows.append(nm.pad(s, [around, *rest], constant_values=padding_value))
+        filling = int(padding_value) if s.dtype.is_integer else padding_value
+        rows.append(nm.pad(s, [around, *rest], constant_values=filling))
     return nm.stack(rows, axis=0 if batch_first else 1)
 
 
