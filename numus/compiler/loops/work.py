@@ -18,7 +18,9 @@ from numus.shapes import Shape, size_of
 SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
 PER_THREAD = 16  # the same for a thread of a group: enough loads under way to hide their latency
-IN_LOCKSTEP = 1 << 13  # the same for threads that are lanes of a vector, which hide no latency
+# The same for threads that are lanes of a vector, which hide no latency: to start a group costs as
+# much as some hundred elements, but every unit is to have work to the end.
+IN_LOCKSTEP = (1 << 11, 1 << 15)
 MOST_AT_ONCE = 160  # operations on a column of several rows
 BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
 PARTS_PER_UNIT = 64  # where work can be cut at will: the last ones to end leave few units idle
@@ -155,7 +157,9 @@ class Work:
     def share(self) -> int:
         """How many elements a block handles."""
         if self.facts.lockstep:
-            return IN_LOCKSTEP // self.cost()
+            least, most = IN_LOCKSTEP
+            fair = size_of(self.group.space) // self.enough_blocks()
+            return max(least, min(most, fair)) // self.cost()
         return self.threads * PER_THREAD or BLOCK // self.cost()
 
     def rows_at_once(self) -> int:
