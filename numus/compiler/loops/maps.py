@@ -7,6 +7,7 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import place
 from numus.compiler.group_operands import capability
 from numus.compiler.ir import Stmt
+from numus.compiler.loops.beside import lower_beside
 from numus.compiler.loops.space import (
     ONE,
     ZERO,
@@ -48,6 +49,9 @@ def lower_map(work: Work, space: Space) -> Step:
                     or lower_turned(work, space, lane, d)
                     or _tiled_group(work, space, lane, d)
                 )
+    beside = lower_beside(work, space, lane)
+    if beside is not None:
+        return beside
     if outer and lane.extent < work.threads:
         return _flat(work, space)
     short = lane.extent < work.share() and "shuffles" in work.facts.features

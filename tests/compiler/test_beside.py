@@ -1,0 +1,47 @@
+"""Small maps that have nothing in common, where lanes are threads of groups: no GPU is needed."""
+
+import group_machine
+import numpy as np
+
+import numus as nm
+from numus.compiler.program import clear_plans
+
+group_machine.install()
+MACHINE = nm.device("tiles").runtime
+
+
+def updated(count, size, device):
+    rng = np.random.default_rng(0)
+    arrays = rng.standard_normal((count, 3, size)).astype(np.float32)
+    rate = nm.asarray(np.float32(0.1), device=device)
+    found = []
+    for p, m, g in arrays:
+        p, m, g = (nm.asarray(a, device=device) for a in (p, m, g))
+        m = m * 0.9 + g * rate
+        found += [m, p - m * rate]
+    clear_plans()
+    nm.eval(*found)
+    return [x.numpy() for x in found]
+
+
+def test_each_has_groups_of_its_own(monkeypatch):
+    monkeypatch.setattr(MACHINE, "facts", group_machine.replace(MACHINE.facts, parallel_units=8))
+    for count, size in ((5, 700), (2, 1), (3, 512)):
+        want = updated(count, size, "cpu")
+        MACHINE.launched.clear()
+        got = updated(count, size, "tiles")
+        for a, b in zip(got, want, strict=True):
+            np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
+    (program,) = MACHINE.launched
+    assert program.name == "map"
+
+
+def test_one_or_large_ones_are_plain_maps(monkeypatch):
+    monkeypatch.setattr(MACHINE, "facts", group_machine.replace(MACHINE.facts, parallel_units=8))
+    x = nm.asarray(np.ones(700, np.float32), device="tiles")
+    y = [x + 1, x * 2]  # one reads what the other reads
+    clear_plans()
+    MACHINE.launched.clear()
+    nm.eval(*y)
+    assert "t1" not in str(MACHINE.launched[-1].kernel.body)
+    np.testing.assert_array_equal(y[1].numpy(), np.full(700, 2, np.float32))
