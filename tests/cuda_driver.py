@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 import numus as nm
-from numus.runtime.cuda import driver
+from numus.runtime.cuda import driver, vendor_source
 
 OUT_OF_MEMORY = 2
 
@@ -37,6 +37,20 @@ define i32 @fake_encode(ptr %t, i32 %k, i32 %r, ptr %a, ptr %e, ptr %s, ptr %b, 
   ret i32 0
 }
 """
+# Those of graphs: what is made is a number, how often each is called is counted.
+_GRAPHS = """
+define i32 @fake_@NAME@(ptr %a, ptr %b, i64 %c) {
+  %n = load i64, ptr inttoptr (i64 @PLACE@ to ptr)
+  %m = add i64 %n, 1
+  store i64 %m, ptr inttoptr (i64 @PLACE@ to ptr)
+  @MAKE@
+  ret i32 0
+}
+"""
+_MADE = {
+    "cuStreamEndCapture": "store i64 77, ptr %b",
+    "cuGraphInstantiateWithFlags": "store i64 %m, ptr %a",
+}
 
 
 class Enumeration:
@@ -70,8 +84,14 @@ class Driver:
         for mark, word in places.items():
             source = source.replace(mark, str(ctypes.addressof(word)))
         compiler = nm.device("cpu").runtime.compiler
-        launch, encode = compiler.native(source, ("fake_launch", "fake_encode"))
+        self.natively = {name: ctypes.c_int64(0) for name in vendor_source.FUNCTIONS}
+        for name, word in self.natively.items():
+            text = _GRAPHS.replace("@NAME@", name).replace("@MAKE@", _MADE.get(name, ""))
+            source += text.replace("@PLACE@", str(ctypes.addressof(word)))
+        names = ["fake_launch", "fake_encode", *(f"fake_{name}" for name in self.natively)]
+        launch, encode, *others = compiler.native(source, names)
         self.functions = {"cuLaunchKernelEx": launch, "cuTensorMapEncodeTiled": encode}
+        self.functions.update(zip(self.natively, others, strict=True))
 
     @property
     def launched(self) -> int:

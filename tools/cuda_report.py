@@ -21,21 +21,25 @@ from pathlib import Path
 OPS = ("tests/test_ops.py",)
 TESTS = (*OPS, "tests/kernels/test_group_products.py", "tests/runtime/test_cuda.py")
 _WHAT = "of the op table (values, gradients), of products by all kinds of kernels, of the runtime"
-PARTS = ("tests", "rows", "products", "attention", "state", "sanitizer")
+PARTS = ("tests", "engine", "rows", "products", "attention", "state", "sanitizer")
+# All tests may run with another default device; what other backends do is no matter of this one.
+ENGINE = ("tests", "--ignore-glob=*webgpu*")
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider")
 
 
-def _environment(device: str) -> dict[str, str]:
-    return {**os.environ, "NUMUS_TEST_DEVICES": device, "NUMUS_NUM_THREADS": "1"}
+def _environment(device: str, default: bool) -> dict[str, str]:
+    which = "NUMUS_DEVICE" if default else "NUMUS_TEST_DEVICES"
+    return {**os.environ, which: device, "NUMUS_NUM_THREADS": "1"}
 
 
-def collect(device: str, tests: Sequence[str], also: str) -> list[str]:
+def collect(device: str, tests: Sequence[str], also: str, default: bool) -> list[str]:
     """The tests that run on a device."""
+    chosen = () if default else ("-k", device + also)
     done = subprocess.run(
-        [*_PYTEST, *tests, "--collect-only", "-k", device + also],
+        [*_PYTEST, *tests, "--collect-only", *chosen],
         capture_output=True,
         text=True,
-        env=_environment(device),
+        env=_environment(device, default),
         check=False,
     )
     return [line for line in done.stdout.splitlines() if "::" in line]
@@ -48,10 +52,12 @@ def run_tests(
     tests: Sequence[str] = OPS,
     also: str = "",
     what: str = "of the op table (values, gradients)",
+    default: bool = False,
 ) -> tuple[list[str], str]:
     """What the tests say, as lines of the report; and all that they wrote. `also`: which tests that
-    do not name the device are run as well."""
-    names = collect(device, tests, also)
+    do not name the device are run as well. `default`: whether all are run, with the device as the
+    one on which tensors are made."""
+    names = collect(device, tests, also, default)
     began = time.perf_counter()
     running = [
         subprocess.Popen(
@@ -59,7 +65,7 @@ def run_tests(
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=_environment(device),
+            env=_environment(device, default),
         )
         for w in range(min(workers, len(names)))
     ]
@@ -123,7 +129,7 @@ def main() -> None:
     say("# numus on an NVIDIA GPU\n")
     say(f"Written by `python -m tools.cuda_report` on one {facts.description}.")
     sanitizer = cuda_state.Sanitizer() if "sanitizer" in parts else None
-    if "tests" in parts or sanitizer is not None:
+    if "tests" in parts or "engine" in parts or sanitizer is not None:
         say("\n## Conformance\n")
     if "tests" in parts:
         also = " or products or runtime"
@@ -132,6 +138,13 @@ def main() -> None:
             say(line)
         if given.log:
             Path(given.log).write_text(text)
+    if "engine" in parts:
+        what = "of the engine, with `cuda` as the default device,"
+        report, text = run_tests(given.workers, given.limit, "cuda", ENGINE, "", what, True)
+        for line in report:
+            say(line)
+        if given.log:
+            Path(given.log + ".engine").write_text(text)
     if sanitizer is not None:
         sanitizer.tell(say, 40)
     if any(part in parts for part in ("rows", "products", "attention")):

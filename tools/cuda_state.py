@@ -21,6 +21,7 @@ from numus import nn, optim
 from numus.errors import OutOfMemoryError
 
 STEPS = 10_000
+CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
 _SANITIZED = """
 import numpy as np, numus as nm
 rng = np.random.default_rng(0)
@@ -147,7 +148,7 @@ class Sanitizer:
     def __init__(self) -> None:
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         self._running: dict[str, subprocess.Popen[str]] = {}
-        for check in ("memcheck", "racecheck") if Path(tool).exists() else ():
+        for check in CHECKS if Path(tool).exists() else ():
             command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-c"]
             self._running[check] = subprocess.Popen(
                 [*command, _SANITIZED], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True

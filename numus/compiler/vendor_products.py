@@ -1,16 +1,20 @@
-"""Contraction groups that a vendor's library does: plain matrices in, the epilogue afterwards."""
+"""Contraction groups that a vendor's library does: plain matrices in, a bias with them, what else
+follows afterwards.
+"""
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
-from numus.compiler.local import Val
+from numus.compiler.local import Val, walk
 from numus.compiler.loops import lower_loops
 from numus.compiler.lying import lying
 from numus.kernels.choice import choose
-from numus.kernels.vendor_products import Matrix, Product
+from numus.kernels.vendor_products import BIASED, Matrix, Product
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
 
@@ -19,7 +23,7 @@ def lower_vendor_product(
     group: Group, layouts: dict[Val, Shape], facts: Facts
 ) -> list[Step] | None:
     """The steps of a group whose product a library does; None where numus does it itself."""
-    product, *tail = group.members
+    product = group.members[0]
     a, b = product.inputs
     if product.size == 0 or a.shape[2] == 0 or a.dtype is not b.dtype:
         return None
@@ -29,46 +33,83 @@ def lower_vendor_product(
     inside = set(group.members)
     layouts = {v: s for v, s in layouts.items() if v not in inside}
     found = [_matrix(x, layouts) for x in (a, b)]
-    extra = 2 * nbytes(product) if tail else 0
-    extra += sum(2 * nbytes(x) for x, place in zip((a, b), found, strict=True) if place is None)
+    copied = sum(2 * nbytes(x) for x, place in zip((a, b), found, strict=True) if place is None)
     left, right = (
         place[1] if place is not None else Matrix(0, x.shape[1] * x.shape[2], x.shape[2], False)
         for x, place in zip((a, b), found, strict=True)
     )
     batch, m, n = product.shape
-    names = (a.dtype.name, product.dtype.name)
-    question = Product(
-        *(batch, m, n, a.shape[2], *names, left, right, extra), tail=bool(tail), rounds=rounds
-    )
-    vendor = choose("contract", question, facts)
+    sizes = (batch, m, n, a.shape[2], a.dtype.name, product.dtype.name, left, right)
+    vendor, bias, result = None, _bias(group, layouts), product
+    if bias is not None:
+        tail = [v for v in group.members[1:] if v is not bias.total]
+        extra = copied + (2 * nbytes(product) if tail else 0)
+        question = Product(*sizes, extra, bool(tail), rounds, bias=True)
+        vendor, result = choose(BIASED, question, facts), bias.total
+    if vendor is None:
+        bias, tail, result = None, group.members[1:], product
+        extra = copied + (2 * nbytes(product) if tail else 0)
+        question = Product(*sizes, extra, bool(tail), rounds)
+        vendor = choose("contract", question, facts)
     if vendor is None:
         return None
     steps: list[Step] = []
     sources: list[Val] = []
-    for i, (x, place) in enumerate(zip((a, b), found, strict=True)):
-        if place is not None:
-            sources.append(place[0])
-            continue
-        copy = Val(-40 - i, "copy", "barrier", (x,), None, x.shape, x.dtype)
-        alone = Group(copy, group.position)
-        alone.stored = {copy}
-        steps += lower_loops(alone, layouts, facts)
-        sources.append(copy)
+
+    def copy(x: Val) -> Val:
+        made = Val(-40 - len(steps), "copy", "barrier", (x,), None, x.shape, x.dtype)
+        alone = Group(made, group.position)
+        alone.stored = {made}
+        steps.extend(lower_loops(alone, layouts, facts))
+        return made
+
+    sources = [
+        place[0] if place is not None else copy(x) for x, place in zip((a, b), found, strict=True)
+    ]
+    if bias is not None:
+        sources.append(bias.vector if bias.vector in layouts else copy(bias.vector))
+    access = ["read"] * len(sources) + ["write"]
     buffers = tuple(
-        ir.Buffer(f"b{i}", dt.real_of(v.dtype), access)
-        for i, (v, access) in enumerate(
-            zip((*sources, product), ("read", "read", "write"), strict=True)
-        )
+        ir.Buffer(f"b{i}", dt.real_of(v.dtype), how)
+        for i, (v, how) in enumerate(zip((*sources, result), access, strict=True))
     )
-    notes = (product.op,)
+    notes = (product.op,) if bias is None else (product.op, "add")
     kernel = ir.Kernel(vendor.name, buffers, (), [], notes, vendor=vendor, work=question)
-    steps.append(Step(kernel, [*sources, product], [], 1, []))
+    steps.append(Step(kernel, [*sources, result], [], 1, []))
     if tail:
         rest = Group(tail[0], group.position)
         rest.members = tail
-        rest.stored = group.stored - {product}
-        steps += lower_loops(rest, {**layouts, product: row_major(product.shape)}, facts)
+        rest.stored = group.stored - {product, result}
+        steps += lower_loops(rest, {**layouts, result: row_major(result.shape)}, facts)
     return steps
+
+
+class _Bias(NamedTuple):
+    """A vector that is added to every row of a product, and nothing else is done to it before."""
+
+    total: Val  # the sum
+    vector: Val
+
+
+def _bias(group: Group, layouts: dict[Val, Shape]) -> _Bias | None:
+    product, *tail = group.members
+    if product in group.stored or product.dtype not in (dt.float32, dt.float16, dt.bfloat16):
+        return None
+    ahead = walk(tail, lambda v: v not in layouts and v is not product)
+    users = [v for v in ahead if product in v.inputs]
+    if len(users) != 1 or users[0].op != "add" or users[0].dtype is not product.dtype:
+        return None
+    (other,) = [x for x in users[0].inputs if x is not product] or [product]
+    vector = other
+    while vector not in layouts and vector.kind == "view":
+        vector = vector.inputs[0]
+    found = lying(other, {vector: layouts.get(vector, row_major(vector.shape))})
+    if found is None or found.offset or vector.size != product.shape[2]:
+        return None
+    *outer, along = zip(other.shape, found.strides, strict=True)
+    whole = along in ((vector.size, 1), (1, 0))  # memory is read from its beginning to its end
+    alike = all(extent == 1 or step == 0 for extent, step in outer)
+    return _Bias(users[0], vector) if whole and alike else None
 
 
 def nbytes(x: Val) -> int:

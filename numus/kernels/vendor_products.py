@@ -12,6 +12,8 @@ from typing import Any
 
 from numus.kernels.choice import Vendor, register
 
+BIASED = "contract and bias"  # an operation of its own: a library may know products alone
+
 
 @dataclass(frozen=True)
 class Matrix:
@@ -26,8 +28,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """batch × (m, k) times batch × (k, n). The buffers are the left operand's, the right one's and
-    the result's, which lies row by row."""
+    """batch × (m, k) times batch × (k, n). The buffers are the left operand's, the right one's, that
+    of the bias if there is one, and the result's, which lies row by row. The bias is one number for
+    each column, of the result's dtype, added before the sums are rounded."""
 
     batch: int
     m: int
@@ -40,6 +43,7 @@ class Product:
     extra: int  # bytes that are moved because the product is done by itself
     tail: bool = False  # whether something follows that numus's own product would have done
     rounds: bool = False  # whether float32 may be rounded to TF32
+    bias: bool = False
 
     @property
     def flops(self) -> int:
@@ -88,3 +92,4 @@ def _start(runtime: Any, product: Product) -> Any:
 
 
 register(Vendor("cublaslt", "contract", _takes, quicker, _start))
+register(Vendor("cublaslt", BIASED, _takes, quicker, _start))

@@ -183,11 +183,15 @@ def repeat(
 class NativeLaunch:
     """A vendor's kernel as a function of 16 words that native code calls; it gives 0 where all is
     well. Some of the words are addresses: `(word, buffer, offset)`, where the buffer after the last
-    is the workspace. It is called so where all addresses are whole multiples of 16."""
+    is the workspace. It is called so where all addresses are whole multiples of 16.
+
+    An address that is no argument is told beforehand, by a function of two numbers, a pointer to
+    the address and its size: `prior` is the function and these numbers, the word is the 17th."""
 
     function: int
     arguments: tuple[int, ...]
     addresses: tuple[tuple[int, int, int], ...]
+    prior: tuple[int, int, int, int] | None = None
 
 
 @dataclass(slots=True)

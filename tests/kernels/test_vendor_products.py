@@ -7,10 +7,13 @@ import pytest
 import numus as nm
 from numus import dtypes as dt
 from numus.kernels import choice
-from numus.kernels.vendor_products import Matrix, Product, quicker
+from numus.kernels.vendor_products import BIASED, Matrix, Product, quicker
 
 group_machine.install()
 rng = np.random.default_rng(0)
+
+
+asked: list[Product] = []
 
 
 class ByNumpy:
@@ -18,6 +21,7 @@ class ByNumpy:
 
     def __init__(self, runtime, product):
         self.runtime, self.product = runtime, product
+        asked.append(product)
 
     def _read(self, address, matrix, rows, columns):
         kind = dt.BY_NAME[self.product.dtype].np
@@ -37,17 +41,22 @@ class ByNumpy:
         right = self._read(addresses[1], p.right, p.k, p.n)
         wide = np.result_type(left.dtype, np.float32)
         kind = dt.BY_NAME[p.result].np
-        result = (left.astype(wide) @ right.astype(wide)).astype(kind)
-        raw, start = self.runtime.view(addresses[2])
+        result = left.astype(wide) @ right.astype(wide)
+        if p.bias:
+            raw, start = self.runtime.view(addresses[2])
+            result += raw[start:].view(kind)[: p.n]
+        result = result.astype(kind)
+        raw, start = self.runtime.view(addresses[-1])
         raw[start : start + result.nbytes] = np.ascontiguousarray(result).reshape(-1).view(np.uint8)
 
 
 @pytest.fixture(autouse=True)
 def by_numpy(monkeypatch):
     monkeypatch.setattr(choice._State, "registered", ())
-    nm.kernels.register(
-        nm.kernels.Vendor("numpy", "contract", lambda p, facts: True, quicker, ByNumpy)
-    )
+    for operation in ("contract", BIASED):
+        nm.kernels.register(
+            nm.kernels.Vendor("numpy", operation, lambda p, facts: True, quicker, ByNumpy)
+        )
     with nm.kernels.prefer("vendor"):
         yield
     # plans that hold this vendor are for this test alone
@@ -100,6 +109,95 @@ def test_products_by_a_vendor(name):
     assert "numpy" not in names
     tolerance = 1e-2 if got.dtype == np.float16 else 1e-5
     np.testing.assert_allclose(got, want, rtol=tolerance, atol=tolerance)
+
+
+def bf16(*shape):
+    return draw(*shape, dtype=dt.bfloat16.np)
+
+
+BIASES = {
+    # what is computed, from what, the kernels, and how many of the products have a bias
+    "plain": (lambda x, w, b: x @ w.T + b, (draw(5, 7), draw(6, 7), draw(6)), ["numpy"], 1),
+    "first": (lambda x, w, b: b + x @ w.T, (draw(5, 7), draw(6, 7), draw(6)), ["numpy"], 1),
+    "bfloat16": (lambda x, w, b: x @ w.T + b, (bf16(5, 7), bf16(6, 7), bf16(6)), ["numpy"], 1),
+    "rows of rows": (
+        *(lambda x, w, b: x @ w.T + b, (draw(2, 5, 7), draw(6, 7), draw(6)), ["numpy"], 1),
+    ),
+    "batches": (lambda x, w, b: x @ w + b, (draw(3, 5, 7), draw(3, 7, 6), draw(6)), ["numpy"], 1),
+    "activation": (lambda x, w, b: nm.relu(x @ w + b), (draw(5, 7), draw(7, 6), draw(6)), None, 1),
+    "residual": (
+        *(lambda x, w, b: x + (x @ w + b), (draw(5, 7), draw(7, 7), draw(7)), None, 1),
+    ),
+    "cast": (
+        *(lambda x, w, b: x @ w + b.astype(nm.bfloat16), (bf16(5, 7), bf16(7, 6), draw(6)), None),
+        1,
+    ),
+    "both wanted": (
+        *(lambda x, w, b: nm.stack([x @ w + b, x @ w]), (draw(5, 7), draw(7, 6), draw(6)), None),
+        0,
+    ),
+    "used twice": (
+        *(lambda x, w, b: (x @ w + b) * (x @ w), (draw(5, 7), draw(7, 6), draw(6)), None, 0),
+    ),
+    "a column": (lambda x, w, b: x @ w + b[:, None], (draw(6, 7), draw(7, 6), draw(6)), None, 0),
+    "a number": (lambda x, w, b: x @ w + b[0], (draw(5, 7), draw(7, 6), draw(6)), None, 0),
+    "a part": (lambda x, w, b: x @ w + b[1:], (draw(5, 7), draw(7, 6), draw(7)), None, None),
+    "backwards": (lambda x, w, b: x @ w + b[::-1], (draw(5, 7), draw(7, 6), draw(6)), None, 0),
+    "every other": (lambda x, w, b: x @ w + b[::2], (draw(5, 7), draw(7, 6), draw(12)), None, 0),
+    "one column": (lambda x, w, b: x @ w + b, (draw(5, 7), draw(7, 1), draw(1)), ["numpy"], 1),
+    "twice itself": (lambda x, w, b: x @ w + x @ w, (draw(5, 7), draw(7, 6), draw(6)), None, 0),
+    "float64": (
+        lambda x, w, b: x @ w + b,
+        tuple(draw(*shape, dtype="f8") for shape in ((5, 7), (7, 6), (6,))),
+        *(None, 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", BIASES)
+def test_biases_are_added_by_the_vendor(name):
+    function, arrays, kernels, biased = BIASES[name]
+    asked.clear()
+    got, names = run(function, *arrays)
+    if kernels is not None:
+        assert names == kernels
+    if biased is not None:
+        assert sum(p.bias for p in asked) == biased
+    with nm.kernels.prefer("native"):
+        want, _ = run(function, *arrays)
+    tolerance = 1e-2 if got.dtype.itemsize == 2 else 1e-5
+    np.testing.assert_allclose(
+        got.astype("f8"), want.astype("f8"), rtol=tolerance, atol=tolerance
+    )
+
+
+def test_a_bias_is_added_before_the_sum_is_rounded():
+    x, w, b = bf16(9, 33), bf16(33, 8), bf16(8)
+    got, _ = run(lambda x, w, b: x @ w + b, x, w, b)
+    want = (x.astype("f4") @ w.astype("f4") + b.astype("f4")).astype(dt.bfloat16.np)
+    assert np.array_equal(got, want)
+
+
+def test_biases_have_gradients():
+    x, w, b = (nm.asarray(a, device="groups") for a in (draw(6, 5), draw(4, 5), draw(4)))
+    loss = lambda w, b: nm.tanh(x @ w.T + b).sum()
+    got = nm.jit(nm.grad(loss, argnums=(0, 1)))(w, b)
+    with nm.kernels.prefer("native"):
+        want = nm.grad(loss, argnums=(0, 1))(w, b)
+    for g, h in zip(got, want, strict=True):
+        np.testing.assert_allclose(g.numpy(), h.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_vendor_that_knows_no_biases_is_asked_for_none(monkeypatch):
+    monkeypatch.setattr(choice._State, "registered", ())
+    yes = lambda p, facts: True
+    nm.kernels.register(nm.kernels.Vendor("numpy", "contract", yes, quicker, ByNumpy))
+    function, arrays, *_ = BIASES["plain"]
+    asked.clear()
+    got, names = run(function, *arrays)
+    assert names[0] == "numpy" and len(names) == 2
+    assert [p.bias for p in asked] == [False]
+    np.testing.assert_allclose(got, arrays[0] @ arrays[1].T + arrays[2], rtol=1e-5, atol=1e-5)
 
 
 def test_products_in_jit_and_their_gradients():

@@ -14,6 +14,7 @@ from numus.compiler.singles import calls
 from numus.errors import CompileError, DeviceError, OutOfMemoryError
 from numus.kernels import choice
 from numus.runtime.contract import NativeLaunch
+from numus.runtime.cuda import cublaslt
 
 MIB = 1 << 20
 
@@ -21,6 +22,8 @@ MIB = 1 << 20
 @pytest.fixture
 def driver(monkeypatch):
     fake, fake.device = cuda_driver.install(monkeypatch, memory=64 * MIB)
+    # a library that is installed here would take the addresses for the GPU's
+    monkeypatch.setattr(cublaslt, "library", lambda: None)
     calls.clear()
     before = nm.default_device()
     nm.set_default_device(fake.device)
@@ -153,20 +156,53 @@ def test_results_of_one_size_come_to_the_same_places_again(driver):
     assert driver.calls["cuGraphLaunch"] == before + 20
 
 
-@pytest.mark.parametrize("workspace", [0, 1024])
-def test_vendors_kernels_are_launched_natively(workspace, driver, monkeypatch):
+@pytest.fixture
+def library(driver, monkeypatch):
+    """A vendor whose library takes every product."""
     monkeypatch.setattr(choice._State, "registered", ())
-    monkeypatch.setattr(Library, "workspace", workspace)
     made.clear()
     yes = lambda product, facts: True
     nm.kernels.register(nm.kernels.Vendor("library", "contract", yes, yes, Library))
+    return Library
+
+
+def test_a_vendors_launch_that_comes_again_is_a_graph(driver, library):
     x, y = tensor(16, 16), tensor(16, 16)
+    counts = lambda: [driver.natively[f"cu{name}"].value for name in ("GraphInstantiateWithFlags", "GraphLaunch", "GraphExecDestroy")]
+    for _ in range(20):
+        nm.eval(x @ y)
+    (launched,) = made
+    graphs, starts, ended = counts()
+    # each place of the result is asked for as it comes, and once more while it is recorded
+    assert 1 <= graphs <= 3
+    assert starts + len(launched.natively) == 20 + graphs
+    assert len(launched.natively) <= 12
+    assert ended == 0
+    held = [x @ y for _ in range(8)]  # as many places: no graph is for any of them for long
+    for z in held:
+        nm.eval(z)
+    assert counts()[0] == graphs
+    assert counts()[1] < starts + 8
+    assert len({z._node.view.storage.memory.address for z in held}) == 8
+    del held, z
+    calls.clear()
+    clear_plans()
+    gc.collect()
+    assert counts()[2] + driver.calls["cuGraphExecDestroy"] == counts()[0]
+
+
+@pytest.mark.parametrize("workspace", [0, 1024])
+def test_vendors_kernels_are_launched_natively(workspace, driver, library, monkeypatch):
+    monkeypatch.setattr(Library, "workspace", workspace)
+    x, y = tensor(16, 16), tensor(16, 16)
+    kept = []
     for _ in range(4):
         z = x @ y
         nm.eval(z)
-    (library,) = made
-    assert (len(library.natively), library.by_python) == (4, [])
-    words = library.natively[-1]
+        kept.append(z)
+    (first,) = made
+    assert (len(first.natively), first.by_python) == (4, [])
+    words = first.natively[-1]
     a, b, c = (t._node.view.storage.memory.address for t in (x, y, z))
     assert (words[3], words[5], words[7]) == (a, b + 32, c)
     assert words[9] % 16 == 0 if workspace else words[9] == 9
@@ -186,7 +222,6 @@ def test_vendors_kernels_are_launched_natively(workspace, driver, monkeypatch):
 @pytest.mark.parametrize("has_one", [True, False])
 def test_what_the_library_has_no_way_for_is_done_by_numus(has_one, driver, monkeypatch):
     from numus import runtime
-    from numus.runtime.cuda import cublaslt
 
     asked = []
 

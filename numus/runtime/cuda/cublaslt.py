@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from numus.errors import DeviceError
 from numus.runtime.contract import NativeLaunch
+from numus.runtime.cuda.vendor_source import BESIDE
 
 if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
@@ -33,9 +34,12 @@ _TF32 = 77  # the compute type for float32 that may be rounded
 _RUN = 16  # bytes: 8-bit matrices have whole ones
 _SCALES = {"float64": 1, "complex64": 4, "complex128": 5}  # of alpha and beta; 0: float32
 _NARROW = ("float16", "bfloat16")  # may give float32, too
+_BIASES = ("float16", "bfloat16", "float32")
 
 # attributes: cublasLtMatmulDescAttributes_t, …LayoutAttribute_t, …PreferenceAttributes_t
 _TRANSPOSE_A, _TRANSPOSE_B = 3, 4
+_EPILOGUE, _BIAS_AT = 7, 8
+_BIASED = 4  # the epilogue that adds a bias
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
 _WORKSPACE = 1
 _ALIGNMENTS = (5, 6, 7, 8)  # of A, B, C, D
@@ -58,6 +62,8 @@ class _Heuristic(ctypes.Structure):
 def knows(product: Any, facts: Any) -> bool:
     """Whether it multiplies such matrices on a device of these facts."""
     p = product
+    if p.bias and p.result not in _BIASES:
+        return False
     if p.dtype == "float8_e4m3fn":  # only lines along k, and not on older devices
         if "tiles" not in facts.features:
             return False
@@ -143,6 +149,9 @@ def _layout(kind: int, lines: int, length: int, line: int, batch: int, step: int
     return made
 
 
+_DESCRIBE = "cublasLtMatmulDescSetAttribute"
+
+
 class Matmul:
     """One product, of fixed sizes, ready to be launched again and again."""
 
@@ -160,7 +169,11 @@ class Matmul:
         )
         for attribute, matrix in ((_TRANSPOSE_A, p.right), (_TRANSPOSE_B, p.left)):
             turned = ctypes.c_int32(1 if matrix.turned else 0)
-            self._description.set("cublasLtMatmulDescSetAttribute", attribute, turned)
+            self._description.set(_DESCRIBE, attribute, turned)
+        self._bias = p.bias
+        if p.bias:  # algorithms are sought before it is known where it lies
+            self._description.set(_DESCRIBE, _EPILOGUE, ctypes.c_uint32(_BIASED))
+            self._description.set(_DESCRIBE, _BIAS_AT, ctypes.c_uint64(1 << 16))
 
         def operand(matrix: Any, rows: int, columns: int) -> _Handle:
             lines, length = (columns, rows) if matrix.turned else (rows, columns)
@@ -183,10 +196,14 @@ class Matmul:
         arguments = self._arguments(0, 0, 0, self._algorithm(_ALIGNED), 0)
         function = ctypes.cast(_matmul(), ctypes.c_void_p).value or 0
         left, right = self._offsets
-        self.native = NativeLaunch(
-            *(function, tuple(arguments)),
-            ((3, 1, right), (5, 0, left), (8, 2, 0), (10, 2, 0), (13, 3, 0)),
-        )
+        out = 3 if p.bias else 2  # among the buffers; the workspace follows it
+        addresses = [(3, 1, right), (5, 0, left), (8, out, 0), (10, out, 0), (13, out + 1, 0)]
+        prior = None
+        if p.bias:
+            addresses.append((BESIDE, 2, 0))
+            tell = ctypes.cast(getattr(library(), _DESCRIBE), ctypes.c_void_p).value or 0
+            prior = (tell, self._fixed[1], _BIAS_AT, ctypes.sizeof(ctypes.c_void_p))
+        self.native = NativeLaunch(function, tuple(arguments), tuple(addresses), prior)
 
     def _arguments(
         self, left: int, right: int, result: int, algorithm: _Heuristic, workspace: int
@@ -227,7 +244,9 @@ class Matmul:
     def __call__(self, addresses: Sequence[int], workspace: int) -> None:
         """Launch on the runtime's stream."""
         left, right = addresses[0] + self._offsets[0], addresses[1] + self._offsets[1]
-        result = addresses[2]
+        result = addresses[-1]
+        if self._bias:
+            self._description.set(_DESCRIBE, _BIAS_AT, ctypes.c_uint64(addresses[2]))
         together = left | right | result | _ALIGNED
         algorithm = self._algorithm(together & -together)
         status = _matmul()(*self._arguments(left, right, result, algorithm, workspace))

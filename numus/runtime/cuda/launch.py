@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import ctypes
 import struct
+import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import Step
 from numus.runtime.cpu.calls import Table
-from numus.runtime.cuda import driver
+from numus.runtime.cuda import driver, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.program import VendorProgram
 from numus.runtime.cuda.staging import EARLY
@@ -36,6 +37,14 @@ _EARLY_RESULTS, _STEPS_AFTER = 4, 16
 _EXTERNAL = 1  # the driver's flag of an event that is recorded in a graph for others to see
 
 
+def _let_go(runtime: CudaRuntime, graphs: Sequence[Any]) -> None:
+    """Graphs that nobody starts any more. At the end of Python there is no driver to be told."""
+    if graphs and not sys.is_finalizing():
+        runtime.activate()
+        for graph in graphs:
+            driver.call("cuGraphExecDestroy", graph)
+
+
 def launcher(address: int) -> Callable[..., int]:
     """The native function as Python calls it."""
     word = ctypes.c_void_p
@@ -43,11 +52,14 @@ def launcher(address: int) -> Callable[..., int]:
 
 
 class _Image:
-    """Memory that the native loop reads; used by one thread at a time."""
+    """Memory that the native loop reads; used by one thread at a time. `graphs`: the words in which
+    native code keeps graphs of single launches."""
 
-    __slots__ = ("data", "head", "records", "slots", "words")
+    __slots__ = ("_runtime", "data", "graphs", "head", "records", "slots", "words")
 
-    def __init__(self, data: bytearray, records: int, head: int) -> None:
+    def __init__(self, runtime: CudaRuntime, data: bytearray, records: int, head: int) -> None:
+        self._runtime = runtime
+        self.graphs: list[int] = []
         self.data = data
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
         self.slots = ctypes.addressof(self.words)
@@ -57,6 +69,9 @@ class _Image:
     def word(self, number: int) -> int:
         """The address of one of its words."""
         return self.slots + 8 * number
+
+    def __del__(self) -> None:
+        _let_go(self._runtime, [self.words[at] for at in self.graphs if self.words[at]])
 
 
 class Prepared:
@@ -68,6 +83,7 @@ class Prepared:
 
     def __init__(self, runtime: CudaRuntime, steps: Sequence[Step], slots: int) -> None:
         self._runtime = runtime
+        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
         self.steps = tuple(steps)
         self.slots = slots
         self._scratch = [(n, i) for n, s in enumerate(steps) for i in s.program.open]
@@ -84,7 +100,6 @@ class Prepared:
         self._marks = self._early_results()
         self._events: dict[int, Any] = {}  # by slot, once it runs
         self._free: list[_Image] = []
-        self._graphs: OrderedDict[bytes, Any] = OrderedDict()
         self._seen: OrderedDict[bytes, None] = OrderedDict()  # images of late, each once
 
     def _places(self) -> tuple[list[int], dict[int, list[int]]]:
@@ -240,6 +255,9 @@ class Prepared:
                 out.append(memory.address)
         return out
 
+    def __del__(self) -> None:
+        _let_go(self._runtime, list(self._graphs.values()))
+
     # -- graphs -----------------------------------------------------------------------------------
 
     def _replay(self, image: _Image) -> bool:
@@ -288,9 +306,10 @@ class Prepared:
         )
         vendors = tables + sum(maps) * (_MAP_WORDS + layout.TOLD_ALIGNMENT // 8)
         asked = [s for s in self.steps if isinstance(s.program, VendorProgram)]
-        head = vendors + layout.VENDOR_WORDS * len(asked)
+        head = vendors + vendor_source.WORDS * len(asked)
         overlaps = head + len(layout.HEAD)
-        image = _Image(bytearray(8 * (overlaps + layout.ATTRIBUTE_WORDS)), records, head)
+        data = bytearray(8 * (overlaps + layout.ATTRIBUTE_WORDS))
+        image = _Image(self._runtime, data, records, head)
         words, base = image.words, image.slots
         words[overlaps : overlaps + len(layout.OVERLAPS)] = list(layout.OVERLAPS)
 
@@ -305,7 +324,7 @@ class Prepared:
             record = records + n * len(layout.RECORD)
             vendor = 0
             if isinstance(program, VendorProgram) and program.native is not None:
-                vendor, vendors = at(vendors), self._ask(words, vendors, step)
+                vendor, vendors = at(vendors), self._ask(image, vendors, step)
             words[record : record + len(layout.RECORD)] = [
                 *(program.address, at(value), program.group, self._shared[n], at(parameters)),
                 *(program.buffers, at(places), at(buffers), maps[n], at(tables), vendor),
@@ -333,20 +352,18 @@ class Prepared:
             value += 1 + len(program.formats)
         return image
 
-    def _ask(self, words: Any, free: int, step: Step) -> int:
+    def _ask(self, image: _Image, free: int, step: Step) -> int:
         """Lay out a vendor's launch in free words; gives the next free one."""
-        native = step.program.native
-        places = list(step.buffers)
-        if self._workspace:  # where there is none, its address stays as it is
+        places: list[Any] = list(step.buffers)
+        if self._workspace:
             places.append((self.slots + len(self._scratch), 0))
-        known = [a for a in native.addresses if a[1] < len(places)]
-        addresses = []
-        for word, operand, offset in known:
-            slot, more = places[operand]
-            addresses += [word, slot, offset + more]
-        block = [native.function, *native.arguments, len(known), *addresses]
-        words[free : free + len(block)] = [_signed(x) for x in block]
-        return free + layout.VENDOR_WORDS
+        alone = len(self.steps) < _GRAPH_STEPS  # else the whole program becomes a graph
+        functions = self._runtime.graph_functions if alone else 0
+        block = vendor_source.block(step.program.native, places, functions)
+        image.words[free : free + len(block)] = [_signed(x) for x in block]
+        if alone:
+            image.graphs += [free + at for at in vendor_source.ENTRIES]
+        return free + vendor_source.WORDS
 
 
 def _signed(word: int) -> int:

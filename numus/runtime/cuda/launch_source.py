@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numus.runtime.cuda import vendor_source
+
 # Words of a launch in the image, in the order in which the loop reads them.
 RECORD = (
     *("function", "grid", "group", "shared", "parameters", "count", "places", "buffers"),
@@ -10,11 +12,6 @@ RECORD = (
 # A launch may begin while the one before it ends: kernels that let it wait by themselves for what
 # came before. The driver's attribute for that: its number, and that it is allowed.
 OVERLAPS = (6, 1)
-# Words of a vendor's launch: a function of so many words, these words, and which of them are
-# addresses: the word, the slot, and an offset.
-ARGUMENTS = 16
-MOST_ADDRESSES = 5
-VENDOR_WORDS = 1 + ARGUMENTS + 1 + 3 * MOST_ADDRESSES
 # Words that a native call of Python's hands on to the loop.
 HEAD = ("launch", "encode", "records", "count", "slots", "stream", "failed", "last", "number")
 # Words of a matrix that the copying engine is told of, likewise. Its numbers, extents and strides
@@ -78,40 +75,7 @@ library:
   %no.way = icmp eq ptr %vendor, null
   br i1 %no.way, label %failed, label %ask
 ask:
-  %v.function = load ptr, ptr %vendor
-  %v.arguments = getelementptr i64, ptr %vendor, i64 1
-  %v.count.at = getelementptr i64, ptr %vendor, i64 17
-  %v.count = load i64, ptr %v.count.at
-  %v.table = getelementptr i64, ptr %vendor, i64 18
-  br label %v.address
-v.address:
-  %v.i = phi i64 [ 0, %ask ], [ %v.next, %v.fill ]
-  %v.odd = phi i64 [ 0, %ask ], [ %v.odd.next, %v.fill ]
-  %v.more = icmp ult i64 %v.i, %v.count
-  br i1 %v.more, label %v.fill, label %v.look
-v.fill:
-  %v0 = getelementptr [3 x i64], ptr %v.table, i64 %v.i
-  %v.word = load i64, ptr %v0
-  %v1 = getelementptr i64, ptr %v0, i64 1
-  %v.slot = load i64, ptr %v1
-  %v2 = getelementptr i64, ptr %v0, i64 2
-  %v.offset = load i64, ptr %v2
-  %v.at = getelementptr i64, ptr %slots, i64 %v.slot
-  %v.base = load i64, ptr %v.at
-  %v.where = add i64 %v.base, %v.offset
-  %v.to = getelementptr i64, ptr %v.arguments, i64 %v.word
-  store i64 %v.where, ptr %v.to
-  %v.odd.next = or i64 %v.odd, %v.where
-  %v.next = add i64 %v.i, 1
-  br label %v.address
-v.look:
-  ; the algorithm is for memory at whole 16 bytes
-  %v.rest = and i64 %v.odd, 15
-  %v.whole = icmp eq i64 %v.rest, 0
-  br i1 %v.whole, label %v.go, label %failed
-v.go:
-@LOAD@
-  %v.code = call i32 %v.function(@ARGUMENTS@)
+  %v.code = call i32 @numus_cuda_vendor(ptr %vendor, ptr %slots, ptr %stream)
   %v.bad = icmp ne i32 %v.code, 0
   br i1 %v.bad, label %failed, label %after
 buffer:
@@ -203,8 +167,7 @@ after:
   %m = add i64 %n, 1
   br label %next
 failed:
-  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ], [ -1, %library ], [ -1, %v.look ],
-    [ -1, %v.go ]
+  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ], [ -1, %library ], [ -1, %ask ]
   %step = add i64 %n, 1
   %high = shl i64 %step, 32
   %low = zext i32 %error to i64
@@ -227,24 +190,12 @@ SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
 def _written_out(source: str) -> str:
     """The source with the lines in which every word is read."""
-    words = range(ARGUMENTS)
-    load = [
-        f"  %a{i}p = getelementptr i64, ptr %v.arguments, i64 {i}\n  %a{i} = load i64, ptr %a{i}p"
-        for i in words
-    ]
     head = [
         f"  %h{i} = getelementptr i64, ptr %head, i64 {i}\n"
         f"  %{name} = load {'i64' if name in ('count', 'number') else 'ptr'}, ptr %h{i}"
         for i, name in enumerate(HEAD)
     ]
-    arguments = ", ".join(f"i64 %a{i}" for i in words)
-    for mark, text in (
-        ("@LOAD@", "\n".join(load)),
-        ("@ARGUMENTS@", arguments),
-        ("@HEAD@", "\n".join(head)),
-    ):
-        source = source.replace(mark, text)
-    return source
+    return source.replace("@HEAD@", "\n".join(head))
 
 
-SOURCE = _written_out(_TEXT)
+SOURCE = vendor_source.SOURCE + _written_out(_TEXT)
