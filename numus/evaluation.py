@@ -177,11 +177,17 @@ def _walk(place: Device, roots: Sequence[Node]) -> None:
 # -- between host and device ----------------------------------------------------------------------
 
 
+_KEPT_BYTES = 4 << 20  # of integers that went to a device: they may be indices, to be checked
+
+
 def _upload(place: Device, array: Array) -> View:
     runtime = place.runtime
     memory = runtime.allocate(array.nbytes)
     runtime.upload(memory, np.ascontiguousarray(array))
-    return View(Storage(memory), 0, row_major(array.shape))
+    storage = Storage(memory)
+    if not place.on_host and array.dtype.kind in "iu" and array.nbytes <= _KEPT_BYTES:
+        storage.host = array.flatten()
+    return View(storage, 0, row_major(array.shape))
 
 
 def from_host(array: Array, dtype: Any, place: Device) -> Node:
@@ -195,6 +201,19 @@ def host_array(node: Node) -> Array:
     """The elements on the host: a view of the storage where the device's memory is the host's."""
     check_known(node, "reading it")
     return elements(node)
+
+
+def array_at_hand(node: Node) -> Array | None:
+    """The elements, where looking at them neither computes nor waits for a device."""
+    while node.view is None and node.prim.name == "transfer":  # it will be the same there
+        node = node.inputs[0]
+    view = node.view
+    if view is None or not is_known(node):
+        return None
+    if (node.device or device()).on_host:
+        return elements(node)
+    host = view.storage.host
+    return None if host is None else strided(host, node.shape, view)
 
 
 def elements(node: Node) -> Array:

@@ -30,17 +30,21 @@ if TYPE_CHECKING:
 class Storage:
     """A block of device memory and who may touch it from the host."""
 
-    __slots__ = ("__weakref__", "aliases", "guard", "memory")
+    __slots__ = ("__weakref__", "aliases", "guard", "host", "memory")
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
+        # what was copied to a device: indices that came from the host can be looked at there
+        self.host: Any = None
         self.guard: Any = None  # who reads it on the host: see guards.py
         # nodes of views that see what is written; made when there are any
         self.aliases: set[weakref.ref[Node]] | None = None
 
     def copy(self) -> Storage:
         """The same memory, which both give up when one is written to."""
-        return Storage(self.memory)
+        found = Storage(self.memory)
+        found.host = self.host
+        return found
 
     def share(self, *nodes: Node) -> None:
         """These nodes are views of one another: a write through one is seen by all."""
@@ -70,7 +74,7 @@ def view_maker(offset: int, strides: Shape) -> Callable[[Any], View]:
 def piece_of(view: View) -> Piece:
     """A view that can be given to other nodes when nobody looks at it any more."""
     storage = view.storage
-    idle = {"memory": storage.memory, "guard": None, "aliases": None}
+    idle = {"memory": storage.memory, "guard": None, "aliases": None, "host": None}
     return Piece(
         view, (view, storage, storage.memory), [(storage, Storage, *item) for item in idle.items()]
     )

@@ -3,7 +3,8 @@
 Code that looks at every result makes graphs of one node. Walking such a graph to learn what it is
 costs more than many a kernel. From the second time on, an operation like one before (the same
 primitive on operands of the same dtypes, shapes and layouts) is one native call, where the runtime
-has these: it reads the operands' addresses, runs the kernels and gives the node its view.
+has these: it reads the operands' addresses, runs the kernels and gives the node its view. What is
+only another shape of such an operation's result, or has its axes in another order, is a view of it.
 """
 
 from __future__ import annotations
@@ -13,13 +14,15 @@ from typing import Any
 from numus import guards
 from numus.compiler.singles import calls
 from numus.compiler.watchers import watchers
-from numus.graph import Node, piece_of, place_view, view_maker
+from numus.graph import Node, View, piece_of, place_view, view_maker
 from numus.kernels.choice import preference
 from numus.primitives.elementwise import is_boundary
-from numus.primitives.source import write_forget
+from numus.primitives.source import forget, write_forget
+from numus.shapes import Shape, reshape_strides
 
 # What is not computed with the graph around it, but by itself, before that.
 APART = ("transfer", "part")
+SHARING = ("reshape", "permute")  # views of whole results
 
 _MISS: Any = object()
 _MANY = 512  # structures that are remembered: each keeps some memory for results
@@ -30,6 +33,8 @@ def evaluate(node: Node) -> bool:
     inputs, place = node.inputs, node.device
     if place is None or not inputs:
         return False
+    if node.prim.name in SHARING and inputs[0].view is None:
+        return _shared(node, inputs[0])
     kinds: list[Any] = [inputs[0] is inputs[-1]]
     for x in inputs:
         view = x.view
@@ -56,6 +61,25 @@ def evaluate(node: Node) -> bool:
     if call is not _missing:  # another number of threads, say: it is made anew
         calls.pop(key, None)
     return False
+
+
+def _shared(node: Node, source: Node) -> bool:
+    """`evaluate` for a node whose elements lie in the memory of what it is a view of."""
+    if not evaluate(source):
+        return False
+    with guards.lock:
+        view = source.view
+        if node.view is None and view is not None:
+            if node.prim.name == "permute":
+                strides: Shape | None = tuple([view.strides[a] for a in node.params])
+            else:
+                strides = reshape_strides(source.shape, view.strides, node.shape)
+            if strides is None:
+                return False
+            node.view = View(view.storage, view.offset, strides)
+            if not node.tracked or is_boundary(node):
+                forget(node)
+    return True
 
 
 def _missing(node: Node) -> Any:

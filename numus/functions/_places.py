@@ -1,8 +1,9 @@
 """Index arrays made ready for `gather` and `scatter`: int64, counted from the front.
 
 The policy on indices outside an axis lives here. An index whose value can be looked at for free
-(Python and NumPy data, realised tensors in host memory) is checked at the call. An index that is
-still pending stays so: a kernel clamps it when it reads and drops it when it writes.
+(Python and NumPy data, realised tensors in host memory, tensors on a device whose elements came
+from the host) is checked at the call. An index that is still pending, or was computed on a device,
+stays so: a kernel clamps it when it reads and drops it when it writes.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.errors import DTypeError, IndexRangeError
-from numus.evaluation import check_known, evaluate, from_host, host_array, is_known
+from numus.evaluation import array_at_hand, check_known, evaluate, from_host, host_array
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import compact, gather
@@ -41,9 +42,7 @@ def host_values(node: Node) -> Array | None:
     """The values of a node, where looking at them neither computes nor copies."""
     if node.prim.name == "constant":
         return np.asarray(node.prim.reference(node))
-    if node.view is not None and (node.device or default.device).on_host and is_known(node):
-        return host_array(node)
-    return None
+    return array_at_hand(node)
 
 
 def index_data(given: Any, op: str) -> Node | Array:

@@ -80,6 +80,7 @@ def data_write(self: Tensor) -> Iterator[Array]:
         try:
             yield strided(flat, self.shape, _view(self))
         finally:
+            storage.host = None
             if flat.size and flat.ctypes.data != storage.memory.address:  # a copy on the host
                 self.device.runtime.upload(storage.memory, flat)
 

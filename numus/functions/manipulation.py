@@ -286,7 +286,9 @@ def _permute(x: Tensor, *axes: Any) -> Tensor:
 def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
     """The axes in reverse order, or in the order given (as `permute_dims`)."""
     node = node_of(x, "transpose")
-    return _permuted(node, range(node.ndim)[::-1] if axes is None else axes, "transpose")
+    if axes is None:
+        return viewed(views.permute(node, tuple(range(node.ndim - 1, -1, -1))), node)
+    return _permuted(node, axes, "transpose")
 
 
 @method("transpose")

@@ -88,6 +88,7 @@ def _on_device(x: Tensor, stream: Any, max_version: Any, copy: bool) -> Any:
     evaluate((x._node,))
     view = x._node.view
     assert view is not None
+    view.storage.host = None  # whoever gets the memory may write to it all the same
     versioned = max_version is not None and max_version[0] >= 1
     return x.device.runtime.give_dlpack(
         *(view.storage.memory, view.offset, x.shape, view.strides, x.dtype),

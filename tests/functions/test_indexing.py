@@ -176,7 +176,6 @@ def test_augmented_assignment():
 @pytest.mark.parametrize(
     "index", [3, -4, [0, 3], np.array([-4]), (0, 5), (slice(None), [1, 9]), np.int8(3)]
 )
-@pytest.mark.on_cpu("places are looked at where they are on the host")
 def test_out_of_range_is_named(index):
     t = nm.asarray(np.zeros((3, 4)))
     with pytest.raises(IndexRangeError, match="out of range for axis"):
@@ -186,6 +185,22 @@ def test_out_of_range_is_named(index):
     if isinstance(index, (list, np.ndarray)):
         with pytest.raises(IndexError, match="axis 0 with 3 elements"):
             t[nm.asarray(np.asarray(index))]
+
+
+def test_indices_that_went_to_a_device_are_checked_at_the_call():
+    import group_machine
+
+    group_machine.install()
+    t = nm.asarray(np.arange(3.0), device="groups")
+    far = nm.asarray(np.array([1, 7]), device="groups")
+    for index in (far, far[1:], far.reshape(2, 1), nm.asarray(np.array([1, 7])).to("groups")):
+        with pytest.raises(IndexRangeError, match="index 7 is out of range for axis 0"):
+            t[index]
+    assert t[far[:1]].tolist() == [1]
+    assert t[far + 0].tolist() == [1, 2]  # computed there
+    with far.data_write() as array:
+        array[1] = 2
+    assert t[far].tolist() == [1, 2]
 
 
 def test_pending_indices_are_clamped_when_read_and_dropped_when_written():

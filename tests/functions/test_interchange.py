@@ -67,6 +67,7 @@ def test_dlpack_with_numpy(dtype):
     np.testing.assert_array_equal(back.numpy(), array)
 
 
+@pytest.mark.on_cpu("memory that NumPy can share")
 def test_dlpack_options():
     x = nm.ones(3)
     assert x.__dlpack_device__() == (1, 0)

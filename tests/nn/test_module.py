@@ -254,7 +254,6 @@ def test_repr_and_summary():
     assert net._hooks is None or not net._hooks.after
 
 
-@pytest.mark.on_cpu("places are looked at where they are on the host")
 def test_embedding_padding_and_tying():
     table = nn.Embedding(5, 3, padding_idx=-1)
     assert table.padding_idx == 4
@@ -268,7 +267,6 @@ def test_embedding_padding_and_tying():
         table(nm.asarray([5]))
 
 
-@pytest.mark.on_cpu("places are looked at where they are on the host")
 def test_errors_name_what_does_not_fit():
     with pytest.raises(ShapeError, match=r"batch_norm: one value per channel"):
         nn.BatchNorm1d(3)(nm.ones((1, 3)))

@@ -75,6 +75,7 @@ class Parts:
 
 def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     """Few long rows: each block of the first kernel takes a part of one."""
+    work = work.leaning()
     top = space.inner[0].extent
     below = space.row_size // top
     # two parts at least, so that every size has the same code
@@ -158,6 +159,7 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
 
     body: list[Stmt] = []
     merged: dict[Val, list[Expr]] = {}
+    squares = {lean: r for r, lean in work.leans.items()}
     for i, r in enumerate(work.reduces):
         how = reducer(r)
         part = ir.var(f"c{i}")
@@ -172,11 +174,15 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
             how = reducer(r)
             pairs = zip(parts.partials[r], registers, strict=True)  # noqa: B023
             news = [partial(v, part).cast(x.dtype) for v, x in pairs]
-            if r in work.squares:
-                plain = sum_behind(r)
+            if r in work.squares or r in squares:
+                plain = sum_behind(squares.get(r, r))
                 own_sum = partial(parts.partials[plain][0], part)
-                drift = _drift(e, parts, part, own_sum, merged[plain][0], news[0].dtype)
-                news = [news[0] + drift]
+                count, away = _away(e, parts, part, own_sum, merged[plain][0], news[0].dtype)
+                if r in squares:
+                    news = [news[0] + count * away]
+                else:
+                    lean = partial(parts.partials[work.leans[r]][0], part).cast(away.dtype)
+                    news = [news[0] + away * (lean + lean + count * away)]
             olds = [ir.read(x) for x in registers]  # noqa: B023
             new = how.merge(olds, news)
             if there is not None:
@@ -199,8 +205,11 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
             body += over_lanes(how, registers, finals)
         else:
             body += [ir.Let(f, ir.read(x)) for f, x in zip(finals, registers, strict=True)]
-        merged[r] = [final.cast(t) for final, t in zip(finals, how.dtypes, strict=True)]
-        e.hold(r, how.finish(list(merged[r])))
+        if r in work.squares:  # which were taken around what is not quite the mean
+            (lean,) = merged[work.leans[r]]
+            finals = [finals[0] - lean * (lean / total.cast(lean.dtype))]
+        merged[r] = finals
+        e.hold(r, how.finish([f.cast(t) for f, t in zip(finals, how.dtypes, strict=True)]))
     for m, r in work.aliases.items():
         e.known[m] = e.known[r]
     body += store_per_row(work, space, e, at)
@@ -212,18 +221,18 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
     return e.blocks("merge", g, [loop], blocks_of(row_count, each), ("combine",))
 
 
-def _drift(
+def _away(
     e: Emitter, parts: Parts, part: Expr, own_sum: Expr, row_sum: Expr, wide: dt.DType
-) -> Expr:
-    """What a part's sum of squares lacks: its deviations were taken from the part's own mean, and
-    that mean is itself off from the row's.
+) -> tuple[Expr, Expr]:
+    """How many elements a part has, and how far the mean that its deviations were taken from is
+    from what the row's sum gives: rounded both, as long as the part rounded the first likewise.
     """
     start, stop = parts.span(e, part, e.parameter(parts.size))
     below = e.number(parts.below)
-    own_count = ir.mul(ir.sub(stop, start), below).cast(wide)
-    row_count = ir.mul(e.number(parts.cut.extent), below).cast(wide)
-    off = own_sum.cast(wide) / own_count - row_sum.cast(wide) / row_count
-    return own_count * off * off
+    own_count = ir.mul(ir.sub(stop, start), below)
+    row_count = ir.mul(e.number(parts.cut.extent), below)
+    own_mean = own_sum / own_count.cast(own_sum.dtype)
+    return own_count.cast(wide), own_mean.cast(wide) - row_sum.cast(wide) / row_count.cast(wide)
 
 
 def _wider(dtype: dt.DType, how: Reducer, facts: Facts) -> dt.DType:

@@ -7,6 +7,7 @@ reductions over the row must be finished before its own turn.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from copy import copy
 
 from numus import dtypes as dt
 from numus.compiler.emit import Emitter
@@ -49,6 +50,7 @@ class Work:
         self.members, deviations = _expanded(group.members)
         self.aliases = {**(aliases or {}), **deviations}
         self.squares = set(deviations.values())  # sums that are taken around a mean
+        self.leans: dict[Val, Val] = {}  # for each of them, the plain sum of the deviations
         inside = {*self.members, *group.members, *self.aliases}
         self.layouts = {v: s for v, s in layouts.items() if v not in inside}
         self.reduces = [m for m in self.members if m.kind == "reduce"]
@@ -80,6 +82,21 @@ class Work:
             if m in inverse:
                 after[inverse[m]] = rounds
         return after
+
+    def leaning(self) -> Work:
+        """The same, with the deviations summed up beside their squares. The sum would be 0, were
+        the mean exact; it tells what squares around a rounded one lack.
+        """
+        if not self.squares:
+            return self
+        found = copy(self)
+        found.leans = {r: _lean(r) for r in self.members if r in self.squares}
+        found.members = [
+            x for m in self.members for x in ((found.leans[m], m) if m in found.leans else (m,))
+        ]
+        found.reduces = [m for m in found.members if m.kind == "reduce"]
+        found.stage = {**self.stage, **{v: self.stage[r] for r, v in found.leans.items()}}
+        return found
 
     def _inlined(self, values: Iterable[Val]) -> Iterator[Val]:
         """These values and all that is computed for them, each once; nothing that is in memory."""
@@ -215,6 +232,12 @@ def _expanded(members: Sequence[Val]) -> tuple[list[Val], dict[Val, Val]]:
         stands_for[m] = result
         out.append(result)
     return out, stands_for
+
+
+def _lean(square: Val) -> Val:
+    off = square.inputs[0].inputs[0]
+    shape = square.shape
+    return Val(square.id - 1, "reduce_sum", "reduce", (off,), square.params, shape, off.dtype)
 
 
 def sum_behind(square: Val) -> Val:
