@@ -1,18 +1,21 @@
-"""Evaluating one operation on values that are there.
+"""Evaluating one operation, or a few, on values that are there.
 
-Code that looks at every result makes graphs of one node. Walking such a graph to learn what it is
-costs more than many a kernel. From the second time on, an operation like one before (the same
-primitive on operands of the same dtypes, shapes and layouts) is one native call, where the runtime
-has these: it reads the operands' addresses, runs the kernels and gives the node its view. What is
-only another shape of such an operation's result, or has its axes in another order, is a view of it.
+Code that looks at every result makes graphs of one node or of a handful. Walking such a graph to
+learn what it is costs more than many a kernel. From the second time on, an operation like one
+before (the same primitive on operands of the same dtypes, shapes and layouts) is one native call,
+where the runtime has these: it reads the operands' addresses, runs the kernels and gives the node
+its view. So is a handful of operations whose results on the way nobody else wants, with the same
+numbers in them. What is only another shape of such a result, or has its axes in another order, is
+a view of it.
 """
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 from numus import guards
-from numus.compiler.singles import calls
+from numus.compiler.singles import calls, handfuls
 from numus.compiler.watchers import watchers
 from numus.graph import Node, View, piece_of, place_view, view_maker
 from numus.kernels.choice import preference
@@ -26,6 +29,9 @@ SHARING = ("reshape", "permute")  # views of whole results
 
 _MISS: Any = object()
 _MANY = 512  # structures that are remembered: each keeps some memory for results
+_HANDFUL = 12  # operations, beside the last one
+
+Path = tuple[int, ...]  # which input, which of its inputs, and so on
 
 
 def evaluate(node: Node) -> bool:
@@ -36,31 +42,93 @@ def evaluate(node: Node) -> bool:
     if node.prim.name in SHARING and inputs[0].view is None:
         return _shared(node, inputs[0])
     kinds: list[Any] = [inputs[0] is inputs[-1]]
+    paths: list[Path] | None = None
     for x in inputs:
         view = x.view
         if view is None:
-            return False
+            del x  # who else holds it is counted
+            found = _few(node)
+            if found is None:
+                return False
+            kinds, paths = found
+            break
         kinds += (x.dtype, x.shape, view.strides)
     key = (
         *(node.prim, node.params, node.shape, node.dtype, node.tracked, place.name, preference()),
         *kinds,
     )
+    known = calls if paths is None else handfuls
     try:
-        call = calls.get(key, _MISS)
+        call = known.get(key, _MISS)
     except TypeError:  # parameters that are told apart by nothing
         return False
     if call is _MISS:
-        if len(calls) >= _MANY:
-            calls.clear()
-        calls[key] = None
+        if len(known) >= _MANY:
+            known.clear()
+        known[key] = None
         return False
     if call is None:
-        call = calls[key] = _call(node, place) or _missing
+        call = known[key] = _call(node, place, paths) or _missing
     if call(node) is not _MISS:
         return True
     if call is not _missing:  # another number of threads, say: it is made anew
-        calls.pop(key, None)
+        known.pop(key, None)
     return False
+
+
+def _few(root: Node) -> tuple[list[Any], list[Path]] | None:
+    """What a handful of operations is like, and by which inputs' inputs each of their operands is
+    found; None if they are more, or if a value on the way may still be asked for."""
+    if root.tracked:
+        return None
+    kinds: list[Any] = []
+    paths: list[Path] = []
+    number: dict[Node, int] = {}  # of operands, and of values on the way
+    inner: list[Node] = []
+    uses: list[int] = []
+    ahead: list[tuple[Node, Path]] = [(root, ())]
+    for node, path in ahead:  # which grows
+        kinds += (node.prim, node.params, node.shape, node.dtype)
+        for place, x in enumerate(node.inputs):
+            seen = number.get(x)
+            if seen is not None:
+                kinds.append(seen)
+                if x.view is None:
+                    uses[seen] += 1
+                continue
+            view = x.view
+            if view is not None:
+                kinds += (-1 - len(paths), x.dtype, x.shape, view.strides)
+                number[x] = -1 - len(paths)
+                paths.append((*path, place))
+            elif x.prim.name == "constant":
+                kinds += (x.dtype, repr(x.params))  # -0.0 is another number than 0.0
+            else:
+                if x.device is not root.device or x.tracked or len(inner) == _HANDFUL:
+                    return None
+                if x.prim.name in APART or not x.inputs:
+                    return None
+                kinds.append(len(inner))
+                number[x] = len(inner)
+                inner.append(x)
+                uses.append(1)
+                ahead.append((x, (*path, place)))
+    ahead.clear()
+    del node, x
+    for i in range(len(inner)):
+        if sys.getrefcount(inner[i]) > uses[i] + _OWN_HOLDERS:
+            return None
+    return kinds, paths
+
+
+def _own_holders() -> int:
+    """What `getrefcount` says of a node that only a walk holds: in `number` and in `inner`."""
+    inner = [object()]
+    number = {inner[0]: 0}
+    return sys.getrefcount(inner[0]) if number else 0
+
+
+_OWN_HOLDERS = _own_holders()
 
 
 def _shared(node: Node, source: Node) -> bool:
@@ -87,8 +155,9 @@ def _missing(node: Node) -> Any:
     return _MISS
 
 
-def _call(node: Node, place: Any) -> Any:
-    """The native function for nodes like this one; None where there is none."""
+def _call(node: Node, place: Any, paths: list[Path] | None) -> Any:
+    """The native function for nodes like this one; None where there is none. `paths`: where the
+    operands of a handful of operations are."""
     # Imported late: the compiler is needed only by those who evaluate something.
     from numus.compiler import program
 
@@ -97,23 +166,36 @@ def _call(node: Node, place: Any) -> Any:
         return None
     pending = program.Pending((node,))
     leaves = pending.leaves
-    if len(pending.nodes) != len(leaves) + 1 or (len(leaves) < len(inputs) and len(inputs) > 2):
+    if paths is None:
+        if len(pending.nodes) != len(leaves) + 1 or (len(leaves) < len(inputs) and len(inputs) > 2):
+            return None
+        paths = [(i,) for i in range(len(inputs))]
+    elif len(leaves) != len(paths) or pending.transfers or pending.kept:
         return None
     plan = program.plan_of(place, pending, (node,))
     begin = getattr(plan.prepared, "table", None)
     slot, (offset, strides) = plan.outputs[0]
-    if begin is None or slot < len(leaves) or len(plan.result_bytes) != 1:
+    if begin is None or slot < len(leaves) or len(plan.result_bytes) != 1 or plan.spared:
         return None
-    table = begin(plan.values, (), plan.arena or None)
+    values = list(plan.values)
+    for at, constant, part in plan.holes:
+        values[at] = program.number_part(pending.constants[constant].params, part)
+    table = begin(values, (), plan.arena or None)
     if table is None:
         return None
     table.empty(watchers)
     table.empty(guards.writers)
     target = table.argument(0)
     table.has(target, Node, "view", None)  # unless another thread was here before
-    operands = table.load(target, Node, "inputs")
+    operands = {(): table.load(target, Node, "inputs")}
+    found = {_at(node, path): path for path in reversed(paths)}
     for i, x in enumerate(leaves):
-        operand = table.element(operands, inputs.index(x))
+        *way, last = found[x]
+        for n in range(1, len(way) + 1):
+            if tuple(way[:n]) not in operands:
+                step = table.element(operands[tuple(way[: n - 1])], way[n - 1])
+                operands[tuple(way[:n])] = table.load(step, Node, "inputs")
+        operand = table.element(operands[tuple(way)], last)
         place_view(table, i, operand, pending.leaf_strides[i], x.dtype.itemsize)
     view = table.fresh(slot, plan.result_bytes[0], view_maker(offset, strides), piece_of)
     table.run()
@@ -121,3 +203,9 @@ def _call(node: Node, place: Any) -> Any:
     if not node.tracked or is_boundary(node):
         write_forget(table, target)
     return table.function(1, target, _MISS, guards.lock)
+
+
+def _at(node: Node, path: Path) -> Node:
+    for i in path:
+        node = node.inputs[i]
+    return node

@@ -174,3 +174,97 @@ def test_the_table_is_bounded(monkeypatch):
         for _ in range(3):
             assert np.array_equal((x + x).numpy(), x.numpy() * 2)
     assert len(singles.calls) <= 4
+
+
+# -- a handful of operations ----------------------------------------------------------------------
+
+
+def handfuls():
+    return sum(type(call).__name__.startswith("builtin") for call in singles.handfuls.values())
+
+
+def test_a_handful_of_operations_is_a_native_call():
+    x, y, z = (tensor(5, 5, seed=i) for i in range(3))
+    a, b, c = (t.numpy() for t in (x, y, z))
+    for i in range(4):
+        found = (x + y) * z - nm.abs(x + y)
+        nm.eval(found)
+        np.testing.assert_allclose(found.numpy(), (a + b) * c - abs(a + b), rtol=1e-6)
+        assert handfuls() == (i > 0)
+
+
+def test_numbers_are_told_apart():
+    x = tensor(6)
+    a = x.numpy()
+    for _ in range(3):
+        for number in (2.0, 3.0, 0.0, -0.0, 1, True, float("nan"), float("inf")):
+            found = (nm.abs(x) + 1) / (x * number)
+            with np.errstate(all="ignore"):
+                want = (abs(a) + np.float32(1)) / (a * np.float32(number))
+            np.testing.assert_array_equal(found.numpy(), want)
+
+
+def test_values_on_the_way_that_somebody_holds_are_kept():
+    x, y = tensor(9), tensor(9, seed=1)
+    for hold in (False, False, False, True, True, False, True):
+        way = x + y
+        found = way * x
+        if not hold:
+            del way
+        nm.eval(found)
+        assert np.array_equal(found.numpy(), (x.numpy() + y.numpy()) * x.numpy())
+        if hold:
+            assert np.array_equal(way.numpy(), x.numpy() + y.numpy())
+
+
+def test_operands_of_a_handful_that_are_one_or_views():
+    x, y = tensor(6, 6), tensor(6, 6, seed=1)
+    for a, b, c in [(x, y, x), (x, x, x), (x, y, y), (x.T, y, x[::-1]), (y, x.T, x.T)] * 3:
+        found = (a + b) * (c - a)
+        p, q, r = (t.numpy() for t in (a, b, c))
+        np.testing.assert_array_equal(found.numpy(), (p + q) * (r - p))
+
+
+def test_shapes_of_results_are_views_of_them():
+    a, b = tensor(2, 3, 4, 5), tensor(2, 3, 5, 6, seed=1)
+    v = tensor(5, seed=2)
+    for _ in range(4):
+        np.testing.assert_allclose((a @ b).numpy(), a.numpy() @ b.numpy(), rtol=1e-5, atol=1e-5)
+        np.testing.assert_allclose((a @ v).numpy(), a.numpy() @ v.numpy(), rtol=1e-5, atol=1e-5)
+        turned = (a + a).permute(3, 0, 2, 1).reshape(5, 2, 12)
+        np.testing.assert_array_equal(
+            turned.numpy(), (a.numpy() * 2).transpose(3, 0, 2, 1).reshape(5, 2, 12)
+        )
+    assert native() >= 3
+
+
+def test_gradients_of_a_handful():
+    for _ in range(4):
+        x, y = tensor(3, 3), tensor(3, 3, seed=1)
+        x.requires_grad = True
+        found = (x @ y + y).reshape(9)
+        nm.eval(found)
+        found.sum().backward()
+        want = np.ones((3, 3), "f") @ y.numpy().T
+        np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-5, atol=1e-6)
+
+
+def test_memory_of_a_handful_is_given_back():
+    x, y = tensor(64, 64), tensor(64, 64, seed=1)
+    for _ in range(4):
+        nm.eval(nm.exp(x @ y + x) * 2)
+    cpu = runtime.get("cpu")
+    before = cpu.memory_stats()["in_use"]
+    for _ in range(100):
+        nm.eval(nm.exp(x @ y + x) * 2)
+    assert cpu.memory_stats()["in_use"] == before
+
+
+def test_larger_graphs_take_the_long_way():
+    x = tensor(4)
+    for _ in range(3):
+        y = x
+        for i in range(40):
+            y = y + x * (i + 1)
+        np.testing.assert_allclose(y.numpy(), x.numpy() * 821, rtol=1e-4)
+    assert handfuls() == 0

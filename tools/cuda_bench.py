@@ -18,9 +18,9 @@ ABOUT = {
     "rows": "Ratios are the best time of PyTorch (eager, or `torch.compile`) over numus's: above "
     "1, numus is quicker. Errors are relative differences from PyTorch's results.",
     "products": 'By numus\'s own kernels (`nm.kernels.prefer("native")`) and by whichever `auto` '
-    "takes (the default), each called by itself and, if square, as a chain of eight in a graph. "
-    "Ratios are PyTorch's time over numus's. `nt`, `tn`, `tt`: operands that are turned over, as "
-    "the weights of a linear layer are.",
+    "takes (the default), each called by itself and, up to twenty at a time, in a CUDA graph. "
+    "Ratios are PyTorch's time over numus's. Sizes are rows, columns and depth; `nt`, `tn`, `tt`: "
+    "operands that are turned over, as the weights of a linear layer are.",
     "attention": "Causal attention beside what `scaled_dot_product_attention` takes by itself "
     "(cuDNN's kernels for 16 bits); convolutions beside cuDNN; `float32` without TF32.",
 }
@@ -140,42 +140,64 @@ def attention(torch: Any, nm: Any) -> Iterator[Row]:
         )
 
 
+def _product(a: Any, b: Any) -> Any:
+    return a @ b
+
+
+_TURNS: dict[str, Callable[..., Any]] = {
+    "nn": _product,
+    "nt": lambda a, b: a @ b.mT,
+    "tn": lambda a, b: a.mT @ b,
+    "tt": lambda a, b: a.mT @ b.mT,
+}
+# Rows, columns, depth and turns of products in each dtype.
+_SIZES: dict[str, Sequence[tuple[int, int, int, str]]] = {
+    "bfloat16": (
+        *((n, n, n, "nn") for n in (512, 1024, 2048, 4096, 8192)),
+        *((4096, 4096, 4096, turn) for turn in ("nt", "tn", "tt")),
+        *((300, 700, 1000, turn) for turn in _TURNS),
+        *((4095, 4095, 4095, "nn"), (1001, 1003, 1005, "nn"), (1001, 1003, 1008, "nt")),
+        *((m, 4096, 4096, turn) for m in (1, 8) for turn in ("nn", "nt")),
+        *((4096, 1, 4096, "nn"), (64, 8192, 8192, "nn"), (128, 256, 16384, "nn")),
+        *((4096, 4096, k, "nn") for k in (1, 8, 32)),
+        *((16384, 3072, 768, "nt"), (3072, 768, 16384, "tn"), (4096, 50257, 768, "nt")),
+    ),
+    "float16": ((1024, 1024, 1024, "nn"), (4096, 4096, 4096, "nn"), (300, 700, 1000, "nn")),
+    "float32": (
+        *((n, n, n, "nn") for n in (256, 1024, 2048, 4096)),
+        *((4096, 4096, 4096, turn) for turn in ("nt", "tn", "tt")),
+        *((300, 700, 1000, turn) for turn in _TURNS),
+        *((1001, 1003, 1005, "nn"), (64, 8192, 8192, "nn"), (128, 256, 16384, "nn")),
+        *((m, 4096, 4096, turn) for m in (1, 8) for turn in ("nn", "nt")),
+        *((4096, 1, 4096, "nn"), (4096, 4096, 1, "nn"), (4096, 4096, 8, "nn")),
+    ),
+    "tf32": (
+        *((n, n, n, "nn") for n in (512, 1024, 4096)),
+        *((4096, 4096, 4096, "nt"), (300, 700, 1000, "nn"), (1001, 1003, 1005, "nn")),
+    ),
+    "float64": (
+        *((n, n, n, "nn") for n in (512, 1024, 4096)),
+        *((2048, 2048, 2048, turn) for turn in ("nt", "tn", "tt")),
+        *((300, 700, 1000, "nn"), (64, 8192, 8192, "nn"), (128, 256, 16384, "nn")),
+    ),
+    "complex64": ((256, 256, 256, "nn"), (1024, 1024, 1024, "nn"), (300, 700, 1000, "nn")),
+    "complex128": ((512, 512, 512, "nn"),),
+}
+# Shapes of operands that are more than two matrices.
+_SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "64 of 512": ((64, 512, 512), (64, 512, 512)),
+    "512 of 64": ((512, 64, 64), (512, 64, 64)),
+    "8x16 of 128x128x64": ((8, 16, 128, 64), (8, 16, 64, 128)),
+    "64x512x512 by one of 512": ((64, 512, 512), (512, 512)),
+    "16x1 by 8 of 256x256x64": ((16, 1, 256, 64), (8, 64, 256)),
+    "matrix by vector 4096": ((4096, 4096), (4096,)),
+    "vector by matrix 4096": ((4096,), (4096, 4096)),
+}
+
+
 def products(torch: Any, nm: Any) -> Iterator[Row]:
     """Products of many shapes and dtypes."""
     import torch.nn.functional as F
-
-    def product(a: Any, b: Any) -> Any:
-        return a @ b
-
-    squares = {
-        "bfloat16": (1024, 2048, 4096, 8192),
-        "float16": (1024, 4096),
-        "float32": (1024, 2048, 4096, 8192),
-        "float64": (1024, 4096),
-        "complex64": (1024,),
-    }
-    for dtype, sizes in squares.items():
-        for k in sizes:
-            name, shapes = f"{dtype} {k}", [(k, k), (k, k)]
-            yield Row(name, shapes, dtype, product, product, 0, 2 * k**3)
-    others = {
-        "64 of 512": ((64, 512, 512), (64, 512, 512)),
-        "64x8192x8192": ((64, 8192), (8192, 8192)),
-        "128x16384x256": ((128, 16384), (16384, 256)),
-        "300x1000x700": ((300, 1000), (1000, 700)),
-    }
-    for dtype in ("bfloat16", "float32", "float64"):
-        for name, (left, right) in others.items():
-            flops = 2 * right[-1] * left[-1] * left[-2] * (left[0] if len(left) == 3 else 1)
-            yield Row(f"{dtype} {name}", [left, right], dtype, product, product, 0, flops)
-    turns = {
-        "nt": lambda a, b: a @ b.T,
-        "tn": lambda a, b: a.T @ b,
-        "tt": lambda a, b: a.T @ b.T,
-    }
-    for dtype, k in (("bfloat16", 4096), ("float32", 4096), ("float64", 2048)):
-        for name, f in turns.items():
-            yield Row(f"{dtype} {k} {name}", [(k, k), (k, k)], dtype, f, f, 0, 2 * k**3)
 
     def by_tf32(f: Callable[..., Any], a: Any, b: Any) -> Any:
         torch.backends.cuda.matmul.allow_tf32 = True
@@ -187,26 +209,59 @@ def products(torch: Any, nm: Any) -> Iterator[Row]:
         with nm.matmul_precision("tf32"):
             return f(a, b)
 
-    for name, f, k in (("", product, 1024), ("", product, 4096), (" nt", turns["nt"], 4096)):
-        both = partial(ours_by_tf32, f), partial(by_tf32, f)
-        yield Row(f"tf32 {k}{name}", [(k, k), (k, k)], "float32", *both, 0, 2 * k**3)
-    k = 4096
-    one = torch.ones((), device="cuda")
+    for dtype, sizes in _SIZES.items():
+        for m, n, k, turn in sizes:
+            a, b = ((m, k), (k, n))
+            shapes = [a if turn[0] == "n" else a[::-1], b if turn[1] == "n" else b[::-1]]
+            name = f"{dtype} {m}" if m == n == k else f"{dtype} {m}x{n}x{k}"
+            name += "" if turn == "nn" else f" {turn}"
+            f = _TURNS[turn]
+            both = (partial(ours_by_tf32, f), partial(by_tf32, f)) if dtype == "tf32" else (f, f)
+            kind = "float32" if dtype == "tf32" else dtype
+            yield Row(name, shapes, kind, *both, 0, 2 * m * n * k)
+    for dtype in ("bfloat16", "float32", "float64", "tf32"):
+        for name, (left, right) in _SHAPES.items():
+            if dtype in ("bfloat16", "float32") or name == "64 of 512":
+                both = _product, _product
+                if dtype == "tf32":
+                    both = partial(ours_by_tf32, _product), partial(by_tf32, _product)
+                kind = "float32" if dtype == "tf32" else dtype
+                yield Row(f"{dtype} {name}", [left, right], kind, *both)
     yield Row(
-        *(f"float8_e4m3fn {k} nt", [(k, k), (k, k)], "float8_e4m3fn"),
-        lambda a, b: nm.matmul(a, b.T, dtype=nm.bfloat16),
-        lambda a, b: torch._scaled_mm(a, b.T, one, one, out_dtype=torch.bfloat16),
-        *(0, 2 * k**3),
+        *("bfloat16 x[::2] @ y[:, :512]", [(2048, 1024), (1024, 1024)], "bfloat16"),
+        *(lambda x, y: x[::2] @ y[:, :512], lambda x, y: x[::2] @ y[:, :512]),
     )
-    for dtype in ("bfloat16", "float32"):
+    yield Row(
+        *("float32 x[:, ::2] @ y", [(1024, 2048), (1024, 1024)], "float32"),
+        *(lambda x, y: x[:, ::2] @ y, lambda x, y: x[:, ::2] @ y),
+    )
+    one = torch.ones((), device="cuda")
+    for k in (1024, 4096):
         yield Row(
-            *(f"{dtype} {k} x @ w.T + b", [(k, k), (k, k), (k,)], dtype),
-            *(lambda x, w, b: x @ w.T + b, F.linear, 0, 2 * k**3),
+            *(f"float8_e4m3fn {k} nt", [(k, k), (k, k)], "float8_e4m3fn"),
+            lambda a, b: nm.matmul(a, b.T, dtype=nm.bfloat16),
+            lambda a, b: torch._scaled_mm(a, b.T, one, one, out_dtype=torch.bfloat16),
+            *(0, 2 * k**3),
         )
         yield Row(
-            *(f"{dtype} {k} gelu(x @ w.T + b)", [(k, k), (k, k), (k,)], dtype),
-            *(lambda x, w, b: nm.gelu(x @ w.T + b), lambda x, w, b: F.gelu(F.linear(x, w, b))),
+            *(f"int8 {k} nt", [(k, k), (k, k)], "int8"),
+            lambda a, b: nm.matmul(a, b.T, dtype=nm.int32),
+            lambda a, b: torch._int_mm(a, b.T),
             *(0, 2 * k**3),
+        )
+    for dtype, m, n, k in (
+        *(("bfloat16", 4096, 4096, 4096), ("bfloat16", 16384, 3072, 768)),
+        *(("bfloat16", 512, 512, 512), ("float32", 4096, 4096, 4096)),
+    ):
+        shapes = [(m, k), (n, k), (n,)]
+        yield Row(
+            *(f"{dtype} {m}x{n}x{k} x @ w.T + b", shapes, dtype),
+            *(lambda x, w, b: x @ w.T + b, F.linear, 0, 2 * m * n * k),
+        )
+        yield Row(
+            *(f"{dtype} {m}x{n}x{k} gelu(x @ w.T + b)", shapes, dtype),
+            *(lambda x, w, b: nm.gelu(x @ w.T + b), lambda x, w, b: F.gelu(F.linear(x, w, b))),
+            *(0, 2 * m * n * k),
         )
 
 
@@ -226,6 +281,9 @@ class Bench:
         torch = self.torch
         torch.cuda.empty_cache()
         kind = getattr(torch, row.dtype)
+        if row.dtype == "int8":
+            ts = [torch.randint(-9, 9, s, device="cuda", dtype=kind) for s in row.shapes]
+            return [self.taken(t) for t in ts], ts
         first = torch.complex64 if row.dtype.startswith("complex") else torch.float32
         ts = [torch.randn(*s, device="cuda", dtype=first).to(kind) for s in row.shapes]
         return [self.taken(t) for t in ts], ts
@@ -282,70 +340,98 @@ class Bench:
 
     def product_table(self, found: Iterator[Row]) -> None:
         """Each way by itself: numus's own kernels, and what `auto` takes, called one by one and in
-        a graph of eight."""
+        a graph."""
         self.say(
             "| product | native ms | auto ms | PyTorch ms | native | auto | in graphs: native ms "
             "| auto ms | PyTorch ms | native | auto | error |"
         )
         self.say("|---|" + "---:|" * 11)
+        below: list[str] = []
         for row in found:
             if not re.search(self.only, row.name):
                 continue
             try:
-                self._product(row)
+                ratios = self._product(row)
             except Exception as problem:
                 self.say(f"| {row.name} | {_told(problem)} |" + " |" * 10)
+                ratios = [0.0]
+            if min(ratios) < 0.95:
+                below.append(f"{row.name} ({', '.join(f'{r:.2f}' for r in ratios)})")
+        told = "; ".join(below) or "none"
+        self.say(f"\n`auto` below 0.95 of PyTorch, by itself or in graphs: {told}.")
 
-    def _product(self, row: Row) -> None:
+    def _product(self, row: Row) -> list[float]:
+        """Writes a line; gives the ratios of `auto`, by itself and in a graph."""
         xs, ts = self.inputs(row)
-        prefer = self.nm.kernels.prefer
-        times: dict[str, float] = {}
+        prefer, evaluate = self.nm.kernels.prefer, self.nm.eval
+        waits = {"native": self.runtime.synchronize, "auto": self.runtime.synchronize}
+        waits["torch"] = self.torch.cuda.synchronize
+
+        def ours() -> None:
+            evaluate(row.ours(*xs))
+
+        def theirs() -> None:
+            row.theirs(*ts)
+
         errors = []
         for which in ("native", "auto"):
             with prefer(which):
                 errors.append(self.error(row, xs, ts))
-        for _ in range(2):
-            for which in ("native", "auto"):
-                with prefer(which):
-                    times[which] = min(times.get(which, 9e9), self.ours(row, xs))
-            times["torch"] = min(times.get("torch", 9e9), self.theirs(row.theirs, ts))
-        cells = [f"{times[w]:.4f}" for w in ("native", "auto", "torch")]
-        cells += [f"{times['torch'] / times[w]:.2f}" for w in ("native", "auto")]
-        graphs = [""] * 5
-        rows, columns = row.shapes[0][-2:]
-        square = list(row.shapes) == [row.shapes[0]] * 2 and rows == columns
-        if square and "float8" not in row.dtype and max(times.values()) < 0.5:
-            alone = {which: self._in_graph(row, ts, which) for which in ("native", "auto", "torch")}
-            graphs = [f"{t:.4f}" for t in alone.values()]
-            graphs += [f"{alone['torch'] / alone[w]:.2f}" for w in ("native", "auto")]
-        self.say(f"| {row.name} | {' | '.join([*cells, *graphs])} | {max(errors):.1e} |")
 
-    def _in_graph(self, row: Row, ts: list[Any], which: str, many: int = 8) -> float:
-        """The time of one of several products, each of the one before, replayed together."""
-        torch, nm = self.torch, self.nm
-        first, factor = ts[0], ts[1] / ts[1].shape[-1] ** 0.5  # so that results stay as large
-        factors = [factor.clone() for _ in range(many)]
+        def in_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+            times = dict.fromkeys(calls, 9e9)
+            for _ in range(3):
+                for which, call in calls.items():
+                    with prefer("auto" if which == "torch" else which):
+                        once = measure(call, waits[which], self.seconds / 2)
+                    times[which] = min(times[which], once)
+            return times
 
-        def chain(f: Callable[..., Any], x: Any, *others: Any) -> Any:
-            for y in others:
-                x = f(x, y)
-            return x
+        alone = in_turns({"native": ours, "auto": ours, "torch": theirs})
+        many = max(1, min(20, int(4 / alone["torch"])))
+        replays: dict[str, Callable[[], Any]] = {}
+        for which in ("native", "auto"):
+            with prefer(which):
+                replays[which] = self._captured(ours, many)
+        replays["torch"] = self._captured_by_torch(theirs, many)
+        graphs = {which: t / many for which, t in in_turns(replays).items()}
+        cells, ratios = [], []
+        for times in (alone, graphs):
+            cells += [f"{times[w]:.4f}" for w in ("native", "auto", "torch")]
+            cells += [f"{times['torch'] / times[w]:.2f}" for w in ("native", "auto")]
+            ratios.append(times["torch"] / times["auto"])
+        self.say(f"| {row.name} | {' | '.join(cells)} | {max(errors):.1e} |")
+        return ratios
 
-        if which != "torch":
-            given = [self.taken(t) for t in (first, *factors)]
-            with nm.kernels.prefer(which):
-                step = nm.jit(partial(chain, row.ours))
-                call = lambda: nm.eval(step(*given))  # noqa: E731
-                return measure(call, self.runtime.synchronize, self.seconds) / many
+    def _captured(self, call: Callable[[], None], many: int) -> Callable[[], None]:
+        """A CUDA graph of so many calls, as one that starts it."""
+        from numus.runtime.cuda import driver, launch
+
+        runtime = self.runtime
+        runtime.synchronize()
+        mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
+        before, launch._GRAPH_STEPS = launch._GRAPH_STEPS, 1000  # no graphs within this one
+        driver.call("cuStreamBeginCapture", runtime.stream, mode)
+        try:
+            for _ in range(many):
+                call()
+        finally:
+            graph = driver.call("cuStreamEndCapture", runtime.stream)
+            launch._GRAPH_STEPS = before
+        ready = driver.call("cuGraphInstantiate", graph, 0)
+        driver.call("cuGraphDestroy", graph)
+        return lambda: driver.call("cuGraphLaunch", ready, runtime.stream)
+
+    def _captured_by_torch(self, call: Callable[[], Any], many: int) -> Callable[[], None]:
+        torch = self.torch
         graph, stream = torch.cuda.CUDAGraph(), torch.cuda.Stream()
         with torch.cuda.stream(stream):
-            chain(row.theirs, first, *factors)
+            call()
             torch.cuda.synchronize()
             with torch.cuda.graph(graph):
-                kept = chain(row.theirs, first, *factors)
-        found = measure(graph.replay, torch.cuda.synchronize, self.seconds) / many
-        del kept
-        return found
+                for _ in range(many):
+                    call()
+        return graph.replay  # type: ignore[no-any-return]
 
 
 def _told(problem: Exception) -> str:

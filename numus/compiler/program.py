@@ -432,3 +432,4 @@ def clear_plans() -> None:
     """Forget every plan (kernels stay compiled)."""
     _plans.clear()
     singles.calls.clear()
+    singles.handfuls.clear()

@@ -9,3 +9,5 @@ from typing import Any
 
 # A native function by structure; None where a structure has been met once.
 calls: dict[Any, Any] = {}
+# The same for a handful of operations, with the numbers in them.
+handfuls: dict[Any, Any] = {}

@@ -103,10 +103,10 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
         y = contract(reshape(a, (rows, depth)), reshape(b, (depth, columns)), dtype)
         return reshape(y, (*a.shape[:-1], *b.shape[1:]))
     if a.ndim == b.ndim and a.shape[:-2] == b.shape[:-2]:  # a matrix for each matrix
-        *lead, rows, depth = a.shape
-        columns, batch = b.shape[-1], size_of(tuple(lead))
-        y = contract(reshape(a, (batch, rows, depth)), reshape(b, (batch, depth, columns)), dtype)
-        return reshape(y, (*lead, rows, columns))
+        outer = a.shape[:-2]
+        many = size_of(outer)
+        y = contract(reshape(a, (many, *a.shape[-2:])), reshape(b, (many, *b.shape[-2:])), dtype)
+        return reshape(y, (*outer, *y.shape[1:]))
     # axes are named by their place, counted from the back of the batch; those of extent 1 that
     # meet a longer one are dropped: the other operand carries them alone
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2], "matmul")

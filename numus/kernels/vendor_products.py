@@ -28,9 +28,9 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Product:
-    """batch × (m, k) times batch × (k, n). The buffers are the left operand's, the right one's, that
-    of the bias if there is one, and the result's, which lies row by row. The bias is one number for
-    each column, of the result's dtype, added before the sums are rounded."""
+    """batch × (m, k) times batch × (k, n). The buffers are the left operand's, the right one's,
+    that of the bias if there is one, and the result's, which lies row by row. The bias is one
+    number for each column, of the result's dtype, added before the sums are rounded."""
 
     batch: int
     m: int
@@ -66,8 +66,32 @@ _OWN: dict[str, tuple[float, float, float, float]] = {
 _LARGE = 2048  # rows, columns and depth of products that keep the whole device busy for long
 
 
+_HALVES = ("bfloat16", "float16")
+_RUN = 8  # of these: cuBLAS's quick kernels copy so many at a time, from everywhere to everywhere
+_PACKED = 512  # rows and columns from which on numus lays operands out in runs where they are not
+_TILED = 64  # rows and columns with which its tiles are well filled
+
+
+def _own_are_quicker(p: Product) -> bool:
+    """Products that numus does in less time whatever follows (docs/results/cuda.md)."""
+    least = min(p.m, p.n)
+    if p.batch == 1 and least == 1:  # a matrix times a vector, summed up along memory
+        along = p.right.turned if p.m == 1 else not p.left.turned
+        return along and p.dtype in ("float32", "float64") and not p.rounds
+    if p.dtype not in _HALVES:
+        return False
+    if p.k == 1:
+        return True
+    read = p.left.line % _RUN == 0 and p.right.line % _RUN == 0
+    if read and p.n % _RUN == 0:
+        return False
+    return p.k >= _TILED and least >= (_TILED if read else _PACKED)
+
+
 def quicker(product: Product, facts: Any) -> bool:
     """Whether the library makes up for the bytes it can't save."""
+    if _own_are_quicker(product):
+        return False
     name = "tf32" if product.rounds else product.dtype
     large, small, fused, balance = _OWN.get(name, (1.0, 1.0, 1.0, 1.0))
     alone = large if min(product.m, product.n, product.k) > _LARGE else small

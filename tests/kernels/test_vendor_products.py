@@ -125,9 +125,7 @@ BIASES = {
     ),
     "batches": (lambda x, w, b: x @ w + b, (draw(3, 5, 7), draw(3, 7, 6), draw(6)), ["numpy"], 1),
     "activation": (lambda x, w, b: nm.relu(x @ w + b), (draw(5, 7), draw(7, 6), draw(6)), None, 1),
-    "residual": (
-        *(lambda x, w, b: x + (x @ w + b), (draw(5, 7), draw(7, 7), draw(7)), None, 1),
-    ),
+    "residual": (*(lambda x, w, b: x + (x @ w + b), (draw(5, 7), draw(7, 7), draw(7)), None, 1),),
     "cast": (
         *(lambda x, w, b: x @ w + b.astype(nm.bfloat16), (bf16(5, 7), bf16(7, 6), draw(6)), None),
         1,
@@ -166,9 +164,7 @@ def test_biases_are_added_by_the_vendor(name):
     with nm.kernels.prefer("native"):
         want, _ = run(function, *arrays)
     tolerance = 1e-2 if got.dtype.itemsize == 2 else 1e-5
-    np.testing.assert_allclose(
-        got.astype("f8"), want.astype("f8"), rtol=tolerance, atol=tolerance
-    )
+    np.testing.assert_allclose(got.astype("f8"), want.astype("f8"), rtol=tolerance, atol=tolerance)
 
 
 def test_a_bias_is_added_before_the_sum_is_rounded():
@@ -195,7 +191,8 @@ def test_a_vendor_that_knows_no_biases_is_asked_for_none(monkeypatch):
     function, arrays, *_ = BIASES["plain"]
     asked.clear()
     got, names = run(function, *arrays)
-    assert names[0] == "numpy" and len(names) == 2
+    assert names[0] == "numpy"
+    assert len(names) == 2
     assert [p.bias for p in asked] == [False]
     np.testing.assert_allclose(got, arrays[0] @ arrays[1].T + arrays[2], rtol=1e-5, atol=1e-5)
 
@@ -223,6 +220,33 @@ def test_when_a_vendor_pays():
     assert quicker(product("float64", 4096, 2 * 8 * 4096**2), None)
     assert not quicker(product("float64", 8, 2 * 8 * 8**2 * 16), None)
     assert not quicker(product("int8", 512, 0), None)  # nothing was measured
+
+
+@pytest.mark.parametrize(
+    ("dtype", "m", "n", "k", "lines", "vendor"),
+    [
+        ("bfloat16", 4096, 4096, 4096, (4096, 4096), True),
+        ("bfloat16", 4096, 50257, 768, (768, 768), False),  # results are not in whole runs
+        ("bfloat16", 300, 700, 1000, (1000, 1000), False),
+        ("bfloat16", 300, 700, 1000, (1000, 700), True),  # and too small for packing
+        ("bfloat16", 4095, 4095, 4095, (4095, 4095), False),
+        ("float32", 4095, 4095, 4095, (4095, 4095), True),
+        ("bfloat16", 8, 50257, 768, (768, 768), True),
+        ("bfloat16", 4096, 4096, 1, (1, 4096), False),
+        ("float32", 4096, 4096, 1, (1, 4096), True),
+    ],
+)
+def test_what_numus_does_in_less_time(dtype, m, n, k, lines, vendor):
+    left, right = (Matrix(0, 0, line, False) for line in lines)
+    assert quicker(Product(1, m, n, k, dtype, dtype, left, right, 0), None) is vendor
+
+
+def test_matrices_times_vectors_are_summed_along_memory_by_numus():
+    for turned in (True, False):
+        rows, column = Matrix(0, 0, 512, turned), Matrix(0, 0, 1, False)
+        for dtype, own in (("float32", not turned), ("bfloat16", False)):
+            question = Product(1, 512, 1, 512, dtype, dtype, rows, column, 0)
+            assert quicker(question, None) is not own
 
 
 def test_empty_products_are_nobodys():

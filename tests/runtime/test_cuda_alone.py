@@ -168,7 +168,10 @@ def library(driver, monkeypatch):
 
 def test_a_vendors_launch_that_comes_again_is_a_graph(driver, library):
     x, y = tensor(16, 16), tensor(16, 16)
-    counts = lambda: [driver.natively[f"cu{name}"].value for name in ("GraphInstantiateWithFlags", "GraphLaunch", "GraphExecDestroy")]
+    counts = lambda: [
+        driver.natively[f"cu{name}"].value
+        for name in ("GraphInstantiateWithFlags", "GraphLaunch", "GraphExecDestroy")
+    ]
     for _ in range(20):
         nm.eval(x @ y)
     (launched,) = made

@@ -202,7 +202,8 @@ class Matmul:
         if p.bias:
             addresses.append((BESIDE, 2, 0))
             tell = ctypes.cast(getattr(library(), _DESCRIBE), ctypes.c_void_p).value or 0
-            prior = (tell, self._fixed[1], _BIAS_AT, ctypes.sizeof(ctypes.c_void_p))
+            description = self._description.value.value or 0
+            prior = (tell, description, _BIAS_AT, ctypes.sizeof(ctypes.c_void_p))
         self.native = NativeLaunch(function, tuple(arguments), tuple(addresses), prior)
 
     def _arguments(

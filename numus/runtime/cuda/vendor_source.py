@@ -19,8 +19,8 @@ _PRIOR = 1 + ARGUMENTS + 1
 MOST_ADDRESSES = 6
 _COUNT = _PRIOR + 4
 _TABLE = _COUNT + 1
-# At last, the graphs: the driver's functions (none: no graphs are made), which is replaced next, and
-# for each itself and the addresses it is for.
+# At last, the graphs: the driver's functions (none: no graphs are made), which is replaced next,
+# and for each itself and the addresses it is for.
 FUNCTIONS = (
     *("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"),
     *("cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy"),
