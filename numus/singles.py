@@ -187,7 +187,7 @@ def _call(node: Node, place: Any, paths: list[Path] | None) -> Any:
     table.empty(guards.writers)
     target = table.argument(0)
     table.has(target, Node, "view", None)  # unless another thread was here before
-    operands = {(): table.load(target, Node, "inputs")}
+    operands: dict[Path, Any] = {(): table.load(target, Node, "inputs")}
     found = {_at(node, path): path for path in reversed(paths)}
     for i, x in enumerate(leaves):
         *way, last = found[x]

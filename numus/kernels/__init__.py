@@ -8,7 +8,7 @@ their own (`CustomOp`).
 import importlib
 from typing import Any
 
-from numus.kernels import vendor_products  # noqa: F401  registers cuBLASLt
+from numus.kernels import vendor_products  # noqa: F401  registers NVIDIA's
 from numus.kernels.choice import Vendor, available, prefer, preference, register
 
 __all__ = ["CustomOp", "Spec", "Vendor", "available", "prefer", "preference", "register"]

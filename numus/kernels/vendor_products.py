@@ -115,5 +115,20 @@ def _start(runtime: Any, product: Product) -> Any:
     return Matmul(runtime, product)
 
 
+def _takes_vector(product: Product, facts: Any) -> bool:
+    if facts.name != "cuda":
+        return False
+    from numus.runtime.cuda import cublas
+
+    return cublas.knows(product) and cublas.library() is not None
+
+
+def _start_vector(runtime: Any, product: Product) -> Any:
+    from numus.runtime.cuda.cublas import VectorProduct
+
+    return VectorProduct(runtime, product)
+
+
 register(Vendor("cublaslt", "contract", _takes, quicker, _start))
 register(Vendor("cublaslt", BIASED, _takes, quicker, _start))
+register(Vendor("cublas", "contract", _takes_vector, quicker, _start_vector))  # is asked first

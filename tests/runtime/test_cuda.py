@@ -1,6 +1,9 @@
 """The CUDA backend: what must hold without a GPU, and, where there is one, on it."""
 
 import gc
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -108,3 +111,128 @@ def test_errors_name_the_kernel():
     with pytest.raises(DeviceError, match=f"launching kernel '{program.name}'"):
         prepared.run([0], values)
     assert float(x.sum()) == 3
+
+
+_HIDDEN = """
+import warnings
+import numus as nm
+from numus.errors import DeviceError
+from numus.runtime.cuda import driver
+assert driver.count() == 0
+assert all(d.kind != "cuda" for d in nm.devices())
+for name in ("cuda", "cuda:1"):
+    try:
+        nm.device(name)
+        raise SystemExit(f"{name} was not refused")
+    except DeviceError as error:
+        assert "install numus[cuda]" in str(error) or "finds no GPU" in str(error), error
+if not [d for d in nm.devices() if d.kind == "webgpu"]:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        x = nm.arange(3).to_gpu().to_gpu()
+        nm.ones(3).to_gpu()
+    assert x.device == "cpu"
+    assert [str(w.message) for w in told] == ["no GPU was found: tensors stay on the CPU"]
+"""
+
+
+def test_a_machine_whose_gpus_are_hidden_has_none():
+    """With a GPU or without: the driver is told of none."""
+    hidden = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "NUMUS_DEVICE": "cpu"}
+    done = subprocess.run(
+        [sys.executable, "-c", _HIDDEN], env=hidden, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+
+
+@gpu
+def test_streams_wait_for_each_other():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    n = 1 << 20
+    for _ in range(3):
+        theirs = torch.zeros(n, device="cuda")
+        torch.cuda.synchronize()
+        side = torch.cuda.Stream()
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(50_000_000)  # tens of milliseconds
+            theirs.fill_(3)
+            ours = nm.from_dlpack(theirs, copy=False)
+        assert float((ours * 2).sum()) == 6 * n
+        x = nm.asarray(np.full((2048, 2048), 1 / 2048, np.float32), device="cuda")
+        nm.eval(x)
+        y = x
+        for _ in range(60):  # milliseconds of work that nobody waits for
+            y = y @ x
+        with torch.cuda.stream(side):
+            back = torch.from_dlpack(y)
+            total = back.sum()
+        side.synchronize()
+        assert abs(total.item() / 2048 - 1) < 1e-3
+
+
+@gpu
+def test_ten_thousand_steps_leave_nothing_behind():
+    runtime = nm.device("cuda").runtime
+    x = nm.asarray(np.random.default_rng(0).standard_normal((64, 64)), device="cuda")
+    step = nm.jit(lambda w: w - 0.001 * nm.tanh(w @ x))
+
+    def used():
+        gc.collect()
+        runtime.synchronize()
+        free, _ = driver.call("cuMemGetInfo")
+        return runtime.memory_stats()["in_use"], int(free)
+
+    w = x
+    for i in range(10_000):
+        w = step(w)
+        nm.eval(w @ x)
+        if i == 5000:
+            before = used()
+    after = used()
+    assert after[0] == before[0]
+    assert after[1] >= before[1] - (2 << 20)  # the driver's own pieces
+    assert nm.isfinite(w).all()
+
+
+@gpu
+def test_products_by_themselves_are_the_same_each_time():
+    """Launched by the library, and replayed as a graph; with memory that moves or does not."""
+    rng = np.random.default_rng(0)
+    for dtype, near in (("float32", 1e-5), ("bfloat16", 2e-2), ("float64", 1e-12)):
+        for m, n, k in ((64, 96, 128), (1, 300, 200), (200, 1, 96), (33, 65, 17)):
+            a, b, c = (rng.standard_normal(s) for s in ((m, k), (n, k), (n,)))
+            x, w, v = (nm.asarray(t, device="cuda").astype(dtype) for t in (a, b, c))
+            nm.eval(x, w, v)
+            for bias in (False, True):
+
+                def f(x=x, w=w, v=v, bias=bias):
+                    return x @ w.T + v if bias else x @ w.T
+
+                with nm.kernels.prefer("vendor"):
+                    first = f().astype("float64").numpy()
+                    kept = []
+                    for i in range(12):
+                        y = f()
+                        nm.eval(y)
+                        assert np.array_equal(y.astype("float64").numpy(), first)
+                        if i % 3 == 0:
+                            kept.append(y)
+                    for y in kept:
+                        assert np.array_equal(y.astype("float64").numpy(), first)
+                expected = a @ b.T + c if bias else a @ b.T
+                np.testing.assert_allclose(first, expected, rtol=near, atol=near * 10 * k**0.5)
+
+
+@gpu
+def test_a_bias_is_added_before_the_product_is_rounded():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    x, w, b = (torch.randn(s, device="cuda").bfloat16() for s in ((512, 256), (768, 256), (768,)))
+    with nm.kernels.prefer("vendor"):
+        ours = nm.from_dlpack(x) @ nm.from_dlpack(w).T + nm.from_dlpack(b)
+        wide = (x.double() @ w.double().T + b.double()).bfloat16()
+        same = (torch.from_dlpack(ours) == wide).float().mean().item()
+    assert same > 0.99

@@ -14,7 +14,7 @@ from numus.compiler.singles import calls
 from numus.errors import CompileError, DeviceError, OutOfMemoryError
 from numus.kernels import choice
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.cuda import cublaslt
+from numus.runtime.cuda import cublas, cublaslt
 
 MIB = 1 << 20
 
@@ -23,7 +23,8 @@ MIB = 1 << 20
 def driver(monkeypatch):
     fake, fake.device = cuda_driver.install(monkeypatch, memory=64 * MIB)
     # a library that is installed here would take the addresses for the GPU's
-    monkeypatch.setattr(cublaslt, "library", lambda: None)
+    for found in (cublas, cublaslt):
+        monkeypatch.setattr(found, "library", lambda: None)
     calls.clear()
     before = nm.default_device()
     nm.set_default_device(fake.device)
@@ -347,3 +348,55 @@ def test_kernels_are_assembled_side_by_side_and_their_errors_are_told(
         nm.eval(nm.cumsum(nm.argsort(x, axis=0), axis=1), x.prod())
     del driver.cuLinkAddData
     nm.eval(x.prod())
+
+
+class Gemm:
+    """cuBLAS's functions as far as they are used, on the host: the memory is its own."""
+
+    def __init__(self):
+        kind = ctypes.CFUNCTYPE(
+            ctypes.c_int,
+            *[ctypes.c_void_p] + [ctypes.c_int] * 5,
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p, ctypes.c_int),
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
+        )
+
+        def gemm(handle, ta, tb, m, n, k, one, a, lda, b, ldb, zero, c, ldc):
+            f = ctypes.c_float
+            read = lambda at, size: np.ctypeslib.as_array((f * size).from_address(at))
+            left = read(a, lda * k).reshape(k, lda)[:, :m]
+            right = read(b, (k - 1) * ldb + 1)[::ldb] if tb else read(b, k)
+            assert (handle, ta, n, ldc) == (5, 0, 1, m)
+            read(c, m)[:] = right @ left
+            return 0
+
+        self.cublasSgemm_v2 = kind(gemm)
+        self.cublasSetStream_v2 = self.cublasSetWorkspace_v2 = lambda *words: 0
+
+    def cublasCreate_v2(self, handle):
+        handle._obj.value = 5
+        return 0
+
+
+def test_vectors_times_matrices(driver, monkeypatch):
+    library = Gemm()
+    monkeypatch.setattr(cublas, "library", lambda: library)
+    rng = np.random.default_rng(0)
+    a, m, v, w = (rng.standard_normal(s).astype("f") for s in ((1, 16), (16, 8), (16,), (32,)))
+    cases = {
+        "rows": (lambda a, m: a @ m, (a, m)),
+        "vector": (lambda v, m: v @ m, (v, m)),
+        "columns": (lambda m, v: m.T @ v, (m, v)),
+        "part": (lambda m, v: m[:, 4:].T @ v, (m, v)),
+        "every other": (lambda m, w: m.T @ w[::2], (m, w)),
+        "every other, a row": (lambda w, m: w[None, ::2] @ m, (w, m)),
+        "not aligned": (lambda w, m: w[3:19] @ m[:, 1:], (w, m)),
+    }
+    for name, (f, arrays) in cases.items():
+        xs = [nm.asarray(x) for x in arrays]
+        assert [k.name for k in nm.explain(f, *xs).kernels] == ["cublas"], name
+        for _ in range(3):
+            np.testing.assert_allclose(f(*xs).numpy(), f(*arrays), rtol=1e-5, atol=1e-6)
+    x = nm.asarray(m)
+    for f in (lambda: x @ nm.asarray(v[:8]), lambda: nm.asarray(a).astype("float16") @ x):
+        assert "cublas" not in [k.name for k in nm.explain(f).kernels]

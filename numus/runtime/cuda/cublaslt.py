@@ -79,25 +79,30 @@ def knows(product: Any, facts: Any) -> bool:
 @functools.cache
 def library() -> Any:
     """The library, loaded; None where there is none."""
+    return loaded("cublasLt", "cublasLtMatmulAlgoGetHeuristic")
+
+
+def loaded(name: str, function: str) -> Any:
+    """A library of NVIDIA's that has a function; None where there is none."""
     for find in (_by_pathfinder, _by_name):
-        found = find()
-        if found is not None and hasattr(found, "cublasLtMatmulAlgoGetHeuristic"):
+        found = find(name)
+        if found is not None and hasattr(found, function):
             return found
     return None
 
 
-def _by_pathfinder() -> Any:
+def _by_pathfinder(name: str) -> Any:
     try:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
-        return ctypes.CDLL(load_nvidia_dynamic_lib("cublasLt").abs_path)
+        return ctypes.CDLL(load_nvidia_dynamic_lib(name).abs_path)
     except (ImportError, OSError, RuntimeError):  # the last: it is nowhere to be found
         return None
 
 
-def _by_name() -> Any:
-    for name in ("cublasLt", "cublasLt64_13", "cublasLt64_12"):
-        path = ctypes.util.find_library(name)
+def _by_name(name: str) -> Any:
+    for full in (name, f"{name}64_13", f"{name}64_12"):
+        path = ctypes.util.find_library(full)
         try:
             if path:
                 return ctypes.CDLL(path)
