@@ -34,7 +34,8 @@ class Storage:
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
-        # what was copied to a device: indices that came from the host can be looked at there
+        # what was copied to a device: indices that came from the host can be looked at there; what
+        # is computed has none
         self.host: Any = None
         self.guard: Any = None  # who reads it on the host: see guards.py
         # nodes of views that see what is written; made when there are any
@@ -74,7 +75,7 @@ def view_maker(offset: int, strides: Shape) -> Callable[[Any], View]:
 def piece_of(view: View) -> Piece:
     """A view that can be given to other nodes when nobody looks at it any more."""
     storage = view.storage
-    idle = {"memory": storage.memory, "guard": None, "aliases": None, "host": None}
+    idle = {"memory": storage.memory, "guard": None, "aliases": None}
     return Piece(
         view, (view, storage, storage.memory), [(storage, Storage, *item) for item in idle.items()]
     )

@@ -68,7 +68,7 @@ _LARGE = 2048  # rows, columns and depth of products that keep the whole device 
 
 _HALVES = ("bfloat16", "float16")
 _RUN = 8  # of these: cuBLAS's quick kernels copy so many at a time, from everywhere to everywhere
-_PACKED = 512  # rows and columns from which on numus lays operands out in runs where they are not
+_PACKED = 1280  # rows and columns from which on numus lays operands out in runs where they are not
 _TILED = 64  # rows and columns with which its tiles are well filled
 
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from numus.runtime.contract import Piece
 from numus.runtime.cpu import calls_source, pool_source
-from numus.runtime.cpu.calls_source import API, CODES, HEAD
+from numus.runtime.cpu.calls_source import API, CODES, HEAD, PARTS, SLOTS
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.pool import Pool
 from numus.runtime.memory import Memory
@@ -228,6 +228,8 @@ class Table:
         for _ in range(count):
             memory = allocate(nbytes)
             thing, parts, idle = piece_of(make(memory))
+            if (len(parts), len(idle)) != (PARTS, SLOTS):
+                raise ValueError(f"a piece has {PARTS} parts and {SLOTS} slots to be looked at")
             kept.append(thing)
             words += [id(thing), memory.address, *[id(part) for part in parts]]
             for owner, kind, name, held in idle:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import ctypes
 import struct
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,14 +34,6 @@ _GRAPHS = 4  # kept for each program
 # read meanwhile: so many of a program, where so many steps follow.
 _EARLY_RESULTS, _STEPS_AFTER = 4, 16
 _EXTERNAL = 1  # the driver's flag of an event that is recorded in a graph for others to see
-
-
-def _let_go(runtime: CudaRuntime, graphs: Sequence[Any]) -> None:
-    """Graphs that nobody starts any more. At the end of Python there is no driver to be told."""
-    if graphs and not sys.is_finalizing():
-        runtime.activate()
-        for graph in graphs:
-            driver.call("cuGraphExecDestroy", graph)
 
 
 def launcher(address: int) -> Callable[..., int]:
@@ -71,7 +62,7 @@ class _Image:
         return self.slots + 8 * number
 
     def __del__(self) -> None:
-        _let_go(self._runtime, [self.words[at] for at in self.graphs if self.words[at]])
+        self._runtime.dropped += [self.words[at] for at in self.graphs if self.words[at]]
 
 
 class Prepared:
@@ -256,7 +247,7 @@ class Prepared:
         return out
 
     def __del__(self) -> None:
-        _let_go(self._runtime, list(self._graphs.values()))
+        self._runtime.dropped += self._graphs.values()
 
     # -- graphs -----------------------------------------------------------------------------------
 

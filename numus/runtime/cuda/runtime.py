@@ -67,6 +67,8 @@ class CudaRuntime:
         found = [driver.function_address(name) for name in vendor_source.FUNCTIONS]
         self._graph_functions = (ctypes.c_void_p * len(found))(*found)
         self.graph_functions = ctypes.addressof(self._graph_functions)
+        # graphs that nobody starts any more: let go when nothing is recorded into another
+        self.dropped: list[Any] = []
         self.last: Prepared | None = None  # what ran last, to be named where it failed
         # where it has put results that are there before it ends, with events that tell when
         self.early: dict[int, Any] = {}
@@ -187,6 +189,8 @@ class CudaRuntime:
     def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
         """A list of kernels to be run many times; see `Prepared`."""
         self.activate()
+        while self.dropped:
+            driver.call("cuGraphExecDestroy", self.dropped.pop())
         return Prepared(self, steps, slots)
 
     def run(self, launches: Sequence[Launch]) -> None:

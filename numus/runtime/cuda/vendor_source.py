@@ -23,7 +23,7 @@ _TABLE = _COUNT + 1
 # and for each itself and the addresses it is for.
 FUNCTIONS = (
     *("cuStreamBeginCapture", "cuStreamEndCapture", "cuGraphInstantiateWithFlags"),
-    *("cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy"),
+    *("cuGraphDestroy", "cuGraphLaunch", "cuGraphExecDestroy", "cuStreamIsCapturing"),
 )
 GRAPHS = 4
 _DRIVER = _TABLE + 3 * MOST_ADDRESSES
@@ -58,6 +58,18 @@ go:
 @LOAD@
   %code = call i32 %function(@ARGUMENTS@)
   ret i32 %code
+}
+define i1 @numus_cuda_capturing(ptr %driver, ptr %stream) {
+  ; whether somebody records what is launched: no graph can be made or let go then
+  %state = alloca i32
+  store i32 0, ptr %state
+  %i.at = getelementptr ptr, ptr %driver, i64 6
+  %ask = load ptr, ptr %i.at
+  %code = call i32 %ask(ptr %stream, ptr %state)
+  %value = load i32, ptr %state
+  %either = or i32 %code, %value
+  %yes = icmp ne i32 %either, 0
+  ret i1 %yes
 }
 define i32 @numus_cuda_vendor(ptr %block, ptr %slots, ptr %stream) {
 entry:
@@ -123,6 +135,9 @@ start:
   %fine = icmp eq i32 %launched, 0
   br i1 %fine, label %good, label %python
 capture:
+  %c.capturing = call i1 @numus_cuda_capturing(ptr %driver, ptr %stream)
+  br i1 %c.capturing, label %plain, label %begin.it
+begin.it:
   %begin = load ptr, ptr %driver
   %begun = call i32 %begin(ptr %stream, i32 1)  ; what other threads do is no matter
   %begins = icmp eq i32 %begun, 0
@@ -158,6 +173,9 @@ new:
   %empty = icmp eq ptr %old, null
   br i1 %empty, label %remember, label %free
 free:
+  %f.capturing = call i1 @numus_cuda_capturing(ptr %driver, ptr %stream)
+  br i1 %f.capturing, label %plain, label %destroy.it
+destroy.it:
   %f.at = getelementptr ptr, ptr %driver, i64 5
   %let.go = load ptr, ptr %f.at
   %gone = call i32 %let.go(ptr %old)
