@@ -24,7 +24,7 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.contract import contract
 from numus.primitives.reduce import reduce_sum
-from numus.primitives.views import permute, reshape
+from numus.primitives.views import broadcast, permute, reshape
 from numus.shapes import broadcast as broadcast_shapes
 from numus.shapes import normal_axes, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
@@ -94,6 +94,14 @@ def counted(a: Node, b: Node) -> tuple[Node, Node]:
 # -- matmul ---------------------------------------------------------------------------------------
 
 
+def _each(a: Node, b: Node, dtype: DType) -> Node:
+    """The products of as many matrices."""
+    outer = a.shape[:-2]
+    many = size_of(outer)
+    y = contract(reshape(a, (many, *a.shape[-2:])), reshape(b, (many, *b.shape[-2:])), dtype)
+    return reshape(y, (*outer, *y.shape[1:]))
+
+
 def _matmul(a: Node, b: Node, dtype: DType) -> Node:
     if b.ndim <= 2:  # one matrix: all rows of a meet it in one product
         if a.ndim == b.ndim == 2:
@@ -102,14 +110,13 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
         rows = size_of(a.shape[:-1])
         y = contract(reshape(a, (rows, depth)), reshape(b, (depth, columns)), dtype)
         return reshape(y, (*a.shape[:-1], *b.shape[1:]))
-    if a.ndim == b.ndim and a.shape[:-2] == b.shape[:-2]:  # a matrix for each matrix
-        outer = a.shape[:-2]
-        many = size_of(outer)
-        y = contract(reshape(a, (many, *a.shape[-2:])), reshape(b, (many, *b.shape[-2:])), dtype)
-        return reshape(y, (*outer, *y.shape[1:]))
+    if a.ndim > 1 and a.shape[:-2] == b.shape[:-2]:  # a matrix for each matrix
+        return _each(a, b, dtype)
     # axes are named by their place, counted from the back of the batch; those of extent 1 that
     # meet a longer one are dropped: the other operand carries them alone
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2], "matmul")
+    if a.shape[:-2] != lead != b.shape[:-2]:  # each is repeated for the other
+        return _each(*(broadcast(x, (*lead, *x.shape[-2:])) for x in (a, b)), dtype)
     batch = tuple(range(-len(lead), 0))
 
     def named(x: Node, last: tuple[str, ...]) -> Operand:
