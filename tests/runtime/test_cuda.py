@@ -10,8 +10,10 @@ import pytest
 
 import numus as nm
 from numus.errors import DeviceError, OutOfMemoryError
+from numus.runtime import devices
 from numus.runtime.contract import Step
 from numus.runtime.cuda import driver
+from numus.runtime.cuda.runtime import CudaRuntime
 
 gpu = pytest.mark.skipif(driver.count() == 0, reason="there is no NVIDIA GPU")
 no_gpu = pytest.mark.skipif(driver.count() > 0, reason="there is an NVIDIA GPU")
@@ -117,7 +119,9 @@ _HIDDEN = """
 import warnings
 import numus as nm
 from numus.errors import DeviceError
+from numus.runtime import devices
 from numus.runtime.cuda import driver
+from numus.runtime.cuda.runtime import CudaRuntime
 assert driver.count() == 0
 assert all(d.kind != "cuda" for d in nm.devices())
 for name in ("cuda", "cuda:1"):
@@ -236,3 +240,44 @@ def test_a_bias_is_added_before_the_product_is_rounded():
         wide = (x.double() @ w.double().T + b.double()).bfloat16()
         same = (torch.from_dlpack(ours) == wide).float().mean().item()
     assert same > 0.99
+
+
+def _families(put):
+    """One of each family of kernels, with gradients of those that have kernels of their own."""
+    x, q, k, v = put(37, 520), *(put(1, 2, 70, 64) for _ in range(3))
+    image, weights = put(2, 16, 11, 11), put(8, 16, 3, 3)
+    wide = lambda y: y.astype("float32")
+    attend = lambda *z: wide(nm.scaled_dot_product_attention(*z, is_causal=True))
+    convolve = lambda *z: wide(nm.conv2d(*z, padding=1))
+    squared = lambda f: lambda *z: (f(*z) ** 2).sum()
+    return [
+        *(attend(q, k, v), *nm.grad(squared(attend), argnums=(0, 1, 2))(q, k, v)),
+        *(convolve(image, weights), *nm.grad(squared(convolve), argnums=(0, 1))(image, weights)),
+        *(nm.softmax(x, axis=-1), nm.layer_norm(x), wide(x).sum(0), wide(x).sum(1), x.max(1)),
+        *(nm.cumsum(wide(x), axis=1), nm.sort(x, axis=1), nm.argmax(x, axis=0), x[:, ::-1].T + 1),
+        *(x @ put(520, 96), nm.gelu(x @ put(520, 33) + put(33))),
+    ]
+
+
+@gpu
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("capability", [70, 75, 80, 86, 89])
+def test_kernels_for_older_devices(capability, dtype):
+    name = f"cuda_sm{capability}"
+    devices.STARTS.setdefault(name, lambda index: CudaRuntime(index, capability))
+    found = {}
+    for place in (name, "cpu"):
+        rng = np.random.default_rng(0)
+
+        def put(*shape, rng=rng, place=place):
+            x = rng.standard_normal(shape).astype(np.float32)
+            return nm.asarray(x, device=place).astype(dtype)
+
+        with nm.kernels.prefer("native"):
+            results = _families(put)
+            nm.eval(results)
+        found[place] = [y.astype("float32").numpy() for y in results]
+    near = 3e-2 if dtype == "bfloat16" else 2e-4
+    for i, (got, want) in enumerate(zip(found[name], found["cpu"], strict=True)):
+        off = np.linalg.norm(got - want) / max(1e-6, np.linalg.norm(want))
+        assert off < near, (i, off)
