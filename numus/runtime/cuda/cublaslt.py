@@ -251,9 +251,10 @@ class Matmul:
         """Launch on the runtime's stream."""
         left, right = addresses[0] + self._offsets[0], addresses[1] + self._offsets[1]
         result = addresses[-1]
-        if self._bias:
-            self._description.set(_DESCRIBE, _BIAS_AT, ctypes.c_uint64(addresses[2]))
         together = left | right | result | _ALIGNED
+        if self._bias:
+            together |= addresses[2]
+            self._description.set(_DESCRIBE, _BIAS_AT, ctypes.c_uint64(addresses[2]))
         algorithm = self._algorithm(together & -together)
         status = _matmul()(*self._arguments(left, right, result, algorithm, workspace))
         if status != 0:
