@@ -42,7 +42,7 @@ def evaluate(node: Node) -> bool:
     if node.prim.name in SHARING and inputs[0].view is None:
         return _shared(node, inputs[0])
     kinds: list[Any] = [inputs[0] is inputs[-1]]
-    paths: list[Path] | None = None
+    paths: dict[Node, Path] | None = None
     for x in inputs:
         view = x.view
         if view is None:
@@ -68,6 +68,8 @@ def evaluate(node: Node) -> bool:
         known[key] = None
         return False
     if call is None:
+        if paths is None:
+            paths = {x: (i,) for i, x in enumerate(inputs)}
         call = known[key] = _call(node, place, paths) or _missing
     if call(node) is not _MISS:
         return True
@@ -76,13 +78,13 @@ def evaluate(node: Node) -> bool:
     return False
 
 
-def _few(root: Node) -> tuple[list[Any], list[Path]] | None:
+def _few(root: Node) -> tuple[list[Any], dict[Node, Path]] | None:
     """What a handful of operations is like, and by which inputs' inputs each of their operands is
     found; None if they are more, or if a value on the way may still be asked for."""
     if root.tracked:
         return None
     kinds: list[Any] = []
-    paths: list[Path] = []
+    paths: dict[Node, Path] = {}
     number: dict[Node, int] = {}  # of operands, and of values on the way
     inner: list[Node] = []
     uses: list[int] = []
@@ -100,7 +102,7 @@ def _few(root: Node) -> tuple[list[Any], list[Path]] | None:
             if view is not None:
                 kinds += (-1 - len(paths), x.dtype, x.shape, view.strides)
                 number[x] = -1 - len(paths)
-                paths.append((*path, place))
+                paths[x] = (*path, place)
             elif x.prim.name == "constant":
                 kinds += (x.dtype, repr(x.params))  # -0.0 is another number than 0.0
             else:
@@ -155,9 +157,9 @@ def _missing(node: Node) -> Any:
     return _MISS
 
 
-def _call(node: Node, place: Any, paths: list[Path] | None) -> Any:
+def _call(node: Node, place: Any, paths: dict[Node, Path]) -> Any:
     """The native function for nodes like this one; None where there is none. `paths`: where the
-    operands of a handful of operations are."""
+    operands are found. Another thread may evaluate any of the nodes meanwhile."""
     # Imported late: the compiler is needed only by those who evaluate something.
     from numus.compiler import program
 
@@ -166,11 +168,10 @@ def _call(node: Node, place: Any, paths: list[Path] | None) -> Any:
         return None
     pending = program.Pending((node,))
     leaves = pending.leaves
-    if paths is None:
-        if len(pending.nodes) != len(leaves) + 1 or (len(leaves) < len(inputs) and len(inputs) > 2):
-            return None
-        paths = [(i,) for i in range(len(inputs))]
-    elif len(leaves) != len(paths) or pending.transfers or pending.kept:
+    single = all(len(path) == 1 for path in paths.values())
+    if single and len(leaves) < len(inputs) and len(inputs) > 2:
+        return None
+    if set(leaves) != set(paths) or pending.transfers or pending.kept:
         return None
     plan = program.plan_of(place, pending, (node,))
     begin = getattr(plan.prepared, "table", None)
@@ -187,15 +188,10 @@ def _call(node: Node, place: Any, paths: list[Path] | None) -> Any:
     table.empty(guards.writers)
     target = table.argument(0)
     table.has(target, Node, "view", None)  # unless another thread was here before
-    operands: dict[Path, Any] = {(): table.load(target, Node, "inputs")}
-    found = {_at(node, path): path for path in reversed(paths)}
+    operands: dict[Path, int] = {(): table.load(target, Node, "inputs")}
     for i, x in enumerate(leaves):
-        *way, last = found[x]
-        for n in range(1, len(way) + 1):
-            if tuple(way[:n]) not in operands:
-                step = table.element(operands[tuple(way[: n - 1])], way[n - 1])
-                operands[tuple(way[:n])] = table.load(step, Node, "inputs")
-        operand = table.element(operands[tuple(way)], last)
+        way = paths[x]
+        operand = table.element(_inputs_at(table, operands, way[:-1]), way[-1])
         place_view(table, i, operand, pending.leaf_strides[i], x.dtype.itemsize)
     view = table.fresh(slot, plan.result_bytes[0], view_maker(offset, strides), piece_of)
     table.run()
@@ -205,7 +201,11 @@ def _call(node: Node, place: Any, paths: list[Path] | None) -> Any:
     return table.function(1, target, _MISS, guards.lock)
 
 
-def _at(node: Node, path: Path) -> Node:
-    for i in path:
-        node = node.inputs[i]
-    return node
+def _inputs_at(table: Any, operands: dict[Path, int], path: Path) -> int:
+    """The register with the inputs of an operation on the way."""
+    found = operands.get(path)
+    if found is None:
+        inner = table.element(_inputs_at(table, operands, path[:-1]), path[-1])
+        table.has(inner, Node, "view", None)  # another thread may have evaluated it
+        found = operands[path] = table.load(inner, Node, "inputs")
+    return found

@@ -116,7 +116,8 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
     # meet a longer one are dropped: the other operand carries them alone
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2], "matmul")
     if a.shape[:-2] != lead != b.shape[:-2]:  # each is repeated for the other
-        return _each(*(broadcast(x, (*lead, *x.shape[-2:])) for x in (a, b)), dtype)
+        a, b = (broadcast(x, (*lead, *x.shape[-2:])) for x in (a, b))
+        return _each(a, b, dtype)
     batch = tuple(range(-len(lead), 0))
 
     def named(x: Node, last: tuple[str, ...]) -> Operand:

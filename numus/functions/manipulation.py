@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -283,11 +284,16 @@ def _permute(x: Tensor, *axes: Any) -> Tensor:
     return permute_dims(x, _numbers(axes))
 
 
+@functools.cache
+def _turned(ndim: int) -> Shape:
+    return tuple(range(ndim - 1, -1, -1))
+
+
 def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
     """The axes in reverse order, or in the order given (as `permute_dims`)."""
     node = node_of(x, "transpose")
     if axes is None:
-        return viewed(views.permute(node, tuple(range(node.ndim - 1, -1, -1))), node)
+        return viewed(views.permute(node, _turned(len(node.shape))), node)
     return _permuted(node, axes, "transpose")
 
 

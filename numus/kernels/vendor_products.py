@@ -95,7 +95,7 @@ def quicker(product: Product, facts: Any) -> bool:
     name = "tf32" if product.rounds else product.dtype
     large, small, fused, balance = _OWN.get(name, (1.0, 1.0, 1.0, 1.0))
     alone = large if min(product.m, product.n, product.k) > _LARGE else small
-    own = fused if product.tail else alone
+    own = fused * alone / large if product.tail else alone
     saved = product.flops * (1 / own - 1)  # in the library's own operations
     return saved > product.extra * balance
 

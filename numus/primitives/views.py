@@ -6,6 +6,7 @@ transpose as its vjp, and the strides by which a realised input is viewed in O(1
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from operator import mul
 from typing import Any
@@ -111,13 +112,21 @@ _permute = Primitive(
 
 def permute(x: Node, axes: Shape) -> Node:
     """Output axis i is input axis axes[i]."""
-    if axes == tuple(range(len(axes))):
+    if axes == _straight(len(axes)):
         return x
-    shape = tuple(x.shape[a] for a in axes)
+    old = x.shape
+    shape = tuple([old[a] for a in axes])
+    view = x.view
     layout = None
-    if x.view is not None:
-        layout = (x.view.offset, tuple(x.view.strides[a] for a in axes))
+    if view is not None:
+        strides = view.strides
+        layout = (view.offset, tuple([strides[a] for a in axes]))
     return _view(_permute, x, axes, shape, layout)
+
+
+@functools.cache
+def _straight(ndim: int) -> Shape:
+    return tuple(range(ndim))
 
 
 # -- broadcast ------------------------------------------------------------------------------------
@@ -150,10 +159,8 @@ def broadcast(x: Node, shape: Shape) -> Node:
     layout = None
     if x.view is not None:
         lead = len(shape) - len(x.shape)
-        strides = tuple(
-            0 if n == 1 and m != 1 else s
-            for n, m, s in zip(x.shape, shape[lead:], x.view.strides, strict=True)
-        )
+        own = zip(x.shape, shape[lead:], x.view.strides, strict=True)
+        strides = tuple([0 if n == 1 and m != 1 else s for n, m, s in own])
         layout = (x.view.offset, (0,) * lead + strides)
     return _view(_broadcast, x, shape, shape, layout)
 

@@ -219,7 +219,7 @@ def test_variance_of_single_elements(value):
 
 def test_variance_keeps_digits_under_a_large_mean():
     """Whether a row is walked as a whole, in parts, or beside others."""
-    for shape, axis in (((10_000,), 0), ((4, 10_000), 1), ((3000, 10), 0), ((40, 300), 1)):
+    for shape, axis in (((10_000,), 0), ((4, 10_000), 1), ((3000, 10), 0), ((3000, 600), 0)):
         x = rng().standard_normal(shape).astype(np.float32) + np.float32(1e4)
         want = x.astype(np.float64).var(axis)
         np.testing.assert_allclose(nm.var(T(x), axis=axis).numpy(), want, rtol=5e-6)

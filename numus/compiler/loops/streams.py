@@ -39,6 +39,8 @@ def lower_stream(work: Work, space: Space, lane: Dim) -> list[Step]:
     width = min(lane.extent, WIDTH)
     below = space.row_size // space.inner[0].extent
     lines = min(max(16, 8 * SPLIT // (width * below)), max(1, IN_A_ROW // below))
+    if lines < space.inner[0].extent:
+        work = work.leaning()
     parts = Parts.of(work, space, lines)
     step = _Stream(work, space, lane, parts, width).kernel()
     return [step] if parts.count == 1 else [step, lower_merge(work, space, parts)]
