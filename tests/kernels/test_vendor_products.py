@@ -204,10 +204,11 @@ def test_products_in_jit_and_their_gradients():
         return nm.tanh(x @ w @ w).sum()
 
     got = nm.jit(nm.grad(loss))(w, x)
-    assert "numpy" in str(nm.explain(nm.jit(nm.grad(loss)), w, x))
+    names = lambda f: [kernel.name for kernel in nm.explain(f, w, x).kernels]
+    assert "numpy" in names(nm.jit(nm.grad(loss)))
     with nm.kernels.prefer("native"):
         want = nm.grad(loss)(w, x)
-        assert "numpy" not in str(nm.explain(loss, w, x))
+        assert "numpy" not in names(loss)
     np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
 
 
