@@ -513,3 +513,23 @@ def test_a_loops_way_back_has_one_product():
     loops = [part for part in shown.split(" kernel") if "tanh" in part]
     # the product of the way there is kept, that for the weights comes after the loop
     assert [part.count("contraction ") for part in loops] == [1, 1]
+
+
+@pytest.mark.on_cpu("about memory on the CPU")
+def test_memory_between_loops_goes_back():
+    runtime = nm.device("cpu").runtime
+    xs = nm.ones((64, 4096))
+    nm.eval(xs)
+
+    @nm.jit
+    def chain(xs):
+        for _ in range(6):  # each loop's rows are read by the next one alone
+            xs = nm.scan(lambda c, x: (c + x, c * x), xs[0], xs)[1]
+        return xs.sum()
+
+    chain(xs).item()
+    before = runtime.memory.in_use
+    runtime.memory.peak = before
+    chain(xs).item()
+    rows = xs.nbytes
+    assert runtime.memory.peak - before < 4 * rows

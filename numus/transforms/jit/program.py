@@ -151,6 +151,19 @@ class Segments:
             self._parts[whole] = users.get(whole, [])
             known.update(dict.fromkeys(self._parts[whole]))
         self._add(self._outputs, known, scalars, users, set(), None)
+        self._spent = self._last_uses()
+
+    def _last_uses(self) -> list[list[Node]]:
+        """For each step the values that no later one reads: their memory goes back."""
+        held = set(self._outputs)
+        spent: list[list[Node]] = []
+        for _, inputs, outputs, whole in reversed(self._steps):
+            here = {*inputs, *outputs}
+            if whole is not None:
+                here |= {*whole.inputs, *self._parts[whole]}
+            spent.append([x for x in here if x not in held])
+            held |= here
+        return spent[::-1]
 
     def _add(
         self,
@@ -173,7 +186,8 @@ class Segments:
 
     def run(self, place: Any, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
         known = dict(zip(self._inputs, views, strict=True))
-        for program, inputs, outputs, whole in self._steps:
+        given = operands = found = None  # nothing of a step is held by the next
+        for (program, inputs, outputs, whole), spent in zip(self._steps, self._spent, strict=True):
             if outputs:
                 given = [known[x] for x in inputs]
                 run = program.runner(tuple([view.strides for view in given]))
@@ -183,6 +197,9 @@ class Segments:
                 found = whole.params.run(place, operands)
                 for part in self._parts[whole]:
                     known[part] = found[part.params]
+            given = operands = found = None
+            for x in spent:
+                known.pop(x, None)
         return [known[y] for y in self._outputs]
 
 
