@@ -22,6 +22,7 @@ _ATTRIBUTES = {
     "MAX_SHARED_MEMORY_PER_BLOCK_OPTIN": 227 << 10,
     "L2_CACHE_SIZE": 50 << 20,
     "MULTIPROCESSOR_COUNT": 132,
+    "MAX_THREADS_PER_BLOCK": 1024,
 }
 # What stands for the driver's functions: it counts, and gives what it is told to.
 _COUNTING = """

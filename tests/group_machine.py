@@ -16,6 +16,8 @@ import tile_machine
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.render.llvm_lanes import statements
+from numus.compiler.render.ptx_plan import registers_of
 from numus.runtime import devices
 from numus.runtime.contract import Facts, Launch
 
@@ -157,26 +159,31 @@ def run(kernel: ir.Kernel, places: list[Any], scalars: Any, grid: int) -> None:
     for (slot, dtype), v in zip(kernel.scalars, scalars, strict=True):
         values[slot] = np.asarray(v).astype(dtype.np)
     with np.errstate(all="ignore"):
-        for g in range(grid):
+        for g in range(grid * kernel.pack):
             _Group(kernel, places, values, g).run()
 
 
 class _Context:
     """What a thread, or all of them, can see: variables, and which threads are here."""
 
-    def __init__(self, env: dict[Any, Any], ids: Any = None) -> None:
+    def __init__(self, env: dict[Any, Any], ids: Any = None, slot: int = 0) -> None:
         self.env, self.ids = env, ids  # ids None: outside lanes loops
+        self.slot = slot  # which of a thread's iterations, where it holds several
 
     def narrowed(self, keep: Any) -> _Context:
         n = len(self.ids)
         env = {k: v[keep] if np.shape(v) == (n,) else v for k, v in self.env.items()}
-        return _Context(env, self.ids[keep])
+        return _Context(env, self.ids[keep], self.slot)
 
 
 class _Group:
     def __init__(self, kernel: ir.Kernel, places: list[Any], scalars: Any, g: int) -> None:
         self.kernel, self.g, self.scalars = kernel, g, scalars
         self.registers: dict[ir.Register, Any] = {}
+        held = [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.held]
+        self.slots = max((s.unroll * s.width for s in held), default=1)
+        seen = [r for s in held for r in {r for y in s.body for r in registers_of(y)}]
+        self.kept = {r for r in seen if seen.count(r) > 1}  # with a place for every iteration
         self.memory: dict[ir.Buffer, Any] = {}
         self.tiles = tile_machine.Tiles(self)
         self.origins: dict[ir.Buffer, int] = {}  # where addresses point, in elements
@@ -285,8 +292,13 @@ class _Group:
             return
         held = self.registers.get(s.register)
         if held is None:
-            held = self.registers[s.register] = np.zeros(self.kernel.group, s.register.dtype.np)
-        held[slice(None) if c.ids is None else c.ids] = v
+            kept = s.register in self.kept
+            shape = (self.slots, self.kernel.group) if kept else self.kernel.group
+            held = self.registers[s.register] = np.zeros(shape, s.register.dtype.np)
+        if c.ids is None:
+            held[...] = v
+        else:
+            held[(c.slot, c.ids) if held.ndim > 1 else c.ids] = v
 
     def store(self, s: ir.Store, c: _Context) -> None:
         index, value = self.value(s.index, c), self.value(s.value, c)
@@ -310,11 +322,16 @@ class _Group:
     def loop(self, s: ir.For, c: _Context) -> None:
         start, stop, step = (self.value(e, c) for e in (s.start, s.stop, s.step))
         if s.kind == "grid":
-            c.env[s.var] = np.int64(start + self.g * step)
-            self.block(s.body, c)
+            assert self.kernel.pack > 1 or self.g < stop
+            if self.g < stop:
+                c.env[s.var] = np.int64(start + self.g * step)
+                self.block(s.body, c)
         elif s.kind == "lanes":
             assert c.ids is None, "a lanes loop inside a lanes loop"
             every = np.arange(start, stop, step, dtype=np.int64)
+            if s.held:
+                self.held(s, c, len(every))
+                return
             for first in range(0, len(every), self.kernel.group):
                 now = every[first : first + self.kernel.group]
                 self.block(s.body, _Context({**c.env, s.var: now}, np.arange(len(now))))
@@ -333,8 +350,20 @@ class _Group:
                 self.block(s.body, inner)
                 at += step
 
+    def held(self, s: ir.For, c: _Context, count: int) -> None:
+        """All iterations of a thread have registers of their own."""
+        threads = np.arange(self.kernel.group)
+        assert count <= s.unroll * s.width * self.kernel.group, "threads have no room for so many"
+        for slot in range(s.unroll * s.width):
+            vector, place = divmod(slot, s.width)
+            at = (vector * self.kernel.group + threads) * s.width + place
+            here = at < count
+            if here.any():
+                env = {**c.env, s.var: at[here]}
+                self.block(s.body, _Context(env, threads[here], slot))
+
     def across(self, s: ir.Combine | ir.Scan, c: _Context) -> None:
-        states = [[self.registers[r][i] for r in s.registers] for i in range(self.kernel.group)]
+        states = list(zip(*(self.registers[r].reshape(-1) for r in s.registers), strict=True))
 
         def merge(a: Any, b: Any) -> Any:
             env = {**c.env, **dict(zip((*s.left, *s.right), (*a, *b), strict=True))}
@@ -343,7 +372,8 @@ class _Group:
         if isinstance(s, ir.Combine):
             while len(states) > 1:
                 half = len(states) // 2
-                states = [merge(states[i], states[i + half]) for i in range(half)]
+                left = states[2 * half :]
+                states = [merge(states[i], states[i + half]) for i in range(half)] + left
             total = states[0]
         else:
             total = [self.value(e, c) for e in s.initial]
@@ -386,7 +416,7 @@ class _Group:
             if not e.attr.lanes:
                 return held
             assert c.ids is not None, "a register with lanes is read outside a lanes loop"
-            return held[c.ids].copy()
+            return held[(c.slot, c.ids) if held.ndim > 1 else c.ids].copy()
         if e.op == "lanes_reduce":
             assert c.ids is None
             return self.lanes_reduce(*e.attr)
@@ -407,10 +437,11 @@ class _Group:
         return result
 
     def lanes_reduce(self, op: str, register: ir.Register) -> Any:
-        parts = self.registers[register]
+        parts = self.registers[register].reshape(-1)
         while len(parts) > 1:
-            half = len(parts) // 2
-            parts = _binary(op, register.dtype, parts[:half], parts[half:])
+            half, left = len(parts) // 2, parts[len(parts) // 2 * 2 :]
+            merged = _binary(op, register.dtype, parts[:half], parts[half : 2 * half])
+            parts = np.concatenate([merged, left])
         return parts[0]
 
     def load(self, e: ir.Expr, args: list[Any], c: _Context) -> Any:
@@ -468,6 +499,7 @@ def _unary(op: str, dtype: Any, x: Any) -> Any:
         "trunc": np.trunc,
         "rint": np.rint,
         "exp2": np.exp2,
+        "log2": np.log2,
         "reciprocal": np.reciprocal,
         "not": np.invert,
     }

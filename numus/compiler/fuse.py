@@ -57,6 +57,9 @@ HEAVY = frozenset(
 )
 
 
+SLOW = frozenset("div sqrt rsqrt".split())  # that are more than one instruction of a thread
+
+
 def squeeze(shape: Shape) -> Shape:
     """The shape without its axes of extent 1."""
     return tuple(n for n in shape if n != 1)
@@ -122,6 +125,17 @@ def level(group: Group, val: Val) -> str:
     if val.kind == "reduce":
         return "reduce"
     return "full" if squeeze(val.shape) == group.space or not group.axes else "outer"
+
+
+def _varies_down(v: Val, group: Group) -> bool:
+    """Whether a group that reduces along its first axis needs another element of v in every step,
+    the same one in all rows: a number of each line that is summed up."""
+    return (
+        group.kind == "loop"
+        and 0 in group.axes
+        and squeeze(v.shape) == group.space[:1]
+        and size_of(group.space) >= 64 * v.size
+    )
 
 
 def leaves_of(val: Val, in_memory: set[Val]) -> set[Val]:
@@ -648,6 +662,9 @@ class Fuser:
 
     def _repeated(self, v: Val, users: set[Group]) -> bool:
         """Whether a costly value is broadcast along outer loops, and so computed many times."""
+        slow = v.op in HEAVY or v.op in SLOW
+        if self.facts.group and slow and any(_varies_down(v, g) for g in users):
+            return True
         if v.op not in HEAVY:
             return False
         return any(g.kind in PRODUCTS and size_of(g.space) > 4 * v.size for g in users) or any(

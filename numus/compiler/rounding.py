@@ -6,30 +6,48 @@ from collections.abc import Collection, Sequence
 
 from numus import dtypes as dt
 from numus.compiler.local import Val
+from numus.kernels.math import rough
 from numus.runtime.contract import Facts
 
 ROUGH = "rough"  # what such a function has for parameters
 
 _HALVES = (dt.bfloat16, dt.float16)
-_FUNCTIONS = ("sigmoid",)  # of which there is a rough form: `scalar_ops.ROUGH_FORMS`
-_ARITHMETIC = frozenset("add sub mul neg where reshape permute broadcast".split())
+_SCALING = frozenset("mul div neg where reduce_sum reshape permute broadcast".split())
+_ARITHMETIC = _SCALING | {"add", "sub"}
+_BOUNDED = ("sigmoid", "ndtr")  # in sums, their errors stay small beside the terms
 
 
 def mark(values: Sequence[Val], roots: Collection[Val], facts: Facts) -> None:
-    """Mark functions of float32 whose results reach nothing but casts to 16-bit floats, through
-    arithmetic alone, on targets that have units for the rough forms."""
-    if "tiles" not in facts.features or not any(v.op in _FUNCTIONS for v in values):
+    """Mark functions whose results are rounded to 16-bit floats, on targets that have units for the
+    rough forms: functions of such floats, and those of float32 whose results reach nothing but
+    casts to them, through arithmetic alone that leaves relative errors as small as they are."""
+    if "tiles" not in facts.features or not any(v.op in rough.FORMS for v in values):
         return
     ends = set(roots)
     users: dict[Val, list[Val]] = {}
     for v in values:
         for x in v.inputs:
             users.setdefault(x, []).append(v)
-    rounded: dict[Val, bool] = {}  # whether all that is made of a value is
+    # whether all that is made of a value is rounded: by scaling, by any arithmetic
+    rounded: dict[Val, tuple[bool, bool]] = {}
     for v in reversed(values):
-        rounded[v] = v not in ends and all(
-            (u.op == "cast" and u.dtype in _HALVES) or (u.op in _ARITHMETIC and rounded[u])
+        rounded[v] = _all_rounded(v, users, rounded, ends)
+        if v.op not in rough.FORMS or v.params is not None:
+            continue
+        anywhere = v.op in rough.ANYWHERE
+        at_once = v.dtype is dt.bfloat16 or (v.dtype is dt.float16 and anywhere)
+        later = v.dtype is dt.float32 and anywhere and rounded[v][v.op in _BOUNDED]
+        if at_once or later:
+            v.params = ROUGH
+
+
+def _all_rounded(
+    v: Val, users: dict[Val, list[Val]], rounded: dict[Val, tuple[bool, bool]], ends: set[Val]
+) -> tuple[bool, bool]:
+    def through(operations: frozenset[str], which: int) -> bool:
+        return v not in ends and all(
+            (u.op == "cast" and u.dtype in _HALVES) or (u.op in operations and rounded[u][which])
             for u in users.get(v, ())
         )
-        if v.op in _FUNCTIONS and v.dtype is dt.float32 and rounded[v]:
-            v.params = ROUGH
+
+    return through(_SCALING, 0), through(_ARITHMETIC, 1)

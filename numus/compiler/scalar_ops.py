@@ -7,7 +7,6 @@ each operation rounds once and fusion never changes a result.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, const, select
 from numus.dtypes import DType
-from numus.kernels.math import FUNCTIONS
+from numus.kernels.math import FUNCTIONS, rough
 from numus.kernels.math.random_bits import normal_pair, normal_pair64, threefry2x32
 
 Pair = tuple[Expr, Expr]
@@ -42,7 +41,7 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
     if any(s.is_complex for s in sources):
         return _complex(op, args, dtype)
     if params == "rough":
-        return ROUGH_FORMS[op](args[0])
+        return rough.FORMS[op](args[0].cast(dt.float32)).cast(dtype)
     if sources[0].is_narrow_float:
         if op == "nextafter":
             return _narrow_nextafter(*args)
@@ -50,17 +49,6 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
         result = _real(op, wide, dt.float32)
         return result.cast(dtype) if dtype is not dt.bool_ else result
     return _real(op, args, sources[0])
-
-
-def _rough_sigmoid(x: Expr) -> Expr:
-    # by the root of exp(-|x|): its square, unlike what the unit gives, may be subnormal
-    root = ir.exp2(ir.unary("abs", x) * const(-0.5 * math.log2(math.e), x.dtype))
-    e = root * root
-    return select(x < 0.0, e, const(1.0, x.dtype)) * ir.reciprocal(e + 1.0)
-
-
-# By units of the target, for what is rounded to 16 bits afterwards (rounding.py).
-ROUGH_FORMS: dict[str, Callable[[Expr], Expr]] = {"sigmoid": _rough_sigmoid}
 
 
 def cast_value(x: Any, source: DType, target: DType) -> Any:

@@ -8,7 +8,12 @@ import numus as nm
 
 group_machine.install()
 MACHINE = nm.device("tiles").runtime
-X = np.concatenate([np.linspace(-12, 12, 500), [-100, -30, 30, 100, np.inf, np.nan, 0.0]])
+X = np.concatenate(
+    [
+        *(np.linspace(-12, 12, 500), np.linspace(0.9, 1.1, 99), np.geomspace(1e-6, 0.3, 50)),
+        *([-100, -90, -87.9, -30, 30, 88, 100, np.inf, np.nan, 0.0], -np.geomspace(1e-6, 0.3, 50)),
+    ]
+)
 
 
 def run(function, dtype, device="tiles"):
@@ -27,7 +32,12 @@ FUNCTIONS = {
     "gelu": lambda x: nm.gelu(x, approximate="tanh"),
     "silu": lambda x: nm.silu(x),
     "gradient": lambda x: nm.vjp(lambda x: nm.gelu(x, approximate="tanh"), x)[1](x)[0],
+    "exact gelu": nm.gelu,
+    "its gradient": lambda x: nm.vjp(nm.gelu, x)[1](x)[0],
+    "tanh": nm.tanh,
 }
+POWERS = {"exp": nm.exp, "expm1": nm.expm1}
+LOGARITHMS = {"log": nm.log, "log2": nm.log2, "log10": nm.log10, "log1p": nm.log1p}
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
@@ -38,6 +48,41 @@ def test_activations_of_16_bit_floats(name, dtype):
     assert "reciprocal(" in text
     step = 2.0 ** -getattr(nm, dtype).mantissa
     np.testing.assert_allclose(got, want, rtol=step, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", POWERS)
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_powers(name, dtype):
+    got, text = run(POWERS[name], dtype)
+    want, _ = run(POWERS[name], dtype, "cpu")
+    assert "exp2(" in text
+    step = 2.0 ** -getattr(nm, dtype).mantissa
+    smallest = 2.0**-133 if dtype == "bfloat16" else 2.0**-24
+    np.testing.assert_allclose(got, want, rtol=step, atol=smallest)
+
+
+@pytest.mark.parametrize("name", LOGARITHMS)
+def test_logarithms(name):
+    """bfloat16 stays away from 1, where they are 0; float16 does not."""
+    got, text = run(LOGARITHMS[name], "bfloat16")
+    want, _ = run(LOGARITHMS[name], "bfloat16", "cpu")
+    assert "log2(" in text
+    np.testing.assert_allclose(got, want, rtol=2.0**-7)
+    assert "log2(" not in run(LOGARITHMS[name], "float16")[1]
+
+
+@pytest.mark.parametrize("function", [nm.tanh, nm.expm1, nm.log1p])
+def test_zero_keeps_its_sign(function):
+    x = nm.asarray(np.array([-0.0, 0.0], np.float32), device="tiles").astype("bfloat16")
+    signs = np.signbit(function(x).astype("float32").numpy())
+    np.testing.assert_array_equal(signs, [True, False])
+
+
+def test_differences_keep_their_digits():
+    _, text = run(lambda x: (nm.exp(x.astype("float32")) - 1).astype("bfloat16"), "bfloat16")
+    assert "exp2(" not in text
+    _, text = run(lambda x: (nm.exp(x.astype("float32")) * 2).astype("bfloat16"), "bfloat16")
+    assert "exp2(" in text
 
 
 def test_float32_keeps_its_digits():

@@ -14,11 +14,11 @@ INDEX = dt.int64
 # What each operation is, by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do;
 # comparisons are IEEE (all false on NaN but `ne`); shifts by the bit width or more are undefined
 # here and masked by who builds them; `idiv`/`irem` truncate as C's, and callers keep zero out.
-# `exp2` and `reciprocal` are what units of the target make of 2**x and 1/x in float32, to 2 ulp,
+# `exp2`, `log2` and `reciprocal` are what units of the target make of them in float32, to 2 ulp,
 # and 0 where that would be subnormal: only where there are `tiles` (tiles.py), and for what is
 # rounded to 16 bits afterwards.
 UNARY = frozenset(
-    "neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast exp2 reciprocal".split()
+    "neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast exp2 log2 reciprocal".split()
 )
 BINARY = frozenset(
     "add sub mul div idiv irem min max and or xor shl lshr ashr mulhi "
@@ -384,6 +384,12 @@ def scaled(a: Expr, power: Expr) -> Expr:
     return make("mul", a.dtype, (a, power), "exact")
 
 
+def ratio(a: Expr, b: Expr) -> Expr:
+    """a / b where b is neither tiny nor huge, so that its reciprocal can be rounded: by a target's
+    unit for that, and with the error made good, which is all but never off in the last digit."""
+    return make("div", a.dtype, (a, b), "tame")
+
+
 def minimum(a: Expr, b: Operand) -> Expr:
     return binary("min", a, _same(b, a))
 
@@ -399,6 +405,11 @@ def sqrt(a: Expr) -> Expr:
 def exp2(a: Expr) -> Expr:
     """2**a by the target's own unit: see `UNARY`."""
     return unary("exp2", a)
+
+
+def log2(a: Expr) -> Expr:
+    """The logarithm by 2, by a unit of the target: to 2 ulp of 1 where it is near 0."""
+    return unary("log2", a)
 
 
 def reciprocal(a: Expr) -> Expr:

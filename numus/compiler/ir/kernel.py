@@ -17,6 +17,8 @@ class Kernel:
 
     A `small` kernel is for little data: the renderer keeps its code short rather than quick.
     `group` is the number of threads whose lanes it was written for; 0: lanes are SIMD.
+    Groups that share nothing may run as one: a block is then `pack` of them, and the last one may
+    have some that are past the end of the grid.
     Where a vendor's kernel does the `work`, there is no body (`kernels/choice.py`).
     """
 
@@ -27,6 +29,7 @@ class Kernel:
     notes: tuple[str, ...] = ()
     small: bool = False
     group: int = 0
+    pack: int = 1
     vendor: Any = None
     work: Any = None
     _text: str | None = None

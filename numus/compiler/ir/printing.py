@@ -47,7 +47,7 @@ class Printer:
         if k.small:
             self.lines.append("small")
         if k.group:
-            self.lines.append(f"group {k.group}")
+            self.lines.append(f"group {k.group}{f' pack {k.pack}' if k.pack > 1 else ''}")
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
@@ -110,6 +110,7 @@ class Printer:
                 by = f" by {step}" if step != "1" else ""
                 times = f" x{s.unroll}" if s.unroll != 1 else ""
                 times += f" by vectors of {s.width}" if s.width else ""
+                times += " held" if s.held else ""
                 self.lines.append(
                     f"{pad}for {self.name(s.var, 'v')} in {start}..{stop}{by}: {s.kind}{times}"
                 )

@@ -18,6 +18,9 @@ class For(Stmt):
     `unroll` of a lanes loop: how many vectors an iteration handles; registers that are `lanes`
     and set in the loop then hold that many vectors, which hides the latency of a reduction.
     `width` of a lanes loop: the lanes of a vector, where that is not for the target to choose.
+    `held`, where lanes are threads: each of them takes `unroll` vectors of `width` neighbours, all
+    at once, so there are no more iterations than threads have room for. Registers that are `lanes`
+    and known to several such loops keep what they hold for every iteration.
     """
 
     var: Expr
@@ -28,6 +31,7 @@ class For(Stmt):
     step: Expr = field(default_factory=lambda: const(1))
     unroll: int = 1
     width: int = 0
+    held: bool = False
 
 
 @dataclass(eq=False, slots=True)

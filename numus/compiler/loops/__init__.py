@@ -10,6 +10,7 @@ memory (`space`); then, with neighbouring axes merged and the lanes chosen, for 
                running results of many rows lie in a scratch line
     narrow     short rows where lanes are threads: a few threads for each of many
     kept       rows that threads which are lanes of a vector keep in registers
+    held       rows that the registers of a group have room for
     splits     few long rows: blocks of a row reduce into partial results, a second kernel merges
                them in a fixed order, so the thread count never shows in the result
 """
@@ -19,7 +20,9 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Group
+from numus.compiler.group_operands import capability
 from numus.compiler.local import Val
+from numus.compiler.loops.held import holding, lower_held
 from numus.compiler.loops.kept import fits_kept, lower_kept
 from numus.compiler.loops.maps import lower_map
 from numus.compiler.loops.narrow import fits_narrow, lower_narrow
@@ -42,6 +45,8 @@ from numus.shapes import Shape
 __all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops"]
 
 SHORT_ROW = 16  # elements: rows that a thread takes by itself
+LITTLE = 1 << 16  # elements that are there soon, however they lie,
+LEAST_ALONG = 32  # of rows that long
 LONG_ROW = 1 << 20  # elements: longer rows are split, even if there are enough of them
 LONG_IN_LOCKSTEP = 1 << 12  # the same for each thread, where a group has few
 
@@ -92,6 +97,9 @@ def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
         long = space.row_size > (most if along else 2 * IN_A_ROW)
         if (few and worth) or long:
             return lower_split(work, space, lane)
+    how = holding(work, space, lane)
+    if how is not None and lane is not None:
+        return [lower_held(work, space, lane, how)]
     return [lower_rows(work, space, lane)]
 
 
@@ -101,6 +109,11 @@ def _lane(work: Work, space: Space) -> Dim | None:
     if work.threads and space.row_size <= SHORT_ROW and space.row_count >= work.threads:
         # a row is less than a group could share: a thread for each
         return max(space.rows, key=lambda d: (space.neighbours(d), d.extent))
+
+    little = space.row_size * space.row_count <= LITTLE and space.row_size >= LEAST_ALONG
+    if little and capability(work.facts) and len(space.inner) == 1:
+        # memory is crossed, which is little, and nobody waits for a whole row of loads by turns
+        return space.inner[0]
 
     def weight(d: Dim) -> float:
         return (space.neighbours(d) + 0.01) * (min(d.extent, width) / width)

@@ -15,7 +15,7 @@ from numus.compiler.emit import Step
 from numus.compiler.fuse import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
-from numus.compiler.loops.rows import Row, whole
+from numus.compiler.loops.rows import Row, in_turn, whole
 from numus.compiler.loops.space import ZERO, Dim, Space, block, blocks_of, digits, extent_of
 from numus.compiler.loops.work import Work
 from numus.kernels.vector_contraction import RUN
@@ -56,7 +56,8 @@ def lower_kept(work: Work, space: Space) -> Step:
     g, r = ir.var("g"), ir.var("r")
     per = e.parameter(per_block)
     row = _Kept(work, space, e, digits(e, r, space.rows), whole(e, space), space.inner[0])
-    body = row.keep_costly() + row.stages() + row.results()
+    row.keep_costly()
+    body = row.stages() + row.results()
     if space.rows:
         span = block(ir.mul(g, per), per, extent_of(e, space.rows))
         body = [ir.For(r, *span, "serial", body)]
@@ -75,12 +76,11 @@ class _Kept(Row):
         """How many runs a lane has."""
         return blocks_of(self.space.row_size, RUN * self.e.group)
 
-    def keep_costly(self) -> list[Stmt]:
-        for v, stages in self._needed_again()[0].items():
+    def keep_costly(self) -> None:
+        for v, stages in in_turn(self.needed_again()[0]):
             names = (f"k{v.id}_{i}" for i in range(self.runs * RUN))
             registers = [ir.Register(name, v.dtype, lanes=True) for name in names]
             self.kept[v] = (min(stages), registers)
-        return []
 
     def _stage(self, stage: int) -> list[Stmt]:
         """All elements, each through the reductions of this stage and the maps that are ready."""

@@ -8,6 +8,7 @@ from numus.compiler.fuse import place
 from numus.compiler.group_operands import capability
 from numus.compiler.ir import Stmt
 from numus.compiler.loops.beside import lower_beside
+from numus.compiler.loops.held import ACCESS, itemsize, vector_width
 from numus.compiler.loops.space import (
     ONE,
     ZERO,
@@ -26,9 +27,9 @@ from numus.compiler.loops.work import Work
 
 SIDE = 64  # of a tile, where two loops cross
 GROUP_SIDE = 32  # the same for a group of threads, which takes all of the tile at once
-MAP_THREADS = 128  # of a group on NVIDIA GPUs
-VECTORS = 2  # of 16 bytes that each of them reads
-VECTORS_PER_LINE = 8
+# Of groups on NVIDIA GPUs: threads and vectors of each, for little arithmetic and for more.
+LITTLE, MORE = (256, 1), (128, 2)
+LIGHT, LONG = 24, 400  # operations that are little; and up to which code is written so often
 VECTOR = 4  # elements of the usual dtype that a thread loads at a time
 CROSSING = 32  # steps that two crossing loops have at least
 
@@ -75,11 +76,42 @@ def _scalar(work: Work, space: Space) -> Step:
     return e.finish("scalar", [ir.For(ir.var("g"), ZERO, ONE, "grid", body)], 1, work.notes)
 
 
+def _held(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step | None:
+    """Many small groups, whose threads have a vector or two: some load while others store."""
+    width = vector_width(work, lane.extent)
+    if not capability(work.facts) or width * itemsize(work) < ACCESS // 2:
+        return None
+    e = work.emitter()
+    g, t = ir.var("g"), ir.var("t")
+    number, row = g, ZERO
+    many = e.parameter(0)
+    if outer:
+        number, row = ir.irem(g, many), ir.idiv(g, many)
+    size = e.parameter(0)
+    extent = e.number(lane.extent)
+    start = ir.mul(number, size)
+    j = ir.add(start, t)
+    e.extents[j] = extent
+    stores = _stores(work, space, e, {**digits(e, row, outer), lane: j})
+    found = {x for s in stores if isinstance(s, ir.Store) for x in ir.walk(s.value, lambda x: True)}
+    masked = any(x.op == "load" and len(x.args) > 1 for x in found)
+    if masked or len(found) > LONG:
+        return None
+    e.group, vectors = LITTLE if len(found) <= LIGHT else MORE
+    share = e.group * vectors * width
+    blocks = blocks_of(lane.extent, share)
+    e.parameters[:] = [blocks, share]
+    exact = lane.extent % share == 0
+    end = ir.const(share) if exact else ir.minimum(size, ir.sub(extent, start))
+    loop = ir.For(t, ZERO, end, "lanes", stores, unroll=vectors, width=width, held=True)
+    return e.blocks("map", g, [loop], blocks * count(outer), work.notes)
+
+
 def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:
+    held = _held(work, space, lane, outer)
+    if held is not None:
+        return held
     share, threads = work.share(), work.threads
-    if capability(work.facts):  # many small groups: some load while others store
-        threads = MAP_THREADS
-        share = threads * VECTORS * max(1, work.lanes() // VECTORS_PER_LINE)
     columns = min(lane.extent, max(share, 256))
     if lane.extent - columns < columns // 2:  # no short rest
         columns = lane.extent

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from numus.compiler import ir
-from numus.compiler.affine import Strides
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import HEAVY, place, squeeze
 from numus.compiler.group_operands import capability
@@ -31,14 +30,16 @@ from numus.compiler.loops.space import (
 )
 from numus.compiler.loops.work import BLOCK, PER_THREAD, Work
 from numus.compiler.reducers import Reducer, reducer
-from numus.dtypes import DType, bool_
-from numus.kernels.slices import COPIES_SINCE
+from numus.dtypes import DType
 
 MOST_THREADS = 256  # of a group that works on one row: several rows at a time hide barriers
 KEPT_ROWS = 3  # how many rows kept by groups a unit has memory for, at least
 # Rows that are read again for every stage: few of them at a time stay in a unit's first cache.
 THREADS_READING_AGAIN = 1024
 
+SIDE_BYTES = 8  # of rows that lie side by side, read at once: more would be fewer threads
+
+Home = ir.Buffer | ir.Register  # where a value is kept
 Span = tuple[Expr, Expr]  # first step, and the one after the last
 
 
@@ -75,8 +76,9 @@ def _fits(work: Work, space: Space, itemsize: int = 4) -> bool:
 
 def _one(work: Work, space: Space, e: Emitter, at: At, lane: Dim | None) -> list[Stmt]:
     row = Row(work, space, e, at, whole(e, space), lane)
-    ahead = row.keep_costly() if lane is not None else []
-    return ahead + row.stages() + row.results()
+    if lane is not None:
+        row.keep_costly()
+    return row.stages() + row.results()
 
 
 def side_by_side(
@@ -90,18 +92,47 @@ def side_by_side(
 ) -> tuple[list[Stmt], int]:
     """Lanes across rows: block `number` of them, and how many blocks there are."""
     others = [d for d in space.rows if d is not lane]
-    columns = min(lane.extent, work.threads or work.lanes() * 4)
+    together = neighbours_of(work, space, lane)
+    columns = min(lane.extent, work.threads * together or work.lanes() * 4)
     if work.threads:
-        e.group = work.threads_for(columns)
+        e.group = work.threads_for(columns // together)
     blocks = blocks_of(lane.extent, columns)
     width, many = e.parameter(columns), e.parameter(blocks)
     at = digits(e, ir.idiv(number, many), others)
     extent = e.number(lane.extent)
-    j = e.variable("j", extent)
-    row = Row(work, space, e, {**at, lane: j}, spans, varying=True)
     start = ir.mul(ir.irem(number, many), width)
-    loop = ir.For(j, *block(start, width, extent), "lanes", row.stages() + ending(row))
+    if together > 1:
+        t = ir.var("t")
+        j = ir.add(start, t)
+        e.extents[j] = extent
+    else:
+        j = e.variable("j", extent)
+    row = Row(work, space, e, {**at, lane: j}, spans, varying=True)
+    body = row.stages() + ending(row)
+    if together > 1:
+        whole = lane.extent % columns == 0
+        end = const(columns) if whole else ir.minimum(width, ir.sub(extent, start))
+        loop = ir.For(t, ZERO, end, "lanes", body, width=together, held=True)
+    else:
+        loop = ir.For(j, *block(start, width, extent), "lanes", body)
     return [loop], blocks * count(others)
+
+
+def neighbours_of(work: Work, space: Space, lane: Dim) -> int:
+    """How many rows that lie side by side a thread takes: their elements are read at once."""
+    if not capability(work.facts):
+        return 1
+    variable = space.variables[lane.axis]
+    near = [p for p in space.accesses if abs(p.get(variable, 0)) == 1]
+    sizes = [v.dtype.itemsize for v in (*work.layouts, *work.stored) if v.size >= space.row_count]
+    many = max(1, SIDE_BYTES // min(sizes, default=SIDE_BYTES))
+    while many > 1 and (
+        lane.extent % many
+        or lane.extent < many * work.threads
+        or any(s % many for p in near for v, s in p.items() if v is not variable)
+    ):
+        many //= 2
+    return many
 
 
 def whole(e: Emitter, space: Space) -> list[Span]:
@@ -121,6 +152,15 @@ def store_per_row(work: Work, space: Space, e: Emitter, at: At) -> list[Stmt]:
     return out
 
 
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """How the threads of a group hold a row in their registers."""
+
+    threads: int
+    vectors: int  # of each thread
+    width: int  # elements of a vector
+
+
 @dataclass(slots=True)
 class Row:
     """A row (or a part of one) being written, and what its reductions came to."""
@@ -132,8 +172,10 @@ class Row:
     spans: list[Span]  # what each of its loops walks
     lane: Dim | None = None  # the one of its loops whose iterations are lanes
     varying: bool = False  # whether the row itself is one of several lanes
+    holding: Holding | None = None  # how threads hold the row, where they have room for it
     finals: dict[Val, list[Expr]] = field(default_factory=dict)  # before they are finished
-    cached: dict[Val, tuple[ir.Buffer, int]] = field(default_factory=dict)  # since which stage
+    # where values are kept, and since which stage
+    cached: dict[Val, tuple[Home, int]] = field(default_factory=dict)
 
     def results(self) -> list[Stmt]:
         """What is stored once the stages have run."""
@@ -183,7 +225,10 @@ class Row:
             body = [ir.For(position, start, stop, "lanes", body)]
             loops = []
         for d, v, span in reversed(loops):
-            if d is self.lane:
+            if self.holding is not None:
+                each, width = self.holding.vectors, self.holding.width
+                body = [ir.For(v, *span, "lanes", body, unroll=each, width=width, held=True)]
+            elif d is self.lane:
                 body = [ir.For(v, *span, "lanes", body, unroll=unroll)]
             else:
                 body = [ir.For(v, *span, "serial", body)]
@@ -233,36 +278,32 @@ class Row:
 
     # -- costly values that several stages need ---------------------------------------------------
 
-    def keep_costly(self) -> list[Stmt]:
-        """Keep costly values that two stages need in a scratch row, from the first on; gives the
-        statements that bring what is there before all stages."""
-        for kept in self._needed_again():
+    def keep_costly(self) -> None:
+        """Keep costly values that two stages need in a scratch row, from the first on."""
+        for kept in self.needed_again():
             homes, kinds = self._homes(kept)
             size = self._room(kinds)
             if size is not None:
                 break
         else:
-            return []  # too long: memory is read again
+            return  # too long: memory is read again
         first = len(self.e.scratch)
         for i, dtype in enumerate(kinds):
             self.e.scratch.append(ir.Buffer(f"w{first + i}", dtype, "scratch", size))
-        ahead: list[Stmt] = []
-        several = self._several_turns(kinds)
         for v, home in homes.items():
-            buffer = self.e.scratch[first + home]
-            start = self._start_of(v) if several and v in self.work.layouts else None
-            self.cached[v] = (buffer, min(kept[v]))
-            if start is not None and min(kept[v]) == 0:
-                self.cached[v] = (buffer, -1)
-                ahead += copied_ahead(self.e, v, start, buffer, size)
-        return [*ahead, ir.AsyncCommit(), ir.AsyncWait(0)] if ahead else []
+            self.cached[v] = (self.e.scratch[first + home], min(kept[v]))
+
+    def keep_in_registers(self) -> None:
+        """The same in registers of the threads that hold the row."""
+        for v, stages in in_turn(self.needed_again()[0]):
+            self.cached[v] = (ir.Register(f"k{v.id}", v.dtype, lanes=True), min(stages))
 
     def _homes(self, kept: dict[Val, set[int]]) -> tuple[dict[Val, int], list[DType]]:
         """Which scratch row each value is kept in, and their dtypes."""
         free: list[tuple[int, int]] = []  # since which stage nobody needs what is in which row
         kinds: list[DType] = []
         homes: dict[Val, int] = {}
-        for v, stages in sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id)):
+        for v, stages in in_turn(kept):
             fits = [x for x in free if x[0] <= min(stages) and kinds[x[1]] is v.dtype]
             if self.work.threads and fits:
                 free.remove(fits[0])
@@ -273,7 +314,7 @@ class Row:
             free.append((max(stages), homes[v]))
         return homes, kinds
 
-    def _needed_again(self) -> list[dict[Val, set[int]]]:
+    def needed_again(self) -> list[dict[Val, set[int]]]:
         """Costly values that several stages need, and which; fewer of them in a second place, for
         where all are too many."""
         work = self.work
@@ -314,28 +355,6 @@ class Row:
         again = {v: stages for v, stages in read.items() if len(stages) > 1}
         return [{**kept, **again}, kept]
 
-    def _several_turns(self, kinds: list[DType]) -> bool:
-        """Whether a group would wait for memory more than once while it reads a row, and can do
-        with once: copies go on by themselves, to memory that is surely its own."""
-        nbytes = sum(dtype.itemsize for dtype in kinds)
-        return (
-            capability(self.work.facts) >= COPIES_SINCE
-            and self.space.row_size > self.e.group * PER_THREAD
-            and len(self.space.inner) == 1
-            and _fits(self.work, self.space, nbytes)
-        )
-
-    def _start_of(self, v: Val) -> Expr | None:
-        """Where a row of a value begins, if it lies in one piece."""
-        along = self.space.inner[0]
-        x = self.e.variable("x", self.e.number(along.extent))
-        spots = [
-            self.e.address(v, place(v.shape, self.space.index({**self.at, along: at})))
-            for at in (x, ZERO)
-        ]
-        strides = Strides(self.e).of(spots[0])
-        return spots[1] if strides is not None and strides.get(x) == 1 else None
-
     def _room(self, kinds: list[DType]) -> Expr | None:
         """How many elements scratch rows of these dtypes have; None where groups have no room."""
         if self.work.threads:
@@ -350,34 +369,28 @@ class Row:
     def _recall(self, stage: int, index: list[Expr], position: Expr) -> list[Stmt]:
         """Hold what was kept before this stage; the statements that keep what it computes first."""
         saves: list[Stmt] = []
-        for v, (buffer, first) in self.cached.items():
+        for v, (home, first) in self.cached.items():
             point = place(v.shape, index)
             if stage > first:
-                self.e.hold(v, ir.load(buffer, position), point)
+                self.e.hold(v, _kept_at(home, position), point)
             elif stage == first:
-                saves.append(ir.Store(buffer, position, self.e.value(v, point)))
+                saves.append(_keep(home, position, self.e.value(v, point)))
         return saves
 
 
-def copied_ahead(e: Emitter, v: Val, start: Expr, to: ir.Buffer, size: Expr) -> list[Stmt]:
-    """Begin to copy a row to scratch memory: all of it is under way at a time."""
-    source, nbytes = e.buffer(v), v.dtype.itemsize
-    run = const(16 // nbytes)
-    first = ir.var(f"first{v.id}")
-    place_ = ir.add(ir.address(source), ir.mul(first, const(nbytes)))
-    aligned = ir.var(f"aligned{v.id}", bool_)
-    runs, i, j = ir.idiv(size, run), ir.var(f"i{v.id}"), ir.var(f"j{v.id}")
-    at = ir.mul(i, run)
-    copy = ir.AsyncCopy(to, at, source, ir.add(first, at), run)
-    rest = ir.var(f"rest{v.id}")
-    one = ir.Store(to, j, ir.load(source, ir.add(first, j)))
-    return [
-        ir.Let(first, start),
-        ir.Let(aligned, ir.irem(place_, const(16)).eq(0)),
-        ir.If(aligned, [ir.For(i, ZERO, runs, "lanes", [copy])]),
-        ir.Let(rest, ir.select(aligned, ir.mul(runs, run), ZERO)),
-        ir.For(j, rest, size, "lanes", [one]),
-    ]
+def _kept_at(home: Home, position: Expr) -> Expr:
+    return ir.read(home) if isinstance(home, ir.Register) else ir.load(home, position)
+
+
+def _keep(home: Home, position: Expr, value: Expr) -> Stmt:
+    if isinstance(home, ir.Register):
+        return ir.Set(home, value)
+    return ir.Store(home, position, value)
+
+
+def in_turn(kept: dict[Val, set[int]]) -> list[tuple[Val, set[int]]]:
+    """Values in the order in which they are needed first: others are computed from them."""
+    return sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id))
 
 
 def over_lanes(how: Reducer, registers: list[ir.Register], finals: list[Expr]) -> list[Stmt]:

@@ -17,6 +17,7 @@ from numus.compiler.local import Val
 from numus.compiler.loops.rows import (
     Row,
     Span,
+    neighbours_of,
     over_lanes,
     side_by_side,
     store_per_row,
@@ -40,6 +41,7 @@ SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 IN_A_ROW = 1 << 10  # elements that are added one after the other: rounding errors add up so far
 FEW_ROWS = 16
 AT_A_TIME = 16  # partial results that a thread loads at a time
+PARTS_AT_A_TIME = 6  # of a unit, where threads of a group lie across rows
 MERGE_ROWS = 1024  # rows whose partial results one block merges
 
 
@@ -115,7 +117,8 @@ def group_blocks(work: Work, space: Space, lane: Dim | None) -> int:
     """How many groups whole rows would keep busy."""
     if lane is None or lane.reduced:
         return space.row_count
-    return blocks_of(lane.extent, work.threads) * (space.row_count // lane.extent)
+    columns = work.threads * neighbours_of(work, space, lane)
+    return blocks_of(lane.extent, columns) * (space.row_count // lane.extent)
 
 
 def group_part(work: Work, space: Space, lane: Dim | None) -> int:
@@ -128,8 +131,10 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
         turns = max(1, blocks_of(blocks_of(space.row_size, parts), work.share()))
         return turns * work.share()
     # what is cut has to be merged: no more parts than run at a time
-    size = blocks_of(space.row_size, blocks_of(work.enough_blocks() // 2, groups))
-    return min(max(size, PER_THREAD), IN_A_ROW)
+    parts = max(1, work.facts.parallel_units * PARTS_AT_A_TIME // groups)
+    size = blocks_of(space.row_size, parts)
+    size = max(1, blocks_of(size, PER_THREAD)) * PER_THREAD  # so many are read at a time
+    return min(size, IN_A_ROW)
 
 
 # -- merging --------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from numus.compiler.render import (
     llvm_casts,
     ptx_across,
     ptx_choices,
+    ptx_held,
     ptx_memory,
     ptx_pipeline,
     ptx_plan,
@@ -82,7 +83,9 @@ class Renderer(Control):
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
         self.kernel = kernel
         self.capability = target.capability
-        self.group = ptx_plan.threads(kernel)
+        self.group = ptx_plan.threads(kernel) // kernel.pack
+        if kernel.pack > 1 and self.group != ptx_across.WARP:
+            raise CompileError("groups that are more than a warp share barriers")
         self.t = Text()
         self.plan = plan(kernel, ACCESS)
         self.talking = ptx_plan.communicating(kernel, self.plan.loaded)
@@ -90,10 +93,8 @@ class Renderer(Control):
         shared: Any = target
         self.x = ThreadExpressions(shared, self.plan, self.t, {}, {}, tags, renderer=self)
         self.x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
-        self.x.passing = ptx_plan.passing(kernel)
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
-        self.copied = ptx_plan.copied(kernel)
         self._slots()
 
     # -- the module -------------------------------------------------------------------------------
@@ -107,7 +108,8 @@ class Renderer(Control):
                 t.do(f'call void asm sideeffect "griddepcontrol.{what};", "~{{memory}}"()')
         parameters = self._arguments()
         self._top(self.kernel.body)
-        share = ptx_choices.share(self.kernel, self.group, self.copied)
+        threads = ptx_plan.threads(self.kernel)
+        share = ptx_choices.share(self.kernel, threads)
         return "\n".join(
             [
                 'target triple = "nvptx64-nvidia-cuda"',
@@ -123,7 +125,7 @@ class Renderer(Control):
                 *t.functions.values(),
                 *t.declares.values(),
                 "",
-                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{self.group}" {share} }}',
+                f'attributes #0 = {{ nounwind "nvvm.reqntid"="{threads}" {share} }}',
                 "!0 = !{}",
                 "",
             ]
@@ -136,11 +138,16 @@ class Renderer(Control):
         t, x = self.t, self.x
         parameters: list[str] = []
         thread = self._special("tid.x")
+        block = self._special("ctaid.x")
+        if self.kernel.pack > 1:
+            before = t.new(f"mul i32 {block}, {self.kernel.pack}")
+            block = t.new(f"add i32 {before}, {t.new(f'lshr i32 {thread}, 5')}")
+            thread = t.new(f"and i32 {thread}, {ptx_across.WARP - 1}")
         self.lane = t.new(f"and i32 {thread}, {ptx_across.WARP - 1}")
         self.warp = t.new(f"lshr i32 {thread}, 5")
         self.thread = t.new(f"zext i32 {thread} to i64")
         self.warp_group = t.new(f"lshr i64 {self.thread}, 7")
-        self.block = t.new(f"zext i32 {self._special('ctaid.x')} to i64")
+        self.block = t.new(f"zext i32 {block} to i64")
         self.is_first = t.new(f"icmp eq i32 {thread}, 0")
         fixed_bytes, fixed = ptx_plan.shared_by_size(self.kernel)
         tiled = bool(ptx_plan.tile_sums(self.kernel))
@@ -167,7 +174,6 @@ class Renderer(Control):
         if open_buffers or fixed_bytes > STATIC_SHARED:
             outside = "@given = external addrspace(3) global [0 x i8]"
             self.globals.append(f"{outside}, align {TILE_ALIGNMENT}")
-        surely_near = any(b in self.copied for b, _ in open_buffers)
         offset = "0"
         for b in fixed:
             x.spaces[b] = SHARED
@@ -182,12 +188,11 @@ class Renderer(Control):
                 x.buffers[b] = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
                 offset = str(int(offset) + ptx_plan.scratch_bytes(b))
         for b, parameter in open_buffers:
-            offset = self._scratch(b, parameter, offset, surely_near)
+            offset = self._scratch(b, parameter, offset)
         return parameters
 
-    def _scratch(self, buffer: ir.Buffer, parameter: str, offset: str, surely_near: bool) -> str:
-        """A scratch buffer of which only the launch knows where it lies, unless copies go there by
-        themselves, as they can to shared memory only; where the next begins."""
+    def _scratch(self, buffer: ir.Buffer, parameter: str, offset: str) -> str:
+        """A scratch buffer of which only the launch knows where it lies; where the next begins."""
         t, x = self.t, self.x
         if buffer.size is None:
             raise CompileError(f"scratch buffer {buffer.name!r} has no size")
@@ -196,9 +201,6 @@ class Renderer(Control):
         nbytes = t.new(f"add i64 {nbytes}, 63")
         nbytes = t.new(f"and i64 {nbytes}, -64")
         near = t.new(f"getelementptr i8, {SHARED} @given, i64 {offset}")
-        if surely_near:
-            x.spaces[buffer], x.buffers[buffer] = SHARED, near
-            return t.new(f"add i64 {offset}, {nbytes}")
         near = t.new(f"addrspacecast {SHARED} {near} to ptr")
         away = t.new(f"mul i64 {nbytes}, {self.block}")
         far = t.new(f"getelementptr i8, ptr {parameter}, i64 {away}")
@@ -311,10 +313,11 @@ class Renderer(Control):
         if not register.lanes and v.vec:
             raise CompileError(f"register {register.name!r} is uniform, its new value is not")
         if register.lanes and x.lane is not None:
-            slots = slots[: x.lane.unroll]
+            slots = x.slots_of(register)
         names = v.names if len(v.names) == len(slots) else v.names * len(slots)
+        ty = register_type(register.dtype)
         for slot, name in zip(slots, names, strict=True):
-            t.do(f"store {register_type(register.dtype)} {name}, ptr {slot}")
+            t.do(f"store {ty} {name}, ptr {slot}")
         x.forget((register,))
 
     def _store(self, s: ir.Store) -> None:
@@ -398,9 +401,19 @@ class Renderer(Control):
             i = t.new(f"mul i64 {i}, {step}")
         if start != "0":
             i = t.new(f"add i64 {i}, {start}")
+        if (start, step) == ("0", "1"):
+            self.x.block_numbers.add(s.var)
+        yes, done = t.label("block"), t.label("done")
+        if self.kernel.pack > 1:  # the last ones may be past the end
+            stop = self.x.uniform(s.stop, "the size of the grid")
+            t.branch(t.new(f"icmp slt i64 {i}, {stop}"), yes, done)
+            t.start(yes)
         self.x.push()
         self._iteration(s, i)
         self.x.pop()
+        if self.kernel.pack > 1:
+            t.jump(done)
+            t.start(done)
 
     # -- lanes ------------------------------------------------------------------------------------
 
@@ -423,14 +436,20 @@ class Renderer(Control):
             if len(loops) > 1 or register in tiles
             for loop in loops
         }
-        self.shapes = {
-            loop: (1, 1)
-            if loop in shared
-            else ptx_choices.shape(loop, self.plan.sizes[loop], self.copied)
-            for loop in self.plan.widths
-        }
+
+        def shape(loop: ir.For) -> tuple[int, int]:
+            if loop.held:
+                return loop.unroll, loop.width
+            if loop in shared:
+                return 1, 1
+            return ptx_choices.shape(loop, self.plan.sizes[loop])
+
+        self.shapes = {loop: shape(loop) for loop in self.plan.widths}
+        self.held = [loop for loop in self.plan.widths if loop.held]
         for register, loops in homes.items():
-            self.plan.vectors[register] = max(u * v for u, v in (self.shapes[s] for s in loops))
+            running = len(loops) == 1 and next(iter(loops)).held
+            shapes = [self.shapes[s] for s in loops]
+            self.plan.vectors[register] = max(v if running else u * v for u, v in shapes)
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
         x, t = self.x, self.t
@@ -441,6 +460,9 @@ class Renderer(Control):
             self.barrier()
         many, width = self.shapes[s]
         count = self._trips(start, stop, step)
+        if s.held:
+            ptx_held.write(self, s, count)
+            return
         done = "0"
         if width > 1:
             aligned = self._aligned(s, start, step, width)
@@ -537,6 +559,9 @@ class Renderer(Control):
         """Whether every run of neighbours begins at a whole vector; None: that cannot be told."""
         x, t = self.x, self.t
         x.push()
+        for inner in statements(s.body):  # what they count lies whole vectors apart, if it is held
+            if s.held and isinstance(inner, ir.For):
+                x.remember(x.values, inner.var, Value(("0",), False, x.depth))
         self._enter(s, start, step, (0,), 1)
         growths = x.lane.growths if x.lane is not None else Growths(s.var, s.step)
         condition = "true"
@@ -550,7 +575,7 @@ class Renderer(Control):
             size = buffer.dtype.itemsize
             (pointer,) = ptx_memory.pointers(x, buffer, index)
             address = t.new(f"ptrtoint {x.spaces[buffer]} {pointer} to i64")
-            odd = t.new(f"and i64 {address}, {width * size - 1}")
+            odd = t.new(f"and i64 {address}, {min(ACCESS, width * size) - 1}")
             test = t.new(f"icmp eq i64 {odd}, 0")
             condition = test if condition == "true" else t.new(f"and i1 {condition}, {test}")
         x.lane = None

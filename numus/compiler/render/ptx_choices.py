@@ -12,24 +12,26 @@ ACCESS = 16  # bytes of the widest access
 # single vectors no more: their arithmetic hides the latency of memory, and code grows.
 _FOUR, _TWO, _VECTORS = 40, 90, 1600
 _OF_A_MAP = 2  # vectors at a time where nothing is added up: reading and writing share the memory
-_FROM_NEAR = 1  # vectors at a time where they come from shared memory
-_FOR_ROWS = 48  # registers of a thread that works on a row which was copied: others load meanwhile
+_FOR_HELD = 24  # registers of a thread besides those that hold its part of a row
+_THREADS = 1536  # that wait by turns at most: more of them would have too few registers
 _MANY = 64  # registers with lanes, in words
 _OTHERS = 64  # that threads need besides
 _REGISTERS, _SHARED = 1 << 16, 228 << 10  # of a multiprocessor: registers, bytes (at most)
 
-Buffers = frozenset[ir.Buffer]
 
-
-def share(kernel: ir.Kernel, threads: int, copied: Buffers) -> str:
+def share(kernel: ir.Kernel, threads: int) -> str:
     """The attribute by which threads that keep many values in registers leave room for other groups
     of them, if they do not need all there is; nothing where they may have what they like."""
     inside = list(statements(kernel.body))
     if any(isinstance(s, ir.Await) for s in inside):
         tallying = any(isinstance(s, ir.Tally) for s in inside)
         return f'"nvvm.minctasm"="{3 if tallying else 4}"'
-    if copied:
-        return f'"nvvm.minctasm"="{_REGISTERS // (threads * _FOR_ROWS)}"'
+    kept = ptx_plan.held_words(kernel)
+    if kept:
+        # registers are given in eights, to warps, of which each of 4 schedulers has a quarter
+        warps = 4 * (_REGISTERS // (4 * 32 * (-(-(kept + _FOR_HELD) // 8) * 8)))
+        groups = min(warps, _THREADS // 32) // (threads // 32)
+        return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
     if 0 < ptx_pipeline.registers(kernel) <= _MANY:
         return '"nvvm.minctasm"="2"'
     sums = ptx_plan.tile_sums(kernel)
@@ -44,7 +46,7 @@ def share(kernel: ir.Kernel, threads: int, copied: Buffers) -> str:
     return f'"nvvm.minctasm"="{groups}"' if words >= _MANY and groups > 1 else ""
 
 
-def shape(loop: ir.For, size: int, copied: Buffers) -> tuple[int, int]:
+def shape(loop: ir.For, size: int) -> tuple[int, int]:
     """(vectors at a time, elements of a vector) of a lanes loop with so many operations."""
     if loop.step.op != "const" or loop.step.attr != 1 or size > _VECTORS:
         return 1, 1
@@ -61,6 +63,4 @@ def shape(loop: ir.For, size: int, copied: Buffers) -> tuple[int, int]:
     many = 4 if size <= _FOUR else 2 if size <= _TWO else 1
     if not any(isinstance(x, ir.Set) for x in loop.body):
         many = min(many, _OF_A_MAP)
-    if any(b in copied for b, *_ in accesses):  # what is near is there soon
-        many = min(many, _FROM_NEAR)
     return min(many, max(1, 16 // width)), width

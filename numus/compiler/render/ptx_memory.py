@@ -55,18 +55,22 @@ def pointers(r: ThreadExpressions, buffer: ir.Buffer, index: ir.Expr) -> list[st
     ]
 
 
-def _guarded(r: ThreadExpressions, condition: str, dtype: DType, read: Callable[[], str]) -> str:
+def _guarded(
+    r: ThreadExpressions, condition: str, dtype: DType, read: Callable[[], str], vector: str = ""
+) -> str:
     """What `read` gives where the condition holds, zero elsewhere; nothing is read there."""
     t = r.t
+    zero, ty = literal(0, dtype), register_type(dtype)
+    if vector:
+        zero, ty = "zeroinitializer", vector
     if condition in ("true", "false"):
-        return read() if condition == "true" else literal(0, dtype)
+        return read() if condition == "true" else zero
     inside, join, before = t.label("load"), t.label("join"), t.block
     t.branch(condition, inside, join)
     t.start(inside)
     name = read()
     t.jump(join)
     t.start(join)
-    zero, ty = literal(0, dtype), register_type(dtype)
     return t.new(f"phi {ty} [ {zero}, %{before} ], [ {name}, %{inside} ]")
 
 
@@ -86,43 +90,47 @@ def load(r: ThreadExpressions, e: ir.Expr) -> Value:
         name = t.new(f"load {ty}, {space} {pointer}, align {dtype.itemsize}{tags}")
         return _from_memory(r, dtype, name)
 
+    active = r.thread_lane.active if vec else ()
     if mask is not None:
         conditions = mask.names if len(mask.names) == len(places) else mask.names * len(places)
+        if active:
+            pairs = zip(conditions, active, strict=True)
+            conditions = tuple(t.new(f"and i1 {c}, {a}") for c, a in pairs)
         names = [
             _guarded(r, c, dtype, lambda p=p: read(p))  # type: ignore[misc]
             for p, c in zip(places, conditions, strict=True)
         ]
         return Value(tuple(names), vec)
+    conditions = active or ("true",) * len(places)
     width = r.thread_lane.vector if vec else 1
     if width == 1 or growth != 1:
-        return Value(tuple(read(p) for p in places), vec)
+        names = [
+            _guarded(r, c, dtype, lambda p=p: read(p))  # type: ignore[misc]
+            for p, c in zip(places, conditions, strict=True)
+        ]
+        return Value(tuple(names), vec)
+    align = min(16, width * dtype.itemsize)
+
+    # halves by words: of those in the upper half, one instruction makes a float of 32 bits
+    by_words = dtype.itemsize == 2
+    vector = f"<{width // 2} x i32>" if by_words else f"<{width} x {ty}>"
+
+    def read_vector(pointer: str) -> str:
+        return t.new(f"load {vector}, {space} {pointer}, align {align}{tags}")
+
     names = []
-    for p in places[::width]:
-        align = width * dtype.itemsize
-        if e in r.passing and align == 16:
-            names += [_from_memory(r, dtype, n) for n in _load_past(r, p, ty, width)]
-            continue
-        whole = t.new(f"load <{width} x {ty}>, {space} {p}, align {align}{tags}")
+    for p, c in zip(places[::width], conditions[::width], strict=True):
+        whole = _guarded(r, c, dtype, lambda p=p: read_vector(p), vector)  # type: ignore[misc]
         for u in range(width):
-            name = t.new(f"extractelement <{width} x {ty}> {whole}, i64 {u}")
+            if by_words:
+                word = t.new(f"extractelement {vector} {whole}, i64 {u // 2}")
+                half = t.new(f"lshr i32 {word}, 16") if u % 2 else word
+                names.append(t.new(f"trunc i32 {half} to {ty}"))
+                r.halves[names[-1]] = word, u % 2
+                continue
+            name = t.new(f"extractelement {vector} {whole}, i64 {u}")
             names.append(_from_memory(r, dtype, name))
     return Value(tuple(names), True)
-
-
-def _load_past(r: ThreadExpressions, pointer: str, ty: str, width: int) -> list[str]:
-    """16 bytes that nobody needs again: they leave the near cache to what is."""
-    t = r.t
-    words = "{ i32, i32, i32, i32 }"
-    whole = t.new(
-        f'call {words} asm "ld.global.nc.L1::no_allocate.v4.b32 {{$0,$1,$2,$3}}, [$4];", '
-        f'"=r,=r,=r,=r,l"(ptr addrspace(1) {pointer})'
-    )
-    vector = "poison"
-    for i in range(4):
-        word = t.new(f"extractvalue {words} {whole}, {i}")
-        vector = t.new(f"insertelement <4 x i32> {vector}, i32 {word}, i64 {i}")
-    cast = t.new(f"bitcast <4 x i32> {vector} to <{width} x {ty}>")
-    return [t.new(f"extractelement <{width} x {ty}> {cast}, i64 {u}") for u in range(width)]
 
 
 RUN = 4  # neighbours in shared memory that are loaded at a time
@@ -197,29 +205,33 @@ def store(r: ThreadExpressions, s: ir.Store) -> None:
     count = max(len(places), len(names), len(mask.names) if mask is not None else 1)
     places, names = (x if len(x) == count else x * count for x in (places, names))
     width = r.thread_lane.vector if r.lane is not None else 1
-    if mask is None and width > 1 and growth == 1 and count > 1:
-        for at in range(0, count, width):
-            whole = "poison"
-            for u in range(width):
-                element = f"{ty} {names[at + u]}, i64 {u}"
-                whole = t.new(f"insertelement <{width} x {ty}> {whole}, {element}")
-            align = width * dtype.itemsize
-            t.do(f"store <{width} x {ty}> {whole}, {space} {places[at]}, align {align}{tags}")
-        return
     conditions = ("true",) * count
     if mask is not None:
         conditions = mask.names if len(mask.names) == count else mask.names * count
-    for place, name, condition in zip(places, names, conditions, strict=True):
-        text = f"store {ty} {name}, {space} {place}, align {dtype.itemsize}{tags}"
+
+    def write(text: str, condition: str) -> None:
         if condition == "true":
             t.do(text)
-            continue
+            return
         inside, join = t.label("store"), t.label("join")
         t.branch(condition, inside, join)
         t.start(inside)
         t.do(text)
         t.jump(join)
         t.start(join)
+
+    if mask is None and width > 1 and growth == 1 and count > 1:
+        for at in range(0, count, width):
+            whole = "poison"
+            for u in range(width):
+                element = f"{ty} {names[at + u]}, i64 {u}"
+                whole = t.new(f"insertelement <{width} x {ty}> {whole}, {element}")
+            align = min(16, width * dtype.itemsize)
+            text = f"store <{width} x {ty}> {whole}, {space} {places[at]}, align {align}{tags}"
+            write(text, conditions[at])
+        return
+    for place, name, condition in zip(places, names, conditions, strict=True):
+        write(f"store {ty} {name}, {space} {place}, align {dtype.itemsize}{tags}", condition)
 
 
 def store_run(r: ThreadExpressions, stores: list[ir.Stmt]) -> int:

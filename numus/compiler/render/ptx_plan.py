@@ -13,7 +13,7 @@ from numus.compiler.render.llvm_text import Value
 
 def threads(kernel: ir.Kernel) -> int:
     """Threads of a block. Lanes that were meant to be SIMD find room in a warp."""
-    return kernel.group or ptx_across.WARP
+    return (kernel.group or ptx_across.WARP) * kernel.pack
 
 
 def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
@@ -44,11 +44,22 @@ def changes(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
     return (s.counters,) if isinstance(s, ir.Tally) else ()
 
 
-def copied(kernel: ir.Kernel) -> frozenset[ir.Buffer]:
-    """Scratch memory of open size that copies go to by themselves: it is shared memory."""
-    _, fixed = shared_by_size(kernel)
-    copies = [s for s in statements(kernel.body) if isinstance(s, ir.AsyncCopy)]
-    return frozenset(s.target for s in copies if s.target not in fixed)
+def held_words(kernel: ir.Kernel) -> int:
+    """Registers that a thread keeps from one held loop to the next, at most."""
+    spans: dict[ir.Register, list[int]] = {}
+    loops = [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.held]
+    for i, loop in enumerate(loops):
+        for register in (r for s in loop.body for r in registers_of(s) if r.lanes):
+            spans.setdefault(register, []).append(i)
+    words = {r: max(1, r.dtype.itemsize // 4) for r in spans}
+    most = max(
+        (
+            sum(words[r] for r, at in spans.items() if at[0] <= i < at[-1])
+            for i in range(len(loops))
+        ),
+        default=0,
+    )
+    return most * max((loop.unroll * loop.width for loop in loops), default=0)
 
 
 _SHORT = 24  # operations of a loop's body that is written several times
@@ -110,23 +121,6 @@ def maps(kernel: ir.Kernel) -> list[Map]:
             )
         )
     return found
-
-
-def passing(kernel: ir.Kernel) -> frozenset[ir.Expr]:
-    """Loads of what passes by, where other memory is read again for every row: a weight, a bias."""
-    once: list[ir.Expr] = []
-    again = False
-    for loop in statements(kernel.body):
-        if not isinstance(loop, ir.For) or loop.kind != "lanes":
-            continue
-        for e in loads(loop):
-            names = {x for x in ir.walk(e.args[0], lambda x: True) if x.op == "var"}
-            if names == {loop.var}:
-                again = again or e.attr.access == "read"
-            elif loop.var in names and e.attr.access == "read":
-                once.append(e)
-    buffers = [e.attr for e in once]
-    return frozenset(e for e in once if again and buffers.count(e.attr) == 1)
 
 
 def registers_of(s: ir.Stmt) -> list[ir.Register]:

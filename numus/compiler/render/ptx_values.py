@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.render import llvm_ops, ptx_across, ptx_memory
 from numus.compiler.render.llvm_text import SCALAR, Shape, Value, register_type
@@ -18,6 +19,7 @@ from numus.errors import CompileError
 
 _UNITS = {
     "exp2": "llvm.nvvm.ex2.approx.ftz.f",
+    "log2": "llvm.nvvm.lg2.approx.f",
     "reciprocal": "llvm.nvvm.rcp.approx.ftz.f",
 }
 
@@ -28,6 +30,8 @@ class ThreadLane(Lane):
 
     offsets: tuple[int, ...] = (0,)  # of the iterations it handles at a time, from the first
     vector: int = 1  # how many of them lie next to each other, aligned as a whole
+    active: tuple[str, ...] = ()  # which of them there are; empty: all
+    slot: int = 0  # of registers that hold several iterations, which is the first of these
 
 
 @dataclass(slots=True)
@@ -36,7 +40,8 @@ class ThreadExpressions(Expressions):
 
     spaces: dict[ir.Buffer, str] = field(default_factory=dict)  # pointer types
     counters: set[ir.Expr] = field(default_factory=set)  # variables of loops
-    passing: frozenset[ir.Expr] = frozenset()  # loads of what is needed once
+    block_numbers: set[ir.Expr] = field(default_factory=set)  # those of the grid
+    halves: dict[str, tuple[str, int]] = field(default_factory=dict)  # of words: 1 is the upper
     renderer: Any = None  # what threads need to speak to each other
 
     @property
@@ -102,9 +107,47 @@ class ThreadExpressions(Expressions):
             return self.each(
                 e.args, lambda s, x: ptx_across.from_lane_xor(self.renderer, e.dtype, x, e.attr)
             )
+        if e.op == "cast" and e.dtype is dt.float32 and e.args[0].dtype is dt.bfloat16:
+            names = self.values[e.args[0]].names
+            if all(name in self.halves for name in names):
+                return Value(tuple(self._widened(*self.halves[n]) for n in names), True)
+        if self._rounds_to_bfloat16(e):
+            return self.each(e.args[0].args, lambda s, x: self._rounded(x))
+        if e.op == "div" and e.attr == "tame" and e.dtype is dt.float32:
+            return self.each(e.args, lambda s, x, y: self._ratio(x, y))
         if e.op in _UNITS:
             return self.each(e.args, lambda s, x: self.t.call("float", _UNITS[e.op], ("float", x)))
         return Expressions._write(self, e)
+
+    def _rounds_to_bfloat16(self, e: ir.Expr) -> bool:
+        """Whether a float32 is rounded to what bfloat16 keeps of it, and stays a float32."""
+        inner = e.args[0] if e.args else e
+        return (
+            self.target.brain
+            and e.op == inner.op == "cast"
+            and inner.dtype is dt.bfloat16
+            and e.dtype is inner.args[0].dtype is dt.float32
+        )
+
+    def _ratio(self, x: str, y: str) -> str:
+        """By the unit's reciprocal; what x lacks then of the product is made good."""
+        t = self.t
+        inverse = t.call("float", _UNITS["reciprocal"], ("float", y))
+        near = t.new(f"fmul float {x}, {inverse}")
+        minus = t.new(f"fneg float {y}")
+        rest = llvm_ops.fma(t, SCALAR, dt.float32, near, minus, x)
+        return llvm_ops.fma(t, SCALAR, dt.float32, rest, inverse, near)
+
+    def _widened(self, word: str, upper: int) -> str:
+        """A bfloat16 that is half of a word, as a float32."""
+        bits = self.t.new(f"and i32 {word}, -65536" if upper else f"shl i32 {word}, 16")
+        return self.t.new(f"bitcast i32 {bits} to float")
+
+    def _rounded(self, x: str) -> str:
+        """The upper of two halves that an instruction rounds and packs, where the other is 0."""
+        text = '"cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f"'
+        word = self.t.new(f"call i32 asm {text}(float {x}, float 0.0)")
+        return self.t.new(f"bitcast i32 {word} to float")
 
     def _divide(self, e: ir.Expr, x: str, y: str) -> str:
         """Sizes are positive and what they divide is not negative where it matters. The divisor of
@@ -112,6 +155,9 @@ class ThreadExpressions(Expressions):
         t, ty = self.t, register_type(e.dtype)
         op = "div" if e.op == "idiv" else "rem"
         divisor = e.args[1]
+        if self._numbers_blocks(e):  # there are fewer than 2**31 of them
+            short = [t.new(f"trunc i64 {v} to i32") for v in (x, y)]
+            return t.new(f"zext i32 {t.new(f'u{op} i32 {short[0]}, {short[1]}')} to i64")
         if e.dtype.kind == "uint" or _is_size(divisor) or self._counts(e):
             return t.new(f"u{op} {ty} {x}, {y}")
         if divisor.op == "const" and divisor.attr != -1:
@@ -121,6 +167,14 @@ class ThreadExpressions(Expressions):
         result = t.new(f"s{op} {ty} {x}, {safe}")
         special = "0" if op == "rem" else t.new(f"sub {ty} 0, {x}")
         return t.new(f"select i1 {minus}, {ty} {special}, {ty} {result}")
+
+    def _numbers_blocks(self, e: ir.Expr) -> bool:
+        """Whether an expression is the number of a block, or of blocks by a schedule's count."""
+        if e in self.block_numbers:
+            return True
+        by = e.args[1] if e.op in ("idiv", "irem") else None
+        counted = by is not None and by.op == "scalar" and str(by.attr)[0] == "s"
+        return counted and self._numbers_blocks(e.args[0])
 
     def _counts(self, e: ir.Expr) -> bool:
         """Whether a number is counted by loops and sizes alone: it is never negative."""
@@ -161,9 +215,15 @@ class ThreadExpressions(Expressions):
                     f"register {register.name!r} has lanes: outside a lanes loop it can only be "
                     "reduced"
                 )
-            slots = slots[: self.lane.unroll]
+            slots = self.slots_of(register)
         names = tuple(self.t.new(f"load {ty}, ptr {slot}") for slot in slots)
         return Value(names, register.lanes)
+
+    def slots_of(self, register: ir.Register) -> list[str]:
+        """Where a register has the iterations that the thread handles now."""
+        slots, lane = self.storage(register), self.thread_lane
+        first = lane.slot if len(slots) > lane.unroll else 0
+        return slots[first : first + lane.unroll]
 
     def own(self, register: ir.Register) -> list[str]:
         """What a thread has in a register, over all the iterations it handles at a time."""

@@ -8,8 +8,6 @@ from typing import Any
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda import driver
 
-_UNASKED = 48 << 10  # bytes of shared memory that every kernel may be given
-
 
 class CudaProgram:
     """A kernel loaded into a device's context. It may be shared between threads."""
@@ -52,7 +50,7 @@ class CudaProgram:
         self.open = tuple(i for i in scratch if i not in self.fixed)
         self.buffers = len(kernel.buffers)
         self.formats = "".join(_format(dtype) for _, dtype in kernel.scalars)
-        self._taken = _UNASKED
+        self._taken = 0
 
     @property
     def label(self) -> str:

@@ -100,6 +100,7 @@ class CudaRuntime:
             memory=int(driver.call("cuDeviceTotalMem", self.device)),
             group=_GROUP,
             group_memory=shared,
+            most_threads=of("MAX_THREADS_PER_BLOCK"),
         )
 
     def activate(self) -> None:

@@ -1,0 +1,103 @@
+"""Rows that the registers of a group have room for: every thread keeps its part of a row.
+
+All of a row is under way from memory at a time, and what several stages need is read, or computed,
+once. How many threads a group has follows from the row's length: each has a few vectors, of
+neighbours that memory brings at once.
+"""
+
+from __future__ import annotations
+
+import math
+
+from numus.compiler import ir
+from numus.compiler.emit import Step
+from numus.compiler.fuse import squeeze
+from numus.compiler.group_operands import capability
+from numus.compiler.ir import const
+from numus.compiler.local import Val
+from numus.compiler.loops.rows import Holding, Row
+from numus.compiler.loops.space import ZERO, Dim, Space, digits
+from numus.compiler.loops.work import Work
+
+ACCESS = 16  # bytes of the widest access
+WIDEST = 8  # elements of a vector, at most
+UNDER_WAY = 64  # bytes of a row that a thread reads at a time, where it can choose
+MOST_ELEMENTS = 32  # of a row that a thread has
+MOST_WORDS = 48  # of its registers that are kept from stage to stage
+MANY_THREADS = 512  # beyond this, too few groups of a unit wait by turns
+WARP = 32  # threads that share a row without a barrier:
+PACK = 8  # rows of a block then, where there are many, of which each moves
+LITTLE = 5 << 10  # bytes: what memory moves while a block begins
+SLACK = 1.1  # how much more room than a row needs is as good as none
+
+
+def holding(work: Work, space: Space, lane: Dim | None) -> Holding | None:
+    """How a group would hold the rows; None where it cannot, or where others do it better."""
+    if not capability(work.facts) or lane is None or [lane] != space.inner or not space.row_size:
+        return None
+    row = Row(work, space, work.emitter(), {}, [], lane)
+    kept = row.needed_again()[0]
+    words = _words(kept)
+    n = space.row_size
+    width = vector_width(work, n)
+    while width > 1 and n < WARP * width:  # something for every thread
+        width //= 2
+    # rows that are so many and so short that blocks of one each could not begin quickly enough
+    many = space.row_count >= PACK * work.enough_blocks() and n * sum(sizes(work)) < LITTLE
+    found: list[tuple[float, int, Holding]] = []
+    threads = WARP
+    while threads <= max(work.facts.most_threads, work.threads):
+        vectors = -(-n // (threads * width))
+        each = vectors * width
+        if each <= MOST_ELEMENTS and each * words <= MOST_WORDS:
+            room = max(SLACK, threads * each / n)
+            off = abs(math.log2(each * itemsize(work) / UNDER_WAY)) + (threads > MANY_THREADS)
+            if threads == WARP and many:
+                off = 0.0
+            found.append((room * (1 + off / 4), threads, Holding(threads, vectors, width)))
+        threads *= 2
+    return min(found)[2] if found else None
+
+
+def lower_held(work: Work, space: Space, lane: Dim, how: Holding) -> Step:
+    """One kernel for all stages of all rows, a group for each."""
+    e = work.emitter()
+    e.group = how.threads
+    if how.threads == WARP and space.row_count >= PACK * work.enough_blocks():
+        e.pack = PACK
+    g = ir.var("g")
+    # a row that fills its group is another kernel, which asks nobody whether there is something
+    exact = how.threads * how.vectors * how.width == space.row_size
+    end = const(space.row_size) if exact else e.number(space.row_size)
+    row = Row(work, space, e, digits(e, g, space.rows), [(ZERO, end)], lane, holding=how)
+    row.keep_in_registers()
+    return e.blocks("held_rows", g, row.stages() + row.results(), space.row_count, work.notes)
+
+
+def _words(kept: dict[Val, set[int]]) -> int:
+    """Registers that each element needs, in the stage that needs most."""
+    stages = range(1 + max((max(s) for s in kept.values()), default=0))
+    return max(
+        sum(max(1, v.dtype.itemsize // 4) for v, s in kept.items() if min(s) <= stage < max(s))
+        for stage in stages
+    )
+
+
+def sizes(work: Work) -> list[int]:
+    """Item sizes of what is read or stored at every point."""
+    full = [v for v in work.layouts if squeeze(v.shape) == work.group.space]
+    full += [m for m in work.stored if work.is_full(m)]
+    return [v.dtype.itemsize for v in full if not v.dtype.is_complex]
+
+
+def itemsize(work: Work) -> int:
+    """Of the smallest of them."""
+    return min(sizes(work), default=4)
+
+
+def vector_width(work: Work, n: int) -> int:
+    """Neighbours that a thread accesses at once, of rows of n."""
+    width = min(WIDEST, ACCESS // itemsize(work))
+    while n % width:
+        width //= 2
+    return width

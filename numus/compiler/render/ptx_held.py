@@ -1,0 +1,114 @@
+"""Loops all of whose iterations threads hold at once: what is read is all under way at a time, and
+registers keep it for the loops to come.
+
+By vectors where memory is aligned, which is found out at run time. What threads have more of than
+there are iterations reads, stores and sets nothing.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from numus.compiler import ir
+from numus.compiler.render import ptx_plan
+from numus.compiler.render.llvm_text import Value
+
+if TYPE_CHECKING:
+    from numus.compiler.render.ptx import Renderer
+
+
+def write(r: Renderer, s: ir.For, count: str) -> None:
+    """A held loop of `count` iterations."""
+    t = r.t
+    many, width = r.shapes[s]
+    first = r.thread if width == 1 else t.new(f"mul i64 {r.thread}, {width}")
+    starts = [v * r.group * width for v in range(many)]
+    active: list[str] = []  # whether an iteration exists; none where all do
+    if count != str(many * width * r.group):
+        for start in starts:
+            at = t.new(f"add i64 {first}, {start}") if start else first
+            active += [t.new(f"icmp slt i64 {at}, {count}")] * width
+    offsets = tuple(start + u for start in starts for u in range(width))
+    aligned = (r._aligned(s, "0", "1", width) or "false") if width > 1 else "true"
+    loop = _Loop(r, s, first, offsets, active, width)
+    if aligned in ("true", "false"):
+        loop.write(width if aligned == "true" else 1)
+        return
+    whole, single, done = t.label("whole"), t.label("single"), t.label("done")
+    t.branch(aligned, whole, single)
+    for label, vector in ((whole, width), (single, 1)):
+        t.start(label)
+        loop.write(vector)
+        t.jump(done)
+    t.start(done)
+
+
+class _Loop:
+    def __init__(
+        self,
+        r: Renderer,
+        s: ir.For,
+        first: str,
+        offsets: tuple[int, ...],
+        active: list[str],
+        width: int,
+    ) -> None:
+        self.r, self.s, self.first = r, s, first
+        self.offsets, self.active, self.width = offsets, active, width
+
+    def write(self, vector: int) -> None:
+        """What the row is read for begins before anything waits; then one vector after the other,
+        where it exists: what else it needs begins while the one before is written."""
+        early, late = self._loads()
+        ahead = self._begun(early, slice(None), vector)
+        starts = range(0, len(self.offsets), self.width)
+        vectors = [slice(k, k + self.width) for k in starts]
+        own = self._begun(late, vectors[0], vector)
+        for at, following in zip(vectors, [*vectors[1:], None], strict=True):
+            next_own = [] if following is None else self._begun(late, following, vector)
+            whole = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in ahead]
+            self._vector(at, vector, whole + own)
+            own = next_own
+
+    def _vector(self, at: slice, vector: int, known: list[tuple[ir.Expr, Value]]) -> None:
+        """The body for some of the iterations, if they exist."""
+        r, t, x = self.r, self.r.t, self.r.x
+        yes, done = t.label("there"), t.label("done")
+        if self.active:
+            t.branch(self.active[at.start], yes, done)
+            t.start(yes)
+        x.push("branch")
+        r._enter(self.s, self.first, "1", self.offsets[at], vector)
+        x.thread_lane.slot = at.start
+        for e, v in known:
+            x.remember(x.values, e, Value(v.names, v.vec, x.depth))
+        r._block(self.s.body)
+        x.lane = None
+        x.pop()
+        if self.active:
+            t.jump(done)
+            t.start(done)
+
+    def _begun(self, loads: list[ir.Expr], at: slice, vector: int) -> list[tuple[ir.Expr, Value]]:
+        """Loads of some of the iterations."""
+        r, x = self.r, self.r.x
+        x.push("branch")
+        r._enter(self.s, self.first, "1", self.offsets[at], vector)
+        x.thread_lane.active = tuple(self.active[at])
+        found = [(e, x.value(e)) for e in loads]
+        x.lane = None
+        x.pop()
+        return found
+
+    def _loads(self) -> tuple[list[ir.Expr], list[ir.Expr]]:
+        """The loads that begin together: of a kernel's first such loop all, of others those of what
+        threads keep; and those that begin a vector ahead."""
+        r, s = self.r, self.s
+        kept = [y.value for y in s.body if isinstance(y, ir.Set)]
+        found = [
+            e
+            for e in ptx_plan.loads(s)
+            if len(e.args) == 1 and ptx_plan.computed_from(e.args[0], r.x.values, s.var)
+        ]
+        early = [e for e in found if r.held[0] is s or e in kept]
+        return early, [e for e in found if e not in early and e.attr.access == "read"]

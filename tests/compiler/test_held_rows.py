@@ -1,0 +1,91 @@
+"""Rows that the registers of a group hold, against the same on the CPU."""
+
+import dataclasses
+
+import group_machine
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.runtime import devices
+
+FACTS = dataclasses.replace(
+    group_machine.FACTS,
+    group=256,
+    group_memory=227 << 10,
+    features=frozenset({"sm_90", "shuffles"}),
+    most_threads=1024,
+)
+
+
+@pytest.fixture(scope="module")
+def machine():
+    devices.STARTS["holding"] = lambda index: group_machine.Machine(FACTS)
+    return nm.device("holding").runtime
+
+
+def normed(x):
+    w = nm.arange(x.shape[-1], dtype=nm.float32, device=x.device) * 0.01
+    return nm.layer_norm(x, w, w + 1)
+
+
+PROGRAMS = {
+    "softmax": lambda x: nm.softmax(x, axis=-1),
+    "layer norm": normed,
+    "backwards": lambda x: nm.grad(lambda x: (normed(x) * x).sum())(x),
+    "sums": lambda x: nm.sum(x * x, axis=-1),
+    "places": lambda x: nm.argmax(x, axis=-1),
+    "logs": lambda x: x - nm.logsumexp(x, axis=-1, keepdims=True),
+    "whether": lambda x: nm.any(x > 2, axis=-1),
+    "narrow": lambda x: nm.softmax(x.astype(nm.bfloat16), axis=-1).astype(nm.float32),
+}
+
+
+@pytest.mark.parametrize("length", [33, 256, 768, 1001, 2500])
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_held_rows(name, length, machine):
+    x = np.random.default_rng(length).standard_normal((3, length)).astype(np.float32)
+    machine.launched.clear()
+    got = PROGRAMS[name](nm.asarray(x, device="holding")).numpy()
+    assert "held_rows" in {p.name for p in machine.launched}
+    want = PROGRAMS[name](nm.asarray(x)).numpy()
+    if got.dtype.kind == "f":
+        np.testing.assert_allclose(got, want, rtol=1e-2 if name == "narrow" else 3e-5, atol=1e-5)
+    else:
+        np.testing.assert_array_equal(got, want)
+
+
+def test_views_and_columns(machine):
+    """Rows that do not begin at a whole vector, and values that every row reads."""
+    x = np.random.default_rng(0).standard_normal((5, 515)).astype(np.float32)
+    for at in (np.s_[:, 1:513], np.s_[1:, ::2], np.s_[4:1:-1, :]):
+        t = nm.asarray(x, device="holding")[at]
+        got = nm.softmax(t * t[0], axis=-1).numpy()
+        want = nm.softmax(nm.asarray(x[at] * x[at][0]), axis=-1).numpy()
+        np.testing.assert_allclose(got, want, rtol=3e-6, atol=1e-7)
+
+
+def test_rows_are_read_once(machine):
+    """One load of each input, whatever the stages; threads hold what they need again."""
+    x = nm.asarray(np.ones((2, 4096), np.float32), device="holding")
+    machine.launched.clear()
+    nm.eval(nm.softmax(x, axis=-1))
+    (program,) = machine.launched
+    assert program.source.count("load b0") == 1
+    assert program.kernel.group == 256
+    assert not [b for b in program.kernel.buffers if b.access == "scratch"]
+
+
+def test_nothing(machine):
+    for shape in ((3, 0), (0, 40)):
+        x = nm.asarray(np.ones(shape, np.float32), device="holding")
+        np.testing.assert_array_equal(nm.sum(x, axis=-1).numpy(), np.zeros(shape[:1]))
+        assert nm.softmax(x, axis=-1).numpy().shape == shape
+
+
+def test_too_long(machine):
+    """Rows that do not fit are walked."""
+    x = nm.asarray(np.ones((1, 40000), np.float32), device="holding")
+    machine.launched.clear()
+    np.testing.assert_allclose(nm.softmax(x, axis=-1).numpy(), 1 / 40000, rtol=1e-5)
+    assert "held_rows" not in {p.name for p in machine.launched}
