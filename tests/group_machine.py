@@ -83,7 +83,7 @@ class Prepared:
                 launch = kernel.vendor.start(self.runtime, kernel.work)
                 launch([addresses[slot] + offset for slot, offset in step.buffers], 0)
             else:
-                run(kernel, places, scalars, grid)
+                self.runtime.run_kernel(kernel, places, scalars, grid)
             self.runtime.launched.append(step.program)
 
 
@@ -128,7 +128,10 @@ class Machine:
     def run(self, launches: list[Launch]) -> None:
         for launch in launches:
             places = [None if m is None else (m.array[: m.nbytes], 0) for m in launch.memories]
-            run(launch.program.kernel, places, launch.scalars, launch.grid)
+            self.run_kernel(launch.program.kernel, places, launch.scalars, launch.grid)
+
+    def run_kernel(self, kernel: ir.Kernel, places: list[Any], scalars: Any, grid: int) -> None:
+        run(kernel, places, scalars, grid)
 
     def synchronize(self) -> None:
         pass
