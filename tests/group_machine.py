@@ -16,7 +16,7 @@ import tile_machine
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.render.llvm_lanes import statements
+from numus.compiler.ir import statements
 from numus.compiler.render.ptx_plan import registers_of
 from numus.runtime import devices
 from numus.runtime.contract import Facts, Launch

@@ -89,7 +89,10 @@ class Renderer(Control):
         self.t = Text()
         self.plan = plan(kernel, ACCESS)
         self.talking = ptx_plan.communicating(kernel, self.plan.loaded)
-        tags = {b: ", !invariant.load !0" if b.access == "read" else "" for b in kernel.buffers}
+        # Where kernels wait for the one before, memory that they read is no constant: the driver's
+        # assembler would move loads of constants before the wait.
+        tag = "" if waits(self.capability) else ", !invariant.load !0"
+        tags = {b: tag if b.access == "read" else "" for b in kernel.buffers}
         shared: Any = target
         self.x = ThreadExpressions(shared, self.plan, self.t, {}, {}, tags, renderer=self)
         self.x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
