@@ -16,13 +16,16 @@ group_machine.install()
 FACTS = dataclasses.replace(group_machine.FACTS, group_memory=227 << 10)
 
 
-@pytest.fixture
-def machine():
-    devices.STARTS["turning"] = lambda index: group_machine.Machine(FACTS)
-    runtime = nm.device("turning").runtime
+@pytest.fixture(params=[64, 256])
+def machine(request):
+    """In large groups, threads have so few elements that all are under way before they meet."""
+    facts = dataclasses.replace(FACTS, group=request.param)
+    name = f"turning{request.param}"
+    devices.STARTS[name] = lambda index: group_machine.Machine(facts)
+    runtime = nm.device(name).runtime
     runtime.programs.clear()  # what one test makes is no other's
     clear_plans()
-    return runtime
+    return nm.device(name)
 
 
 CASES = {
@@ -41,9 +44,10 @@ CASES = {
 def test_turned_maps(name, machine):
     shape, dtype, f = CASES[name]
     x = (np.random.default_rng(0).standard_normal(shape) * 8).astype(dtype)
-    got = f(nm.asarray(x, device="turning")).numpy()
+    got = f(nm.asarray(x, device=machine)).numpy()
     np.testing.assert_array_equal(got, f(x))
-    (kernel,) = [p.kernel for p in machine.programs.values() if p.kernel.name == "tiled_map"]
+    made = [p.kernel for p in machine.runtime.programs.values()]
+    (kernel,) = [k for k in made if k.name == "tiled_map"]
     in_memory = any(b.access == "scratch" for b in kernel.buffers)
     assert in_memory is (x.ndim == 2)  # batches are turned on their way through registers
 

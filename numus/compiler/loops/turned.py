@@ -27,10 +27,11 @@ _LONG = 32  # operations from which on there are fewer
 
 def lower_turned(work: Work, space: Space, lane: Dim, cross: Dim) -> Step | None:
     """The kernel; None where nothing is to be turned, or a group has no memory for it."""
+    if not work.threads or work.threads % SIDE:
+        return None
     made = _Turned(work, space, lane, cross)
     room = work.facts.group_memory // _GROUPS
-    fits = made.turned and made.scratch_bytes <= room and work.threads % SIDE == 0
-    return made.kernel() if fits else None
+    return made.kernel() if made.turned and made.scratch_bytes <= room else None
 
 
 class _Turned:
@@ -46,7 +47,17 @@ class _Turned:
         self.loads = loads_of(s.value for s in self.stores)
         self.turned = [x for x in self.loads if self._crosses(x)]
         size = len({x for s in self.stores for x in ir.walk(s.value, lambda x: True)})
-        self.each = _AT_A_TIME if size <= _LONG else _AT_A_TIME // 4
+        self.per = work.threads // SIDE  # lines that a group has at a time
+        self.each = min(_AT_A_TIME if size <= _LONG else _AT_A_TIME // 4, SIDE // self.per)
+        self.turns = SIDE // (self.per * self.each)
+        # what need not be turned: begun before the group meets, where threads have room for it
+        self.early: dict[tuple[int, Expr], ir.Register] = {}
+        if self.turns == 1:
+            self.early = {
+                (u, x): ir.Register(f"s{u}_{k}", x.dtype, lanes=True)
+                for u in range(self.each)
+                for k, x in enumerate(x for x in self.loads if self._is_plain(x))
+            }
         for k, x in enumerate(self.turned):
             room = const(SIDE * (SIDE + _PAD))
             e.scratch.append(ir.Buffer(f"w{k}", x.attr.dtype, "scratch", room))
@@ -104,6 +115,11 @@ class _Turned:
             found is not None and abs(found.get(self.i, 0)) == 1 and abs(found.get(self.j, 0)) > 1
         )
 
+    def _is_plain(self, load: Expr) -> bool:
+        """Whether a load can be begun by itself: it is not turned, and asks nobody where it is."""
+        inner = ir.walk(load, lambda x: True)
+        return load not in self.turned and sum(x.op == "load" for x in inner) == 1
+
     # -- the kernel -------------------------------------------------------------------------------
 
     def kernel(self) -> Step:
@@ -124,7 +140,9 @@ class _Turned:
         t = ir.var("t")
         down, line = ir.irem(t, const(SIDE)), ir.idiv(t, const(SIDE))
         body: list[Stmt] = []
-        per = self.work.threads // SIDE
+        per = self.per
+        for (u, x), register in self.early.items():
+            body.append(ir.Set(register, replaced(x, self._element(t, ZERO, u)[0])))
         for first in range(0, SIDE, per * _AT_A_TIME):
             puts: list[Stmt] = []
             for u in range(min(_AT_A_TIME, SIDE // per)):
@@ -140,21 +158,17 @@ class _Turned:
     def _finish(self) -> Stmt:
         """Every element of the tile, several of a column at a time."""
         t = ir.var("t2")
-        across, first = ir.irem(t, const(SIDE)), ir.idiv(t, const(SIDE))
-        per = self.work.threads // SIDE
-        column = ir.add(self.start[1], across)
         turn = ir.var("turn")
         body: list[Stmt] = []
         stores: list[Stmt] = []
-        each = min(self.each, SIDE // per)
-        for u in range(each):
-            down = ir.add(ir.add(first, ir.mul(turn, const(each * per))), const(u * per))
-            new = {self.i: ir.add(self.start[0], down), self.j: column}
+        for u in range(self.each):
+            new, spot = self._element(t, turn, u)
             for k, x in enumerate(self.loads):
                 name = ir.var(f"y{u}_{k}", x.dtype)
                 if x in self.turned:
-                    near = self.e.scratch[self.turned.index(x)]
-                    value = ir.load(near, _spot(across, down))
+                    value = ir.load(self.e.scratch[self.turned.index(x)], spot)
+                elif (u, x) in self.early:
+                    value = ir.read(self.early[u, x])
                 else:
                     value = replaced(x, new)
                 body.append(ir.Let(name, value))
@@ -164,13 +178,20 @@ class _Turned:
                 stores.append(
                     ir.Store(s.buffer, replaced(s.index, new), replaced(s.value, new), mask)
                 )
-        turns = SIDE // (per * each)
         inside = [*body, *stores]
-        if turns == 1:
+        if self.turns == 1:
             inside = [ir.Let(turn, ZERO), *inside]
         else:
-            inside = [ir.For(turn, ZERO, const(turns), "serial", inside)]
+            inside = [ir.For(turn, ZERO, const(self.turns), "serial", inside)]
         return ir.For(t, ZERO, const(self.work.threads), "lanes", inside)
+
+    def _element(self, t: Expr, turn: Expr, u: int) -> tuple[dict[Expr, Expr], Expr]:
+        """Where the loops are at one of a thread's elements, and its place in scratch memory."""
+        across, first = ir.irem(t, const(SIDE)), ir.idiv(t, const(SIDE))
+        before = ir.add(first, ir.mul(turn, const(self.each * self.per)))
+        down = ir.add(before, const(u * self.per))
+        new = {self.i: ir.add(self.start[0], down), self.j: ir.add(self.start[1], across)}
+        return new, _spot(across, down)
 
     def _slowly(self) -> Stmt:
         """A tile that is cut off, element by element."""

@@ -7,6 +7,7 @@ there are iterations reads, stores and sets nothing.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from numus.compiler import ir
@@ -15,6 +16,8 @@ from numus.compiler.render.llvm_text import Value
 
 if TYPE_CHECKING:
     from numus.compiler.render.ptx import Renderer
+
+Known = Sequence[tuple[ir.Expr, Value]]
 
 
 def write(r: Renderer, s: ir.For, count: str) -> None:
@@ -58,19 +61,33 @@ class _Loop:
 
     def write(self, vector: int) -> None:
         """What the row is read for begins before anything waits; then one vector after the other,
-        where it exists: what else it needs begins while the one before is written."""
+        where it exists: what else it needs begins while the one before is computed."""
         early, late = self._loads()
         ahead = self._begun(early, slice(None), vector)
         starts = range(0, len(self.offsets), self.width)
         vectors = [slice(k, k + self.width) for k in starts]
+        results = self._results()
+        found: list[Known] = []
         own = self._begun(late, vectors[0], vector)
         for at, following in zip(vectors, [*vectors[1:], None], strict=True):
             next_own = [] if following is None else self._begun(late, following, vector)
             whole = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in ahead]
-            self._vector(at, vector, whole + own)
+            if results:
+                found.append(self._begun(results, at, vector, [*whole, *own]))
+            else:
+                self._vector(at, vector, [*whole, *own])
             own = next_own
+        for at, known in zip(vectors, found, strict=False):
+            self._vector(at, vector, known)
 
-    def _vector(self, at: slice, vector: int, known: list[tuple[ir.Expr, Value]]) -> None:
+    def _results(self) -> list[ir.Expr]:
+        """What is stored, of a loop that does nothing else: all of it is computed before the first
+        is stored, since no load may go before a store that could be to the same memory."""
+        stores = [y for y in self.s.body if isinstance(y, ir.Store)]
+        alone = len(stores) == len(self.s.body) and not self.active
+        return [y.value for y in stores] if alone else []
+
+    def _vector(self, at: slice, vector: int, known: Known) -> None:
         """The body for some of the iterations, if they exist."""
         r, t, x = self.r, self.r.t, self.r.x
         yes, done = t.label("there"), t.label("done")
@@ -78,10 +95,7 @@ class _Loop:
             t.branch(self.active[at.start], yes, done)
             t.start(yes)
         x.push("branch")
-        r._enter(self.s, self.first, "1", self.offsets[at], vector)
-        x.thread_lane.slot = at.start
-        for e, v in known:
-            x.remember(x.values, e, Value(v.names, v.vec, x.depth))
+        self._enter(at, vector, known)
         r._block(self.s.body)
         x.lane = None
         x.pop()
@@ -89,13 +103,27 @@ class _Loop:
             t.jump(done)
             t.start(done)
 
-    def _begun(self, loads: list[ir.Expr], at: slice, vector: int) -> list[tuple[ir.Expr, Value]]:
-        """Loads of some of the iterations."""
+    def _enter(self, at: slice, vector: int, known: Known) -> None:
+        """Begin some of the iterations, of which some values are known."""
         r, x = self.r, self.r.x
-        x.push("branch")
         r._enter(self.s, self.first, "1", self.offsets[at], vector)
+        x.thread_lane.slot = at.start or 0
+        for e, v in known:
+            x.remember(x.values, e, Value(v.names, v.vec, x.depth))
+
+    def _begun(
+        self,
+        values: list[ir.Expr],
+        at: slice,
+        vector: int,
+        known: Known = (),
+    ) -> Known:
+        """Values of some of the iterations."""
+        x = self.r.x
+        x.push("branch")
+        self._enter(at, vector, known)
         x.thread_lane.active = tuple(self.active[at])
-        found = [(e, x.value(e)) for e in loads]
+        found = [(e, x.value(e)) for e in values]
         x.lane = None
         x.pop()
         return found
