@@ -26,6 +26,7 @@ MODULES = ["numus"] + [
 ]
 
 
+@pytest.mark.on_cpu("what tensors of other devices print names these")
 @pytest.mark.parametrize("name", MODULES)
 def test_docstrings(name):
     module = importlib.import_module(name)
