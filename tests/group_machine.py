@@ -44,6 +44,13 @@ WITH_TILES = replace(
     group_memory=227 << 10,
 )
 IN_LOCKSTEP = {f"lockstep{n}": replace(FACTS, name=f"lockstep{n}", lockstep=n) for n in (4, 8, 16)}
+HOPPER = replace(  # as far as rows that stay in registers care
+    FACTS,
+    group=256,
+    group_memory=227 << 10,
+    features=frozenset({"sm_90", "shuffles"}),
+    most_threads=1024,
+)
 ORDERED = replace(FACTS, name="ordered", group=256, features=frozenset({"ordered"}))
 
 
@@ -152,6 +159,11 @@ def install() -> None:
     for capability in (75, 80, 90):
         facts = group_tiles.facts_of(FACTS, capability)
         devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=facts: Machine(f))
+
+
+def has_software_adapter() -> bool:
+    """Whether WebGPU is there and runs on the host, its threads lanes of a vector."""
+    return bool(devices.count("webgpu")) and bool(devices.device("webgpu").runtime.facts.lockstep)
 
 
 # -- interpretation -------------------------------------------------------------------------------

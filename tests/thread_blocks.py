@@ -8,7 +8,6 @@ Kernels with scratch memory, scans and tiles are left to the machine of `group_m
 from __future__ import annotations
 
 import ctypes
-import dataclasses
 import threading
 from typing import Any
 
@@ -18,13 +17,6 @@ import numpy as np
 
 from numus.compiler.render import ptx
 
-FACTS = dataclasses.replace(
-    group_machine.FACTS,
-    group=256,
-    group_memory=227 << 10,
-    features=frozenset({"sm_90", "shuffles"}),
-    most_threads=1024,
-)
 PATIENCE = 120  # seconds that threads wait for each other
 _me = threading.local()
 _INT, _FLOAT = ctypes.c_int32, ctypes.c_float
@@ -74,7 +66,7 @@ class Machine(group_machine.Machine):
     """A runtime whose kernels run so, where they can."""
 
     def __init__(self) -> None:
-        super().__init__(FACTS)
+        super().__init__(group_machine.HOPPER)
         self.compiled: dict[str, Any] = {}
         self.rendered: list[Any] = []  # the kernels that ran as they were rendered
         llvm.initialize_native_target()

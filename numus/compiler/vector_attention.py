@@ -64,7 +64,7 @@ def vector_grad_kernel(
     e = _emitter(group, layouts, facts)
     reader = Reader(val, e, dt.float32)
     tasks = -(-(queries if "q" in wanted else keys) // lanes)
-    sizes = grads.Sizes(e.number(queries), e.number(keys), e.parameter(tasks))
+    sizes = vectors.Sizes(e.number(queries), e.number(keys), e.parameter(tasks))
 
     def writer(name: str) -> Write:
         return lambda n, i, j, x: store(e, group, wanted[name], (n, i, j), x)

@@ -16,18 +16,9 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
 from numus.kernels.math import exp_below
-from numus.kernels.vector_attention import WIDEST
+from numus.kernels.vector_attention import WIDEST, Sizes
 from numus.kernels.vector_contraction import RUN, Sums, cleared, named, sums_of
 from numus.kernels.vector_tiles import ZERO, Matrix, Score, Vector, Write
-
-
-@dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions."""
-
-    queries: Expr
-    keys: Expr
-    tasks: Expr  # of each matrix
 
 
 @dataclass(slots=True)

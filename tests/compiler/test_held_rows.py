@@ -1,7 +1,5 @@
 """Rows that the registers of a group hold, against the same on the CPU."""
 
-import dataclasses
-
 import group_machine
 import numpy as np
 import pytest
@@ -9,18 +7,10 @@ import pytest
 import numus as nm
 from numus.runtime import devices
 
-FACTS = dataclasses.replace(
-    group_machine.FACTS,
-    group=256,
-    group_memory=227 << 10,
-    features=frozenset({"sm_90", "shuffles"}),
-    most_threads=1024,
-)
-
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.STARTS["holding"] = lambda index: group_machine.Machine(FACTS)
+    devices.STARTS["holding"] = lambda index: group_machine.Machine(group_machine.HOPPER)
     return nm.device("holding").runtime
 
 

@@ -6,16 +6,15 @@ import pytest
 
 import numus as nm
 from numus.compiler.loops import work
-from numus.runtime import devices
 
 group_machine.install()
 
 
-def _software() -> bool:
-    return bool(devices.count("webgpu")) and bool(nm.device("webgpu").runtime.facts.lockstep)
-
-
-HERE = [("webgpu", 168), ("webgpu", 512), ("webgpu", 64)] if _software() else []
+HERE = (
+    [("webgpu", 168), ("webgpu", 512), ("webgpu", 64)]
+    if group_machine.has_software_adapter()
+    else []
+)
 CASES = [("lockstep8", 168), ("lockstep4", 96), ("lockstep16", 128), *HERE]
 
 

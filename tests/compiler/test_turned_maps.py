@@ -52,11 +52,9 @@ def test_turned_maps(name, machine):
     assert in_memory is (x.ndim == 2)  # batches are turned on their way through registers
 
 
-def _software() -> bool:
-    return bool(devices.count("webgpu")) and bool(nm.device("webgpu").runtime.facts.lockstep)
-
-
-@pytest.mark.parametrize("device", ["lockstep8", *(["webgpu"] if _software() else [])])
+@pytest.mark.parametrize(
+    "device", ["lockstep8", *(["webgpu"] if group_machine.has_software_adapter() else [])]
+)
 def test_lanes_turn_runs_among_themselves(device):
     rng = np.random.default_rng(5)
     x = rng.standard_normal((2, 72, 40)).astype(np.float32)

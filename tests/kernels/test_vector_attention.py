@@ -7,13 +7,8 @@ import pytest
 
 import numus as nm
 from numus.kernels import vector_attention
-from numus.runtime import devices
 
 group_machine.install()
-
-
-def _software() -> bool:
-    return bool(devices.count("webgpu")) and bool(nm.device("webgpu").runtime.facts.lockstep)
 
 
 # queries, keys, their size, the width of values: whole runs and not, several spans
@@ -22,7 +17,7 @@ CASES = [
     ("lockstep8", (20, 20, 12, 16), {"is_causal": True}),
     ("lockstep4", (9, 40, 8, 40), {}),
 ]
-if _software():
+if group_machine.has_software_adapter():
     CASES += [
         ("webgpu", (40, 70, 64, 64), {}),
         ("webgpu", (75, 75, 24, 130), {"is_causal": True}),
@@ -54,7 +49,7 @@ def test_attention_by_blocks_of_keys(device, sizes, how, monkeypatch):
         assert nm.device(device).runtime.launched[-1].name == "vector_attention"
 
 
-HERE = "webgpu" if _software() else "lockstep8"
+HERE = "webgpu" if group_machine.has_software_adapter() else "lockstep8"
 
 
 def test_masks_and_rows_that_see_nothing():
@@ -75,7 +70,7 @@ GRADIENTS = [
     ("lockstep8", (9, 13, 8, 8), {}),
     ("lockstep4", (10, 10, 6, 12), {"is_causal": True}),
 ]
-if _software():
+if group_machine.has_software_adapter():
     GRADIENTS += [
         ("webgpu", (40, 70, 64, 72), {}),
         ("webgpu", (43, 43, 24, 16), {"is_causal": True}),
@@ -111,7 +106,7 @@ def test_gradients_with_masks():
     compare(HERE, step, (q, k, v, seen), 1e-5)
 
 
-@pytest.mark.skipif(not _software(), reason="there is no software adapter")
+@pytest.mark.skipif(not group_machine.has_software_adapter(), reason="there is no software adapter")
 def test_heads_narrow_floats_and_training():
     q, k, v = drawn(24, 24, 16, 16, lead=(2, 3))
     attend = nm.scaled_dot_product_attention
@@ -131,7 +126,7 @@ def test_heads_narrow_floats_and_training():
     compare("webgpu", lambda q, k, v: [attend(q, k, v)], halves, 2e-3)
 
 
-@pytest.mark.skipif(not _software(), reason="there is no software adapter")
+@pytest.mark.skipif(not group_machine.has_software_adapter(), reason="there is no software adapter")
 def test_more_keys_than_a_loop_has_turns():
     q, k, v = drawn(2, 70_000, 8, 8, lead=(1,))
     compare("webgpu", lambda q, k, v: [nm.scaled_dot_product_attention(q, k, v)], (q, k, v))

@@ -7,13 +7,8 @@ import pytest
 
 import numus as nm
 from numus.compiler import group_convolutions
-from numus.runtime import devices
 
 group_machine.install()
-
-
-def _software() -> bool:
-    return bool(devices.count("webgpu")) and bool(nm.device("webgpu").runtime.facts.lockstep)
 
 
 # data, weights, and how: small and large images, taps that fall outside and between
@@ -24,7 +19,7 @@ CASES = [
     ((2, 3, 4, 5, 3), (9, 3, 2, 1, 3), {"padding": (0, 1, 2)}),
 ]
 HERE = [("lockstep8", CASES[1])]
-if _software():
+if group_machine.has_software_adapter():
     large = ((2, 24, 16, 16), (40, 24, 3, 3), {"padding": 1})
     HERE += [("webgpu", case) for case in (*CASES[1:], large)]
 
@@ -57,7 +52,7 @@ def test_convolutions_and_their_gradients(device, case):
         assert names.count("vector_convolution") >= 3
 
 
-@pytest.mark.skipif(not _software(), reason="there is no software adapter")
+@pytest.mark.skipif(not group_machine.has_software_adapter(), reason="there is no software adapter")
 def test_narrow_floats_views_and_transposed_ones():
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 9, 13, 8)).astype(np.float32)

@@ -8,16 +8,11 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.runtime import devices
 
 group_machine.install()
 
 
-def _software() -> bool:
-    return bool(devices.count("webgpu")) and bool(nm.device("webgpu").runtime.facts.lockstep)
-
-
-DEVICES = ["lockstep8", *(["webgpu"] if _software() else [])]
+DEVICES = ["lockstep8", *(["webgpu"] if group_machine.has_software_adapter() else [])]
 SHAPES = [(17, 24, 12), (16, 32, 16), (100, 70, 90), (9, 8, 700), (16, 130, 1000)]
 CASES = [(f"lockstep{n}", SHAPES[n == 8]) for n in (4, 8, 16)]  # it is slow
 CASES += [("webgpu", shape) for shape in SHAPES if "webgpu" in DEVICES]
