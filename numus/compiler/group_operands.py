@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from numus import dtypes as dt
@@ -12,7 +13,9 @@ from numus.compiler.emit import Emitter
 from numus.compiler.fuse import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
+from numus.dtypes import DType
 from numus.kernels import slices
+from numus.kernels.group_work import GroupWork, Operand, Sizes, Tiles
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -32,6 +35,20 @@ def finish(e: Emitter, group: Group, t: Expr, i: Expr, j: Expr, value: Expr) -> 
             index = place(v.shape, point)
             out += e.store(v, index, e.value(v, index))
     return out
+
+
+def work_of(
+    e: Emitter,
+    group: Group,
+    tiles: Tiles,
+    sizes: Sizes,
+    dtype: DType,
+    operands: Iterable[Operand],
+) -> GroupWork[Tiles, Sizes, Operand]:
+    """A group's product as schedules are given it."""
+    left, right = operands
+    light = len(group.members) == 1
+    return GroupWork(tiles, sizes, dtype, left, right, lambda *at: finish(e, group, *at), light)
 
 
 def along(x: Val, layouts: dict[Val, Shape], axis: int, other: int | None = None) -> bool:

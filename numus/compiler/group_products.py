@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
-from numus.compiler.group_operands import along, capability, finish
+from numus.compiler.group_operands import along, capability, work_of
 from numus.compiler.group_threads import fits_threads, lower_threads
 from numus.compiler.group_tiles import fits_tiles, lower_tiles
 from numus.compiler.group_vectors import fits_vectors, lower_vectors
@@ -84,18 +84,12 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
         value: Expr = e.value(b, (t if batch > 1 else ZERO, p, j), mask)
         return value.cast(dtype)
 
-    g = ir.var("g")
-    body, scratch = contraction(
-        tiles,
-        sizes,
-        dtype,
-        g,
+    sides = (
         Operand(left, sizes.m, along(a, layouts, 2)),
         Operand(right, sizes.n, along(b, layouts, 1)),
-        lambda *at: finish(e, group, *at),
-        light=light,
     )
-    e.scratch += scratch
+    g = ir.var("g")
+    body, e.scratch = contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
     grid = batch * row_tiles * column_tiles
     notes = tuple(v.op for v in group.members)
     return [e.blocks("contraction", g, body, grid, notes)]

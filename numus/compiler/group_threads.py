@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
-from numus.compiler.group_operands import capability, finish, lying, sliced
+from numus.compiler.group_operands import capability, lying, sliced, work_of
 from numus.compiler.local import Val
 from numus.compiler.products import in_pieces
 from numus.kernels import slices
@@ -59,15 +59,11 @@ def _threads(
         *(e.number(x) for x in (m, n, k)),
         *(e.parameter(x) for x in (row_tiles, column_tiles, together)),
     )
-    left, right = (
-        sliced(e, x, i + 1, layouts, facts, batch > 1, across=True)
-        for i, x in enumerate(product.inputs)
+    sides = (
+        sliced(e, x, line, layouts, facts, batch > 1, across=True)
+        for line, x in enumerate(product.inputs, 1)
     )
     g = ir.var("g")
-    body, e.scratch = threads.contraction(
-        *(tiles, sizes, product.dtype, g, left, right),
-        lambda *at: finish(e, group, *at),
-        light=len(group.members) == 1,
-    )
+    body, e.scratch = threads.contraction(work_of(e, group, tiles, sizes, product.dtype, sides), g)
     notes = tuple(v.op for v in group.members)
     return [e.blocks("thread_contraction", g, body, batch * row_tiles * column_tiles, notes)]

@@ -10,7 +10,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
-from numus.compiler.group_operands import Lying, along, finish, lying
+from numus.compiler.group_operands import Lying, along, lying, work_of
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.products import pieces_val, sum_pieces
@@ -144,10 +144,8 @@ def _tiles(
         return tile.Operand(read, extent, source, const(True, dt.bool_) if flat else aligned)
 
     g = ir.var("g")
-    left, right = (operand(x, how, i + 1) for i, (x, how) in enumerate(operands))
-    body, e.scratch = tile.contraction(
-        tiles, sizes, dtype, g, left, right, lambda *at: finish(e, group, *at)
-    )
+    sides = (operand(x, how, line) for line, (x, how) in enumerate(operands, 1))
+    body, e.scratch = tile.contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
     notes = tuple(v.op for v in group.members)
     grid = batch * pieces * row_tiles * column_tiles
     return e.blocks("tile_contraction", g, body, grid, notes)

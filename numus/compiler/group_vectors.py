@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
-from numus.compiler.group_operands import along, finish, lying
+from numus.compiler.group_operands import along, lying, work_of
 from numus.compiler.ir import Expr, const
 from numus.compiler.local import Val
 from numus.compiler.products import in_pieces
@@ -56,15 +56,12 @@ def _vectors(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step
         *(e.number(x) for x in (m, n, k)),
         *(e.parameter(x) for x in (k // RUN, row_tiles, column_tiles)),
     )
-    left, right = (
+    sides = (
         _operand(e, x, line, layouts, dtype, batch > 1) for line, x in enumerate(product.inputs, 1)
     )
     g = ir.var("g")
-    body, e.scratch = vectors.contraction(
-        *(tiles, sizes, dtype, g, left, right),
-        lambda *at: finish(e, group, *at),
-        rest=k % RUN != 0,
-    )
+    work = work_of(e, group, tiles, sizes, dtype, sides)
+    body, e.scratch = vectors.contraction(work, g, rest=k % RUN != 0)
     notes = tuple(v.op for v in group.members)
     return [e.blocks("vector_contraction", g, body, batch * row_tiles * column_tiles, notes)]
 

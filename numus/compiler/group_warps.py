@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.fuse import Group
-from numus.compiler.group_operands import capability, finish, sliced
+from numus.compiler.group_operands import capability, sliced, work_of
 from numus.compiler.ir import const
 from numus.compiler.local import Val
 from numus.compiler.products import in_pieces
@@ -74,13 +74,10 @@ def _warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
         *(e.number(x) for x in (m, n, k)),
         *(e.parameter(x) for x in (row_tiles, column_tiles, together)),
     )
-
+    sides = (
+        sliced(e, x, line, layouts, facts, batch > 1) for line, x in enumerate(product.inputs, 1)
+    )
     g = ir.var("g")
-    left, right = (
-        sliced(e, x, i + 1, layouts, facts, batch > 1) for i, x in enumerate(product.inputs)
-    )
-    body, e.scratch = warp.contraction(
-        tiles, sizes, dtype, g, left, right, lambda *at: finish(e, group, *at)
-    )
+    body, e.scratch = warp.contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
     notes = tuple(v.op for v in group.members)
     return [e.blocks("warp_contraction", g, body, batch * row_tiles * column_tiles, notes)]

@@ -86,9 +86,8 @@ def lower_vector_convolution(
         return epilogue(e, group, (image, output, *at[5 - len(product.shape) :]), value)
 
     number = ir.var("g")
-    body, e.scratch = vectors.contraction(
-        *(tiles, sizes, dt.float32, number, left, right, finish), rest=False, walk=windows.walk
-    )
+    work = vectors.Work(tiles, sizes, dt.float32, left, right, finish, light=False)
+    body, e.scratch = vectors.contraction(work, number, rest=False, walk=windows.walk)
     grid = images * g.groups * row_tiles * column_tiles
     notes = tuple(v.op for v in group.members)
     return [*first, *second, e.blocks("vector_convolution", number, body, grid, notes)]

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
+from numus.kernels.group_work import GroupWork
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
@@ -102,7 +103,6 @@ class Sizes:
 
 
 Read = Callable[[Expr, Expr, Expr, Expr | None], Expr]
-Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
 
 
 @dataclass(slots=True)
@@ -192,21 +192,12 @@ class _Side:
         return ir.add(ir.mul(lane, const(run)), const(offset))
 
 
-def contraction(
-    tiles: Tiles,
-    sizes: Sizes,
-    dtype: DType,
-    g: Expr,
-    left: Operand,
-    right: Operand,
-    finish: Epilogue,
-    light: bool,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g; `finish(batch, m, n, value)` stores an element of the result.
+Work = GroupWork[Tiles, Sizes, Operand]
 
-    A `light` epilogue is little more than a store: it is written out for each of a thread's sums.
-    """
-    s, t = sizes, tiles
+
+def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """What group g does. A light epilogue is written out for each of a thread's sums."""
+    s, t, dtype, finish = work.sizes, work.tiles, work.dtype, work.finish
     batch = ir.idiv(g, ir.mul(s.row_tiles, s.column_tiles))
     m0 = ir.mul(ir.irem(ir.idiv(g, s.column_tiles), s.row_tiles), const(t.rows))
     n0 = ir.mul(ir.irem(g, s.column_tiles), const(t.columns))
@@ -216,7 +207,10 @@ def contraction(
         batch, m0, n0 = (ir.var(name) for name in ("batch", "m0", "n0"))
         out += [ir.Let(name, x) for name, x in zip((batch, m0, n0), found, strict=True)]
     sides = []
-    for name, operand, first, lines in (("a", left, m0, t.rows), ("b", right, n0, t.columns)):
+    for name, operand, first, lines in (
+        ("a", work.left, m0, t.rows),
+        ("b", work.right, n0, t.columns),
+    ):
         pitch = lines + RUN  # shifts the banks of the next step
         buffer = ir.Buffer(f"slice_{name}", dtype, "scratch", const(t.depth * pitch))
         count = lines * t.depth // t.threads
@@ -273,7 +267,7 @@ def contraction(
         return a.line(t.own_rows, down, i), b.line(t.own_columns, right_lane, j)
 
     scratch = [a.buffer, b.buffer]
-    if light:
+    if work.light:
 
         def store(lane: Expr) -> list[Stmt]:
             stores: list[Stmt] = []

@@ -15,6 +15,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType, float32
+from numus.kernels.group_work import Epilogue
 
 ZERO, ONE = const(0), const(1)
 
@@ -247,7 +248,6 @@ def corner(
     return names, [ir.Let(name, value) for name, value in zip(names, values, strict=True)]
 
 
-Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
 RUN = 8  # neighbours of the result that a thread stores at a time
 
 

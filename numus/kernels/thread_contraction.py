@@ -12,9 +12,8 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
-from numus.dtypes import DType
+from numus.kernels.group_work import GroupWork
 from numus.kernels.slices import (
-    Epilogue,
     Operand,
     Shape,
     Side,
@@ -102,24 +101,17 @@ class _Side:
         return ir.var(f"{tag}{step}_{number}", self.side.words.dtype)
 
 
-def contraction(
-    tiles: Tiles,
-    sizes: Sizes,
-    dtype: DType,
-    g: Expr,
-    left: Operand,
-    right: Operand,
-    finish: Epilogue,
-    light: bool,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g; `finish(batch, m, n, value)` stores an element of the result.
+Work = GroupWork[Tiles, Sizes, Operand]
 
-    A `light` epilogue is little more than a store: it is written out for each of a thread's sums.
-    """
-    s, t = sizes, tiles
+
+def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """What group g does. A light epilogue is written out for each of a thread's sums."""
+    s, t, dtype = work.sizes, work.tiles, work.dtype
     tile, out = corner(s, g, t.rows, t.columns)
     shape = Shape(dtype, DEPTH, STAGES, t.threads, RUN)
-    near_a, near_b, _ = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
+    near_a, near_b, _ = sides(
+        shape, (work.left, work.right), (tile[1], tile[2]), (t.rows, t.columns)
+    )
     a, b = _Side(near_a, t.own_rows, t.down), _Side(near_b, t.own_columns, t.across)
     sums = [
         [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.own_columns)]
@@ -150,26 +142,25 @@ def contraction(
 
     out += pipeline((near_a, near_b), tile[0], s.k, multiply)
     scratch = [near_a.words, near_a.elements]
-    if light:
+    if work.light:
         lane = ir.var("store")
-        stores = _stores(t, sums, a, b, lane, s, tile, finish)
+        stores = _stores(work, sums, a, b, lane, tile)
         return [*out, ir.For(lane, ZERO, const(t.threads), "lanes", stores)], scratch
-    steps_out, stage_buffer = _leave(t, sums, a, b, s, tile, finish)
+    steps_out, stage_buffer = _leave(work, sums, a, b, tile)
     return [*out, *steps_out], [*scratch, stage_buffer]
 
 
 def _stores(
-    t: Tiles,
+    work: Work,
     sums: list[list[ir.Register]],
     a: _Side,
     b: _Side,
     lane: Expr,
-    s: Sizes,
     tile: tuple[Expr, Expr, Expr],
-    finish: Epilogue,
 ) -> list[Stmt]:
     """Each sum to its place by itself: registers of runs would have to be neighbours, which is not
     how they are multiplied best."""
+    s, t = work.sizes, work.tiles
     down, right = ir.idiv(lane, const(t.across)), ir.irem(lane, const(t.across))
     which, m0, n0 = tile
     out: list[Stmt] = []
@@ -178,20 +169,19 @@ def _stores(
         for i in range(t.own_rows):
             m = ir.add(m0, a.line(down, i))
             inside = (m < s.m) & (n < s.n)
-            out.append(ir.If(inside, finish(which, m, n, ir.read(sums[i][j]))))
+            out.append(ir.If(inside, work.finish(which, m, n, ir.read(sums[i][j]))))
     return out
 
 
 def _leave(
-    t: Tiles,
+    work: Work,
     sums: list[list[ir.Register]],
     a: _Side,
     b: _Side,
-    s: Sizes,
     tile: tuple[Expr, Expr, Expr],
-    finish: Epilogue,
 ) -> tuple[list[Stmt], ir.Buffer]:
     """Sums to the group's memory, as many rows at a time as lie together there, and out in runs."""
+    s, t = work.sizes, work.tiles
     which, m0, n0 = tile
     height = RUN * t.down
     pitch = const(t.columns + SPARE)
@@ -211,5 +201,5 @@ def _leave(
         out.append(ir.For(lane, ZERO, const(t.threads), "lanes", lay))
         part = (which, ir.add(m0, const(strip * height)), n0)
         shape = (height, t.columns)
-        out.append(runs_out(stage, shape, pitch, (s.m, s.n), part, finish, f"{strip}"))
+        out.append(runs_out(stage, shape, pitch, (s.m, s.n), part, work.finish, f"{strip}"))
     return out, stage

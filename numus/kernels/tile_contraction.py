@@ -15,7 +15,8 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType, float32, int32
 from numus.kernels import slices
-from numus.kernels.slices import Epilogue, corner, runs_out, zero
+from numus.kernels.group_work import GroupWork
+from numus.kernels.slices import corner, runs_out, zero
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
@@ -103,23 +104,18 @@ def together_of(facts: Facts, columns: int, row_tiles: int) -> int:
     return max(1, min(square, row_tiles))
 
 
-def contraction(
-    tiles: Tiles,
-    sizes: Sizes,
-    dtype: DType,
-    g: Expr,
-    left: Operand,
-    right: Operand,
-    finish: Epilogue,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g; `finish(which, m, n, value)` stores an element of the result, of which
-    there is one for each piece of each batch."""
-    s, columns = sizes, tiles.columns
+Work = GroupWork[Tiles, Sizes, Operand]
+
+
+def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """What group g does. The epilogue is told which piece of which batch, as one number."""
+    s, dtype, left, right = work.sizes, work.dtype, work.left, work.right
+    columns, stages = work.tiles.columns, work.tiles.stages
     (which, m0, n0), out = corner(s, g, ROWS, columns)
     batch, piece = ir.idiv(which, s.pieces), ir.irem(which, s.pieces)
     a, b = left.source(m0, ROWS, batch), right.source(n0, columns, batch)
     depth = depth_of(dtype)
-    count = ir.tile_scratch(dtype, ROWS, columns, tiles.stages)
+    count = ir.tile_scratch(dtype, ROWS, columns, stages)
     scratch = ir.Buffer("slices", dtype, "scratch", const(count))
     kind = float32 if dtype.kind == "float" else int32
     sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(columns // 2)]
@@ -129,7 +125,7 @@ def contraction(
     mine = ir.minimum(s.slices, every - first)
     aligned = left.aligned & right.aligned
     start = ir.mul(first, const(depth))
-    out.append(ir.If(aligned, [ir.TileSum(sums, a, b, start, mine, tiles.stages, scratch)]))
+    out.append(ir.If(aligned, [ir.TileSum(sums, a, b, start, mine, stages, scratch)]))
     q = ir.var("slice")
     begin = ir.add(start, ir.mul(q, const(depth)))
     slow: list[Stmt] = []
@@ -142,7 +138,7 @@ def contraction(
     slow += [ir.AsyncFence(), ir.AsyncWait(0), product, ir.AsyncWait(0)]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, mine, "serial", slow)]))
     stage = ir.Buffer("stage", kind, "scratch", const(ROWS * (columns + SPARE)), over=scratch)
-    out += _leave(stage, sums, columns, s, (which, m0, n0), finish)
+    out += _leave(work, stage, sums, (which, m0, n0))
     return out, [scratch, stage]
 
 
@@ -175,15 +171,11 @@ def _fill(
 
 
 def _leave(
-    stage: ir.Buffer,
-    sums: list[ir.Register],
-    columns: int,
-    s: Sizes,
-    tile: tuple[Expr, Expr, Expr],
-    finish: Epilogue,
+    work: Work, stage: ir.Buffer, sums: list[ir.Register], tile: tuple[Expr, Expr, Expr]
 ) -> list[Stmt]:
     """Sums to the group's memory, where of 64 rows and 8 columns a thread has two neighbours in
     each of two rows; from there out, in runs."""
+    columns = work.tiles.columns
     pitch = const(columns + SPARE)
     lane = ir.var("lay")
     row = ir.add(
@@ -196,4 +188,5 @@ def _leave(
         to = ir.add(ir.mul(ir.add(row, const(down)), pitch), column)
         lay.append(ir.Store(stage, ir.add(to, const(across)), ir.read(c)))
     out: list[Stmt] = [ir.For(lane, ZERO, const(WORKERS), "lanes", lay)]
-    return [*out, runs_out(stage, (ROWS, columns), pitch, (s.m, s.n), tile, finish)]
+    ends = (work.sizes.m, work.sizes.n)
+    return [*out, runs_out(stage, (ROWS, columns), pitch, ends, tile, work.finish)]

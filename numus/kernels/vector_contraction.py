@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
+from numus.kernels.group_work import GroupWork
 
 ZERO = const(0)
 
@@ -61,7 +62,6 @@ class Operand:
     start: Callable[[Expr, Expr], Expr] | None = None
 
 
-Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
 Block = Callable[[Expr], list[Stmt]]  # what is done for a run along k, by its number
 Walk = Callable[[Block], list[Stmt]]  # the loops over all of them
 
@@ -102,20 +102,15 @@ def picked(lines: list[Expr], lanes: int) -> list[Expr]:
     return [ir.lanes_pick(line, lane) for line in lines for lane in range(lanes)]
 
 
+Work = GroupWork[Tiles, Sizes, Operand]
+
+
 def contraction(
-    tiles: Tiles,
-    sizes: Sizes,
-    dtype: DType,
-    g: Expr,
-    left: Operand,
-    right: Operand,
-    finish: Epilogue,
-    rest: bool,
-    walk: Walk | None = None,
+    work: Work, g: Expr, rest: bool, walk: Walk | None = None
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g; `finish(batch, m, n, value)` stores an element of the result. `rest`:
-    whether k may end within a run."""
-    s, t = sizes, tiles
+    """What group g does. `rest`: whether k may end within a run."""
+    s, t, dtype = work.sizes, work.tiles, work.dtype
+    left, right = work.left, work.right
     lanes, rows, own = t.lanes, t.rows, RUN
     # groups that follow each other share columns of B
     batch = ir.idiv(g, ir.mul(s.row_tiles, s.column_tiles))
@@ -131,12 +126,12 @@ def contraction(
         return ir.add(ir.mul(lane, const(own)), const(j))
 
     lane = ir.var("lane")
-    work = cleared(sums)
+    steps = cleared(sums)
 
     def started(operand: Operand, tag: str, lines: list[Expr]) -> list[Expr]:
         if operand.start is None:
             return lines
-        return named(work, tag, [operand.start(batch, line) for line in lines])
+        return named(steps, tag, [operand.start(batch, line) for line in lines])
 
     own_rows = [ir.add(m0, ir.add(lane, const(i * lanes))) for i in range(rows // lanes)]
     own_columns = [ir.add(n0, column(lane, j)) for j in range(own)]
@@ -176,26 +171,26 @@ def contraction(
 
     if walk is None:
         kb = ir.var("kb")
-        work.append(ir.For(kb, ZERO, s.blocks, "serial", block(kb)))
+        steps.append(ir.For(kb, ZERO, s.blocks, "serial", block(kb)))
     else:
-        work += walk(block)
+        steps += walk(block)
     if rest:
         p = ir.var("p")
         tail: list[Stmt] = []
         a_line = named(tail, "ta", [left.read(batch, row, p) for row in own_rows])
         b = named(tail, "tb", [right.read(batch, x, p) for x in own_columns])
         multiply(tail, sums, named(tail, "tx", picked(a_line, lanes)), b)
-        work.append(ir.For(p, ir.mul(s.blocks, const(RUN)), s.k, "serial", tail))
+        steps.append(ir.For(p, ir.mul(s.blocks, const(RUN)), s.k, "serial", tail))
     # through the group's memory, so that the epilogue is written once, and goes along rows
     stage = ir.Buffer("stage", dtype, "scratch", const(rows * t.columns))
     for i, row in enumerate(sums):
         for j, c in enumerate(row):
             at = ir.add(const(i * t.columns), column(lane, j))
-            work.append(ir.Store(stage, at, ir.read(c)))
-    out: list[Stmt] = [ir.For(lane, ZERO, const(lanes), "lanes", work)]
+            steps.append(ir.Store(stage, at, ir.read(c)))
+    out: list[Stmt] = [ir.For(lane, ZERO, const(lanes), "lanes", steps)]
     down, across = ir.var("down"), ir.var("across")
     value = ir.load(stage, ir.add(ir.mul(down, const(t.columns)), across))
-    done = finish(batch, ir.add(m0, down), ir.add(n0, across), value)
+    done = work.finish(batch, ir.add(m0, down), ir.add(n0, across), value)
     width = ir.minimum(ir.sub(s.n, n0), const(t.columns))
     height = ir.minimum(ir.sub(s.m, m0), const(rows))
     line = ir.For(across, ZERO, width, "lanes", done)

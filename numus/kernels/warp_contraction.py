@@ -12,10 +12,10 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
+from numus.kernels.group_work import GroupWork
 from numus.kernels.slices import (
     RUN,
     SPARE,
-    Epilogue,
     Operand,
     Shape,
     Side,
@@ -110,20 +110,15 @@ def _fragments(
     return out, found
 
 
-def contraction(
-    tiles: Tiles,
-    sizes: Sizes,
-    dtype: DType,
-    g: Expr,
-    left: Operand,
-    right: Operand,
-    finish: Epilogue,
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g; `finish(batch, m, n, value)` stores an element of the result."""
-    s, t = sizes, tiles
+Work = GroupWork[Tiles, Sizes, Operand]
+
+
+def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """What group g does."""
+    s, t, dtype = work.sizes, work.tiles, work.dtype
     tile, out = corner(s, g, t.rows, t.columns)
     shape = t.shape(dtype)
-    a, b, total = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
+    a, b, total = sides(shape, (work.left, work.right), (tile[1], tile[2]), (t.rows, t.columns))
     kind = dt.int32 if dtype.is_integer else dt.compute_dtype(dtype)
     sums = [
         [
@@ -149,21 +144,20 @@ def contraction(
         return steps
 
     out += pipeline((a, b), tile[0], s.k, multiply)
-    steps, stage = _leave(t, sums, a.words, total * a.words.dtype.itemsize, s, tile, finish)
+    steps, stage = _leave(work, sums, a.words, total * a.words.dtype.itemsize, tile)
     return [*out, *steps], [a.words, a.elements, stage]
 
 
 def _leave(
-    t: Tiles,
+    work: Work,
     sums: list[list[list[ir.Register]]],
     words: ir.Buffer,
     room: int,
-    s: Sizes,
     tile: tuple[Expr, Expr, Expr],
-    finish: Epilogue,
 ) -> tuple[list[Stmt], ir.Buffer]:
     """Sums to the group's memory, where of 16 rows and 8 columns a thread has two neighbours in
     each of two rows; from there out in runs. As many columns at a time as there is room for."""
+    s, t = work.sizes, work.tiles
     kind = sums[0][0][0].dtype
     batch, m0, n0 = tile
     strips = 1
@@ -196,5 +190,7 @@ def _leave(
             lay = [ir.If(ir.idiv(right, per).eq(strip), lay)]
         out.append(ir.For(lane, ZERO, const(THREADS), "lanes", lay))
         part = (batch, m0, ir.add(n0, const(strip * width)))
-        out.append(runs_out(stage, (t.rows, width), pitch, (s.m, s.n), part, finish, f"{strip}"))
+        out.append(
+            runs_out(stage, (t.rows, width), pitch, (s.m, s.n), part, work.finish, f"{strip}")
+        )
     return out, stage

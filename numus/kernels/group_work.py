@@ -1,0 +1,31 @@
+"""What every schedule of a product by groups of threads is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from numus.compiler.ir import Expr, Stmt
+from numus.dtypes import DType
+
+# finish(batch, m, n, value) stores what becomes of an element of the product
+Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
+
+Tiles = TypeVar("Tiles")
+Sizes = TypeVar("Sizes")
+Operand = TypeVar("Operand")
+
+
+@dataclass(slots=True)
+class GroupWork(Generic[Tiles, Sizes, Operand]):
+    """C = A B with its epilogue. How operands are read, which numbers a launch has and how tiles
+    are cut is each schedule's own affair."""
+
+    tiles: Tiles
+    sizes: Sizes
+    dtype: DType  # of what is multiplied
+    left: Operand
+    right: Operand
+    finish: Epilogue
+    light: bool  # whether the epilogue is little more than a store
