@@ -7,7 +7,7 @@ from typing import Any
 
 from numus.compiler import tuning
 from numus.compiler.emit import Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.local import Val, walk
 from numus.shapes import Shape
 

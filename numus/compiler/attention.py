@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir, placing
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
 from numus.dtypes import DType

@@ -9,9 +9,9 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.convolution_parts import Geometry, epilogue
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_convolutions import laid, sum_of_pieces
 from numus.compiler.group_operands import along
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops

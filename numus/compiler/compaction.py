@@ -8,9 +8,9 @@ from typing import Any
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_ordered import lower_group_scan
 from numus.compiler.group_scatters import lower_group_scatter
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops

@@ -8,7 +8,7 @@ from typing import Any
 
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Index
-from numus.compiler.fuse import Group, place
+from numus.compiler.groups import Group, place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.kernels.convolution import Read, Triple

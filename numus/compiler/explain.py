@@ -8,8 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numus.compiler import work
-from numus.compiler.fuse import Group
+from numus.compiler import costs
+from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.compiler.program import Plan
 from numus.compiler.watchers import watchers
@@ -112,7 +112,7 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
                 step.grid,
                 read,
                 written,
-                work.flops(_inside(group, plan)) if first else 0,
+                costs.flops(_inside(group, plan)) if first else 0,
                 None if seconds is None else seconds[i],
                 program,
             )
@@ -129,7 +129,7 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
 
 def _inside(group: Group, plan: Plan) -> list[Val]:
     """The values that a group computes, in order."""
-    return work.inside(group.members, plan.slot)
+    return costs.inside(group.members, plan.slot)
 
 
 def _fused(group: Group, plan: Plan) -> tuple[str, ...]:

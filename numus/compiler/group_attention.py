@@ -13,7 +13,7 @@ from numus.compiler.attention import (
     wanted_of,
 )
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr
 from numus.compiler.local import Val
 from numus.compiler.vector_attention import lower_vector_attention, vector_grad_kernel

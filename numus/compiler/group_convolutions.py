@@ -7,7 +7,7 @@ from numus.compiler import ir
 from numus.compiler.convolution_parts import Geometry, Numbers, epilogue
 from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops

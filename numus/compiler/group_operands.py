@@ -10,7 +10,7 @@ from numus.compiler import ir
 from numus.compiler import lying as views
 from numus.compiler.affine import accesses, unit_weight
 from numus.compiler.emit import Emitter
-from numus.compiler.fuse import Group, place, squeeze
+from numus.compiler.groups import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.dtypes import DType

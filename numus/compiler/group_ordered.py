@@ -7,7 +7,6 @@ from typing import Any
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_one_pass import in_order, scan_in_one_pass, sort_in_one_pass_each
 from numus.compiler.group_rows import (
     Layouts,
@@ -18,6 +17,7 @@ from numus.compiler.group_rows import (
     value_of,
     wants_places,
 )
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.compiler.local import Val
 from numus.compiler.loops.work import BLOCKS_PER_UNIT

@@ -5,12 +5,12 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_operands import along, capability, work_of
 from numus.compiler.group_threads import fits_threads, lower_threads
 from numus.compiler.group_tiles import fits_tiles, lower_tiles
 from numus.compiler.group_vectors import fits_vectors, lower_vectors
 from numus.compiler.group_warps import fits_warps, lower_warps
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_product_loops

@@ -8,9 +8,9 @@ from typing import Any
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_ordered import lower_group_sort
 from numus.compiler.group_rows import Layouts, outside
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.compiler.local import Val
 from numus.compiler.scalar_ops import lower

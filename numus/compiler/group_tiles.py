@@ -9,8 +9,8 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_operands import Lying, along, lying, work_of
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.products import pieces_val, sum_pieces

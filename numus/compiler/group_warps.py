@@ -5,8 +5,8 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_operands import capability, sliced, work_of
+from numus.compiler.groups import Group
 from numus.compiler.ir import const
 from numus.compiler.local import Val
 from numus.compiler.products import in_pieces

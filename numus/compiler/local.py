@@ -21,6 +21,9 @@ IDENTITIES = frozenset({"stop_gradient", "custom", "graft"})
 # Kinds of value that have schedules of their own with an elementwise tail.
 PRODUCTS = ("contract", "convolve")
 
+# Kinds whose values are computed together.
+ATTENTION = ("attention", "attention_grad")
+
 
 class Val:
     """One value of the graph being compiled."""

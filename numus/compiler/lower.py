@@ -10,7 +10,6 @@ from numus.compiler.cell_convolutions import lower_cell_convolution
 from numus.compiler.compaction import lower_compact, lower_group_compact
 from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_attention import lower_group_attention, lower_group_attention_grad
 from numus.compiler.group_convolutions import lower_group_convolution
 from numus.compiler.group_ordered import (
@@ -19,6 +18,7 @@ from numus.compiler.group_ordered import (
 )
 from numus.compiler.group_products import lower_group_contraction
 from numus.compiler.group_scatters import lower_group_scatter
+from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_concat, lower_loops
 from numus.compiler.products import lower_contraction

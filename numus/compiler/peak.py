@@ -16,8 +16,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from numus.compiler.costs import HEAVY
 from numus.compiler.emit import Step, is_inline
-from numus.compiler.fuse import HEAVY, Group
+from numus.compiler.groups import Group
 from numus.compiler.local import Val, walk
 from numus.compiler.schedule import reads, writes
 from numus.shapes import Shape, row_major

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus.compiler.emit import Emitter, Index, regroup
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, add
 from numus.compiler.local import Val
 from numus.compiler.views import source_of

@@ -10,7 +10,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.affine import accesses, unit_weight
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group, place, squeeze
+from numus.compiler.groups import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops, lower_product_loops

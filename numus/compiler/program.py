@@ -12,10 +12,11 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler import arena, ir, peak, rounding, schedule, singles, work
+from numus.compiler import arena, costs, ir, peak, rounding, schedule, singles
 from numus.compiler.alike import Lowering
 from numus.compiler.emit import Step
-from numus.compiler.fuse import Fuser, Group
+from numus.compiler.fuse import Fuser
+from numus.compiler.groups import Group
 from numus.compiler.local import IDENTITIES, Local, Val, number_class
 from numus.compiler.overwrite import Places, takeovers
 from numus.compiler.watchers import watchers
@@ -199,7 +200,7 @@ class Plan:
         self._prepare()
 
     def _fuse(self, local: Local, roots: list[Val], leaves: list[Val]) -> None:
-        fuser = Fuser(local.values, roots, set(leaves), self.runtime.facts)
+        fuser = Fuser(roots, set(leaves), self.runtime.facts)
         self.groups: list[Group] = fuser.run()
         layouts: dict[Val, Shape] = dict(self.leaf_strides)
         for group in self.groups:
@@ -223,7 +224,7 @@ class Plan:
                 return step.held(self._workers)
 
             own = {*self.in_memory, *leaves}
-            total = sum(work.flops(work.inside(group.members, own)) for group in groups)
+            total = sum(costs.flops(costs.inside(group.members, own)) for group in groups)
             steps = peak.frugal(steps, temporary, scratch, lower, least)
             steps = peak.recomputed(steps, temporary, scratch, lower, layouts, total, least)
         takes = [takeovers(step, group.stored, held) for step, group in steps]

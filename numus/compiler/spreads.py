@@ -8,7 +8,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.convolution_parts import Geometry, Numbers, epilogue, operands
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.dtypes import DType

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, const
 from numus.compiler.local import Val
 from numus.compiler.loops import SMALL, lower_loops

@@ -20,7 +20,7 @@ import numpy as np
 
 from numus import config
 from numus.compiler.emit import Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.local import PRODUCTS, Val
 from numus.compiler.lower import lower_group
 from numus.runtime import cache, contract

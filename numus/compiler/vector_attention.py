@@ -6,7 +6,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.attention import Reader, store
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.kernels import vector_attention as vectors
 from numus.kernels import vector_attention_grad as grads

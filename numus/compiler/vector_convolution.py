@@ -11,7 +11,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.convolution_parts import Geometry, epilogue
 from numus.compiler.emit import Emitter, Step, regroup
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops

@@ -9,7 +9,7 @@ from typing import NamedTuple
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Step
-from numus.compiler.fuse import Group
+from numus.compiler.groups import Group
 from numus.compiler.local import Val, walk
 from numus.compiler.loops import lower_loops
 from numus.compiler.lying import lying

@@ -19,8 +19,8 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus.compiler.emit import Step
-from numus.compiler.fuse import Group
 from numus.compiler.group_operands import capability
+from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.compiler.loops.held import holding, lower_held
 from numus.compiler.loops.kept import fits_kept, lower_kept

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import place
+from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
 from numus.compiler.loops.space import ZERO, Dim, Space, blocks_of

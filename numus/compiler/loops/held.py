@@ -11,8 +11,8 @@ import math
 
 from numus.compiler import ir
 from numus.compiler.emit import Step
-from numus.compiler.fuse import squeeze
 from numus.compiler.group_operands import capability
+from numus.compiler.groups import squeeze
 from numus.compiler.ir import const
 from numus.compiler.local import Val
 from numus.compiler.loops.rows import Holding, Row

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from numus.compiler import ir
 from numus.compiler.emit import Step
-from numus.compiler.fuse import place
+from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops.rows import Row, in_turn, whole

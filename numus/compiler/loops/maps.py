@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import place
 from numus.compiler.group_operands import capability
+from numus.compiler.groups import place
 from numus.compiler.ir import Stmt
 from numus.compiler.loops.beside import lower_beside
 from numus.compiler.loops.held import ACCESS, itemsize, vector_width

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import place
+from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops.space import ZERO, At, Dim, Space, blocks_of, digits, extent_of

@@ -10,9 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from numus.compiler import ir
+from numus.compiler.costs import HEAVY
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import HEAVY, place, squeeze
 from numus.compiler.group_operands import capability
+from numus.compiler.groups import place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val, walk
 from numus.compiler.loops.space import (

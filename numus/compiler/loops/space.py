@@ -13,7 +13,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.affine import Coefficients, accesses, collapsible, unit_weight
 from numus.compiler.emit import Emitter
-from numus.compiler.fuse import place
+from numus.compiler.groups import place
 from numus.compiler.ir import Expr, const
 from numus.compiler.local import Val
 from numus.compiler.loops.work import Work

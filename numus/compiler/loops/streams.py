@@ -11,7 +11,7 @@ from typing import Any
 
 from numus.compiler import ir
 from numus.compiler.emit import Index, Step
-from numus.compiler.fuse import place
+from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops.rows import Span, store_per_row

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from numus.compiler import ir
 from numus.compiler.affine import Strides
 from numus.compiler.emit import Step
-from numus.compiler.fuse import place
+from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.loops.space import ZERO, At, Dim, Space, blocks_of, count, digits
 from numus.compiler.loops.work import Work

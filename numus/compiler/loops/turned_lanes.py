@@ -9,7 +9,7 @@ from __future__ import annotations
 from numus.compiler import ir
 from numus.compiler.affine import Strides
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.fuse import place
+from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.loops.space import ZERO, Dim, Space, blocks_of, count, digits
 from numus.compiler.loops.turned import loads_of, replaced

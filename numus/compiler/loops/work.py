@@ -10,8 +10,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 
 from numus import dtypes as dt
+from numus.compiler.costs import HEAVY
 from numus.compiler.emit import Emitter
-from numus.compiler.fuse import HEAVY, Group, level
+from numus.compiler.groups import Group, level
 from numus.compiler.local import Val, walk
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of

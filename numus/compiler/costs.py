@@ -1,14 +1,24 @@
-"""How much arithmetic values take."""
+"""How much arithmetic values take, and which operations take long."""
 
 from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from numus.compiler.local import Val, walk
+from numus.compiler.local import ATTENTION, Val, walk
 from numus.shapes import size_of
 
-# Kinds whose values are computed together.
-ATTENTION = ("attention", "attention_grad")
+# Functions of many instructions.
+HEAVY = frozenset(
+    "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
+    "atanh erf erfc erfinv ndtr lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod "
+    "floor_divide threefry normal".split()
+)
+
+# Of these, the ones that a device of many threads computes again sooner than it stores and loads
+# them.
+MADE_AGAIN = frozenset("exp exp2 expm1 log log2 log1p tanh sigmoid erf".split())
+
+SLOW = frozenset("div sqrt rsqrt".split())  # that are more than one instruction of a thread
 
 
 def inside(members: Iterable[Val], in_memory: Container[Val]) -> list[Val]:
