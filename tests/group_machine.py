@@ -174,7 +174,7 @@ def run(kernel: ir.Kernel, places: list[Any], scalars: Any, grid: int) -> None:
     for (slot, dtype), v in zip(kernel.scalars, scalars, strict=True):
         values[slot] = np.asarray(v).astype(dtype.np)
     with np.errstate(all="ignore"):
-        for g in range(grid * kernel.pack):
+        for g in range(grid * kernel.pack // kernel.spread):
             _Group(kernel, places, values, g).run()
 
 
@@ -250,6 +250,8 @@ class _Group:
         elif isinstance(s, (ir.Add, ir.Tally, ir.Post, ir.Await)):
             assert c.ids is not None, "this is for lanes"
             self.between(s, c)
+        elif isinstance(s, ir.Prefetch):
+            self.value(s.index, c)  # a hint, which may be of anything
         elif isinstance(s, group_tiles.KINDS):
             group_tiles.statement(self, s, c)
         else:
@@ -369,6 +371,7 @@ class _Group:
         """All iterations of a thread have registers of their own."""
         threads = np.arange(self.kernel.group)
         assert count <= s.unroll * s.width * self.kernel.group, "threads have no room for so many"
+        assert count >= s.full * s.width * self.kernel.group, "vectors are missing"
         for slot in range(s.unroll * s.width):
             vector, place = divmod(slot, s.width)
             at = (vector * self.kernel.group + threads) * s.width + place

@@ -2,13 +2,17 @@
 every thread of a block is a thread of this process.
 
 What threads ask the device for (who they are, what a neighbour has, a barrier) are calls to here.
+Blocks run one after the other; those of a group that is spread over several run together, each by a
+copy of the code that has shared memory of its own.
 Kernels with scratch memory, scans and tiles are left to the machine of `group_machine`.
 """
 
 from __future__ import annotations
 
 import ctypes
+import re
 import threading
+import time
 from typing import Any
 
 import group_machine
@@ -20,12 +24,41 @@ from numus.compiler.render import ptx
 PATIENCE = 120  # seconds that threads wait for each other
 _me = threading.local()
 _INT, _FLOAT = ctypes.c_int32, ctypes.c_float
+_SHARED = re.compile(r"^@shared\d+ = internal", re.MULTILINE)
+
+
+class _Cluster:
+    """What the blocks of a group have in common. A barrier is arrived at, and waited for later: an
+    arrival that nobody waits for yet must not be mistaken for the next one."""
+
+    def __init__(self, threads: int) -> None:
+        self.blocks: list[_Block] = []
+        self.threads, self.arrived, self.turn = threads, 0, threading.Condition()
+
+    def arrive(self) -> None:
+        with self.turn:
+            _me.arrivals += 1
+            assert self.arrived < _me.arrivals * self.threads
+            self.arrived += 1
+            self.turn.notify_all()
+
+    def wait(self) -> None:
+        with self.turn:
+            wanted = _me.arrivals * self.threads
+            assert self.turn.wait_for(lambda: self.arrived >= wanted, PATIENCE)
+
+    def place(self, address: int, rank: int) -> int:
+        """Where in another block's shared memory the same thing lies."""
+        own = max(x for x in _me.block.shared if x <= address)
+        there = self.blocks[rank].shared[_me.block.shared.index(own)]
+        return there + address - own
 
 
 class _Block:
     """What the threads of a block have in common."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, number: int, shared: list[int], cluster: _Cluster) -> None:
+        self.number, self.shared, self.cluster = number, shared, cluster
         self.barrier = threading.Barrier(threads)
         self.warps = [threading.Barrier(32) for _ in range(threads // 32)]
         self.told = [0] * threads
@@ -40,6 +73,17 @@ def _exchanged(mask: int, value: int, lane: int, clamp: int) -> int:
     return found
 
 
+def _awaited(address: int) -> int:
+    """A word of a board, once it is there: nobody spins."""
+    word = ctypes.c_int64.from_address(address)
+    for _ in range(1000 * PATIENCE):
+        if word.value:
+            break
+        time.sleep(0.001)
+    assert word.value
+    return word.value
+
+
 def _reciprocal(x: float) -> float:
     with np.errstate(all="ignore"):
         return float(np.float32(1) / np.float32(x))
@@ -47,7 +91,17 @@ def _reciprocal(x: float) -> float:
 
 _DEVICE: dict[str, Any] = {
     "llvm.nvvm.read.ptx.sreg.tid.x": (_INT, (), lambda: _me.thread),
-    "llvm.nvvm.read.ptx.sreg.ctaid.x": (_INT, (), lambda: _me.number),
+    "llvm.nvvm.read.ptx.sreg.ctaid.x": (_INT, (), lambda: _me.block.number),
+    "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned": (
+        *(None, ()),
+        lambda: _me.block.cluster.arrive(),
+    ),
+    "llvm.nvvm.barrier.cluster.arrive.aligned": (None, (), lambda: _me.block.cluster.arrive()),
+    "llvm.nvvm.barrier.cluster.wait.aligned": (None, (), lambda: _me.block.cluster.wait()),
+    "llvm.nvvm.mapa.shared.cluster": (
+        *(ctypes.c_void_p, (ctypes.c_void_p, _INT)),
+        lambda address, rank: _me.block.cluster.place(address, rank),
+    ),
     "llvm.nvvm.barrier.cta.sync.aligned.all": (
         *(None, (_INT,)),
         lambda which: _me.block.barrier.wait(PATIENCE) and None,
@@ -55,11 +109,14 @@ _DEVICE: dict[str, Any] = {
     "llvm.nvvm.shfl.sync.bfly.i32": (_INT, (_INT,) * 4, _exchanged),
     "llvm.nvvm.rcp.approx.ftz.f": (_FLOAT, (_FLOAT,), _reciprocal),
 }
+_AWAITED = re.compile(r"load atomic i64, ptr addrspace\(1\) (\S+) .*")
+_WORD = "device_word"
 _NAMES = {name: f"device_{i}" for i, name in enumerate(_DEVICE)}
 _calls = {
     _NAMES[name]: ctypes.CFUNCTYPE(result, *taken)(call)
     for name, (result, taken, call) in _DEVICE.items()
 }
+_calls[_WORD] = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_awaited)
 
 
 class Machine(group_machine.Machine):
@@ -85,35 +142,55 @@ class Machine(group_machine.Machine):
             real = dtype.kind == "float"
             values.append(float(value) if real else int(value))
             kinds.append(ctypes.c_double if real else ctypes.c_int64)
-        function = ctypes.CFUNCTYPE(None, *kinds)(self._address(kernel))
-        for number in range(grid):
-            _run_block(function, values, ptx.threads(kernel), number)
+        codes = self._codes(kernel)
+        functions = [ctypes.CFUNCTYPE(None, *kinds)(address) for address, _ in codes]
+        for first in range(0, grid, kernel.spread):
+            cluster = _Cluster(ptx.threads(kernel) * kernel.spread)
+            for rank, (_, shared) in enumerate(codes):
+                number = first + rank
+                cluster.blocks.append(_Block(ptx.threads(kernel), number, shared, cluster))
+            _run(functions, values, ptx.threads(kernel), cluster.blocks)
 
-    def _address(self, kernel: Any) -> int:
+    def _codes(self, kernel: Any) -> list[tuple[int, list[int]]]:
+        """For each block of a group the address of the code, and those of its shared memory."""
         text = kernel.text()
         if text not in self.compiled:
             source = ptx.render(kernel, ptx.Target(90)).replace("ptx_kernel ", "")
+            source = source.replace("= internal addrspace(3)", "= addrspace(3)")
             lines = source.splitlines()
             unknown = ("griddepcontrol", "target triple")
             source = "\n".join(x for x in lines if not any(word in x for word in unknown))
+            source = _AWAITED.sub(rf"call i64 @{_WORD}(ptr addrspace(1) \1)", source)
+            source += f"declare i64 @{_WORD}(ptr addrspace(1))\n"
             for name, ours in _NAMES.items():
                 source = source.replace(name, ours)
-            module = llvm.parse_assembly(source)
-            module.verify()
-            machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
-            self.compiled[text] = llvm.create_mcjit_compiler(module, machine)
-            self.compiled[text].finalize_object()
-        return int(self.compiled[text].get_function_address("kernel"))
+            self.compiled[text] = [_compiled(source) for _ in range(kernel.spread)]
+        names = range(len(_SHARED.findall(ptx.render(kernel, ptx.Target(90)))))
+        return [
+            (
+                int(code.get_function_address("kernel")),
+                [int(code.get_global_value_address(f"shared{i}")) for i in names],
+            )
+            for code in self.compiled[text]
+        ]
 
 
-def _run_block(function: Any, values: list[Any], threads: int, number: int) -> None:
-    block = _Block(threads)
+def _compiled(source: str) -> Any:
+    module = llvm.parse_assembly(source)
+    module.verify()
+    machine = llvm.Target.from_default_triple().create_target_machine(opt=1)
+    code = llvm.create_mcjit_compiler(module, machine)
+    code.finalize_object()
+    return code
 
-    def go(thread: int) -> None:
-        _me.thread, _me.number, _me.block = thread, number, block
-        function(*values)
 
-    running = [threading.Thread(target=go, args=(t,)) for t in range(threads)]
+def _run(functions: list[Any], values: list[Any], threads: int, blocks: list[_Block]) -> None:
+    def go(rank: int, thread: int) -> None:
+        _me.thread, _me.block, _me.arrivals = thread, blocks[rank], 0
+        functions[rank](*values)
+
+    places = [(rank, t) for rank in range(len(blocks)) for t in range(threads)]
+    running = [threading.Thread(target=go, args=place) for place in places]
     for t in running:
         t.start()
     for t in running:

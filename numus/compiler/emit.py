@@ -71,6 +71,8 @@ class Emitter:
         self.small = small  # whether there is so little data that short code beats quick code
         self.group = group  # threads of a group, where lanes are such
         self.pack = 1  # groups of a block, where they share nothing
+        self.spread = 1  # blocks of a group
+        self.board: tuple[ir.Buffer, int] | None = None  # on which they tell each other something
         self.lockstep = False  # and whether they are lanes of a vector after all
         self.unit = 1  # sizes that are multiples of it are written so, for whoever asks
         self.known: dict[Val, Callable[[Index], Any]] = {}
@@ -190,7 +192,7 @@ class Emitter:
     ) -> Step:
         """A kernel whose statements are one block of `grid`, `number` telling which."""
         loop = ir.For(number, ZERO, self.parameter(grid), "grid", body)
-        return self.finish(name, [loop], -(-grid // self.pack), notes)
+        return self.finish(name, [loop], -(-grid // self.pack) * self.spread, notes)
 
     def finish(self, name: str, body: list[ir.Stmt], grid: int, notes: tuple[str, ...]) -> Step:
         """The kernel with these statements, and what it has to be given."""
@@ -212,7 +214,10 @@ class Emitter:
                 scalars.append((f"c{place}", dt.int64 if part is dt.bool_ else part))
                 values.append((val.params[1], "whole"))
         small = self.small and (self.lockstep or not self.group)
-        kernel = ir.Kernel(name, buffers, tuple(scalars), body, notes, small, self.group, self.pack)
+        kernel = ir.Kernel(
+            *(name, buffers, tuple(scalars), body, notes, small),
+            *(self.group, self.pack, self.spread, self.board),
+        )
         sizes = {slot.attr: n for n, slot in self.numbers.items()}
         sizes.update({f"s{i}": n for i, n in enumerate(self.parameters)})
         scratch = [evaluate(b.size, sizes) * b.dtype.itemsize for b in self.scratch if b.size]

@@ -7,6 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.boards import emptied
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.group_rows import Layouts, elements_along, key_of, rows_along, value_of
 from numus.compiler.ir import Expr, Stmt, const
@@ -20,22 +21,6 @@ from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
 _EACH = 48  # elements of 4 bytes that a thread scans
-
-
-def in_order(facts: Facts) -> bool:
-    """Whether blocks may wait for earlier ones."""
-    return "ordered" in facts.features
-
-
-def _zeros(board: Val, facts: Facts) -> Step:
-    """A kernel that empties a board."""
-    e = Emitter({}, group=facts.group)
-    g, i = ir.var("g"), ir.var("i")
-    each = facts.group * 32
-    start = ir.mul(g, const(each))
-    stop = ir.minimum(ir.add(start, const(each)), e.number(board.size))
-    loop = ir.For(i, start, stop, "lanes", e.store(board, (i,), const(0, board.dtype)))
-    return e.blocks("empty_board", g, [loop], -(-board.size // each), ("zeros",))
 
 
 # -- scans ----------------------------------------------------------------------------------------
@@ -74,7 +59,7 @@ def scan_in_one_pass(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
     body, _ = scan.one_chunk(start, stop, read, write, carry.find)
     e.scratch += [*scan.stages, *carry.scratch]
     step = e.blocks(f"scan_{op}_one_pass", g, body, rows * tiles, (val.op,))
-    return [_zeros(board, facts), step]
+    return [emptied(board, facts), step]
 
 
 # -- sorts ----------------------------------------------------------------------------------------
@@ -101,7 +86,7 @@ def sort_in_one_pass_each(val: Val, layouts: Layouts, facts: Facts) -> list[Step
         )
         for k in (0, 1)
     ]
-    steps = [_zeros(counts, facts), _histogram(val, layouts, facts, board, counts)]
+    steps = [emptied(counts, facts), _histogram(val, layouts, facts, board, counts)]
     held: tuple[Val, ...] = ()
     for number in range(board.digits):
         last = number == board.digits - 1

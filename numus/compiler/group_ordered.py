@@ -6,8 +6,9 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.boards import in_order
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.group_one_pass import in_order, scan_in_one_pass, sort_in_one_pass_each
+from numus.compiler.group_one_pass import scan_in_one_pass, sort_in_one_pass_each
 from numus.compiler.group_rows import (
     Layouts,
     elements_along,

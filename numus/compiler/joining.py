@@ -7,6 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.boards import room_for_rows
 from numus.compiler.emit import Emitter, Index
 from numus.compiler.groups import TAILED, Group, Grouping, leaves_of, place, squeeze
 from numus.compiler.local import ATTENTION, Val, walk
@@ -100,7 +101,9 @@ class Joining:
     def rows_fit(self, group: Group) -> bool:
         """Whether rows may have several stages."""
         rows = size_of(group.outer)
-        return rows >= ENOUGH_ROWS or size_of(group.space) <= rows * SHORT_ROW
+        room = room_for_rows(self.facts)
+        enough = self.facts.parallel_units if room else ENOUGH_ROWS
+        return rows >= enough or size_of(group.space) <= rows * max(SHORT_ROW, room)
 
     def _depends(self, v: Val, target: Group) -> bool:
         """Whether v reads a reduction of the target (directly or through other members)."""

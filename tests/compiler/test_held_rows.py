@@ -73,9 +73,17 @@ def test_nothing(machine):
         assert nm.softmax(x, axis=-1).numpy().shape == shape
 
 
-def test_too_long(machine):
-    """Rows that do not fit are walked."""
+def test_long_rows_are_spread_over_blocks(machine):
     x = nm.asarray(np.ones((1, 40000), np.float32), device="holding")
     machine.launched.clear()
     np.testing.assert_allclose(nm.softmax(x, axis=-1).numpy(), 1 / 40000, rtol=1e-5)
+    (program,) = machine.launched
+    assert program.kernel.spread == 4
+
+
+def test_too_long(machine):
+    """Rows that do not fit are walked."""
+    x = nm.asarray(np.ones((1, 300000), np.float32), device="holding")
+    machine.launched.clear()
+    np.testing.assert_allclose(nm.softmax(x, axis=-1).numpy(), 1 / 300000, rtol=1e-5)
     assert "held_rows" not in {p.name for p in machine.launched}

@@ -1,10 +1,14 @@
 """Kernels as rendered for NVIDIA GPUs, by threads of this process, against the CPU's."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import thread_blocks
 
 import numus as nm
+from numus.compiler import program
+from numus.compiler.loops import spread
 from numus.runtime import devices
 
 
@@ -46,3 +50,38 @@ def test_as_rendered(name, machine):
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6 * np.abs(want).max())
     if "packed" in name:
         assert machine.rendered[0].pack > 1
+
+
+SPREAD = {
+    "sums": lambda x: nm.softmax(x, axis=-1),
+    "means": lambda x: nm.layer_norm(x, x[0], x[1]),
+    "places": lambda x: nm.argmax(x - nm.mean(x, axis=1, keepdims=True), axis=1),
+    "doubles": lambda x: nm.softmax(x.astype(nm.float64), axis=-1),
+    "whether": lambda x: nm.where(nm.any(x > 2.8, axis=1, keepdims=True), x, -x),
+}
+
+
+@pytest.mark.parametrize("length", [1024, 1001])
+@pytest.mark.parametrize(("blocks", "threads", "board"), [(2, 32, False), (4, 64, True)])
+@pytest.mark.parametrize("name", SPREAD)
+def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, monkeypatch):
+    """Blocks of a cluster, and blocks that meet at a board."""
+    facts = replace(machine.facts, features=machine.facts.features | {"ordered"}, parallel_units=8)
+    monkeypatch.setattr(machine, "facts", facts)
+    ways = spread.ways_to_hold
+
+    def one_way(work, space, lane, many):
+        return [h for h in ways(work, space, lane, many) if (many, h.threads) == (blocks, threads)]
+
+    monkeypatch.setattr(spread, "ways_to_hold", one_way)
+    monkeypatch.setattr(spread, "MOST_BLOCKS", 1 if board else 8)
+    x = np.random.default_rng(0).standard_normal((3, length)).astype(np.float32)
+    machine.rendered.clear()
+    program.clear_plans()
+    got = SPREAD[name](nm.asarray(x, device="blocks")).numpy()
+    (kernel,) = (k for k in machine.rendered if k.spread > 1)
+    assert (kernel.spread, kernel.group) == (blocks, blocks * threads)
+    assert (kernel.board is not None) == board
+    want = SPREAD[name](nm.asarray(x)).numpy()
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6 * np.abs(want).max())
+    program.clear_plans()

@@ -18,7 +18,9 @@ class Kernel:
     A `small` kernel is for little data: the renderer keeps its code short rather than quick.
     `group` is the number of threads whose lanes it was written for; 0: lanes are SIMD.
     Groups that share nothing may run as one: a block is then `pack` of them, and the last one may
-    have some that are past the end of the grid.
+    have some that are past the end of the grid. A group that is more than a block is `spread` over
+    several; they tell each other what they came to in memory of theirs that the others can write
+    to, or on a `board` (memory that an earlier kernel has set to zero, words of it for each group).
     Where a vendor's kernel does the `work`, there is no body (`kernels/choice.py`).
     """
 
@@ -30,6 +32,8 @@ class Kernel:
     small: bool = False
     group: int = 0
     pack: int = 1
+    spread: int = 1
+    board: tuple[Buffer, int] | None = None
     vendor: Any = None
     work: Any = None
     _text: str | None = None

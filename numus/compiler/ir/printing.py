@@ -47,12 +47,15 @@ class Printer:
         if k.small:
             self.lines.append("small")
         if k.group:
-            self.lines.append(f"group {k.group}{f' pack {k.pack}' if k.pack > 1 else ''}")
+            how = (("pack", k.pack), ("spread", k.spread))
+            self.lines.append(f"group {k.group}" + "".join(f" {w} {n}" for w, n in how if n > 1))
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
             size += f" over {self.names[b.over]}" if b.over is not None else ""
             self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
+        if k.board is not None:
+            self.lines.append(f"board {self.names[k.board[0]]}: {k.board[1]} words")
         for slot, dtype in k.scalars:
             self.lines.append(f"scalar {slot}: {dtype.name}")
         self.block(k.body, 0)
@@ -111,6 +114,7 @@ class Printer:
                 times = f" x{s.unroll}" if s.unroll != 1 else ""
                 times += f" by vectors of {s.width}" if s.width else ""
                 times += " held" if s.held else ""
+                times += f" {s.full} full" if s.full else ""
                 self.lines.append(
                     f"{pad}for {self.name(s.var, 'v')} in {start}..{stop}{by}: {s.kind}{times}"
                 )

@@ -20,7 +20,8 @@ class For(Stmt):
     `width` of a lanes loop: the lanes of a vector, where that is not for the target to choose.
     `held`, where lanes are threads: each of them takes `unroll` vectors of `width` neighbours, all
     at once, so there are no more iterations than threads have room for. Registers that are `lanes`
-    and known to several such loops keep what they hold for every iteration.
+    and known to several such loops keep what they hold for every iteration. `full` of the vectors,
+    the first ones, are there for all threads, whatever the sizes a launch is about.
     """
 
     var: Expr
@@ -32,6 +33,7 @@ class For(Stmt):
     unroll: int = 1
     width: int = 0
     held: bool = False
+    full: int = 0
 
 
 @dataclass(eq=False, slots=True)

@@ -11,6 +11,7 @@ memory (`space`); then, with neighbouring axes merged and the lanes chosen, for 
     narrow     short rows where lanes are threads: a few threads for each of many
     kept       rows that threads which are lanes of a vector keep in registers
     held       rows that the registers of a group have room for
+    spread     the same for groups of several blocks: long rows, and few rows
     splits     few long rows: blocks of a row reduce into partial results, a second kernel merges
                them in a fixed order, so the thread count never shows in the result
 """
@@ -22,7 +23,7 @@ from numus.compiler.emit import Step
 from numus.compiler.group_operands import capability
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
-from numus.compiler.loops.held import holding, lower_held
+from numus.compiler.loops.held import holding, ways_to_hold
 from numus.compiler.loops.kept import fits_kept, lower_kept
 from numus.compiler.loops.maps import lower_map
 from numus.compiler.loops.narrow import fits_narrow, lower_narrow
@@ -36,6 +37,7 @@ from numus.compiler.loops.splits import (
     group_part,
     lower_split,
 )
+from numus.compiler.loops.spread import lower_spread, spreading
 from numus.compiler.loops.streams import lower_stream
 from numus.compiler.loops.work import SMALL, Redirect, Work
 from numus.compiler.reducers import reducer
@@ -97,9 +99,9 @@ def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
         long = space.row_size > (most if along else 2 * IN_A_ROW)
         if (few and worth) or long:
             return lower_split(work, space, lane)
-    how = holding(work, space, lane)
+    how = spreading(work, space, lane) or holding(work, space, ways_to_hold(work, space, lane))
     if how is not None and lane is not None:
-        return [lower_held(work, space, lane, how)]
+        return lower_spread(work, space, lane, how)
     return [lower_rows(work, space, lane)]
 
 

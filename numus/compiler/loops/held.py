@@ -8,12 +8,13 @@ neighbours that memory brings at once.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from numus.compiler import ir
-from numus.compiler.emit import Step
+from numus.compiler.emit import Emitter, Step
 from numus.compiler.group_operands import capability
-from numus.compiler.groups import squeeze
-from numus.compiler.ir import const
+from numus.compiler.groups import place, squeeze
+from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops.rows import Holding, Row
 from numus.compiler.loops.space import ZERO, Dim, Space, digits
@@ -25,52 +26,66 @@ UNDER_WAY = 64  # bytes of a row that a thread reads at a time, where it can cho
 MOST_ELEMENTS = 32  # of a row that a thread has
 MOST_WORDS = 48  # of its registers that are kept from stage to stage
 MANY_THREADS = 512  # beyond this, too few groups of a unit wait by turns
+UNIT_THREADS = 1024  # that hold rows on a unit at a time
 WARP = 32  # threads that share a row without a barrier:
 PACK = 8  # rows of a block then, where there are many, of which each moves
 LITTLE = 5 << 10  # bytes: what memory moves while a block begins
 SLACK = 1.1  # how much more room than a row needs is as good as none
 
 
-def holding(work: Work, space: Space, lane: Dim | None) -> Holding | None:
-    """How a group would hold the rows; None where it cannot, or where others do it better."""
+def holding(work: Work, space: Space, ways: Sequence[Holding]) -> Holding | None:
+    """The best of the ways in which a block would hold the rows; None where there is none."""
+    n = space.row_size
+    # rows that are so many and so short that blocks of one each could not begin quickly enough
+    many = space.row_count >= PACK * work.enough_blocks() and n * sum(sizes(work)) < LITTLE
+
+    def cost(how: Holding) -> tuple[float, int]:
+        room = max(SLACK, how.threads * how.each / n)
+        off = abs(math.log2(how.each * itemsize(work) / UNDER_WAY)) + (how.threads > MANY_THREADS)
+        if how.threads == WARP and many:
+            off = 0.0
+        return room * (1 + off / 4), how.threads
+
+    return min(ways, key=cost, default=None)
+
+
+def ways_to_hold(work: Work, space: Space, lane: Dim | None, blocks: int = 1) -> list[Holding]:
+    """The ways in which so many blocks have room for a row; none where others do it better."""
     if not capability(work.facts) or lane is None or [lane] != space.inner or not space.row_size:
-        return None
+        return []
     row = Row(work, space, work.emitter(), {}, [], lane)
-    kept = row.needed_again()[0]
-    words = _words(kept)
+    words = _words(row.needed_again()[0])
     n = space.row_size
     width = vector_width(work, n)
     while width > 1 and n < WARP * width:  # something for every thread
         width //= 2
-    # rows that are so many and so short that blocks of one each could not begin quickly enough
-    many = space.row_count >= PACK * work.enough_blocks() and n * sum(sizes(work)) < LITTLE
-    found: list[tuple[float, int, Holding]] = []
+    found: list[Holding] = []
     threads = WARP
     while threads <= max(work.facts.most_threads, work.threads):
-        vectors = -(-n // (threads * width))
-        each = vectors * width
-        if each <= MOST_ELEMENTS and each * words <= MOST_WORDS:
-            room = max(SLACK, threads * each / n)
-            off = abs(math.log2(each * itemsize(work) / UNDER_WAY)) + (threads > MANY_THREADS)
-            if threads == WARP and many:
-                off = 0.0
-            found.append((room * (1 + off / 4), threads, Holding(threads, vectors, width)))
+        once = threads * blocks * width
+        how = Holding(threads, -(-n // once), width, blocks, n // once)
+        if how.each <= MOST_ELEMENTS and how.each * words <= MOST_WORDS:
+            found.append(how)
         threads *= 2
-    return min(found)[2] if found else None
+    return found
 
 
-def lower_held(work: Work, space: Space, lane: Dim, how: Holding) -> Step:
+def lower_held(work: Work, space: Space, lane: Dim, how: Holding, board: Val | None = None) -> Step:
     """One kernel for all stages of all rows, a group for each."""
     e = work.emitter()
-    e.group = how.threads
+    e.group, e.spread = how.threads * how.blocks, how.blocks
+    if board is not None:
+        e.board = e.buffer(board, "write"), board.size // space.row_count
     if how.threads == WARP and space.row_count >= PACK * work.enough_blocks():
         e.pack = PACK
     g = ir.var("g")
     # a row that fills its group is another kernel, which asks nobody whether there is something
-    exact = how.threads * how.vectors * how.width == space.row_size
+    exact = e.group * how.each == space.row_size
     end = const(space.row_size) if exact else e.number(space.row_size)
     row = Row(work, space, e, digits(e, g, space.rows), [(ZERO, end)], lane, holding=how)
     row.keep_in_registers()
+    if AHEAD and how.blocks > 1:
+        row.meanwhile = _ahead(work, space, e, g, row, how)
     return e.blocks("held_rows", g, row.stages() + row.results(), space.row_count, work.notes)
 
 
@@ -101,3 +116,24 @@ def vector_width(work: Work, n: int) -> int:
     while n % width:
         width //= 2
     return width
+
+
+AHEAD = 0.0
+
+
+def _ahead(work: Work, space: Space, e: Emitter, g: Expr, row: Row, how: Holding) -> list[Stmt]:
+    """Rows that come when this one is done are brought nearer while its blocks wait for each
+    other."""
+    at_a_time = work.facts.parallel_units * max(1, UNIT_THREADS // how.threads)
+    number = ir.add(g, e.parameter(max(1, int(AHEAD * at_a_time) // how.blocks)))
+    rows = e.parameter(space.row_count)
+    t = ir.var("ahead")
+    (inner,) = space.inner
+    e.extents[t] = e.number(inner.extent)
+    index = space.index({**digits(e, number, space.rows), inner: t})
+    full = [v for v in work.layouts if squeeze(v.shape) == work.group.space]
+    loads = [e.value(v, place(v.shape, index)) for v in full]
+    body: list[Stmt] = [
+        ir.Prefetch(x.attr, x.args[0], write=False) for x in loads if x.op == "load"
+    ]
+    return [ir.If(number < rows, [row._held(t, row.spans[0], body)])] if body else []

@@ -157,9 +157,16 @@ def store_per_row(work: Work, space: Space, e: Emitter, at: At) -> list[Stmt]:
 class Holding:
     """How the threads of a group hold a row in their registers."""
 
-    threads: int
+    threads: int  # of a block
     vectors: int  # of each thread
     width: int  # elements of a vector
+    blocks: int = 1  # of a group
+    full: int = 0  # vectors that rows have for every thread
+
+    @property
+    def each(self) -> int:
+        """Elements of a thread."""
+        return self.vectors * self.width
 
 
 @dataclass(slots=True)
@@ -177,6 +184,7 @@ class Row:
     finals: dict[Val, list[Expr]] = field(default_factory=dict)  # before they are finished
     # where values are kept, and since which stage
     cached: dict[Val, tuple[Home, int]] = field(default_factory=dict)
+    meanwhile: list[Stmt] = field(default_factory=list)  # done when the row has been read
 
     def results(self) -> list[Stmt]:
         """What is stored once the stages have run."""
@@ -227,19 +235,31 @@ class Row:
             loops = []
         for d, v, span in reversed(loops):
             if self.holding is not None:
-                each, width = self.holding.vectors, self.holding.width
-                body = [ir.For(v, *span, "lanes", body, unroll=each, width=width, held=True)]
+                body = [self._held(v, span, body)]
             elif d is self.lane:
                 body = [ir.For(v, *span, "lanes", body, unroll=unroll)]
             else:
                 body = [ir.For(v, *span, "serial", body)]
         out += body
+        if stage == 0:
+            out += self.meanwhile
         for r in reduces:
             out += self._finish(r, state[r])
         for m, r in self.work.aliases.items():
             if r in reduces:
                 e.known[m] = e.known[r]
         return out
+
+    def _held(self, v: Expr, span: Span, body: list[Stmt]) -> ir.For:
+        how = self.holding
+        assert how is not None
+        return ir.For(
+            *(v, *span, "lanes", body),
+            unroll=how.vectors,
+            width=how.width,
+            held=True,
+            full=how.full,
+        )
 
     @property
     def flat(self) -> bool:

@@ -28,6 +28,7 @@ from numus.compiler.render import (
     ptx_pipeline,
     ptx_plan,
     ptx_products,
+    ptx_spread,
     ptx_tiles,
     ptx_turns,
     ptx_units,
@@ -37,6 +38,7 @@ from numus.compiler.render.llvm_lanes import Growths, changed, plan
 from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
 from numus.compiler.render.llvm_values import Block
 from numus.compiler.render.ptx_values import ThreadExpressions, ThreadLane
+from numus.compiler.render.ptx_warps import WARP
 from numus.dtypes import float64, int64
 from numus.errors import CompileError
 
@@ -83,8 +85,10 @@ class Renderer(Control):
     def __init__(self, kernel: ir.Kernel, target: Target) -> None:
         self.kernel = kernel
         self.capability = target.capability
-        self.group = ptx_plan.threads(kernel) // kernel.pack
-        if kernel.pack > 1 and self.group != ptx_across.WARP:
+        self.group = ptx_plan.threads(kernel) // kernel.pack * kernel.spread
+        self.warps = self.group // kernel.spread // WARP  # of a group, in one block
+        self.met, self.posted = False, 0  # what blocks of a group have done so far
+        if kernel.pack > 1 and self.group != WARP:
             raise CompileError("groups that are more than a warp share barriers")
         self.t = Text()
         self.plan = plan(kernel, ACCESS)
@@ -96,6 +100,7 @@ class Renderer(Control):
         shared: Any = target
         self.x = ThreadExpressions(shared, self.plan, self.t, {}, {}, tags, renderer=self)
         self.x.counters.update(s.var for s in statements(kernel.body) if isinstance(s, ir.For))
+        ptx_spread.check(self)
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
         self._slots()
@@ -109,10 +114,13 @@ class Renderer(Control):
             # here until the one before it is done and can be seen
             for what in ("launch_dependents", "wait"):
                 t.do(f'call void asm sideeffect "griddepcontrol.{what};", "~{{memory}}"()')
+        ptx_spread.arrive(self)
         parameters = self._arguments()
         self._top(self.kernel.body)
         threads = ptx_plan.threads(self.kernel)
         share = ptx_choices.share(self.kernel, threads)
+        if ptx_spread.in_clusters(self.kernel):
+            share += f' "nvvm.cluster_dim"="{self.kernel.spread}"'
         return "\n".join(
             [
                 'target triple = "nvptx64-nvidia-cuda"',
@@ -145,9 +153,15 @@ class Renderer(Control):
         if self.kernel.pack > 1:
             before = t.new(f"mul i32 {block}, {self.kernel.pack}")
             block = t.new(f"add i32 {before}, {t.new(f'lshr i32 {thread}, 5')}")
-            thread = t.new(f"and i32 {thread}, {ptx_across.WARP - 1}")
-        self.lane = t.new(f"and i32 {thread}, {ptx_across.WARP - 1}")
+            thread = t.new(f"and i32 {thread}, {WARP - 1}")
+        self.lane = t.new(f"and i32 {thread}, {WARP - 1}")
         self.warp = t.new(f"lshr i32 {thread}, 5")
+        self.in_block, self.rank = thread, "0"
+        if self.kernel.spread > 1:  # threads of a group are numbered through
+            self.rank = t.new(f"and i32 {block}, {self.kernel.spread - 1}")
+            block = t.new(f"lshr i32 {block}, {self.kernel.spread.bit_length() - 1}")
+            before = t.new(f"mul i32 {self.rank}, {WARP * self.warps}")
+            thread = t.new(f"add i32 {before}, {thread}")
         self.thread = t.new(f"zext i32 {thread} to i64")
         self.warp_group = t.new(f"lshr i64 {self.thread}, 7")
         self.block = t.new(f"zext i32 {block} to i64")
@@ -268,7 +282,8 @@ class Renderer(Control):
             elif isinstance(s, ir.Scan):
                 ptx_across.scan(self, s)
             elif isinstance(s, ir.Prefetch):
-                pass  # other threads hide the latency
+                if not s.write:  # else other threads hide the latency
+                    ptx_memory.prefetch(x, s)
             elif isinstance(s, ir.Add):
                 ptx_turns.add(self, s)
             elif isinstance(s, ir.Tally):

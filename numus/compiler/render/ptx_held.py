@@ -28,7 +28,8 @@ def write(r: Renderer, s: ir.For, count: str) -> None:
     starts = [v * r.group * width for v in range(many)]
     active: list[str] = []  # whether an iteration exists; none where all do
     if count != str(many * width * r.group):
-        for start in starts:
+        active = ["true"] * (s.full * width)
+        for start in starts[s.full :]:
             at = t.new(f"add i64 {first}, {start}") if start else first
             active += [t.new(f"icmp slt i64 {at}, {count}")] * width
     offsets = tuple(start + u for start in starts for u in range(width))
@@ -72,26 +73,34 @@ class _Loop:
         for at, following in zip(vectors, [*vectors[1:], None], strict=True):
             next_own = [] if following is None else self._begun(late, following, vector)
             whole = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in ahead]
+            known: Known = [*whole, *own]
+            if results and self._is_full(at):
+                known = self._begun(results, at, vector, known)
             if results:
-                found.append(self._begun(results, at, vector, [*whole, *own]))
+                found.append(known)
             else:
-                self._vector(at, vector, [*whole, *own])
+                self._vector(at, vector, known)
             own = next_own
         for at, known in zip(vectors, found, strict=False):
             self._vector(at, vector, known)
+
+    def _is_full(self, at: slice) -> bool:
+        """Whether some of the iterations exist for every thread."""
+        return not self.active or self.active[at.start] == "true"
 
     def _results(self) -> list[ir.Expr]:
         """What is stored, of a loop that does nothing else: all of it is computed before the first
         is stored, since no load may go before a store that could be to the same memory."""
         stores = [y for y in self.s.body if isinstance(y, ir.Store)]
-        alone = len(stores) == len(self.s.body) and not self.active
+        alone = len(stores) == len(self.s.body) and self._is_full(slice(0, None))
         return [y.value for y in stores] if alone else []
 
     def _vector(self, at: slice, vector: int, known: Known) -> None:
         """The body for some of the iterations, if they exist."""
         r, t, x = self.r, self.r.t, self.r.x
         yes, done = t.label("there"), t.label("done")
-        if self.active:
+        full = self._is_full(at)
+        if not full:
             t.branch(self.active[at.start], yes, done)
             t.start(yes)
         x.push("branch")
@@ -99,7 +108,7 @@ class _Loop:
         r._block(self.s.body)
         x.lane = None
         x.pop()
-        if self.active:
+        if not full:
             t.jump(done)
             t.start(done)
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import below, expressions_of, statements
-from numus.compiler.render import ptx_across
 from numus.compiler.render.llvm_text import Value
+from numus.compiler.render.ptx_warps import WARP
 
 
 def threads(kernel: ir.Kernel) -> int:
     """Threads of a block. Lanes that were meant to be SIMD find room in a warp."""
-    return (kernel.group or ptx_across.WARP) * kernel.pack
+    return (kernel.group or WARP) * kernel.pack // kernel.spread
 
 
 def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
