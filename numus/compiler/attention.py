@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from numus import dtypes as dt
 from numus.compiler import ir, placing
 from numus.compiler.emit import Emitter, Step
@@ -11,6 +13,14 @@ from numus.compiler.local import Val
 from numus.dtypes import DType
 from numus.kernels import attention as schedule
 from numus.kernels import attention_grad as backward
+from numus.kernels.attention_operands import (
+    GradOperands,
+    Matrix,
+    Operands,
+    PerQuery,
+    Score,
+    Write,
+)
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -31,19 +41,64 @@ class Reader:
     def matrix(self, name: str) -> schedule.Element:
         return lambda n, row, column: self.value(name, n, row, column)
 
-    def scaled(self, name: str) -> schedule.Element:
-        scale = self.value("scale")
-        return lambda n, row, column: self.value(name, n, row, column) * scale
+    def scores(self, name: str) -> Score | None:
+        return self.matrix(name) if name in self.vals else None
 
-    def scores(self, name: str) -> schedule.Score | None:
-        if name not in self.vals:
-            return None
-        return self.matrix(name)
+    def per_query(self, name: str) -> backward.PerQuery:
+        return lambda n, i, mask: self.value(name, n, i, mask=mask)
 
 
 def store(e: Emitter, group: Group, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:
     at = tuple(ir.const(0) if n == 1 else i for n, i in zip(val.shape, index, strict=True))
     return placing.store(e, group, val, at, value)
+
+
+def operands_of(
+    group: Group,
+    reader: Reader,
+    out: Val | None,
+    lse: Val | None,
+    matrix: Callable[[str], Matrix],
+) -> Operands[Matrix]:
+    """What a schedule of attention reads, as it reads matrices, and writes."""
+    e = reader.e
+    return Operands(
+        q=matrix("q"),
+        k=matrix("k"),
+        v=None if out is None else matrix("v"),
+        scale=reader.value("scale"),
+        bias=reader.scores("bias"),
+        keep=reader.scores("keep"),
+        write=lambda n, i, j, x: [] if out is None else store(e, group, out, (n, i, j), x),
+        write_lse=lambda n, i, x: [] if lse is None else store(e, group, lse, (n, i), x),
+    )
+
+
+def grad_operands_of(
+    group: Group,
+    reader: Reader,
+    wanted: dict[str, Val],
+    matrix: Callable[[str], Matrix],
+    per_query: Callable[[str], PerQuery],
+) -> GradOperands[Matrix, PerQuery]:
+    """What a schedule of its derivative reads, as it reads matrices and numbers of queries, and
+    writes."""
+
+    def writer(val: Val) -> Write:
+        return lambda n, i, j, x: store(reader.e, group, val, (n, i, j), x)
+
+    return GradOperands(
+        q=matrix("q"),
+        k=matrix("k"),
+        v=matrix("v"),
+        g=matrix("g"),
+        scale=reader.value("scale"),
+        lse=per_query("lse"),
+        delta=per_query("delta"),
+        bias=reader.scores("bias"),
+        keep=reader.scores("keep"),
+        writes={name: writer(val) for name, val in wanted.items()},
+    )
 
 
 def wanted_of(group: Group) -> dict[str, Val]:
@@ -70,15 +125,7 @@ def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
         *(e.number(x) for x in (queries, keys, size, width)),
         *(e.parameter(x) for x in (plan.keys, plan.rows, tasks)),
     )
-    operands = schedule.Operands(
-        q=reader.scaled("q"),
-        k=reader.matrix("k"),
-        v=None if out is None else reader.matrix("v"),
-        bias=reader.scores("bias"),
-        keep=reader.scores("keep"),
-        write=lambda n, i, j, x: [] if out is None else store(e, group, out, (n, i, j), x),
-        write_lse=lambda n, i, x: [] if lse is None else store(e, group, lse, (n, i), x),
-    )
+    operands = operands_of(group, reader, out, lse, reader.matrix)
     g = ir.var("g")
     body, scratch = schedule.attention(plan, sizes, dtype, g, operands, val.params.causal)
     e.scratch += scratch
@@ -121,26 +168,7 @@ def _grad_kernel(
         *(e.parameter(x) for x in (plan.queries, plan.keys, query_rows, key_rows)),
         *(e.parameter(x) for x in (query_tasks, key_tasks)),
     )
-
-    def writer(name: str) -> backward.Write | None:
-        if name not in wanted:
-            return None
-        return lambda n, i, j, x: store(e, group, wanted[name], (n, i, j), x)
-
-    operands = backward.Operands(
-        q=reader.scaled("q"),
-        k=reader.matrix("k"),
-        v=reader.matrix("v"),
-        g=reader.matrix("g"),
-        scale=reader.value("scale"),
-        lse=lambda n, i, mask: reader.value("lse", n, i, mask=mask),
-        delta=lambda n, i, mask: reader.value("delta", n, i, mask=mask),
-        bias=reader.scores("bias"),
-        keep=reader.scores("keep"),
-        write_q=writer("q"),
-        write_k=writer("k"),
-        write_v=writer("v"),
-    )
+    operands = grad_operands_of(group, reader, wanted, reader.matrix, reader.per_query)
     g = ir.var("g")
     body, scratch = backward.attention_grad(plan, sizes, dtype, g, operands, val.params.causal)
     e.scratch += scratch

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.affine import accesses
 from numus.compiler.attention import (
     Reader,
+    grad_operands_of,
     lower_attention,
     lower_attention_grad,
-    store,
+    operands_of,
     wanted_of,
 )
 from numus.compiler.emit import Emitter, Step
@@ -59,16 +62,7 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
     reader = Reader(val, e, wide)
     tasks = -(-queries // plan.rows)
     sizes = tiles.Sizes(e.number(queries), e.number(keys), e.number(width), e.parameter(tasks))
-    operands = tiles.Operands(
-        q=_matrix(reader, layouts, "q"),
-        k=_matrix(reader, layouts, "k"),
-        v=None if out is None else _matrix(reader, layouts, "v"),
-        scale=reader.value("scale"),
-        bias=reader.scores("bias"),
-        keep=reader.scores("keep"),
-        write=lambda n, i, j, x: [] if out is None else store(e, group, out, (n, i, j), x),
-        write_lse=lambda n, i, x: [] if lse is None else store(e, group, lse, (n, i), x),
-    )
+    operands = operands_of(group, reader, out, lse, partial(_matrix, reader, layouts))
     g, causal = ir.var("g"), val.params.causal
     if tile is not None:
         assert dtype is not None
@@ -133,22 +127,10 @@ def _grad_kernel(
     sizes = grads.Sizes(
         *(e.number(queries), e.number(keys), e.number(size), e.number(width)), e.parameter(tasks)
     )
-
-    def writer(name: str) -> grads.Write | None:
-        if name not in wanted:
-            return None
-        return lambda n, i, j, x: store(e, group, wanted[name], (n, i, j), x)
-
-    operands = grads.Operands(
-        **{name: _matrix(reader, layouts, name) for name in "qkvg"},
-        scale=reader.value("scale"),
-        lse=_vector(reader, layouts, "lse"),
-        delta=_vector(reader, layouts, "delta"),
-        bias=reader.scores("bias"),
-        keep=reader.scores("keep"),
-        write_q=writer("q"),
-        write_k=writer("k"),
-        write_v=writer("v"),
+    operands = grad_operands_of(
+        *(group, reader, wanted),
+        partial(_matrix, reader, layouts),
+        partial(_vector, reader, layouts),
     )
     g, causal = ir.var("g"), val.params.causal
     if tile is not None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.attention import Reader, store
+from numus.compiler.attention import Reader, grad_operands_of, operands_of
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.kernels import vector_attention as vectors
 from numus.kernels import vector_attention_grad as grads
 from numus.kernels.vector_contraction import RUN
-from numus.kernels.vector_tiles import Matrix, Write
+from numus.kernels.vector_tiles import Matrix
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -33,16 +35,7 @@ def lower_vector_attention(
     reader = Reader(val, e, dt.float32)
     tasks = -(-queries // plan.rows)
     sizes = vectors.Sizes(e.number(queries), e.number(keys), e.parameter(tasks))
-    operands = vectors.Operands(
-        q=_matrix(reader, "q"),
-        k=_matrix(reader, "k"),
-        v=None if out is None else _matrix(reader, "v"),
-        scale=reader.value("scale"),
-        bias=reader.scores("bias"),
-        keep=reader.scores("keep"),
-        write=lambda n, i, j, x: [] if out is None else store(e, group, out, (n, i, j), x),
-        write_lse=lambda n, i, x: [] if lse is None else store(e, group, lse, (n, i), x),
-    )
+    operands = operands_of(group, reader, out, lse, partial(_matrix, reader))
     g = ir.var("g")
     body = vectors.attention(plan, sizes, dt.float32, g, operands, val.params.causal)
     notes = tuple(v.op for v in group.members)
@@ -57,32 +50,20 @@ def vector_grad_kernel(
     val = next(iter(wanted.values()))
     vals = dict(zip(val.params.names, val.inputs, strict=True))
     (stack, queries, _), keys = vals["q"].shape, vals["k"].shape[1]
-    widths = {name: vals[name].shape[2] for name in wanted}
-    lanes = facts.lockstep
-    if not grads.fits(lanes, list(widths.values())):
+    plan = grads.choose(facts.lockstep, {name: vals[name].shape[2] for name in wanted})
+    if plan is None:
         return None
     e = _emitter(group, layouts, facts)
     reader = Reader(val, e, dt.float32)
-    tasks = -(-(queries if "q" in wanted else keys) // lanes)
+    tasks = -(-(queries if "q" in wanted else keys) // plan.lanes)
     sizes = vectors.Sizes(e.number(queries), e.number(keys), e.parameter(tasks))
 
-    def writer(name: str) -> Write:
-        return lambda n, i, j, x: store(e, group, wanted[name], (n, i, j), x)
+    def per_query(name: str) -> grads.PerQuery:
+        return lambda n, i: reader.value(name, n, i)
 
-    operands = grads.Operands(
-        q=_matrix(reader, "q"),
-        k=_matrix(reader, "k"),
-        v=_matrix(reader, "v"),
-        g=_matrix(reader, "g"),
-        scale=reader.value("scale"),
-        lse=lambda n, i: reader.value("lse", n, i),
-        delta=lambda n, i: reader.value("delta", n, i),
-        bias=reader.scores("bias"),
-        keep=reader.scores("keep"),
-        writes={name: (writer(name), -(-n // (RUN * lanes))) for name, n in widths.items()},
-    )
+    operands = grad_operands_of(group, reader, wanted, partial(_matrix, reader), per_query)
     g = ir.var("g")
-    body = grads.attention_grad(lanes, sizes, dt.float32, g, operands, val.params.causal)
+    body = grads.attention_grad(plan, sizes, dt.float32, g, operands, val.params.causal)
     notes = tuple(f"{v.op} of {v.params.which}" for v in wanted.values())
     return e.blocks("vector_attention_grad", g, body, stack * tasks, notes)
 

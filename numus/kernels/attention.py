@@ -15,6 +15,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
+from numus.kernels.attention_operands import Operands
 from numus.kernels.attention_tiles import (
     ONE,
     UNROLL,
@@ -37,9 +38,7 @@ from numus.runtime.contract import Facts
 
 MASKED = float("-inf")
 
-# the element at (matrix, row, column); of what there is for each score, at (matrix, query, key)
-Element = Callable[[Expr, Expr, Expr], Expr]
-Score = Element
+Element = Callable[[Expr, Expr, Expr], Expr]  # what there is at (matrix, row, column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,23 +85,13 @@ class Sizes:
     tasks: Expr  # of each matrix
 
 
-@dataclass(slots=True)
-class Operands:
-    """How the kernel reads and writes: functions of indices. Queries are scaled already; without
-    values it is the sums of the powers alone that are wanted.
-    """
-
-    q: Element
-    k: Element
-    v: Element | None
-    bias: Score | None
-    keep: Score | None
-    write: Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
-    write_lse: Callable[[Expr, Expr, Expr], list[Stmt]]
-
-
 def attention(
-    schedule: Schedule, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
+    schedule: Schedule,
+    sizes: Sizes,
+    dtype: DType,
+    g: Expr,
+    operands: Operands[Element],
+    causal: bool,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The work of task g, and its scratch."""
     task = _Task(schedule, sizes, dtype, g, operands, causal)
@@ -124,7 +113,13 @@ def inside(query: Expr, key: Expr, queries: Expr, keys: Expr) -> tuple[Expr, Exp
 
 class _Task:
     def __init__(
-        self, schedule: Schedule, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
+        self,
+        schedule: Schedule,
+        sizes: Sizes,
+        dtype: DType,
+        g: Expr,
+        o: Operands[Element],
+        causal: bool,
     ) -> None:
         self.schedule, self.s, self.dtype, self.o, self.causal = schedule, sizes, dtype, o, causal
         s, tile = sizes, schedule.scores
@@ -184,7 +179,7 @@ class _Task:
 
     def _queries(self) -> list[Stmt]:
         def read(row: Expr, column: Expr) -> Expr:
-            return self.o.q(self.n, ir.add(self.first, row), column)
+            return self.o.q(self.n, ir.add(self.first, row), column) * self.o.scale
 
         how = (read, self.schedule.scores, self.rows, self.s.size)
         if self.schedule.turned:

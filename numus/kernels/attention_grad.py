@@ -20,7 +20,8 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
-from numus.kernels.attention import Element, Score, inside, seen
+from numus.kernels.attention import Element, inside, seen
+from numus.kernels.attention_operands import GradOperands, Write
 from numus.kernels.attention_tiles import (
     UNROLL,
     ZERO,
@@ -39,7 +40,6 @@ from numus.kernels.attention_tiles import (
 from numus.kernels.math import exp_decay
 from numus.runtime.contract import Facts
 
-Write = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
 PerQuery = Callable[[Expr, Expr, Expr], Expr]  # (matrix, query, mask)
 
 
@@ -109,22 +109,7 @@ class Sizes:
     key_tasks: Expr
 
 
-@dataclass(slots=True)
-class Operands:
-    """How the kernel reads and writes; a result that is not wanted has no way to be written."""
-
-    q: Element  # scaled
-    k: Element
-    v: Element
-    g: Element
-    scale: Expr
-    lse: PerQuery
-    delta: PerQuery
-    bias: Score | None
-    keep: Score | None
-    write_q: Write | None
-    write_k: Write | None
-    write_v: Write | None
+Operands = GradOperands[Element, PerQuery]
 
 
 def attention_grad(
@@ -151,7 +136,7 @@ class _Task:
         if causal:
             self.k1 = ir.minimum(self.k1, ir.add(self.q0, self.rows))
         self.padded_rows = up(self.rows, self.panel)
-        self.wants_z = o.write_q is not None or o.write_k is not None
+        self.wants_z = o.changes
         self.scratch: list[ir.Buffer] = []
 
         def scratch(name: str, size: Expr) -> ir.Buffer:
@@ -168,13 +153,13 @@ class _Task:
         self.v_tiles = scratch("v_tiles", ir.mul(block, up(s.width, tile.block)))
         q_wide, k_wide = up(s.size, schedule.dq.columns), up(s.size, schedule.dk.columns)
         v_wide = up(s.width, schedule.dv.columns)
-        if o.write_q is not None:
+        if "q" in o.writes:
             self.k_lines = scratch("k_lines", ir.mul(block, q_wide))
             self.dq = scratch("dq", ir.mul(rows, q_wide))
-        if o.write_k is not None:
+        if "k" in o.writes:
             self.q_lines = scratch("q_lines", ir.mul(rows, k_wide))
             self.dk = scratch("dk", ir.mul(block, k_wide))
-        if o.write_v is not None:
+        if "v" in o.writes:
             self.g_lines = scratch("g_lines", ir.mul(rows, v_wide))
             self.dv = scratch("dv", ir.mul(block, v_wide))
 
@@ -186,20 +171,23 @@ class _Task:
         def query(read: Element) -> Callable[[Expr, Expr], Expr]:
             return lambda r, c: read(n, ir.add(self.q0, r), c)
 
-        out = pack_panels("q", self.q_panels, query(o.q), sch.scores, self.rows, s.size)
+        def scaled(t: Expr, r: Expr, c: Expr) -> Expr:
+            return o.q(t, r, c) * o.scale
+
+        out = pack_panels("q", self.q_panels, query(scaled), sch.scores, self.rows, s.size)
         if self.wants_z:
             out += pack_panels("g", self.g_panels, query(o.g), sch.scores, self.rows, s.width)
         lines = (self.rows, self.padded_rows)
-        if o.write_k is not None:
-            out += pack_lines("ql", self.q_lines, query(o.q), sch.dk.columns, *lines, s.size)
-        if o.write_v is not None:
+        if "k" in o.writes:
+            out += pack_lines("ql", self.q_lines, query(scaled), sch.dk.columns, *lines, s.size)
+        if "v" in o.writes:
             out += pack_lines("gl", self.g_lines, query(o.g), sch.dv.columns, *lines, s.width)
-        if o.write_q is not None:
+        if "q" in o.writes:
             out.append(self._clear("dq", self.dq, ir.mul(s.query_rows, self._wide(sch.dq, s.size))))
         kb = ir.var("key_block")
         out.append(ir.For(kb, self.k0, self.k1, "serial", self._block(kb), step=s.key_block))
-        if o.write_q is not None:
-            out += self._write("dq", self.dq, sch.dq, self.q0, self.rows, s.size, o.write_q)
+        if "q" in o.writes:
+            out += self._write("dq", self.dq, sch.dq, self.q0, self.rows, s.size, o.writes["q"])
         return [*out, *self._unseen()]
 
     def _unseen(self) -> list[Stmt]:
@@ -209,9 +197,10 @@ class _Task:
         s, o = self.s, self.o
         last = ir.minimum(ir.add(self.k0, s.key_rows), s.keys)
         out: list[Stmt] = []
-        for name, columns, write in (("nk", s.size, o.write_k), ("nv", s.width, o.write_v)):
-            if write is not None:
-                r, c = ir.var(f"{name}_r"), ir.var(f"{name}_c")
+        for name, columns in (("k", s.size), ("v", s.width)):
+            if name in o.writes:
+                r, c = ir.var(f"n{name}_r"), ir.var(f"n{name}_c")
+                write = o.writes[name]
                 line = ir.For(c, ZERO, columns, "lanes", write(self.n, r, c, const(0, self.dtype)))
                 first = ir.maximum(self.k1, self.k0)
                 out.append(ir.For(r, first, last, "serial", [line]))
@@ -229,12 +218,12 @@ class _Task:
         out = pack_tiles("k", self.k_tiles, key(o.k), sch.scores, count, s.size)
         if self.wants_z:
             out += pack_tiles("v", self.v_tiles, key(o.v), sch.scores, count, s.width)
-        if o.write_q is not None:
+        if "q" in o.writes:
             columns = sch.dq.columns
             out += pack_lines("kl", self.k_lines, key(o.k), columns, count, padded, s.size)
-        if o.write_k is not None:
+        if "k" in o.writes:
             out.append(self._clear("dk", self.dk, ir.mul(padded, self._wide(sch.dk, s.size))))
-        if o.write_v is not None:
+        if "v" in o.writes:
             out.append(self._clear("dv", self.dv, ir.mul(padded, self._wide(sch.dv, s.width))))
         qb = ir.var("query_block")
         start = ZERO
@@ -248,10 +237,10 @@ class _Task:
                 step=s.query_block,
             )
         )
-        if o.write_k is not None:
-            out += self._write("dk", self.dk, sch.dk, kb, count, s.size, o.write_k)
-        if o.write_v is not None:
-            out += self._write("dv", self.dv, sch.dv, kb, count, s.width, o.write_v)
+        if "k" in o.writes:
+            out += self._write("dk", self.dk, sch.dk, kb, count, s.size, o.writes["k"])
+        if "v" in o.writes:
+            out += self._write("dv", self.dv, sch.dv, kb, count, s.width, o.writes["v"])
         return out
 
     def _meet(self, kb: Expr, qb: Expr, count: Expr, padded: Expr, some: Expr) -> list[Stmt]:
@@ -265,17 +254,17 @@ class _Task:
                 step=const(self.panel),
             )
         ]
-        if o.write_v is not None:
+        if "v" in o.writes:
             out += self._by_key(
                 *("v", sch.dv, self.weights, self.g_lines, self.dv, s.width),
                 *(kb, qb, padded, some),
             )
-        if o.write_k is not None:
+        if "k" in o.writes:
             out += self._by_key(
                 *("k", sch.dk, self.z, self.q_lines, self.dk, s.size),
                 *(kb, qb, padded, some),
             )
-        if o.write_q is not None:
+        if "q" in o.writes:
             out += self._by_query(kb, qb, count, padded, some)
         return out
 

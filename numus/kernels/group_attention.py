@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
+from numus.kernels.attention_operands import Operands
 from numus.kernels.group_tiles import ONE, STEPS, ZERO, Element, Lines, Sums, Threads, fill, rounded
 from numus.kernels.math import FUNCTIONS, exp_decay
-from numus.kernels.tile_attention import Operands, Sizes, tree
+from numus.kernels.tile_attention import Sizes, tree
 from numus.kernels.tile_matrices import Matrix
 from numus.runtime.contract import Facts
 
@@ -77,7 +78,7 @@ def reading(matrix: Matrix, n: Expr, first: Expr, dtype: DType) -> Element:
 
 
 def attention(
-    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
+    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The work of group g, and its scratch; `dtype` is that of the computation."""
     group = _Group(plan, sizes, dtype, g, operands, causal)
@@ -86,7 +87,7 @@ def attention(
 
 class _Group:
     def __init__(
-        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
+        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
     ) -> None:
         self.plan, self.s, self.o, self.causal, self.dtype = plan, sizes, o, causal, dtype
         self.threads = Threads.of(plan.threads)

@@ -56,7 +56,7 @@ class _Group:
     ) -> None:
         self.plan, self.s, self.o, self.causal, self.dtype = plan, sizes, o, causal, dtype
         self.threads = Threads.of(plan.threads)
-        self.by_query = o.write_q is not None
+        self.by_query = "q" in o.writes
         self.n = ir.idiv(g, sizes.tasks)
         # under a causal mask later queries, and earlier keys, have more to do: they come first
         number = ir.irem(g, sizes.tasks)
@@ -73,7 +73,7 @@ class _Group:
             (("q", "g"), ("k", "v")) if self.by_query else (("k", "v"), ("q", "g"))
         )
         self.columns = {"q": plan.size, "k": plan.size, "v": plan.width, "g": plan.width}
-        self.changes = self.by_query or o.write_k is not None
+        self.changes = o.changes
         self.scratch: list[ir.Buffer] = []
 
         def lines(name: str, depth: int, width: int) -> Lines:
@@ -89,12 +89,8 @@ class _Group:
         }
         # result: its sums, what they are made of, how they are written
         self.results: dict[str, tuple[Sums, Lines, Lines]] = {}
-        for result, other, write in (
-            ("q", "k", o.write_q),
-            ("k", "q", o.write_k),
-            ("v", "g", o.write_v),
-        ):
-            if write is not None:
+        for result, other in (("q", "k"), ("k", "q"), ("v", "g")):
+            if result in o.writes:
                 sums = Sums(f"d{result}", self.threads, dtype, plan.rows, self.columns[result])
                 left = lines(f"{result}_left", plan.block, plan.rows)
                 right = lines(f"{result}_right", plan.block, self.columns[other])
@@ -131,9 +127,8 @@ class _Group:
     def _leave(self, result: str) -> Stmt:
         s, o = self.s, self.o
         sums, _, _ = self.results[result]
-        write = {"q": o.write_q, "k": o.write_k, "v": o.write_v}[result]
+        write = o.writes[result]
         columns = s.width if result == "v" else s.size
-        assert write is not None
 
         def leave(lane: Expr) -> list[Stmt]:
             stores: list[Stmt] = []

@@ -17,6 +17,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType, float32
+from numus.kernels.attention_operands import Operands, Score
 from numus.kernels.math import FUNCTIONS
 from numus.kernels.tile_matrices import (
     ONE,
@@ -39,8 +40,6 @@ PAD = 8  # floats between rows of scores in the group's memory: shifts their ban
 WIDEST = 256  # columns of a tile product
 # Registers of a thread for sums and operands where a unit has one group of 256, and where two.
 ONE_FITS, TWO_FIT = 176, 80
-
-Score = Callable[[Expr, Expr, Expr], Expr]  # what there is at (matrix, query, key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,22 +95,8 @@ class Sizes:
     tasks: Expr  # of each matrix
 
 
-@dataclass(slots=True)
-class Operands:
-    """How the kernel reads and writes; without values the sums of the powers alone are wanted."""
-
-    q: Matrix
-    k: Matrix
-    v: Matrix | None
-    scale: Expr
-    bias: Score | None
-    keep: Score | None
-    write: Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
-    write_lse: Callable[[Expr, Expr, Expr], list[Stmt]]
-
-
 def attention(
-    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
+    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The work of group g, and its scratch."""
     group = _Group(plan, sizes, dtype, g, operands, causal)
@@ -184,7 +169,7 @@ class Seen:
 
 class _Group:
     def __init__(
-        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
+        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
     ) -> None:
         self.plan, self.s, self.o, self.causal = plan, sizes, o, causal
         self.n = ir.idiv(g, sizes.tasks)

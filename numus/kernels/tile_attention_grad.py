@@ -21,13 +21,13 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType, float32
+from numus.kernels.attention_operands import GradOperands, Score, Write
 from numus.kernels.tile_attention import (
     LOG2E,
     NOTHING,
     PAD,
     STAGES,
     PerScore,
-    Score,
     Seen,
     half,
     sums,
@@ -46,8 +46,6 @@ from numus.kernels.tile_matrices import (
     tile_bytes,
 )
 from numus.runtime.contract import Facts
-
-Write = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
 
 REGISTERS = 208  # of a thread, for sums and operands
 
@@ -106,29 +104,14 @@ class Sizes:
     tasks: Expr  # of each matrix
 
 
-@dataclass(slots=True)
-class Operands:
-    """How the kernel reads and writes; a result that is not wanted has no way to be written."""
-
-    q: Matrix
-    k: Matrix
-    v: Matrix
-    g: Matrix
-    scale: Expr
-    lse: Vector
-    delta: Vector
-    bias: Score | None
-    keep: Score | None
-    write_q: Write | None = None
-    write_k: Write | None = None
-    write_v: Write | None = None
+Operands = GradOperands[Matrix, Vector]
 
 
 def attention_grad(
     plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The work of group g, and its scratch: that of queries, or that of keys."""
-    kind = _Queries if operands.write_q is not None else _Keys
+    kind = _Queries if "q" in operands.writes else _Keys
     group = kind(plan, sizes, dtype, g, operands, causal)
     return group.body(), group.scratch
 
@@ -147,7 +130,7 @@ class _Group(ABC):
         self.first = ir.mul(self.task(ir.irem(g, sizes.tasks)), const(plan.rows))
         self.end = ir.minimum(ir.add(self.first, const(plan.rows)), self.rows)
         self.factor = ir.var("factor", float32)
-        self.changes = o.write_q is not None or o.write_k is not None
+        self.changes = o.changes
         columns = {"q": plan.size, "k": plan.size, "v": plan.width, "g": plan.width}
         self.tiles = {
             name: Tile(
@@ -405,13 +388,12 @@ class _Queries(_Group):
                 query = ir.add(self.first, ir.sum_place(lane, 2 * h)[0])
                 value = vector.read(self.n, query, query < self.s.queries)
                 loads.append(ir.Set(self.rows_of[name][h], value))
-        assert self.o.write_q is not None
         return [
             *self.start(),
             *(ir.Set(x, NOTHING) for x in self.result),
             ir.For(lane, ZERO, const(self.plan.threads), "lanes", loads),
             *self.loop(),
-            *self.leave("dq", self.result, self.s.size, self.o.write_q, True),
+            *self.leave("dq", self.result, self.s.size, self.o.writes["q"], True),
         ]
 
 
@@ -423,8 +405,8 @@ class _Keys(_Group):
     def __init__(self, *args: Any) -> None:
         super().__init__(*args)
         p = self.plan
-        self.dk = sums("dk", p.size) if self.o.write_k is not None else []
-        self.dv = sums("dv", p.width) if self.o.write_v is not None else []
+        self.dk = sums("dk", p.size) if "k" in self.o.writes else []
+        self.dv = sums("dv", p.width) if "v" in self.o.writes else []
         self.lines = {"lse": Line("lines_lse", self.o.lse, p.block, STAGES)}
         if self.changes:
             self.lines["delta"] = Line("lines_delta", self.o.delta, p.block, STAGES)
@@ -504,8 +486,8 @@ class _Keys(_Group):
             *(ir.Set(x, NOTHING) for x in (*self.dk, *self.dv)),
             *self.loop(),
         ]
-        if self.o.write_v is not None:
-            out += self.leave("dv", self.dv, self.s.width, self.o.write_v, False)
-        if self.o.write_k is not None:
-            out += self.leave("dk", self.dk, self.s.size, self.o.write_k, True)
+        if "v" in self.o.writes:
+            out += self.leave("dv", self.dv, self.s.width, self.o.writes["v"], False)
+        if "k" in self.o.writes:
+            out += self.leave("dk", self.dk, self.s.size, self.o.writes["k"], True)
         return out

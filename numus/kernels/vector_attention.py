@@ -8,16 +8,16 @@ picks them from there. No memory is shared, and nobody waits.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
+from numus.kernels.attention_operands import Operands
 from numus.kernels.math import FUNCTIONS, exp_below
 from numus.kernels.tile_attention import tree
 from numus.kernels.vector_contraction import RUN, cleared, named, sums_of
-from numus.kernels.vector_tiles import ONE, ZERO, Matrix, Score, Vector, Write
+from numus.kernels.vector_tiles import ONE, ZERO, Matrix, Vector
 
 WIDEST = 4  # spans of values that lanes have sums of
 SMALL = 1 << 22  # multiplications that are not worth the time to compile large tiles
@@ -49,22 +49,8 @@ class Sizes:
     tasks: Expr  # of each matrix
 
 
-@dataclass(slots=True)
-class Operands:
-    """How the kernel reads and writes; without values the sums of the powers alone are wanted."""
-
-    q: Matrix
-    k: Matrix
-    v: Matrix | None
-    scale: Expr
-    bias: Score | None
-    keep: Score | None
-    write: Write
-    write_lse: Callable[[Expr, Expr, Expr], list[Stmt]]
-
-
 def attention(
-    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
+    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
 ) -> list[Stmt]:
     """The work of group g; `dtype` is that of the computation."""
     return _Group(plan, sizes, dtype, g, operands, causal).body()
@@ -72,7 +58,7 @@ def attention(
 
 class _Group:
     def __init__(
-        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
+        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
     ) -> None:
         self.plan, self.s, self.o, self.causal, self.dtype = plan, sizes, o, causal, dtype
         self.vector = Vector(plan.lanes, ir.var("lane"), ir.idiv(g, sizes.tasks))

@@ -15,47 +15,44 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
 from numus.dtypes import DType
+from numus.kernels.attention_operands import GradOperands
 from numus.kernels.math import exp_below
 from numus.kernels.vector_attention import WIDEST, Sizes
 from numus.kernels.vector_contraction import RUN, Sums, cleared, named, sums_of
-from numus.kernels.vector_tiles import ZERO, Matrix, Score, Vector, Write
+from numus.kernels.vector_tiles import ZERO, Matrix, Vector
+
+PerQuery = Callable[[Expr, Expr], Expr]  # (matrix, query)
+Operands = GradOperands[Matrix, PerQuery]
 
 
-@dataclass(slots=True)
-class Operands:
-    """How the kernel reads and writes; `writes`: the results that are wanted, by their operands'
-    names, "q" alone or the others, with how many spans they have."""
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A schedule as data."""
 
-    q: Matrix
-    k: Matrix
-    v: Matrix
-    g: Matrix
-    scale: Expr
-    lse: Callable[[Expr, Expr], Expr]
-    delta: Callable[[Expr, Expr], Expr]
-    bias: Score | None
-    keep: Score | None
-    writes: dict[str, tuple[Write, int]]
+    lanes: int  # and rows
+    spans: dict[str, int]  # of the results, by their operands' names
 
 
-def fits(lanes: int, widths: list[int]) -> bool:
-    """Whether sums of results as wide as these stay in registers."""
-    return sum(-(-n // (RUN * lanes)) for n in widths) <= WIDEST
+def choose(lanes: int, widths: dict[str, int]) -> Plan | None:
+    """None where results are too wide for their sums to stay in registers."""
+    spans = {name: -(-n // (RUN * lanes)) for name, n in widths.items()}
+    return Plan(lanes, spans) if sum(spans.values()) <= WIDEST else None
 
 
 def attention_grad(
-    lanes: int, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
+    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
 ) -> list[Stmt]:
-    """The work of group g, which has as many rows as lanes."""
-    return _Group(lanes, sizes, dtype, g, operands, causal).body()
+    """The work of group g."""
+    return _Group(plan, sizes, dtype, g, operands, causal).body()
 
 
 class _Group:
     """A block of rows (queries or keys) meets blocks of the others."""
 
     def __init__(
-        self, lanes: int, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
+        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
     ) -> None:
+        lanes = plan.lanes
         self.s, self.o, self.causal, self.lanes = sizes, o, causal, lanes
         self.vector = Vector(lanes, ir.var("lane"), ir.idiv(g, sizes.tasks))
         self.by_query = "q" in o.writes
@@ -66,12 +63,12 @@ class _Group:
         elif causal:  # no later keys are seen
             last = ir.minimum(ir.add(self.first, const(lanes)), sizes.queries)
             self.others = ir.minimum(sizes.keys, last)
-        self.changes = list(o.writes) != ["v"]
+        self.changes = o.changes
         self.scores = sums_of("s", dtype, lanes, RUN)
         self.change = sums_of("z", dtype, lanes, RUN)
         self.results: dict[str, list[Sums]] = {
             name: [sums_of(f"d{name}{w}_", dtype, lanes, RUN) for w in range(spans)]
-            for name, (_, spans) in o.writes.items()
+            for name, spans in plan.spans.items()
         }
         self.zero = const(0, dtype)
 
@@ -94,7 +91,6 @@ class _Group:
         work = [s for results in self.results.values() for x in results for s in cleared(x)]
         work.append(ir.For(b, start, self.others, "serial", block, step=const(vector.block)))
         for name, results in self.results.items():
-            write, _ = o.writes[name]
             for i in range(self.lanes):
                 row = ir.add(self.first, const(i))
                 for span, sums in enumerate(results):
@@ -102,7 +98,9 @@ class _Group:
                     if name != "v":
                         values = [x * o.scale for x in values]
                     matrix: Matrix = getattr(o, name)
-                    work += vector.stored(write, matrix, row, row < self.rows, span, values)
+                    work += vector.stored(
+                        o.writes[name], matrix, row, row < self.rows, span, values
+                    )
         return [ir.For(vector.lane, ZERO, const(self.lanes), "lanes", work)]
 
     def _weights(self, b: Expr) -> list[Stmt]:

@@ -14,13 +14,12 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const, select
+from numus.kernels.attention_operands import Write
 from numus.kernels.vector_contraction import RUN, Sums, cleared, multiply, named, picked
 
 ZERO, ONE = const(0), const(1)
 
 Read = Callable[[Expr, Expr, Expr, Expr | None], Expr]  # (matrix, row, column, mask)
-Score = Callable[[Expr, Expr, Expr], Expr]
-Write = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
 
 
 @dataclass(frozen=True, slots=True)
