@@ -139,7 +139,7 @@ class Pool:
 
 
 def _system_calls(pool: int) -> list[int]:
-    """Addresses of the functions by which threads yield, sleep and wake (in `CALLS`' order)."""
+    """Addresses of the functions that `SYSTEM` names, in its order."""
 
     def address(function: object) -> int:
         return ctypes.cast(function, ctypes.c_void_p).value or 0  # type: ignore[arg-type]

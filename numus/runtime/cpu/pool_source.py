@@ -24,11 +24,12 @@ from __future__ import annotations
 import sys
 
 from numus.runtime.cpu.target import Target
+from numus.runtime.native_text import PLACE, written_out
 
 # Words (of 8 bytes) of the pool's shared memory; what is written often has a line to itself.
 STATE = 0  # generation << 17 | closed << 16 | workers inside
 NEXT = 16  # the next block to be taken
-JOB = 32  # the open launch: function, buffers, scalars, grid, parts, threads, share, joined
+JOB = 32  # the open launch, see `OPEN`
 SLEEPERS = 48
 LIMIT = 49  # workers with an id from here on go home; 0 ends all
 SPINS = 50  # how long an idle worker spins before it sleeps
@@ -37,13 +38,26 @@ SHARE_FROM = 52  # ticks of work from which on launches are shared with workers 
 WAKE_FROM = 53  # and from which on sleeping workers are woken
 STARTED = 54  # how many threads have been started, the caller's included; 0: to be started first
 LOCK = 64  # 1 while a caller uses the pool
-CALLS = 80  # addresses of system functions, see `system_calls`
+CALLS = 80  # addresses of the system's functions, see `SYSTEM`
 MUTEX = 96
 CONDITION = 112
 WORDS = 160
 
 CLOSED = 1 << 16
 GENERATION = 17
+
+# Words of the system's functions, by which threads yield, sleep and wake.
+SYSTEM = ("yield", "lock", "unlock", "wait", "broadcast")
+if sys.platform == "win32":
+    SYSTEM = ("yield", "wait", "wake")
+
+# Words of the open launch.
+OPEN = (
+    *("function", "buffers", "scalars", "grid"),
+    "parts",  # of what is left, so many make a chunk
+    *("threads", "share"),  # how many may take part, and the share of one
+    "joined",  # whether any worker did
+)
 
 # Words of what `numus_run` is given, and of each launch in it.
 IMAGE = ("pool", "launches", "count", "slots", "threads")
@@ -82,14 +96,13 @@ declare i64 @llvm.readcyclecounter()
 def source(target: Target) -> str:
     """The module with the functions named in `SYMBOLS`."""
     sleep = _SLEEP_WINDOWS if sys.platform == "win32" else _SLEEP_POSIX
-    text = _COMMON + sleep
-    text += ticks(target)
+    text = written_out(_COMMON + sleep, OPEN=OPEN, IMAGE=IMAGE, LAUNCH=LAUNCH, SYSTEM=SYSTEM)
+    text = PLACE + text + ticks(target)
     words = "STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS SHARE_FROM WAKE_FROM LOCK CALLS MUTEX"
     for name in [*words.split(), "CONDITION"]:
         text = text.replace(f"${name}$", str(globals()[name]))
     text = text.replace("$CLOSED$", str(CLOSED)).replace("$GENERATION$", str(GENERATION))
     text = text.replace("$RECORD$", str(len(LAUNCH)))
-    text = text.replace("$TICKS$", str(LAUNCH.index("ticks")))
     return f'target triple = "{target.triple}"\n' + text.replace("$PAUSE$", pause(target))
 
 
@@ -98,17 +111,12 @@ _COMMON = """
 define internal void @work(ptr %pool, i64 %id) {
 entry:
   %job = getelementptr i64, ptr %pool, i64 $JOB$
-  %fn = load ptr, ptr %job
-  %p1 = getelementptr i64, ptr %job, i64 1
-  %buffers = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %job, i64 2
-  %scalars = load ptr, ptr %p2
-  %p3 = getelementptr i64, ptr %job, i64 3
-  %grid = load i64, ptr %p3
-  %p4 = getelementptr i64, ptr %job, i64 4
-  %parts = load i64, ptr %p4
-  %p6 = getelementptr i64, ptr %job, i64 6
-  %share = load i64, ptr %p6
+  ?%fn = ptr OPEN.function of %job
+  ?%buffers = ptr OPEN.buffers of %job
+  ?%scalars = ptr OPEN.scalars of %job
+  ?%grid = i64 OPEN.grid of %job
+  ?%parts = i64 OPEN.parts of %job
+  ?%share = i64 OPEN.share of %job
   %worker = or i64 %share, %id
   %next = getelementptr i64, ptr %pool, i64 $NEXT$
   br label %loop
@@ -176,12 +184,11 @@ retry:
   br label %look
 entered:
   %job = getelementptr i64, ptr %pool, i64 $JOB$
-  %most_at = getelementptr i64, ptr %job, i64 5
-  %most = load i64, ptr %most_at
+  ?%most = i64 OPEN.threads of %job
   %mine = icmp slt i64 %id, %most
   br i1 %mine, label %work, label %leave
 work:
-  %joined = getelementptr i64, ptr %job, i64 7
+  ?%joined = OPEN.joined of %job
   store atomic i64 1, ptr %joined monotonic, align 8
   call void @work(ptr %pool, i64 %id)
   br label %leave
@@ -208,33 +215,11 @@ home:
   ret void
 }
 
-; Addresses of a launch's buffers: a slot of the image plus an offset, for each.
-define internal void @place(ptr %launch, ptr %slots) {
-entry:
-  %p1 = getelementptr i64, ptr %launch, i64 1
-  %buffers = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %launch, i64 2
-  %places = load ptr, ptr %p2
-  %p3 = getelementptr i64, ptr %launch, i64 3
-  %count = load i64, ptr %p3
-  %any = icmp sgt i64 %count, 0
-  br i1 %any, label %loop, label %done
-loop:
-  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
-  %twice = shl i64 %i, 1
-  %from = getelementptr i64, ptr %places, i64 %twice
-  %slot = load i64, ptr %from
-  %from1 = getelementptr i64, ptr %from, i64 1
-  %offset = load i64, ptr %from1
-  %at = getelementptr i64, ptr %slots, i64 %slot
-  %address = load i64, ptr %at
-  %sum = add i64 %address, %offset
-  %to = getelementptr i64, ptr %buffers, i64 %i
-  store i64 %sum, ptr %to
-  %j = add i64 %i, 1
-  %more = icmp slt i64 %j, %count
-  br i1 %more, label %loop, label %done
-done:
+define internal void @find_buffers(ptr %launch, ptr %slots) {
+  ?%buffers = ptr LAUNCH.buffers of %launch
+  ?%places = ptr LAUNCH.places of %launch
+  ?%count = i64 LAUNCH.buffer_count of %launch
+  call void @place(ptr %buffers, ptr %places, i64 %count, ptr %slots)
   ret void
 }
 
@@ -246,23 +231,24 @@ entry:
   %state = getelementptr i64, ptr %pool, i64 $STATE$
   %parts = shl i64 %threads, 2
   %job = getelementptr i64, ptr %pool, i64 $JOB$
-  store ptr %fn, ptr %job
-  %p1 = getelementptr i64, ptr %job, i64 1
-  store ptr %buffers, ptr %p1
-  %p2 = getelementptr i64, ptr %job, i64 2
-  store ptr %scalars, ptr %p2
-  %p3 = getelementptr i64, ptr %job, i64 3
-  store i64 %grid, ptr %p3
-  %p4 = getelementptr i64, ptr %job, i64 4
-  store i64 %parts, ptr %p4
-  %p5 = getelementptr i64, ptr %job, i64 5
+  ?%fn.at = OPEN.function of %job
+  store ptr %fn, ptr %fn.at
+  ?%buffers.at = OPEN.buffers of %job
+  store ptr %buffers, ptr %buffers.at
+  ?%scalars.at = OPEN.scalars of %job
+  store ptr %scalars, ptr %scalars.at
+  ?%grid.at = OPEN.grid of %job
+  store i64 %grid, ptr %grid.at
+  ?%parts.at = OPEN.parts of %job
+  store i64 %parts, ptr %parts.at
   %team = call i64 @llvm.smin.i64(i64 %threads, i64 %grid)  ; one for each block at most
-  store i64 %team, ptr %p5
+  ?%team.at = OPEN.threads of %job
+  store i64 %team, ptr %team.at
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
-  %p6 = getelementptr i64, ptr %job, i64 6
-  store i64 %share, ptr %p6
-  %joined = getelementptr i64, ptr %job, i64 7
+  ?%share.at = OPEN.share of %job
+  store i64 %share, ptr %share.at
+  ?%joined = OPEN.joined of %job
   store atomic i64 0, ptr %joined monotonic, align 8
   %next = getelementptr i64, ptr %pool, i64 $NEXT$
   store atomic i64 0, ptr %next monotonic, align 8
@@ -296,8 +282,8 @@ still:
   %long = icmp sgt i64 %spun1, 4000
   br i1 %long, label %yield, label %again
 yield:
-  %yield_at = getelementptr i64, ptr %pool, i64 $CALLS$
-  %yield_fn = load ptr, ptr %yield_at
+  %calls = getelementptr i64, ptr %pool, i64 $CALLS$
+  ?%yield_fn = ptr SYSTEM.yield of %calls
   %ignored = call i32 %yield_fn()
   br label %again
 again:
@@ -321,22 +307,18 @@ look:
   %from = phi i64 [ %begin, %entry ], [ %from1, %next ]
   %at = mul i64 %i, $RECORD$
   %record = getelementptr i64, ptr %launches, i64 %at
-  %p6 = getelementptr i64, ptr %record, i64 6
-  %stop = load i64, ptr %p6
+  ?%stop = i64 LAUNCH.end of %record
   %here = icmp slt i64 %from, %stop
   br i1 %here, label %run, label %next
 run:
   %upto = call i64 @llvm.smin.i64(i64 %end, i64 %stop)
   %first = sub i64 %from, %start
   %past = sub i64 %upto, %start
-  %fn = load ptr, ptr %record
-  %p1 = getelementptr i64, ptr %record, i64 1
-  %buffers = load ptr, ptr %p1
-  %p4 = getelementptr i64, ptr %record, i64 4
-  %parameters = load ptr, ptr %p4
+  ?%fn = ptr LAUNCH.function of %record
+  ?%buffers = ptr LAUNCH.buffers of %record
+  ?%parameters = ptr LAUNCH.parameters of %record
   %scalars = getelementptr i64, ptr %parameters, i64 1
-  %p7 = getelementptr i64, ptr %record, i64 7
-  %share = load i64, ptr %p7
+  ?%share = i64 LAUNCH.share of %record
   %who = or i64 %share, %id
   call void %fn(i64 %first, i64 %past, i64 %who, ptr %buffers, ptr %scalars)
   br label %next
@@ -360,17 +342,16 @@ loop:
   %sum = phi i64 [ 0, %entry ], [ %end, %loop ]
   %at = mul i64 %i, $RECORD$
   %record = getelementptr i64, ptr %launches, i64 %at
-  call void @place(ptr %record, ptr %slots)
-  %p4 = getelementptr i64, ptr %record, i64 4
-  %parameters = load ptr, ptr %p4
+  call void @find_buffers(ptr %record, ptr %slots)
+  ?%parameters = ptr LAUNCH.parameters of %record
   %grid = load i64, ptr %parameters
   %end = add i64 %sum, %grid
-  %p6 = getelementptr i64, ptr %record, i64 6
-  store i64 %end, ptr %p6
+  ?%end.at = LAUNCH.end of %record
+  store i64 %end, ptr %end.at
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
-  %p7 = getelementptr i64, ptr %record, i64 7
-  store i64 %share, ptr %p7
+  ?%share.at = LAUNCH.share of %record
+  store i64 %share, ptr %share.at
   %j = add i64 %i, 1
   %more = icmp slt i64 %j, %count
   br i1 %more, label %loop, label %done
@@ -380,15 +361,11 @@ done:
 
 define void @numus_run(ptr %image) {
 entry:
-  %pool = load ptr, ptr %image
-  %p1 = getelementptr i64, ptr %image, i64 1
-  %launches = load ptr, ptr %p1
-  %p2 = getelementptr i64, ptr %image, i64 2
-  %count = load i64, ptr %p2
-  %p3 = getelementptr i64, ptr %image, i64 3
-  %slots = load ptr, ptr %p3
-  %p4 = getelementptr i64, ptr %image, i64 4
-  %cap = load i64, ptr %p4
+  ?%pool = ptr IMAGE.pool of %image
+  ?%launches = ptr IMAGE.launches of %image
+  ?%count = i64 IMAGE.count of %image
+  ?%slots = ptr IMAGE.slots of %image
+  ?%cap = i64 IMAGE.threads of %image
   %threads_at = getelementptr i64, ptr %pool, i64 $THREADS$
   %allowed = load atomic i64, ptr %threads_at monotonic, align 8
   %threads = call i64 @llvm.smin.i64(i64 %cap, i64 %allowed)
@@ -405,8 +382,7 @@ loop:
 launch:
   %at = mul i64 %i, $RECORD$
   %record = getelementptr i64, ptr %launches, i64 %at
-  %q5 = getelementptr i64, ptr %record, i64 5
-  %together = load i64, ptr %q5
+  ?%together = i64 LAUNCH.together of %record
   %alone1 = icmp eq i64 %together, 1
   br i1 %alone1, label %single, label %many
 many:
@@ -415,12 +391,10 @@ many:
   %last1 = inttoptr i64 %last to ptr
   br label %start
 single:
-  call void @place(ptr %record, ptr %slots)
-  %own = load ptr, ptr %record
-  %q1 = getelementptr i64, ptr %record, i64 1
-  %own_buffers = load ptr, ptr %q1
-  %q4 = getelementptr i64, ptr %record, i64 4
-  %parameters = load ptr, ptr %q4
+  call void @find_buffers(ptr %record, ptr %slots)
+  ?%own = ptr LAUNCH.function of %record
+  ?%own_buffers = ptr LAUNCH.buffers of %record
+  ?%parameters = ptr LAUNCH.parameters of %record
   %own_grid = load i64, ptr %parameters
   %own_scalars = getelementptr i64, ptr %parameters, i64 1
   br label %start
@@ -434,7 +408,7 @@ start:
   %shared = and i1 %large, %several
   br i1 %shared, label %weigh, label %inline
 weigh:
-  %ticks_at = getelementptr i64, ptr %record, i64 $TICKS$
+  ?%ticks_at = LAUNCH.ticks of %record
   %ticks = load i64, ptr %ticks_at
   %began = call i64 @numus_ticks()
   %share_from = load i64, ptr %share_from_at
@@ -498,8 +472,7 @@ done:
 define i64 @numus_repeat(
     ptr %image, i64 %count, ptr %table, i64 %steps, i64 %swaps, ptr %flag) {
 entry:
-  %slots_at = getelementptr i64, ptr %image, i64 3
-  %slots = load ptr, ptr %slots_at
+  ?%slots = ptr IMAGE.slots of %image
   %steps2 = shl i64 %steps, 1
   %pairs = getelementptr i64, ptr %table, i64 %steps2
   %has_flag = icmp ne ptr %flag, null
@@ -564,7 +537,6 @@ declare i64 @llvm.umax.i64(i64, i64)
 declare i64 @llvm.smin.i64(i64, i64)
 """
 
-# yield, lock, unlock, wait, broadcast
 _SLEEP_POSIX = """
 define internal void @sleep(ptr %pool, i64 %seen, i64 %id) noinline {
 entry:
@@ -574,12 +546,9 @@ entry:
   %mutex = getelementptr i64, ptr %pool, i64 $MUTEX$
   %condition = getelementptr i64, ptr %pool, i64 $CONDITION$
   %calls = getelementptr i64, ptr %pool, i64 $CALLS$
-  %c1 = getelementptr ptr, ptr %calls, i64 1
-  %lock = load ptr, ptr %c1
-  %c2 = getelementptr ptr, ptr %calls, i64 2
-  %unlock = load ptr, ptr %c2
-  %c3 = getelementptr ptr, ptr %calls, i64 3
-  %wait = load ptr, ptr %c3
+  ?%lock = ptr SYSTEM.lock of %calls
+  ?%unlock = ptr SYSTEM.unlock of %calls
+  ?%wait = ptr SYSTEM.wait of %calls
   %r1 = call i32 %lock(ptr %mutex)
   %before = atomicrmw add ptr %sleepers, i64 1 seq_cst
   br label %loop
@@ -604,12 +573,9 @@ define void @numus_wake(ptr %pool) noinline {
   %mutex = getelementptr i64, ptr %pool, i64 $MUTEX$
   %condition = getelementptr i64, ptr %pool, i64 $CONDITION$
   %calls = getelementptr i64, ptr %pool, i64 $CALLS$
-  %c1 = getelementptr ptr, ptr %calls, i64 1
-  %lock = load ptr, ptr %c1
-  %c2 = getelementptr ptr, ptr %calls, i64 2
-  %unlock = load ptr, ptr %c2
-  %c4 = getelementptr ptr, ptr %calls, i64 4
-  %broadcast = load ptr, ptr %c4
+  ?%lock = ptr SYSTEM.lock of %calls
+  ?%unlock = ptr SYSTEM.unlock of %calls
+  ?%broadcast = ptr SYSTEM.broadcast of %calls
   ; who is about to wait does so before we have the mutex; it is free when they wake
   %r1 = call i32 %lock(ptr %mutex)
   %r2 = call i32 %unlock(ptr %mutex)
@@ -618,7 +584,7 @@ define void @numus_wake(ptr %pool) noinline {
 }
 """
 
-# yield, wait, wake: a word is slept on directly, no mutex is needed
+# a word is slept on directly, no mutex is needed
 _SLEEP_WINDOWS = """
 define internal void @sleep(ptr %pool, i64 %seen, i64 %id) noinline {
 entry:
@@ -627,8 +593,7 @@ entry:
   %limit = getelementptr i64, ptr %pool, i64 $LIMIT$
   %sleepers = getelementptr i64, ptr %pool, i64 $SLEEPERS$
   %calls = getelementptr i64, ptr %pool, i64 $CALLS$
-  %c1 = getelementptr ptr, ptr %calls, i64 1
-  %wait = load ptr, ptr %c1
+  ?%wait = ptr SYSTEM.wait of %calls
   %before = atomicrmw add ptr %sleepers, i64 1 seq_cst
   br label %loop
 loop:
@@ -651,8 +616,7 @@ up:
 define void @numus_wake(ptr %pool) noinline {
   %state = getelementptr i64, ptr %pool, i64 $STATE$
   %calls = getelementptr i64, ptr %pool, i64 $CALLS$
-  %c2 = getelementptr ptr, ptr %calls, i64 2
-  %wake = load ptr, ptr %c2
+  ?%wake = ptr SYSTEM.wake of %calls
   call void %wake(ptr %state)
   ret void
 }

@@ -7,6 +7,7 @@ worker pool shares their blocks between threads.
 from __future__ import annotations
 
 from numus.runtime.cpu.target import Target
+from numus.runtime.native_text import written_out
 
 SYMBOLS = ("numus_gather", "numus_checksums")
 
@@ -54,11 +55,8 @@ def _scalars(name: str, names: tuple[str, ...], body: str) -> str:
 
 def _words(pointer: str, names: tuple[str, ...]) -> str:
     """Words in memory, read one after the other."""
-    return "".join(
-        f"  %{pointer}.{i} = getelementptr i64, ptr %{pointer}, i64 {i}\n"
-        f"  %{n} = load i64, ptr %{pointer}.{i}\n"
-        for i, n in enumerate(names)
-    )
+    lines = [f"?%{name} = i64 WORDS.{name} of %{pointer}" for name in names]
+    return written_out("\n".join(lines), WORDS=names) + "\n"
 
 
 # -- constants of CRC-32 --------------------------------------------------------------------------

@@ -15,6 +15,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.runtime.cuda import driver
 from numus.runtime.memory import Memory
+from numus.runtime.native_text import written_out
 from numus.shapes import Shape
 
 CUDA = 2  # DLPack's number for memory on CUDA devices
@@ -155,6 +156,11 @@ def _let_go(address: int) -> None:
 
 _let_go_native = _Deleter(_let_go)
 
+# Words of what the native function below knows: functions of Python's, one of ours, and the names
+# that our capsules have, from the last word on.
+_API = ("PyErr_Fetch", "PyErr_Restore", "PyCapsule_IsValid", "PyCapsule_GetPointer")
+_TABLE = (*_API, "let_go", "names")
+
 # What Python calls when a capsule goes: if nobody took it, its memory is let go. A consumer that
 # refuses it may just be raising an error, which a function written in Python would swallow.
 _UNUSED = """
@@ -169,20 +175,17 @@ entry:
   %value = alloca ptr
   %trace = alloca ptr
   %table = load ptr, ptr @api
-  %fetch = load ptr, ptr %table
-  %p1 = getelementptr ptr, ptr %table, i64 1
-  %restore = load ptr, ptr %p1
-  %p2 = getelementptr ptr, ptr %table, i64 2
-  %valid = load ptr, ptr %p2
-  %p3 = getelementptr ptr, ptr %table, i64 3
-  %get = load ptr, ptr %p3
-  %p4 = getelementptr ptr, ptr %table, i64 4
-  %let.go = load ptr, ptr %p4
+  ?%fetch = ptr TABLE.PyErr_Fetch of %table
+  ?%restore = ptr TABLE.PyErr_Restore of %table
+  ?%valid = ptr TABLE.PyCapsule_IsValid of %table
+  ?%get = ptr TABLE.PyCapsule_GetPointer of %table
+  ?%let.go = ptr TABLE.let_go of %table
+  ?%names = TABLE.names of %table
   call void %fetch(ptr %type, ptr %value, ptr %trace)
   br label %next
 next:
-  %i = phi i64 [ 5, %entry ], [ %j, %after ]
-  %name.at = getelementptr ptr, ptr %table, i64 %i
+  %i = phi i64 [ 0, %entry ], [ %j, %after ]
+  %name.at = getelementptr ptr, ptr %names, i64 %i
   %name = load ptr, ptr %name.at
   %is = call i32 %valid(ptr %capsule, ptr %name)
   %ours = icmp ne i32 %is, 0
@@ -193,7 +196,7 @@ drop:
   br label %after
 after:
   %j = add i64 %i, 1
-  %more = icmp ult i64 %j, 7
+  %more = icmp ult i64 %j, 2
   br i1 %more, label %next, label %done
 done:
   %t = load ptr, ptr %type
@@ -211,14 +214,12 @@ def _unused_native() -> tuple[int, Any]:
     """The address of that function, and what it needs."""
     from numus.runtime import get
 
-    bind, unused = get("cpu").compiler.native(_UNUSED, ("numus_dlpack_bind", "numus_dlpack_unused"))
-    python = ctypes.pythonapi
-    functions = (
-        *(python.PyErr_Fetch, python.PyErr_Restore),
-        *(python.PyCapsule_IsValid, python.PyCapsule_GetPointer, _let_go_native),
-    )
+    source = written_out(_UNUSED, TABLE=_TABLE)
+    bind, unused = get("cpu").compiler.native(source, ("numus_dlpack_bind", "numus_dlpack_unused"))
+    functions = (*(getattr(ctypes.pythonapi, name) for name in _API), _let_go_native)
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
-    table = (ctypes.c_void_p * 7)(*addresses, *map(ctypes.addressof, _NAMES))
+    words = (*addresses, *map(ctypes.addressof, _NAMES))
+    table = (ctypes.c_void_p * len(words))(*words)
     ctypes.CFUNCTYPE(None, ctypes.c_void_p)(bind)(ctypes.addressof(table))
     return int(unused), table
 
