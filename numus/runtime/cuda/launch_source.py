@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from numus.runtime.cuda import vendor_source
+from numus.runtime.native_text import PLACE, written_out
 
 # Words of a launch in the image, in the order in which the loop reads them.
 RECORD = (
@@ -17,6 +18,7 @@ HEAD = ("launch", "encode", "records", "count", "slots", "stream", "failed", "la
 # Words of a matrix that the copying engine is told of, likewise. Its numbers, extents and strides
 # in bytes, are products of a scalar and a factor.
 MAP = ("slot", "offset", "told", "kind", "extents", "strides", "box", "steps", "numbers")
+NUMBER = ("from", "factor", "to")
 NUMBERS = 5
 TOLD_WORDS, TOLD_ALIGNMENT = 16, 64  # what the driver makes of it
 ATTRIBUTE_WORDS = 9
@@ -43,32 +45,9 @@ next:
   %more = icmp ult i64 %n, %count
   br i1 %more, label %one, label %good
 one:
-  %r = getelementptr [12 x i64], ptr %records, i64 %n
-  %function = load ptr, ptr %r
-  %r1 = getelementptr i64, ptr %r, i64 1
-  %grid.at = load ptr, ptr %r1
-  %grid.wide = load i64, ptr %grid.at
-  %grid = trunc i64 %grid.wide to i32
-  %r2 = getelementptr i64, ptr %r, i64 2
-  %group.wide = load i64, ptr %r2
-  %group = trunc i64 %group.wide to i32
-  %r3 = getelementptr i64, ptr %r, i64 3
-  %shared.wide = load i64, ptr %r3
-  %shared = trunc i64 %shared.wide to i32
-  %r4 = getelementptr i64, ptr %r, i64 4
-  %parameters = load ptr, ptr %r4
-  %r5 = getelementptr i64, ptr %r, i64 5
-  %buffer.count = load i64, ptr %r5
-  %r6 = getelementptr i64, ptr %r, i64 6
-  %places = load ptr, ptr %r6
-  %r7 = getelementptr i64, ptr %r, i64 7
-  %buffers = load ptr, ptr %r7
-  %r8 = getelementptr i64, ptr %r, i64 8
-  %map.count = load i64, ptr %r8
-  %r9 = getelementptr i64, ptr %r, i64 9
-  %maps = load ptr, ptr %r9
-  %r10 = getelementptr i64, ptr %r, i64 10
-  %vendor = load ptr, ptr %r10
+  %r = getelementptr [@RECORD@ x i64], ptr %records, i64 %n
+  ?%function = ptr RECORD.function of %r
+  ?%vendor = ptr RECORD.vendor of %r
   %own = icmp ne ptr %function, null
   br i1 %own, label %buffer, label %library
 library:
@@ -79,45 +58,28 @@ ask:
   %v.bad = icmp ne i32 %v.code, 0
   br i1 %v.bad, label %failed, label %after
 buffer:
-  %b = phi i64 [ 0, %one ], [ %b.next, %fill ]
-  %b.more = icmp ult i64 %b, %buffer.count
-  br i1 %b.more, label %fill, label %map
-fill:
-  %place = getelementptr [2 x i64], ptr %places, i64 %b
-  %slot = load i64, ptr %place
-  %offset.at = getelementptr i64, ptr %place, i64 1
-  %offset = load i64, ptr %offset.at
-  %address.at = getelementptr i64, ptr %slots, i64 %slot
-  %base = load i64, ptr %address.at
-  %address = add i64 %base, %offset
-  %to = getelementptr i64, ptr %buffers, i64 %b
-  store i64 %address, ptr %to
-  %b.next = add i64 %b, 1
-  br label %buffer
+  ?%buffer.count = i64 RECORD.count of %r
+  ?%places = ptr RECORD.places of %r
+  ?%buffers = ptr RECORD.buffers of %r
+  call void @place(ptr %buffers, ptr %places, i64 %buffer.count, ptr %slots)
+  ?%map.count = i64 RECORD.map count of %r
+  ?%maps = ptr RECORD.maps of %r
+  br label %map
 map:
   %j = phi i64 [ 0, %buffer ], [ %j.next, %told ]
   %j.more = icmp ult i64 %j, %map.count
   br i1 %j.more, label %tell, label %start
 tell:
-  %m0 = getelementptr [9 x i64], ptr %maps, i64 %j
-  %m.slot = load i64, ptr %m0
-  %m1 = getelementptr i64, ptr %m0, i64 1
-  %m.offset = load i64, ptr %m1
-  %m2 = getelementptr i64, ptr %m0, i64 2
-  %m.told = load ptr, ptr %m2
-  %m3 = getelementptr i64, ptr %m0, i64 3
-  %m.kind.wide = load i64, ptr %m3
-  %m.kind = trunc i64 %m.kind.wide to i32
-  %m4 = getelementptr i64, ptr %m0, i64 4
-  %m.extents = load ptr, ptr %m4
-  %m5 = getelementptr i64, ptr %m0, i64 5
-  %m.strides = load ptr, ptr %m5
-  %m6 = getelementptr i64, ptr %m0, i64 6
-  %m.box = load ptr, ptr %m6
-  %m7 = getelementptr i64, ptr %m0, i64 7
-  %m.steps = load ptr, ptr %m7
-  %m8 = getelementptr i64, ptr %m0, i64 8
-  %m.numbers = load ptr, ptr %m8
+  %map.at = getelementptr [@MAP@ x i64], ptr %maps, i64 %j
+  ?%m.slot = i64 MAP.slot of %map.at
+  ?%m.offset = i64 MAP.offset of %map.at
+  ?%m.told = ptr MAP.told of %map.at
+  ?%m.kind = i32 MAP.kind of %map.at
+  ?%m.extents = ptr MAP.extents of %map.at
+  ?%m.strides = ptr MAP.strides of %map.at
+  ?%m.box = ptr MAP.box of %map.at
+  ?%m.steps = ptr MAP.steps of %map.at
+  ?%m.numbers = ptr MAP.numbers of %map.at
   %m.at = getelementptr i64, ptr %slots, i64 %m.slot
   %m.base = load i64, ptr %m.at
   %m.address = add i64 %m.base, %m.offset
@@ -126,17 +88,15 @@ tell:
   br i1 %m.whole, label %number, label %told
 number:
   %d = phi i64 [ 0, %tell ], [ %d.next, %number ]
-  %d0 = getelementptr [3 x i64], ptr %m.numbers, i64 %d
-  %d.from = load ptr, ptr %d0
-  %d1 = getelementptr i64, ptr %d0, i64 1
-  %d.factor = load i64, ptr %d1
-  %d2 = getelementptr i64, ptr %d0, i64 2
-  %d.to = load ptr, ptr %d2
+  %number.at = getelementptr [@NUMBER@ x i64], ptr %m.numbers, i64 %d
+  ?%d.from = ptr NUMBER.from of %number.at
+  ?%d.factor = i64 NUMBER.factor of %number.at
+  ?%d.to = ptr NUMBER.to of %number.at
   %d.value = load i64, ptr %d.from
   %d.product = mul i64 %d.value, %d.factor
   store i64 %d.product, ptr %d.to
   %d.next = add i64 %d, 1
-  %d.more = icmp ult i64 %d.next, 5
+  %d.more = icmp ult i64 %d.next, @NUMBERS@
   br i1 %d.more, label %number, label %encode.now
 encode.now:
   %m.pointer = inttoptr i64 %m.address to ptr
@@ -148,11 +108,15 @@ told:
   %j.next = add i64 %j, 1
   br label %map
 start:
+  ?%grid.at = ptr RECORD.grid of %r
+  %grid = load i32, ptr %grid.at
   %none = icmp eq i32 %grid, 0
   br i1 %none, label %after, label %go
 go:
-  %r11 = getelementptr i64, ptr %r, i64 11
-  %attributes = load ptr, ptr %r11
+  ?%group = i32 RECORD.group of %r
+  ?%shared = i32 RECORD.shared of %r
+  ?%parameters = ptr RECORD.parameters of %r
+  ?%attributes = ptr RECORD.attributes of %r
   %attributed = icmp ne ptr %attributes, null
   %attribute.count = zext i1 %attributed to i64
   store i32 %grid, ptr %config
@@ -189,13 +153,20 @@ SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
 
 def _written_out(source: str) -> str:
-    """The source with the lines in which every word is read."""
+    """The source with the lines in which every word is read, and with its numbers."""
     head = [
         f"  %h{i} = getelementptr i64, ptr %head, i64 {i}\n"
         f"  %{name} = load {'i64' if name in ('count', 'number') else 'ptr'}, ptr %h{i}"
         for i, name in enumerate(HEAD)
     ]
-    return source.replace("@HEAD@", "\n".join(head))
+    source = written_out(source, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER)
+    marks = {
+        **{"HEAD": "\n".join(head), "NUMBERS": NUMBERS},
+        **{"RECORD": len(RECORD), "MAP": len(MAP), "NUMBER": len(NUMBER)},
+    }
+    for name, value in marks.items():
+        source = source.replace(f"@{name}@", str(value))
+    return source
 
 
-SOURCE = vendor_source.SOURCE + _written_out(_TEXT)
+SOURCE = PLACE + vendor_source.SOURCE + _written_out(_TEXT)
