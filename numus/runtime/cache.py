@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import os
 import tempfile
@@ -15,6 +16,19 @@ LIMIT = 1 << 30  # bytes; past it, what was not used for longest goes
 _DAY = 86400.0  # how exactly it is known when code was used, in seconds
 
 _MAGIC = b"numus-object-1\n"
+
+
+@functools.cache
+def version(beside: Path, *renderers: str) -> str:
+    """A name for the code that makes code: it changes when LLVM does, a renderer (files of
+    `compiler/render/`, by patterns), or the file beside the compiler that drives LLVM."""
+    import llvmlite
+
+    digest = hashlib.sha256(llvmlite.__version__.encode())
+    render = Path(__file__).parent.parent / "compiler" / "render"
+    for path in [*(p for x in renderers for p in sorted(render.glob(x))), beside]:
+        digest.update(path.read_bytes())
+    return digest.hexdigest()
 
 
 def _folder() -> Path:

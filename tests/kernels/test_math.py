@@ -125,18 +125,6 @@ def words(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     return Lanes(rb.threefry2x32, [dt.uint32] * 4)(*same, counter, np.zeros_like(counter))
 
 
-def test_uniform():
-    x0, x1 = words(100_000)
-    ends = np.array([0, 0xFFFFFFFF], np.uint32)
-    narrow = Lanes(rb.uniform32, [dt.uint32])
-    wide = Lanes(rb.uniform64, [dt.uint32, dt.uint32])
-    np.testing.assert_array_equal(narrow(ends), np.array([0, 1 - 2.0**-24], np.float32))
-    np.testing.assert_array_equal(wide(ends, ends), [0, 1 - 2.0**-53])
-    for u in (narrow(x0), wide(x0, x1)):
-        assert abs(u.mean() - 0.5) < 0.004
-        assert abs(u.var() - 1 / 12) < 0.002
-
-
 @pytest.mark.parametrize("wide", [False, True], ids=["float32", "float64"])
 def test_normal_pair(wide):
     n = 200_000

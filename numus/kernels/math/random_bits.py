@@ -32,17 +32,6 @@ def threefry2x32(k0: Expr, k1: Expr, c0: Expr, c1: Expr) -> tuple[Expr, Expr]:
     return x0, x1
 
 
-def uniform32(x: Expr) -> Expr:
-    """A float32 in [0, 1) from 32 random bits: a multiple of 2**-24."""
-    return (x >> 8).bitcast(dt.int32).cast(dt.float32) * 2.0**-24
-
-
-def uniform64(x0: Expr, x1: Expr) -> Expr:
-    """A float64 in [0, 1) from two words: a multiple of 2**-53."""
-    word = (x0.cast(dt.uint64) << 32) | x1.cast(dt.uint64)
-    return (word >> 11).bitcast(dt.int64).cast(dt.float64) * 2.0**-53
-
-
 def normal_pair(x0: Expr, x1: Expr) -> tuple[Expr, Expr]:
     """Two independent standard normal float32 from two words of random bits (Box and Muller).
 

@@ -7,7 +7,6 @@ becomes wrong.
 
 from __future__ import annotations
 
-import functools
 import hashlib
 import importlib
 import threading
@@ -21,23 +20,12 @@ from numus.runtime.cpu.jit import Jit
 from numus.runtime.cpu.program import CpuProgram
 from numus.runtime.records import CompileRecord
 
+_JIT = Path(__file__).with_name("jit.py")
+
 
 def _renderer() -> Any:
     # by name: renderers live on a floor above this one
     return importlib.import_module("numus.compiler.render.llvm")
-
-
-@functools.cache
-def _version() -> str:
-    """Changes when the code that makes code does."""
-    import llvmlite
-
-    digest = hashlib.sha256(llvmlite.__version__.encode())
-    here = Path(__file__).parent
-    renderer = here.parent.parent / "compiler" / "render"
-    for path in [*sorted(renderer.glob("llvm*.py")), here / "jit.py"]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 class Compiler:
@@ -92,7 +80,7 @@ class Compiler:
     ) -> tuple[tuple[int, ...], str, str]:
         jit = self.jit
         target = jit.target
-        parts = (text, _version(), repr(target))
+        parts = (text, cache.version(_JIT, "llvm*.py"), repr(target))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         code, cause = cache.get(key), "disk"
         if code is None:

@@ -26,23 +26,12 @@ from numus.runtime.cuda.assembler import Assembler
 from numus.runtime.cuda.program import CudaProgram
 from numus.runtime.records import CompileRecord
 
+_ASSEMBLER = Path(__file__).with_name("assembler.py")
+
 
 def _renderer() -> Any:
     # by name: renderers live on a floor above this one
     return importlib.import_module("numus.compiler.render.ptx")
-
-
-@functools.cache
-def _version() -> str:
-    """Changes when the code that makes code does."""
-    import llvmlite
-
-    digest = hashlib.sha256(llvmlite.__version__.encode())
-    here = Path(__file__).parent
-    renderer = here.parent.parent / "compiler" / "render"
-    for path in [*sorted(renderer.glob("*.py")), here / "assembler.py"]:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
 
 
 class Compiler:
@@ -96,7 +85,8 @@ class Compiler:
 
     def key(self, text: str) -> str:
         """Names everything that a kernel's machine code depends on."""
-        parts = (text, _version(), str(self.capability), str(self._driver_version))
+        version = cache.version(_ASSEMBLER, "llvm*.py", "ptx*.py")
+        parts = (text, version, str(self.capability), str(self._driver_version))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def machine_code(self, name: str, source: str) -> bytes:
