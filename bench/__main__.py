@@ -27,18 +27,26 @@ import numpy as np
 
 
 def compare(
-    words: list[str], *, torch_compile: bool, jitted: bool, modules: bool, seconds: float
+    words: list[str],
+    *,
+    torch_compile: bool,
+    jitted: bool,
+    modules: bool,
+    seconds: float,
+    markdown: bool,
 ) -> None:
     """Print one line for each workload whose name contains one of `words`."""
     # Imported here: the peers take seconds to load and the other reports do not need them.
     from . import training
     from .libraries import available
+    from .table import Table
     from .timing import best_times
     from .workloads import TABLE
 
     libraries = available(torch_compile=torch_compile, jitted=jitted)
     columns = ["numus", "numpy", "torch", *(["torch.compile"] if torch_compile else []), "jax"]
-    print(f"{'ms':28}", *(f"{name:>13}" for name in columns), f"{'peer/numus':>12}")
+    widths = [28, *[13] * len(columns), 12]
+    table = Table(["ms", *columns, "peer/numus"], widths, markdown)
 
     def chosen(name: str) -> bool:
         return not words or any(word in name for word in words)
@@ -63,12 +71,8 @@ def compare(
         ratio = min(peers) / times["numus"] if peers and "numus" in times else None
         if ratio is not None:
             ratios.append(ratio)
-        print(
-            f"{name:28}",
-            *(f"{cells.get(name, '-'):>13}" for name in columns),
-            f"{'-' if ratio is None else f'{ratio:.2f}':>12}",
-            flush=True,
-        )
+        shown = "-" if ratio is None else f"{ratio:.2f}"
+        table.row(name, *(cells.get(column, "-") for column in columns), shown)
 
     for workload in TABLE:
         if chosen(workload.name):
@@ -90,8 +94,8 @@ def compare(
         report("adamw_200_tensors", training.optimizer_steps())
     if len(ratios) > 1:
         mean = float(np.exp(np.mean(np.log(ratios))))
-        print(f"numus is ahead in {sum(r > 1 for r in ratios)} of {len(ratios)}; ", end="")
-        print(f"geometric mean of the ratios {mean:.2f}")
+        ahead = f"numus is ahead in {sum(r > 1 for r in ratios)} of {len(ratios)}"
+        table.note(f"{ahead}; geometric mean of the ratios {mean:.2f}")
 
 
 def main() -> int:
@@ -108,21 +112,23 @@ def main() -> int:
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="time for each library and workload (default 1)"
     )
+    parser.add_argument("--markdown", action="store_true", help="tables as pages have them")
     options = parser.parse_args()
 
     match options.names:
         case ["overhead"]:
             from . import overhead
 
-            return 0 if overhead.report() else 1
+            return 0 if overhead.report(options.markdown) else 1
         case ["loading", *sizes]:
             from . import loading
 
-            loading.report([int(size) for size in sizes] or list(loading.SIZES))
+            chosen = [int(size) for size in sizes] or list(loading.SIZES)
+            loading.report(chosen, options.markdown)
         case ["memory"]:
             from . import memory
 
-            return 0 if memory.report(options.nn, options.large) else 1
+            return 0 if memory.report(options.nn, options.large, options.markdown) else 1
         case words:
             compare(
                 words,
@@ -130,6 +136,7 @@ def main() -> int:
                 jitted=options.jit,
                 modules=options.nn,
                 seconds=options.seconds,
+                markdown=options.markdown,
             )
     return 0
 

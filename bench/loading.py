@@ -23,6 +23,7 @@ import numpy as np
 from numus import data
 
 from .libraries import torch
+from .table import Table
 
 SIZES = {4 << 10: 30_000, 64 << 10: 3_000, 1 << 20: 200}  # bytes of a record, and how many
 BATCHES = {4 << 10: (32, 64, 256, 1024), 64 << 10: (32, 128), 1 << 20: (8, 32)}
@@ -86,14 +87,14 @@ def copying() -> float:
     return len(source) / min(times) / 1e9
 
 
-def report(sizes: list[int]) -> None:
+def report(sizes: list[int], markdown: bool) -> None:
     names = ("bytes", "batch", "workers", "GB/s", "first", "raw GB/s", "processes", "records/s")
     columns = (*names, "torch", "ratio")
-    print(f"one thread copies {copying():.1f} GB/s")
-    print(("{:>10}" * len(columns)).format(*columns))
+    copied = copying()
+    table = Table(columns, [9] * len(columns), markdown)
     with tempfile.TemporaryDirectory() as folder:
         for size in sizes:
-            _report(Path(folder), size, SIZES[size])
+            _report(table, Path(folder), size, SIZES[size])
         path = Path(folder) / "million.rrec"
         with data.RecordWriter.create(path) as writer:
             for _ in range(1_000_000):
@@ -102,7 +103,8 @@ def report(sizes: list[int]) -> None:
         records = data.RecordDataset.open(path)
         took = time.perf_counter() - began
         assert len(records) == 1_000_000
-        print(f"a file of a million records opens in {took * 1e3:.1f} ms")
+        opened = f"a file of a million records opens in {took * 1e3:.1f} ms"
+        table.note(f"one thread copies {copied:.1f} GB/s; {opened}")
 
 
 def _processes(records: Any, batch: int, workers: int, size: int, count: int) -> float:
@@ -115,7 +117,7 @@ def _processes(records: Any, batch: int, workers: int, size: int, count: int) ->
     return rates(loader, size, count)[0]
 
 
-def _report(folder: Path, size: int, count: int) -> None:
+def _report(table: Table, folder: Path, size: int, count: int) -> None:
     path, raw = folder / "x.rrec", folder / "raw.rrec"
     write(path, size, count)
     with data.RecordWriter.create(raw) as writer:
@@ -129,14 +131,15 @@ def _report(folder: Path, size: int, count: int) -> None:
         bare, _ = rates(data.DataLoader(plain, batch, True, num_workers=workers), size, count)
         apart = _processes(records, batch, workers, size, count) if workers else 0.0
         speed = own * 1e9 / size
-        line = f"{size:>10}{batch:>10}{workers:>10}{own:>10.2f}{first:>10.2f}{bare:>10.2f}"
-        line += f"{apart:>10.2f}{speed:>10,.0f}"
+        cells = [f"{n}" for n in (size, batch, workers)]
+        cells += [f"{rate:.2f}" for rate in (own, first, bare, apart)]
+        cells += [f"{speed:,.0f}", "-", "-"]
         if torch is not None:
             where = bytes(records.contents(0)).find(struct.pack("<q", 0)) + 16
             there = torch_records(path, where, size)
             loader = torch.utils.data.DataLoader(there, batch, True, num_workers=workers)
             theirs = count / seconds(loader, count, epochs=1)[0]
-            line += f"{theirs:>10,.0f}{speed / theirs:>10.1f}"
-        print(line, flush=True)
+            cells[-2:] = [f"{theirs:,.0f}", f"{speed / theirs:.1f}"]
+        table.row(*cells)
     path.unlink()
     raw.unlink()

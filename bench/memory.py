@@ -19,6 +19,7 @@ from numus.compiler.explain import ProgramReport, recording
 
 from . import larger
 from .libraries import torch
+from .table import Table
 from .training import MODELS, Model, numus_step, torch_step, trainer_step
 
 STEPS = 3
@@ -92,9 +93,10 @@ def torch_peak(model: Model) -> int:
     return count.peak
 
 
-def report(modules: bool, large: bool) -> bool:
+def report(modules: bool, large: bool, markdown: bool) -> bool:
     """Print both peaks of each model; whether numus asks for no more than PyTorch."""
-    print(f"{'MiB':28} {'numus':>13} {'of it scratch':>13} {'torch':>13} {'torch/numus':>12}")
+    head = ("MiB", "numus", "of it scratch", "torch", "torch/numus")
+    table = Table(head, (28, 13, 13, 13, 12), markdown)
     fine = True
     for model in larger.MODELS if large else MODELS:
         own, scratch = numus_peak(model, modules or large)
@@ -103,6 +105,5 @@ def report(modules: bool, large: bool) -> bool:
             other = torch_peak(model)
             cells[2:] = [f"{other / MIB:.1f}", f"{other / own:.2f}"]
             fine &= own <= other
-        widths = (13, 13, 13, 12)
-        print(f"{model.name:28}", *(f"{c:>{w}}" for c, w in zip(cells, widths, strict=True)))
+        table.row(model.name, *cells)
     return fine

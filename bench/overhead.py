@@ -17,6 +17,8 @@ import numpy as np
 
 import numus as nm
 
+from .table import Table
+
 COUNT = 1000  # operations in a sample
 ROUNDS = 20
 IMPORTS = 7
@@ -91,17 +93,17 @@ def measure() -> list[Figure]:
     ]
 
 
-def report() -> bool:
+def report(markdown: bool) -> bool:
     """Print the table; tell whether every budget is kept."""
-    print(f"{'':36}{'numus':>12}{'numpy':>12}{'ratio':>9}{'budget':>10}")
+    head = ("what it takes to", "numus", "numpy", "numus/numpy", "budget")
+    table = Table(head, (36, 11, 11, 11, 12), markdown)
     kept = True
     for figure in measure():
         within = figure.ratio <= figure.budget
         kept &= within
-        print(
-            f"{figure.name:36}{_readable(figure.seconds):>12}{_readable(figure.numpy_seconds):>12}"
-            f"{figure.ratio:8.1f}x{f'<= {figure.budget:g}x':>10}{'' if within else '  over'}"
-        )
+        times = (_readable(figure.seconds), _readable(figure.numpy_seconds))
+        budget = f"<= {figure.budget:g}" if within else f"over {figure.budget:g}"
+        table.row(figure.name, *times, f"{figure.ratio:.1f}", budget)
     return kept
 
 
