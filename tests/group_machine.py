@@ -250,8 +250,6 @@ class _Group:
         elif isinstance(s, (ir.Add, ir.Tally, ir.Post, ir.Await)):
             assert c.ids is not None, "this is for lanes"
             self.between(s, c)
-        elif isinstance(s, ir.Prefetch):
-            self.value(s.index, c)  # a hint, which may be of anything
         elif isinstance(s, group_tiles.KINDS):
             group_tiles.statement(self, s, c)
         else:

@@ -1,5 +1,7 @@
 """Rows that the registers of a group hold, against the same on the CPU."""
 
+from dataclasses import replace
+
 import group_machine
 import numpy as np
 import pytest
@@ -12,6 +14,17 @@ from numus.runtime import devices
 def machine():
     devices.STARTS["holding"] = lambda index: group_machine.Machine(group_machine.HOPPER)
     return nm.device("holding").runtime
+
+
+@pytest.fixture(scope="module")
+def waiting():
+    facts = replace(
+        group_machine.HOPPER,
+        features=group_machine.HOPPER.features | {"ordered"},
+        parallel_units=20,
+    )
+    devices.STARTS["waiting"] = lambda index: group_machine.Machine(facts)
+    return nm.device("waiting").runtime
 
 
 def normed(x):
@@ -73,17 +86,34 @@ def test_nothing(machine):
         assert nm.softmax(x, axis=-1).numpy().shape == shape
 
 
-def test_long_rows_are_spread_over_blocks(machine):
-    x = nm.asarray(np.ones((1, 40000), np.float32), device="holding")
-    machine.launched.clear()
-    np.testing.assert_allclose(nm.softmax(x, axis=-1).numpy(), 1 / 40000, rtol=1e-5)
-    (program,) = machine.launched
-    assert program.kernel.spread == 4
+@pytest.mark.parametrize(("length", "blocks"), [(40000, 4), (100003, 8)])
+@pytest.mark.parametrize("name", ["softmax", "layer norm", "backwards", "narrow"])
+def test_long_rows_are_spread_over_blocks(name, length, blocks, waiting):
+    x = np.random.default_rng(length).standard_normal((2, length)).astype(np.float32)
+    waiting.launched.clear()
+    got = PROGRAMS[name](nm.asarray(x, device="waiting")).numpy()
+    spread = [p.kernel.spread for p in waiting.launched if p.name == "held_rows"]
+    assert max(spread) == blocks or (name == "backwards" and max(spread) > 1)
+    want = PROGRAMS[name](nm.asarray(x)).numpy()
+    atol = (3e-3 if name == "narrow" else 1e-5) * np.abs(want).max()
+    np.testing.assert_allclose(got, want, rtol=1e-2, atol=atol)
+
+
+@pytest.mark.parametrize("rows", [1, 3, 20])
+def test_longer_ones_meet_at_a_board(rows, waiting):
+    """However few rows there are, they are one kernel; and one that empties the board."""
+    x = np.random.default_rng(rows).standard_normal((rows, 150000)).astype(np.float32)
+    waiting.launched.clear()
+    got = nm.softmax(nm.asarray(x, device="waiting"), axis=-1).numpy()
+    board, held = (p.kernel for p in waiting.launched)
+    assert (board.name, held.spread) == ("empty_board", 16)
+    assert held.board is not None
+    np.testing.assert_allclose(got, nm.softmax(nm.asarray(x), axis=-1).numpy(), rtol=1e-5)
 
 
 def test_too_long(machine):
-    """Rows that do not fit are walked."""
-    x = nm.asarray(np.ones((1, 300000), np.float32), device="holding")
+    """Rows that no cluster has room for are walked, where blocks cannot wait for each other."""
+    x = nm.asarray(np.ones((1, 70000), np.float32), device="holding")
     machine.launched.clear()
-    np.testing.assert_allclose(nm.softmax(x, axis=-1).numpy(), 1 / 300000, rtol=1e-5)
+    np.testing.assert_allclose(nm.softmax(x, axis=-1).numpy(), 1 / 70000, rtol=1e-5)
     assert "held_rows" not in {p.name for p in machine.launched}

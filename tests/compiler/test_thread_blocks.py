@@ -7,7 +7,7 @@ import pytest
 import thread_blocks
 
 import numus as nm
-from numus.compiler import program
+from numus.compiler import loops, program
 from numus.compiler.loops import spread
 from numus.runtime import devices
 
@@ -70,10 +70,11 @@ def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, m
     monkeypatch.setattr(machine, "facts", facts)
     ways = spread.ways_to_hold
 
-    def one_way(work, space, lane, many):
+    def one_way(work, space, lane, many=1):
         return [h for h in ways(work, space, lane, many) if (many, h.threads) == (blocks, threads)]
 
-    monkeypatch.setattr(spread, "ways_to_hold", one_way)
+    for module in (loops, spread):
+        monkeypatch.setattr(module, "ways_to_hold", one_way)
     monkeypatch.setattr(spread, "MOST_BLOCKS", 1 if board else 8)
     x = np.random.default_rng(0).standard_normal((3, length)).astype(np.float32)
     machine.rendered.clear()

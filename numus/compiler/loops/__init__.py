@@ -11,7 +11,7 @@ memory (`space`); then, with neighbouring axes merged and the lanes chosen, for 
     narrow     short rows where lanes are threads: a few threads for each of many
     kept       rows that threads which are lanes of a vector keep in registers
     held       rows that the registers of a group have room for
-    spread     the same for groups of several blocks: long rows, and few rows
+    spread     the same for groups of several blocks
     splits     few long rows: blocks of a row reduce into partial results, a second kernel merges
                them in a fixed order, so the thread count never shows in the result
 """
@@ -99,7 +99,8 @@ def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
         long = space.row_size > (most if along else 2 * IN_A_ROW)
         if (few and worth) or long:
             return lower_split(work, space, lane)
-    how = spreading(work, space, lane) or holding(work, space, ways_to_hold(work, space, lane))
+    alone = ways_to_hold(work, space, lane)
+    how = holding(work, space, alone) or spreading(work, space, lane)
     if how is not None and lane is not None:
         return lower_spread(work, space, lane, how)
     return [lower_rows(work, space, lane)]

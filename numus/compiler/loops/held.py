@@ -11,10 +11,10 @@ import math
 from collections.abc import Sequence
 
 from numus.compiler import ir
-from numus.compiler.emit import Emitter, Step
+from numus.compiler.emit import Step
 from numus.compiler.group_operands import capability
-from numus.compiler.groups import place, squeeze
-from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.groups import squeeze
+from numus.compiler.ir import const
 from numus.compiler.local import Val
 from numus.compiler.loops.rows import Holding, Row
 from numus.compiler.loops.space import ZERO, Dim, Space, digits
@@ -26,7 +26,6 @@ UNDER_WAY = 64  # bytes of a row that a thread reads at a time, where it can cho
 MOST_ELEMENTS = 32  # of a row that a thread has
 MOST_WORDS = 48  # of its registers that are kept from stage to stage
 MANY_THREADS = 512  # beyond this, too few groups of a unit wait by turns
-UNIT_THREADS = 1024  # that hold rows on a unit at a time
 WARP = 32  # threads that share a row without a barrier:
 PACK = 8  # rows of a block then, where there are many, of which each moves
 LITTLE = 5 << 10  # bytes: what memory moves while a block begins
@@ -84,8 +83,6 @@ def lower_held(work: Work, space: Space, lane: Dim, how: Holding, board: Val | N
     end = const(space.row_size) if exact else e.number(space.row_size)
     row = Row(work, space, e, digits(e, g, space.rows), [(ZERO, end)], lane, holding=how)
     row.keep_in_registers()
-    if AHEAD and how.blocks > 1:
-        row.meanwhile = _ahead(work, space, e, g, row, how)
     return e.blocks("held_rows", g, row.stages() + row.results(), space.row_count, work.notes)
 
 
@@ -116,24 +113,3 @@ def vector_width(work: Work, n: int) -> int:
     while n % width:
         width //= 2
     return width
-
-
-AHEAD = 0.0
-
-
-def _ahead(work: Work, space: Space, e: Emitter, g: Expr, row: Row, how: Holding) -> list[Stmt]:
-    """Rows that come when this one is done are brought nearer while its blocks wait for each
-    other."""
-    at_a_time = work.facts.parallel_units * max(1, UNIT_THREADS // how.threads)
-    number = ir.add(g, e.parameter(max(1, int(AHEAD * at_a_time) // how.blocks)))
-    rows = e.parameter(space.row_count)
-    t = ir.var("ahead")
-    (inner,) = space.inner
-    e.extents[t] = e.number(inner.extent)
-    index = space.index({**digits(e, number, space.rows), inner: t})
-    full = [v for v in work.layouts if squeeze(v.shape) == work.group.space]
-    loads = [e.value(v, place(v.shape, index)) for v in full]
-    body: list[Stmt] = [
-        ir.Prefetch(x.attr, x.args[0], write=False) for x in loads if x.op == "load"
-    ]
-    return [ir.If(number < rows, [row._held(t, row.spans[0], body)])] if body else []

@@ -184,7 +184,6 @@ class Row:
     finals: dict[Val, list[Expr]] = field(default_factory=dict)  # before they are finished
     # where values are kept, and since which stage
     cached: dict[Val, tuple[Home, int]] = field(default_factory=dict)
-    meanwhile: list[Stmt] = field(default_factory=list)  # done when the row has been read
 
     def results(self) -> list[Stmt]:
         """What is stored once the stages have run."""
@@ -241,8 +240,6 @@ class Row:
             else:
                 body = [ir.For(v, *span, "serial", body)]
         out += body
-        if stage == 0:
-            out += self.meanwhile
         for r in reduces:
             out += self._finish(r, state[r])
         for m, r in self.work.aliases.items():

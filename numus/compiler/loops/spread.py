@@ -1,8 +1,7 @@
 """Rows that several blocks hold together, each a part of them in its registers.
 
-Rows are spread where one block has no room for them, or where there are too few of them to keep the
-device busy. What the parts of a row come to is exchanged within a cluster, on devices that have
-clusters, and else on a board (`render/ptx_spread.py`).
+What the parts of a row come to is exchanged within a cluster, on devices that have clusters, and
+else on a board (`render/ptx_spread.py`).
 """
 
 from __future__ import annotations
@@ -21,29 +20,24 @@ from numus.compiler.render.ptx_spread import CLUSTERS_SINCE, MOST_BLOCKS, words_
 
 
 def spreading(work: Work, space: Space, lane: Dim | None) -> Holding | None:
-    """How several blocks would hold a row; None where one has room for it, or all have not.
+    """How several blocks would hold a row; None where all that may wait for each other have no room
+    for it.
 
     As few blocks as do with no more threads than let others of a unit work while they wait.
     """
     found: list[Holding] = []
-    for blocks in _counts(work):
+    blocks = 2
+    while blocks <= max(_cluster(work), most_blocks(work.facts)):
         found = ways_to_hold(work, space, lane, blocks)
-        if blocks == 1 and found:
-            return None
         best = [how for how in found if how.threads <= MANY_THREADS]
         if best:
             return best[-1]
+        blocks *= 2
     return found[-1] if found else None
 
 
-def _counts(work: Work) -> list[int]:
-    """How many blocks a group may have: as many as a cluster, or, where blocks can wait for each
-    other, as many as the device has room for at a time, whatever they need."""
-    most = max(_cluster(work), most_blocks(work.facts))
-    return [1 << k for k in range(most.bit_length())]
-
-
 def _cluster(work: Work) -> int:
+    """Blocks of a cluster, at most; 1 where there are none."""
     return MOST_BLOCKS if capability(work.facts) >= CLUSTERS_SINCE else 1
 
 

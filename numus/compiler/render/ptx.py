@@ -282,8 +282,7 @@ class Renderer(Control):
             elif isinstance(s, ir.Scan):
                 ptx_across.scan(self, s)
             elif isinstance(s, ir.Prefetch):
-                if not s.write:  # else other threads hide the latency
-                    ptx_memory.prefetch(x, s)
+                pass  # other threads hide the latency
             elif isinstance(s, ir.Add):
                 ptx_turns.add(self, s)
             elif isinstance(s, ir.Tally):

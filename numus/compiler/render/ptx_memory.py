@@ -193,29 +193,6 @@ def _load_neighbours(r: ThreadExpressions, lets: list[ir.Stmt]) -> bool:
     return True
 
 
-BULK = False
-
-
-def prefetch(r: ThreadExpressions, s: ir.Prefetch) -> None:
-    """Bring what is read later to the second cache, by vectors."""
-    width = r.thread_lane.vector if r.lane is not None and r.growth(s.index) == 1 else 1
-    for place in pointers(r, s.buffer, s.index)[::width]:
-        if BULK:
-            t, rr = r.t, r.renderer
-            yes, done = t.label("first"), t.label("done")
-            t.branch(t.new(f"icmp eq i32 {rr.in_block}, 0"), yes, done)
-            t.start(yes)
-            nbytes = 32 * rr.warps * width * s.buffer.dtype.itemsize
-            t.do(
-                f'call void asm sideeffect "cp.async.bulk.prefetch.L2.global [$0], {nbytes};", "l"'
-                f"({r.spaces[s.buffer]} {place})"
-            )
-            t.jump(done)
-            t.start(done)
-            continue
-        r.t.call("void", "llvm.nvvm.prefetch.global.L2", (r.spaces[s.buffer], place))
-
-
 def store(r: ThreadExpressions, s: ir.Store) -> None:
     """A store in a lanes loop, by every thread for its own iterations."""
     t, dtype = r.t, s.buffer.dtype
