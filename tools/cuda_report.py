@@ -2,98 +2,29 @@
 
 python -m tools.cuda_report [--out docs/results/cuda.md] [--only tests,bench,...] [--gpt2]
 
-Tests run in several processes, each with a share of them. What is measured, and how, is told in
+Tests run in several processes (`tools/device_tests.py`). What is measured, and how, is told in
 `tools/cuda_bench.py` and `tools/cuda_state.py`. All of it takes about four minutes.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
+from tools.device_tests import OPS, run_tests
+
 # Tests that run on the device named in NUMUS_TEST_DEVICES, and those of its runtime.
-OPS = ("tests/test_ops.py",)
 TESTS = (*OPS, "tests/kernels/test_group_products.py", "tests/runtime/test_cuda.py")
 _WHAT = "of the op table (values, gradients), of products by all kinds of kernels, of the runtime"
 PARTS = ("tests", "engine", "rows", "products", "attention", "state", "sanitizer")
 # All tests may run with another default device. Those that name theirs, an imitation of a GPU or
-# WebGPU, are no matter of this one, and slow.
+# WebGPU, are no matter of this one, and slow; the op table has been run on the device already.
 _NAMED = ("webgpu", "test_tile_", "test_group_", "test_vector_products", "test_vendor_products")
+_NAMED += ("test_ops",)
 ENGINE = ("tests", *(f"--ignore-glob=*{name}*" for name in _NAMED))
-_PYTEST = (sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider")
-
-
-def _environment(device: str, default: bool) -> dict[str, str]:
-    which = "NUMUS_DEVICE" if default else "NUMUS_TEST_DEVICES"
-    return {**os.environ, which: device, "NUMUS_NUM_THREADS": "1"}
-
-
-def collect(device: str, tests: Sequence[str], also: str, default: bool) -> list[str]:
-    """The tests that run on a device."""
-    chosen = () if default else ("-k", device + also)
-    done = subprocess.run(
-        [*_PYTEST, *tests, "--collect-only", *chosen],
-        capture_output=True,
-        text=True,
-        env=_environment(device, default),
-        check=False,
-    )
-    return [line for line in done.stdout.splitlines() if "::" in line]
-
-
-def run_tests(
-    workers: int,
-    limit: float,
-    device: str = "cuda",
-    tests: Sequence[str] = OPS,
-    also: str = "",
-    what: str = "of the op table (values, gradients)",
-    default: bool = False,
-) -> tuple[list[str], str]:
-    """What the tests say, as lines of the report; and all that they wrote. `also`: which tests that
-    do not name the device are run as well. `default`: whether all are run, with the device as the
-    one on which tensors are made."""
-    names = collect(device, tests, also, default)
-    began = time.perf_counter()
-    running = [
-        subprocess.Popen(
-            [*_PYTEST, "--tb=short", "-vv", *names[w::workers]],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=_environment(device, default),
-        )
-        for w in range(min(workers, len(names)))
-    ]
-    log = []
-    for process in running:
-        try:
-            out, _ = process.communicate(timeout=max(1.0, limit - (time.perf_counter() - began)))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            out, _ = process.communicate()
-            out += "\nERROR stopped: out of time"
-        log.append(out)
-    text = "\n".join(log)
-    passed, failed, skipped = (
-        len(re.findall(rf"^\S+::.* {word}", text, re.MULTILINE))
-        for word in ("PASSED", "FAILED", "SKIPPED")
-    )
-    lines = [
-        f"- {len(names)} tests {what} on the device: {passed} passed, {failed} failed, {skipped} "
-        f"skipped, in {time.perf_counter() - began:.0f} s with {workers} processes"
-    ]
-    failures = re.findall(r"^(?:FAILED|ERROR) (.*)$", text, re.MULTILINE)
-    failures += re.findall(r"^(\S+::.*) (?:FAILED|ERROR) ", text, re.MULTILINE)
-    for line in sorted(set(failures)):
-        lines.append(f"  - {line[:300]}")
-    return lines, text
 
 
 def run_gpt2(say: Callable[[str], None]) -> None:
@@ -150,7 +81,9 @@ def main() -> None:
         if given.log:
             Path(given.log + ".engine").write_text(text)
     if sanitizer is not None:
-        sanitizer.tell(say, 40)
+        text = sanitizer.tell(say, 40)
+        if given.log:
+            Path(given.log + ".sanitizer").write_text(text)
     if any(part in parts for part in ("rows", "products", "attention")):
         bench = cuda_bench.Bench(given.seconds, say, given.rows)
         tables = {

@@ -22,29 +22,6 @@ from numus.errors import OutOfMemoryError
 
 STEPS = 10_000
 CHECKS = ("memcheck", "racecheck", "initcheck", "synccheck")
-_SANITIZED = """
-import numpy as np, numus as nm
-rng = np.random.default_rng(0)
-def put(*shape, dtype="float32"):
-    return nm.asarray(rng.standard_normal(shape).astype("float32"), device="cuda").astype(dtype)
-nm.kernels.prefer("native")
-x = put(300, 333)
-found = [nm.cumsum(x, axis=1), nm.sort(x, axis=1), nm.sort(x.reshape(-1)), x.sum(), x.sum(0),
-    x + x.T[:1].sum(), put(130, 130) + put(130, 130).T, nm.softmax(put(3, 8192), axis=-1),
-    nm.layer_norm(put(3, 8193)), nm.argmax(x, axis=0)]
-for dtype in ("float32", "float64", "bfloat16", "float16"):
-    a, b = put(131, 77, dtype=dtype), put(77, 69, dtype=dtype)
-    found += [a @ b, nm.gelu(a @ b + 1), put(66, 2048, dtype=dtype) @ put(2048, 72, dtype=dtype)]
-    q, k, v = (put(1, 2, 100, 64, dtype=dtype) for _ in range(3))
-    found += [nm.scaled_dot_product_attention(q, k, v, is_causal=True)]
-    attend = lambda *z: nm.scaled_dot_product_attention(*z, is_causal=True).astype("float32").sum()
-    found += list(nm.grad(attend, argnums=(0, 1, 2))(q, k, v))
-    found += [nm.conv2d(put(2, 16, 9, 9, dtype=dtype), put(8, 16, 3, 3, dtype=dtype), padding=1)]
-with nm.matmul_precision("tf32"):
-    found.append(put(70, 81) @ put(81, 73))
-nm.eval(found)
-print(sum(float(nm.isfinite(y.astype("float32")).all()) for y in found), "of", len(found))
-"""
 
 
 def _resident() -> int:
@@ -143,18 +120,21 @@ def out_of_memory(say: Any) -> None:
 
 
 class Sanitizer:
-    """compute-sanitizer on kernels of every family, meanwhile."""
+    """compute-sanitizer on kernels of every family (`tools.cuda_sanitized`), meanwhile."""
 
     def __init__(self) -> None:
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
         self._running: dict[str, subprocess.Popen[str]] = {}
         for check in CHECKS if Path(tool).exists() else ():
-            command = [tool, "--tool", check, "--error-exitcode", "9", sys.executable, "-c"]
+            command = [tool, "--tool", check, "--error-exitcode", "9"]
+            command += [sys.executable, "-m", "tools.cuda_sanitized"]
             self._running[check] = subprocess.Popen(
-                [*command, _SANITIZED], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
 
-    def tell(self, say: Any, seconds: float) -> None:
+    def tell(self, say: Any, seconds: float) -> str:
+        """A line for each check; and all that they said."""
+        said = []
         if not self._running:
             say("- compute-sanitizer is not installed here")
         for check, process in self._running.items():
@@ -164,5 +144,7 @@ class Sanitizer:
                 process.kill()
                 out, _ = process.communicate()
                 out += "\nstopped: out of time"
+            said.append(out)
             last = " ".join(x.strip("= ") for x in out.strip().splitlines()[-2:])
             say(f"- compute-sanitizer, {check}: exit code {process.returncode}: {last[:300]}")
+        return "\n".join(said)

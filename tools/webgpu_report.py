@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tools.cuda_bench import measure
-from tools.cuda_report import run_tests
+from tools.device_tests import run_tests
 
 Workload = tuple[str, Callable[[], Any], float, str]  # name, what is done, work, its unit
 

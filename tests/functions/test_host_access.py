@@ -103,11 +103,13 @@ def test_pending_work_does_not_see_the_write():
 
 def test_what_was_given_away_does_not_change():
     x = realised(1, 2)
-    array, capsule = np.asarray(x), np.from_dlpack(x)
+    given = [np.asarray(x)]
+    if nm.device().on_host:  # NumPy takes no other memory
+        given.append(np.from_dlpack(x))
     copies = [+x, x.astype("float32"), nm.asarray(x, copy=True), x.copy(), x.numpy()]
     write(x, 7)
-    for given in (array, capsule, *copies):
-        assert given.tolist() == [1, 2]
+    for each in (*given, *copies):
+        assert each.tolist() == [1, 2]
     # nor does writing to a copy, or a view of one, come back
     write(copies[0][1:], 8)
     assert x.tolist() == [7, 7]

@@ -99,6 +99,7 @@ def test_from_dlpack():
         np.testing.assert_array_equal(nm.from_dlpack(view).numpy(), view)
 
 
+@pytest.mark.on_cpu("memory that NumPy can share")
 def test_dlpack_of_views():
     x = nm.arange(12).reshape(3, 4)
     nm.eval(x)

@@ -177,13 +177,19 @@ def test_products_may_be_asked_to_be_less_exact():
         assert nm.softmax(y).dtype is nm.float32
     assert nodes(x @ x.T) == [None]
     assert nodes(nm.matmul(x, x.T, precision="high")) == ["tf32"]
-    np.testing.assert_array_equal(y.numpy(), exact.numpy())  # as always, where no unit is quicker
+
+    def check(found):
+        """As always, where no unit is quicker: else, operands are rounded to 11 bits."""
+        bound = 0.0 if nm.device().on_host else 2**-9 * (nm.abs(x) @ nm.abs(x).T).numpy()
+        assert np.all(np.abs(found.numpy() - exact.numpy()) <= bound)
+
+    check(y)
     with nm.matmul_precision("tf32"):
         z = nm.matmul(x, x.T)
     assert "tf32" in nodes(nm.grad(lambda a: nm.matmul(a, x.T, precision="tf32").sum())(x))
     assert nodes(z) == ["tf32"]
     decorated = nm.jit(nm.matmul_precision("tf32")(lambda a: a @ a.T))
-    np.testing.assert_array_equal(decorated(x).numpy(), exact.numpy())
+    check(decorated(x))
     with pytest.raises(ValueError, match="autocast"):
         nm.matmul_precision("bf16")
 

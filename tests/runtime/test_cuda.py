@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -197,6 +198,53 @@ def test_ten_thousand_steps_leave_nothing_behind():
     assert after["in_use"] == before["in_use"]
     assert after["pooled"] <= before["pooled"]
     assert nm.isfinite(w).all()
+
+
+@gpu
+def test_programs_that_are_gone_leave_nothing_behind(monkeypatch):
+    """Jitted steps of many kernels, replayed as graphs, whose losses are read before they end."""
+    runtime = nm.device("cuda").runtime
+    counts = Counter()
+    call = driver.call
+
+    def counted(name, *args, **kwargs):
+        counts[name] += 1
+        return call(name, *args, **kwargs)
+
+    monkeypatch.setattr(driver, "call", counted)
+    x = nm.asarray(np.random.default_rng(0).standard_normal((64, 64)) / 64, device="cuda")
+    total = float(x.sum())
+
+    def once():
+        @nm.jit
+        def step(x):
+            y = x
+            for _ in range(12):
+                y = nm.cumsum(y @ x, axis=0)
+            return x.sum(), y
+
+        for _ in range(6):
+            loss, _ = step(x)
+            assert loss.item() == total
+        runtime.last = None  # it is held to be named, should it fail
+        del step, loss
+        gc.collect()
+
+    def left():
+        runtime.prepare([], 0)
+        runtime.synchronize()
+        graphs = counts["cuGraphInstantiate"] - counts["cuGraphExecDestroy"]
+        events = counts["cuEventCreate"] - counts["cuEventDestroy"]
+        return graphs, events, runtime.memory_stats()["in_use"]
+
+    once()
+    assert counts["cuEventRecordWithFlags"] > 0
+    assert counts["cuGraphInstantiate"] > 0
+    once()
+    before = left()
+    for _ in range(10):
+        once()
+    assert left() == before
 
 
 @gpu

@@ -3,6 +3,7 @@
 import ctypes
 import gc
 import threading
+import weakref
 
 import cuda_driver
 import numpy as np
@@ -322,6 +323,60 @@ def test_a_result_is_read_while_its_program_still_runs(driver):
     nm.eval(scale + scale)
     loss.item()
     assert reads() == before
+
+
+def long_program():
+    """A jitted function of many kernels, whose loss is there before they have ended."""
+
+    @nm.jit
+    def step(x):
+        y = x
+        for _ in range(12):
+            y = nm.cumsum(y @ x, axis=0)
+        return x.sum(), y
+
+    return step
+
+
+def test_programs_that_are_gone_leave_nothing_behind(driver):
+    runtime = nm.device(driver.device).runtime
+    x = tensor(64, 64)
+
+    def once():
+        step = long_program()
+        for _ in range(6):
+            loss, _ = step(x)
+            loss.item()
+        runtime.last = None  # it is held to be named, should it fail
+        del step, loss
+        gc.collect()
+
+    def counted():
+        runtime.prepare([], 0)
+        graphs = driver.calls["cuGraphInstantiate"] - driver.calls["cuGraphExecDestroy"]
+        return driver.calls["cuEventCreate"], graphs, runtime.memory_stats()["in_use"]
+
+    once()
+    assert driver.calls["cuEventRecordWithFlags"] > 0
+    assert driver.calls["cuGraphInstantiate"] > 0
+    before = counted()
+    assert before[1] == 0
+    for _ in range(5):
+        once()
+    assert counted() == before
+
+
+def test_products_of_sizes_that_are_gone_are_forgotten(driver, library):
+    for n in range(1, 20):
+        nm.eval(tensor(n, 16) @ tensor(16, 16))
+    runtime = nm.device(driver.device).runtime
+    alive = [weakref.ref(launch) for launch in made]
+    made.clear()
+    assert sum(launch() is not None for launch in alive) == 19
+    runtime.last = None
+    clear_plans()
+    gc.collect()
+    assert sum(launch() is not None for launch in alive) == 0
 
 
 def test_kernels_are_assembled_side_by_side_and_their_errors_are_told(

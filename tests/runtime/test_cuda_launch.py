@@ -101,6 +101,7 @@ def test_the_engine_is_told_of_operands_at_every_launch():
         stream_id=5,
         last=None,
         dropped=[],
+        spare_events=[],
         last_number=ctypes.c_int64(0),
         launch=launching.launcher(address),
         launch_address=launch,

@@ -115,6 +115,8 @@ class ThreadExpressions(Expressions):
             return self.each(e.args[0].args, lambda s, x: self._rounded(x))
         if e.op == "div" and e.attr == "tame" and e.dtype is dt.float32:
             return self.each(e.args, lambda s, x, y: self._ratio(x, y))
+        if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
+            return self.each(e.args, lambda s, x, y: self._mixed(x, y))
         if e.op in _UNITS:
             return self.each(e.args, lambda s, x: self.t.call("float", _UNITS[e.op], ("float", x)))
         return Expressions._write(self, e)
@@ -137,6 +139,11 @@ class ThreadExpressions(Expressions):
         minus = t.new(f"fneg float {y}")
         rest = llvm_ops.fma(t, SCALAR, dt.float32, near, minus, x)
         return llvm_ops.fma(t, SCALAR, dt.float32, rest, inverse, near)
+
+    def _mixed(self, x: str, y: str) -> str:
+        """A sum amid random bits, as an instruction that LLVM does not look into: each sum that it
+        sees it compares with those before it, in vain, and takes a second for a kernel."""
+        return self.t.new(f'call i32 asm "add.u32 $0, $1, $2;", "=r,r,r"(i32 {x}, i32 {y})')
 
     def _widened(self, word: str, upper: int) -> str:
         """A bfloat16 that is half of a word, as a float32."""

@@ -122,7 +122,7 @@ class _Handle:
 
     def __init__(self, create: str, destroy: str, *args: Any) -> None:
         self.value = ctypes.c_void_p()
-        self._destroy = destroy
+        self._destroy = getattr(library(), destroy)  # there to the end, when modules are gone
         _call(create, ctypes.byref(self.value), *args)
 
     def set(self, how: str, attribute: int, value: Any) -> None:
@@ -132,7 +132,7 @@ class _Handle:
 
     def __del__(self) -> None:
         if self.value:
-            getattr(library(), self._destroy)(self.value)
+            self._destroy(self.value)
 
 
 @functools.cache

@@ -75,6 +75,7 @@ class Prepared:
     def __init__(self, runtime: CudaRuntime, steps: Sequence[Step], slots: int) -> None:
         self._runtime = runtime
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
+        self._events: dict[int, Any] = {}  # of early results, by slot, once it runs
         self.steps = tuple(steps)
         self.slots = slots
         self._scratch = [(n, i) for n, s in enumerate(steps) for i in s.program.open]
@@ -89,7 +90,6 @@ class Prepared:
         self._shared, self._far = self._places()
         self._no_scratch = [0] * len(self._scratch)
         self._marks = self._early_results()
-        self._events: dict[int, Any] = {}  # by slot, once it runs
         self._free: list[_Image] = []
         self._seen: OrderedDict[bytes, None] = OrderedDict()  # images of late, each once
 
@@ -159,7 +159,7 @@ class Prepared:
             self._start_some(image, first, marked + 1)
             first = marked + 1
             if slot not in self._events:
-                self._events[slot] = driver.call("cuEventCreate", 2)  # without timing
+                self._events[slot] = self._runtime.event()
             # of a captured event, others than the graph are to know
             flag = _EXTERNAL if captured else 0
             stream = self._runtime.stream
@@ -248,6 +248,7 @@ class Prepared:
 
     def __del__(self) -> None:
         self._runtime.dropped += self._graphs.values()
+        self._runtime.spare_events += self._events.values()
 
     # -- graphs -----------------------------------------------------------------------------------
 

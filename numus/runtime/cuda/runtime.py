@@ -69,12 +69,16 @@ class CudaRuntime:
         self.graph_functions = ctypes.addressof(self._graph_functions)
         # graphs that nobody starts any more: let go when nothing is recorded into another
         self.dropped: list[Any] = []
+        # events of programs that are gone, for others to record: none is destroyed while a graph
+        # that is still under way may come to it
+        self.spare_events: list[Any] = []
         self.last: Prepared | None = None  # what ran last, to be named where it failed
         # where it has put results that are there before it ends, with events that tell when
         self.early: dict[int, Any] = {}
         self._staging = Staging(self.stream)
         self._copying = threading.Lock()
-        self._by_vendors: dict[str, VendorProgram] = {}
+        # as long as a plan has them: they are for sizes, of which there may be ever others
+        self._by_vendors: WeakValueDictionary[str, VendorProgram] = WeakValueDictionary()
 
     def _facts(self) -> Facts:
         def of(name: str) -> int:
@@ -193,6 +197,13 @@ class CudaRuntime:
         while self.dropped:
             driver.call("cuGraphExecDestroy", self.dropped.pop())
         return Prepared(self, steps, slots)
+
+    def event(self) -> Any:
+        """An event that takes no time down."""
+        try:
+            return self.spare_events.pop()
+        except IndexError:
+            return driver.call("cuEventCreate", 2)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they may still be under way on return."""
