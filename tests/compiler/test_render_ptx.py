@@ -91,6 +91,14 @@ def test_threads_load_and_store_vectors(machine):
     assert "ld.global.v2.b64" in text
 
 
+def test_llvm_does_not_look_into_random_bits(machine):
+    """It compared their sums, each with all before it, and took a second for this kernel."""
+    nm.eval(nm.random.bits((1 << 16,), key=nm.random.key(0, device="ptx")))
+    text = max((text for _, text in machine.made), key=len)
+    assert text.count("begin inline asm") >= 20  # a sum in each of the rounds
+    assert text.count("shf.l.wrap") >= 20  # what LLVM is to see of them
+
+
 def test_arithmetic_is_not_contracted(machine):
     (text,) = made(machine, lambda x: x * x + x, 1 << 16)
     assert "mul.rn.f32" in text

@@ -200,7 +200,6 @@ def test_backward_hooks_see_gradients_on_both_sides():
     np.testing.assert_allclose(x.grad.numpy(), seen["in"])
 
 
-@pytest.mark.on_cpu("no device is shown")
 def test_a_parameter_stays_one():
     layer = nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r"weight\.assign"):
@@ -210,7 +209,8 @@ def test_a_parameter_stays_one():
     again = pickle.loads(pickle.dumps(layer.weight))
     assert isinstance(again, nn.Parameter)
     assert again.requires_grad
-    assert repr(nn.Parameter(nm.zeros(2))) == "Parameter(tensor([0., 0.]))"
+    shown = repr(nm.zeros(2))
+    assert repr(nn.Parameter(nm.zeros(2))) == f"Parameter({shown})"
 
 
 def test_containers():
