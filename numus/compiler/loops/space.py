@@ -23,11 +23,13 @@ ZERO, ONE = const(0), const(1)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Dim:
-    """A loop. `axis` is the last of the axes it runs over: the index of the others stays 0."""
+    """A loop. `axis` is the last of the axes it runs over: the index of the others stays 0. With
+    each step, the index of that one grows by `step`."""
 
     extent: int
     reduced: bool
     axis: int
+    step: int = 1
 
 
 At = dict[Dim, Expr]  # where each loop stands
@@ -80,7 +82,7 @@ class Space:
         """One index per axis; of merged axes only the last counts."""
         out: list[Expr] = [ZERO] * self.axes
         for d, v in at.items():
-            out[d.axis] = v
+            out[d.axis] = ir.mul(v, const(d.step))
         return out
 
     def row_index(self, at: At) -> list[Expr]:

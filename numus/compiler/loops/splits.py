@@ -6,7 +6,7 @@ never shows in the result.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numus import dtypes as dt
@@ -14,6 +14,7 @@ from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
+from numus.compiler.loops.folds import folded
 from numus.compiler.loops.rows import (
     Row,
     Span,
@@ -40,8 +41,8 @@ from numus.runtime.contract import Facts
 SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 IN_A_ROW = 1 << 10  # elements that are added one after the other: rounding errors add up so far
 FEW_ROWS = 16
-AT_A_TIME = 16  # partial results that a thread loads at a time
-PARTS_AT_A_TIME = 6  # of a unit, where threads of a group lie across rows
+AT_A_TIME = 16, 32  # partial results that a thread loads at a time: of few, of many
+PARTS_AT_A_TIME = 4  # of a unit, where threads of a group lie across rows
 MERGE_ROWS = 1024  # rows whose partial results one block merges
 
 
@@ -78,6 +79,8 @@ class Parts:
 def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     """Few long rows: each block of the first kernel takes a part of one."""
     work = work.leaning()
+    rows = space
+    space, lane, fold = folded(work, space, lane)
     top = space.inner[0].extent
     below = space.row_size // top
     # two parts at least, so that every size has the same code
@@ -110,7 +113,8 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
         row = Row(work, space, e, digits(e, rest, space.rows), spans, lane)
         body, blocks = row.stages() + save(row), space.row_count
     step = e.blocks("split_rows", g, body, blocks * parts.count, work.notes)
-    return [step, lower_merge(work, space, parts)]
+    merged = replace(parts, cut=rows.inner[0], count=parts.count * fold)
+    return [step, lower_merge(work, rows, merged)]
 
 
 def group_blocks(work: Work, space: Space, lane: Dim | None) -> int:
@@ -197,11 +201,13 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
         if work.threads and not by_group:  # several loads under way at a time
             first = ir.var(f"c{i}s")
             turns: list[Stmt] = []
-            for k in range(AT_A_TIME):
+            least, most = AT_A_TIME
+            at_a_time = least if parts.count <= least else most
+            for k in range(at_a_time):
                 number = ir.add(first, const(k))
                 near = ir.minimum(number, ir.sub(many, const(1)))
                 turns += take(near, f"s{k}", there=number < many)
-            body.append(ir.For(first, ZERO, many, "serial", turns, step=const(AT_A_TIME)))
+            body.append(ir.For(first, ZERO, many, "serial", turns, step=const(at_a_time)))
         else:
             kind = "lanes" if by_group else "serial"
             body.append(ir.For(part, ZERO, many, kind, take(part, "")))

@@ -13,6 +13,8 @@ ACCESS = 16  # bytes of the widest access
 _FOUR, _TWO, _VECTORS = 40, 90, 1600
 _OF_A_MAP = 2  # vectors at a time where nothing is added up: reading and writing share the memory
 _FOR_HELD = 24  # registers of a thread besides those that hold its part of a row
+# Bytes that are on their way to a multiprocessor, at least: enough to hide how long they take.
+_ON_THE_WAY = 48 << 10
 _THREADS = 1536  # that wait by turns at most: more of them would have too few registers
 _MANY = 64  # registers with lanes, in words
 _OTHERS = 64  # that threads need besides
@@ -26,11 +28,8 @@ def share(kernel: ir.Kernel, threads: int) -> str:
     if any(isinstance(s, ir.Await) for s in inside):
         tallying = any(isinstance(s, ir.Tally) for s in inside)
         return f'"nvvm.minctasm"="{3 if tallying else 4}"'
-    kept = ptx_plan.held_words(kernel)
-    if kept:
-        # registers are given in eights, to warps, of which each of 4 schedulers has a quarter
-        warps = 4 * (_REGISTERS // (4 * 32 * (-(-(kept + _FOR_HELD) // 8) * 8)))
-        groups = min(warps, _THREADS // 32) // (threads // 32)
+    if ptx_plan.held_words(kernel):
+        groups, _ = held(kernel, threads)
         return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
     if 0 < ptx_pipeline.registers(kernel) <= _MANY:
         return '"nvvm.minctasm"="2"'
@@ -44,6 +43,24 @@ def share(kernel: ir.Kernel, threads: int) -> str:
     near, _ = ptx_plan.shared_by_size(kernel)
     groups = min(groups, _SHARED // max(near, 1))
     return f'"nvvm.minctasm"="{groups}"' if words >= _MANY and groups > 1 else ""
+
+
+def held(kernel: ir.Kernel, threads: int) -> tuple[int, bool]:
+    """(groups that keep rows at a time, whether what they read besides them is all under way before
+    anything is computed of it). One register too few costs more than the latency that is hidden."""
+    kept, besides = ptx_plan.held_words(kernel), ptx_plan.words_besides(kernel)
+    enough = max(2, -(-_ON_THE_WAY // (threads * ptx_plan.read_at_once(kernel))))
+    groups = _groups(kept + besides + _FOR_HELD, threads)
+    if besides and groups >= enough:
+        return groups, True
+    return _groups(kept + _FOR_HELD, threads), False
+
+
+def _groups(registers: int, threads: int) -> int:
+    """How many groups have room whose threads need so many registers: these are given in eights, to
+    warps, of which each of 4 schedulers has a quarter."""
+    warps = 4 * (_REGISTERS // (4 * 32 * (-(-registers // 8) * 8)))
+    return min(warps, _THREADS // 32) // (threads // 32)
 
 
 def shape(loop: ir.For, size: int) -> tuple[int, int]:

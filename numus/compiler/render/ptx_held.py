@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from numus.compiler import ir
-from numus.compiler.render import ptx_plan
+from numus.compiler.render import ptx_choices, ptx_plan
 from numus.compiler.render.llvm_text import Value
 
 if TYPE_CHECKING:
@@ -62,14 +62,22 @@ class _Loop:
 
     def write(self, vector: int) -> None:
         """What the row is read for begins before anything waits; then one vector after the other,
-        where it exists: what else it needs begins while the one before is computed."""
+        where it exists. What else it needs begins at once as well, if there is room, or while the
+        vector before is computed."""
+        x = self.r.x
         early, late = self._loads()
+        _, at_once = ptx_choices.held(self.r.kernel, ptx_plan.threads(self.r.kernel))
+        if at_once:
+            early, late = [*early, *late], []
+        x.push("branch")
         ahead = self._begun(early, slice(None), vector)
         starts = range(0, len(self.offsets), self.width)
         vectors = [slice(k, k + self.width) for k in starts]
-        results = self._results()
-        found: list[Known] = []
         own = self._begun(late, vectors[0], vector)
+        for e in ptx_plan.steady(self.s):  # branches would keep to themselves what they compute
+            x.value(e)
+        results = self._results() if late else []
+        found: list[Known] = []
         for at, following in zip(vectors, [*vectors[1:], None], strict=True):
             next_own = [] if following is None else self._begun(late, following, vector)
             whole = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in ahead]
@@ -83,6 +91,7 @@ class _Loop:
             own = next_own
         for at, known in zip(vectors, found, strict=False):
             self._vector(at, vector, known)
+        x.pop()
 
     def _is_full(self, at: slice) -> bool:
         """Whether some of the iterations exist for every thread."""
@@ -141,11 +150,12 @@ class _Loop:
         """The loads that begin together: of a kernel's first such loop all, of others those of what
         threads keep; and those that begin a vector ahead."""
         r, s = self.r, self.s
-        kept = [y.value for y in s.body if isinstance(y, ir.Set)]
+        besides = ptx_plan.read_besides(s)
         found = [
             e
             for e in ptx_plan.loads(s)
             if len(e.args) == 1 and ptx_plan.computed_from(e.args[0], r.x.values, s.var)
         ]
-        early = [e for e in found if r.held[0] is s or e in kept]
-        return early, [e for e in found if e not in early and e.attr.access == "read"]
+        late = [] if r.held[0] is s else [e for e in found if e in besides]
+        kept = [y.value for y in s.body if isinstance(y, ir.Set)]
+        return [e for e in found if r.held[0] is s or e in kept], late

@@ -47,7 +47,7 @@ def changes(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
 def held_words(kernel: ir.Kernel) -> int:
     """Registers that a thread keeps from one held loop to the next, at most."""
     spans: dict[ir.Register, list[int]] = {}
-    loops = [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.held]
+    loops = held_loops(kernel)
     for i, loop in enumerate(loops):
         for register in (r for s in loop.body for r in registers_of(s) if r.lanes):
             spans.setdefault(register, []).append(i)
@@ -60,6 +60,53 @@ def held_words(kernel: ir.Kernel) -> int:
         default=0,
     )
     return most * max((loop.unroll * loop.width for loop in loops), default=0)
+
+
+def held_loops(kernel: ir.Kernel) -> list[ir.For]:
+    return [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.held]
+
+
+def read_at_once(kernel: ir.Kernel) -> int:
+    """Bytes that a thread begins to read in the first held loop, at least one."""
+    loop = held_loops(kernel)[0]
+    size: int = sum(e.attr.dtype.itemsize for e in loads(loop) if e.attr.access == "read")
+    return max(1, size * loop.unroll * loop.width)
+
+
+def words_besides(kernel: ir.Kernel) -> int:
+    """Registers for what held loops after the first read and do not keep, at most."""
+    found = [
+        sum(e.attr.dtype.itemsize for e in read_besides(loop)) * loop.unroll * loop.width
+        for loop in held_loops(kernel)[1:]
+    ]
+    return -(-max(found, default=0) // 4)
+
+
+def read_besides(loop: ir.For) -> list[ir.Expr]:
+    """The loads of a body that threads do not keep for other loops."""
+    kept = [s.value for s in loop.body if isinstance(s, ir.Set)]
+    return [
+        e for e in loads(loop) if len(e.args) == 1 and e.attr.access == "read" and e not in kept
+    ]
+
+
+def steady(loop: ir.For) -> list[ir.Expr]:
+    """What is the same in all iterations and takes arithmetic, operands first."""
+    sets = {s.register for s in statements(loop.body) if isinstance(s, ir.Set)}
+    own = {loop.var, *(s.var for s in statements(loop.body) if isinstance(s, (ir.For, ir.Let)))}
+    same: set[ir.Expr] = set()
+    found: list[ir.Expr] = []
+    seen: set[ir.Expr] = set()
+    for s in statements(loop.body):
+        for e in below(expressions_of(s), seen):
+            if e in own or e.op in ("load", "lanes_reduce", "guard") or not same.issuperset(e.args):
+                continue
+            if e.op == "read" and (e.attr.lanes or e.attr in sets):
+                continue
+            same.add(e)
+            if e.args and e.dtype.kind == "float":
+                found.append(e)
+    return found
 
 
 _SHORT = 24  # operations of a loop's body that is written several times
