@@ -84,6 +84,12 @@ def _awaited(address: int) -> int:
     return word.value
 
 
+def _inverse_root(x: float) -> float:
+    with np.errstate(all="ignore"):
+        # as far off as the unit may be
+        return float(np.float32(1 / np.sqrt(np.float64(x)) * (1 - 2.0**-22)))
+
+
 def _reciprocal(x: float) -> float:
     with np.errstate(all="ignore"):
         return float(np.float32(1) / np.float32(x))
@@ -108,6 +114,7 @@ _DEVICE: dict[str, Any] = {
     ),
     "llvm.nvvm.shfl.sync.bfly.i32": (_INT, (_INT,) * 4, _exchanged),
     "llvm.nvvm.rcp.approx.ftz.f": (_FLOAT, (_FLOAT,), _reciprocal),
+    "llvm.nvvm.rsqrt.approx.f": (_FLOAT, (_FLOAT,), _inverse_root),
 }
 _AWAITED = re.compile(r"load atomic i64, ptr addrspace\(1\) (\S+) .*")
 _WORD = "device_word"

@@ -34,6 +34,7 @@ CASES = {
     "a map": (lambda x: nm.gelu(x * 2 + 1), [(3000,)]),
     "a map of rows": (lambda x, b: nm.tanh(x + b), [(2, 4096), (4096,)]),
     "a map of a view": (lambda x: nm.sigmoid(x[1:]), [(1001,)]),
+    "inverse roots": (lambda x: nm.rsqrt(nm.abs(x) * 1e-30), [(500,)]),
     "sums of columns": (lambda x: x.sum(axis=0), [(100, 1024)]),
 }
 

@@ -390,6 +390,12 @@ def ratio(a: Expr, b: Expr) -> Expr:
     return make("div", a.dtype, (a, b), "tame")
 
 
+def near_inverse_root(a: Expr) -> Expr:
+    """1 / sqrt(a) to a few last digits, where these are made good afterwards: by a target's unit
+    for that."""
+    return make("div", a.dtype, (_same(1.0, a), sqrt(a)), "root")
+
+
 def minimum(a: Expr, b: Operand) -> Expr:
     return binary("min", a, _same(b, a))
 

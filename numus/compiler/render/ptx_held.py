@@ -70,12 +70,12 @@ class _Loop:
         if at_once:
             early, late = [*early, *late], []
         x.push("branch")
+        for e in ptx_plan.steady(self.s):  # branches would keep to themselves what they compute
+            x.value(e)
         ahead = self._begun(early, slice(None), vector)
         starts = range(0, len(self.offsets), self.width)
         vectors = [slice(k, k + self.width) for k in starts]
         own = self._begun(late, vectors[0], vector)
-        for e in ptx_plan.steady(self.s):  # branches would keep to themselves what they compute
-            x.value(e)
         results = self._results() if late else []
         found: list[Known] = []
         for at, following in zip(vectors, [*vectors[1:], None], strict=True):

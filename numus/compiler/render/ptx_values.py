@@ -21,6 +21,7 @@ _UNITS = {
     "exp2": "llvm.nvvm.ex2.approx.ftz.f",
     "log2": "llvm.nvvm.lg2.approx.f",
     "reciprocal": "llvm.nvvm.rcp.approx.ftz.f",
+    "inverse root": "llvm.nvvm.rsqrt.approx.f",
 }
 
 
@@ -117,6 +118,9 @@ class ThreadExpressions(Expressions):
             return self.each(e.args, lambda s, x, y: self._ratio(x, y))
         if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
             return self.each(e.args, lambda s, x, y: self._mixed(x, y))
+        if e.op == "div" and e.attr == "root" and e.dtype is dt.float32:
+            unit = _UNITS["inverse root"]
+            return self.each(e.args[1].args, lambda s, x: self.t.call("float", unit, ("float", x)))
         if e.op in _UNITS:
             return self.each(e.args, lambda s, x: self.t.call("float", _UNITS[e.op], ("float", x)))
         return Expressions._write(self, e)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numus.compiler.ir import Expr, fma, guard, isnan, select, sqrt, unary
+from numus.compiler.ir import Expr, fma, guard, isnan, near_inverse_root, select, sqrt, unary
 from numus.kernels.math._coefficients import ATANH_TAIL, CBRT, THIRD, TWO_OVER_LN2
 from numus.kernels.math._tools import (
     Pair,
@@ -112,8 +112,8 @@ def _pow_slow(x: Expr, y: Expr) -> Expr:
 
 
 def rsqrt(x: Expr) -> Expr:
-    """1 / sqrt(x), one Newton step after the division to undo the two roundings. 0.51 ulp."""
-    y = 1.0 / sqrt(x)
+    """1 / sqrt(x), one Newton step after it to undo roundings. 0.51 ulp."""
+    y = near_inverse_root(x)
     product, error = two_product(x, y)
     correction = fma(-y, error, fma(-y, product, 1.0)) * 0.5
     corrected = fma(y, correction, y)
