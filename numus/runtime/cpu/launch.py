@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import LaunchFixed, Step, fixed_by_run
-from numus.runtime.cpu import pool_source
+from numus.runtime.cpu import launch_source
 from numus.runtime.cpu.calls import Calls, Table
 from numus.runtime.cpu.pool import Pool
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _UNBOUNDED = 1 << 30
 _SMALL_WORKSPACE = 4 << 20  # what native calls keep for temporaries; more is worth an allocation
-_THREADS = pool_source.IMAGE.index("threads")
+_THREADS = launch_source.IMAGE.index("threads")
 
 
 class _Image:
@@ -89,8 +89,8 @@ class _Images:
         head, steps = self._head, self._steps
         # a kernel finds after its buffers how far apart the scratch memory of two workers is
         counts = [s.program.buffers + bool(s.program.scratch) for s in steps]
-        records = head + len(pool_source.IMAGE)
-        places = records + len(steps) * len(pool_source.LAUNCH)
+        records = head + len(launch_source.IMAGE)
+        places = records + len(steps) * len(launch_source.LAUNCH)
         buffers = places + 2 * sum(counts)
         zero = buffers + sum(counts)
         image = _Image(bytearray(8 * (zero + 1)), head)
@@ -99,17 +99,17 @@ class _Images:
         def at(word: int) -> int:
             return base + 8 * word
 
-        words[head : head + len(pool_source.IMAGE)] = [
+        words[head : head + len(launch_source.IMAGE)] = [
             *(self._pool.address, at(records), len(steps), base, self._threads)
         ]
         parameters, own = self.addresses, self._slots
         together = self._wave_sizes()
         for n, (step, count) in enumerate(zip(steps, counts, strict=True)):
             program = step.program
-            record = records + n * len(pool_source.LAUNCH)
-            words[record : record + len(pool_source.LAUNCH)] = [
+            record = records + n * len(launch_source.LAUNCH)
+            words[record : record + len(launch_source.LAUNCH)] = [
                 *(program.address, at(buffers), at(places), count),
-                *(at(parameters), together[n], 0, 0, pool_source.UNKNOWN),
+                *(at(parameters), together[n], 0, 0, launch_source.UNKNOWN),
             ]
             given: list[Any] = [*step.buffers, *([None] * count)][: program.buffers]
             if program.scratch:
