@@ -29,7 +29,7 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.render import llvm_casts, llvm_memory
 from numus.compiler.render.llvm_control import Control
-from numus.compiler.render.llvm_lanes import Growths, changed, plan
+from numus.compiler.render.llvm_lanes import Growths, changed, computed_from, plan
 from numus.compiler.render.llvm_text import SCALAR, Shape, Text, Value, register_type
 from numus.compiler.render.llvm_values import Block, Expressions, Lane
 from numus.dtypes import float64, int64
@@ -188,15 +188,6 @@ class _Renderer(Control):
             else:
                 raise CompileError(f"no statement of the kernel IR: {s!r}")
         x.blocks.pop()
-
-    def _let(self, s: ir.Let) -> None:
-        x = self.x
-        v = x.value(s.value)
-        if x.lane is not None:
-            x.lane.growths.bind(s.var, s.value)
-            if v.vec and x.lane.growths.of(s.var) is not None:
-                x.remember(x.bases, s.var, x.base(s.value))
-        x.remember(x.values, s.var, v)
 
     def _set(self, s: ir.Set) -> None:
         x, t = self.x, self.t
@@ -387,7 +378,7 @@ class _Renderer(Control):
             and growths.of(x.index) == 1
             and x.buffer.access == "write"
             and x.buffer not in self.plan.loaded
-            and _computed_from(x.index, self.x.values, s.var)
+            and computed_from(x.index, self.x.values, s.var)
         )
 
     def _stream_condition(self, stores: frozenset[ir.Store], part: _Part, s: ir.For) -> str:
@@ -455,16 +446,3 @@ class _Renderer(Control):
             x.pop()
             t.jump(done)
         t.start(done)
-
-
-def _computed_from(index: ir.Expr, known: dict[ir.Expr, Value], lane: ir.Expr) -> bool:
-    """Whether an index needs nothing but arithmetic on what is known before its loop."""
-    stack = [index]
-    while stack:
-        e = stack.pop()
-        if e is lane or e in known:
-            continue
-        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
-            return False
-        stack.extend(e.args)
-    return True

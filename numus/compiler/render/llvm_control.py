@@ -21,6 +21,15 @@ class Control(ABC):
     def _block(self, body: list[ir.Stmt]) -> None:
         """Write a list of statements."""
 
+    def _let(self, s: ir.Let) -> None:
+        x = self.x
+        v = x.value(s.value)
+        if x.lane is not None:
+            x.lane.growths.bind(s.var, s.value)
+            if v.vec and x.lane.growths.of(s.var) is not None:
+                x.remember(x.bases, s.var, x.base(s.value))
+        x.remember(x.values, s.var, v)
+
     def _scoped(self, body: list[ir.Stmt], kind: str) -> None:
         self.x.push(kind)
         self._block(body)

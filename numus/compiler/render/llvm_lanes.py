@@ -7,7 +7,7 @@ merely *varying*.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
 
 from numus.compiler import ir
@@ -222,3 +222,17 @@ def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
         elif isinstance(s, ir.Tally):
             found.add(s.counters)
     return frozenset(found)
+
+
+def computed_from(index: ir.Expr, known: Container[ir.Expr], *counters: ir.Expr) -> bool:
+    """Whether an index needs nothing but arithmetic on what is known before its loop, and on the
+    variables of loops."""
+    stack = [index]
+    while stack:
+        e = stack.pop()
+        if e in counters or e in known:
+            continue
+        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
+            return False
+        stack.extend(e.args)
+    return True

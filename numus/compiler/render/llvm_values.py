@@ -26,6 +26,7 @@ from numus.compiler.render.llvm_text import (
     const_literal,
     register_type,
 )
+from numus.compiler.render.origins import Origins
 from numus.dtypes import DType
 from numus.errors import CompileError
 from numus.runtime.cpu.target import Target
@@ -75,7 +76,6 @@ class Scope:
     undo: list[tuple[dict[Any, Any], Any, Any]] = field(default_factory=list)
 
 
-_NONE: frozenset[Any] = frozenset()
 # What may not be moved: it reads what statements change, or it is more than straight code.
 _FIXED = frozenset(("read", "lanes_reduce"))
 
@@ -95,8 +95,7 @@ class Expressions:
     values: dict[ir.Expr, Value] = field(default_factory=dict)
     bases: dict[ir.Expr, Value] = field(default_factory=dict)  # lane-0 values of affine indices
     splats: dict[str, str] = field(default_factory=dict)
-    deps: dict[ir.Expr, frozenset[Any]] = field(default_factory=dict)
-    users: dict[Any, list[ir.Expr]] = field(default_factory=dict)
+    origins: Origins = field(default_factory=Origins)
     scopes: list[Scope] = field(default_factory=lambda: [Scope("branch", [])])
     blocks: list[Block] = field(default_factory=list)
     # quotients of 64-bit vectors by the names of their operands, see `llvm_divide`
@@ -145,27 +144,9 @@ class Expressions:
 
     def forget(self, things: Iterable[Any]) -> None:
         """Registers or buffers have new values: what was computed from the old ones is stale."""
-        for thing in things:
-            for e in self.users.pop(thing, ()):
-                self.values.pop(e, None)
-                self.bases.pop(e, None)
-
-    def _note_deps(self, e: ir.Expr) -> None:
-        found = _NONE
-        for a in e.args:
-            d = self.deps.get(a)
-            if d:
-                found = found | d
-        if e.op == "read":
-            found = found | {e.attr}
-        elif e.op == "lanes_reduce":
-            found = found | {e.attr[1]}
-        elif e.op == "load" and e.attr.access != "read":
-            found = found | {e.attr}
-        if found:
-            self.deps[e] = found
-            for thing in found:
-                self.users.setdefault(thing, []).append(e)
+        for e in self.origins.stale(things):
+            self.values.pop(e, None)
+            self.bases.pop(e, None)
 
     # -- shapes -----------------------------------------------------------------------------------
 
@@ -266,7 +247,7 @@ class Expressions:
         return max((self.values[a].level for a in e.args), default=0)
 
     def keep(self, e: ir.Expr, v: Value, home: int = -1) -> None:
-        self._note_deps(e)
+        self.origins.note(e)
         self.remember(self.values, e, v, home)
 
     def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
@@ -374,7 +355,7 @@ class Expressions:
         else:
             name = t.new(f"{e.op} i64 {names[0]}, {names[1]}")
         t.lines = saved
-        self._note_deps(e)
+        self.origins.note(e)
         found = Value((name,), False, level)
         self.remember(self.bases, e, found, home)
         return found

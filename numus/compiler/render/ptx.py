@@ -34,7 +34,7 @@ from numus.compiler.render import (
     ptx_units,
 )
 from numus.compiler.render.llvm_control import Control
-from numus.compiler.render.llvm_lanes import Growths, changed, plan
+from numus.compiler.render.llvm_lanes import Growths, changed, computed_from, plan
 from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
 from numus.compiler.render.llvm_values import Block
 from numus.compiler.render.ptx_values import ThreadExpressions, ThreadLane
@@ -313,15 +313,6 @@ class Renderer(Control):
                 raise CompileError(f"no statement of the kernel IR: {s!r}")
         x.blocks.pop()
 
-    def _let(self, s: ir.Let) -> None:
-        x = self.x
-        v = x.value(s.value)
-        if x.lane is not None:
-            x.lane.growths.bind(s.var, s.value)
-            if v.vec and x.lane.growths.of(s.var) is not None:
-                x.remember(x.bases, s.var, x.base(s.value))
-        x.remember(x.values, s.var, v)
-
     def _set(self, s: ir.Set) -> None:
         x, t = self.x, self.t
         register = s.register
@@ -389,7 +380,7 @@ class Renderer(Control):
         reads = [
             e
             for e in ptx_plan.loads(s)
-            if all(ptx_plan.computed_from(a, x.values, *counters) for a in e.args)
+            if all(computed_from(a, x.values, *counters) for a in e.args)
         ]
 
         def body(i: str) -> None:
@@ -585,7 +576,7 @@ class Renderer(Control):
         for buffer, index, _ in ptx_plan.accesses(s):
             if growths.of(index) != 1:
                 continue
-            if not ptx_plan.computed_from(index, x.values, s.var):
+            if not computed_from(index, x.values, s.var):
                 x.lane = None
                 x.pop()
                 return None

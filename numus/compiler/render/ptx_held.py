@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from numus.compiler import ir
 from numus.compiler.render import ptx_choices, ptx_plan
+from numus.compiler.render.llvm_lanes import computed_from
 from numus.compiler.render.llvm_text import Value
 
 if TYPE_CHECKING:
@@ -154,7 +155,7 @@ class _Loop:
         found = [
             e
             for e in ptx_plan.loads(s)
-            if len(e.args) == 1 and ptx_plan.computed_from(e.args[0], r.x.values, s.var)
+            if len(e.args) == 1 and computed_from(e.args[0], r.x.values, s.var)
         ]
         late = [] if r.held[0] is s else [e for e in found if e in besides]
         kept = [y.value for y in s.body if isinstance(y, ir.Set)]

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import below, expressions_of, statements
-from numus.compiler.render.llvm_text import Value
 from numus.compiler.render.ptx_warps import WARP
 
 
@@ -192,17 +191,3 @@ def loads(loop: ir.For) -> list[ir.Expr]:
     seen: set[ir.Expr] = set()
     inner = statements(loop.body)
     return [e for s in inner for e in below(expressions_of(s), seen) if e.op == "load"]
-
-
-def computed_from(index: ir.Expr, known: dict[ir.Expr, Value], *counters: ir.Expr) -> bool:
-    """Whether an index needs nothing but arithmetic on what is known before its loop, and on the
-    variables of loops."""
-    stack = [index]
-    while stack:
-        e = stack.pop()
-        if e in counters or e in known:
-            continue
-        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
-            return False
-        stack.extend(e.args)
-    return True

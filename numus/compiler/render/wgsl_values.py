@@ -11,12 +11,12 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, below, expressions_of, statements
 from numus.compiler.render import wgsl_memory, wgsl_ops
+from numus.compiler.render.origins import Origins
 from numus.compiler.render.wgsl_memory import Run
 from numus.compiler.render.wgsl_narrow import Narrow
 from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
 
-_NONE: frozenset[Any] = frozenset()
 _ROUNDED = ("add", "sub", "mul")
 # What a compiler may combine with the sum or product that it is given.
 _CHANGING = frozenset(
@@ -72,8 +72,7 @@ class Values:
     registers: dict[ir.Register, str] = field(default_factory=dict)
     values: dict[Expr, str] = field(default_factory=dict)
     indices: dict[Expr, str] = field(default_factory=dict)  # 32-bit forms of wide ones
-    deps: dict[Expr, frozenset[Any]] = field(default_factory=dict)
-    users: dict[Any, list[Expr]] = field(default_factory=dict)
+    origins: Origins = field(default_factory=Origins)
     undo: list[list[tuple[dict[Any, Any], Any, Any]]] = field(default_factory=lambda: [[]])
 
     def __post_init__(self) -> None:
@@ -125,27 +124,9 @@ class Values:
 
     def forget(self, things: Iterable[Any]) -> None:
         """Registers or buffers have new values: what was computed from the old ones is stale."""
-        for thing in things:
-            for e in self.users.pop(thing, ()):
-                self.values.pop(e, None)
-                self.indices.pop(e, None)
-
-    def _note(self, e: Expr) -> None:
-        found = _NONE
-        for a in e.args:
-            d = self.deps.get(a)
-            if d:
-                found = found | d
-        if e.op == "read":
-            found = found | {e.attr}
-        elif e.op == "lanes_reduce":
-            found = found | {e.attr[1]}
-        elif e.op in ("load", "load4", "load8") and e.attr.access != "read":
-            found = found | {e.attr}
-        if found:
-            self.deps[e] = found
-            for thing in found:
-                self.users.setdefault(thing, []).append(e)
+        for e in self.origins.stale(things):
+            self.values.pop(e, None)
+            self.indices.pop(e, None)
 
     def hoist(self, s: ir.For) -> None:
         """Write what is the same in all turns of a loop ahead of it: drivers see through little of
@@ -237,7 +218,7 @@ class Values:
 
     def keep(self, e: Expr, text: str) -> None:
         """Remember what an expression is written as, as long as that holds."""
-        self._note(e)
+        self.origins.note(e)
         self.remember(self.values, e, text)
 
     def _close_guard(self, e: Expr, name: str) -> None:
@@ -267,8 +248,7 @@ class Values:
         op, args, ty = e.op, e.args, self.type(e)
         if self._widens_half(e):
             if args[0].attr.access != "read":
-                self._note(args[0])
-                self.deps.setdefault(e, self.deps.get(args[0], _NONE))
+                self.origins.note(args[0])
             return self.new(wgsl_memory.load_wide(self, args[0]))
         if op == "const":
             return wgsl_ops.literal(ir.const_value(e), e.dtype, ty)
@@ -382,6 +362,6 @@ class Values:
                 found = self.new(f"{x} {sign} {y}")
             else:
                 found = self.new(f"i32({self.value(e)})")
-            self._note(e)
+            self.origins.note(e)
             self.remember(self.indices, e, found)
         return found

@@ -21,6 +21,7 @@ from numus.runtime.cpu.program import CpuProgram
 from numus.runtime.records import CompileRecord
 
 _JIT = Path(__file__).with_name("jit.py")
+_RENDERERS = ("llvm*.py", "origins.py")
 
 
 def _renderer() -> Any:
@@ -80,7 +81,7 @@ class Compiler:
     ) -> tuple[tuple[int, ...], str, str]:
         jit = self.jit
         target = jit.target
-        parts = (text, cache.version(_JIT, "llvm*.py"), repr(target))
+        parts = (text, cache.version(_JIT, *_RENDERERS), repr(target))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         code, cause = cache.get(key), "disk"
         if code is None:

@@ -27,6 +27,7 @@ from numus.runtime.cuda.program import CudaProgram
 from numus.runtime.records import CompileRecord
 
 _ASSEMBLER = Path(__file__).with_name("assembler.py")
+_RENDERERS = ("llvm*.py", "ptx*.py", "origins.py")
 
 
 def _renderer() -> Any:
@@ -85,7 +86,7 @@ class Compiler:
 
     def key(self, text: str) -> str:
         """Names everything that a kernel's machine code depends on."""
-        version = cache.version(_ASSEMBLER, "llvm*.py", "ptx*.py")
+        version = cache.version(_ASSEMBLER, *_RENDERERS)
         parts = (text, version, str(self.capability), str(self._driver_version))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
