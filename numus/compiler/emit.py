@@ -46,19 +46,6 @@ class Step:
         return min(workers, self.grid) * sum(self.scratch)
 
 
-def evaluate(e: Expr, sizes: dict[str, int]) -> int:
-    """The number that a size expression stands for."""
-    if e.op == "const":
-        return int(e.attr)
-    if e.op == "scalar":
-        return sizes[e.attr]
-    a, b = (evaluate(x, sizes) for x in e.args)
-    results = {"add": a + b, "sub": a - b, "mul": a * b, "idiv": a // max(b, 1), "min": min(a, b)}
-    if e.op == "shl":
-        return a << b
-    return results[e.op]
-
-
 class Emitter:
     """Builds the expressions of one kernel and collects its buffers and slots.
 
@@ -220,7 +207,7 @@ class Emitter:
         )
         sizes = {slot.attr: n for n, slot in self.numbers.items()}
         sizes.update({f"s{i}": n for i, n in enumerate(self.parameters)})
-        scratch = [evaluate(b.size, sizes) * b.dtype.itemsize for b in self.scratch if b.size]
+        scratch = [b.count(sizes) * b.dtype.itemsize for b in self.scratch if b.size]
         return Step(kernel, list(self.buffers), values, grid, scratch)
 
     # -- values -----------------------------------------------------------------------------------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 import struct
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -149,6 +151,11 @@ class Buffer:
     size: Expr | None = None  # scratch only: elements needed by one worker
     over: Buffer | None = None  # scratch only: another, no longer needed, in whose place it may lie
 
+    def count(self, scalars: Mapping[str, int]) -> int:
+        """Scratch only: the elements that one worker needs if the kernel is given these scalars."""
+        assert self.size is not None
+        return _number(self.size, scalars)
+
 
 @dataclass(eq=False, slots=True)
 class Register:
@@ -157,6 +164,23 @@ class Register:
     name: str
     dtype: DType
     lanes: bool = False
+
+
+_NUMBERS: dict[str, Callable[..., int]] = {
+    **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "shl": operator.lshift},
+    **{"idiv": lambda a, b: a // max(b, 1), "irem": lambda a, b: a % max(b, 1)},
+    **{"min": min, "max": max, "select": lambda c, a, b: a if c else b},
+    **{name: getattr(operator, name) for name in ("lt", "le", "eq", "ne", "gt", "ge")},
+}
+
+
+def _number(e: Expr, scalars: Mapping[str, int]) -> int:
+    """What a size comes to: few operations on numbers that are not negative."""
+    if e.op == "const":
+        return int(e.attr)
+    if e.op == "scalar":
+        return int(scalars[e.attr])
+    return int(_NUMBERS[e.op](*(_number(a, scalars) for a in e.args)))
 
 
 # -- leaves ---------------------------------------------------------------------------------------

@@ -60,9 +60,7 @@ class Shader:
 
     def scratch_elements(self, which: int, sizes: dict[str, int]) -> int:
         """Elements that one worker needs of a scratch buffer."""
-        size = self.narrow.kernel.buffers[which].size
-        assert size is not None
-        return _number(size, sizes)
+        return self.narrow.kernel.buffers[which].count(sizes)
 
 
 def render(
@@ -83,19 +81,6 @@ def render(
     bytes of what is bound.
     """
     return _Renderer(kernel, target, wide, shared, unroll, pooled, windows, aligned).shader()
-
-
-def _number(e: ir.Expr, sizes: dict[str, int]) -> int:
-    if e.op == "const":
-        return int(e.attr)
-    if e.op == "scalar":
-        return sizes[e.attr]
-    a, *rest = (_number(x, sizes) for x in e.args if x.dtype is ir.INDEX)
-    b = rest[-1] if rest else 0
-    results = {"add": a + b, "sub": a - b, "mul": a * b, "min": min(a, b), "max": max(a, b)}
-    if e.op in ("idiv", "irem"):
-        return a // max(b, 1) if e.op == "idiv" else a % max(b, 1)
-    return results[e.op]
 
 
 class _Renderer:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -50,7 +49,7 @@ def scratch_nbytes(kernel: Any, scalars: Sequence[Any]) -> list[int]:
     """The same of any kernel."""
     values = {slot: v for (slot, _), v in zip(kernel.scalars, scalars, strict=True)}
     return [
-        (_evaluate(b.size, values) * b.dtype.itemsize + 63) & ~63
+        (b.count(values) * b.dtype.itemsize + 63) & ~63
         for b in kernel.buffers
         if b.access == "scratch"
     ]
@@ -60,31 +59,3 @@ def _format(dtype: Any) -> str:
     if dtype.kind == "float":
         return "d"
     return "Q" if dtype.name == "uint64" else "q"
-
-
-_FOLD: dict[str, Callable[..., int]] = {
-    "add": operator.add,
-    "sub": operator.sub,
-    "mul": operator.mul,
-    "idiv": operator.floordiv,
-    "irem": operator.mod,
-    "min": min,
-    "max": max,
-    "shl": operator.lshift,
-    "select": lambda c, a, b: a if c else b,
-    "lt": operator.lt,
-    "le": operator.le,
-    "eq": operator.eq,
-    "gt": operator.gt,
-    "ge": operator.ge,
-    "ne": operator.ne,
-}
-
-
-def _evaluate(e: Any, values: dict[str, Any]) -> int:
-    """A size: few operations on non-negative integers."""
-    if e.op == "const":
-        return int(e.attr)
-    if e.op == "scalar":
-        return int(values[e.attr])
-    return int(_FOLD[e.op](*(_evaluate(a, values) for a in e.args)))
