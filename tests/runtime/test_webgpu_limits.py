@@ -11,7 +11,6 @@ import pytest
 
 import numus as nm
 from numus.compiler import ir
-from numus.compiler.render.wgsl import _number
 from numus.errors import DeviceError
 from numus.runtime.devices import count
 
@@ -86,7 +85,7 @@ def test_products_keep_within_a_groups_memory():
                 tiles = choose(given, dtype, 1, 4096, 4096, light, straight)
                 assert tiles.nbytes(dtype, light) <= memory
                 lanes = [ir.const(lane) for lane in range(tiles.threads)]
-                places = {tuple(_number(x, {}) for x in tiles.own(lane)) for lane in lanes}
+                places = {tuple(ir.number(x, {}) for x in tiles.own(lane)) for lane in lanes}
                 assert places == set(np.ndindex(tiles.threads // tiles.across, tiles.across))
 
 

@@ -154,7 +154,7 @@ class Buffer:
     def count(self, scalars: Mapping[str, int]) -> int:
         """Scratch only: the elements that one worker needs if the kernel is given these scalars."""
         assert self.size is not None
-        return _number(self.size, scalars)
+        return number(self.size, scalars)
 
 
 @dataclass(eq=False, slots=True)
@@ -174,13 +174,13 @@ _NUMBERS: dict[str, Callable[..., int]] = {
 }
 
 
-def _number(e: Expr, scalars: Mapping[str, int]) -> int:
+def number(e: Expr, scalars: Mapping[str, int]) -> int:
     """What a size comes to: few operations on numbers that are not negative."""
     if e.op == "const":
         return int(e.attr)
     if e.op == "scalar":
         return int(scalars[e.attr])
-    return int(_NUMBERS[e.op](*(_number(a, scalars) for a in e.args)))
+    return int(_NUMBERS[e.op](*(number(a, scalars) for a in e.args)))
 
 
 # -- leaves ---------------------------------------------------------------------------------------

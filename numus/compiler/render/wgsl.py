@@ -4,8 +4,7 @@ A block of the grid is a workgroup: a lanes loop is spread over its threads, uni
 all of them, and what a register holds per lane is a variable of each thread. A kernel without
 lanes loops runs a block per thread.
 
-A shader's numbers come in one uniform array of words, `P`: two zeros (see `wgsl_prelude`) around
-how the groups are counted, where each buffer's elements start, then the kernel's scalars.
+How a shader is given its numbers and its memory is told in `wgsl_bindings`.
 """
 
 from __future__ import annotations
@@ -19,27 +18,14 @@ from numus.compiler import ir
 from numus.compiler.ir import below, expressions_of, statements
 from numus.compiler.render import wgsl_group as group
 from numus.compiler.render import wgsl_memory as memory
-from numus.compiler.render import wgsl_ops as ops
 from numus.compiler.render.wgsl_across import BUILTINS, Across
+from numus.compiler.render.wgsl_bindings import Bindings, Word
 from numus.compiler.render.wgsl_lanes import Lanes
-from numus.compiler.render.wgsl_narrow import Narrow, is_size
+from numus.compiler.render.wgsl_narrow import Narrow
 from numus.compiler.render.wgsl_prelude import called, prelude
 from numus.compiler.render.wgsl_runs import changed
-from numus.compiler.render.wgsl_values import Values
-from numus.errors import CompileError, DTypeError
+from numus.errors import CompileError
 from numus.runtime.webgpu.target import Target
-
-# words of `P` before the buffers' offsets: zero, groups in a row, all groups or threads, zero
-HEAD = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Word:
-    """How a scalar slot is written into `P`: a `struct` format, and the first of its words."""
-
-    slot: str
-    format: str  # "i", "I", "q", "Q", "f", "d"
-    at: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,28 +81,23 @@ class _Renderer:
         windows: Mapping[int, int],
         aligned: bool,
     ) -> None:
-        self.windows = windows
-        self.window_of: list[int] = []
-        self.kernel, self.target, self.wide, self.bound_as_written = kernel, target, wide, shared
-        self.unroll, self.pooled = unroll, pooled
+        self.kernel, self.target, self.unroll = kernel, target, unroll
         self.per_thread = not group.has_lanes(kernel.body)
         self.threads = min(64, target.group) if self.per_thread else kernel.group or target.group
         # threads that are one vector merge by exchange
         self.meetings = group.Meetings(kernel, self.threads != target.lockstep)
-        self.globals: list[str] = []
         self.reducing: set[str] = set()  # types of which there is shared memory to reduce in
-        self.words = HEAD
-        self.slots: list[Word] = []
-        self.bound: list[list[int]] = []
-        self.pools: dict[str, tuple[str, list[int]]] = {}  # by type: a variable, and what is there
-        self.wide_names: set[str] = set()
-        self.scratch: list[tuple[int, int]] = []
         self.lane: ir.For | None = None
         # what merging takes comes first, scratch gets the rest
-        self.group_memory = target.group_memory - self._merging_bytes()
-        self.x = Values(kernel, target, wide, Narrow(kernel), {}, {}, self._wide, aligned)
+        room = target.group_memory - self._merging_bytes()
+        self.given = Bindings(
+            *(kernel, target, wide, shared, pooled, windows, aligned),
+            *(self.per_thread, room, self.meetings.near),
+        )
+        self.x = self.given.x
         self.lanes = Lanes(
-            *(self.x, self.threads, unroll, self._iteration, self._loop, self._alone, self._wide)
+            *(self.x, self.threads, unroll, self._iteration, self._loop, self._alone),
+            self.given.wide_name,
         )
         self.across = Across(self.x, self.threads, self._shared_array)
 
@@ -134,13 +115,14 @@ class _Renderer:
 
     def shader(self) -> Shader:
         x = self.x
-        self._scalars()
-        self._buffers()
+        given = self.given
+        given.take_scalars()
+        given.take_buffers()
         self._registers()
         self._grid()
         body = "\n".join(x.lines)
         functions = prelude(called(body), self.target)
-        words = (self.words + 3) // 4
+        words = (given.words + 3) // 4
         builtins = [
             "@builtin(workgroup_id) group: vec3<u32>",
             "@builtin(local_invocation_index) thread: u32",
@@ -151,7 +133,7 @@ class _Renderer:
                 *(["enable f16;"] if any(p.form == "half" for p in x.places.values()) else []),
                 f"struct Numbers {{ v: array<vec4<u32>, {words}> }}",
                 "@group(0) @binding(0) var<uniform> P: Numbers;",
-                *self.globals,
+                *given.globals,
                 "var<private> Z: u32;",
                 "var<private> Y: u32;",
                 functions,
@@ -169,129 +151,14 @@ class _Renderer:
             self.threads,
             self.per_thread,
             words * 4,
-            tuple(self.slots),
-            tuple(map(tuple, self.bound)),
-            tuple(self.window_of),
-            self.pooled,
-            tuple(self.scratch),
+            tuple(given.slots),
+            tuple(map(tuple, given.bound)),
+            tuple(given.window_of),
+            given.pooled,
+            tuple(given.scratch),
             x.narrow,
-            self.wide,
+            given.wide,
         )
-
-    def _word(self, at: int) -> str:
-        return f"P.v[{at // 4}].{'xyzw'[at % 4]}"
-
-    def _take(self, count: int) -> int:
-        """The first of so many new words of `P`."""
-        at = self.words
-        self.words += count
-        return at
-
-    def _scalars(self) -> None:
-        x = self.x
-        self.words += sum(b.access != "scratch" for b in self.kernel.buffers)
-        for slot, dtype in self.kernel.scalars:
-            narrow = not self.target.i64 or (is_size(slot) and not self.wide)
-            ty = "i32" if dtype is ir.INDEX and narrow else ops.carrier(dtype)
-            at = self._take(2 if ty[1:] == "64" else 1)
-            self.slots.append(Word(slot, _FORMATS[ty], at))
-            first = self._word(at)
-            if ty == "u32":
-                text = first
-            elif ty[1:] == "32":
-                text = f"bitcast<{ty}>({first})"
-            else:
-                whole = f"(u64({first}) | (u64({self._word(at + 1)}) << 32u))"
-                text = whole if ty == "u64" else f"bitcast<{ty}>({whole})"
-            x.do(f"let {slot} = {text};")
-            x.scalars[slot] = slot
-
-    def _buffers(self) -> None:
-        x = self.x
-        offset = HEAD
-        for i, buffer in enumerate(self.kernel.buffers):
-            form = memory.form_of(buffer, self.target)
-            if self.pooled and form == "packed":
-                form = "shared"
-            carrier = x.type_of(buffer.dtype)
-            element = memory.element_of(buffer.dtype, form, carrier)
-            name = f"b{i}"
-            if buffer.access == "scratch":
-                self._scratch(i, buffer, name, carrier)
-                continue
-            x.do(f"let o{i} = bitcast<i32>({self._word(offset)});")
-            offset += 1
-            if self.pooled:
-                x.places[buffer] = memory.Place(self._pool(i, element), f"o{i}", form, element)
-                continue
-            if buffer.dtype is ir.INDEX and carrier == "i32":
-                raise DTypeError("this adapter has no int64: it lacks the feature shader-int64")
-            only_read = buffer.access == "read" and i not in self.bound_as_written
-            access = "read" if only_read else "read_write"
-            count = self.windows.get(i, 1)
-            if count == 1:
-                x.places[buffer] = memory.Place(name, f"o{i}", form, element)
-                self._bind(i, f"var<storage, {access}> {name}: array<{element}>;")
-                continue
-            per = self.target.most_bound // _element_bytes(element)
-            place = memory.Place(name, f"o{i}", form, element, count, per)
-            x.places[buffer] = place
-            for w in range(count):
-                self._bind(i, f"var<storage, {access}> {name}_{w}: array<{element}>;", w)
-            self.globals += place.functions(not only_read)
-
-    def _wide(self, buffer: ir.Buffer, run: memory.Run) -> str | None:
-        """The variable by which whole runs of a buffer's elements are accessed: the buffer is bound
-        once more. None where that cannot be."""
-        place = self.x.places[buffer]
-        if self.pooled or place.form != "plain" or place.windows > 1 or buffer.dtype.itemsize != 4:
-            return None
-        name = f"{place.name}_{run.count}"
-        if name not in self.wide_names:
-            self.wide_names.add(name)
-            which = self.kernel.buffers.index(buffer)
-            only_read = buffer.access == "read" and which not in self.bound_as_written
-            access = "read" if only_read else "read_write"
-            self._bind(which, f"var<storage, {access}> {name}: array<{run.type}>;")
-        return name
-
-    def _pool(self, which: int, element: str) -> str:
-        """The variable in which all buffers of a type lie."""
-        if element not in self.pools:
-            name = f"pool{len(self.pools)}"
-            self._bind(which, f"var<storage, read_write> {name}: array<{element}>;")
-            self.pools[element] = (name, self.bound[-1])
-        else:
-            self.pools[element][1].append(which)
-        return self.pools[element][0]
-
-    def _bind(self, which: int, declaration: str, window: int = 0) -> None:
-        self.bound.append([which])
-        self.window_of.append(window)
-        self.globals.append(f"@group(0) @binding({len(self.bound)}) {declaration}")
-
-    def _scratch(self, i: int, buffer: ir.Buffer, name: str, carrier: str) -> None:
-        """Memory of a group: shared where it is small and of known size, else a part of a buffer
-        that all groups (or threads) share."""
-        x = self.x
-        if carrier == "bool":
-            carrier = "u32"
-        if buffer.size is None:
-            raise CompileError(f"scratch buffer {buffer.name!r} has no size")
-        if buffer.size.op == "const" and not self.per_thread:
-            nbytes = -(-buffer.size.attr * _bytes(carrier) // 16) * 16
-            if nbytes <= self.group_memory:
-                self.group_memory -= nbytes
-                count, element, form = buffer.size.attr, carrier, "word"
-                if carrier[1:] == "32" and memory.has_quads(self.kernel, buffer):
-                    count, element, form = -(-count // 4), f"vec4<{carrier}>", "quad"
-                self.globals.append(f"var<workgroup> {name}: array<{element}, {count}>;")
-                x.places[buffer] = memory.Place(name, "", form, element)
-                self.meetings.near.add(buffer)
-                return
-        self.scratch.append((i, _bytes(carrier)))
-        x.places[buffer] = memory.Place(name, f"o{i}", "word", carrier)
-        self._bind(i, f"var<storage, read_write> {name}: array<{carrier}>;")
 
     def _registers(self) -> None:
         x = self.x
@@ -314,11 +181,11 @@ class _Renderer:
                     raise CompileError("beside its grid loop a kernel may only name values (Let)")
                 self._let(s)
         ty = x.type(grid.var)
-        first = f"group.y * {self._word(1)} + group.x"
+        first = f"group.y * {self.given.word(1)} + group.x"
         if self.per_thread:
             first = f"({first}) * {self.threads}u + thread"
         x.do(f"let worker = {first};")
-        for i, _ in self.scratch:
+        for i, _ in self.given.scratch:
             size = self.kernel.buffers[i].size
             assert size is not None
             x.do(f"let o{i} = i32(worker) * {x.index(size)};")
@@ -328,12 +195,12 @@ class _Renderer:
             block = x.new(f"{block} * {step}")
         if start != "0i":
             block = x.new(f"{start} + {block}")
-        if not self.scratch:
+        if not self.given.scratch:
             x.open(f"if ({block} < {stop})")
             self._iteration(grid, block)
             x.close()
             return
-        workers = f"{ty}({self._word(2)})"
+        workers = f"{ty}({self.given.word(2)})"
         self._loop(grid, ty, block, stop, f"{workers} * {step}", shared=not self.per_thread)
 
     def _iteration(self, s: ir.For, value: str) -> None:
@@ -497,17 +364,8 @@ class _Renderer:
         name = f"lanes_{ty}_{number}"
         if name not in self.reducing:
             self.reducing.add(name)
-            self.globals.append(f"var<workgroup> {name}: array<{ty}, {self.threads}>;")
+            self.given.globals.append(f"var<workgroup> {name}: array<{ty}, {self.threads}>;")
         return name
 
 
-_FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 _NOBODY: Any = object()  # stands for a lanes loop where one thread works alone
-
-
-def _element_bytes(element: str) -> int:
-    return 2 if element == "f16" else 8 if element.endswith("64") else 4
-
-
-def _bytes(carrier: str) -> int:
-    return 8 if carrier.endswith("64") else 4

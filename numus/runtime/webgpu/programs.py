@@ -41,6 +41,10 @@ def _renderer() -> Any:
     return importlib.import_module("numus.compiler.render.wgsl")
 
 
+def _narrow() -> Any:
+    return importlib.import_module("numus.compiler.render.wgsl_narrow")
+
+
 Windows = tuple[tuple[int, int], ...]  # buffers bound as several parts, and how many
 
 
@@ -66,7 +70,7 @@ class WebGpuProgram:
         self._forms: dict[tuple[Any, ...], Pipeline] = {}
         self._needs: dict[tuple[int, ...], tuple[bool, int]] = {}
         self._narrow: Any = None
-        self.sizes = frozenset(slot for slot in self.slots if _renderer().is_size(slot))
+        self.sizes = frozenset(slot for slot in self.slots if _narrow().is_size(slot))
 
     def restart(self) -> None:
         self._forms.clear()
@@ -88,7 +92,7 @@ class WebGpuProgram:
         loops have to be written out, for a driver that ends loops.
         """
         if self._narrow is None:
-            self._narrow = _renderer().Narrow(self.kernel)
+            self._narrow = _narrow().Narrow(self.kernel)
         sizes = {slot: sizes[slot] for slot in self.slots if slot in self.sizes}
         key = tuple(sizes.values())
         found = self._needs.get(key)
