@@ -3,11 +3,6 @@
 Every kernel becomes one function with a parameter per buffer and per scalar. A block of the grid
 loop is a thread block, a lane is a thread: docs/design/0004-lanes-as-threads.md tells how it maps.
 
-A lanes loop is dealt to the threads in three stages: several aligned vectors of up to 16 bytes for
-each thread at a time, so that many loads are under way; single vectors; and what is left, one
-element for each thread at a time: everything, where memory is not aligned or the body is not
-straight code.
-
 Scratch buffers of constant size lie in shared memory. Others are given as an address; where that is
 null they lie in the shared memory that the launch provides, one after the other.
 """
@@ -24,6 +19,7 @@ from numus.compiler.render import (
     ptx_across,
     ptx_choices,
     ptx_held,
+    ptx_lanes,
     ptx_memory,
     ptx_pipeline,
     ptx_plan,
@@ -34,10 +30,10 @@ from numus.compiler.render import (
     ptx_units,
 )
 from numus.compiler.render.llvm_control import Control
-from numus.compiler.render.llvm_lanes import Growths, changed, computed_from, plan
-from numus.compiler.render.llvm_text import SCALAR, Text, Value, memory_type, register_type
+from numus.compiler.render.llvm_lanes import changed, computed_from, plan
+from numus.compiler.render.llvm_text import SCALAR, Text, memory_type, register_type
 from numus.compiler.render.llvm_values import Block
-from numus.compiler.render.ptx_values import ThreadExpressions, ThreadLane
+from numus.compiler.render.ptx_values import ThreadExpressions
 from numus.compiler.render.ptx_warps import WARP
 from numus.dtypes import float64, int64
 from numus.errors import CompileError
@@ -103,7 +99,8 @@ class Renderer(Control):
         ptx_spread.check(self)
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
-        self._slots()
+        self.shapes = ptx_lanes.shapes(kernel, self.plan)
+        self.held = [loop for loop in self.shapes if loop.held]
 
     # -- the module -------------------------------------------------------------------------------
 
@@ -372,7 +369,7 @@ class Renderer(Control):
         """Write a loop of a thread for several iterations at a time, so that several loads are
         under way; gives where it ends, and the rest begins."""
         t, x = self.t, self.x
-        trips = self._trips(start, stop, step)
+        trips = self.trips(start, stop, step)
         whole = t.new(f"and i64 {trips}, {-_AT_A_TIME}")
         end = t.new(f"add i64 {start}, {t.new(f'mul i64 {whole}, {step}')}")
 
@@ -423,174 +420,21 @@ class Renderer(Control):
             t.jump(done)
             t.start(done)
 
-    # -- lanes ------------------------------------------------------------------------------------
-
-    def _slots(self) -> None:
-        """How many iterations each register with lanes holds at a time: its loop's at most.
-
-        A register that several lanes loops know carries something from one to the next: which
-        thread has which iteration must then be the same in all of them, one at a time.
-        """
-        homes: dict[ir.Register, set[ir.For]] = {}
-        for loop in self.plan.widths:
-            for s in statements(loop.body):
-                for register in ptx_plan.registers_of(s):
-                    if register.lanes:
-                        homes.setdefault(register, set()).add(loop)
-        tiles = ptx_plan.tile_sums(self.kernel)
-        shared = {
-            loop
-            for register, loops in homes.items()
-            if len(loops) > 1 or register in tiles
-            for loop in loops
-        }
-
-        def shape(loop: ir.For) -> tuple[int, int]:
-            if loop.held:
-                return loop.unroll, loop.width
-            if loop in shared:
-                return 1, 1
-            return ptx_choices.shape(loop, self.plan.sizes[loop])
-
-        self.shapes = {loop: shape(loop) for loop in self.plan.widths}
-        self.held = [loop for loop in self.plan.widths if loop.held]
-        for register, loops in homes.items():
-            running = len(loops) == 1 and next(iter(loops)).held
-            shapes = [self.shapes[s] for s in loops]
-            self.plan.vectors[register] = max(v if running else u * v for u, v in shapes)
-
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        x, t = self.x, self.t
-        if x.lane is not None:
+        if self.x.lane is not None:
             raise CompileError("a lanes loop inside a lanes loop")
         talks = any(b in self.talking for y in statements(s.body) for b in ptx_plan.changes(y))
         if talks:
             self.barrier()
-        many, width = self.shapes[s]
-        count = self._trips(start, stop, step)
+        count = self.trips(start, stop, step)
         if s.held:
             ptx_held.write(self, s, count)
             return
-        done = "0"
-        if width > 1:
-            aligned = self._aligned(s, start, step, width)
-            if aligned is None:
-                many = width = 1
-        if width > 1:
-            vectors = t.new(f"and i64 {count}, {-width}")
-            vectors = t.new(f"select i1 {aligned}, i64 {vectors}, i64 0")
-            if many > 1:
-                whole = t.new(f"and i64 {vectors}, {-(width * many * self.group)}")
-                offsets = tuple(
-                    v * self.group * width + u for v in range(many) for u in range(width)
-                )
-                self._stage(s, start, step, ("0", whole), offsets, width)
-                done = whole
-            self._stage(s, start, step, (done, vectors), tuple(range(width)), width)
-            done = vectors
-        self._stage(s, start, step, (done, count), (0,), 1)
+        ptx_lanes.write(self, s, start, step, count)
         if talks:
             self.barrier()
 
-    def _stage(
-        self,
-        s: ir.For,
-        start: str,
-        step: str,
-        bounds: tuple[str, str],
-        offsets: tuple[int, ...],
-        width: int,
-    ) -> None:
-        """Iterations bounds[0] … bounds[1] of a lanes loop, `offsets` of them for each thread."""
-        t, x = self.t, self.x
-        begin, end = bounds
-        if bounds == ("0", str(self.group)) and (start, step, offsets) == ("0", "1", (0,)):
-            # one iteration for each thread: nothing to loop over, and its number is known early
-            x.push()
-            self._enter(s, self.thread, step, offsets, width, 0)
-            self._block(s.body)
-            x.lane = None
-            x.pop()
-            return
-        if begin == start == "0" and step == "1" and offsets == (0,) and _few(end, self.group):
-            mine_too, done = t.label("mine"), t.label("done")
-            t.branch(t.new(f"icmp ult i64 {self.thread}, {end}"), mine_too, done)
-            t.start(mine_too)
-            x.push("branch")
-            self._enter(s, self.thread, step, offsets, width, 0)
-            self._block(s.body)
-            x.lane = None
-            x.pop()
-            t.jump(done)
-            t.start(done)
-            return
-        mine = self.thread if width == 1 else t.new(f"mul i64 {self.thread}, {width}")
-        first = mine if begin == "0" else t.new(f"add i64 {begin}, {mine}")
-
-        def body(k: str) -> None:
-            name = k if step == "1" else t.new(f"mul i64 {k}, {step}")
-            if start != "0":
-                name = t.new(f"add i64 {name}, {start}")
-            self._enter(s, name, step, offsets, width)
-            self._block(s.body)
-            x.lane = None
-
-        self.loop(first, end, str(self.group * len(offsets)), body)
-
-    def _enter(
-        self,
-        s: ir.For,
-        first: str,
-        step: str,
-        offsets: tuple[int, ...],
-        width: int,
-        level: int | None = None,
-    ) -> None:
-        """Begin to write a stage of a lanes loop, in the current scope."""
-        x = self.x
-        level = x.depth if level is None else level
-        x.lane = ThreadLane(
-            s.var,
-            Growths(s.var, s.step),
-            SCALAR,
-            len(offsets),
-            Value((first,), False, level),
-            Value((step,), False, level),
-            None,
-            frozenset(),
-            frozenset(),
-            offsets,
-            width,
-        )
-
-    def _aligned(self, s: ir.For, start: str, step: str, width: int) -> str | None:
-        """Whether every run of neighbours begins at a whole vector; None: that cannot be told."""
-        x, t = self.x, self.t
-        x.push()
-        for inner in statements(s.body):  # what they count lies whole vectors apart, if it is held
-            if s.held and isinstance(inner, ir.For):
-                x.remember(x.values, inner.var, Value(("0",), False, x.depth))
-        self._enter(s, start, step, (0,), 1)
-        growths = x.lane.growths if x.lane is not None else Growths(s.var, s.step)
-        condition = "true"
-        for buffer, index, _ in ptx_plan.accesses(s):
-            if growths.of(index) != 1:
-                continue
-            if not computed_from(index, x.values, s.var):
-                x.lane = None
-                x.pop()
-                return None
-            size = buffer.dtype.itemsize
-            (pointer,) = ptx_memory.pointers(x, buffer, index)
-            address = t.new(f"ptrtoint {x.spaces[buffer]} {pointer} to i64")
-            odd = t.new(f"and i64 {address}, {min(ACCESS, width * size) - 1}")
-            test = t.new(f"icmp eq i64 {odd}, 0")
-            condition = test if condition == "true" else t.new(f"and i1 {condition}, {test}")
-        x.lane = None
-        x.pop()
-        return condition
-
-    def _trips(self, start: str, stop: str, step: str) -> str:
+    def trips(self, start: str, stop: str, step: str) -> str:
         """How many iterations a loop has: a literal where that is known."""
         t = self.t
         if not any(e.startswith("%") for e in (start, stop, step)):
@@ -601,8 +445,3 @@ class Renderer(Control):
             n = t.new(f"sub i64 {n}, 1")
             n = t.new(f"sdiv i64 {n}, {step}")
         return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
-
-
-def _few(count: str, group: int) -> bool:
-    """Whether a loop is known to have no more iterations than there are threads."""
-    return not count.startswith("%") and int(count) <= group

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from numus.compiler import ir
-from numus.compiler.render import ptx_choices, ptx_plan
+from numus.compiler.render import ptx_choices, ptx_lanes, ptx_plan
 from numus.compiler.render.llvm_lanes import computed_from
 from numus.compiler.render.llvm_text import Value
 
@@ -34,7 +34,7 @@ def write(r: Renderer, s: ir.For, count: str) -> None:
             at = t.new(f"add i64 {first}, {start}") if start else first
             active += [t.new(f"icmp slt i64 {at}, {count}")] * width
     offsets = tuple(start + u for start in starts for u in range(width))
-    aligned = (r._aligned(s, "0", "1", width) or "false") if width > 1 else "true"
+    aligned = (ptx_lanes.aligned(r, s, "0", "1", width) or "false") if width > 1 else "true"
     loop = _Loop(r, s, first, offsets, active, width)
     if aligned in ("true", "false"):
         loop.write(width if aligned == "true" else 1)
@@ -125,7 +125,7 @@ class _Loop:
     def _enter(self, at: slice, vector: int, known: Known) -> None:
         """Begin some of the iterations, of which some values are known."""
         r, x = self.r, self.r.x
-        r._enter(self.s, self.first, "1", self.offsets[at], vector)
+        ptx_lanes.enter(r, self.s, self.first, "1", self.offsets[at], vector)
         x.thread_lane.slot = at.start or 0
         for e, v in known:
             x.remember(x.values, e, Value(v.names, v.vec, x.depth))
