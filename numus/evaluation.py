@@ -31,13 +31,15 @@ Array = np.ndarray[Any, Any]
 
 def evaluate(nodes: Collection[Node]) -> None:
     """Give every node a view."""
-    if nodes.__class__ is tuple and len(nodes) == 1:  # one value, as most ask for
-        (node,) = nodes
-        if node.view is not None or singles.evaluate(node):
+    if nodes.__class__ is not tuple or len(nodes) != 1:  # most ask for one value
+        nodes = tuple(dict.fromkeys([n for n in nodes if n.view is None]))
+        if not nodes:
             return
+    if nodes[0].view is not None or singles.evaluate(nodes):
+        return
     with guards.lock:
         by_device: dict[Device, list[Node]] = {}
-        wanted = dict.fromkeys([n for n in nodes if n.view is None])
+        wanted = [n for n in nodes if n.view is None]
         for node in wanted:
             if node.prim.name in APART:
                 _settle_apart(node)

@@ -27,6 +27,10 @@ if TYPE_CHECKING:
     from numus.runtime.devices import Device
 
 
+_ref = weakref.ref
+_MANY_ALIASES = 16  # from so many on, those that are gone are looked for now and then
+
+
 class Storage:
     """A block of device memory and who may touch it from the host."""
 
@@ -38,8 +42,8 @@ class Storage:
         # is computed has none
         self.host: Any = None
         self.guard: Any = None  # who reads it on the host: see guards.py
-        # nodes of views that see what is written; made when there are any
-        self.aliases: set[weakref.ref[Node]] | None = None
+        # nodes of views that see what is written, by id, and some that are gone; made when needed
+        self.aliases: dict[int, weakref.ref[Node]] | None = None
 
     def copy(self) -> Storage:
         """The same memory, which both give up when one is written to."""
@@ -51,9 +55,19 @@ class Storage:
         """These nodes are views of one another: a write through one is seen by all."""
         aliases = self.aliases
         if aliases is None:
-            aliases = self.aliases = set()
+            aliases = self.aliases = {}
+        before = len(aliases)
         for node in nodes:
-            aliases.add(weakref.ref(node, aliases.discard))
+            aliases[id(node)] = _ref(node)
+        now = len(aliases)
+        if now > before and now >= _MANY_ALIASES and (now ^ before) > before:  # twice as many
+            for key in [key for key, ref in aliases.items() if ref() is None]:
+                del aliases[key]
+
+    def sharers(self) -> set[Node]:
+        """The nodes that see what is written."""
+        refs = [] if self.aliases is None else list(self.aliases.values())
+        return {node for ref in refs if (node := ref()) is not None}
 
 
 class View:
@@ -170,6 +184,45 @@ def place_view(table: Any, slot: int, node: int, strides: Shape, itemsize: int) 
     table.like(view, View, "strides", strides)
     memory = table.load(table.load(view, View, "storage"), Storage, "memory")
     table.place(slot, memory, offset, itemsize)
+
+
+def write_node(
+    table: Any,
+    like: Node,
+    inputs: int,
+    depth: int,
+    pinned: int,
+    view: int | None = None,
+    handled: bool = False,
+) -> int:
+    """Steps of a native call: a new node like another one. Its inputs, how far the pending graph
+    reaches and, if it has one, its view are in registers. Gives its register. `handled`: whether a
+    tensor will stand for it, which sets its handle.
+    """
+    node: int = table.new(Node)
+    for name in ("prim", "params", "shape", "dtype", "device", "tracked"):
+        table.put(node, Node, name, getattr(like, name))
+    unset = {"abstract": False, "grad_slot": None}
+    unset |= {} if handled else {"handle": None}
+    unset |= {} if view is not None else {"view": None}
+    for name, thing in unset.items():
+        table.put(node, Node, name, thing)
+    given = {"inputs": inputs, "depth": depth, "pinned": pinned}
+    given |= {} if view is None else {"view": view}
+    for name, register in {**given, "serial": table.call(next_serial)}.items():
+        table.set(node, Node, name, register)
+    return node
+
+
+def write_view(table: Any, like: View, base: int) -> int:
+    """Steps of a native call: a new view like another one, of the storage of the node in the
+    register `base` and from where that begins. Gives its register."""
+    view: int = table.new(View)
+    own = table.load(base, Node, "view")
+    for name in ("storage", "offset"):
+        table.set(view, View, name, table.load(own, View, name))
+    table.put(view, View, "strides", like.strides)
+    return view
 
 
 mode = default  # gradients, autocast, traces and watchers of this thread

@@ -57,6 +57,21 @@ def broadcast(a: Shape, b: Shape, op: str = "broadcast") -> Shape:
         return a
     if not a:
         return b
+    found = _broadcast(a, b, op)
+    if found.__class__ is int:  # the axis that is wrong, counted from the back
+        if len(a) < len(b):
+            a, b = b, a
+        raise ShapeError(
+            f"{op}: shapes {a} and {b} do not broadcast: axis {found} has {a[found]} and "
+            f"{b[found]}; extents must be equal or 1"
+        )
+    shape: Shape = found
+    return shape
+
+
+@functools.lru_cache(4096)
+def _broadcast(a: Shape, b: Shape, op: str) -> Any:
+    """The shape, or the axis along which they do not fit."""
     if len(a) < len(b):
         a, b = b, a
     lead = len(a) - len(b)
@@ -65,10 +80,7 @@ def broadcast(a: Shape, b: Shape, op: str = "broadcast") -> Shape:
         if m == n or n == 1:
             continue
         if m != 1:
-            raise ShapeError(
-                f"{op}: shapes {a} and {b} do not broadcast: axis {i - len(b)} has {m} and {n}; "
-                "extents must be equal or 1"
-            )
+            return i - len(b)
         out[lead + i] = n
     return check_size(tuple(out), op)
 

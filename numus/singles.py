@@ -1,12 +1,12 @@
 """Evaluating one operation, or a few, on values that are there.
 
 Code that looks at every result makes graphs of one node or of a handful. Walking such a graph to
-learn what it is costs more than many a kernel. From the second time on, an operation like one
-before (the same primitive on operands of the same dtypes, shapes and layouts) is one native call,
-where the runtime has these: it reads the operands' addresses, runs the kernels and gives the node
-its view. So is a handful of operations whose results on the way nobody else wants, with the same
-numbers in them. What is only another shape of such a result, or has its axes in another order, is
-a view of it.
+learn what it is costs more than many a kernel. From the second time on, operations like some before
+(the same primitives on operands of the same dtypes, shapes and layouts, with the same numbers in
+them) are one native call, where the runtime has these: it looks whether the graph is the one it is
+for, reads the operands' addresses, runs the kernels and gives nodes their views: those that were
+asked for, and those on the way that somebody else holds. What is only another shape of such a
+result, or has its axes in another order, is a view of it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import sys
 from typing import Any
 
 from numus import guards
-from numus.compiler.singles import calls, handfuls
+from numus.compiler.singles import Family, families, forget_structures, structures
 from numus.compiler.watchers import watchers
 from numus.graph import Node, View, piece_of, place_view, view_maker
 from numus.kernels.choice import preference
@@ -28,99 +28,115 @@ APART = ("transfer", "part")
 SHARING = ("reshape", "permute")  # views of whole results
 
 _MISS: Any = object()
+_NO_WAY: Any = object()  # of structures that have no native function
 _MANY = 512  # structures that are remembered: each keeps some memory for results
-_HANDFUL = 12  # operations, beside the last one
+_FAMILIES = 8  # so many times as many families
+_HANDFUL = 256  # operations, beside those whose values are asked for
+_TRIED = 4  # functions of a family that are asked before the structure is looked at
+# Where so many structures came that no function knew, others are looked at every so many times: it
+# may be that none of them comes again.
+_STRANGERS, _SELDOM = 16, 32
 
-Path = tuple[int, ...]  # which input, which of its inputs, and so on
 
-
-def evaluate(node: Node) -> bool:
-    """Whether a pending node has a view now. It has not if this is not for the short way."""
-    inputs, place = node.inputs, node.device
-    if place is None or not inputs:
+def evaluate(nodes: tuple[Node, ...]) -> bool:
+    """Whether pending nodes, each another, have views now. They have not if this is not for the
+    short way."""
+    node = nodes[0]
+    if node.device is None or not node.inputs:
         return False
-    if node.prim.name in SHARING and inputs[0].view is None:
-        return _shared(node, inputs[0])
-    kinds: list[Any] = [inputs[0] is inputs[-1]]
-    paths: dict[Node, Path] | None = None
-    for x in inputs:
-        view = x.view
-        if view is None:
-            del x  # who else holds it is counted
-            found = _few(node)
-            if found is None:
-                return False
-            kinds, paths = found
-            break
-        kinds += (x.dtype, x.shape, view.strides)
-    key = (
-        *(node.prim, node.params, node.shape, node.dtype, node.tracked, place.name, preference()),
-        *kinds,
-    )
-    known = calls if paths is None else handfuls
-    try:
-        call = known.get(key, _MISS)
-    except TypeError:  # parameters that are told apart by nothing
-        return False
-    if call is _MISS:
-        if len(known) >= _MANY:
-            known.clear()
-        known[key] = None
-        return False
-    if call is None:
-        if paths is None:
-            paths = {x: (i,) for i, x in enumerate(inputs)}
-        call = known[key] = _call(node, place, paths) or _missing
-    if call(node) is not _MISS:
-        return True
-    if call is not _missing:  # another number of threads, say: it is made anew
-        known.pop(key, None)
+    kind = (node.prim, node.shape, node.dtype, node.depth, len(nodes), preference())
+    family = families.get(kind)
+    if family is None:
+        if len(families) >= _FAMILIES * _MANY:
+            families.clear()
+        family = families[kind] = Family()
+    for call in family.calls:
+        if call(*nodes) is not _MISS:
+            family.known(call, _TRIED)
+            return True
+    family.strangers += 1
+    if family.strangers <= _STRANGERS or family.strangers % _SELDOM == 0:
+        known = _evaluated_by(nodes)
+        if known is not None:
+            family.known(known, _TRIED)
+            return True
+    if len(nodes) == 1 and node.prim.name in SHARING:
+        inputs = node.inputs
+        if inputs and inputs[0].view is None:
+            return _shared(node, inputs[0])
     return False
 
 
-def _few(root: Node) -> tuple[list[Any], dict[Node, Path]] | None:
-    """What a handful of operations is like, and by which inputs' inputs each of their operands is
-    found; None if they are more, or if a value on the way may still be asked for."""
-    if root.tracked:
+def _evaluated_by(nodes: tuple[Node, ...]) -> Any:
+    """The native function that has evaluated nodes; None where there is none for them, yet."""
+    place = nodes[0].device
+    if watchers or guards.writers:  # whom no native call waits for
         return None
-    kinds: list[Any] = []
-    paths: dict[Node, Path] = {}
-    number: dict[Node, int] = {}  # of operands, and of values on the way
+    structure = _structure(nodes)
+    if structure is None or place is None:
+        return None
+    key = (place.name, preference(), *structure)
+    try:
+        call = structures.get(key, _MISS)
+    except TypeError:  # parameters that are told apart by nothing
+        return None
+    if call is _MISS:  # the first of them
+        if len(structures) >= _MANY:
+            forget_structures()
+        structures[key] = None
+        return None
+    if call is _NO_WAY:
+        return None
+    if call is None or call(*nodes) is _MISS:
+        # what it was made for may have changed: the number of threads, say
+        call = structures[key] = _call(nodes) or _NO_WAY
+        if call is _NO_WAY or call(*nodes) is _MISS:
+            return None
+    return call
+
+
+def _structure(roots: tuple[Node, ...]) -> list[Any] | None:
+    """What a handful of operations is like; None if they are more, or none of this."""
+    kinds: list[Any] = [len(roots)]
+    # of operands, below zero; of values on the way; and of what is asked for, after all of these
+    number = {root: _HANDFUL + i for i, root in enumerate(roots)}
+    place = roots[0].device
     inner: list[Node] = []
     uses: list[int] = []
-    ahead: list[tuple[Node, Path]] = [(root, ())]
-    for node, path in ahead:  # which grows
-        kinds += (node.prim, node.params, node.shape, node.dtype)
-        for place, x in enumerate(node.inputs):
+    ahead: list[Node] = list(roots)
+    for node in ahead:  # which grows
+        if (node.device is not place and node.device is not None) or node.prim.name in APART:
+            return None
+        kinds += (node.prim, node.params, node.shape, node.dtype, node.tracked)
+        for x in node.inputs:
             seen = number.get(x)
             if seen is not None:
                 kinds.append(seen)
-                if x.view is None:
+                if 0 <= seen < _HANDFUL:
                     uses[seen] += 1
                 continue
             view = x.view
             if view is not None:
-                kinds += (-1 - len(paths), x.dtype, x.shape, view.strides)
-                number[x] = -1 - len(paths)
-                paths[x] = (*path, place)
+                number[x] = -1 - len(number)
+                kinds += (number[x], x.dtype, x.shape, view.strides)
             elif x.prim.name == "constant":
-                kinds += (x.dtype, repr(x.params))  # -0.0 is another number than 0.0
+                number[x] = -1 - len(number)
+                kinds += (number[x], x.dtype, repr(x.params))  # -0.0 is another than 0.0
             else:
-                if x.device is not root.device or x.tracked or len(inner) == _HANDFUL:
+                if len(inner) == _HANDFUL:
                     return None
-                if x.prim.name in APART or not x.inputs:
+                if not x.inputs and x.prim.name != "iota":  # it has no value
                     return None
                 kinds.append(len(inner))
                 number[x] = len(inner)
                 inner.append(x)
                 uses.append(1)
-                ahead.append((x, (*path, place)))
+                ahead.append(x)
     ahead.clear()
     del node, x
-    for i in range(len(inner)):
-        if sys.getrefcount(inner[i]) > uses[i] + _OWN_HOLDERS:
-            return None
-    return kinds, paths
+    count, own = sys.getrefcount, _OWN_HOLDERS
+    kinds.append(tuple([count(inner[i]) > uses[i] + own for i in range(len(inner))]))
+    return kinds
 
 
 def _own_holders() -> int:
@@ -135,7 +151,7 @@ _OWN_HOLDERS = _own_holders()
 
 def _shared(node: Node, source: Node) -> bool:
     """`evaluate` for a node whose elements lie in the memory of what it is a view of."""
-    if not evaluate(source):
+    if not evaluate((source,)):
         return False
     with guards.lock:
         view = source.view
@@ -152,60 +168,121 @@ def _shared(node: Node, source: Node) -> bool:
     return True
 
 
-def _missing(node: Node) -> Any:
-    """For structures that have no short way."""
-    return _MISS
+# -- native functions -----------------------------------------------------------------------------
 
 
-def _call(node: Node, place: Any, paths: dict[Node, Path]) -> Any:
-    """The native function for nodes like this one; None where there is none. `paths`: where the
-    operands are found. Another thread may evaluate any of the nodes meanwhile."""
+def _call(roots: tuple[Node, ...]) -> Any:
+    """The native function for nodes like these; None where there is none."""
     # Imported late: the compiler is needed only by those who evaluate something.
     from numus.compiler import program
 
-    inputs = node.inputs
-    if node.prim.name in APART or place.kind == "reference":
+    place: Any = roots[0].device
+    if place.kind == "reference":
         return None
-    pending = program.Pending((node,))
-    leaves = pending.leaves
-    single = all(len(path) == 1 for path in paths.values())
-    if single and len(leaves) < len(inputs) and len(inputs) > 2:
-        return None
-    if set(leaves) != set(paths) or pending.transfers or pending.kept:
-        return None
-    plan = program.plan_of(place, pending, (node,))
-    begin = getattr(plan.prepared, "table", None)
-    slot, (offset, strides) = plan.outputs[0]
-    if begin is None or slot < len(leaves) or len(plan.result_bytes) != 1 or plan.spared:
-        return None
-    values = list(plan.values)
-    for at, constant, part in plan.holes:
-        values[at] = program.number_part(pending.constants[constant].params, part)
-    table = begin(values, (), plan.arena or None)
-    if table is None:
-        return None
-    table.empty(watchers)
-    table.empty(guards.writers)
-    target = table.argument(0)
-    table.has(target, Node, "view", None)  # unless another thread was here before
-    operands: dict[Path, int] = {(): table.load(target, Node, "inputs")}
-    for i, x in enumerate(leaves):
-        way = paths[x]
-        operand = table.element(_inputs_at(table, operands, way[:-1]), way[-1])
-        place_view(table, i, operand, pending.leaf_strides[i], x.dtype.itemsize)
-    view = table.fresh(slot, plan.result_bytes[0], view_maker(offset, strides), piece_of)
-    table.run()
-    table.set(target, Node, "view", view)
-    if not node.tracked or is_boundary(node):
-        write_forget(table, target)
-    return table.function(1, target, _MISS, guards.lock)
+    with guards.lock:  # so that no other thread evaluates any of the nodes meanwhile
+        if any(root.view is not None for root in roots):
+            return None
+        pending = program.Pending(roots)
+        if pending.transfers:
+            return None
+        plan = program.plan_of(place, pending, roots)
+        begin = getattr(plan.prepared, "table", None)
+        leaves = len(pending.leaves)
+        if begin is None or any(slot < leaves for slot, _ in plan.outputs):
+            return None
+        values = list(plan.values)
+        for at, constant, part in plan.holes:
+            values[at] = program.number_part(pending.constants[constant].params, part)
+        table = begin(values, (), plan.arena or None)
+        if table is None:
+            return None
+        table.empty(watchers)
+        table.empty(guards.writers)
+        registers = _write_pattern(table, roots, pending)
+        if registers is None:
+            return None
+        nodes = [*roots, *[pending.nodes[i] for i in (*pending.kept, *plan.spared)]]
+        views = _write_views(table, leaves, plan)
+        table.run()
+        for node, view in zip(nodes, views, strict=True):
+            table.set(registers[node], Node, "view", view)
+            if not node.tracked or is_boundary(node):
+                write_forget(table, registers[node])
+        return table.function(len(roots), registers[roots[0]], _MISS, guards.lock)
 
 
-def _inputs_at(table: Any, operands: dict[Path, int], path: Path) -> int:
-    """The register with the inputs of an operation on the way."""
-    found = operands.get(path)
-    if found is None:
-        inner = table.element(_inputs_at(table, operands, path[:-1]), path[-1])
-        table.has(inner, Node, "view", None)  # another thread may have evaluated it
-        found = operands[path] = table.load(inner, Node, "inputs")
-    return found
+def _write_pattern(table: Any, roots: tuple[Node, ...], pending: Any) -> dict[Node, int] | None:
+    """Steps of a native call: that its arguments stand on a graph like this one, and where the
+    leaves lie. Gives the registers of all nodes; None where they cannot be told apart."""
+    uses: dict[Node, int] = {}
+    for node in pending.nodes:
+        if node.view is None:
+            for x in node.inputs:
+                uses[x] = uses.get(x, 0) + 1
+    from numus.compiler.program import costs_nothing
+
+    kept = {pending.nodes[i] for i in pending.kept}
+    slots = {x: i for i, x in enumerate(pending.leaves)}
+    registers = {root: table.argument(i) for i, root in enumerate(roots)}
+    ahead = list(roots)
+    for node in ahead:  # which grows
+        at = registers[node]
+        for name in ("view", "prim", "dtype", "device", "tracked"):
+            table.has(at, Node, name, getattr(node, name))
+        table.like(at, Node, "shape", node.shape)
+        table.like(at, Node, "params", node.params)
+        inputs = table.load(at, Node, "inputs")
+        table.counts(inputs, len(node.inputs))
+        for place, x in enumerate(node.inputs):
+            found = table.element(inputs, place)
+            if x in registers:
+                table.twins(found, registers[x])
+                continue
+            registers[x] = found
+            if x in slots:
+                table.has(found, Node, "dtype", x.dtype)
+                table.like(found, Node, "shape", x.shape)
+                strides = pending.leaf_strides[slots[x]]
+                place_view(table, slots[x], found, strides, x.dtype.itemsize)
+            elif x.prim.name == "constant":
+                if not _write_number(table, found, x):
+                    return None
+            else:
+                if x in kept:  # others hold it, so that it will have a value of its own
+                    table.held(found, uses[x] + 1, others=True)
+                elif x.device is not None and not costs_nothing(x):
+                    table.held(found, uses[x] + 1, others=False)
+                ahead.append(x)
+    return registers
+
+
+def _write_number(table: Any, register: int, node: Node) -> bool:
+    """That a constant is this one, digit for digit; False where there are no words for that."""
+    if node.dtype.is_complex:
+        return False
+    for name in ("prim", "dtype"):
+        table.has(register, Node, name, getattr(node, name))
+    if node.dtype.kind == "float":  # -0.0 is another than 0.0, and NaN is itself
+        table.digits(register, Node, "params", float(node.params))
+    else:
+        table.like(register, Node, "params", node.params)
+    return True
+
+
+def _write_views(table: Any, leaves: int, plan: Any) -> list[int]:
+    """Registers with a view for each output, on fresh memory; some lie in the same."""
+    first: dict[int, int] = {}
+    views = []
+    small = sum(plan.result_bytes)
+    for slot, (offset, strides) in plan.outputs:
+        if slot not in first:
+            nbytes = plan.result_bytes[slot - leaves]
+            view = table.fresh(slot, nbytes, view_maker(offset, strides), piece_of, small)
+            first[slot] = view
+        else:
+            view = table.new(View)
+            table.set(view, View, "storage", table.load(first[slot], View, "storage"))
+            table.put(view, View, "offset", offset)
+            table.put(view, View, "strides", strides)
+        views.append(view)
+    return views

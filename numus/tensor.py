@@ -275,6 +275,11 @@ def write_tensor(table: Any, view: int, shape: Shape, dtype: DType, device: Devi
         table.put(node, Node, name, thing)
     table.set(node, Node, "view", view)
     table.set(node, Node, "serial", table.call(next_serial))
+    return write_handle(table, node)
+
+
+def write_handle(table: Any, node: int) -> int:
+    """`Tensor(node)` as steps of a native call, for the new node in a register of it."""
     out: int = table.new(Tensor)
     table.set(out, Tensor, "_node", node)
     table.set(node, Node, "handle", table.weak(out))

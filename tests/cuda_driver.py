@@ -12,7 +12,7 @@ from collections import Counter
 from typing import Any
 
 import numus as nm
-from numus.runtime.cuda import driver, vendor_source
+from numus.runtime.cuda import driver, graph_source
 
 OUT_OF_MEMORY = 2
 
@@ -45,7 +45,9 @@ define i32 @fake_@NAME@(ptr %a, ptr %b, i64 %c) {
   %m = add i64 %n, 1
   store i64 %m, ptr inttoptr (i64 @PLACE@ to ptr)
   @MAKE@
-  ret i32 0
+  %code = load i32, ptr inttoptr (i64 @CODE@ to ptr)
+  %told = select i1 @FAILS@, i32 %code, i32 0
+  ret i32 %told
 }
 """
 _MADE = {
@@ -85,9 +87,11 @@ class Driver:
         for mark, word in places.items():
             source = source.replace(mark, str(ctypes.addressof(word)))
         compiler = nm.device("cpu").runtime.compiler
-        self.natively = {name: ctypes.c_int64(0) for name in vendor_source.FUNCTIONS}
+        self.natively = {name: ctypes.c_int64(0) for name in graph_source.FUNCTIONS}
         for name, word in self.natively.items():
             text = _GRAPHS.replace("@NAME@", name).replace("@MAKE@", _MADE.get(name, ""))
+            text = text.replace("@FAILS@", str(name == "cuGraphLaunch").lower())
+            text = text.replace("@CODE@", str(ctypes.addressof(self.code)))
             source += text.replace("@PLACE@", str(ctypes.addressof(word)))
         names = ["fake_launch", "fake_encode", *(f"fake_{name}" for name in self.natively)]
         launch, encode, *others = compiler.native(source, names)
@@ -97,6 +101,13 @@ class Driver:
     @property
     def launched(self) -> int:
         return self._launched.value
+
+    @property
+    def started(self) -> int:
+        """How often a kernel, or natively a graph, was started: what is recorded is not, yet."""
+        graphs = [f"cuGraph{name}" for name in ("Launch", "InstantiateWithFlags")]
+        begun, made = (self.natively[name].value for name in graphs)
+        return self.launched + begun - made
 
     @property
     def used(self) -> int:

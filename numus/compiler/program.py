@@ -118,7 +118,7 @@ class Pending:
                 and i not in roots
                 and count(node) > uses[i] + own
                 and node.device is not None  # else it is at home on other devices too
-                and not _costs_nothing(node)
+                and not costs_nothing(node)
             ):
                 kept.append(i)
         return tuple(kept)
@@ -136,7 +136,7 @@ def _own_holders() -> int:
 _OWN_HOLDERS = _own_holders()
 
 
-def _costs_nothing(node: Any) -> bool:
+def costs_nothing(node: Any) -> bool:
     """Whether a pending node is a view of a constant or of counting: never worth its memory."""
     while node.prim.kind == "view":
         node = node.inputs[0]
@@ -432,5 +432,4 @@ def realise(
 def clear_plans() -> None:
     """Forget every plan (kernels stay compiled)."""
     _plans.clear()
-    singles.calls.clear()
-    singles.handfuls.clear()
+    singles.forget_structures()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from numus import dtypes as dt
 from numus.functions._base import like, method, node_of, require, to_float, widened, wrap
+from numus.functions._recorded import recorded
 from numus.functions.precision import widens
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -24,6 +25,7 @@ def _apply(op: str, x: ArrayLike, build: Callable[[Node], Node]) -> Tensor:
 
 
 @method()
+@recorded
 def relu(x: ArrayLike, /) -> Tensor:
     """x where it is positive, 0 elsewhere; NaN stays, and the gradient at 0 is 0.
 
@@ -36,6 +38,7 @@ def relu(x: ArrayLike, /) -> Tensor:
 
 
 @method()
+@recorded
 def leaky_relu(x: ArrayLike, /, negative_slope: float = 0.01) -> Tensor:
     """x where it is positive, negative_slope * x elsewhere."""
 
@@ -46,6 +49,7 @@ def leaky_relu(x: ArrayLike, /, negative_slope: float = 0.01) -> Tensor:
 
 
 @method()
+@recorded
 def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
@@ -58,18 +62,21 @@ def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
 
 
 @method()
+@recorded
 def sigmoid(x: ArrayLike, /) -> Tensor:
     """1 / (1 + exp(-x))."""
     return _apply("sigmoid", x, ew.sigmoid)
 
 
 @method()
+@recorded
 def silu(x: ArrayLike, /) -> Tensor:
     """x * sigmoid(x), also known as swish."""
     return _apply("silu", x, lambda n: ew.mul(n, ew.sigmoid(n)))
 
 
 @method()
+@recorded
 @widens
 def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, without overflow: a smooth relu."""
@@ -84,6 +91,7 @@ def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
 
 
 @method()
+@recorded
 def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     """x times the normal distribution's share below x.
 

@@ -17,6 +17,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, method, node_of, pair, wrap
 from numus.functions._product import Operand, arrange, product
+from numus.functions._recorded import recorded
 from numus.functions.parts import diagonal
 from numus.functions.precision import lowers, matmul_precision
 from numus.functions.reductions import accumulator
@@ -133,6 +134,7 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
 
 
 @method()
+@recorded
 @lowers
 def matmul(
     x1: ArrayLike,

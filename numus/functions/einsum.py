@@ -11,6 +11,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import common, wrap
 from numus.functions._product import Labels, Operand, arrange, product, sum_out
+from numus.functions._recorded import recorded
 from numus.functions.contraction import preferred
 from numus.functions.parts import diagonal
 from numus.functions.precision import lowers
@@ -25,6 +26,7 @@ __all__ = ["einsum"]
 Term = tuple[Any, ...]  # labels and, at most once, Ellipsis
 
 
+@recorded
 @lowers
 def einsum(subscripts: Any, /, *operands: Any, preferred_element_type: Any = None) -> Tensor:
     """Products summed over the axes whose labels are not in the output.

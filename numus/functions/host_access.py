@@ -125,9 +125,8 @@ def _prepare(x: Tensor) -> Storage:
 def _together(x: Tensor) -> list[Tensor]:
     """x and its views, in the order in which they were made."""
     found = {id(x): x}
-    for reference in {*(_view(x).storage.aliases or ()), weakref.ref(x._node)}:
-        node = reference()
-        handles = () if node is None else node.handle or ()
+    for node in {*_view(x).storage.sharers(), x._node}:
+        handles = node.handle or ()
         for handle in handles if isinstance(handles, tuple) else (handles,):
             tensor = handle()
             if tensor is not None and tensor._node is node:

@@ -12,6 +12,7 @@ to the axis when they read and dropped when they write.
 
 from __future__ import annotations
 
+import functools
 import operator
 from typing import Any, NamedTuple
 
@@ -27,8 +28,8 @@ from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.source import full
 from numus.primitives.structure import copy
-from numus.primitives.views import broadcast, permute, reshape, slice_, unslice
-from numus.shapes import Shape
+from numus.primitives.views import broadcast, permute, reshape, slice_, unslice, window
+from numus.shapes import Shape, reshape_strides
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, scalar_node
 
@@ -246,9 +247,47 @@ def _aligned(arrays: list[Node], op: str) -> tuple[Node, ...]:
 # -- reading --------------------------------------------------------------------------------------
 
 
+def _cuts(index: Any) -> Any:
+    """An index of integers and slices of integers as something that can be looked up; None for
+    others."""
+    cuts: list[Any] = []
+    for item in index if index.__class__ is tuple else (index,):
+        if item.__class__ is slice:
+            cut = (item.start, item.stop, item.step)
+            for number in cut:
+                if number is not None and number.__class__ is not int:
+                    return None
+            cuts.append(cut)
+        elif item.__class__ is int:
+            cuts.append(item)
+        else:
+            return None
+    return tuple(cuts)
+
+
+@functools.lru_cache(4096)
+def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape] | None:
+    """Where an index of integers and slices begins, its strides and its shape; None where the way
+    is another: it takes all, or nothing."""
+    items = tuple(slice(*cut) if cut.__class__ is tuple else cut for cut in cuts)
+    plan = _basic_plan(items, shape, "indexing")
+    if plan is None or plan.counts == shape or 0 in plan.counts:
+        return None
+    start = sum(map(operator.mul, plan.starts, strides))
+    steps = tuple(map(operator.mul, plan.steps, strides))
+    found = reshape_strides(plan.counts, steps, plan.middle)
+    return None if found is None else (start, found, plan.middle)
+
+
 @method("__getitem__")
 def _getitem(x: Tensor, index: Any) -> Tensor:
     node = x._node
+    view = node.view
+    if view is not None and not node.tracked and (cuts := _cuts(index)) is not None:
+        found = _window(cuts, node.shape, view.strides)
+        out = None if found is None else window(node, *found)
+        if out is not None:
+            return wrap(out)
     if isinstance(index, Tensor) and index.dtype.is_integer and node.ndim:  # the short way
         at = places(index._node, node.shape[0], 0, "indexing", node)
         return wrap(gather(node, (at,), (0,)))

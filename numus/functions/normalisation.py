@@ -11,6 +11,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions._recorded import recorded
 from numus.functions.precision import widens
 from numus.functions.reductions import Axis, count_over, finish, kept_shape
 from numus.functions.statistics import mean_over
@@ -39,6 +40,7 @@ def _keep(y: Node, x: Node, axes: Shape) -> Node:
 
 
 @method()
+@recorded
 @widens
 def logsumexp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over axes, without overflow; -inf where there is nothing."""
@@ -72,6 +74,7 @@ def _softmax(op: str, x: Any, axis: Axis, negate: bool) -> Tensor:
 
 
 @method()
+@recorded
 @widens
 def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """exp(x) over its sum along axes, without overflow.
@@ -86,6 +89,7 @@ def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
 
 
 @method()
+@recorded
 @widens
 def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
     """The softmax of -x."""
@@ -93,6 +97,7 @@ def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
 
 
 @method()
+@recorded
 @widens
 def log_softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """The logarithm of `softmax`, exact where that underflows."""
@@ -153,6 +158,7 @@ def _widest(x: Node, *parts: Node | None) -> Node:
 
 
 @method()
+@recorded
 @widens
 def layer_norm(
     x: Any, /, weight: Any = None, bias: Any = None, eps: float = 1e-5, *, axis: Axis = None
@@ -182,6 +188,7 @@ def layer_norm(
 
 
 @method()
+@recorded
 @widens
 def rms_norm(
     x: Any, /, weight: Any = None, eps: float | None = None, *, axis: Axis = None

@@ -15,6 +15,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions._recorded import recorded
 from numus.functions.dtype_functions import ends
 from numus.functions.precision import widens
 from numus.graph import Node
@@ -95,6 +96,7 @@ def _widened(dtype: DType) -> DType:
 
 
 @method()
+@recorded
 @widens
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over axes; 0 where there is nothing to add.
@@ -109,6 +111,7 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
 
 
 @method()
+@recorded
 @widens
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product over axes; 1 where there is nothing to multiply."""
@@ -157,6 +160,7 @@ def _extreme(
 
 
 @method("max", "amax")
+@recorded
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The largest element over axes; NaN where there is one.
 
@@ -168,6 +172,7 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 
 @method("min", "amin")
+@recorded
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element over axes; NaN where there is one."""
     return _extreme("min", reduce_min, node_of(x, "min"), axis, keepdims)

@@ -13,6 +13,7 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, method, node_of, to_float
+from numus.functions._recorded import recorded
 from numus.functions.reductions import (
     Axis,
     count_over,
@@ -60,6 +61,7 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
 
 
 @method()
+@recorded
 def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean over axes; NaN where there is nothing.
 
@@ -73,6 +75,7 @@ def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
 
 
 @method()
+@recorded
 def var(
     x: Any,
     /,
@@ -93,6 +96,7 @@ def var(
 
 
 @method()
+@recorded
 def std(
     x: Any,
     /,

@@ -13,9 +13,9 @@ from typing import Any
 
 import numpy as np
 
-from numus.graph import Node, View, apply, is_captured, mode
+from numus.graph import Node, View, apply, is_captured, mode, observers
 from numus.primitives.base import Array, Jvp, Primitive
-from numus.primitives.source import value
+from numus.primitives.source import VALUE
 from numus.shapes import Shape, check_size, reshape_strides, size_of
 
 
@@ -28,19 +28,28 @@ def _view(
     sees_writes: bool = True,
 ) -> Node:
     """The node of a view; `layout` (offset, strides) shares the storage of a realised input."""
-    if x.view is None or layout is None or is_captured(x):
+    seen = x.view
+    if seen is None or layout is None or (observers and is_captured(x)):
         return apply(prim, (x,), params, shape, x.dtype)
-    storage = x.view.storage if sees_writes else x.view.storage.copy()
-    view = View(storage, layout[0], layout[1])
+    storage = seen.storage if sees_writes else seen.storage.copy()
     if x.tracked and mode.grad:
         node = Node(prim, (x,), params, shape, x.dtype, x.device)
-        node.view = view
         node.tracked = True
     else:
-        node = value(view, shape, x.dtype, x.device)
+        node = Node(VALUE, (), None, shape, x.dtype, x.device)
+    node.view = View(storage, layout[0], layout[1])
     if sees_writes:
         storage.share(x, node)
     return node
+
+
+def window(x: Node, start: int, strides: Shape, shape: Shape) -> Node | None:
+    """What a realised, untracked node holds from an element on, at strides that stay inside it;
+    None for other nodes."""
+    view = x.view
+    if view is None or x.tracked or (observers and is_captured(x)):
+        return None
+    return _view(VALUE, x, None, shape, (view.offset + start, strides))
 
 
 def _linear(build: Callable[[Node, Any], Node]) -> Jvp:
@@ -114,14 +123,14 @@ def permute(x: Node, axes: Shape) -> Node:
     """Output axis i is input axis axes[i]."""
     if axes == _straight(len(axes)):
         return x
-    old = x.shape
-    shape = tuple([old[a] for a in axes])
     view = x.view
-    layout = None
-    if view is not None:
-        strides = view.strides
-        layout = (view.offset, tuple([strides[a] for a in axes]))
-    return _view(_permute, x, axes, shape, layout)
+    layout = None if view is None else (view.offset, _in_order(view.strides, axes))
+    return _view(_permute, x, axes, _in_order(x.shape, axes), layout)
+
+
+@functools.lru_cache(4096)
+def _in_order(numbers: Shape, axes: Shape) -> Shape:
+    return tuple([numbers[a] for a in axes])
 
 
 @functools.cache

@@ -8,6 +8,7 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
+from numus.functions._recorded import recorded
 from numus.functions.precision import lowers
 from numus.nn.functional._tools import in_place, measured, rounds_once
 from numus.tensor import Tensor
@@ -47,6 +48,7 @@ one_hot = nm.one_hot
 # -- products -------------------------------------------------------------------------------------
 
 
+@recorded
 @lowers
 def linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: the weight has a row for every output."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+import struct
 import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,7 +30,7 @@ _SHORT_SECONDS = (
     100e-6  # what runs no longer keeps the interpreter's lock: passing it on takes time
 )
 _RESULTS_KEPT = 2  # pieces of memory for each result: the last one is often still looked at
-_SMALL_RESULT = 1 << 16  # larger ones are worth an allocation
+SMALL_RESULT = 1 << 16  # larger ones are worth an allocation
 
 
 class _Method(ctypes.Structure):
@@ -113,6 +114,10 @@ class Calls:
         self._make.restype = ctypes.py_object
         self._make.argtypes = [ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p]
 
+    def table(self) -> Table:
+        """A call that launches nothing."""
+        return Table(self, Starter(0, 0, 0, 0), _Nothing(), _no_memory, ())
+
     def on_pool(self) -> Starter:
         """What runs launches on the CPU's threads, as many as there are now."""
         pool = self.pool
@@ -127,6 +132,16 @@ class Calls:
         return found
 
 
+class _Nothing:
+    """The image of a call that launches nothing."""
+
+    head = 0
+
+
+def _no_memory(nbytes: int) -> Memory:
+    raise ValueError("a call that launches nothing has no results in memory")
+
+
 class Table:
     """A call, written step by step. Registers are numbers; objects are kept alive."""
 
@@ -137,7 +152,9 @@ class Table:
         image: Any,
         allocate: Callable[[int], Memory],
         keep: Sequence[Any],
+        small: int = SMALL_RESULT,
     ) -> None:
+        self._small = small  # bytes of results for which memory is kept
         self._calls = calls
         self._starter = starter
         self._allocate = allocate
@@ -163,6 +180,9 @@ class Table:
 
     def argument(self, index: int) -> int:
         return self._step("argument", self._register(), index)
+
+    def object(self, thing: Any) -> int:
+        return self._step("object", self._register(), self._object(thing))
 
     def call(self, function: Callable[[], Any]) -> int:
         return self._step("call", self._register(), self._object(function))
@@ -195,6 +215,23 @@ class Table:
     def same(self, register: int, thing: Any) -> None:
         self._step("same", register, self._object(thing))
 
+    def twins(self, register: int, other: int) -> None:
+        """That two registers hold the same thing."""
+        self._step("twins", register, other)
+
+    def counts(self, register: int, length: int) -> None:
+        """That a container has so many items."""
+        self._step("counts", register, length)
+
+    def held(self, register: int, count: int, *, others: bool) -> None:
+        """That an object is held so often, its register counted; or by `others` as well."""
+        self._step("holders", register, count, int(others))
+
+    def digits(self, register: int, kind: type, name: str, number: float) -> None:
+        """That a slot of an object of this type holds this very number, as a float."""
+        (word,) = struct.unpack("=q", struct.pack("=d", number))
+        self._step("digits", register, _offset(kind, name), word)
+
     def holds(self, register: int, key: str, thing: Any, default: bool) -> None:
         """That a dict has this under a key; or nothing, if that is what nothing means."""
         key = sys.intern(key)
@@ -216,13 +253,14 @@ class Table:
         nbytes: int,
         make: Callable[[Memory], Any],
         piece_of: Callable[[Any], Piece],
+        total: int | None = None,
     ) -> int:
         """What is made of memory for a result, whose address goes to a slot. Some are made now, to
-        be given again and again.
+        be given again and again, where all results (`total` bytes) are small.
         """
         allocate, addresses = self._allocate, self._image.words
         word = self._image.word(slot)
-        count = _RESULTS_KEPT if nbytes <= _SMALL_RESULT else 0
+        count = _RESULTS_KEPT if (total or nbytes) <= self._small else 0
         kept: list[Any] = []
         words = [count]
         for _ in range(count):
@@ -279,9 +317,9 @@ class Table:
             self._step("item", made, i, register)
         return made
 
-    def function(self, arity: int, result: int, miss: Any, lock: Any) -> Callable[..., Any]:
+    def function(self, arity: int, result: int, miss: Any, lock: Any = None) -> Callable[..., Any]:
         """The call as a function of `arity` arguments, which gives what is in a register; `miss`
-        where something is not as it should be. The lock is held meanwhile.
+        where something is not as it should be. The lock is held meanwhile, if there is one.
         """
         self._step("end", result)
         pool = self._calls.pool
@@ -289,8 +327,8 @@ class Table:
             "busy": 0,
             "arity": arity,
             "miss": self._object(miss),
-            "acquire": self._object(lock.acquire),
-            "release": self._object(lock.release),
+            "acquire": 0 if lock is None else self._object(lock.acquire),
+            "release": 0 if lock is None else self._object(lock.release),
             "registers": self._registers,
             "image": self._image.head,
             "run": self._starter.run,

@@ -18,7 +18,7 @@ HEAD = (
     "busy",  # 1 while the table is followed
     "arity",  # how many arguments the call takes
     "miss",  # what is given back when something is not as it was
-    *("acquire", "release"),  # of the lock that is held meanwhile
+    *("acquire", "release"),  # of the lock that is held meanwhile; 0 if there is none
     "registers",  # how many there are
     *("image", "run"),  # what `run` starts, and by what
     "ticks",  # how long it took the last time
@@ -32,6 +32,7 @@ API = (
     *("Py_IncRef", "Py_DecRef", "PyObject_CallNoArgs", "PyObject_RichCompareBool"),
     *("PyObject_Size", "PyObject_GetAttr", "PyDict_GetItemWithError", "PyTuple_GetItem"),
     *("PyTuple_New", "PyTuple_SetItem", "PyLong_AsVoidPtr", "PyLong_AsLongLong"),
+    "PyFloat_AsDouble",
     *("PyType_GenericAlloc", "PyWeakref_NewRef", "PyEval_SaveThread", "PyEval_RestoreThread"),
     *("descr_get", "descr_set"),  # of member descriptors, as `PyType_GetSlot` tells them
 )
@@ -40,6 +41,7 @@ API = (
 STEPS = {
     "end": "give `a`",
     "argument": "`a` is argument number x",
+    "object": "`a` is the object x",
     "call": "`a` is what the object x gives when it is called",
     "get": "`a` is the member y (a descriptor) of `x`",
     "load": "`a` is the slot at offset y of `x`, whose type is known",
@@ -50,6 +52,10 @@ STEPS = {
     "same": "miss unless `a` is the object x",
     "holds": "miss unless the dict `a` has y under the key x, or nothing there and z is 1",
     "empty": "miss unless the object x has length 0",
+    "twins": "miss unless `a` and `x` are one object",
+    "counts": "miss unless `a` has length x",
+    "holders": "miss unless `a` is held x times; or, if y is 1, more often",
+    "digits": "miss unless the slot at offset x of `a` is a number with the bits y as a float",
     "place": "the word at z becomes the int `a` plus y times the int `x`",
     "fresh": "`a` is the first of the pieces at x (behind their number) that nobody uses, and the "
     "word at z its address; or else what the object y gives, which sets that word",
@@ -141,13 +147,18 @@ other:
   ret ptr %nothing
 lock:
   %acquire = load ptr, ptr %acquire_at
+  %has_lock = icmp ne ptr %acquire, null
+  br i1 %has_lock, label %take, label %have
+take:
   !%locked = ptr PyObject_CallNoArgs(ptr %acquire)
   %interrupted = icmp eq ptr %locked, null
-  br i1 %interrupted, label %stop, label %have
+  br i1 %interrupted, label %stop, label %took
 stop:
   ret ptr null
-have:
+took:
   !void Py_DecRef(ptr %locked)
+  br label %have
+have:
   %number_of = load i64, ptr %registers_at
   %registers = alloca ptr, i64 %number_of
   %error = alloca ptr
@@ -200,12 +211,14 @@ close:
 unlock:
   %result = phi ptr [ null, %have ], [ %made, %close ]
   %raise = phi i1 [ false, %have ], [ %wrong, %close ]
+  br i1 %has_lock, label %give_back, label %drop
+give_back:
   %release = load ptr, ptr %release_at
   !%released = ptr PyObject_CallNoArgs(ptr %release)
   !void Py_DecRef(ptr %released)
   br label %drop
 drop:
-  %i = phi i64 [ 0, %unlock ], [ %j, %dropped ]
+  %i = phi i64 [ 0, %unlock ], [ 0, %give_back ], [ %j, %dropped ]
   %left = icmp slt i64 %i, %number_of
   br i1 %left, label %one, label %done
 one:
@@ -275,6 +288,10 @@ _BODIES = {
   %argument_ = load ptr, ptr %argument_at
   !void Py_IncRef(ptr %argument_)
   store ptr %argument_, ptr %at
+  br label %next""",
+    "object": """
+  !void Py_IncRef(ptr %xp)
+  store ptr %xp, ptr %at
   br label %next""",
     "call": """
   !%called = ptr PyObject_CallNoArgs(ptr %xp)
@@ -347,6 +364,34 @@ lacks:
   !%length = i64 PyObject_Size(ptr %xp)
   %empty_ok = icmp eq i64 %length, 0
   br i1 %empty_ok, label %next, label %failed""",
+    "twins": """
+  %twin = load ptr, ptr %at
+  #%twins_at = %x
+  %twins_other = load ptr, ptr %twins_at
+  %twins_ok = icmp eq ptr %twin, %twins_other
+  br i1 %twins_ok, label %next, label %miss""",
+    "counts": """
+  %counted = load ptr, ptr %at
+  !%counts_length = i64 PyObject_Size(ptr %counted)
+  %counts_ok = icmp eq i64 %counts_length, %x
+  br i1 %counts_ok, label %next, label %failed""",
+    "holders": """
+  %holders_of = load ptr, ptr %at
+  %holders_count = load i32, ptr %holders_of
+  %holders_wanted = trunc i64 %x to i32
+  %holders_same = icmp eq i32 %holders_count, %holders_wanted
+  %holders_more = icmp ugt i32 %holders_count, %holders_wanted
+  %holders_others = icmp eq i64 %y, 1
+  %holders_ok = select i1 %holders_others, i1 %holders_more, i1 %holders_same
+  br i1 %holders_ok, label %next, label %miss""",
+    "digits": """
+  %digits_object = load ptr, ptr %at
+  %digits_at = getelementptr i8, ptr %digits_object, i64 %x
+  %digits_number = load ptr, ptr %digits_at
+  !%digits_value = double PyFloat_AsDouble(ptr %digits_number)
+  %digits_bits = bitcast double %digits_value to i64
+  %digits_ok = icmp eq i64 %digits_bits, %y
+  br i1 %digits_ok, label %next, label %failed""",
     "place": """
   #%offset_at = %x
   %offset_object = load ptr, ptr %offset_at

@@ -4,8 +4,8 @@ As on the CPU, a program of several kernels is laid out in one piece of memory, 
 launch its function, its parameters, the places of its buffers and its scalars. To run it again is
 to write what differs and to make one native call, which goes through the launches, those of a
 vendor's library among them. A program that comes again with the very same addresses and numbers is
-replayed as a CUDA graph. A program of few kernels can be run from a native call of Python's
-(`runtime/cpu/calls.py`).
+replayed as a CUDA graph. A program of not too many kernels can be run from a native call of
+Python's (`runtime/cpu/calls.py`), which keeps graphs of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import Step
-from numus.runtime.cpu.calls import Table
-from numus.runtime.cuda import driver, vendor_source
+from numus.runtime.cpu.calls import SMALL_RESULT, Table
+from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.program import VendorProgram
 from numus.runtime.cuda.staging import EARLY
@@ -28,8 +28,13 @@ if TYPE_CHECKING:
     from numus.runtime.memory import Memory
 
 _SMALL_WORKSPACE = 64 << 20  # what native calls keep for temporaries, all of them together
-_GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one
+_GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one by Python
+_NATIVE_STEPS = 16  # programs of more kernels are no native calls: they take longer than Python
 _GRAPHS = 4  # kept for each program
+_SHORT_SHARE = 16  # of the L2 cache: what moves no more of it takes no longer than its launch
+# Native calls keep memory for results of up to this share of the device's, as a power of two: a
+# thousand such results are 1.5 % of it.
+_KEPT_SHARE = 16
 # Single results that are there long before a program ends (a loss, before its gradients) can be
 # read meanwhile: so many of a program, where so many steps follow.
 _EARLY_RESULTS, _STEPS_AFTER = 4, 16
@@ -44,13 +49,15 @@ def launcher(address: int) -> Callable[..., int]:
 
 class _Image:
     """Memory that the native loop reads; used by one thread at a time. `graphs`: the words in which
-    native code keeps graphs of single launches."""
+    native calls keep graphs."""
 
     __slots__ = ("_runtime", "data", "graphs", "head", "records", "slots", "words")
 
-    def __init__(self, runtime: CudaRuntime, data: bytearray, records: int, head: int) -> None:
+    def __init__(
+        self, runtime: CudaRuntime, data: bytearray, records: int, head: int, graphs: Sequence[int]
+    ) -> None:
         self._runtime = runtime
-        self.graphs: list[int] = []
+        self.graphs = graphs
         self.data = data
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
         self.slots = ctypes.addressof(self.words)
@@ -199,13 +206,13 @@ class Prepared:
         nbytes = start + self._workspace
         if (
             calls is None
-            or len(self.steps) >= _GRAPH_STEPS
+            or len(self.steps) > _NATIVE_STEPS
             or self._far
             or not self._all_native
             or nbytes > _SMALL_WORKSPACE
         ):
             return None
-        image = self._build()
+        image = self._build(called=True)
         space = runtime.memory.workspace(nbytes) if nbytes else None
         where = 0 if space is None else space.address
         scratch = [0] * len(self._scratch) + [where + start] * bool(self._workspace)
@@ -224,10 +231,24 @@ class Prepared:
             "failed": ctypes.addressof(runtime.failed),
             "last": ctypes.addressof(runtime.last_number),
             "number": runtime.number(self),
+            "width": self.slots,
+            "driver": runtime.graph_functions if self._gains_by_graphs() else 0,
+            "next": 0,
+            "graphs": image.word(image.graphs[0]),
         }
-        for i, name in enumerate(layout.HEAD):
+        for i, name in enumerate(graph_source.HEAD):
             ctypes.c_int64.from_address(image.head + 8 * i).value = head[name]
-        return Table(calls, runtime.starter, image, runtime.allocate, (self, space))
+        small = max(SMALL_RESULT, runtime.facts.memory >> _KEPT_SHARE)
+        return Table(calls, runtime.starter, image, runtime.allocate, (self, space), small)
+
+    def _gains_by_graphs(self) -> bool:
+        """Whether its launches take longer than that of a graph. A single kernel's does, too, but
+        it can begin sooner after the one before: that is worth more where it runs for longer."""
+        step, *others = self.steps
+        if others or step.program.maps or isinstance(step.program, VendorProgram):
+            return True
+        moved = sum(step.nbytes or (self._runtime.facts.cache_l2,))
+        return moved <= self._runtime.facts.cache_l2 // _SHORT_SHARE
 
     def _place_scratch(self, values: Sequence[int | float], held: list[Memory]) -> list[int]:
         """Null for what lies in shared memory, else memory for every block of the grid."""
@@ -283,9 +304,10 @@ class Prepared:
 
     # -- the image --------------------------------------------------------------------------------
 
-    def _build(self) -> _Image:
+    def _build(self, called: bool = False) -> _Image:
         """Changing values; a record per launch; places; buffer addresses; parameter pointers; what
-        the copying engine is told."""
+        the copying engine is told; what vendors are asked. If it is `called` natively, what such a
+        call hands on, and its graphs."""
         changing = self._format.size // 8
         records = changing
         counts = [s.program.buffers for s in self.steps]
@@ -299,9 +321,11 @@ class Prepared:
         vendors = tables + sum(maps) * (_MAP_WORDS + layout.TOLD_ALIGNMENT // 8)
         asked = [s for s in self.steps if isinstance(s.program, VendorProgram)]
         head = vendors + vendor_source.WORDS * len(asked)
-        overlaps = head + len(layout.HEAD)
-        data = bytearray(8 * (overlaps + layout.ATTRIBUTE_WORDS))
-        image = _Image(self._runtime, data, records, head)
+        overlaps = head + (len(graph_source.HEAD) if called else 0)
+        graphs = overlaps + layout.ATTRIBUTE_WORDS
+        data = bytearray(8 * (graphs + (graph_source.words(self.slots) if called else 0)))
+        kept = graph_source.entries(graphs, self.slots) if called else ()
+        image = _Image(self._runtime, data, records, head, kept)
         words, base = image.words, image.slots
         words[overlaps : overlaps + len(layout.OVERLAPS)] = list(layout.OVERLAPS)
 
@@ -349,12 +373,8 @@ class Prepared:
         places: list[Any] = list(step.buffers)
         if self._workspace:
             places.append((self.slots + len(self._scratch), 0))
-        alone = len(self.steps) < _GRAPH_STEPS  # else the whole program becomes a graph
-        functions = self._runtime.graph_functions if alone else 0
-        block = vendor_source.block(step.program.native, places, functions)
+        block = vendor_source.block(step.program.native, places)
         image.words[free : free + len(block)] = [_signed(x) for x in block]
-        if alone:
-            image.graphs += [free + at for at in vendor_source.ENTRIES]
         return free + vendor_source.WORDS
 
 

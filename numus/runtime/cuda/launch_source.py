@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numus.runtime.cuda import vendor_source
+from numus.runtime.cuda import graph_source, vendor_source
 from numus.runtime.native_text import PLACE, written_out
 
 # Words of a launch in the image, in the order in which the loop reads them.
@@ -13,8 +13,6 @@ RECORD = (
 # A launch may begin while the one before it ends: kernels that let it wait by themselves for what
 # came before. The driver's attribute for that: its number, and that it is allowed.
 OVERLAPS = (6, 1)
-# Words that a native call of Python's hands on to the loop.
-HEAD = ("launch", "encode", "records", "count", "slots", "stream", "failed", "last", "number")
 # Words of a matrix that the copying engine is told of, likewise. Its numbers, extents and strides
 # in bytes, are products of a scalar and a factor.
 MAP = ("slot", "offset", "told", "kind", "extents", "strides", "box", "steps", "numbers")
@@ -54,7 +52,7 @@ library:
   %no.way = icmp eq ptr %vendor, null
   br i1 %no.way, label %failed, label %ask
 ask:
-  %v.code = call i32 @numus_cuda_vendor(ptr %vendor, ptr %slots, ptr %stream)
+  %v.code = call i32 @numus_cuda_vendor(ptr %vendor, ptr %slots)
   %v.bad = icmp ne i32 %v.code, 0
   br i1 %v.bad, label %failed, label %after
 buffer:
@@ -140,33 +138,17 @@ failed:
 good:
   ret i64 0
 }
-define void @numus_cuda_call(ptr %head) {
-@HEAD@
-  %failure = call i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count,
-    ptr %slots, ptr %stream)
-  store i64 %failure, ptr %failed
-  store i64 %number, ptr %last
-  ret void
-}
 """
 SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
 
 def _written_out(source: str) -> str:
     """The source with the lines in which every word is read, and with its numbers."""
-    head = [
-        f"  %h{i} = getelementptr i64, ptr %head, i64 {i}\n"
-        f"  %{name} = load {'i64' if name in ('count', 'number') else 'ptr'}, ptr %h{i}"
-        for i, name in enumerate(HEAD)
-    ]
     source = written_out(source, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER)
-    marks = {
-        **{"HEAD": "\n".join(head), "NUMBERS": NUMBERS},
-        **{"RECORD": len(RECORD), "MAP": len(MAP), "NUMBER": len(NUMBER)},
-    }
+    marks = {"NUMBERS": NUMBERS, "RECORD": len(RECORD), "MAP": len(MAP), "NUMBER": len(NUMBER)}
     for name, value in marks.items():
         source = source.replace(f"@{name}@", str(value))
     return source
 
 
-SOURCE = PLACE + vendor_source.SOURCE + _written_out(_TEXT)
+SOURCE = PLACE + vendor_source.SOURCE + _written_out(_TEXT) + graph_source.SOURCE

@@ -13,7 +13,7 @@ import numpy as np
 from numus import dtypes
 from numus.runtime.contract import Facts, Launch, Step
 from numus.runtime.cpu.calls import Calls, Starter
-from numus.runtime.cuda import dlpack, driver, vendor_source
+from numus.runtime.cuda import dlpack, driver, graph_source
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.launch import Prepared, launcher
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
@@ -64,7 +64,7 @@ class CudaRuntime:
         self.encode_address = 0  # of what prepares the copying engine, where there is one
         if "tiles" in self.facts.features:
             self.encode_address = driver.function_address("cuTensorMapEncodeTiled")
-        found = [driver.function_address(name) for name in vendor_source.FUNCTIONS]
+        found = [driver.function_address(name) for name in graph_source.FUNCTIONS]
         self._graph_functions = (ctypes.c_void_p * len(found))(*found)
         self.graph_functions = ctypes.addressof(self._graph_functions)
         # graphs that nobody starts any more: let go when nothing is recorded into another

@@ -1,0 +1,231 @@
+"""Functions that remember which graph they make: they go on making that one."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus import config
+from numus.functions import _recorded
+from numus.runtime.cpu import calls
+
+pytestmark = [
+    pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
+    pytest.mark.on_cpu("native calls"),
+]
+
+
+def tensor(*shape, seed=0, dtype="float32"):
+    x = nm.asarray(np.random.default_rng(seed).standard_normal(shape).astype("float32"))
+    x = x.astype(dtype)
+    nm.eval(x)
+    return x
+
+
+def described(node, inputs):
+    """A graph as a value, operands by number."""
+    numbers = {x: i for i, x in enumerate(inputs)}
+    lines = []
+
+    def number(x):
+        if x not in numbers:
+            below = tuple(number(i) for i in x.inputs)
+            numbers[x] = len(numbers)
+            what = x.prim.name, repr(x.params), x.shape, x.dtype.name, str(x.device), x.tracked
+            layout = None if x.view is None else (x.view.offset, x.view.strides)
+            lines.append((*what, layout, below, x.abstract, x.grad_slot))
+        return numbers[x]
+
+    number(node)
+    return lines
+
+
+FUNCTIONS = {
+    **{
+        name: getattr(nm, name)
+        for name in ("relu", "gelu", "silu", "sigmoid", "softplus", "elu", "leaky_relu")
+    },
+    **{name: getattr(nm, name) for name in ("softmax", "softmin", "log_softmax", "logsumexp")},
+    "gelu of tanh": lambda x: nm.gelu(x, "tanh"),
+    "softmax of columns": lambda x: nm.softmax(x, axis=0),
+    "softmax by name": lambda x: nm.softmax(x, axis=-1),
+    "layer_norm": lambda x: nm.layer_norm(x, eps=1e-3),
+    "layer_norm of axes": lambda x: nm.layer_norm(x, axis=(0, 1)),
+    "rms_norm": nm.rms_norm,
+    **{name: getattr(nm, name) for name in ("sum", "prod", "max", "min", "mean", "var", "std")},
+    "sum of columns": lambda x: nm.sum(x, axis=0, keepdims=True),
+    "mean in float64": lambda x: nm.mean(x, axis=(0, 1), dtype=nm.float64),
+    "a product with itself": lambda x: nm.einsum("ij,kj->ik", x, x),
+    "a linear layer": lambda x: nm.nn.functional.linear(x, x),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_the_fifth_graph_is_the_first(name, dtype):
+    f = FUNCTIONS[name]
+    leaf = tensor(4, 6, dtype=dtype)
+    tracked = tensor(4, 6, seed=1, dtype=dtype)
+    tracked.requires_grad = True
+    for make in (
+        *(lambda: leaf, lambda: leaf + 1, lambda: leaf.T, lambda: leaf[1:, ::2]),
+        *(lambda: tracked, lambda: tracked * 2, lambda: (leaf + 1).reshape(6, 4)),
+    ):
+        graphs = []
+        for _ in range(5):
+            x = make()
+            graphs.append(described(f(x)._node, [x._node]))
+        assert graphs.count(graphs[0]) == 5
+        with nm.no_grad():
+            x = make()
+            plain = [described(f(make())._node, []) for _ in range(4)]
+            assert all(not line[5] for line in plain[-1] if line[0] != "value")
+
+
+def test_graphs_are_made_natively_from_the_third_on():
+    (known,) = [c.cell_contents for c in nm.gelu.__closure__ if type(c.cell_contents) is dict]
+    known.clear()
+    x = tensor(11, 3)
+    for i in range(4):
+        nm.gelu(x)
+        (made,) = known.values()
+        assert isinstance(made, _recorded._Made) == (i > 0)
+
+
+@pytest.mark.parametrize("left", [(3, 4), (2, 3, 4), (5, 2, 3, 4), (4,)])
+@pytest.mark.parametrize("right", [(4, 6), (2, 4, 6), (5, 1, 4, 6), (4,)])
+@pytest.mark.parametrize("dtype", ["float32", "int32"])
+def test_products_are_those_of_the_first_time(left, right, dtype):
+    a, b = (nm.round(tensor(*s, seed=i) * 4).astype(dtype) for i, s in enumerate((left, right)))
+    nm.eval(a, b)
+    want = np.matmul(a.numpy(), b.numpy())
+    graphs = []
+    for pending in (False, False, True, False, True, True, False, True) * 2:
+        x, y = (a + 0 * a, b * 1) if pending else (a, b)
+        out = nm.matmul(x, y)
+        if not pending:
+            graphs.append(described(out._node, [x._node, y._node]))
+        np.testing.assert_allclose(out.numpy(), want, rtol=1e-5, atol=1e-5)
+    assert graphs.count(graphs[0]) == len(graphs)
+
+
+def test_operands_that_are_views_or_pending_views():
+    a, b = tensor(3, 4, 5), tensor(3, 5, 2, seed=1)
+    p, q = a.numpy(), b.numpy()
+    for _ in range(4):
+        for x, y, want in (
+            (a, b, p @ q),
+            (a.mT, a, p.mT @ p if hasattr(p, "mT") else np.swapaxes(p, 1, 2) @ p),
+            (b.mT.reshape(3, 2, 5), b, np.swapaxes(q, 1, 2) @ q),
+            ((a + 1).reshape(3, 4, 5), b, (p + 1) @ q),
+            ((a + 1).reshape(12, 5).reshape(3, 4, 5), b, (p + 1) @ q),
+            (a[::-1], b, p[::-1] @ q),
+        ):
+            np.testing.assert_allclose((x @ y).numpy(), want, rtol=1e-4, atol=1e-5)
+
+
+def test_one_operand_twice_and_operands_in_one_memory():
+    a = tensor(2, 4, 4)
+    for _ in range(4):
+        for x, y in ((a, a), (a, a.mT), (a.mT, a), (a[:1], a[1:])):
+            want = np.matmul(x.numpy(), y.numpy())
+            np.testing.assert_allclose((x @ y).numpy(), want, rtol=1e-5, atol=1e-5)
+
+
+def test_numbers_are_told_apart():
+    x = tensor(7)
+    a = x.numpy()
+    for _ in range(4):
+        for slope in (0.1, 0.0, -0.0, 1, True, 2.0):
+            want = np.where(a > 0, a, a * np.float32(slope))
+            got = nm.leaky_relu(x, slope).numpy()
+            np.testing.assert_array_equal(got, want)
+            np.testing.assert_array_equal(np.signbit(got), np.signbit(want))
+
+
+def test_what_is_set_around_a_call():
+    x, w = tensor(4, 8), tensor(8, 4, seed=1)
+    x.requires_grad = True
+    for _ in range(4):
+        assert nm.gelu(x).requires_grad
+        with nm.no_grad():
+            assert not nm.gelu(x).requires_grad
+        assert nm.matmul(x, w).dtype is nm.float32
+        with nm.autocast("bf16"):
+            assert nm.matmul(x, w).dtype is nm.bfloat16
+            assert nm.softmax(x.astype("bfloat16")).dtype is nm.float32
+        with nm.matmul_precision("tf32"):
+            assert nm.matmul(x, w)._node.params == "tf32"
+        assert nm.matmul(x, w)._node.params is None
+        assert nm.softmax(x.astype("bfloat16")).dtype is nm.bfloat16
+
+
+def test_transformations_see_the_same_graphs():
+    x = tensor(3, 5)
+
+    def f(x):
+        return (nm.softmax(nm.gelu(x @ x.T)) * x[:, :3]).sum()
+
+    want = nm.grad(f)(x).numpy()
+    for _ in range(4):
+        np.testing.assert_allclose(nm.grad(f)(x).numpy(), want, rtol=1e-5)
+        y = nm.asarray(x.numpy())
+        y.requires_grad = True
+        f(y).backward()
+        np.testing.assert_allclose(y.grad.numpy(), want, rtol=1e-5)
+        np.testing.assert_allclose(nm.jit(f)(x).numpy(), f(x).numpy(), rtol=1e-6)
+        rows = nm.vmap(lambda r: nm.softmax(nm.gelu(r)))(x)
+        np.testing.assert_allclose(rows.numpy(), nm.softmax(nm.gelu(x)).numpy(), rtol=1e-6)
+
+
+def test_errors_are_those_of_the_function():
+    x, y = tensor(2, 3), tensor(2, 3, seed=1)
+    for _ in range(4):
+        nm.matmul(x, y.T)
+        with pytest.raises(nm.errors.ShapeError, match="do not fit"):
+            nm.matmul(x, y)
+        with pytest.raises(ValueError, match="approximate"):
+            nm.gelu(x, "roughly")
+
+
+def test_long_chains_are_bounded():
+    x = tensor(3)
+    y = x
+    for _ in range(3 * config.MAX_PENDING_DEPTH):
+        y = nm.relu(y)
+    assert y._node.depth <= config.MAX_PENDING_DEPTH
+    np.testing.assert_array_equal(y.numpy(), np.maximum(x.numpy(), 0))
+
+
+def test_parameters_and_others_are_not_kept():
+    known = nm.layer_norm.__closure__
+    tables = [c.cell_contents for c in known if isinstance(c.cell_contents, dict)]
+    layer = nm.nn.LayerNorm(6)
+    x = tensor(4, 6)
+    for _ in range(4):
+        layer(x)
+        nm.layer_norm(x, np.ones(6, np.float32))
+    for table in tables:
+        for key in table:
+            assert not any(isinstance(part, (nm.Tensor, np.ndarray)) for part in key)
+
+
+def test_nothing_is_left_behind(monkeypatch):
+    monkeypatch.setattr(_recorded, "_MANY", 8)
+    x, w = tensor(4, 6), tensor(2, 6, 4, seed=1)
+    for _ in range(20):
+        nm.eval(nm.softmax(nm.gelu(x @ w)))
+    gc.collect()
+    before = sys.getallocatedblocks()
+    for _ in range(500):
+        nm.eval(nm.softmax(nm.gelu(x @ w)))
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 200
+    for n in range(40):
+        nm.relu(tensor(n + 1))
+    (known,) = [c.cell_contents for c in nm.relu.__closure__ if type(c.cell_contents) is dict]
+    assert len(known) <= 8
