@@ -10,7 +10,7 @@ from numus.compiler.local import Val
 from numus.runtime.contract import Facts
 
 ZERO = const(0)
-EACH = 16  # elements of a row that a thread has room for, whatever is kept of them
+EACH = 8  # elements of a row that a thread has room for, whatever is kept of them
 
 
 def in_order(facts: Facts) -> bool:

@@ -21,7 +21,7 @@ def waiting():
     facts = replace(
         group_machine.HOPPER,
         features=group_machine.HOPPER.features | {"ordered"},
-        parallel_units=20,
+        parallel_units=40,
     )
     devices.STARTS["waiting"] = lambda index: group_machine.Machine(facts)
     return nm.device("waiting").runtime
