@@ -17,6 +17,8 @@ from typing import Any
 ABOUT = {
     "rows": "Ratios are the best time of PyTorch (eager, or `torch.compile`) over numus's: above "
     "1, numus is quicker. Errors are relative differences from PyTorch's results.",
+    "long": "Rows for which a block has too few registers: several blocks hold them together, as "
+    "a cluster or, more than 8, by a board on which they tell each other what they came to.",
     "products": 'By numus\'s own kernels (`nm.kernels.prefer("native")`) and by whichever `auto` '
     "takes (the default), each called by itself and, up to twenty at a time, in a CUDA graph. "
     "Ratios are PyTorch's time over numus's. Sizes are rows, columns and depth; `nt`, `tn`, `tt`: "
@@ -102,6 +104,47 @@ def rows(torch: Any, nm: Any) -> Iterator[Row]:
         *("gelu(x + b) 16384x8192", [wide, (8192,)], "bfloat16"),
         *(lambda x, b: nm.gelu(x + b), lambda x, b: F.gelu(x + b), size, 0, True),
     )
+
+
+def long_rows(torch: Any, nm: Any) -> Iterator[Row]:
+    """Softmax, its gradient and layer norms of rows that several blocks hold."""
+    import torch.nn.functional as F
+
+    def ours(x: Any) -> Any:
+        return nm.softmax(x, axis=-1)
+
+    def theirs(x: Any) -> Any:
+        return torch.softmax(x, -1)
+
+    def our_gradient(y: Any, g: Any) -> Any:
+        return y * (g - (y * g).sum(axis=-1, keepdims=True))
+
+    def their_gradient(y: Any, g: Any) -> Any:
+        return torch._softmax_backward_data(g, y, -1, y.dtype)
+
+    for rows, length, dtype, compiled in (
+        (2048, 65536, "float32", True),
+        (4096, 65536, "bfloat16", False),
+        (2670, 50257, "float32", False),
+        (5340, 50257, "bfloat16", True),
+        (1024, 262144, "bfloat16", False),
+        (134, 1_000_000, "float32", True),
+        (4, 1_000_000, "float32", False),
+    ):
+        size = (4 if dtype == "float32" else 2) * rows * length
+        name = f"softmax {rows}x{length} {dtype}"
+        yield Row(name, [(rows, length)], dtype, ours, theirs, 2 * size, 0, compiled)
+    for length in (50257, 65536):
+        shape = ((1 << 26) // length, length)
+        yield Row(
+            *(f"softmax gradient {shape[0]}x{length}", [shape, shape], "float32"),
+            *(our_gradient, their_gradient, 12 * shape[0] * length),
+        )
+        yield Row(
+            *(f"layer_norm {shape[0]}x{length}", [shape, (length,), (length,)], "float32"),
+            *(nm.layer_norm, lambda x, w, b: F.layer_norm(x, w.shape, w, b)),
+            8 * shape[0] * length,
+        )
 
 
 def attention(torch: Any, nm: Any) -> Iterator[Row]:

@@ -19,7 +19,7 @@ from tools.device_tests import OPS, run_tests
 # Tests that run on the device named in NUMUS_TEST_DEVICES, and those of its runtime.
 TESTS = (*OPS, "tests/kernels/test_group_products.py", "tests/runtime/test_cuda.py")
 _WHAT = "of the op table (values, gradients), of products by all kinds of kernels, of the runtime"
-PARTS = ("tests", "engine", "rows", "products", "attention", "state", "sanitizer")
+PARTS = ("tests", "engine", "rows", "long", "products", "attention", "state", "sanitizer")
 # All tests may run with another default device. Those that name theirs, an imitation of a GPU or
 # WebGPU, are no matter of this one, and slow; the op table has been run on the device already.
 _NAMED = ("webgpu", "test_tile_", "test_group_", "test_vector_products", "test_vendor_products")
@@ -84,10 +84,11 @@ def main() -> None:
         text = sanitizer.tell(say, 40)
         if given.log:
             Path(given.log + ".sanitizer").write_text(text)
-    if any(part in parts for part in ("rows", "products", "attention")):
+    if any(part in parts for part in ("rows", "long", "products", "attention")):
         bench = cuda_bench.Bench(given.seconds, say, given.rows)
         tables = {
             "rows": ("Speed beside PyTorch", bench.table, cuda_bench.rows),
+            "long": ("Long rows", bench.table, cuda_bench.long_rows),
             "products": ("Products", bench.product_table, cuda_bench.products),
             "attention": ("Attention and convolutions", bench.table, cuda_bench.attention),
         }

@@ -43,7 +43,7 @@ def maps() -> Iterator[Any]:
 
 
 def rows(dtype: str) -> Iterator[Any]:
-    """Short ones share a block, others have one, long ones are read again."""
+    """Short ones share a block, others have one, long ones several."""
     for length in (7, 333, 1024, 8193, 40_000):
         x, w, b = put(5, length, dtype=dtype), put(length, dtype=dtype), put(length, dtype=dtype)
         yield from (nm.softmax(x, axis=-1), nm.layer_norm(x, w, b), nm.layer_norm(x))
