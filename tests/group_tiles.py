@@ -26,7 +26,8 @@ def warp_product(group: Any, s: ir.WarpProduct, c: Any) -> None:
     threads = group.kernel.group
     assert len(c.ids) == threads, "some threads are missing"
     left, right = (
-        [_elements(group.value(e, c), s.dtype) for e in side] for side in (s.left, s.right)
+        [_elements(np.broadcast_to(group.value(e, c), threads), s.dtype) for e in side]
+        for side in (s.left, s.right)
     )
     per = left[0].shape[-1]
     for first in range(0, threads, 32):
@@ -129,7 +130,7 @@ def facts_of(facts: Any, capability: int) -> Any:
     """The imitated machine's facts with an NVIDIA GPU's units."""
     import dataclasses
 
-    features = {f"sm_{capability}", *(("tiles",) if capability // 10 == 9 else ())}
+    features = {f"sm_{capability}", "shuffles", *(("tiles",) if capability // 10 == 9 else ())}
     return dataclasses.replace(
         facts, features=frozenset(features), group=256, group_memory=200 << 10
     )

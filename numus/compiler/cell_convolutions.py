@@ -19,6 +19,7 @@ from numus.kernels import cell_convolution as cells
 from numus.kernels import pack as packing
 from numus.kernels import tile_contraction as tile
 from numus.kernels.cell_convolution import Axis
+from numus.kernels.slices import Sizes
 from numus.kernels.tile_matrices import RUN, rounded
 from numus.kernels.windows import Triple, apart, small
 from numus.runtime.contract import Facts
@@ -132,7 +133,7 @@ def lower_cell_convolution(
     slices = -(-every // pieces)
     pieces = -(-every // slices)
     together = tile.together_of(facts, tiles.columns, row_tiles)
-    sizes = tile.Sizes(
+    sizes = Sizes(
         *(e.number(n) for n in (plan.rows, plan.columns, plan.k)),
         *(e.parameter(n) for n in (row_tiles, column_tiles, together, pieces, slices)),
     )

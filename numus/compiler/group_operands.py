@@ -16,6 +16,7 @@ from numus.compiler.local import Val
 from numus.dtypes import DType
 from numus.kernels import slices
 from numus.kernels.group_work import GroupWork, Operand, Sizes, Tiles
+from numus.kernels.tile_contraction import together_of
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -49,6 +50,24 @@ def work_of(
     left, right = operands
     light = len(group.members) == 1
     return GroupWork(tiles, sizes, dtype, left, right, lambda *at: finish(e, group, *at), light)
+
+
+def sizes_of(
+    e: Emitter, facts: Facts, product: Val, tile: tuple[int, int], depth: int, pieces: int
+) -> tuple[slices.Sizes, int]:
+    """The numbers of a product by tiles of so many rows and columns and by slices of such a depth;
+    and how many groups it takes."""
+    a, b = product.inputs
+    m, n, k = a.shape[1], b.shape[2], a.shape[2]
+    row_tiles, column_tiles = -(-m // tile[0]), -(-n // tile[1])
+    count = -(-k // depth)
+    each = -(-count // pieces)
+    together = together_of(facts, tile[1], row_tiles)
+    chosen = (row_tiles, column_tiles, together, pieces, each)
+    sizes = slices.Sizes(*(e.number(x) for x in (m, n, k)), *(e.parameter(x) for x in chosen))
+    if pieces == 1:
+        sizes.pieces = const(1)
+    return sizes, a.shape[0] * pieces * row_tiles * column_tiles
 
 
 def along(x: Val, layouts: dict[Val, Shape], axis: int, other: int | None = None) -> bool:

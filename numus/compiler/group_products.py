@@ -5,7 +5,10 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
+from numus.compiler.group_complex import fits_complex, lower_complex
 from numus.compiler.group_operands import along, capability, work_of
+from numus.compiler.group_shallow import fits_shallow, lower_shallow
+from numus.compiler.group_thin import fits_thin, lower_thin
 from numus.compiler.group_threads import fits_threads, lower_threads
 from numus.compiler.group_tiles import fits_tiles, lower_tiles
 from numus.compiler.group_vectors import fits_vectors, lower_vectors
@@ -34,9 +37,15 @@ def lower_group_contraction(group: Group, layouts: dict[Val, Shape], facts: Fact
     product = group.members[0]
     batch, m, n = product.shape
     k = product.inputs[0].shape[2]
+    if m * n * k >= SMALL and fits_thin(product, layouts, facts):
+        return lower_thin(group, layouts, facts)
+    if fits_complex(product, facts):
+        return lower_complex(group, layouts, facts, lower_group_contraction)
     tiny = min(m, n) == 1 or m * n * k < SMALL
     if tiny or product.dtype.is_complex or product.dtype is dt.bool_:
         return lower_product_loops(group, layouts, facts)
+    if fits_shallow(product, facts):
+        return lower_shallow(group, layouts, facts)
     if fits_tiles(product, layouts, facts):
         return lower_tiles(group, layouts, facts)
     if fits_warps(product, facts):

@@ -5,13 +5,12 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.group_operands import capability, lying, sliced, work_of
+from numus.compiler.group_operands import capability, lying, sizes_of, sliced, work_of
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
-from numus.compiler.products import in_pieces
+from numus.compiler.products import whole_or_pieces
 from numus.kernels import slices
 from numus.kernels import thread_contraction as threads
-from numus.kernels.tile_contraction import together_of
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -35,35 +34,20 @@ def lower_threads(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     k = product.inputs[0].shape[2]
     batch, m, n = product.shape
     tiles, pieces = threads.choose(facts, batch, m, n, k)
-
-    def lower(part: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-        return _threads(part, layouts, facts, tiles)
-
-    if pieces > 1:
-        return in_pieces(group, layouts, facts, pieces, lower)
-    return lower(group, layouts, facts)
-
-
-def _threads(
-    group: Group, layouts: dict[Val, Shape], facts: Facts, tiles: threads.Tiles
-) -> list[Step]:
-    product = group.members[0]
-    batch, m, n = product.shape
-    k = product.inputs[0].shape[2]
     inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
-    e = Emitter(layouts, group=tiles.threads)
-    row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
-    together = together_of(facts, tiles.columns, row_tiles)
-    sizes = slices.Sizes(
-        *(e.number(x) for x in (m, n, k)),
-        *(e.parameter(x) for x in (row_tiles, column_tiles, together)),
-    )
-    sides = (
-        sliced(e, x, line, layouts, facts, batch > 1, across=True)
-        for line, x in enumerate(product.inputs, 1)
-    )
-    g = ir.var("g")
-    body, e.scratch = threads.contraction(work_of(e, group, tiles, sizes, product.dtype, sides), g)
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("thread_contraction", g, body, batch * row_tiles * column_tiles, notes)]
+    near = {v: s for v, s in layouts.items() if v not in inside}
+
+    def by_threads(part: Group) -> Step:
+        e = Emitter(near, group=tiles.threads)
+        shape = (tiles.rows, tiles.columns)
+        sizes, grid = sizes_of(e, facts, product, shape, threads.DEPTH, pieces)
+        sides = (
+            sliced(e, x, line, near, facts, batch > 1, across=True)
+            for line, x in enumerate(product.inputs, 1)
+        )
+        g = ir.var("g")
+        work = work_of(e, part, tiles, sizes, product.dtype, sides)
+        body, e.scratch = threads.contraction(work, g)
+        return e.blocks("thread_contraction", g, body, grid, tuple(v.op for v in part.members))
+
+    return whole_or_pieces(group, layouts, facts, pieces, by_threads)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.group_operands import Lying, along, lying, work_of
+from numus.compiler.group_operands import Lying, along, lying, sizes_of, work_of
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
-from numus.compiler.products import pieces_val, sum_pieces
+from numus.compiler.products import whole_or_pieces
 from numus.dtypes import DType
 from numus.kernels import pack as packing
 from numus.kernels import tile_contraction as tile
@@ -23,8 +23,10 @@ from numus.shapes import Shape
 ZERO = const(0)
 
 LEAST = 16  # rows and columns below which tiles are nearly empty
-LEAST_DEPTH = 64
-REUSED = 512  # rows and columns from which on it pays to pack an operand
+LEAST_DEPTH = 16
+# Rows and columns from which on it pays to pack an operand, by the size of an element: narrower
+# ones are multiplied much quicker then, and there is less of them.
+REUSED = {1: 512, 2: 128, 4: 640}
 
 _HALVES = (dt.float16, dt.bfloat16)
 _EIGHTS = (dt.float8_e4m3fn, dt.float8_e5m2)
@@ -50,7 +52,7 @@ def fits_tiles(product: Val, layouts: dict[Val, Shape], facts: Facts) -> bool:
     dtype = tile_dtype(product)
     if "tiles" not in facts.features or dtype is None or min(m, n) < LEAST or k < LEAST_DEPTH:
         return False
-    if min(m, n) >= REUSED or dtype in _EIGHTS:
+    if min(m, n) >= REUSED[dtype.itemsize] or dtype in _EIGHTS:
         return True
     ways = [(x, lying(x, layouts, line)) for line, x in enumerate(product.inputs, 1)]
     return all(how is not None and _engine_reads(x, how) for x, how in ways)
@@ -75,13 +77,11 @@ def lower_tiles(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
             steps.append(step)
             layouts[x] = (1,)
         operands.append((x, how))
-    if pieces == 1:
-        return [*steps, _tiles(group, product, operands, layouts, facts, tiles, 1)]
-    parts = pieces_val(product, product.inputs, pieces)
-    alone = Group(parts, group.position)
-    alone.stored = {parts}
-    steps.append(_tiles(alone, product, operands, layouts, facts, tiles, pieces))
-    return steps + sum_pieces(group, layouts, facts, parts)
+
+    def by_tiles(part: Group) -> Step:
+        return _tiles(part, product, operands, layouts, facts, tiles, pieces)
+
+    return steps + whole_or_pieces(group, layouts, facts, pieces, by_tiles)
 
 
 def _engine_reads(x: Val, how: Lying) -> bool:
@@ -103,20 +103,10 @@ def _tiles(
     pieces: int,
 ) -> Step:
     batch, m, n = product.shape
-    columns = tiles.columns
-    k = product.inputs[0].shape[2]
     dtype = product.inputs[0].dtype
     e = Emitter(layouts, group=tile.THREADS)
-    row_tiles, column_tiles = -(-m // tile.ROWS), -(-n // columns)
-    depth = tile.depth_of(dtype)
-    slices = -(-k // depth)
-    chosen = (
-        *(row_tiles, column_tiles, tile.together_of(facts, columns, row_tiles)),
-        *(pieces, -(-slices // pieces)),
-    )
-    sizes = tile.Sizes(*(e.number(x) for x in (m, n, k)), *(e.parameter(x) for x in chosen))
-    if pieces == 1:
-        sizes.pieces = const(1)
+    shape = (tile.ROWS, tiles.columns)
+    sizes, grid = sizes_of(e, facts, product, shape, tile.depth_of(dtype), pieces)
 
     def operand(x: Val, how: Lying, line: int) -> tile.Operand:
         extent = e.number((m, n)[line - 1])
@@ -147,7 +137,6 @@ def _tiles(
     sides = (operand(x, how, line) for line, (x, how) in enumerate(operands, 1))
     body, e.scratch = tile.contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
     notes = tuple(v.op for v in group.members)
-    grid = batch * pieces * row_tiles * column_tiles
     return e.blocks("tile_contraction", g, body, grid, notes)
 
 

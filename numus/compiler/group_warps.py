@@ -5,15 +5,14 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.group_operands import capability, sliced, work_of
+from numus.compiler.group_operands import capability, sizes_of, sliced, work_of
 from numus.compiler.groups import Group
 from numus.compiler.ir import const
 from numus.compiler.local import Val
-from numus.compiler.products import in_pieces
+from numus.compiler.products import whole_or_pieces
 from numus.dtypes import DType
 from numus.kernels import slices
 from numus.kernels import warp_contraction as warp
-from numus.kernels.tile_contraction import together_of
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -51,33 +50,19 @@ def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
     dtype = unit_dtype(product)
     assert dtype is not None
     copies = capability(facts) >= slices.COPIES_SINCE
-    tiles = warp.choose(facts, dtype, copies, batch, m, n)
-    pieces = warp.pieces_of(facts, tiles, batch, m, n, k)
-    if pieces > 1:
-        return in_pieces(group, layouts, facts, pieces, _warps)
-    return _warps(group, layouts, facts)
-
-
-def _warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    product = group.members[0]
-    batch, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    dtype = product.inputs[0].dtype
-    copies = capability(facts) >= slices.COPIES_SINCE
-    tiles = warp.choose(facts, dtype, copies, batch, m, n)
+    tiles, pieces = warp.choose(facts, dtype, copies, batch, m, n, k)
     inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
-    e = Emitter(layouts, group=warp.THREADS)
-    row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
-    together = together_of(facts, tiles.columns, row_tiles)
-    sizes = slices.Sizes(
-        *(e.number(x) for x in (m, n, k)),
-        *(e.parameter(x) for x in (row_tiles, column_tiles, together)),
-    )
-    sides = (
-        sliced(e, x, line, layouts, facts, batch > 1) for line, x in enumerate(product.inputs, 1)
-    )
-    g = ir.var("g")
-    body, e.scratch = warp.contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("warp_contraction", g, body, batch * row_tiles * column_tiles, notes)]
+    near = {v: s for v, s in layouts.items() if v not in inside}
+
+    def by_warps(part: Group) -> Step:
+        e = Emitter(near, group=warp.THREADS)
+        shape, depth = (tiles.rows, tiles.columns), tiles.shape(dtype).elements
+        sizes, grid = sizes_of(e, facts, product, shape, depth, pieces)
+        sides = (
+            sliced(e, x, line, near, facts, batch > 1) for line, x in enumerate(product.inputs, 1)
+        )
+        g = ir.var("g")
+        body, e.scratch = warp.contraction(work_of(e, part, tiles, sizes, dtype, sides), g)
+        return e.blocks("warp_contraction", g, body, grid, tuple(v.op for v in part.members))
+
+    return whole_or_pieces(group, layouts, facts, pieces, by_warps)

@@ -186,6 +186,23 @@ def pieces_val(product: Val, inputs: tuple[Val, ...], pieces: int) -> Val:
     return Val(-24, "contract", "contract", inputs, product.params, (batch * pieces, m, n), wide)
 
 
+def whole_or_pieces(
+    group: Group,
+    layouts: dict[Val, Shape],
+    facts: Facts,
+    pieces: int,
+    product: Callable[[Group], Step],
+) -> list[Step]:
+    """The steps of a product whose kernel cuts k by itself, into so many pieces."""
+    if pieces == 1:
+        return [product(group)]
+    value = group.members[0]
+    parts = pieces_val(value, value.inputs, pieces)
+    alone = Group(parts, group.position)
+    alone.stored = {parts}
+    return [product(alone), *sum_pieces(group, layouts, facts, parts)]
+
+
 def sum_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts, parts: Val) -> list[Step]:
     """The sum of a product's pieces, with the epilogue."""
     product, *tail = group.members

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType, bool_, float32, uint32
-from numus.kernels.slices import corner
-from numus.kernels.tile_contraction import ROWS, WORKERS, Sizes, Tiles, depth_of
+from numus.kernels.slices import Sizes, corner
+from numus.kernels.tile_contraction import ROWS, WORKERS, Tiles, depth_of
 from numus.kernels.windows import Finish, Triple, apart, small
 
 ZERO = const(0)

@@ -179,12 +179,38 @@ def sides(
     return a, b, total
 
 
+@dataclass(slots=True)
+class Sizes:
+    """The numbers of a launch, as expressions."""
+
+    m: Expr
+    n: Expr
+    k: Expr
+    row_tiles: Expr
+    column_tiles: Expr
+    together: Expr  # rows of tiles whose groups run at the same time: they share columns
+    pieces: Expr  # of k, each a sum of its own
+    slices: Expr  # of a piece
+
+    def piece(self, which: Expr, depth: int) -> tuple[Expr, Expr, Expr]:
+        """The matrix of a batch that a piece is of, its first slice, and how many it has."""
+        first = ir.mul(ir.irem(which, self.pieces), self.slices)
+        every = ir.idiv(ir.add(self.k, const(depth - 1)), const(depth))
+        return ir.idiv(which, self.pieces), first, ir.minimum(self.slices, every - first)
+
+
 def pipeline(
-    pair: tuple[Side, Side], batch: Expr, k_size: Expr, multiply: Callable[[Expr, Expr], list[Stmt]]
+    pair: tuple[Side, Side],
+    which: Expr,
+    sizes: Sizes,
+    multiply: Callable[[Expr, Expr], list[Stmt]],
 ) -> list[Stmt]:
-    """The loop over all slices. `multiply(lane, stage)` is what a thread does with one."""
+    """The loop over all slices of a piece. `multiply(lane, stage)` is what a thread does with
+    one."""
     shape = pair[0].shape
-    slices = ir.idiv(ir.add(k_size, const(shape.elements - 1)), const(shape.elements))
+    batch, start, count = sizes.piece(which, shape.elements)
+    end = ir.add(start, count)
+    k_size = sizes.k
     ahead = shape.stages - 1
 
     def bring(name: str, number: Expr) -> list[Stmt]:
@@ -201,37 +227,27 @@ def pipeline(
 
     out: list[Stmt] = []
     for number in range(ahead):
-        first = ir.If(const(number) < slices, bring(f"ahead{number}", const(number)))
+        here = ir.add(start, const(number))
+        first = ir.If(here < end, bring(f"ahead{number}", here))
         out += [first, ir.AsyncCommit()]
     q, lane = ir.var("slice"), ir.var("multiply")
     next_ = ir.add(q, const(ahead))
     work = multiply(lane, ir.irem(q, const(shape.stages)))
     body: list[Stmt] = [
         ir.AsyncWait(ahead - 1),
-        ir.If(next_ < slices, bring("next", next_)),
+        ir.If(next_ < end, bring("next", next_)),
         ir.AsyncCommit(),
         ir.For(lane, ZERO, const(shape.threads), "lanes", work),
     ]
-    return [*out, ir.For(q, ZERO, slices, "serial", body), ir.AsyncWait(0)]
-
-
-@dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions."""
-
-    m: Expr
-    n: Expr
-    k: Expr
-    row_tiles: Expr
-    column_tiles: Expr
-    together: Expr  # rows of tiles whose groups run at the same time: they share columns
+    return [*out, ir.For(q, start, end, "serial", body), ir.AsyncWait(0)]
 
 
 def corner(
     s: Sizes, g: Expr, rows: int, columns: int
 ) -> tuple[tuple[Expr, Expr, Expr], list[Stmt]]:
-    """Which matrix of a batch group g has, and the first row and column of its tile: names, and
-    statements that give them values. Groups that run together have a square of tiles."""
+    """Which piece of which matrix of a batch group g has (as one number), and the first row and
+    column of its tile: names, and statements that give them values. Groups that run together have a
+    square of tiles."""
     tiles = ir.mul(s.row_tiles, s.column_tiles)
     inner = ir.irem(g, tiles)
     band = ir.mul(s.together, s.column_tiles)

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
+from numus.kernels.busy import Way, quickest
 from numus.kernels.group_work import GroupWork
 from numus.kernels.slices import (
     Operand,
@@ -29,7 +30,6 @@ ZERO = const(0)
 
 DEPTH = 16  # of a slice
 STAGES = 3
-PIECE = 256  # of k, that is worth a sum of its own
 RUN = 4  # neighbours that a thread reads at a time
 SPARE = 8  # elements between rows of the staged tile
 
@@ -57,22 +57,24 @@ class Tiles:
         return self.down * self.across
 
 
+# What a unit takes for a slice of one group, of two at the same time, and so on.
+_TIMES = {
+    Tiles(128, 128, 8, 16): (5400, 5700),
+    Tiles(64, 128, 8, 8): (4700, 4900, 6100, 6500),
+    Tiles(64, 64, 8, 4): (1700, 2600, 3200, 3600),
+}
+_BEGIN = 2500
+
+
 def choose(facts: Facts, batch: int, m: int, n: int, k: int) -> tuple[Tiles, int]:
-    """Tiles, and into how many pieces k is cut: the larger tiles if, by pieces, there are enough of
-    them to keep every unit busy."""
-    large, small = Tiles(128, 128, 8, 16), Tiles(64, 64, 8, 4)
-
-    def pieces(tiles: Tiles) -> tuple[int, int]:
-        groups = batch * -(-m // tiles.rows) * -(-n // tiles.columns)
-        wanted = max(1, min(2 * facts.parallel_units // groups, k // PIECE))
-        while wanted > 1 and k % wanted:  # equal pieces can be copied
-            wanted -= 1
-        return groups, wanted
-
-    groups, wanted = pieces(large)
-    if groups * wanted >= facts.parallel_units:
-        return large, wanted if groups < facts.parallel_units else 1
-    return small, pieces(small)[1]
+    """Tiles, and into how many pieces k is cut."""
+    slices = -(-k // DEPTH)
+    ways = [
+        Way(t, batch * -(-m // t.rows) * -(-n // t.columns), slices, times, _BEGIN)
+        for t, times in _TIMES.items()
+    ]
+    way, pieces, _ = quickest(facts, ways, 4 * batch * m * n)
+    return way.tiles, pieces
 
 
 class _Side:
@@ -105,7 +107,7 @@ Work = GroupWork[Tiles, Sizes, Operand]
 
 
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """What group g does. A light epilogue is written out for each of a thread's sums."""
+    """What group g does."""
     s, t, dtype = work.sizes, work.tiles, work.dtype
     tile, out = corner(s, g, t.rows, t.columns)
     shape = Shape(dtype, DEPTH, STAGES, t.threads, RUN)
@@ -140,37 +142,10 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
                     body.append(ir.Set(c, new))
         return body
 
-    out += pipeline((near_a, near_b), tile[0], s.k, multiply)
+    out += pipeline((near_a, near_b), tile[0], s, multiply)
     scratch = [near_a.words, near_a.elements]
-    if work.light:
-        lane = ir.var("store")
-        stores = _stores(work, sums, a, b, lane, tile)
-        return [*out, ir.For(lane, ZERO, const(t.threads), "lanes", stores)], scratch
     steps_out, stage_buffer = _leave(work, sums, a, b, tile)
     return [*out, *steps_out], [*scratch, stage_buffer]
-
-
-def _stores(
-    work: Work,
-    sums: list[list[ir.Register]],
-    a: _Side,
-    b: _Side,
-    lane: Expr,
-    tile: tuple[Expr, Expr, Expr],
-) -> list[Stmt]:
-    """Each sum to its place by itself: registers of runs would have to be neighbours, which is not
-    how they are multiplied best."""
-    s, t = work.sizes, work.tiles
-    down, right = ir.idiv(lane, const(t.across)), ir.irem(lane, const(t.across))
-    which, m0, n0 = tile
-    out: list[Stmt] = []
-    for j in range(t.own_columns):
-        n = ir.add(n0, b.line(right, j))
-        for i in range(t.own_rows):
-            m = ir.add(m0, a.line(down, i))
-            inside = (m < s.m) & (n < s.n)
-            out.append(ir.If(inside, work.finish(which, m, n, ir.read(sums[i][j]))))
-    return out
 
 
 def _leave(

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType, float32, int32
-from numus.kernels import slices
+from numus.kernels.busy import Way, quickest
 from numus.kernels.group_work import GroupWork
-from numus.kernels.slices import corner, runs_out, zero
+from numus.kernels.slices import Sizes, corner, runs_out, zero
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
@@ -26,18 +26,7 @@ THREADS = WORKERS + 32
 ROWS = 128
 STAGES = 8  # slices in the group's memory, at most
 LEAST_STAGES = 3  # whose memory holds the sums of a tile at the end
-PIECE, SHORT_PIECE = 16, 8  # slices that are worth a sum of their own
-LONG = 24  # slices from which on it does not matter that nothing is multiplied between tiles
-BUSY = 0.75  # part of the units that is enough
 SPARE = 8  # elements between rows of the staged tile: they shift the banks
-
-
-@dataclass(slots=True)
-class Sizes(slices.Sizes):
-    """The numbers of a launch, as expressions."""
-
-    pieces: Expr  # of k, each a sum of its own
-    slices: Expr  # of a piece
 
 
 @dataclass(slots=True)
@@ -66,36 +55,33 @@ class Tiles:
     stages: int
 
 
-def share_of_units(facts: Facts, groups: int) -> float:
-    """Which part of all units works on average while so many groups run, one on each at a time."""
-    rounds = -(-groups // facts.parallel_units)
-    return groups / (rounds * facts.parallel_units)
+# What a unit takes for a slice of one group, or of two at the same time, and what a group takes
+# besides, by the columns of its tiles. Tiles of 256 columns need a unit for themselves: nothing is
+# multiplied while one ends and the next begins. Narrower ones share it.
+_TIMES: dict[int, tuple[tuple[int, ...], int]] = {
+    256: ((1250,), 6000),
+    128: ((850, 1600), 3500),
+    64: ((500, 1000), 2500),
+}
+_NARROW = (900, 1800)  # of float32, as units round it, in narrow tiles
 
 
 def choose(facts: Facts, dtype: DType, shape: tuple[int, ...], k: int) -> tuple[Tiles, int]:
-    """Tiles, and into how many pieces k is cut: the widest of which there are enough, by long
-    pieces at least, to keep every unit busy.
-
-    Tiles of 256 columns need a unit for themselves: nothing is multiplied while one ends and the
-    next begins. Where k is short and that is much of the time, narrower ones share a unit.
-    """
+    """Tiles, and into how many pieces k is cut."""
     batch, m, n = shape
-    depth = depth_of(dtype)
-    widths = [128, 64]
-    # sums of 8-bit floats are kept twice: see the renderer
-    if not (dtype.itemsize == 1 and dtype.kind == "float") and k >= LONG * depth:
-        widths = [256, 128, 64]
-    for columns in widths:
+    slices = -(-k // depth_of(dtype))
+    twice = dtype.itemsize == 1 and dtype.kind == "float"  # sums are kept twice: see the renderer
+    ways = []
+    for columns, (times, begin) in _TIMES.items():
+        if dtype is float32 and columns < 256:
+            times = _NARROW
         groups = batch * -(-m // ROWS) * -(-n // columns)
-        most = max(1, facts.parallel_units // groups)
-        pieces = max(1, min(most, k // ((PIECE if columns > 64 else SHORT_PIECE) * depth)))
-        if share_of_units(facts, groups * pieces) >= BUSY:
-            break
-    size = (ROWS + columns) * ir.TILE_BYTES
-    room = facts.group_memory - 4096
-    if columns < 256 and groups * pieces > facts.parallel_units:
-        room //= 2  # for two groups
-    return Tiles(columns, max(LEAST_STAGES, min(STAGES, room // size))), pieces
+        if not (twice and columns > 128):
+            ways.append(Way(columns, groups, slices, times, begin))
+    way, pieces, together = quickest(facts, ways, 4 * batch * m * n)
+    size = (ROWS + way.tiles) * ir.TILE_BYTES
+    room = (facts.group_memory - 4096) // together
+    return Tiles(way.tiles, max(LEAST_STAGES, min(STAGES, room // size))), pieces
 
 
 def together_of(facts: Facts, columns: int, row_tiles: int) -> int:
@@ -112,17 +98,14 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     s, dtype, left, right = work.sizes, work.dtype, work.left, work.right
     columns, stages = work.tiles.columns, work.tiles.stages
     (which, m0, n0), out = corner(s, g, ROWS, columns)
-    batch, piece = ir.idiv(which, s.pieces), ir.irem(which, s.pieces)
-    a, b = left.source(m0, ROWS, batch), right.source(n0, columns, batch)
     depth = depth_of(dtype)
+    batch, first, mine = s.piece(which, depth)
+    a, b = left.source(m0, ROWS, batch), right.source(n0, columns, batch)
     count = ir.tile_scratch(dtype, ROWS, columns, stages)
     scratch = ir.Buffer("slices", dtype, "scratch", const(count))
     kind = float32 if dtype.kind == "float" else int32
     sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(columns // 2)]
     out += [ir.Set(c, const(0, kind)) for c in sums]
-    first = ir.mul(piece, s.slices)
-    every = ir.idiv(ir.add(s.k, const(depth - 1)), const(depth))
-    mine = ir.minimum(s.slices, every - first)
     aligned = left.aligned & right.aligned
     start = ir.mul(first, const(depth))
     out.append(ir.If(aligned, [ir.TileSum(sums, a, b, start, mine, stages, scratch)]))

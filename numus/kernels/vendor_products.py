@@ -60,8 +60,8 @@ _OWN: dict[str, tuple[float, float, float, float]] = {
     "tf32": (0.79, 0.42, 0.42, 90.0),
     "float64": (0.77, 0.70, 0.77, 15.0),
     "float8_e4m3fn": (0.71, 0.60, 0.60, 300.0),
-    "complex64": (0.2, 0.2, 0.2, 12.0),
-    "complex128": (0.2, 0.2, 0.2, 15.0),
+    "complex64": (0.77, 0.65, 0.65, 12.0),
+    "complex128": (0.52, 0.50, 0.50, 15.0),
 }
 _LARGE = 2048  # rows, columns and depth of products that keep the whole device busy for long
 
@@ -70,14 +70,22 @@ _HALVES = ("bfloat16", "float16")
 _RUN = 8  # of these: cuBLAS's quick kernels copy so many at a time, from everywhere to everywhere
 _PACKED = 1280  # rows and columns from which on numus lays operands out in runs where they are not
 _TILED = 64  # rows and columns with which its tiles are well filled
+_SHALLOW, _FULL = 8, 32  # depth, and rows and columns: bound by writing the result
+_FEW, _MATRIX = 16, 1 << 22  # rows, and numbers of the other operand: bound by reading that
 
 
 def _own_are_quicker(p: Product) -> bool:
     """Products that numus does in less time whatever follows (docs/results/cuda.md)."""
-    least = min(p.m, p.n)
-    if p.batch == 1 and least == 1:  # a matrix times a vector, summed up along memory
+    least, matrix = min(p.m, p.n), max(p.m, p.n) * p.k
+    if p.batch == 1 and least == 1:  # a matrix times a vector
         along = p.right.turned if p.m == 1 else not p.left.turned
-        return along and p.dtype in ("float32", "float64") and not p.rounds
+        small = along and p.dtype in ("float32", "float64")
+        known = p.dtype in ("float32", "float64", *_HALVES) and not p.rounds
+        return known and (small or matrix >= _MATRIX)
+    if p.k <= _SHALLOW and least >= _FULL and p.dtype in ("float32", *_HALVES):
+        return True
+    if p.dtype == "float32" and not p.rounds:
+        return p.batch == 1 and least <= _FEW and matrix >= _MATRIX
     if p.dtype not in _HALVES:
         return False
     if p.k == 1:

@@ -12,6 +12,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
+from numus.kernels.busy import Way, quickest
 from numus.kernels.group_work import GroupWork
 from numus.kernels.slices import (
     RUN,
@@ -26,7 +27,6 @@ from numus.kernels.slices import (
     sides,
     word_of,
 )
-from numus.kernels.tile_contraction import BUSY, share_of_units
 from numus.runtime.contract import Facts
 
 ZERO = const(0)
@@ -63,28 +63,50 @@ class Tiles:
         return Shape(dtype, self.depth, self.stages, THREADS, spare)
 
 
-def choose(facts: Facts, dtype: DType, copies: bool, batch: int, m: int, n: int) -> Tiles:
-    """The larger tiles if there are enough of them to keep every unit busy. Where nothing copies by
-    itself, one slice ahead is as good as many."""
-    for rows, columns in ((128, 128), (128, 64), (64, 64)):
-        if share_of_units(facts, batch * -(-m // rows) * -(-n // columns)) >= BUSY:
-            break
-    item = word_of(dtype).itemsize
+# What a unit takes for a slice of DEPTH words of one group, or of two at the same time, by rows and
+# columns of tiles: of float64, and of what is narrower.
+_WIDE_TIMES: dict[tuple[int, int], tuple[int, ...]] = {
+    (128, 128): (2500,),
+    (64, 256): (2870,),
+    (128, 64): (1465,),
+    (64, 64): (860, 1720),
+    (32, 64): (545, 1040),
+}
+_TIMES: dict[tuple[int, int], tuple[int, ...]] = {
+    (128, 128): (2400,),
+    (128, 64): (1350, 2300),
+    (64, 64): (850, 1230),
+}
+_BEGIN = 2500
+
+
+def choose(
+    facts: Facts, dtype: DType, copies: bool, batch: int, m: int, n: int, k: int
+) -> tuple[Tiles, int]:
+    """Tiles, and into how many pieces k is cut. Where nothing copies by itself, one slice ahead is
+    as good as many."""
+    word = word_of(dtype).itemsize
+    slices = -(-k * dtype.itemsize // (DEPTH * word))
+    found = _WIDE_TIMES if word == 8 else _TIMES
+    ways = [
+        Way(
+            *((rows, columns), batch * -(-m // rows) * -(-n // columns), slices, times),
+            begin=_BEGIN * rows // 64,
+        )
+        for (rows, columns), times in found.items()
+    ]
+    way, pieces, together = quickest(facts, ways, word * batch * m * n)
+    rows, columns = way.tiles
 
     def room(depth: int) -> int:
-        return facts.group_memory // ((rows + columns) * (depth + SPARE) * item)
+        return facts.group_memory // ((rows + columns) * (depth + SPARE) * word)
 
-    # sums of float64 leave room for one group alone, which waits the less the deeper its slices are
-    deep = item == 8 and rows == 128 and room(2 * DEPTH) >= 3
+    # float64 leaves room for few groups, which wait the less the deeper their slices are
+    deep = word == 8 and room(2 * DEPTH) >= 3 * together
     depth = 2 * DEPTH if deep else DEPTH
-    stages = 4 if copies else 2
-    return Tiles(rows, columns, depth, max(2, min(stages, room(depth))))
-
-
-def pieces_of(facts: Facts, tiles: Tiles, batch: int, m: int, n: int, k: int) -> int:
-    """How many pieces k is cut into, so that small results keep all units busy."""
-    groups = batch * -(-m // tiles.rows) * -(-n // tiles.columns)
-    return max(1, min(facts.parallel_units // groups, k // 512))
+    tiles = Tiles(rows, columns, depth, max(2, min(4 if copies else 2, room(depth) // together)))
+    count = -(-k // tiles.shape(dtype).elements)
+    return tiles, -(-count // -(-count // min(pieces, count)))
 
 
 def _fragments(
@@ -143,7 +165,7 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
                 steps += [ir.WarpProduct(sums[i][j], x, y, dtype) for j, y in enumerate(ys)]
         return steps
 
-    out += pipeline((a, b), tile[0], s.k, multiply)
+    out += pipeline((a, b), tile[0], s, multiply)
     steps, stage = _leave(work, sums, a.words, total * a.words.dtype.itemsize, tile)
     return [*out, *steps], [a.words, a.elements, stage]
 

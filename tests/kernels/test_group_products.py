@@ -51,7 +51,7 @@ BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8
 TOLERANCE = {
     **{"float64": 1e-13, "float32": 2e-6, "float16": 2e-3, "bfloat16": 2e-2},
     # of which the units keep fewer digits while they add up
-    **{"float8_e4m3fn": 1e-3, "float8_e5m2": 1e-3},
+    **{"float8_e4m3fn": 1e-3, "float8_e5m2": 1e-3, "complex64": 2e-6, "complex128": 1e-13},
 }
 
 
@@ -71,6 +71,9 @@ class Case:
         if dtype.kind in "iu":
             low = 0 if dtype.kind == "u" else -100
             return [rng.integers(low, 100, s).astype(dtype) for s in self.shapes]
+        if dtype.kind == "c":
+            pairs = [(rng.standard_normal(s), rng.standard_normal(s)) for s in self.shapes]
+            return [(x + 1j * y).astype(dtype) for x, y in pairs]
         return [rng.standard_normal(s).astype(dtype) for s in self.shapes]
 
 
@@ -143,6 +146,35 @@ def _cases() -> dict[str, Case]:
             theirs=turned,
         )
         found[f"{name} ragged"] = _case(dtype, (70, 131), (131, 73), _wide(wide), theirs=_plain)
+    for name, dtype in (("bf16", BF16), ("f16", "f2"), ("f32", "f4"), ("f64", "f8")):
+        for turn, f in TURNS.items():
+            m, n, k = (8, 96, 264)
+            a, b = ((m, k), (k, n))
+            shapes = (a if turn[0] == "n" else a[::-1], b if turn[1] == "n" else b[::-1])
+            found[f"{name} few rows {turn}"] = _case(dtype, *shapes, f)
+            a, b = ((72, 8), (8, 1040))
+            shapes = (a if turn[0] == "n" else a[::-1], b if turn[1] == "n" else b[::-1])
+            found[f"{name} shallow {turn}"] = _case(dtype, *shapes, f)
+        found[f"{name} few columns"] = _case(dtype, (131, 77), (77, 3))
+        found[f"{name} a row"] = _case(dtype, (1, 512), (512, 200))
+        found[f"{name} 20 rows"] = _case(dtype, (20, 516), (516, 70))
+        found[f"{name} few rows batch"] = _case(dtype, (3, 5, 264), (3, 264, 72))
+        found[f"{name} few rows fused"] = _case(
+            dtype, (6, 264), (264, 72), _fused, theirs=_fused_reference
+        )
+        found[f"{name} shallow cut"] = _case(dtype, (2, 45, 5), (2, 5, 71))
+        found[f"{name} shallow fused"] = _case(
+            dtype, (40, 8), (8, 136), _fused, theirs=_fused_reference
+        )
+        found[f"{name} outer"] = _case(dtype, (70, 1), (1, 130))
+    for name, dtype in (("c64", "c8"), ("c128", "c16")):
+        for turn, f in TURNS.items():
+            found[f"{name} {turn}"] = _case(dtype, (40, 40), (40, 40), f)
+        found[f"{name} ragged"] = _case(dtype, (70, 37), (37, 50))
+        found[f"{name} batch"] = _case(dtype, (2, 33, 40), (2, 40, 18))
+        found[f"{name} fused"] = _case(
+            *(dtype, (30, 40), (40, 20), lambda a, b: (a * 2) @ b + 1),
+        )
     found["i8 wraps"] = _case("i1", (70, 80), (80, 72), theirs=lambda a, b: (a @ b).astype("i1"))
     found["i32"] = _case("i4", (70, 80), (80, 72))
     return found
@@ -152,10 +184,15 @@ CASES = _cases()
 
 # The imitated machine is slow: of each kind of unit a few, in every way of reading and writing.
 IMITATED = {
-    "groups_75": "f16 fused",
-    "groups_80": "f16 nn,bf16 nt,f64 cut,f64 tt,tf32 ragged,i8,u8 nt,f32 fused",
+    "groups_75": "f16 fused,f16 20 rows,f32 few rows nn,f32 shallow cut,c64 ragged",
+    "groups_80": "f16 nn,bf16 nt,f64 cut,f64 tt,tf32 ragged,i8,u8 nt,f32 fused,f64 few rows nt,"
+    "bf16 few columns,f32 outer,c128 tn",
     "groups_90": "bf16 nn,bf16 tt,bf16 ragged,bf16 batch,bf16 fused,f32 nn,f32 tt,f32 ragged,"
-    "f32 one for all,f64 nt,tf32 nt,i8 nt,i8 wraps,e4m3 nt,e5m2,i32",
+    "f32 one for all,f64 nt,tf32 nt,i8 nt,i8 wraps,e4m3 nt,e5m2,i32,bf16 few rows nn,"
+    "bf16 few rows nt,bf16 few rows batch,bf16 few rows fused,bf16 a row,f32 few rows nn,"
+    "f32 few rows tt,f64 few columns,f32 few rows fused,bf16 shallow nn,bf16 shallow tn,"
+    "f32 shallow nt,f32 shallow fused,bf16 outer,f64 shallow cut,c64 nn,c64 nt,c64 batch,"
+    "c64 fused,c128 ragged",
 }
 
 
@@ -177,14 +214,15 @@ def check(case: Case, arrays: list[Any], device: str) -> None:
 
 
 def compare(case: Case, got: Any, arrays: list[Any]) -> None:
-    wide = np.int64 if np.dtype(case.dtype).kind in "iu" else np.float64
+    kind = np.dtype(case.dtype).kind
+    wide = np.int64 if kind in "iu" else np.complex128 if kind == "c" else np.float64
     want = case.theirs(*(x.astype(wide) for x in arrays))
     if wide is np.int64:
         np.testing.assert_array_equal(got, want)
         return
     tolerance = case.tolerance or TOLERANCE[np.dtype(case.dtype).name]
     assert got.shape == want.shape
-    error = np.abs(got.astype(np.float64) - want).max() / np.abs(want).max()
+    error = np.abs(got.astype(wide) - want).max() / np.abs(want).max()
     assert error <= tolerance
 
 
@@ -199,7 +237,7 @@ PACKED = {
 
 @pytest.mark.parametrize("name", PACKED)
 def test_operands_that_are_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_tiles, "REUSED", 64)
+    monkeypatch.setattr(group_tiles, "REUSED", dict.fromkeys((1, 2, 4), 64))
     check(PACKED[name], PACKED[name].arrays(), NAMES[0] if ON_GPU else "groups_90")
 
 

@@ -234,7 +234,17 @@ def test_when_a_vendor_pays():
         ("float32", 4095, 4095, 4095, (4095, 4095), True),
         ("bfloat16", 8, 50257, 768, (768, 768), True),
         ("bfloat16", 4096, 4096, 1, (1, 4096), False),
-        ("float32", 4096, 4096, 1, (1, 4096), True),
+        ("float32", 4096, 4096, 1, (1, 4096), False),
+        ("float64", 4096, 4096, 1, (1, 4096), True),
+        ("bfloat16", 4096, 4096, 8, (8, 4096), False),  # bound by writing the result
+        ("float32", 1000, 1000, 8, (8, 1000), False),
+        ("float32", 4096, 4096, 9, (9, 4096), True),
+        ("bfloat16", 16, 4096, 8, (8, 4096), True),
+        ("float32", 8, 4096, 4096, (4096, 4096), False),  # by reading the matrix
+        ("float32", 8, 512, 512, (512, 512), True),
+        ("float32", 17, 4096, 4096, (4096, 4096), True),
+        ("bfloat16", 1, 4096, 4096, (4096, 4096), False),
+        ("bfloat16", 1, 512, 512, (512, 512), True),
     ],
 )
 def test_what_numus_does_in_less_time(dtype, m, n, k, lines, vendor):

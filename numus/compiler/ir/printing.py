@@ -125,8 +125,8 @@ class Printer:
                 self.inner(s.body, depth + 1)
             elif isinstance(s, Let):
                 value = self.expr(s.value, depth)
-                ahead = " ahead" if s.ahead else ""
-                self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}{ahead}")
+                how = " ahead" if s.ahead else f" run of {s.run}" if s.run else ""
+                self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}{how}")
             elif isinstance(s, Set):
                 value = self.expr(s.value, depth)
                 lanes = " per lane" if s.register.lanes else ""

@@ -262,7 +262,9 @@ class Renderer(Control):
                     x.forget((s.buffer,))
                     continue
             if isinstance(s, ir.Let):
-                if x.lane is not None and s.var not in x.values:
+                if s.run > 1:
+                    ptx_memory.load_whole(x, body[i : i + s.run])
+                elif x.lane is not None and s.var not in x.values:
                     ptx_memory.load_run(x, body[i : i + ptx_memory.RUN])
                 self._let(s)
             elif isinstance(s, ir.Set):

@@ -42,7 +42,9 @@ def share(kernel: ir.Kernel, threads: int) -> str:
     groups = _REGISTERS // (threads * (words + _OTHERS))
     near, _ = ptx_plan.shared_by_size(kernel)
     groups = min(groups, _SHARED // max(near, 1))
-    return f'"nvvm.minctasm"="{groups}"' if words >= _MANY and groups > 1 else ""
+    reads = any(isinstance(s, ir.Let) and s.run for s in inside)  # and others meanwhile wait
+    many = words >= _MANY or reads
+    return f'"nvvm.minctasm"="{groups}"' if many and groups > 1 else ""
 
 
 def held(kernel: ir.Kernel, threads: int) -> tuple[int, bool]:

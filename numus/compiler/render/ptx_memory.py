@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from numus.compiler import ir
 from numus.compiler.render.llvm_text import Value, literal, memory_type, register_type
 from numus.dtypes import DType
+from numus.errors import CompileError
 
 if TYPE_CHECKING:
     from numus.compiler.render.ptx_values import ThreadExpressions
@@ -111,9 +112,7 @@ def load(r: ThreadExpressions, e: ir.Expr) -> Value:
         return Value(tuple(names), vec)
     align = min(16, width * dtype.itemsize)
 
-    # halves by words: of those in the upper half, one instruction makes a float of 32 bits
-    by_words = dtype.itemsize == 2
-    vector = f"<{width // 2} x i32>" if by_words else f"<{width} x {ty}>"
+    vector = _vector(dtype, width)
 
     def read_vector(pointer: str) -> str:
         return t.new(f"load {vector}, {space} {pointer}, align {align}{tags}")
@@ -121,16 +120,51 @@ def load(r: ThreadExpressions, e: ir.Expr) -> Value:
     names = []
     for p, c in zip(places[::width], conditions[::width], strict=True):
         whole = _guarded(r, c, dtype, lambda p=p: read_vector(p), vector)  # type: ignore[misc]
-        for u in range(width):
-            if by_words:
-                word = t.new(f"extractelement {vector} {whole}, i64 {u // 2}")
-                half = t.new(f"lshr i32 {word}, 16") if u % 2 else word
-                names.append(t.new(f"trunc i32 {half} to {ty}"))
-                r.halves[names[-1]] = word, u % 2
-                continue
-            name = t.new(f"extractelement {vector} {whole}, i64 {u}")
-            names.append(_from_memory(r, dtype, name))
+        names += _elements(r, dtype, whole, width)
     return Value(tuple(names), True)
+
+
+def _vector(dtype: DType, width: int) -> str:
+    """The type by which so many neighbours are loaded. Halves are loaded by words: of those in the
+    upper half, one instruction makes a float of 32 bits."""
+    by_words = dtype.itemsize == 2
+    return f"<{width // 2} x i32>" if by_words else f"<{width} x {memory_type(dtype)}>"
+
+
+def _elements(r: ThreadExpressions, dtype: DType, whole: str, width: int) -> list[str]:
+    """The elements of a vector that was loaded."""
+    t, vector, names = r.t, _vector(dtype, width), []
+    for u in range(width):
+        if dtype.itemsize == 2:
+            word = t.new(f"extractelement {vector} {whole}, i64 {u // 2}")
+            half = t.new(f"lshr i32 {word}, 16") if u % 2 else word
+            names.append(t.new(f"trunc i32 {half} to {memory_type(dtype)}"))
+            r.halves[names[-1]] = word, u % 2
+            continue
+        name = t.new(f"extractelement {vector} {whole}, i64 {u}")
+        names.append(_from_memory(r, dtype, name))
+    return names
+
+
+def load_whole(r: ThreadExpressions, lets: list[ir.Stmt]) -> None:
+    """What statements name of neighbours that are known to lie at a whole access, by one."""
+    first, count = lets[0], len(lets)
+    assert isinstance(first, ir.Let)
+    buffer: ir.Buffer = first.value.attr
+    base, start = _offset(first.value.args[0])
+    if r.lane is None or r.thread_lane.unroll != 1:
+        raise CompileError("runs of neighbours are for single iterations of a thread")
+    for i, s in enumerate(lets):
+        loads = isinstance(s, ir.Let) and s.value.op == "load" and s.value.attr is buffer
+        if not loads or _offset(s.value.args[0]) != (base, start + i):  # type: ignore[attr-defined]
+            raise CompileError(f"no neighbours in {buffer.name}: {s!r:.200}")
+    (pointer,) = pointers(r, buffer, first.value.args[0])
+    dtype, space, tags = buffer.dtype, r.spaces[buffer], r.tags[buffer]
+    align = count * dtype.itemsize
+    whole = r.t.new(f"load {_vector(dtype, count)}, {space} {pointer}, align {align}{tags}")
+    for s, name in zip(lets, _elements(r, dtype, whole, count), strict=True):
+        assert isinstance(s, ir.Let)
+        r.keep(s.value, Value((name,), True, r.depth))
 
 
 RUN = 4  # neighbours in shared memory that are loaded at a time
@@ -235,36 +269,60 @@ def store(r: ThreadExpressions, s: ir.Store) -> None:
 
 
 def store_run(r: ThreadExpressions, stores: list[ir.Stmt]) -> int:
-    """Where statements store to neighbours in memory, store them by one access of 16 bytes if they
-    turn out to lie at a whole one; gives how many have been written so, or not at all."""
+    """Where statements store to neighbours in memory, store them by one access of up to 16 bytes if
+    they turn out to lie at a whole one; gives how many have been written so, or not at all."""
+    first = stores[0]
+    assert isinstance(first, ir.Store)
+    if r.thread_lane.unroll != 1:
+        return 0
+    near = r.spaces[first.buffer] == SHARED
+    size = first.buffer.dtype.itemsize
+    for count in (16 // size, 8 // size):
+        least = 2 if near or (size >= 4 and count * size == 16) else 4
+        if count >= least and _store_neighbours(r, stores[:count], count, near):
+            return count
+    return 0
+
+
+def _store_neighbours(r: ThreadExpressions, stores: list[ir.Stmt], count: int, near: bool) -> bool:
     first = stores[0]
     assert isinstance(first, ir.Store)
     dtype = first.buffer.dtype
-    count = 16 // dtype.itemsize
-    if count == 1 or len(stores) < count or r.thread_lane.unroll != 1:
-        return 0
     base, start = _offset(first.index)
-    for i, s in enumerate(stores[:count]):
+    if len(stores) < count:
+        return False
+    for i, s in enumerate(stores):
         if not isinstance(s, ir.Store) or s.buffer is not first.buffer or s.mask is not None:
-            return 0
+            return False
         if _offset(s.index) != (base, start + i):
-            return 0
+            return False
+    known = near and _is_multiple(base, count) and start % count == 0
+    if near and not known and count * dtype.itemsize < 16:
+        return False
     t, ty, space = r.t, memory_type(dtype), r.spaces[first.buffer]
     names = []
-    for s in stores[:count]:
+    for s in stores:
         assert isinstance(s, ir.Store)
         (name,) = r.value(s.value).names
         names.append(_to_memory(r, dtype, name))
     (pointer,) = pointers(r, first.buffer, first.index)
+    align = count * dtype.itemsize
+
+    def store_whole() -> None:
+        whole = "poison"
+        for u, name in enumerate(names):
+            whole = t.new(f"insertelement <{count} x {ty}> {whole}, {ty} {name}, i64 {u}")
+        t.do(f"store <{count} x {ty}> {whole}, {space} {pointer}, align {align}")
+
+    if known:
+        store_whole()
+        return True
     address = t.new(f"ptrtoint {space} {pointer} to i64")
-    odd = t.new(f"and i64 {address}, 15")
+    odd = t.new(f"and i64 {address}, {align - 1}")
     wide, narrow, done = t.label("wide"), t.label("narrow"), t.label("done")
     t.branch(t.new(f"icmp eq i64 {odd}, 0"), wide, narrow)
     t.start(wide)
-    whole = "poison"
-    for u, name in enumerate(names):
-        whole = t.new(f"insertelement <{count} x {ty}> {whole}, {ty} {name}, i64 {u}")
-    t.do(f"store <{count} x {ty}> {whole}, {space} {pointer}, align 16")
+    store_whole()
     t.jump(done)
     t.start(narrow)
     for u, name in enumerate(names):
@@ -272,4 +330,4 @@ def store_run(r: ThreadExpressions, stores: list[ir.Stmt]) -> int:
         t.do(f"store {ty} {name}, {space} {at}, align {dtype.itemsize}")
     t.jump(done)
     t.start(done)
-    return count
+    return True
