@@ -104,6 +104,7 @@ def _structure(roots: tuple[Node, ...]) -> list[Any] | None:
     inner: list[Node] = []
     uses: list[int] = []
     ahead: list[Node] = list(roots)
+    x: Any = None  # another thread may evaluate the nodes meanwhile, so that they have no inputs
     for node in ahead:  # which grows
         if (node.device is not place and node.device is not None) or node.prim.name in APART:
             return None

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import random
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -448,3 +451,49 @@ def test_a_training_step_is_one_call():
         clear_plans()  # so that nothing comes again
         again.append(step())
     assert losses == again
+
+
+def test_stress_of_many_threads():
+    """Small graphs, some of them evaluated by several threads at a time; longer if asked for."""
+    seconds = float(os.environ.get("NUMUS_STRESS_SECONDS", "1"))
+    xs = [tensor(6, 6, seed=i) for i in range(3)]
+    stack = tensor(2, 6, 6, seed=9)
+    kinds = [
+        lambda x, y: nm.gelu(x @ y.T + x),
+        lambda x, y: nm.softmax(x + y),
+        lambda x, y: (stack @ x).sum(0) * y[::-1],
+        lambda x, y: nm.relu(x - y) @ x,
+        lambda x, y: nm.layer_norm(x) + y.mean(),
+    ]
+    wants = {
+        (k, i, j): f(xs[i], xs[j]).numpy()
+        for k, f in enumerate(kinds)
+        for i in range(3)
+        for j in range(3)
+    }
+    last = [((0, 0, 0), kinds[0](xs[0], xs[0]))]  # what somebody has made of late
+    end = time.monotonic() + seconds
+    wrong = []
+
+    def work(seed):
+        draw = random.Random(seed)
+        try:
+            while time.monotonic() < end:
+                key = draw.randrange(len(kinds)), draw.randrange(3), draw.randrange(3)
+                made = key, kinds[key[0]](xs[key[1]], xs[key[2]])
+                if draw.random() < 0.3:
+                    last[0] = made
+                if draw.random() < 0.3:
+                    nm.eval(made[1], last[0][1])
+                for which, y in (made, last[0]):
+                    if not np.allclose(y.numpy(), wants[which], rtol=1e-5, atol=1e-6):
+                        wrong.append(which)
+        except Exception as problem:  # which would be lost with the thread
+            wrong.append(problem)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert not wrong
