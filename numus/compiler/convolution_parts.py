@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler import ir
-from numus.compiler.emit import Emitter, Index
+from numus.compiler.elements import Index
+from numus.compiler.emit import Emitter
 from numus.compiler.groups import Group, place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val

@@ -13,7 +13,7 @@ from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
-from numus.compiler.spreads import lower_spreading, spreading_blocks
+from numus.compiler.spreading_convolutions import lower_spreading, spreading_blocks
 from numus.kernels.convolution import Planes, output_tile, pixel_tile
 from numus.kernels.gathering import Gathering, gathering
 from numus.kernels.sliding import Sliding, sliding

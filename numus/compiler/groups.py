@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from numus.compiler import ir
-from numus.compiler.emit import Index, is_inline
+from numus.compiler.elements import Index, is_inline
 from numus.compiler.local import PRODUCTS, Val, walk
 from numus.shapes import Shape
 

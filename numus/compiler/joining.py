@@ -8,7 +8,8 @@ from typing import Any
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.boards import room_for_rows
-from numus.compiler.emit import Emitter, Index
+from numus.compiler.elements import Index
+from numus.compiler.emit import Emitter
 from numus.compiler.groups import TAILED, Group, Grouping, leaves_of, place, squeeze
 from numus.compiler.local import ATTENTION, Val, walk
 from numus.compiler.views import source_of

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from numus.compiler.costs import HEAVY
-from numus.compiler.emit import Step, is_inline
+from numus.compiler.elements import is_inline
+from numus.compiler.emit import Step
 from numus.compiler.groups import Group
 from numus.compiler.local import Val, walk
 from numus.compiler.schedule import reads, writes

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numus.compiler.emit import Emitter, Index, regroup
+from numus.compiler.elements import Index, regroup
+from numus.compiler.emit import Emitter
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, add
 from numus.compiler.local import Val

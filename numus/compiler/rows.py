@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable
 
 from numus.compiler import ir
-from numus.compiler.emit import Emitter, Index
+from numus.compiler.elements import Index
+from numus.compiler.emit import Emitter
 from numus.compiler.ir import Expr, const
 from numus.compiler.local import Val
 from numus.dtypes import DType

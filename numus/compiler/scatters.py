@@ -14,7 +14,8 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.emit import Emitter, Index, Step
+from numus.compiler.elements import Index
+from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val

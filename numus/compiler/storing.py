@@ -12,7 +12,7 @@ import heapq
 from collections.abc import Sequence
 
 from numus.compiler.costs import HEAVY, MADE_AGAIN, SLOW
-from numus.compiler.emit import is_inline
+from numus.compiler.elements import is_inline
 from numus.compiler.groups import TAILED, Group, Grouping, squeeze
 from numus.compiler.local import ATTENTION, PRODUCTS, Val, walk
 from numus.compiler.lying import lying

@@ -10,7 +10,8 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.convolution_parts import Geometry, epilogue
-from numus.compiler.emit import Emitter, Step, regroup
+from numus.compiler.elements import regroup
+from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import convolutions, program, spreads
+from numus.compiler import convolutions, program, spreading_convolutions
 from numus.errors import DTypeError, ShapeError
 
 # (shape of the data, of the weights, options)
@@ -73,7 +73,7 @@ def schedule(request, monkeypatch):
     """Every convolution of a test by the schedule it would get, then by the other one."""
     program.clear_plans()
     if request.param == "vectors along outputs":
-        monkeypatch.setattr(spreads, "WORTH_PACKING", 0)
+        monkeypatch.setattr(spreading_convolutions, "WORTH_PACKING", 0)
         monkeypatch.setattr(convolutions, "_sliding_cost", lambda *_: float("inf"))
     yield
     program.clear_plans()

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from numus.compiler import ir
-from numus.compiler.emit import Index, Step
+from numus.compiler.elements import Index
+from numus.compiler.emit import Step
 from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
