@@ -17,8 +17,16 @@ from pathlib import Path
 from tools.device_tests import OPS, run_tests
 
 # Tests that run on the device named in NUMUS_TEST_DEVICES, and those of its runtime.
-TESTS = (*OPS, "tests/kernels/test_group_products.py", "tests/runtime/test_cuda.py")
-_WHAT = "of the op table (values, gradients), of products by all kinds of kernels, of the runtime"
+TESTS = (
+    *OPS,
+    "tests/kernels/test_group_products.py",
+    "tests/kernels/test_cell_convolution.py",
+    "tests/runtime/test_cuda.py",
+)
+_WHAT = (
+    "of the op table (values, gradients), of products and convolutions by all kinds of kernels, of "
+    "the runtime"
+)
 PARTS = ("tests", "engine", "rows", "long", "products", "attention", "state", "sanitizer")
 # All tests may run with another default device. Those that name theirs, an imitation of a GPU or
 # WebGPU, are no matter of this one, and slow; the op table has been run on the device already.

@@ -1,323 +1,256 @@
-"""Convolutions of 16-bit floats whose windows are displacements, for an engine to bring."""
+"""Convolutions whose windows are displacements on a grid of cells: products by whatever multiplies.
+
+Operands are laid out first; the product is then one of tiles that an engine brings, or of slices
+that threads copy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 
 from numus import dtypes as dt
-from numus.compiler import ir
+from numus.compiler import ir, winograd
+from numus.compiler.cell_layouts import lay_results, lay_taps
+from numus.compiler.cell_plans import SMALL, Plan, choose, unit_of
 from numus.compiler.convolution_parts import Geometry, epilogue
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.group_convolutions import laid, sum_of_pieces
-from numus.compiler.group_operands import along
+from numus.compiler.group_convolutions import sum_of_pieces
+from numus.compiler.group_operands import capability
 from numus.compiler.groups import Group
-from numus.compiler.ir import Expr, Stmt
+from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops
-from numus.kernels import cell_convolution as cells
-from numus.kernels import pack as packing
+from numus.compiler.window_sums import lower_window_sums
+from numus.dtypes import DType
+from numus.kernels import cell_convolution as by_tiles
+from numus.kernels import cell_slices as by_slices
+from numus.kernels import slices as slicing
+from numus.kernels import thread_contraction as threads
 from numus.kernels import tile_contraction as tile
-from numus.kernels.cell_convolution import Axis
-from numus.kernels.slices import Sizes
-from numus.kernels.tile_matrices import RUN, rounded
+from numus.kernels import warp_contraction as warp
+from numus.kernels.cells import Cells, Done, leave
+from numus.kernels.slices import Sizes, Summed
 from numus.kernels.windows import Triple, apart, small
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
 
-SMALL = 1 << 26  # multiplications that are worth laying operands out
-# How many times the work that has to be done is worth it: beside a kernel that looks for every row
-# of a window, and beside one that has as many rows as there are places of results.
-MOST_VAIN, MOST_VAIN_BY_RESULTS = 3.0, 1.6
-LARGEST = 1 << 31  # elements, and lines, that are counted in 32 bits
-_HALVES = (dt.bfloat16, dt.float16)
-_ZERO = ir.const(0)
+ROOM = 3  # groups that share a multiprocessor's memory while sums leave
 
-
-@dataclass(frozen=True, slots=True)
-class _Plan:
-    """A product over cells: of so many matrices, by rows, columns and k."""
-
-    axes: tuple[Axis, ...]  # what displaces is called a tap, whichever it is
-    matrices: int
-    rows: int
-    columns: int
-    k: int
-    lines: int  # of data, of a group of channels
-    width: int  # of such a line
-    vain: float
-    by_results: bool = False
-
-    @property
-    def grid(self) -> Shape:
-        return tuple(a.cells for a in self.axes)
-
-
-def _spread(taps: int, gap: int, low: int) -> tuple[int, int, int]:
-    """Taps on data with gaps, of which a result sees every so-many-th: results that lie `gap` apart
-    see the same ones, and are outputs beside each other. How many taps all of these look at, how
-    far the first lies before a result, and how many there are beside the real ones in front.
-    """
-    first = -(low // gap)
-    front = gap - 1 - low - gap * first
-    return -(-(front + taps) // gap), -first, front
-
-
-def _by_taps(g: Geometry) -> _Plan | None:
-    """Each tap of a window displaces the cells of results."""
-    gaps = size_of(g.gap)
-    if gaps > 1 and size_of(g.stride) * size_of(g.dilation) > 1:
-        return None
-    found = [_spread(*n) for n in zip(g.taps, g.gap, g.low, strict=True)]
-    taps = [t if gap > 1 else n for (t, _, _), n, gap in zip(found, g.taps, g.gap, strict=True)]
-    low = [x if gap > 1 else n for (_, x, _), n, gap in zip(found, g.low, g.gap, strict=True)]
-    extents = [-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True)]
-    parts = zip(g.space, taps, extents, g.stride, g.dilation, low, strict=True)
-    axes = tuple(Axis(*n) for n in parts)
-    count = size_of(tuple(a.cells for a in axes))
-    width = rounded(g.channels, tile.depth_of(dt.bfloat16))
-    k = width * size_of(tuple(taps))
-    rows = g.batch * count
-    vain = rows * gaps * g.groups * g.outputs * k / g.work
-    return _Plan(axes, g.groups, rows, gaps * g.outputs, k, size_of(g.stride) * rows, width, vain)
-
-
-def _by_results(g: Geometry) -> _Plan | None:
-    """Each place of a result displaces the cells of windows, where these are the larger."""
-    if g.groups > 1 or size_of(g.gap) > 1:
-        return None
-    parts = zip(g.space, g.extents, g.taps, g.dilation, g.stride, g.low, strict=True)
-    axes = tuple(Axis(*n) for n in parts)
-    count = size_of(tuple(a.cells for a in axes))
-    k = g.channels * count
-    vain = rounded(g.batch, tile.ROWS) / g.batch * count / size_of(g.taps)
-    sizes = (size_of(g.extents), g.batch, g.outputs, k)
-    return _Plan(axes, *sizes, size_of(g.dilation) * k, rounded(g.batch, RUN), vain, True)
+Tiles = tile.Tiles | warp.Tiles | threads.Tiles
 
 
 def lower_cell_convolution(
-    group: Group, layouts: dict[Val, Shape], facts: Facts
+    group: Group, layouts: dict[Val, Shape], facts: Facts, lower_product: winograd.Lower
 ) -> list[Step] | None:
-    """Operands laid out on grids of cells, then the product; None where too much of it would be in
-    vain, or there are no units for it.
+    """Operands laid out on grids of cells, then the product; plain sums where too much of it would
+    be in vain; None where other kernels take less, or there is nothing to do it by.
     """
     product = group.members[0]
-    x, w = product.inputs
     g = Geometry.of(product)
-    if g is None or "tiles" not in facts.features or x.dtype not in _HALVES:
+    unit = unit_of(product, facts)
+    if g is None or unit is None or g.work < SMALL:
         return None
-    if w.dtype is not x.dtype or g.work < SMALL:
+    dtype = product.dtype
+    plan = choose(g, unit)
+    if unit.kind == "threads" and winograd.fits(g):
+        direct = plan.cost if isinstance(plan, Plan) else float(unit.worth * g.work)
+        if winograd.cost(g, unit) < direct:
+            return winograd.lower_winograd(group, g, layouts, facts, lower_product)
+    if plan == "windows":
         return None
-    plans = [plan for plan in (_by_taps(g), _by_results(g)) if plan is not None]
-    if not plans:
-        return None
-    plan = min(plans, key=lambda plan: plan.vain)
-    turned = plan.by_results
-    most = max(plan.matrices * plan.lines * plan.width, plan.k * plan.columns, product.size)
-    if plan.vain > (MOST_VAIN_BY_RESULTS if turned else MOST_VAIN) or most >= LARGEST:
-        return None
+    if plan == "sums":
+        return lower_window_sums(group, g, layouts, facts)
     inside = set(group.members)
     outer = {v: s for v, s in layouts.items() if v not in inside}
-    first, second = (_lay_results if turned else _lay_taps)(product, g, plan, outer, facts)
-    (data, steps), (weights, more) = first, second
-    steps = [*steps, *more]
-    depth = tile.depth_of(x.dtype)
-    shape = (plan.matrices, plan.rows, plan.columns)
-    tiles, pieces = tile.choose(facts, x.dtype, shape, plan.k)
-    e = Emitter(
-        {**outer, data: row_major(data.shape), weights: row_major(weights.shape)},
-        group=tile.THREADS,
-    )
-    row_tiles, column_tiles = -(-plan.rows // tile.ROWS), -(-plan.columns // tiles.columns)
-    every = -(-plan.k // depth)
-    slices = -(-every // pieces)
-    pieces = -(-every // slices)
-    together = tile.together_of(facts, tiles.columns, row_tiles)
-    sizes = Sizes(
-        *(e.number(n) for n in (plan.rows, plan.columns, plan.k)),
-        *(e.parameter(n) for n in (row_tiles, column_tiles, together, pieces, slices)),
-    )
-    if pieces == 1:
-        sizes.pieces = ir.const(1)
-
-    def three(values: Sequence[int]) -> Triple:
-        a, b, c = (e.number(n) for n in values)
-        return a, b, c
-
-    axes = plan.axes
-    numbers = cells.Cells(
-        groups=e.number(g.groups),
-        outputs=e.number(plan.columns),
-        blocks=e.number(1 if turned else plan.width // depth),
-        taps=three([a.taps for a in axes]),
-        extents=three([a.extent for a in axes]),
-        cells=three(plan.grid),
-        stride=three([a.stride for a in axes]),
-        dilation=three([a.dilation for a in axes]),
-        up=three([a.up for a in axes]),
-        lead=three([a.up * a.stride - a.low for a in axes]),
-        phase=e.number(plan.k if turned else plan.rows),
-    )
-    extents = three(g.extents)
-    partial = Val(
-        *(-70, "convolve", "convolve", (data, weights), None),
-        (pieces, g.groups, g.outputs, g.batch * size_of(g.extents)),
-        dt.float32,
-    )
-    lack = 5 - len(product.shape)
-
-    def finish(
-        piece: Expr, group_: Expr, image: Expr, at: Triple, o: Expr, value: Expr
-    ) -> list[Stmt]:
-        if pieces > 1:
-            row = image
-            for i, n in zip(at, extents, strict=True):
-                row = ir.add(ir.mul(row, n), i)
-            return e.store(partial, (piece, group_, o, row), value)
-        output = ir.add(ir.mul(group_, e.number(g.outputs)), o) if g.groups > 1 else o
-        return epilogue(e, group, (image, output, *at[lack:]), value)
-
-    gap = three(g.gap)
-
-    def finish_beside(
-        piece: Expr, group_: Expr, image: Expr, at: Triple, column: Expr, value: Expr
-    ) -> list[Stmt]:
-        """Outputs that are results beside each other: the last comes first."""
-        o = ir.irem(small(column), small(e.number(g.outputs))).cast(ir.INDEX)
-        which = ir.idiv(small(column), small(e.number(g.outputs)))
-        d, h, w = (
-            ir.add(ir.mul(i, n), ir.sub(n, ir.add(before.cast(ir.INDEX), ir.const(1))))
-            for i, n, before in zip(at, gap, apart(which, gap), strict=True)
-        )
-        inside = (d < extents[0]) & (h < extents[1]) & (w < extents[2])
-        return [ir.If(inside, finish(piece, group_, image, (d, h, w), o, value))]
-
-    def lines(v: Val, width: int) -> cells.Lines:
-        each = v.size // width // (1 if turned else g.groups)
-        return cells.Lines(e.buffer(v), e.number(width), e.number(each), e.number(each * width))
-
-    number = ir.var("g")
-    schedule = cells.correlation if turned else cells.convolution
-    left, right = lines(data, plan.width), lines(weights, weights.shape[-1] if turned else plan.k)
-    done = finish_beside if size_of(g.gap) > 1 else finish
-    body, e.scratch = schedule(tiles, sizes, numbers, x.dtype, number, left, right, done)
-    notes = ("convolve",) if pieces > 1 else tuple(v.op for v in group.members)
-    count = plan.matrices * pieces * row_tiles * column_tiles
-    steps.append(e.blocks("cell_convolution", number, body, count, notes))
-    if pieces > 1:
-        steps += sum_of_pieces(group, g, partial, layouts, facts)
+    lay = lay_results if plan.by_results else lay_taps
+    (data, steps), (weights, more) = lay(product, g, plan, outer, facts)
+    outer |= {data: row_major(data.shape), weights: row_major(weights.shape)}
+    tiles, pieces = _tiles(plan, dtype, facts)
+    kernel = _Kernel(group, g, plan, tiles, pieces, outer, facts)
+    steps = [*steps, *more, kernel.lower(data, weights)]
+    if kernel.pieces > 1:
+        steps += sum_of_pieces(group, g, kernel.partial, layouts, facts)
     return steps
 
 
-Laid = tuple[Val, list[Step]]
+def _tiles(plan: Plan, dtype: DType, facts: Facts) -> tuple[Tiles, int]:
+    """Tiles, and into how many pieces k is cut."""
+    shape = (plan.matrices, plan.rows, plan.columns)
+    if plan.unit.kind == "tiles":
+        return tile.choose(facts, dtype, shape, plan.k)
+    if plan.unit.kind == "threads":
+        return threads.choose(facts, *shape, plan.k)
+    copies = capability(facts) >= slicing.COPIES_SINCE
+    tiles, pieces = warp.choose(facts, dtype, copies, *shape, plan.k)
+    if plan.width % tiles.shape(dtype).elements and not plan.by_results:
+        tiles = replace(tiles, depth=warp.DEPTH)  # slices are of one tap
+    return tiles, pieces
 
 
-def _lay_taps(
-    product: Val, g: Geometry, plan: _Plan, layouts: dict[Val, Shape], facts: Facts
-) -> tuple[Laid, Laid]:
-    """Data with channels in the cells; weights as lines of all taps, channels in each."""
-    x, w = product.inputs
-    split = (g.batch, g.groups, g.channels, *g.space)
-    data = _on_cells(-50, x, split, (0, 1, 2), plan.grid, g.stride, plan.width, layouts)
-    if size_of(g.gap) > 1:
-        return data, _beside(w, g, plan, layouts, facts)
-    split = (g.groups, g.outputs, g.channels, *g.taps)
-    return data, laid(-60, w, split, (0, 1, 3, 4, 5, 2), plan.width, layouts, facts)
+class _Kernel:
+    """The product of one plan."""
 
+    def __init__(
+        self,
+        group: Group,
+        g: Geometry,
+        plan: Plan,
+        tiles: Tiles,
+        pieces: int,
+        layouts: dict[Val, Shape],
+        facts: Facts,
+    ) -> None:
+        self.group, self.g, self.plan, self.tiles = group, g, plan, tiles
+        self.facts = facts
+        self.dtype = group.members[0].dtype
+        if isinstance(tiles, tile.Tiles):
+            self.rows, self.depth, threads_ = tile.ROWS, tile.depth_of(self.dtype), tile.THREADS
+        elif isinstance(tiles, warp.Tiles):
+            self.rows, threads_ = tiles.rows, warp.THREADS
+            self.depth = tiles.shape(self.dtype).elements
+        else:
+            self.rows, self.depth, threads_ = tiles.rows, threads.DEPTH, tiles.threads
+        every = -(-plan.k // self.depth)
+        self.slices = -(-every // pieces)
+        self.pieces = -(-every // self.slices)
+        self.e = Emitter(layouts, group=threads_)
+        self.extents = self._three(g.extents)
+        self.outputs = plan.geometry.outputs  # of what counts as a group when results are stored
+        if plan.by_results:
+            self.outputs = g.outputs
+        self.groups = g.groups * g.outputs // self.outputs
+        self.partial = Val(
+            *(-70, "convolve", "convolve", (), None),
+            (self.pieces, self.groups, self.outputs, g.batch * size_of(g.extents)),
+            dt.compute_dtype(self.dtype),
+        )
 
-def _beside(w: Val, g: Geometry, plan: _Plan, layouts: dict[Val, Shape], facts: Facts) -> Laid:
-    """Weights for results that lie beside each other: every so-many-th tap is one's own."""
+    def _three(self, values: Sequence[int]) -> Triple:
+        a, b, c = (self.e.number(n) for n in values)
+        return a, b, c
 
-    def view(op: str, v: Val, params: object, shape: Shape) -> Val:
-        return Val(-61, op, "view", (v,), params, shape, v.dtype)
+    def lower(self, data: Val, weights: Val) -> Step:
+        e, plan = self.e, self.plan
+        turned, columns = plan.by_results, self.tiles.columns
+        row_tiles, column_tiles = -(-plan.rows // self.rows), -(-plan.columns // columns)
+        together = tile.together_of(self.facts, columns, row_tiles)
+        sizes = Sizes(
+            *(e.number(n) for n in (plan.rows, plan.columns, plan.k)),
+            *(
+                e.parameter(n)
+                for n in (row_tiles, column_tiles, together, self.pieces, self.slices)
+            ),
+        )
+        if self.pieces == 1:
+            sizes.pieces = const(1)
+        left = self._lines(data, not turned)
+        right = self._lines(weights, not turned and not plan.unit.across)
+        number = ir.var("g")
+        cells = self._cells()
+        total = self._summed(sizes, cells, number, left, right)
 
-    split = (g.groups, g.outputs, g.channels, *g.taps)
-    taps = [a.taps for a in plan.axes]
-    front = [_spread(*n)[2] for n in zip(g.taps, g.gap, g.low, strict=True)]
-    whole = (*split[:2], plan.width, *(t * n for t, n in zip(taps, g.gap, strict=True)))
-    before = (0, 0, 0, *(f if n > 1 else 0 for f, n in zip(front, g.gap, strict=True)))
-    after = tuple(n - a - b for n, a, b in zip(whole, split, before, strict=True))
-    v = view("reshape", w, split, split)
-    v = view("pad", v, (before, after, (0,) * 6), whole)
-    parts = (*whole[:3], *(n for pair in zip(taps, g.gap, strict=True) for n in pair))
-    order = (0, 4, 6, 8, 1, 3, 5, 7, 2)
-    v = view("reshape", v, parts, parts)
-    v = view("permute", v, order, tuple(parts[i] for i in order))
-    found = Val(-60, "cast", "elementwise", (v,), None, v.shape, w.dtype)
-    group = Group(found, 0)
-    group.stored = {found}
-    return found, lower_loops(group, layouts, facts)
+        def row_of(m: Expr) -> tuple[Expr, Done]:
+            which = ir.idiv(total.tile[0], sizes.pieces)
+            piece = ir.irem(total.tile[0], sizes.pieces)
+            if turned:
+                matrix, tap = cells.apart(which)
+                image, at, inside = m, apart(tap, cells.taps), m < sizes.m
+            else:
+                image, at, inside = cells.place(m)
+                inside, matrix = inside & (m < sizes.m), which
+            where = (at[0].cast(ir.INDEX), at[1].cast(ir.INDEX), at[2].cast(ir.INDEX))
+            place = (piece, matrix, image.cast(ir.INDEX), where)
+            return inside, lambda o, value: self._done(*place, o, value)
 
+        body = leave(total, sizes.n, self.facts.group_memory // ROOM, row_of)
+        e.scratch += total.scratch
+        count = plan.matrices * self.pieces * row_tiles * column_tiles
+        notes = ("convolve",) if self.pieces > 1 else tuple(v.op for v in self.group.members)
+        return e.blocks(f"cell_convolution_by_{plan.unit.kind}", number, body, count, notes)
 
-def _lay_results(
-    product: Val, g: Geometry, plan: _Plan, layouts: dict[Val, Shape], facts: Facts
-) -> tuple[Laid, Laid]:
-    """Data with images in the cells, and weights with outputs, both of one channel after the
-    other."""
-    x, w = product.inputs
-    split, order = (g.batch, 1, g.channels, *g.space), (2, 1, 0)
-    data = _on_cells(-50, x, split, order, plan.grid, g.dilation, plan.width, layouts)
-    split, width = (g.outputs, 1, g.channels, *g.taps), rounded(g.outputs, RUN)
-    return data, _on_cells(-60, w, split, order, plan.grid, (1, 1, 1), width, layouts)
+    def _cells(self) -> Cells:
+        e, plan, axes = self.e, self.plan, self.plan.axes
+        return Cells(
+            groups=e.number(plan.geometry.groups),
+            outputs=e.number(plan.columns),
+            blocks=e.number(1 if plan.by_results else plan.width // self.depth),
+            taps=self._three([a.taps for a in axes]),
+            extents=self._three([a.extent for a in axes]),
+            cells=self._three(plan.grid),
+            stride=self._three([a.stride for a in axes]),
+            dilation=self._three([a.dilation for a in axes]),
+            up=self._three([a.up for a in axes]),
+            lead=self._three([a.up * a.stride - a.low for a in axes]),
+            phase=e.number(plan.k if plan.by_results else plan.rows),
+        )
 
+    def _lines(self, v: Val, along: bool) -> by_tiles.Lines:
+        width = v.shape[-1]
+        each = v.size // width // self.plan.geometry.groups
+        number = self.e.number
+        sizes = number(width), number(each), number(each * width)
+        return by_tiles.Lines(self.e.buffer(v), *sizes, along)
 
-def _on_cells(
-    name: int,
-    x: Val,
-    split: Shape,
-    order: Sequence[int],
-    grid: Shape,
-    phases: Shape,
-    width: int,
-    layouts: dict[Val, Shape],
-) -> Laid:
-    """An operand as (groups, phases of each axis, images, cells of each axis, channels), where
-    `order` tells which axes of `split` are images, groups and channels."""
-    images, groups, channels = (split[i] for i in order)
-    v = Val(name - 1, "reshape", "view", (x,), split, split, x.dtype)
-    shape = (groups, *phases, images, *grid, width)
-    found = Val(name, "laid", "barrier", (), None, shape, x.dtype)
-    e = Emitter(layouts, group=packing.THREADS)
-    sizes = tuple(e.number(n) for n in shape)
-    a, b, c = sizes[5:8]
+    def _summed(
+        self, s: Sizes, cells: Cells, g: Expr, data: by_tiles.Lines, weights: by_tiles.Lines
+    ) -> Summed:
+        turned, tiles = self.plan.by_results, self.tiles
+        if isinstance(tiles, tile.Tiles):
+            schedule = by_tiles.correlation if turned else by_tiles.convolution
+            return schedule(tiles, s, cells, self.dtype, g, data, weights)
+        operands = by_slices.by_results if turned else by_slices.by_taps
+        left, right = operands(cells, data, weights, (s.m, s.n), self.plan.unit.across)
+        if isinstance(tiles, warp.Tiles):
+            return warp.summed(tiles, s, self.dtype, g, left, right)
+        return threads.summed(tiles, s, self.dtype, g, left, right)
 
-    def place(t: Expr, line: Expr) -> tuple[Expr, Expr, list[Expr]]:
-        """The image, the group and the place in the data of a cell."""
-        at = list(apart(small(line), (a, b, c)))
-        rest = small(t)
-        for n in sizes[4:0:-1]:
-            at.insert(0, ir.irem(rest, small(n)))
-            rest = ir.idiv(rest, small(n))
-        group, *phase, image, d, h, w = (i.cast(ir.INDEX) for i in (rest, *at))
-        cell = zip((d, h, w), sizes[1:4], phase, strict=True)
-        return image, group, [ir.add(ir.mul(i, n), p) for i, n, p in cell]
+    # -- results ----------------------------------------------------------------------------------
 
-    def inside(t: Expr, line: Expr) -> Expr:
-        found = ir.const(True, dt.bool_)
-        for i, n in zip(place(t, line)[2], split[3:], strict=True):
-            found = found & (i < e.number(n))
-        return found
+    def _done(
+        self, piece: Expr, group_: Expr, image: Expr, at: Triple, o: Expr, value: Expr
+    ) -> list[Stmt]:
+        """What becomes of a sum."""
+        if self.plan.gaps > 1:
+            return self._finish_beside(piece, group_, image, at, o, value)
+        if self.plan.by_results and self.plan.merged > 1:
+            return self._finish_diagonal(piece, group_, image, at, o, value)
+        return self._finish(piece, group_, image, at, o, value)
 
-    def read(t: Expr, line: Expr, channel: Expr, mask: Expr | None) -> Expr:
-        image, group, at = place(t, line)
-        index = [_ZERO] * 3
-        for i, n in zip(order, (image, group, channel), strict=True):
-            index[i] = n
-        value: Expr = e.value(v, (*index, *at), mask)
-        return value
+    def _finish(
+        self, piece: Expr, group_: Expr, image: Expr, at: Triple, o: Expr, value: Expr
+    ) -> list[Stmt]:
+        e = self.e
+        if self.pieces > 1:
+            row = image
+            for i, n in zip(at, self.extents, strict=True):
+                row = ir.add(ir.mul(row, n), i)
+            return e.store(self.partial, (piece, group_, o, row), value)
+        output = ir.add(ir.mul(group_, e.number(self.outputs)), o) if self.groups > 1 else o
+        lack = 5 - len(self.group.members[0].shape)
+        return epilogue(e, self.group, (image, output, *at[lack:]), value)
 
-    def store(t: Expr, line: Expr, channel: Expr, value: Expr) -> list[Stmt]:
-        at = ir.add(ir.mul(ir.add(ir.mul(t, lines), line), sizes[8]), channel)
-        return [ir.Store(e.buffer(found, "write"), at, value)]
+    def _finish_diagonal(
+        self, piece: Expr, group_: Expr, row: Expr, at: Triple, column: Expr, value: Expr
+    ) -> list[Stmt]:
+        """Of groups that are one, what has to do with one of them only."""
+        batch, outputs = (small(self.e.number(n)) for n in (self.g.batch, self.g.outputs))
+        which, image = ir.idiv(small(row), batch), ir.irem(small(row), batch)
+        own, o = ir.idiv(small(column), outputs), ir.irem(small(column), outputs)
+        group_ = ir.add(ir.mul(group_, self.e.number(self.plan.merged)), which.cast(ir.INDEX))
+        place = (piece, group_, image.cast(ir.INDEX), at, o.cast(ir.INDEX))
+        return [ir.If(which.eq(own), self._finish(*place, value))]
 
-    number = ir.var("g")
-    lines = e.number(size_of(grid))
-    squares = [-(-n // packing.SIDE) for n in (size_of(grid), width)]
-    tiles = (e.parameter(squares[0]), e.parameter(squares[1]))
-    limit = None if channels % packing.SIDE == 0 else e.number(channels)
-    natural = along(x, layouts, 0 if order[2] == 0 else 1, len(x.shape) - 1)
-    body, e.scratch = packing.pack_cells(
-        *(number, x.dtype, (lines, sizes[8]), tiles, natural, inside, read, limit, store)
-    )
-    count = groups * size_of(phases) * images * squares[0] * squares[1]
-    return found, [e.blocks("lay_cells", number, body, count, ("cast",))]
+    def _finish_beside(
+        self, piece: Expr, group_: Expr, image: Expr, at: Triple, column: Expr, value: Expr
+    ) -> list[Stmt]:
+        """Outputs that are results beside each other: the last comes first."""
+        outputs, gap = self.e.number(self.outputs), self._three(self.g.gap)
+        o = ir.irem(small(column), small(outputs)).cast(ir.INDEX)
+        which = ir.idiv(small(column), small(outputs))
+        d, h, w = (
+            ir.add(ir.mul(i, n), ir.sub(n, ir.add(before.cast(ir.INDEX), const(1))))
+            for i, n, before in zip(at, gap, apart(which, gap), strict=True)
+        )
+        a, b, c = self.extents
+        inside = (d < a) & (h < b) & (w < c)
+        return [ir.If(inside, self._finish(piece, group_, image, (d, h, w), o, value))]

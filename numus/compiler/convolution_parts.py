@@ -35,7 +35,7 @@ class Geometry:
     @staticmethod
     def of(product: Val) -> Geometry | None:
         x, w = product.inputs
-        groups, windows = product.params
+        groups, windows, _ = product.params
         lack = 3 - len(windows)
         if lack not in (0, 1, 2) or 0 in (*x.shape, *w.shape, *product.shape):
             return None

@@ -288,7 +288,7 @@ def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """A convolution as a plain sum of products over a view of its windows."""
     product, *tail = group.members
     x, w = product.inputs
-    groups, windows = product.params
+    groups, windows, _ = product.params
     n, q, *extents = product.shape
     c, *taps = w.shape[1:]
     size = x.shape[2:]

@@ -66,7 +66,7 @@ def _by_vendor_or_own(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
 
 
 def _by_cells_or_windows(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    by_cells = lower_cell_convolution(group, layouts, facts)
+    by_cells = lower_cell_convolution(group, layouts, facts, _by_vendor_or_own)
     return lower_group_convolution(group, layouts, facts) if by_cells is None else by_cells
 
 

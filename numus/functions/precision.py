@@ -77,8 +77,8 @@ class matmul_precision:  # noqa: N801
     "highest" (or "float32"), as products are where nothing is said, looks at every digit. "tf32"
     (or "tensorfloat32", "high") lets a device round operands to 11 bits where that is quicker:
     NVIDIA GPUs do from Ampere on, other devices compute as always. Sums are float32 either way, and
-    so are results. It is for matmul, einsum and all that is made of them; a gradient is as exact as
-    the product that it is of. Inside an `autocast`, the innermost of the two holds.
+    so are results. It is for matmul, einsum, convolutions and all that is made of them; a gradient
+    is as exact as the product that it is of. Inside an `autocast`, the innermost of the two holds.
 
     >>> x = nm.ones((2, 3))
     >>> with nm.matmul_precision("tf32"):

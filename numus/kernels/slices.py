@@ -43,6 +43,9 @@ class Operand:
     aligned: Expr  # whether runs of 16 bytes lie at whole places there
     pitch: Expr = ZERO  # and how far lines of neighbours lie apart there
     turned: bool = False  # whether neighbours in memory run the other way: copied one by one
+    # (batch, slice) -> how far from its place a slice lies: in lines of neighbours, and in elements
+    displaced: Callable[[Expr, Expr], tuple[Expr, Expr]] | None = None
+    lines: Expr = ZERO  # in memory, of what is displaced: zeros lie around them
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,17 +97,28 @@ class Side:
         slow, quick = (line, word) if self.operand.along else (word, line)
         return ir.add(ir.add(base, ir.mul(slow, const(self.pitch))), quick)
 
-    def inside(self, number: Expr, k_size: Expr) -> Expr:
-        """Whether nothing of a slice is cut off."""
-        last = ir.add(self.first, const(self.lines))
-        end = ir.mul(ir.add(number, ONE), const(self.shape.elements))
-        return (last <= self.operand.extent) & (end <= k_size)
+    @property
+    def by_k(self) -> bool:
+        """Whether neighbours in memory run along k."""
+        return self.operand.along != self.operand.turned
 
-    def ways(self, number: Expr, k_size: Expr) -> dict[str, Expr]:
+    def inside(self, number: Expr, k_size: Expr, hop: Expr | None) -> Expr:
+        """Whether nothing of a slice, so many lines away, is cut off."""
+        o = self.operand
+        last = ir.add(self.first, const(self.lines))
+        begin = ir.mul(number, const(self.shape.elements))
+        end = ir.add(begin, const(self.shape.elements))
+        whole = (last <= o.extent) & (end <= k_size)
+        if hop is None:
+            return whole
+        begin, end = (self.first, last) if self.by_k else (begin, end)
+        return whole & (ir.add(begin, hop) >= 0) & (ir.add(end, hop) <= o.lines)
+
+    def ways(self, number: Expr, k_size: Expr, hop: Expr | None) -> dict[str, Expr]:
         """How slice `number` is brought, and on which conditions: copied in `runs` of 16 bytes or
         as single `ones`, with `cut` where the operand ends, or `read`."""
         o = self.operand
-        inside = self.inside(number, k_size)
+        inside = self.inside(number, k_size, hop)
         if o.plain is None:
             return {"read": const(True, dt.bool_)}
         if o.turned:
@@ -112,12 +126,20 @@ class Side:
         other = "ones cut" if self.shape.dtype.itemsize >= 4 else "read"
         return {"runs": o.aligned & inside, "runs cut": o.aligned & ~inside, other: ~o.aligned}
 
-    def bring(self, lane: Expr, batch: Expr, number: Expr, k_size: Expr, how: str) -> list[Stmt]:
-        """A thread's share of slice `number`."""
+    def bring(
+        self,
+        lane: Expr,
+        batch: Expr,
+        number: Expr,
+        k_size: Expr,
+        how: str,
+        away: tuple[Expr, Expr] | None = None,
+    ) -> list[Stmt]:
+        """A thread's share of slice `number`, which lies `away` from its place."""
         o, s = self.operand, self.shape
         out: list[Stmt] = []
         run = 1 if how.startswith("ones") else 16 // s.dtype.itemsize
-        by_k = o.along != o.turned  # neighbours in memory
+        by_k = self.by_k
         total = self.lines * s.elements // run
         stage = ir.irem(number, const(s.stages))
         fast = (s.elements if by_k else self.lines) // run
@@ -132,8 +154,8 @@ class Side:
             return o.plain(batch, ir.add(self.first, line), ir.add(begin, deep))
 
         for share in range(-(-total // s.threads)):
-            away = share * s.threads // fast  # of memory's lines: neighbours stay where they are
-            line, deep = lines_and_k(ir.add(down, const(away)))
+            below = share * s.threads // fast  # of memory's lines: neighbours stay where they are
+            line, deep = lines_and_k(ir.add(down, const(below)))
             word = ir.idiv(deep, const(s.per_word)) if s.per_word > 1 else deep
             to = self.place(stage, line, word)
             k, here = ir.add(begin, deep), ir.add(self.first, line)
@@ -141,10 +163,14 @@ class Side:
             if how != "read":
                 # from the first place by a number that is the same for all threads
                 buffer, first = source(*lines_and_k(down))
-                index = ir.add(first, ir.mul(o.pitch, const(away)))
+                index = ir.add(first, ir.mul(o.pitch, const(below)))
                 left, other = (
                     (k_size - k, here < o.extent) if by_k else (o.extent - here, k < k_size)
                 )
+                if away is not None:
+                    hop, more = away
+                    index, at = ir.add(index, more), ir.add(here if by_k else k, hop)
+                    other = other & (at >= 0) & (at < o.lines)
                 limit = ir.select(other, left, ZERO) if how.endswith("cut") else const(run)
                 nbytes = run * s.dtype.itemsize
                 one.append(ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes))
@@ -216,11 +242,16 @@ def pipeline(
     def bring(name: str, number: Expr) -> list[Stmt]:
         steps: list[Stmt] = []
         for side, tag in zip(pair, "ab", strict=True):
-            for how, condition in side.ways(number, k_size).items():
+            away = None
+            if side.operand.displaced is not None:
+                away = (ir.var(f"{name}{tag}_hop"), ir.var(f"{name}{tag}_more"))
+                found = side.operand.displaced(batch, number)
+                steps += [ir.Let(v, e) for v, e in zip(away, found, strict=True)]
+            for how, condition in side.ways(number, k_size, away and away[0]).items():
                 if condition.op == "const" and not condition.attr:
                     continue
                 lane = ir.var(f"{name}{tag}_{how}")
-                body = side.bring(lane, batch, number, k_size, how)
+                body = side.bring(lane, batch, number, k_size, how, away)
                 loop: list[Stmt] = [ir.For(lane, ZERO, const(shape.threads), "lanes", body)]
                 steps += loop if condition.op == "const" else [ir.If(condition, loop)]
         return steps
@@ -262,6 +293,20 @@ def corner(
     )
     names = (ir.var("which"), ir.var("m0"), ir.var("n0"))
     return names, [ir.Let(name, value) for name, value in zip(names, values, strict=True)]
+
+
+@dataclass(slots=True)
+class Summed:
+    """A tile of sums in the registers of a group's threads, and the statements that make it."""
+
+    body: list[Stmt]
+    tile: tuple[Expr, Expr, Expr]  # which matrix, and the first row and column
+    shape: tuple[int, int]
+    threads: int
+    registers: list[ir.Register]
+    place: Callable[[Expr, int], tuple[Expr, Expr]]  # of a thread's `number`-th, in the tile
+    scratch: list[ir.Buffer]  # of which the first is free for other things by then
+    words: int  # of that
 
 
 RUN = 8  # neighbours of the result that a thread stores at a time

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
+from numus.dtypes import DType
 from numus.kernels.busy import Way, quickest
 from numus.kernels.group_work import GroupWork
 from numus.kernels.slices import (
@@ -19,6 +20,7 @@ from numus.kernels.slices import (
     Shape,
     Side,
     Sizes,
+    Summed,
     corner,
     pipeline,
     runs_out,
@@ -60,6 +62,7 @@ class Tiles:
 # What a unit takes for a slice of one group, of two at the same time, and so on.
 _TIMES = {
     Tiles(128, 128, 8, 16): (5400, 5700),
+    Tiles(256, 64, 16, 8): (5600, 6000),
     Tiles(64, 128, 8, 8): (4700, 4900, 6100, 6500),
     Tiles(64, 64, 8, 4): (1700, 2600, 3200, 3600),
 }
@@ -108,12 +111,19 @@ Work = GroupWork[Tiles, Sizes, Operand]
 
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """What group g does."""
-    s, t, dtype = work.sizes, work.tiles, work.dtype
+    total = summed(work.tiles, work.sizes, work.dtype, g, work.left, work.right)
+    steps, stage = _leave(work, total)
+    return [*total.body, *steps], [*total.scratch, stage]
+
+
+def summed(
+    tiles: Tiles, sizes: Sizes, dtype: DType, g: Expr, left: Operand, right: Operand
+) -> Summed:
+    """The sums of group g's tile, row by row of a thread's own."""
+    s, t = sizes, tiles
     tile, out = corner(s, g, t.rows, t.columns)
     shape = Shape(dtype, DEPTH, STAGES, t.threads, RUN)
-    near_a, near_b, _ = sides(
-        shape, (work.left, work.right), (tile[1], tile[2]), (t.rows, t.columns)
-    )
+    near_a, near_b, words = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
     a, b = _Side(near_a, t.own_rows, t.down), _Side(near_b, t.own_columns, t.across)
     sums = [
         [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.own_columns)]
@@ -143,36 +153,35 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         return body
 
     out += pipeline((near_a, near_b), tile[0], s, multiply)
+
+    def place(lane: Expr, number: int) -> tuple[Expr, Expr]:
+        i, j = divmod(number, t.own_columns)
+        return a.line(ir.idiv(lane, across), i), b.line(ir.irem(lane, across), j)
+
+    registers = [c for row in sums for c in row]
     scratch = [near_a.words, near_a.elements]
-    steps_out, stage_buffer = _leave(work, sums, a, b, tile)
-    return [*out, *steps_out], [*scratch, stage_buffer]
+    return Summed(out, tile, (t.rows, t.columns), t.threads, registers, place, scratch, words)
 
 
-def _leave(
-    work: Work,
-    sums: list[list[ir.Register]],
-    a: _Side,
-    b: _Side,
-    tile: tuple[Expr, Expr, Expr],
-) -> tuple[list[Stmt], ir.Buffer]:
+def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
     """Sums to the group's memory, as many rows at a time as lie together there, and out in runs."""
     s, t = work.sizes, work.tiles
-    which, m0, n0 = tile
+    which, m0, n0 = total.tile
     height = RUN * t.down
     pitch = const(t.columns + SPARE)
-    dtype = sums[0][0].dtype
+    dtype = total.registers[0].dtype
     size = const(height * (t.columns + SPARE))
-    stage = ir.Buffer("stage", dtype, "scratch", size, over=a.side.words)
+    stage = ir.Buffer("stage", dtype, "scratch", size, over=total.scratch[0])
     out: list[Stmt] = []
     for strip in range(t.own_rows // RUN):
         lane = ir.var(f"lay{strip}")
-        down, right = ir.idiv(lane, const(t.across)), ir.irem(lane, const(t.across))
         lay: list[Stmt] = []
         for j in range(t.own_columns):
-            for i in range(RUN):
-                row = ir.add(a.line(down, strip * RUN + i), const(-strip * height))
-                at = ir.add(ir.mul(row, pitch), b.line(right, j))
-                lay.append(ir.Store(stage, at, ir.read(sums[strip * RUN + i][j])))
+            for i in range(strip * RUN, strip * RUN + RUN):
+                number = i * t.own_columns + j
+                row, column = total.place(lane, number)
+                at = ir.add(ir.mul(ir.add(row, const(-strip * height)), pitch), column)
+                lay.append(ir.Store(stage, at, ir.read(total.registers[number])))
         out.append(ir.For(lane, ZERO, const(t.threads), "lanes", lay))
         part = (which, ir.add(m0, const(strip * height)), n0)
         shape = (height, t.columns)

@@ -21,6 +21,7 @@ from numus.kernels.slices import (
     Shape,
     Side,
     Sizes,
+    Summed,
     corner,
     pipeline,
     runs_out,
@@ -137,10 +138,20 @@ Work = GroupWork[Tiles, Sizes, Operand]
 
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """What group g does."""
-    s, t, dtype = work.sizes, work.tiles, work.dtype
+    total = summed(work.tiles, work.sizes, work.dtype, g, work.left, work.right)
+    steps, stage = _leave(work, total)
+    return [*total.body, *steps], [*total.scratch, stage]
+
+
+def summed(
+    tiles: Tiles, sizes: Sizes, dtype: DType, g: Expr, left: Operand, right: Operand
+) -> Summed:
+    """The sums of group g's tile: of 16 rows and 8 columns a thread has two neighbours in each of
+    two rows."""
+    s, t = sizes, tiles
     tile, out = corner(s, g, t.rows, t.columns)
     shape = t.shape(dtype)
-    a, b, total = sides(shape, (work.left, work.right), (tile[1], tile[2]), (t.rows, t.columns))
+    a, b, total = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
     kind = dt.int32 if dtype.is_integer else dt.compute_dtype(dtype)
     sums = [
         [
@@ -166,22 +177,30 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         return steps
 
     out += pipeline((a, b), tile[0], s, multiply)
-    steps, stage = _leave(work, sums, a.words, total * a.words.dtype.itemsize, tile)
-    return [*out, *steps], [a.words, a.elements, stage]
+
+    def place(lane: Expr, number: int) -> tuple[Expr, Expr]:
+        warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
+        down, right = ir.idiv(warp, const(ACROSS)), ir.irem(warp, const(ACROSS))
+        i, j, u = number // 4 // t.own[1], number // 4 % t.own[1], number % 4
+        row = ir.add(ir.mul(down, const(t.rows // DOWN)), ir.idiv(thread, const(4)))
+        column = ir.add(
+            ir.mul(right, const(t.columns // ACROSS)), ir.mul(ir.irem(thread, const(4)), const(2))
+        )
+        row = ir.add(row, const(i * ROWS + u // 2 * 8))
+        return row, ir.add(column, const(j * COLUMNS + u % 2))
+
+    registers = [c for line in sums for product in line for c in product]
+    scratch = [a.words, a.elements]
+    return Summed(out, tile, (t.rows, t.columns), THREADS, registers, place, scratch, total)
 
 
-def _leave(
-    work: Work,
-    sums: list[list[list[ir.Register]]],
-    words: ir.Buffer,
-    room: int,
-    tile: tuple[Expr, Expr, Expr],
-) -> tuple[list[Stmt], ir.Buffer]:
-    """Sums to the group's memory, where of 16 rows and 8 columns a thread has two neighbours in
-    each of two rows; from there out in runs. As many columns at a time as there is room for."""
+def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
+    """Sums to the group's memory and from there out in runs, as many columns at a time as there is
+    room for."""
     s, t = work.sizes, work.tiles
-    kind = sums[0][0][0].dtype
-    batch, m0, n0 = tile
+    kind, words = total.registers[0].dtype, total.scratch[0]
+    room = total.words * words.dtype.itemsize
+    batch, m0, n0 = total.tile
     strips = 1
     while t.rows * (t.columns // strips + RUN) * kind.itemsize > room:
         strips *= 2
@@ -190,26 +209,16 @@ def _leave(
     size = const(t.rows * (width + RUN))
     stage = ir.Buffer("stage", kind, "scratch", size, over=words)
     out: list[Stmt] = []
-    own_rows, own_columns = t.rows // DOWN, t.columns // ACROSS
     for strip in range(strips):
         lane = ir.var(f"lay{strip}")
-        warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-        down, right = ir.idiv(warp, const(ACROSS)), ir.irem(warp, const(ACROSS))
-        row = ir.add(ir.mul(down, const(own_rows)), ir.idiv(thread, const(4)))
-        column = ir.add(
-            ir.mul(right, const(own_columns)), ir.mul(ir.irem(thread, const(4)), const(2))
-        )
         lay: list[Stmt] = []
-        for i, line in enumerate(sums):
-            for j, product in enumerate(line):
-                for u, c in enumerate(product):
-                    here = ir.add(row, const(i * ROWS + u // 2 * 8))
-                    at = ir.add(ir.mul(here, pitch), ir.add(column, const(-strip * width)))
-                    at = ir.add(at, const(j * COLUMNS + u % 2))
-                    lay.append(ir.Store(stage, at, ir.read(c)))
+        for number, c in enumerate(total.registers):
+            row, column = total.place(lane, number)
+            at = ir.add(ir.mul(row, pitch), ir.add(column, const(-strip * width)))
+            lay.append(ir.Store(stage, at, ir.read(c)))
         if strips > 1:
-            per = const(ACROSS // strips)
-            lay = [ir.If(ir.idiv(right, per).eq(strip), lay)]
+            right = ir.irem(ir.idiv(lane, const(WARP)), const(ACROSS))
+            lay = [ir.If(ir.idiv(right, const(ACROSS // strips)).eq(strip), lay)]
         out.append(ir.For(lane, ZERO, const(THREADS), "lanes", lay))
         part = (batch, m0, ir.add(n0, const(strip * width)))
         out.append(

@@ -18,13 +18,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numus.dtypes import DType
-from numus.graph import Node, apply
+from numus.dtypes import DType, float32
+from numus.graph import TF32, Node, apply, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
 from numus.primitives.contract import contract
 from numus.primitives.source import full
-from numus.primitives.views import broadcast, flip, permute, reshape
+from numus.primitives.views import broadcast, flip, permute, reshape, slice_
 from numus.shapes import Shape, check_size, size_of
 
 
@@ -73,51 +73,71 @@ def _conj(x: Node) -> Node:
     return ew.conj(x) if x.dtype.is_complex else x
 
 
-def by_data(g: Node, w: Node, windows: Windows, extents: Shape, groups: int, dtype: DType) -> Node:
+def by_data(
+    g: Node,
+    w: Node,
+    windows: Windows,
+    extents: Shape,
+    groups: int,
+    dtype: DType,
+    precision: str | None = "as set",
+) -> Node:
     """The x for which every element of a result was read: the transpose by x."""
     back = tuple(
         Window(v.gap, v.dilation, v.stride, (k - 1) * v.dilation - v.low)
         for v, k in zip(windows, _spatial(w), strict=True)
     )
-    return convolve(g, _turned(w, groups), back, extents, groups, dtype)
+    return convolve(g, _turned(w, groups), back, extents, groups, dtype, precision)
 
 
 def by_weights(
-    x: Node, g: Node, windows: Windows, extents: Shape, groups: int, dtype: DType
+    x: Node,
+    g: Node,
+    windows: Windows,
+    extents: Shape,
+    groups: int,
+    dtype: DType,
+    precision: str | None = "as set",
 ) -> Node:
     """The transpose by w. Of two ways to write it, the one that spreads neither operand."""
+    rest = (extents, groups, dtype, precision)
     if any(v.gap > 1 for v in windows) and all(v.stride == 1 for v in windows):
         # the places of x take the part of the window, those of g that of the data
         back = tuple(
             Window(v.dilation, v.gap, 1, (k - 1) * v.dilation - v.low)
             for v, k in zip(windows, extents, strict=True)
         )
-        y = convolve(_exchanged(g, groups), _batch_last(x, groups), back, extents, groups, dtype)
+        y = convolve(_exchanged(g, groups), _batch_last(x, groups), back, *rest)
         return _turned(_batch_last(y, groups), groups)
     back = tuple(Window(v.dilation, v.stride, v.gap, v.low) for v in windows)
-    y = convolve(_exchanged(x, groups), _batch_last(g, groups), back, extents, groups, dtype)
+    y = convolve(_exchanged(x, groups), _batch_last(g, groups), back, *rest)
     return _batch_last(y, groups)
 
 
 def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     x, w = node.inputs
-    groups, windows = node.params
+    groups, windows, precision = node.params
     g = ew.cast(g, x.dtype)
     return (
-        by_data(g, _conj(w), windows, _spatial(x), groups, x.dtype) if x.tracked else None,
-        by_weights(_conj(x), g, windows, _spatial(w), groups, w.dtype) if w.tracked else None,
+        by_data(g, _conj(w), windows, _spatial(x), groups, x.dtype, precision)
+        if x.tracked
+        else None,
+        by_weights(_conj(x), g, windows, _spatial(w), groups, w.dtype, precision)
+        if w.tracked
+        else None,
     )
 
 
 def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     x, w = node.inputs
-    groups, windows = node.params
+    groups, windows, precision = node.params
     tx, tw = tangents
+    rest = (windows, _spatial(node), groups, node.dtype, precision)
     terms = []
     if tx is not None:
-        terms.append(convolve(tx, w, windows, _spatial(node), groups, node.dtype))
+        terms.append(convolve(tx, w, *rest))
     if tw is not None:
-        terms.append(convolve(x, tw, windows, _spatial(node), groups, node.dtype))
+        terms.append(convolve(x, tw, *rest))
     if not terms:
         return None
     return terms[0] if len(terms) == 1 else ew.add(*terms)
@@ -126,13 +146,13 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
 def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
     """A batch of data is more data, a batch of weights more outputs, one of both more groups."""
     x, w = inputs
-    groups, windows = node.params
+    groups, windows, precision = node.params
     n, q, *extents = node.shape
     o = q // groups
     rest = tuple(range(4, 4 + len(extents)))
 
     def run(x: Node, w: Node, groups: int) -> Node:
-        return convolve(x, w, windows, tuple(extents), groups, node.dtype)
+        return convolve(x, w, windows, tuple(extents), groups, node.dtype, precision)
 
     if not batched[1]:
         y = run(reshape(x, (size * n, *x.shape[2:])), w, groups)
@@ -158,7 +178,7 @@ def _at(places: tuple[Any, ...]) -> Any:
 
 
 def _reference(node: Node, x: Array, w: Array) -> Array:
-    groups, windows = node.params
+    groups, windows, _ = node.params
     wide = np.dtype(np.float32) if node.inputs[0].dtype.is_narrow_float else node.dtype.np
     n, channels, *size = x.shape
     q, c, *taps = w.shape
@@ -186,22 +206,46 @@ _convolve = Primitive(
 )
 
 
-def convolve(x: Node, w: Node, windows: Windows, extents: Shape, groups: int, dtype: DType) -> Node:
+def convolve(
+    x: Node,
+    w: Node,
+    windows: Windows,
+    extents: Shape,
+    groups: int,
+    dtype: DType,
+    precision: str | None = "as set",
+) -> Node:
     """(n, groups c, *space) by (groups o, c, *taps) is (n, groups o, *extents), accumulated in (at
     least) `dtype`. Callers have checked that the shapes fit.
+
+    `precision` TF32 lets units that look at 11 bits of a float32 multiply, None does not.
     """
+    if precision == "as set":
+        precision = TF32 if mode.low is TF32 else None
+    if x.dtype is not float32 or dtype is not float32:
+        precision = None
     shape = check_size((x.shape[0], w.shape[0], *extents), "convolve")
-    plain = all(v == Window() for v in windows) and extents == _spatial(x)
-    if plain and groups == 1 and size_of(_spatial(w)) == 1:
-        return _pointwise(x, w, shape, dtype)
-    return apply(_convolve, (x, w), (groups, windows), shape, dtype)
+    if groups == 1 and size_of(_spatial(w)) == 1 and _sees_data_only(windows, extents, x):
+        steps = (1, 1, *(v.stride for v in windows))
+        if extents != _spatial(x):
+            x = slice_(x, (0,) * x.ndim, steps, (*x.shape[:2], *extents))
+        return _pointwise(x, w, shape, dtype, precision)
+    return apply(_convolve, (x, w), (groups, windows, precision), shape, dtype)
 
 
-def _pointwise(x: Node, w: Node, shape: Shape, dtype: DType) -> Node:
+def _sees_data_only(windows: Windows, extents: Shape, x: Node) -> bool:
+    """Whether no window of one element falls beside the data or between its elements."""
+    return all(
+        v.low == 0 and v.gap == 1 and (count - 1) * v.stride < size
+        for v, count, size in zip(windows, extents, _spatial(x), strict=True)
+    )
+
+
+def _pointwise(x: Node, w: Node, shape: Shape, dtype: DType, precision: str | None) -> Node:
     """Windows of one element are a product of matrices: (o, c) by (c, places) for every image."""
     n, c, o, places = x.shape[0], x.shape[1], w.shape[0], size_of(_spatial(x))
     if places == 1:
         turned = permute(reshape(w, (1, o, c)), (0, 2, 1))
-        return reshape(contract(reshape(x, (1, n, c)), turned, dtype), shape)
+        return reshape(contract(reshape(x, (1, n, c)), turned, dtype, precision), shape)
     weights = broadcast(reshape(w, (1, o, c)), (n, o, c))
-    return reshape(contract(weights, reshape(x, (n, c, places)), dtype), shape)
+    return reshape(contract(weights, reshape(x, (n, c, places)), dtype, precision), shape)

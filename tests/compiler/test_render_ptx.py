@@ -201,7 +201,7 @@ def test_convolutions_of_halves_use_tiles_that_an_engine_brings(machine):
     y = nm.conv2d(x, w, padding=1, stride=2)
     y.backward(nm.ones_like(y))
     nm.eval(y, w.grad)
-    texts = [text for kernel, text in machine.made if kernel.name == "cell_convolution"]
+    texts = [text for kernel, text in machine.made if kernel.name == "cell_convolution_by_tiles"]
     assert len(texts) == 2
     for text in texts:
         assert "cp.async.bulk.tensor.3d" in text

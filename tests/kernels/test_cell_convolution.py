@@ -1,127 +1,317 @@
-"""Convolution whose windows are displacements, on the imitated thread groups: no GPU is needed."""
+"""Convolution whose windows are displacements on a grid of cells, by everything that multiplies,
+and with fewer multiplications.
+
+On the imitated thread groups, so no GPU is needed; on one where `NUMUS_TEST_DEVICES` names `cuda`,
+which then also pretends to be older than it is.
+"""
+
+import os
 
 import group_machine
 import numpy as np
 import pytest
+import thread_blocks
 
 import numus as nm
-from numus.compiler import cell_convolutions
+from numus.compiler import cell_convolutions, cell_plans, window_sums, winograd
+from numus.compiler.convolution_parts import Geometry
 from numus.compiler.program import clear_plans
-from numus.kernels import cell_convolution, tile_contraction
+from numus.kernels import cells
+from numus.kernels import winograd as kernels
+from numus.runtime import devices
 
 group_machine.install()
-MACHINE = nm.device("tiles").runtime
+ON_GPU = "cuda" in os.environ.get("NUMUS_TEST_DEVICES", "").split(",")
 
 
-@pytest.fixture(autouse=True)
-def all_of_them(monkeypatch):
+def older(capability):
+    def start(index):
+        from numus.runtime.cuda.runtime import CudaRuntime
+
+        return CudaRuntime(index, capability)
+
+    return start
+
+
+if ON_GPU:
+    for name, capability in (("groups_90", None), ("groups_80", 80), ("groups_75", 75)):
+        devices.STARTS[name] = older(capability)
+# What there is for a dtype: the device, and whether float32 may be rounded.
+UNITS = {
+    "tiles bfloat16": ("groups_90", "bfloat16", False),
+    "tiles float16": ("groups_90", "float16", False),
+    "warps bfloat16": ("groups_80", "bfloat16", False),
+    "warps float16": ("groups_75", "float16", False),
+    "warps tf32": ("groups_80", "float32", True),
+    "warps float64": ("groups_80", "float64", False),
+    "threads float32": ("groups_80", "float32", False),
+}
+TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2e-6, "float64": 1e-13}
+
+
+@pytest.fixture
+def take(monkeypatch):
+    """Only plans like this, and k in so many pieces."""
+
+    def only(pieces=1, **like):
+        def choose(g, unit):
+            found = cell_plans.plans(g, unit)
+            best = [p for p in found if all(getattr(p, k) == v for k, v in like.items())]
+            return (best or found)[0]
+
+        tiles = cell_convolutions._tiles
+        monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+        monkeypatch.setattr(winograd, "fits", lambda g: False)
+        monkeypatch.setattr(cell_convolutions, "choose", choose)
+        monkeypatch.setattr(cell_convolutions, "_tiles", lambda *a: (tiles(*a)[0], pieces))
+        clear_plans()
+
+    yield only
+    clear_plans()
+
+
+def drawn(seed, shape, dtype):
+    x = nm.asarray(np.random.default_rng(seed).standard_normal(shape).astype(np.float32))
+    return x.astype(dtype)
+
+
+def both_ways(function, x, w, up, rounds):
+    with nm.matmul_precision("tf32" if rounds else "highest"):
+        y, pull = nm.vjp(function, x, w)
+    return (y, *pull(up))
+
+
+def compare(function, unit, x, w, kind=None):
+    """The result and the gradients, by three kernels of a kind, against float64 on the CPU."""
+    device, dtype, rounds = UNITS[unit]
+    x, w = drawn(0, x, dtype), drawn(1, w, dtype)
+    up = drawn(2, function(x, w).shape, dtype)
+    want = both_ways(function, *(v.astype("float64") for v in (x, w, up)), False)
+    machine = nm.device(device).runtime
+    launched = getattr(machine, "launched", [])
+    launched.clear()
+    got = both_ways(function, *(v.to(device) for v in (x, w, up)), rounds)
+    nm.eval(got)
+    kind = kind or f"cell_convolution_by_{unit.split()[0]}"
+    used = [p.name for p in launched if p.name == kind]
+    assert ON_GPU or len(used) == 3, used
+    # units of a GPU look at 11 bits of what may be rounded
+    tolerance = 2e-3 if ON_GPU and rounds else TOLERANCE[dtype]
+    for a, b in zip(got, want, strict=True):
+        a, b = a.astype("float64").numpy(), b.numpy()
+        assert np.linalg.norm(a - b) <= tolerance * np.linalg.norm(b)
+
+
+CASES = {
+    "same": (nm.conv2d, (2, 8, 6, 5), (12, 8, 3, 3), {"padding": 1}),
+    "even": (nm.conv2d, (3, 8, 5, 6), (12, 8, 2, 4), {"padding": (0, 2)}),
+    "strides": (nm.conv2d, (2, 5, 8, 9), (7, 5, 3, 5), {"padding": (2, 1), "stride": (3, 2)}),
+    "dilation": (nm.conv2d, (2, 4, 9, 9), (6, 4, 3, 2), {"padding": 1, "dilation": 3}),
+    "groups": (nm.conv2d, (1, 8, 4, 5), (12, 2, 3, 2), {"groups": 4, "padding": 1}),
+    "one axis": (nm.conv1d, (3, 4, 20), (5, 4, 5), {"stride": 3}),
+    "three axes": (nm.conv3d, (2, 3, 3, 4, 3), (4, 3, 2, 3, 2), {"padding": 1}),
+    "transposed": (
+        *(nm.conv_transpose2d, (2, 6, 4, 3), (6, 2, 4, 3)),
+        {"stride": 2, "groups": 2, "padding": 1},
+    ),
+    "wide margins": (nm.conv2d, (2, 3, 4, 4), (4, 3, 2, 2), {"padding": 3}),
+    "cut off": (nm.conv2d, (1, 3, 7, 6), (4, 3, 3, 3), {"padding": ((-1, 0), (2, -2))}),
+    "few channels": (nm.conv2d, (2, 3, 4, 4), (5, 3, 2, 2), {"stride": 2}),
+    "whole tiles": (nm.conv2d, (3, 64, 5, 5), (64, 64, 2, 1), {"padding": (1, 0)}),
+}
+TAKEN = [
+    ("same", "warps bfloat16", {"by_results": True, "pieces": 2}),
+    ("same", "threads float32", {"by_results": True, "pieces": 2}),
+    ("even", "tiles bfloat16", {"by_results": True, "pieces": 2}),
+    ("strides", "tiles bfloat16", {"pieces": 2}),
+    ("strides", "warps tf32", {}),
+    ("dilation", "tiles bfloat16", {"by_results": True}),
+    ("groups", "tiles bfloat16", {"merged": 2}),
+    ("groups", "tiles bfloat16", {"merged": 4, "by_results": True}),
+    ("groups", "threads float32", {"merged": 2, "by_results": True, "pieces": 2}),
+    ("groups", "warps tf32", {"merged": 4}),
+    ("one axis", "warps float64", {"pieces": 2}),
+    ("few channels", "warps float64", {}),  # slices could be of two taps
+    ("one axis", "warps float16", {}),
+    ("three axes", "tiles bfloat16", {"by_results": True}),
+    ("transposed", "tiles bfloat16", {"merged": 2}),
+    ("transposed", "threads float32", {"pieces": 2}),
+    ("wide margins", "tiles float16", {}),
+    ("cut off", "threads float32", {"pieces": 2}),
+    ("whole tiles", "threads float32", {"by_results": True, "pieces": 2}),
+    ("whole tiles", "warps float64", {"by_results": True, "pieces": 2}),
+]
+
+
+@pytest.mark.parametrize(("name", "unit", "like"), TAKEN)
+def test_values_and_gradients(name, unit, like, take):
+    take(**like)
+    function, x, w, options = CASES[name]
+    compare(lambda x, w: function(x, w, **options), unit, x, w)
+
+
+@pytest.mark.parametrize(
+    ("x", "w", "padding"),
+    [
+        ((2, 3, 7, 6), (5, 3, 3, 3), 1),
+        ((2, 4, 9, 10), (6, 4, 3, 3), (0, 2)),
+        ((1, 4, 6, 13), (3, 4, 3, 3), ((1, 0), (-1, 1))),
+        ((3, 5, 5), (4, 3, 3, 3), 1),
+    ],
+)
+def test_with_fewer_multiplications(x, w, padding, monkeypatch):
     monkeypatch.setattr(cell_convolutions, "SMALL", 1)
-    monkeypatch.setattr(cell_convolutions, "MOST_VAIN", 1e9)
-    monkeypatch.setattr(cell_convolutions, "MOST_VAIN_BY_RESULTS", 1e9)
+    monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
+    clear_plans()
+    compare(
+        lambda x, w: nm.conv2d(x, w, padding=padding), "threads float32", x, w, kind="from_form"
+    )
+    clear_plans()
+
+
+WINDOWS = {
+    "one each": (nm.conv2d, (5, 6, 7, 6), (6, 1, 3, 3), {"padding": 1, "groups": 6}),
+    "stride": (nm.conv2d, (3, 6, 7, 6), (12, 2, 3, 2), {"groups": 3, "stride": 2}),
+    "one axis": (nm.conv1d, (3, 6, 20), (6, 1, 5), {"groups": 6, "dilation": 2}),
+    "three axes": (nm.conv3d, (2, 4, 3, 3, 4), (4, 1, 2, 3, 2), {"groups": 4, "padding": 1}),
+    "transposed": (nm.conv_transpose2d, (1, 4, 4, 5), (4, 1, 3, 3), {"groups": 4, "stride": 2}),
+}
+
+
+@pytest.fixture
+def by_sums(monkeypatch):
+    monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+    monkeypatch.setattr(winograd, "fits", lambda g: False)
+    monkeypatch.setattr(cell_convolutions, "choose", lambda g, unit: "sums")
+    monkeypatch.setattr(window_sums, "_enough", lambda facts: 1)
     clear_plans()
     yield
     clear_plans()
 
 
-def drawn(seed, *shape, dtype):
-    """Numbers that a narrow dtype has, as float32."""
-    x = np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
-    return nm.asarray(x).astype(dtype).astype("float32").numpy()
+@pytest.mark.parametrize("name", WINDOWS)
+def test_sums_over_single_windows(name, by_sums):
+    function, x, w, options = WINDOWS[name]
+    unit = {"one axis": "tiles bfloat16", "three axes": "warps float64"}
+    given = (unit.get(name, "threads float32"), x, w)
+    compare(lambda x, w: function(x, w, **options), *given, kind="window_sums")
 
 
-CASES = {
-    "same": (nm.conv2d, (2, 8, 9, 7), (12, 8, 3, 3), {"padding": 1}),
-    "even": (nm.conv2d, (3, 8, 6, 7), (12, 8, 2, 4), {"padding": (0, 2)}),
-    "stride": (nm.conv2d, (2, 5, 9, 8), (7, 5, 3, 3), {"padding": 1, "stride": 2}),
-    "strides": (nm.conv2d, (2, 5, 10, 11), (7, 5, 3, 5), {"padding": (2, 1), "stride": (3, 2)}),
-    "dilation and stride": (
-        *(nm.conv2d, (2, 4, 13, 12), (6, 4, 3, 3)),
-        {"padding": 2, "stride": 2, "dilation": 3},
-    ),
-    "groups": (nm.conv2d, (2, 6, 7, 7), (8, 3, 3, 3), {"groups": 2, "dilation": 2}),
-    "one axis": (nm.conv1d, (3, 4, 30), (5, 4, 5), {"stride": 3}),
-    "three axes": (nm.conv3d, (2, 3, 3, 4, 5), (4, 3, 2, 3, 2), {"padding": 1}),
-    "whole slices": (nm.conv2d, (1, 128, 4, 4), (70, 128, 3, 3), {"padding": 1}),
-    "transposed": (nm.conv_transpose2d, (2, 6, 5, 4), (6, 4, 3, 3), {"stride": 2, "padding": 1}),
-    "transposed far": (nm.conv_transpose2d, (1, 6, 4, 5), (6, 4, 5, 2), {"stride": (3, 1)}),
-    "transposed groups": (
-        *(nm.conv_transpose2d, (1, 6, 4, 5), (6, 2, 4, 4)),
-        {"stride": 2, "groups": 2, "output_padding": 1},
-    ),
-    "wide margins": (nm.conv2d, (2, 3, 4, 4), (4, 3, 2, 2), {"padding": 3}),
-    "cut off": (nm.conv2d, (2, 3, 9, 9), (4, 3, 3, 3), {"padding": ((-1, 0), (2, -2))}),
-}
+def as_rendered(function, x, w):
+    """Against float64 on the CPU, by threads of the host that run what a GPU would be given."""
+    devices.STARTS.setdefault("blocks", lambda index: thread_blocks.Machine())
+    x, w = drawn(0, x, "float32"), drawn(1, w, "float32")
+    up = drawn(2, function(x, w).shape, "float32")
+    want = both_ways(function, *(v.astype("float64") for v in (x, w, up)), False)
+    got = both_ways(function, *(v.to("blocks") for v in (x, w, up)), False)
+    nm.eval(got)
+    for a, b in zip(got, want, strict=True):
+        a, b = a.numpy().astype(float), b.numpy()
+        assert np.linalg.norm(a - b) <= TOLERANCE["float32"] * np.linalg.norm(b)
+    return {kernel.name for kernel in nm.device("blocks").runtime.rendered}
 
 
-@pytest.mark.parametrize("name", CASES)
-def test_values(name, monkeypatch):
-    pieces = 1 + (len(name) % 2)
-    function, *shapes, options = CASES[name]
-    choose = tile_contraction.choose
-    monkeypatch.setattr(tile_contraction, "choose", lambda *a: (choose(*a)[0], pieces))
-    dtype = "float16" if name == "same" else "bfloat16"
-    arrays = [drawn(i, *shape, dtype=dtype) for i, shape in enumerate(shapes)]
-    want = function(*map(nm.asarray, arrays), **options).numpy()
-    MACHINE.launched.clear()
-    given = [nm.asarray(a, device="tiles").astype(dtype) for a in arrays]
-    got = function(*given, **options).astype("float32").numpy()
-    assert "cell_convolution" in [p.name for p in MACHINE.launched]
-    assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
+def test_sums_as_rendered(by_sums):
+    function, x, w, options = WINDOWS["one each"]
+    assert "window_sums" in as_rendered(lambda x, w: function(x, w, **options), x, w)
 
 
-@pytest.mark.parametrize("name", ["same", "stride", "dilation and stride", "one axis"])
-def test_gradients(name, monkeypatch):
-    """Of those by weights, windows are larger than results."""
-    pieces = 1 + 2 * (len(name) % 2)
-    function, *shapes, options = CASES[name]
-    choose = tile_contraction.choose
-    monkeypatch.setattr(tile_contraction, "choose", lambda *a: (choose(*a)[0], pieces))
-    monkeypatch.setattr(cell_convolutions, "_by_taps", lambda g: None)
-    arrays = [drawn(i, *shape, dtype="bfloat16") for i, shape in enumerate(shapes)]
-    x, w = (nm.asarray(a) for a in arrays)
-    cotangent = drawn(9, *function(x, w, **options).shape, dtype="bfloat16")
-    want = nm.vjp(lambda w: function(x, w, **options), w)[1](nm.asarray(cotangent))[0].numpy()
-    MACHINE.launched.clear()
-    x, w, up = (nm.asarray(a, device="tiles").astype("bfloat16") for a in (*arrays, cotangent))
-    (got,) = nm.vjp(lambda w: function(x, w, **options), w)[1](up)
-    got = got.astype("float32").numpy()
-    assert "cell_convolution" in [p.name for p in MACHINE.launched]
-    assert np.linalg.norm(got - want) <= 2.0**-8 * np.linalg.norm(want)
+def test_forms_as_rendered(monkeypatch):
+    monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+    monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
+    clear_plans()
+    shapes = (1, 3, 6, 5), (2, 3, 3, 3)
+    names = as_rendered(lambda x, w: nm.conv2d(x, w, padding=1), *shapes)
+    assert {"to_form", "from_form"} <= names
+    clear_plans()
 
 
-def test_what_follows_is_done_along_with_it():
-    x, w = (drawn(i, *s, dtype="bfloat16") for i, s in enumerate([(2, 8, 6, 6), (20, 8, 3, 3)]))
-    b = drawn(3, 20, dtype="bfloat16")
+def test_fewer_multiplications_are_for_windows_of_nine_steps_of_one():
+    assert winograd.fits(geometry(64, 64, 64, 56, 3))
+    assert winograd.fits(geometry(64, 64, 64, 56, 3, by_weights=True))
+    assert not winograd.fits(geometry(64, 64, 64, 56, 5))
+    assert not winograd.fits(geometry(64, 64, 64, 56, 3, stride=2))
+    assert not winograd.fits(geometry(64, 4, 4, 56, 3, groups=16))
+    # moving forms costs more than multiplications where channels are few
+    few, many = geometry(64, 8, 8, 56, 3), geometry(64, 64, 64, 56, 3)
+    assert winograd.cost(few, PLAIN) > few.work
+    assert winograd.cost(many, PLAIN) < many.work
+
+
+@pytest.mark.parametrize(("results", "taps"), [(4, 3), (3, 4)])
+def test_forms_give_the_sums_of_windows(results, taps):
+    of_data, of_window, of_result = (
+        np.array(rows, float)
+        for rows in (
+            kernels.of_data(),
+            kernels.of_window(taps),
+            kernels.of_result(results),
+        )
+    )
+    rng = np.random.default_rng(0)
+    data, window = rng.standard_normal(6), rng.standard_normal(taps)
+    want = np.correlate(data, window)
+    np.testing.assert_allclose(of_result @ ((of_window @ window) * (of_data @ data)), want)
+
+
+@pytest.mark.skipif(ON_GPU, reason="which kernels run is told by the imitated machine")
+def test_what_follows_is_done_along_with_it(take):
+    take()
+    shapes = [(2, 8, 6, 6), (20, 8, 3, 3), (20,)]
+    given = [drawn(i, s, "bfloat16") for i, s in enumerate(shapes)]
 
     def layer(x, w, b):
         return nm.maximum(nm.conv2d(x, w, b, padding=1), 0)
 
-    want = layer(*map(nm.asarray, (x, w, b))).numpy()
-    MACHINE.launched.clear()
-    given = [nm.asarray(a, device="tiles").astype("bfloat16") for a in (x, w, b)]
-    got = layer(*given).astype("float32").numpy()
-    assert [p.name for p in MACHINE.launched].count("cell_convolution") == 1
-    assert np.linalg.norm(got - want) <= 2.0**-7 * np.linalg.norm(want)
+    want = layer(*(v.astype("float32") for v in given)).numpy()
+    for device, kind in (("groups_90", "tiles"), ("groups_80", "warps")):
+        machine = nm.device(device).runtime
+        xs = [v.to(device) for v in given]
+        nm.eval(xs)
+        machine.launched.clear()
+        got = layer(*xs).astype("float32").numpy()
+        assert [p.name for p in machine.launched][2:3] == [f"cell_convolution_by_{kind}"]
+        assert np.linalg.norm(got - want) <= 2.0**-7 * np.linalg.norm(want)
 
 
-def test_only_where_little_is_in_vain(monkeypatch):
-    monkeypatch.setattr(cell_convolutions, "MOST_VAIN", 3.0)
-    monkeypatch.setattr(cell_convolutions, "MOST_VAIN_BY_RESULTS", 1.6)
+def geometry(batch, channels, outputs, space, taps, stride=1, groups=1, by_weights=False):
+    """Of a convolution that keeps its size, but for the stride, or of its gradient by weights."""
+    extents = -(-space // stride)
+    sizes = (batch, groups, channels, outputs, (1, space, space), (1, taps, taps))
+    steps = ((1, 1, 1), (1, stride, stride))
+    low = (0, taps // 2, taps // 2)
+    if by_weights:
+        sizes = (channels, groups, batch, outputs, (1, space, space), (1, extents, extents))
+        return Geometry(*sizes, (1, taps, taps), *steps, (1, 1, 1), low)
+    return Geometry(*sizes, (1, extents, extents), *steps[::-1], (1, 1, 1), low)
 
-    def name_of(data, weights, **options):
-        given = [nm.ones(s, dtype="bfloat16", device="tiles") for s in (data, weights)]
-        nm.eval(*given)
-        MACHINE.launched.clear()
-        nm.eval(nm.conv2d(*given, **options))
-        return MACHINE.launched[-1].name
 
-    assert name_of((1, 64, 8, 8), (8, 64, 3, 3), padding=1) == "cell_convolution"
-    assert name_of((1, 3, 16, 16), (8, 3, 7, 7)) != "cell_convolution"  # few channels
-    assert name_of((2, 64, 5, 5), (8, 64, 5, 5)) != "cell_convolution"  # few results
+HOPPER = cell_plans.Unit("tiles", 2, 64, 128, 64, 80)
+PLAIN = cell_plans.Unit("threads", 4, 16, 64, 32, 6)
 
 
 @pytest.mark.parametrize(
-    ("axis", "up", "cells"),
+    ("g", "unit", "way"),
+    [
+        (geometry(64, 64, 64, 56, 3), HOPPER, (1, False)),
+        (geometry(64, 64, 64, 56, 3, by_weights=True), HOPPER, (1, True)),
+        (geometry(64, 64, 64, 56, 3, by_weights=True), PLAIN, (1, True)),
+        (geometry(64, 512, 512, 7, 3), HOPPER, (1, False)),
+        (geometry(64, 3, 64, 224, 7, 2), HOPPER, "windows"),  # few channels
+        (geometry(64, 4, 4, 56, 3, groups=32), HOPPER, (16, False)),
+        (geometry(64, 1, 1, 56, 3, groups=64), PLAIN, "sums"),
+        (geometry(4096, 256, 256, 224, 3), HOPPER, "windows"),  # too much to count
+    ],
+)
+def test_which_way_it_goes(g, unit, way):
+    found = cell_plans.choose(g, unit)
+    if isinstance(found, cell_plans.Plan):
+        found = (found.merged, found.by_results)
+    assert found == way
+
+
+@pytest.mark.parametrize(
+    ("axis", "up", "count"),
     [
         ((56, 3, 56, 1, 1, 1), 1, 57),
         ((56, 3, 28, 2, 1, 1), 1, 29),
@@ -130,6 +320,6 @@ def test_only_where_little_is_in_vain(monkeypatch):
         ((4, 2, 9, 1, 1, 3), 3, 9),
     ],
 )
-def test_the_grid_has_room_for_data_zeros_and_results(axis, up, cells):
-    found = cell_convolution.Axis(*axis)
-    assert (found.up, found.cells) == (up, cells)
+def test_the_grid_has_room_for_data_zeros_and_results(axis, up, count):
+    found = cells.Axis(*axis)
+    assert (found.up, found.cells) == (up, count)

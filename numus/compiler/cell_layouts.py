@@ -1,0 +1,181 @@
+"""Operands of convolutions, laid out on grids of cells (`kernels/cells.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.cell_plans import Plan, spread
+from numus.compiler.convolution_parts import Geometry
+from numus.compiler.emit import Emitter, Step
+from numus.compiler.group_operands import along
+from numus.compiler.groups import Group
+from numus.compiler.ir import Expr, Stmt
+from numus.compiler.local import Val
+from numus.compiler.loops import lower_loops
+from numus.kernels import pack as packing
+from numus.kernels.tile_matrices import RUN, rounded
+from numus.kernels.windows import apart, small
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, size_of
+
+_ZERO = ir.const(0)
+
+Laid = tuple[Val, list[Step]]
+
+
+def _view(op: str, v: Val, params: object, shape: Shape) -> Val:
+    return Val(-51, op, "view", (v,), params, shape, v.dtype)
+
+
+def _reshaped(v: Val, *shape: int) -> Val:
+    return _view("reshape", v, shape, shape)
+
+
+def _permuted(v: Val, *order: int) -> Val:
+    return _view("permute", v, order, tuple(v.shape[i] for i in order))
+
+
+def _padded(v: Val, shape: Shape, before: Shape | None = None) -> Val:
+    """Zeros before it, and after it up to a shape."""
+    none = (0,) * len(shape)
+    low = none if before is None else before
+    high = tuple(n - a - b for n, a, b in zip(shape, v.shape, low, strict=True))
+    return v if v.shape == shape else _view("pad", v, (low, high, none), shape)
+
+
+def _in_memory(name: int, v: Val, layouts: dict[Val, Shape], facts: Facts) -> Laid:
+    found = Val(name, "cast", "elementwise", (v,), None, v.shape, v.dtype)
+    group = Group(found, 0)
+    group.stored = {found}
+    return found, lower_loops(group, layouts, facts)
+
+
+def lay_taps(
+    product: Val, g: Geometry, plan: Plan, layouts: dict[Val, Shape], facts: Facts
+) -> tuple[Laid, Laid]:
+    """Data with channels in the cells; weights as lines of all taps, channels in each, or as lines
+    of outputs, one for each tap and channel."""
+    x, w = product.inputs
+    f = plan.geometry
+    v = _reshaped(x, f.batch, f.groups, f.channels, *g.space)
+    data = _on_cells(-50, v, (0, 1, 2), plan.grid, f.stride, plan.width, layouts)
+    v = _reshaped(w, f.groups, plan.merged, g.outputs, g.channels, *g.taps)
+    v = _reshaped(_diagonal(v), f.groups, f.outputs, f.channels, *g.taps)
+    v = _weights(v, f, plan)
+    v = _reshaped(v, f.groups, plan.columns, plan.k)
+    if plan.unit.across:
+        v = _permuted(v, 0, 2, 1)
+        v = _padded(v, (*v.shape[:2], rounded(plan.columns, RUN)))
+    return data, _in_memory(-60, v, layouts, facts)
+
+
+def _diagonal(v: Val) -> Val:
+    """Weights (groups, merged, outputs, channels, *taps) as (groups, merged, outputs, merged,
+    channels, *taps), zero where the two are not the same."""
+    groups, merged, outputs, channels, *taps = v.shape
+    if merged == 1:
+        return v
+    each = size_of(v.shape[2:])
+    v = _reshaped(v, groups, merged, each)
+    v = _padded(v, (groups, merged, (merged + 1) * each))  # each further by its own size
+    v = _reshaped(v, groups, merged * (merged + 1) * each)
+    whole = (groups, merged * merged * each)
+    v = _view("slice", v, ((0, 0), (1, 1)), whole)
+    v = _reshaped(v, groups, merged, merged, outputs, channels, *taps)
+    return _permuted(v, 0, 1, 3, 2, 4, 5, 6, 7)
+
+
+def _weights(v: Val, g: Geometry, plan: Plan) -> Val:
+    """As (groups, outputs, taps, channels). For results that lie beside each other, every
+    so-many-th tap is one's own, and they are outputs before the others."""
+    if size_of(g.gap) == 1:
+        v = _permuted(v, 0, 1, 3, 4, 5, 2)
+        return _padded(v, (*v.shape[:-1], plan.width))
+    taps = [a.taps for a in plan.axes]
+    front = [spread(*n)[2] for n in zip(g.taps, g.gap, g.low, strict=True)]
+    whole = (*v.shape[:2], plan.width, *(t * n for t, n in zip(taps, g.gap, strict=True)))
+    before = (0, 0, 0, *(f if n > 1 else 0 for f, n in zip(front, g.gap, strict=True)))
+    v = _padded(v, whole, before)
+    v = _reshaped(v, *whole[:3], *(n for pair in zip(taps, g.gap, strict=True) for n in pair))
+    return _permuted(v, 0, 4, 6, 8, 1, 3, 5, 7, 2)
+
+
+def lay_results(
+    product: Val, g: Geometry, plan: Plan, layouts: dict[Val, Shape], facts: Facts
+) -> tuple[Laid, Laid]:
+    """Data with images in the cells, and weights with outputs, both of one channel after the
+    other."""
+    x, w = product.inputs
+    f = plan.geometry
+    data = _reshaped(x, g.batch, f.groups, plan.merged, g.channels, *g.space)
+    data = _permuted(data, 2, 0, 1, 3, 4, 5, 6)
+    data = _reshaped(data, f.batch, f.groups, f.channels, *f.space)
+    weights = _reshaped(w, f.groups, f.outputs, f.channels, *f.taps)
+    width = rounded(f.outputs, RUN)
+    return (
+        _on_cells(-50, data, (2, 1, 0), plan.grid, f.dilation, plan.width, layouts),
+        _on_cells(-60, weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts),
+    )
+
+
+def _on_cells(
+    name: int,
+    v: Val,
+    order: Sequence[int],
+    grid: Shape,
+    phases: Shape,
+    width: int,
+    layouts: dict[Val, Shape],
+) -> Laid:
+    """An operand of six axes as (groups, phases of each axis, images, cells of each axis,
+    channels), where `order` tells which of the first three are images, groups and channels."""
+    split = v.shape
+    images, groups, channels = (split[i] for i in order)
+    shape = (groups, *phases, images, *grid, width)
+    found = Val(name, "laid", "barrier", (), None, shape, v.dtype)
+    e = Emitter(layouts, group=packing.THREADS)
+    sizes = tuple(e.number(n) for n in shape)
+    a, b, c = sizes[5:8]
+
+    def place(t: Expr, line: Expr) -> tuple[Expr, Expr, list[Expr]]:
+        """The image, the group and the place in the data of a cell."""
+        at = list(apart(small(line), (a, b, c)))
+        rest = small(t)
+        for n in sizes[4:0:-1]:
+            at.insert(0, ir.irem(rest, small(n)))
+            rest = ir.idiv(rest, small(n))
+        group, *phase, image, d, h, w = (i.cast(ir.INDEX) for i in (rest, *at))
+        cell = zip((d, h, w), sizes[1:4], phase, strict=True)
+        return image, group, [ir.add(ir.mul(i, n), p) for i, n, p in cell]
+
+    def inside(t: Expr, line: Expr) -> Expr:
+        found = ir.const(True, dt.bool_)
+        for i, n in zip(place(t, line)[2], split[3:], strict=True):
+            found = found & (i < e.number(n))
+        return found
+
+    def read(t: Expr, line: Expr, channel: Expr, mask: Expr | None) -> Expr:
+        image, group, at = place(t, line)
+        index = [_ZERO] * 3
+        for i, n in zip(order, (image, group, channel), strict=True):
+            index[i] = n
+        value: Expr = e.value(v, (*index, *at), mask)
+        return value
+
+    def store(t: Expr, line: Expr, channel: Expr, value: Expr) -> list[Stmt]:
+        at = ir.add(ir.mul(ir.add(ir.mul(t, lines), line), sizes[8]), channel)
+        return [ir.Store(e.buffer(found, "write"), at, value)]
+
+    number = ir.var("g")
+    lines = e.number(size_of(grid))
+    squares = [-(-n // packing.SIDE) for n in (size_of(grid), width)]
+    tiles = (e.parameter(squares[0]), e.parameter(squares[1]))
+    limit = None if channels % packing.SIDE == 0 else e.number(channels)
+    natural = along(v, layouts, order[2], 5)
+    body, e.scratch = packing.pack_cells(
+        *(number, v.dtype, (lines, sizes[8]), tiles, natural, inside, read, limit, store)
+    )
+    count = groups * size_of(phases) * images * squares[0] * squares[1]
+    return found, [e.blocks("lay_cells", number, body, count, ("cast",))]

@@ -1,0 +1,103 @@
+"""Convolution on a grid of cells (`cells.py`) whose slices are copied by threads: operands for the
+contractions of `thread_contraction.py` and `warp_contraction.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from numus import dtypes as dt
+from numus.compiler import ir
+from numus.compiler.ir import Expr, const
+from numus.kernels.cell_convolution import Lines
+from numus.kernels.cells import Cells
+from numus.kernels.slices import Operand, zero
+
+ZERO, YES, NO = const(0), const(True, dt.bool_), const(False, dt.bool_)
+
+
+def _operand(
+    lines: Lines,
+    extent: Expr,
+    group_of: Callable[[Expr], Expr],
+    across: bool,
+    copies: bool = True,
+) -> Operand:
+    """What lies as it is multiplied, in lines along k or across it, for a group of channels by the
+    number of the matrix; `across`: in the group's memory they always lie so."""
+
+    def where(matrix: Expr, line: Expr, k: Expr) -> tuple[ir.Buffer, Expr]:
+        slow, quick = (line, k) if lines.along else (k, line)
+        at = ir.add(ir.mul(slow, lines.width), quick)
+        return lines.buffer, ir.add(ir.mul(group_of(matrix), lines.all), at)
+
+    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
+        return ir.load(*where(matrix, line, k), mask)
+
+    if not copies:
+        return Operand(read, extent, True, None, NO)
+    turned = lines.along and across
+    along = lines.along and not across
+    return Operand(read, extent, along, where, YES, lines.width, turned)
+
+
+def by_taps(
+    cells: Cells,
+    data: Lines,
+    weights: Lines,
+    sizes: tuple[Expr, Expr],
+    across: bool,
+) -> tuple[Operand, Operand]:
+    """Operands of a convolution: data are lines of channels, weights lines of all taps, or lines of
+    outputs, one for each tap and channel."""
+
+    def displaced(matrix: Expr, number: Expr) -> tuple[Expr, Expr]:
+        tap, _ = cells.split(number)
+        hop = cells.hop(tap)
+        return hop, ir.mul(hop - tap.cast(ir.INDEX), data.width)
+
+    def group_of(matrix: Expr) -> Expr:
+        return ZERO if cells.groups.op == "const" else matrix
+
+    left = _operand(data, sizes[0], group_of, across)
+    left.displaced, left.lines = displaced, data.count
+    return left, _operand(weights, sizes[1], group_of, across)
+
+
+def by_results(
+    cells: Cells,
+    data: Lines,
+    weights: Lines,
+    sizes: tuple[Expr, Expr],
+    across: bool,
+) -> tuple[Operand, Operand]:
+    """Operands of a correlation: lines of images, and of outputs, one for each cell. Elements of
+    less than a word would have to be neighbours along k to be copied: they are read."""
+    copies = data.buffer.dtype.itemsize >= 4
+
+    def group_of(matrix: Expr) -> Expr:
+        return ZERO if cells.groups.op == "const" else cells.apart(matrix)[0]
+
+    def hop_of(matrix: Expr) -> Expr:
+        return cells.hop(cells.apart(matrix)[1])
+
+    def displaced(matrix: Expr, _: Expr) -> tuple[Expr, Expr]:
+        hop = hop_of(matrix)
+        return hop, ir.mul(hop, data.width)
+
+    left = _operand(data, sizes[0], group_of, across, copies)
+    right = _operand(weights, sizes[1], group_of, across, copies)
+    if copies:
+        left.displaced, left.lines = displaced, data.count
+        return left, right
+
+    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
+        at = ir.add(k, hop_of(matrix))
+        there = (at >= 0) & (at < data.count)
+        there = there if mask is None else there & mask
+        at = ir.add(ir.mul(at, data.width), line)
+        at = ir.add(ir.mul(group_of(matrix), data.all), at)
+        value = ir.load(data.buffer, at, there)
+        return ir.select(there, value, zero(data.buffer.dtype))
+
+    left.read = read
+    return left, right
