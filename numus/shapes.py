@@ -109,10 +109,22 @@ def normal_axis(axis: Any, ndim: int, op: str) -> int:
     return index + ndim if index < 0 else index
 
 
+@functools.lru_cache(maxsize=4096)
+def _known_axes(axes: Shape, ndim: int) -> Shape | None:
+    """`normal_axes` for a tuple of integers; None where that is an error."""
+    out = tuple(a + ndim if a < 0 else a for a in axes)
+    fit = all(-ndim <= a < ndim for a in axes) and len(set(out)) == len(out)
+    return out if fit else None
+
+
 def normal_axes(axes: Any, ndim: int, op: str) -> Shape:
     """Axes (None: all, an integer, or a sequence) counted from the front, checked for repeats."""
     if axes is None:
         return tuple(range(ndim))
+    if axes.__class__ is tuple and set(map(type, axes)) == {int}:
+        known = _known_axes(axes, ndim)
+        if known is not None:
+            return known
     if not isinstance(axes, Sequence):
         return (normal_axis(axes, ndim, op),)
     out = tuple(normal_axis(a, ndim, op) for a in axes)

@@ -26,7 +26,7 @@ from numus.functions._places import index_data, mask_positions, places, unravel,
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather, scatter
-from numus.primitives.source import full
+from numus.primitives.source import VALUE, full
 from numus.primitives.structure import copy
 from numus.primitives.views import broadcast, permute, reshape, slice_, unslice, window
 from numus.shapes import Shape, reshape_strides
@@ -248,8 +248,8 @@ def _aligned(arrays: list[Node], op: str) -> tuple[Node, ...]:
 
 
 def _cuts(index: Any) -> Any:
-    """An index of integers and slices of integers as something that can be looked up; None for
-    others."""
+    """An index of integers, slices of integers, None and ... as something that can be looked up;
+    None for others."""
     cuts: list[Any] = []
     for item in index if index.__class__ is tuple else (index,):
         if item.__class__ is slice:
@@ -258,7 +258,7 @@ def _cuts(index: Any) -> Any:
                 if number is not None and number.__class__ is not int:
                     return None
             cuts.append(cut)
-        elif item.__class__ is int:
+        elif item.__class__ is int or item is None or item is Ellipsis:
             cuts.append(item)
         else:
             return None
@@ -267,14 +267,16 @@ def _cuts(index: Any) -> Any:
 
 @functools.lru_cache(4096)
 def _window(cuts: Any, shape: Shape, strides: Shape) -> tuple[int, Shape, Shape] | None:
-    """Where an index of integers and slices begins, its strides and its shape; None where the way
-    is another: it takes all, or nothing."""
+    """Where such an index begins, its strides and its shape; None where the way is another: it
+    takes all, or nothing, or is an error."""
     items = tuple(slice(*cut) if cut.__class__ is tuple else cut for cut in cuts)
-    plan = _basic_plan(items, shape, "indexing")
-    if plan is None or plan.counts == shape or 0 in plan.counts:
+    plan = _plan(items, Node(VALUE, (), None, shape, dt.float32, None), "indexing")
+    if 0 in plan.counts:
         return None
     start = sum(map(operator.mul, plan.starts, strides))
     steps = tuple(map(operator.mul, plan.steps, strides))
+    if start == 0 and steps == strides and plan.middle == shape:
+        return None
     found = reshape_strides(plan.counts, steps, plan.middle)
     return None if found is None else (start, found, plan.middle)
 

@@ -70,6 +70,15 @@ def _filled(shape: Any, size: int, what: str, op: str) -> Shape:
     return known
 
 
+@functools.lru_cache(4096)
+def _known(shape: Shape, size: int) -> Shape | None:
+    """`_filled` for a tuple of integers; None where that is an error."""
+    try:
+        return _filled(shape, size, "", "")
+    except ShapeError:
+        return None
+
+
 def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = None) -> Tensor:
     """The elements, in row-major order, under another shape.
 
@@ -81,7 +90,11 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
     (2, 3)
     """
     node = node_of(x, "reshape")
-    new = _filled(shape, size_of(node.shape), f"an array of shape {node.shape}", "reshape")
+    new = None
+    if shape.__class__ is tuple and set(map(type, shape)) == {int}:
+        new = _known(shape, size_of(node.shape))
+    if new is None:
+        new = _filled(shape, size_of(node.shape), f"an array of shape {node.shape}", "reshape")
     out = views.reshape(node, new)
     if copy is False and node.view is not None and out.view is None:
         raise ShapeError(

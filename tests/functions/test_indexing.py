@@ -322,3 +322,30 @@ def test_assign_broadcasts_and_keeps_dtype_and_grad():
     assert x.tolist() == [[-1, -2, -3]] * 2
     with pytest.raises(TypeError, match="assignment"):
         nm.zeros(2, dtype=nm.int32).assign(1.5)
+
+
+def test_indices_that_come_again_on_other_layouts():
+    a = np.arange(6 * 8, dtype=np.float32).reshape(6, 8)
+    x = nm.asarray(a)
+    nm.eval(x)
+    indices = [
+        *(0, -1, slice(None, None, 2), slice(4, 1, -1), (slice(1, 3), 2), (1, 2), None, Ellipsis),
+        *((Ellipsis, 1), (slice(None), None), (None, 0, slice(2, None)), (), slice(5, 2)),
+        *((slice(None, None, -1), slice(None, None, 3)), (Ellipsis, None, slice(0, 4))),
+    ]
+    for _ in range(3):
+        for view, want in (
+            (x, a),
+            (x[1:5, 1:5], a[1:5, 1:5]),
+            (x.T, a.T),
+            (x[::-1, 2:], a[::-1, 2:]),
+        ):
+            for index in indices:
+                found = view[index]
+                np.testing.assert_array_equal(found.numpy(), want[index])
+                assert found.shape == want[index].shape
+            for wrong in (8, (0, 9), (0, 0, 0), (Ellipsis, Ellipsis)):
+                with pytest.raises(IndexError):
+                    view[wrong]
+            with pytest.raises(nm.errors.DTypeError):
+                view[1.0]
