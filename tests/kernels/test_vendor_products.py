@@ -264,3 +264,24 @@ def test_empty_products_are_nobodys():
     got, names = run(lambda a, b: a @ b, draw(4, 0), draw(0, 3))
     assert "numpy" not in names
     assert got.tolist() == np.zeros((4, 3)).tolist()
+
+
+def test_convolutions_with_fewer_multiplications_have_their_products_of_it(monkeypatch):
+    from numus.compiler import cell_convolutions, winograd
+
+    monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+    monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
+    x, w, up = draw(2, 3, 6, 5), draw(4, 3, 3, 3), draw(2, 4, 6, 5)
+
+    def both_ways(x, w, up):
+        y, pull = nm.vjp(lambda x, w: nm.conv2d(x, w, padding=1), x, w)
+        return (y, *pull(up))
+
+    runtime = nm.device("groups_80").runtime
+    runtime.launched.clear()
+    got = both_ways(*(nm.asarray(a, device="groups_80") for a in (x, w, up)))
+    nm.eval(got)
+    assert [p.name for p in runtime.launched].count("numpy") == 3
+    want = both_ways(*(nm.asarray(a.astype(np.float64)) for a in (x, w, up)))
+    for a, b in zip(got, want, strict=True):
+        np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=1e-4, atol=1e-5)
