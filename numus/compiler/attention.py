@@ -113,8 +113,7 @@ def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
     out = next((v for v in group.members if v.op == "attention"), None)
     val = out or lse
     assert val is not None
-    inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=facts.group)
+    e = Emitter(group.outside(layouts), group=facts.group)
     dtype = dt.compute_dtype(val.dtype)
     reader = Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
@@ -129,8 +128,7 @@ def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
     g = ir.var("g")
     body, scratch = schedule.attention(plan, sizes, dtype, g, operands, val.params.causal)
     e.scratch += scratch
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("attention", g, body, stack * tasks, notes)]
+    return [e.blocks("attention", g, body, stack * tasks, group.notes)]
 
 
 def lower_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -150,8 +148,7 @@ def _grad_kernel(
     wanted: dict[str, Val], layouts: dict[Val, Shape], facts: Facts, group: Group
 ) -> Step:
     val = next(iter(wanted.values()))
-    inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=facts.group)
+    e = Emitter(group.outside(layouts), group=facts.group)
     dtype = dt.compute_dtype(val.dtype)
     reader = Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]

@@ -119,8 +119,7 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     task_units = -(-units // unit_tasks)
     unit_tasks = -(-units // task_units)
 
-    inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside})
+    e = Emitter(group.outside(layouts))
 
     numbers = Numbers(e)
     lane = facts.lanes_bytes // item
@@ -169,9 +168,8 @@ def _sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts)
     body, scratch = sliding(s, tile, dtype, planes, number, data, weights, finish)
     e.scratch += scratch
     grid = g.groups * output_tasks * unit_tasks
-    notes = tuple(v.op for v in group.members)
     loop = ir.For(number, ZERO, e.parameter(grid), "grid", body)
-    return e.finish("convolution", [loop], grid, notes)
+    return e.finish("convolution", [loop], grid, group.notes)
 
 
 def _gathering(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:

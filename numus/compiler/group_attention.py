@@ -56,8 +56,7 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
     plan = tile or plain
     if plan is None:
         return lower_attention(group, layouts, facts)
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     e = Emitter(layouts, group=plan.threads)
     reader = Reader(val, e, wide)
     tasks = -(-queries // plan.rows)
@@ -72,7 +71,7 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
         body, scratch = groups.attention(plain, sizes, wide, g, operands, causal)
     e.scratch += scratch
     name = "group_attention" if tile is None else "tile_attention"
-    return [e.blocks(name, g, body, stack * tasks, tuple(v.op for v in group.members))]
+    return [e.blocks(name, g, body, stack * tasks, group.notes)]
 
 
 def lower_group_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
@@ -119,8 +118,7 @@ def _grad_kernel(
     plan = tile or plain
     if plan is None:
         return None
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     e = Emitter(layouts, group=plan.threads)
     reader = Reader(val, e, wide)
     tasks = -(-rows // plan.rows)

@@ -48,8 +48,7 @@ def lower_complex(
     batch, m, n = product.shape
     k = a.shape[2]
     real = dt.real_of(product.dtype)
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     steps: list[Step] = []
     how = lying(a, layouts, 1)
     if how is None or not how.along:

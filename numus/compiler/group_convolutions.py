@@ -39,8 +39,7 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
     data_size = g.batch * g.groups * size_of(g.space) * channels
     if max(data_size, g.groups * g.outputs * depth, product.size) >= LARGEST:
         return lower_convolution(group, layouts, facts)
-    inside = set(group.members)
-    outer = {v: s for v, s in layouts.items() if v not in inside}
+    outer = group.outside(layouts)
     split = (g.batch, g.groups, g.channels, *g.space)
     data, first = laid(-50, x, split, (0, 1, 3, 4, 5, 2), channels, outer, facts)
     order = (0, 1, 3, 4, 5, 2) if by_tiles else (0, 3, 4, 5, 2, 1)
@@ -103,7 +102,7 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
         body, scratch = groups.convolution(plan, sizes, dtype, number, *buffers, finish)
     e.scratch += scratch
     grid = g.groups * pieces * row_tiles * column_tiles
-    notes = ("convolve",) if pieces > 1 else tuple(v.op for v in group.members)
+    notes = ("convolve",) if pieces > 1 else group.notes
     name = "tile_convolution" if by_tiles else "group_convolution"
     steps = [*first, *second, e.blocks(name, number, body, grid, notes)]
     if pieces > 1:

@@ -74,8 +74,7 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     batch, m, n = product.shape
     k = a.shape[2]
     dtype = dt.compute_dtype(product.dtype)
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     light = len(group.members) == 1
     tiles = _tiles(facts, product, light)
     e = Emitter(layouts, group=tiles.threads)
@@ -100,5 +99,4 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     g = ir.var("g")
     body, e.scratch = contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
     grid = batch * row_tiles * column_tiles
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("contraction", g, body, grid, notes)]
+    return [e.blocks("contraction", g, body, grid, group.notes)]

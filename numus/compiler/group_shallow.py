@@ -33,8 +33,7 @@ def lower_shallow(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     batch, m, n = product.shape
     k = product.inputs[0].shape[2]
     dtype = dt.compute_dtype(product.dtype)
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     stored = min(v.dtype.itemsize for v in group.stored)
     light = len(group.members) == 1
     schedule = shallow.choose(facts, dtype.itemsize, stored, light, batch, m, n, k)
@@ -51,5 +50,4 @@ def lower_shallow(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     g = ir.var("g")
     work = work_of(e, group, schedule, sizes, dtype, sides)
     body = shallow.contraction(work, g)
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("shallow_contraction", g, body, batch * row_tiles * column_tiles, notes)]
+    return [e.blocks("shallow_contraction", g, body, batch * row_tiles * column_tiles, group.notes)]

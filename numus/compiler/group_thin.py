@@ -108,8 +108,7 @@ class _Thin:
 
     def __init__(self, group: Group, layouts: dict[Val, Shape], threads: int, strip: int) -> None:
         self.group, self.product = group, group.members[0]
-        inside = set(group.members)
-        self.layouts = {v: s for v, s in layouts.items() if v not in inside}
+        self.layouts = group.outside(layouts)
         self.line = _matrix(self.product)
         self.batch, m, n = self.product.shape
         self.k = self.product.inputs[0].shape[2]
@@ -129,8 +128,7 @@ class _Thin:
 
     def step(self, name: str, g: Expr, kernel: tuple[list[Stmt], list[ir.Buffer]]) -> list[Step]:
         body, self.e.scratch = kernel
-        notes = tuple(v.op for v in self.group.members)
-        return [self.e.blocks(name, g, body, self.batch * self.groups, notes)]
+        return [self.e.blocks(name, g, body, self.batch * self.groups, self.group.notes)]
 
 
 def _dots(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:

@@ -34,8 +34,7 @@ def lower_threads(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     k = product.inputs[0].shape[2]
     batch, m, n = product.shape
     tiles, pieces = threads.choose(facts, batch, m, n, k)
-    inside = set(group.members)
-    near = {v: s for v, s in layouts.items() if v not in inside}
+    near = group.outside(layouts)
 
     def by_threads(part: Group) -> Step:
         e = Emitter(near, group=tiles.threads)
@@ -48,6 +47,6 @@ def lower_threads(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
         g = ir.var("g")
         work = work_of(e, part, tiles, sizes, product.dtype, sides)
         body, e.scratch = threads.contraction(work, g)
-        return e.blocks("thread_contraction", g, body, grid, tuple(v.op for v in part.members))
+        return e.blocks("thread_contraction", g, body, grid, part.notes)
 
     return whole_or_pieces(group, layouts, facts, pieces, by_threads)

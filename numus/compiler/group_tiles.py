@@ -66,8 +66,7 @@ def lower_tiles(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
     dtype = tile_dtype(product)
     assert dtype is not None
     tiles, pieces = tile.choose(facts, dtype, product.shape, k)
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     steps: list[Step] = []
     operands: list[tuple[Val, Lying]] = []
     for line, x in enumerate(product.inputs, 1):
@@ -136,8 +135,7 @@ def _tiles(
     g = ir.var("g")
     sides = (operand(x, how, line) for line, (x, how) in enumerate(operands, 1))
     body, e.scratch = tile.contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
-    notes = tuple(v.op for v in group.members)
-    return e.blocks("tile_contraction", g, body, grid, notes)
+    return e.blocks("tile_contraction", g, body, grid, group.notes)
 
 
 def _packed(x: Val, layouts: dict[Val, Shape], line: int) -> tuple[Step, Val, Lying]:

@@ -47,8 +47,7 @@ def _vectors(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step
     batch, m, n = product.shape
     k = product.inputs[0].shape[2]
     dtype = dt.compute_dtype(product.dtype)
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     tiles = vectors.Tiles(facts.lockstep)
     e = Emitter(layouts, group=tiles.lanes)
     row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
@@ -62,8 +61,7 @@ def _vectors(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step
     g = ir.var("g")
     work = work_of(e, group, tiles, sizes, dtype, sides)
     body, e.scratch = vectors.contraction(work, g, rest=k % RUN != 0)
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("vector_contraction", g, body, batch * row_tiles * column_tiles, notes)]
+    return [e.blocks("vector_contraction", g, body, batch * row_tiles * column_tiles, group.notes)]
 
 
 def _operand(

@@ -51,8 +51,7 @@ def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
     assert dtype is not None
     copies = capability(facts) >= slices.COPIES_SINCE
     tiles, pieces = warp.choose(facts, dtype, copies, batch, m, n, k)
-    inside = set(group.members)
-    near = {v: s for v, s in layouts.items() if v not in inside}
+    near = group.outside(layouts)
 
     def by_warps(part: Group) -> Step:
         e = Emitter(near, group=warp.THREADS)
@@ -63,6 +62,6 @@ def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
         )
         g = ir.var("g")
         body, e.scratch = warp.contraction(work_of(e, part, tiles, sizes, dtype, sides), g)
-        return e.blocks("warp_contraction", g, body, grid, tuple(v.op for v in part.members))
+        return e.blocks("warp_contraction", g, body, grid, part.notes)
 
     return whole_or_pieces(group, layouts, facts, pieces, by_warps)

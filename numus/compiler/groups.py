@@ -55,6 +55,16 @@ class Group:
         """The space without the axes that are reduced."""
         return tuple(n for i, n in enumerate(self.space) if i not in self.axes)
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What its kernel is said to do."""
+        return tuple(v.op for v in self.members)
+
+    def outside(self, layouts: dict[Val, Shape]) -> dict[Val, Shape]:
+        """The layouts of what is in memory before the group runs: of all but its own members."""
+        inside = set(self.members)
+        return {v: s for v, s in layouts.items() if v not in inside}
+
     def __repr__(self) -> str:
         return f"<{self.kind} {self.space} over {self.axes}: {self.members}>"
 

@@ -82,9 +82,8 @@ class Product:
         self.wide = dt.compute_dtype(self.value.dtype)
         self.dtype = dt.real_of(self.wide)  # of what is added up
         self.parts = 2 if self.value.dtype.is_complex else 1
-        inside = set(group.members)
-        self.layouts = {v: s for v, s in layouts.items() if v not in inside}
-        self.notes = tuple(v.op for v in group.members)
+        self.layouts = group.outside(layouts)
+        self.notes = group.notes
 
     def emitter(self) -> Emitter:
         return Emitter(dict(self.layouts))

@@ -35,8 +35,7 @@ class _Scan:
         self.val = group.members[0]
         self.source = self.val.inputs[0]
         self.op, self.axis, self.reverse = self.val.params
-        inside = set(group.members)
-        self.layouts = {v: s for v, s in layouts.items() if v not in inside}
+        self.layouts = group.outside(layouts)
         self.shape = self.val.shape
         self.length = self.shape[self.axis]
         self.real = dt.compute_dtype(dt.real_of(self.val.dtype))
@@ -114,8 +113,7 @@ class _Scan:
         if self.side_by_side:
             unroll = self.width // self.lanes
             body = [ir.For(lane, ZERO, lanes, "lanes", body, unroll=unroll)]
-        notes = tuple(v.op for v in self.group.members)
-        return e.blocks(name, g, body, grid * self.parts, notes)
+        return e.blocks(name, g, body, grid * self.parts, self.group.notes)
 
     def _at(self, index: At, length: Expr, at: Expr) -> tuple[Expr, ...]:
         return index(ir.sub(ir.sub(length, ONE), at) if self.reverse else at)

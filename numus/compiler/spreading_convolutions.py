@@ -178,5 +178,4 @@ def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: F
     body, scratch = spreading(s, tile, dtype, planes, number, data, e.buffer(packed), finish)
     e.scratch += scratch
     grid = g.groups * output_tasks * unit_tasks
-    notes = tuple(v.op for v in group.members)
-    return [first, e.blocks("convolution", number, body, grid, notes)]
+    return [first, e.blocks("convolution", number, body, grid, group.notes)]

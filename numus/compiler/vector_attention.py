@@ -38,8 +38,7 @@ def lower_vector_attention(
     operands = operands_of(group, reader, out, lse, partial(_matrix, reader))
     g = ir.var("g")
     body = vectors.attention(plan, sizes, dt.float32, g, operands, val.params.causal)
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("vector_attention", g, body, stack * tasks, notes)]
+    return [e.blocks("vector_attention", g, body, stack * tasks, group.notes)]
 
 
 def vector_grad_kernel(
@@ -69,8 +68,7 @@ def vector_grad_kernel(
 
 
 def _emitter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> Emitter:
-    inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=facts.lockstep)
+    e = Emitter(group.outside(layouts), group=facts.lockstep)
     e.unit, e.lockstep = RUN, True
     return e
 

@@ -42,8 +42,7 @@ def lower_vector_convolution(
 ) -> list[Step]:
     """Data and weights as the product wants them, then that product."""
     product = group.members[0]
-    inside = set(group.members)
-    outer = {v: s for v, s in layouts.items() if v not in inside}
+    outer = group.outside(layouts)
     data, first = _data(product.inputs[0], g, outer, facts)
     weights, second = _weights(product.inputs[1], g, outer, facts)
     tiles = vectors.Tiles(facts.lockstep)
@@ -90,8 +89,7 @@ def lower_vector_convolution(
     work = vectors.Work(tiles, sizes, dt.float32, left, right, finish, light=False)
     body, e.scratch = vectors.contraction(work, number, rest=False, walk=windows.walk)
     grid = images * g.groups * row_tiles * column_tiles
-    notes = tuple(v.op for v in group.members)
-    return [*first, *second, e.blocks("vector_convolution", number, body, grid, notes)]
+    return [*first, *second, e.blocks("vector_convolution", number, body, grid, group.notes)]
 
 
 class _Windows:

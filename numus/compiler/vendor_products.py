@@ -30,8 +30,7 @@ def lower_vendor_product(
     rounds = product.params == "tf32" and a.dtype is dt.float32
     if product.params is not None and not rounds:  # another precision: numus's kernels know it
         return None
-    inside = set(group.members)
-    layouts = {v: s for v, s in layouts.items() if v not in inside}
+    layouts = group.outside(layouts)
     found = [_matrix(x, layouts) for x in (a, b)]
     copied = sum(2 * nbytes(x) for x, place in zip((a, b), found, strict=True) if place is None)
     left, right = (
