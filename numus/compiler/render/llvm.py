@@ -263,7 +263,7 @@ class _Renderer(Control):
         width = self.plan.widths[s]
         unroll = max(1, s.unroll)
         outer = frozenset(x.registers)
-        count = self._trips(start, stop, step)
+        count = self.trips(start, stop, step)
         done = "0"  # iterations written so far
         masks = self.target.masks_from <= self.plan.narrowest[s]
         alone = self.target.masks_from == 1 or self.plan.sizes[s] > _LARGE
@@ -284,18 +284,6 @@ class _Renderer(Control):
             done = end
         part = _Part((start, step), (done, count, count), width if masks else 1, 1, outer)
         self._vectors(s, part, masked=masks, once=masks and counts[-1:] == (1,))
-
-    def _trips(self, start: str, stop: str, step: str) -> str:
-        """How many iterations a loop has: a literal where that is known."""
-        t = self.t
-        if not any(e.startswith("%") for e in (start, stop, step)):
-            return str(len(range(int(start), int(stop), int(step))))
-        n = stop if start == "0" else t.new(f"sub i64 {stop}, {start}")
-        if step != "1":
-            n = t.new(f"add i64 {n}, {step}")
-            n = t.new(f"sub i64 {n}, 1")
-            n = t.new(f"sdiv i64 {n}, {step}")
-        return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
 
     def _round_down(self, count: str, multiple: int) -> str:
         if not count.startswith("%"):

@@ -81,6 +81,18 @@ class Control(ABC):
         t.branch(t.new(f"icmp {order} {ty} {following}, {stop}"), top, done)
         t.start(done)
 
+    def trips(self, start: str, stop: str, step: str) -> str:
+        """How many iterations a loop has: a literal where that is known."""
+        t = self.t
+        if not any(e.startswith("%") for e in (start, stop, step)):
+            return str(len(range(int(start), int(stop), int(step))))
+        n = stop if start == "0" else t.new(f"sub i64 {stop}, {start}")
+        if step != "1":
+            n = t.new(f"add i64 {n}, {step}")
+            n = t.new(f"sub i64 {n}, 1")
+            n = t.new(f"sdiv i64 {n}, {step}")
+        return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
+
     def _iteration(self, s: ir.For, value: str) -> None:
         """The body of a loop, inside a scope of its own, for one value of its variable."""
         self._count(s, value)

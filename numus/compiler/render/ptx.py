@@ -435,15 +435,3 @@ class Renderer(Control):
         ptx_lanes.write(self, s, start, step, count)
         if talks:
             self.barrier()
-
-    def trips(self, start: str, stop: str, step: str) -> str:
-        """How many iterations a loop has: a literal where that is known."""
-        t = self.t
-        if not any(e.startswith("%") for e in (start, stop, step)):
-            return str(len(range(int(start), int(stop), int(step))))
-        n = stop if start == "0" else t.new(f"sub i64 {stop}, {start}")
-        if step != "1":
-            n = t.new(f"add i64 {n}, {step}")
-            n = t.new(f"sub i64 {n}, 1")
-            n = t.new(f"sdiv i64 {n}, {step}")
-        return t.call("i64", "llvm.smax.i64", ("i64", n), ("i64", "0"))
