@@ -59,7 +59,7 @@ class Tiles:
 # besides, by the columns of its tiles. Tiles of 256 columns need a unit for themselves: nothing is
 # multiplied while one ends and the next begins. Narrower ones share it.
 _TIMES: dict[int, tuple[tuple[int, ...], int]] = {
-    256: ((1250,), 6000),
+    256: ((1250,), 8000),
     128: ((850, 1600), 3500),
     64: ((500, 1000), 2500),
 }

@@ -39,11 +39,13 @@ def share(kernel: ir.Kernel, threads: int) -> str:
         return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
     registers = {r for s in inside for r in ptx_plan.registers_of(s) if r.lanes} - sums
     words = sum(max(1, r.dtype.itemsize // 4) for r in registers)
+    lets = [s for s in inside if isinstance(s, ir.Let)]
+    if any(s.ahead for s in lets):  # takes registers that the assembler saves if it is not told
+        words = max(words, _MANY)
     groups = _REGISTERS // (threads * (words + _OTHERS))
     near, _ = ptx_plan.shared_by_size(kernel)
     groups = min(groups, _SHARED // max(near, 1))
-    reads = any(isinstance(s, ir.Let) and s.run for s in inside)  # and others meanwhile wait
-    many = words >= _MANY or reads
+    many = words >= _MANY or any(s.run for s in lets)
     return f'"nvvm.minctasm"="{groups}"' if many and groups > 1 else ""
 
 
