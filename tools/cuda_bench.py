@@ -377,7 +377,7 @@ class Bench:
                     f"| {min(others) / own:.2f} | {rate} | {error:.1e} |"
                 )
             except Exception as problem:
-                self.say(f"| {row.name} | {_told(problem)} | | | | | |")
+                self.say(f"| {row.name} | {problem_in_words(problem)} | | | | | |")
 
     def product_table(self, found: Iterator[Row]) -> None:
         """Each way by itself: numus's own kernels, and what `auto` takes, called one by one and in
@@ -394,7 +394,7 @@ class Bench:
             try:
                 ratios = self._product(row)
             except Exception as problem:
-                self.say(f"| {row.name} | {_told(problem)} |" + " |" * 10)
+                self.say(f"| {row.name} | {problem_in_words(problem)} |" + " |" * 10)
                 ratios = [0.0]
             if min(ratios) < 0.95:
                 below.append(f"{row.name} ({', '.join(f'{r:.2f}' for r in ratios)})")
@@ -437,7 +437,7 @@ class Bench:
                     replays[which] = self._captured(ours, many)
             replays["torch"] = self._captured_by_torch(theirs, many)
         except Exception as problem:
-            print(f"{row.name}, in a graph: {_told(problem)}", flush=True)
+            print(f"{row.name}, in a graph: {problem_in_words(problem)}", flush=True)
             replays = {}
         graphs = {which: t / many for which, t in in_turns(replays).items()}
         cells, ratios = [], []
@@ -487,6 +487,6 @@ class Bench:
         return graph.replay  # type: ignore[no-any-return]
 
 
-def _told(problem: Exception) -> str:
+def problem_in_words(problem: Exception) -> str:
     text = str(problem).splitlines()[0] if str(problem) else repr(problem)
     return f"failed: {type(problem).__name__}: {text[:200]}"

@@ -3,7 +3,8 @@
 python -m tools.cuda_report [--out docs/results/cuda.md] [--only tests,bench,...] [--gpt2]
 
 Tests run in several processes (`tools/device_tests.py`). What is measured, and how, is told in
-`tools/cuda_bench.py` and `tools/cuda_state.py`. All of it takes about four minutes.
+`tools/cuda_bench.py`, `tools/cuda_small.py` and `tools/cuda_state.py`. All of it takes about four
+minutes.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import argparse
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from tools.device_tests import OPS, run_tests
@@ -27,7 +29,9 @@ _WHAT = (
     "of the op table (values, gradients), of products and convolutions by all kinds of kernels, of "
     "the runtime"
 )
-PARTS = ("tests", "engine", "rows", "long", "products", "attention", "state", "sanitizer")
+PARTS = (
+    *("tests", "engine", "rows", "long", "products", "small", "attention", "state", "sanitizer"),
+)
 # All tests may run with another default device. Those that name theirs, an imitation of a GPU or
 # WebGPU, are no matter of this one, and slow; the op table has been run on the device already.
 _NAMED = ("webgpu", "test_tile_", "test_group_", "test_vector_products", "test_vendor_products")
@@ -59,7 +63,7 @@ def main() -> None:
     given = parser.parse_args()
     parts = given.only.split(",")
     import numus as nm
-    from tools import cuda_bench, cuda_state
+    from tools import cuda_bench, cuda_small, cuda_state
 
     facts = nm.device("cuda").runtime.facts
     lines: list[str] = []
@@ -92,17 +96,19 @@ def main() -> None:
         text = sanitizer.tell(say, 40)
         if given.log:
             Path(given.log + ".sanitizer").write_text(text)
-    if any(part in parts for part in ("rows", "long", "products", "attention")):
+    if any(part in parts for part in ("rows", "long", "products", "small", "attention")):
         bench = cuda_bench.Bench(given.seconds, say, given.rows)
         tables = {
             "rows": ("Speed beside PyTorch", bench.table, cuda_bench.rows),
             "long": ("Long rows", bench.table, cuda_bench.long_rows),
             "products": ("Products", bench.product_table, cuda_bench.products),
+            "small": ("Small computations", partial(cuda_small.table, bench), cuda_small.rows),
             "attention": ("Attention and convolutions", bench.table, cuda_bench.attention),
         }
+        about = {**cuda_bench.ABOUT, "small": cuda_small.ABOUT}
         for part, (title, write, rows) in tables.items():
             if part in parts:
-                say(f"\n## {title}\n\n{cuda_bench.ABOUT[part]}\n")
+                say(f"\n## {title}\n\n{about[part]}\n")
                 write(rows(bench.torch, nm))
     if "state" in parts:
         say("\n## Over time\n")
