@@ -60,8 +60,7 @@ def lower_cell_convolution(
         return None
     if plan == "sums":
         return lower_window_sums(group, g, layouts, facts)
-    inside = set(group.members)
-    outer = {v: s for v, s in layouts.items() if v not in inside}
+    outer = group.outside(layouts)
     lay = lay_results if plan.by_results else lay_taps
     (data, steps), (weights, more) = lay(product, g, plan, outer, facts)
     outer |= {data: row_major(data.shape), weights: row_major(weights.shape)}
@@ -165,7 +164,7 @@ class _Kernel:
         body = leave(total, sizes.n, self.facts.group_memory // ROOM, row_of)
         e.scratch += total.scratch
         count = plan.matrices * self.pieces * row_tiles * column_tiles
-        notes = ("convolve",) if self.pieces > 1 else tuple(v.op for v in self.group.members)
+        notes = ("convolve",) if self.pieces > 1 else self.group.notes
         return e.blocks(f"cell_convolution_by_{plan.unit.kind}", number, body, count, notes)
 
     def _cells(self) -> Cells:

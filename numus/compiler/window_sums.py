@@ -32,8 +32,7 @@ def lower_window_sums(
         return lower_convolution(group, layouts, facts)
     product = group.members[0]
     dtype = dt.compute_dtype(product.dtype)
-    inside = set(group.members)
-    e = Emitter({v: s for v, s in layouts.items() if v not in inside}, group=THREADS)
+    e = Emitter(group.outside(layouts), group=THREADS)
 
     def three(values: Shape) -> Triple:
         a, b, c = (e.number(n) for n in values)
@@ -76,5 +75,4 @@ def lower_window_sums(
 
     number = ir.var("g")
     body = window_sums.sums(number, sizes, g.taps, dtype, data, weights, done)
-    notes = tuple(v.op for v in group.members)
-    return [e.blocks("window_sums", number, body, -(-count // THREADS), notes)]
+    return [e.blocks("window_sums", number, body, -(-count // THREADS), group.notes)]

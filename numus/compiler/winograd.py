@@ -62,8 +62,7 @@ def lower_winograd(
 ) -> list[Step]:
     """Both operands to their forms, the product of these, and its result back."""
     product = group.members[0]
-    inside = set(group.members)
-    outer = {v: s for v, s in layouts.items() if v not in inside}
+    outer = group.outside(layouts)
     x, w = product.inputs
     data = _planes(x, g.batch, g.channels, g.space)
     weights = _planes(w, g.outputs, g.channels, g.taps)
@@ -168,4 +167,4 @@ def _back(group: Group, g: Geometry, total: Val, layouts: dict[Val, Shape]) -> S
         number, total.dtype, rows, *sizes, source, _place(e, total.shape), done
     )
     grid = -(-lines * columns // THREADS)
-    return e.blocks("from_form", number, body, grid, tuple(v.op for v in group.members))
+    return e.blocks("from_form", number, body, grid, group.notes)

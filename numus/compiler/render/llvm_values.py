@@ -16,7 +16,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.render import llvm_casts, llvm_divide, llvm_memory, llvm_ops
+from numus.compiler.render import llvm_across, llvm_casts, llvm_divide, llvm_memory, llvm_ops
 from numus.compiler.render.llvm_lanes import Growths, Plan
 from numus.compiler.render.llvm_text import (
     SCALAR,
@@ -273,7 +273,7 @@ class Expressions:
         if op == "lanes_reduce":
             return self._lanes_reduce(*e.attr)
         if op in ("lanes_xor", "lanes_shift", "lanes_last"):
-            return self._between_lanes(e)
+            return llvm_across.between(self, e)
         try:
             if op == "cast":
                 source = args[0].dtype
@@ -457,57 +457,8 @@ class Expressions:
         element = t.new(f"extractelement <1 x {scalar}> {one}, i64 0")
         return t.new(f"insertelement {ty} {old}, {scalar} {element}, i64 0")
 
-    def _between_lanes(self, e: ir.Expr) -> Value:
-        """What a lane has of another."""
-        v, lane = self.values[e.args[0]], self.lane
-        if lane is None or lane.mask is not None or lane.unroll != 1:
-            raise CompileError(f"{e.op} in a loop that is not one whole vector")
-        width, ty = lane.shape.width, lane.shape.type(e.dtype)
-        (name,) = self.vectors(v, e.dtype)
-        if e.op == "lanes_last":
-            element = f"extractelement {ty} {name}, i64 {width - 1}"
-            return Value((self.t.new(element),), False)
-        other = "poison"
-        numbers = [i ^ e.attr for i in range(width)]
-        if e.op == "lanes_shift":
-            (other,) = self.vectors(self.values[e.args[1]], e.dtype)
-            numbers = [i - e.attr if i >= e.attr else width + i for i in range(width)]
-        order = ", ".join(f"i32 {i}" for i in numbers)
-        indices = f"<{width} x i32> <{order}>"
-        return Value((self.t.new(f"shufflevector {ty} {name}, {ty} {other}, {indices}"),), True)
-
     def _lanes_reduce(self, op: str, register: ir.Register) -> Value:
-        """Vectors pairwise, then halves of one vector, down to one lane: a fixed tree."""
-        t, dtype = self.t, register.dtype
-        shape = self.register_shape(register)
-        scalar, ty = register_type(dtype), shape.type(dtype)
-
-        def combine(s: Shape, x: str, y: str) -> str:
-            if op in ("min", "max"):
-                return llvm_ops.extreme(t, self.target, s, op, dtype, x, y)
-            return llvm_ops.binary(t, self.target, s, op, dtype, x, y)
-
-        parts = [t.new(f"load {ty}, ptr {slot}") for slot in self.storage(register)]
-        while len(parts) > 1:
-            pairs = [combine(shape, *parts[i : i + 2]) for i in range(0, len(parts) - 1, 2)]
-            parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
-        whole = parts[0]
-        if dtype.kind != "float":  # any order gives the same
-            name = ("s" if dtype.kind == "int" else "u") + op if op in ("min", "max") else op
-            name = f"llvm.vector.reduce.{name}.{shape.suffix(scalar)}"
-            return Value((t.call(scalar, name, (ty, whole)),), False)
-        while shape.width > 2:
-            half = Shape(shape.width // 2)
-            low, high = (
-                t.new(
-                    f"shufflevector {shape.of(scalar)} {whole}, {shape.of(scalar)} poison, "
-                    f"<{half.width} x i32> <{', '.join(f'i32 {i + k}' for i in range(half.width))}>"
-                )
-                for k in (0, half.width)
-            )
-            whole, shape = combine(half, low, high), half
-        ends = [t.new(f"extractelement {shape.of(scalar)} {whole}, i64 {i}") for i in (0, 1)]
-        return Value((combine(SCALAR, ends[0], ends[1]),), False)
+        return llvm_across.reduced(self, op, register)
 
 
 def _not_nan(e: ir.Expr) -> bool:
