@@ -198,7 +198,9 @@ class _Kernel:
             schedule = by_tiles.correlation if turned else by_tiles.convolution
             return schedule(tiles, s, cells, self.dtype, g, data, weights)
         operands = by_slices.by_results if turned else by_slices.by_taps
-        left, right = operands(cells, data, weights, (s.m, s.n), self.plan.unit.across)
+        copies = capability(self.facts) >= slicing.COPIES_SINCE
+        across = self.plan.unit.across
+        left, right = operands(cells, data, weights, (s.m, s.n), across, copies)
         if isinstance(tiles, warp.Tiles):
             return warp.summed(tiles, s, self.dtype, g, left, right)
         return threads.summed(tiles, s, self.dtype, g, left, right)

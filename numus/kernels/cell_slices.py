@@ -1,5 +1,6 @@
-"""Convolution on a grid of cells (`cells.py`) whose slices are copied by threads: operands for the
-contractions of `thread_contraction.py` and `warp_contraction.py`."""
+"""Convolution on a grid of cells (`cells.py`) whose slices are copied by threads, or read where
+nothing copies by itself: operands for the contractions of `thread_contraction.py` and
+`warp_contraction.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +12,7 @@ from numus.compiler.ir import Expr, const
 from numus.kernels.cell_convolution import Lines
 from numus.kernels.cells import Cells
 from numus.kernels.slices import Operand, zero
+from numus.kernels.windows import small
 
 ZERO, YES, NO = const(0), const(True, dt.bool_), const(False, dt.bool_)
 
@@ -20,15 +22,14 @@ def _operand(
     extent: Expr,
     group_of: Callable[[Expr], Expr],
     across: bool,
-    copies: bool = True,
+    copies: bool,
 ) -> Operand:
     """What lies as it is multiplied, in lines along k or across it, for a group of channels by the
     number of the matrix; `across`: in the group's memory they always lie so."""
 
     def where(matrix: Expr, line: Expr, k: Expr) -> tuple[ir.Buffer, Expr]:
         slow, quick = (line, k) if lines.along else (k, line)
-        at = ir.add(ir.mul(slow, lines.width), quick)
-        return lines.buffer, ir.add(ir.mul(group_of(matrix), lines.all), at)
+        return lines.buffer, _place(lines, group_of(matrix), slow, quick)
 
     def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
         return ir.load(*where(matrix, line, k), mask)
@@ -40,12 +41,26 @@ def _operand(
     return Operand(read, extent, along, where, YES, lines.width, turned)
 
 
+def _place(lines: Lines, group: Expr, line: Expr, neighbour: Expr) -> Expr:
+    at = ir.add(ir.mul(line, lines.width), neighbour)
+    return ir.add(ir.mul(group, lines.all), at)
+
+
+def _read(lines: Lines, group: Expr, line: Expr, neighbour: Expr, mask: Expr | None) -> Expr:
+    """An element of a line that need not exist."""
+    there = (line >= 0) & (line < lines.count)
+    there = there if mask is None else there & mask
+    value = ir.load(lines.buffer, _place(lines, group, line, neighbour), there)
+    return ir.select(there, value, zero(lines.buffer.dtype))
+
+
 def by_taps(
     cells: Cells,
     data: Lines,
     weights: Lines,
     sizes: tuple[Expr, Expr],
     across: bool,
+    copies: bool,
 ) -> tuple[Operand, Operand]:
     """Operands of a convolution: data are lines of channels, weights lines of all taps, or lines of
     outputs, one for each tap and channel."""
@@ -58,9 +73,16 @@ def by_taps(
     def group_of(matrix: Expr) -> Expr:
         return ZERO if cells.groups.op == "const" else matrix
 
-    left = _operand(data, sizes[0], group_of, across)
-    left.displaced, left.lines = displaced, data.count
-    return left, _operand(weights, sizes[1], group_of, across)
+    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
+        tap, channel = ir.idiv(small(k), small(data.width)), ir.irem(k, data.width)
+        return _read(data, group_of(matrix), ir.add(line, cells.hop(tap)), channel, mask)
+
+    left = _operand(data, sizes[0], group_of, across, copies)
+    if copies:
+        left.displaced, left.lines = displaced, data.count
+    else:
+        left.read = read
+    return left, _operand(weights, sizes[1], group_of, across, copies)
 
 
 def by_results(
@@ -69,10 +91,11 @@ def by_results(
     weights: Lines,
     sizes: tuple[Expr, Expr],
     across: bool,
+    copies: bool,
 ) -> tuple[Operand, Operand]:
     """Operands of a correlation: lines of images, and of outputs, one for each cell. Elements of
     less than a word would have to be neighbours along k to be copied: they are read."""
-    copies = data.buffer.dtype.itemsize >= 4
+    copies = copies and data.buffer.dtype.itemsize >= 4
 
     def group_of(matrix: Expr) -> Expr:
         return ZERO if cells.groups.op == "const" else cells.apart(matrix)[0]
@@ -84,20 +107,12 @@ def by_results(
         hop = hop_of(matrix)
         return hop, ir.mul(hop, data.width)
 
+    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
+        return _read(data, group_of(matrix), ir.add(k, hop_of(matrix)), line, mask)
+
     left = _operand(data, sizes[0], group_of, across, copies)
-    right = _operand(weights, sizes[1], group_of, across, copies)
     if copies:
         left.displaced, left.lines = displaced, data.count
-        return left, right
-
-    def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
-        at = ir.add(k, hop_of(matrix))
-        there = (at >= 0) & (at < data.count)
-        there = there if mask is None else there & mask
-        at = ir.add(ir.mul(at, data.width), line)
-        at = ir.add(ir.mul(group_of(matrix), data.all), at)
-        value = ir.load(data.buffer, at, there)
-        return ir.select(there, value, zero(data.buffer.dtype))
-
-    left.read = read
-    return left, right
+    else:
+        left.read = read
+    return left, _operand(weights, sizes[1], group_of, across, copies)
