@@ -23,6 +23,7 @@ from numus.kernels.warp_contraction import SINCE
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
+LINE = 512  # bytes along k that a warp reads at a time: of less, most of its threads have nothing
 LEAST = 64  # lines of the matrix, and depth, below which there is nothing to wait for
 
 
@@ -40,14 +41,17 @@ def fits_thin(product: Val, layouts: dict[Val, Shape], facts: Facts) -> bool:
     if fits_tiles(product, layouts, facts) or fits_warps(product, facts):
         return False
     most = units.LEAST - 1 if _for_units(product, facts) else group_dots.FEW
-    return min(m, n) <= most and (min(m, n) > 1 or not _along(product, layouts))
+    if min(m, n) > most:
+        return False
+    matrix = product.inputs[_matrix(product) - 1]
+    return not _along(product, layouts) or (min(m, n) > 1 and k * matrix.dtype.itemsize >= LINE)
 
 
 def by_units(product: Val, facts: Facts) -> bool:
     """Whether units multiply the vectors, of which there are more than a few."""
     _, m, n = product.shape
     few = units.LEAST <= min(m, n) <= units.MOST
-    large = max(m, n) >= LEAST and product.inputs[0].shape[2] >= LEAST
+    large = max(m, n) >= LEAST and 2 * product.inputs[0].shape[2] >= LINE
     return few and large and _for_units(product, facts)
 
 

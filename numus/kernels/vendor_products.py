@@ -72,6 +72,7 @@ _PACKED = 1280  # rows and columns from which on numus lays operands out in runs
 _TILED = 64  # rows and columns with which its tiles are well filled
 _SHALLOW, _FULL = 8, 32  # depth, and rows and columns: bound by writing the result
 _FEW, _MATRIX = 16, 1 << 22  # rows, and numbers of the other operand: bound by reading that
+_LINE = 128  # depth with which all threads of a warp have something to read
 
 
 def _own_are_quicker(p: Product) -> bool:
@@ -85,7 +86,7 @@ def _own_are_quicker(p: Product) -> bool:
     if p.k <= _SHALLOW and least >= _FULL and p.dtype in ("float32", *_HALVES):
         return True
     if p.dtype == "float32" and not p.rounds:
-        return p.batch == 1 and least <= _FEW and matrix >= _MATRIX
+        return p.batch == 1 and least <= _FEW and matrix >= _MATRIX and p.k >= _LINE
     if p.dtype not in _HALVES:
         return False
     if p.k == 1:

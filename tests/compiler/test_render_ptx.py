@@ -156,6 +156,30 @@ def test_products_of_float32_are_exact_unless_told(machine):
     assert "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32" in text
 
 
+def thin_text(dtype, left, right, name, turned=False):
+    """The PTX of the kernel of this name, of matrices of these shapes."""
+    runtime = nm.device("ptx").runtime
+    runtime.made.clear()
+    clear_plans()
+    a, b = (nm.asarray(np.zeros(s, dtype), device="ptx") for s in (left, right))
+    with nm.kernels.prefer("native"):
+        nm.eval(a @ (b.T if turned else b))
+    (text,) = [text for kernel, text in runtime.made if kernel.name == name]
+    assert "local" not in text, "registers are in memory"
+    return text
+
+
+def test_products_that_memory_bounds_read_and_write_16_bytes_at_a_time(machine):
+    text = thin_text("float32", (8, 4096), (4096, 4096), "group_dots")
+    assert text.count("ld.global.v4.b32") == 13  # 4 steps of each, and one of the matrix alone
+    text = thin_text(ml_dtypes.bfloat16, (8, 4096), (4096, 4096), "warp_dots", turned=True)
+    assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
+    assert text.count("ld.global.v4.b32") == 10  # 4 at a time and one, of both
+    text = thin_text(ml_dtypes.bfloat16, (4096, 8), (8, 4096), "shallow_contraction")
+    assert text.count("st.global.v4.b32") == 8
+    assert text.count("ld.global.v4.b32") == 12  # all columns of a thread, 4 rows
+
+
 OLDER = {
     (75, "float16", None): "m16n8k8.row.col.f32.f16.f16.f32",
     (80, "float16", None): "m16n8k16.row.col.f32.f16.f16.f32",

@@ -18,6 +18,7 @@ import pytest
 
 import numus as nm
 from numus.compiler import group_tiles
+from numus.kernels.busy import Way, quickest
 from numus.runtime import devices
 
 group_machine.install()
@@ -265,3 +266,33 @@ def test_memory_that_is_not_aligned(dtype: Any, away: int, device: str) -> None:
     moved = nm.asarray(flat, device=device)[away:].reshape(70, 80)
     nm.eval(moved)
     compare(case, (moved @ nm.asarray(arrays[1], device=device)).numpy(), arrays)
+
+
+@pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
+@pytest.mark.parametrize("dtype", [BF16, "f4"])
+@pytest.mark.parametrize("side", [0, 1])
+@pytest.mark.parametrize(
+    "shapes", [((8, 264), (264, 72)), ((3, 264), (264, 72)), ((40, 8), (8, 80))]
+)
+def test_runs_that_are_not_aligned(dtype: Any, side: int, shapes: Any, device: str) -> None:
+    case = _case(dtype, *shapes)
+    arrays = case.arrays()
+    flat = np.concatenate([np.zeros(1, arrays[side].dtype), arrays[side].ravel()])
+    moved = nm.asarray(flat, device=device)[1:].reshape(shapes[side])
+    nm.eval(moved)
+    operands = [nm.asarray(x, device=device) for x in arrays]
+    operands[side] = moved
+    compare(case, (operands[0] @ operands[1]).numpy(), arrays)
+
+
+def test_pieces_keep_all_units_busy() -> None:
+    facts = group_machine.FACTS
+    units = facts.parallel_units
+    small = Way("small", 1, 64, (1e4, 1.2e4), 5)
+    large = Way("large", 8 * units, 64, (3e4,), 5)
+    way, pieces, together = quickest(facts, [large, small], 0)
+    assert (way.tiles, pieces, together) == ("small", 2 * units, 2)  # two groups for each
+    assert quickest(facts, [large], 0)[1:] == (1, 1)
+    assert quickest(facts, [small], 1 << 40)[1] == 1  # pieces cost what they move
+    few = Way("few", 1, 5, (1e4,), 5, least=1)
+    assert quickest(facts, [few], 0)[1] in (2, 3, 5)  # of whole slices, none of them empty

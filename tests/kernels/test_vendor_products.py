@@ -242,6 +242,7 @@ def test_when_a_vendor_pays():
         ("bfloat16", 16, 4096, 8, (8, 4096), True),
         ("float32", 8, 4096, 4096, (4096, 4096), False),  # by reading the matrix
         ("float32", 8, 512, 512, (512, 512), True),
+        ("float32", 1000000, 8, 64, (64, 8), True),
         ("float32", 17, 4096, 4096, (4096, 4096), True),
         ("bfloat16", 1, 4096, 4096, (4096, 4096), False),
         ("bfloat16", 1, 512, 512, (512, 512), True),
