@@ -24,7 +24,8 @@ ABOUT = {
     "Ratios are PyTorch's time over numus's. Sizes are rows, columns and depth; `nt`, `tn`, `tt`: "
     "operands that are turned over, as the weights of a linear layer are.",
     "attention": "Causal attention beside what `scaled_dot_product_attention` takes by itself "
-    "(cuDNN's kernels for 16 bits); convolutions beside cuDNN; `float32` without TF32.",
+    "(cuDNN's kernels for 16 bits); convolutions beside cuDNN; `float32` without TF32, `tf32` with "
+    "it on both sides.",
 }
 
 
@@ -171,16 +172,52 @@ def attention(torch: Any, nm: Any) -> Iterator[Row]:
         plain = partial(F.scaled_dot_product_attention, is_causal=True)
         yield Row(name, [shape] * 3, dtype, attend, plain, 0, flops)
         yield Row(f"{name}, and gradients", [shape] * 4, dtype, ours, theirs, 0, 3.5 * flops)
-    for dtype, channels, space in (
-        *(("bfloat16", 64, 56), ("bfloat16", 256, 28), ("bfloat16", 256, 56)),
-        ("float32", 256, 28),
-    ):
-        yield Row(
-            f"conv2d 64x{channels}x{space}x{space} 3x3 {dtype}",
-            *([(64, channels, space, space), (channels, channels, 3, 3)], dtype),
-            *(lambda x, w: nm.conv2d(x, w, padding=1), lambda x, w: F.conv2d(x, w, padding=1)),
-            *(0, 2 * 64 * (channels * space * 3) ** 2),
-        )
+    yield from _convolutions(torch, nm)
+
+
+# Channels and places along an axis of 64 images, and whether gradients are measured too.
+_CONVOLUTIONS: dict[str, Sequence[tuple[int, int, bool]]] = {
+    "bfloat16": ((64, 56, True), (256, 28, False), (256, 56, False)),
+    "float32": ((64, 56, False), (256, 28, True)),
+    "tf32": ((256, 28, False),),
+}
+
+
+def _convolutions(torch: Any, nm: Any) -> Iterator[Row]:
+    """By windows of 3 x 3, as exact as they are said to be."""
+    import torch.nn.functional as F
+
+    def ours(precision: str, x: Any, w: Any) -> Any:
+        with nm.matmul_precision(precision):
+            return nm.conv2d(x, w, padding=1)
+
+    def theirs(rounds: bool, x: Any, w: Any) -> Any:
+        torch.backends.cudnn.allow_tf32 = rounds
+        return F.conv2d(x, w, padding=1)
+
+    def our_gradients(precision: str, x: Any, w: Any, g: Any) -> Any:
+        by_data, by_weights = nm.vjp(partial(ours, precision), x, w)[1](g)
+        return nm.concat([by_data.reshape(-1), by_weights.reshape(-1)])
+
+    def their_gradients(rounds: bool, x: Any, w: Any, g: Any) -> Any:
+        torch.backends.cudnn.allow_tf32 = rounds
+        by_data = torch.nn.grad.conv2d_input(x.shape, w, g, padding=1)
+        by_weights = torch.nn.grad.conv2d_weight(x, w.shape, g, padding=1)
+        return torch.cat([by_data.reshape(-1), by_weights.reshape(-1)])
+
+    for dtype, sizes in _CONVOLUTIONS.items():
+        rounds, kind = dtype == "tf32", "float32" if dtype == "tf32" else dtype
+        precision = "tf32" if rounds else "highest"
+        for channels, space, gradients in sizes:
+            data, weights = (64, channels, space, space), (channels, channels, 3, 3)
+            name = f"conv2d {'x'.join(map(str, data))} 3x3 {dtype}"
+            flops = 2 * 64 * (channels * space * 3) ** 2
+            both = (partial(ours, precision), partial(theirs, rounds))
+            yield Row(name, [data, weights], kind, *both, 0, flops)
+            if gradients:
+                both = (partial(our_gradients, precision), partial(their_gradients, rounds))
+                more = f"{name}, gradients"
+                yield Row(more, [data, weights, data], kind, *both, 0, 2 * flops)
 
 
 def _product(a: Any, b: Any) -> Any:
