@@ -27,6 +27,7 @@ LEAST_DEPTH = 16
 # Rows and columns from which on it pays to pack an operand, by the size of an element: narrower
 # ones are multiplied much quicker then, and there is less of them.
 REUSED = {1: 512, 2: 128, 4: 640}
+REUSED_OF_MANY = 512  # at least, of matrices in a batch: several of them may lie in one place
 
 _HALVES = (dt.float16, dt.bfloat16)
 _EIGHTS = (dt.float8_e4m3fn, dt.float8_e5m2)
@@ -47,12 +48,13 @@ def tile_dtype(product: Val) -> DType | None:
 def fits_tiles(product: Val, layouts: dict[Val, Shape], facts: Facts) -> bool:
     """Whether a product is for the tile units: there are some for its dtype, there is enough to do,
     and operands lie as the engine needs them or are used often enough to be packed."""
-    _, m, n = product.shape
+    batch, m, n = product.shape
     k = product.inputs[0].shape[2]
     dtype = tile_dtype(product)
     if "tiles" not in facts.features or dtype is None or min(m, n) < LEAST or k < LEAST_DEPTH:
         return False
-    if min(m, n) >= REUSED[dtype.itemsize] or dtype in _EIGHTS:
+    reused = max(REUSED[dtype.itemsize], REUSED_OF_MANY if batch > 1 else 0)
+    if min(m, n) >= reused or dtype in _EIGHTS:
         return True
     ways = [(x, lying(x, layouts, line)) for line, x in enumerate(product.inputs, 1)]
     return all(how is not None and _engine_reads(x, how) for x, how in ways)

@@ -43,12 +43,12 @@ def lower_vendor_product(
     if bias is not None:
         tail = [v for v in group.members[1:] if v is not bias.total]
         extra = copied + (2 * nbytes(product) if tail else 0)
-        question = Product(*sizes, extra, bool(tail), rounds, bias=True)
+        question = Product(*sizes, extra, bool(tail), rounds, bias=True, copies=copied > 0)
         vendor, result = choose(BIASED, question, facts), bias.total
     if vendor is None:
         bias, tail, result = None, group.members[1:], product
         extra = copied + (2 * nbytes(product) if tail else 0)
-        question = Product(*sizes, extra, bool(tail), rounds)
+        question = Product(*sizes, extra, bool(tail), rounds, copies=copied > 0)
         vendor = choose("contract", question, facts)
     if vendor is None:
         return None

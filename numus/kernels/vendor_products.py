@@ -44,6 +44,7 @@ class Product:
     tail: bool = False  # whether something follows that numus's own product would have done
     rounds: bool = False  # whether float32 may be rounded to TF32
     bias: bool = False
+    copies: bool = False  # whether an operand is laid out first
 
     @property
     def flops(self) -> int:
@@ -63,6 +64,7 @@ _OWN: dict[str, tuple[float, float, float, float]] = {
     "complex64": (0.77, 0.65, 0.65, 12.0),
     "complex128": (0.52, 0.50, 0.50, 15.0),
 }
+_READ_SINGLY = 0.55  # the same where numus reads an operand element by element
 _LARGE = 2048  # rows, columns and depth of products that keep the whole device busy for long
 
 
@@ -105,6 +107,8 @@ def quicker(product: Product, facts: Any) -> bool:
     large, small, fused, balance = _OWN.get(name, (1.0, 1.0, 1.0, 1.0))
     alone = large if min(product.m, product.n, product.k) > _LARGE else small
     own = fused * alone / large if product.tail else alone
+    if product.copies and product.dtype not in _HALVES:
+        own = min(own, _READ_SINGLY)
     saved = product.flops * (1 / own - 1)  # in the library's own operations
     return saved > product.extra * balance
 

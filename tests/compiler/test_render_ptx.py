@@ -263,3 +263,19 @@ def test_tiles_in_a_kernels_own_memory_lie_at_whole_tiles(machine):
     shared = re.findall(r"\.shared \.align (\d+) \.b8 \w+\[(\d+)\]", text)
     assert len(shared) == 4
     assert all(align == "1024" for align, size in shared if int(size) % 1024 == 0)
+
+
+def test_what_a_batch_reads_again_is_not_copied_for_it(machine):
+    """Two axes of a batch that share operands are no one step through memory: these are read where
+    they lie, unless matrices are so large that copies are little beside the product."""
+
+    def kernels(n):
+        x, y = nm.ones((4, 1, n, 64), device="ptx"), nm.ones((2, 64, n), device="ptx")
+        x, y = x.astype(nm.bfloat16), y.astype(nm.bfloat16)
+        nm.eval(x, y)
+        machine.made.clear()
+        nm.eval(x @ y)
+        return [kernel.name for kernel, _ in machine.made]
+
+    assert kernels(256) == ["warp_contraction"]
+    assert kernels(1024)[-1] == "tile_contraction"

@@ -221,6 +221,11 @@ def test_when_a_vendor_pays():
     assert quicker(product("float64", 4096, 2 * 8 * 4096**2), None)
     assert not quicker(product("float64", 8, 2 * 8 * 8**2 * 16), None)
     assert not quicker(product("int8", 512, 0), None)  # nothing was measured
+    # a batch of products that share operands by twos: laid out for the library, or read singly
+    matrix = Matrix(0, 256 * 64, 64, False)
+    moved = 2 * 4 * 128 * (256 + 256) * 64
+    batch = (128, 256, 256, 64, "float32", "float32", matrix, matrix, moved)
+    assert quicker(Product(*batch, copies=True), None)
 
 
 @pytest.mark.parametrize(
