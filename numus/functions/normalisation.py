@@ -14,7 +14,7 @@ from numus.functions._base import method, node_of, require, to_float, wrap
 from numus.functions._recorded import recorded
 from numus.functions.precision import widens
 from numus.functions.reductions import Axis, count_over, finish, kept_shape
-from numus.functions.statistics import mean_over
+from numus.functions.statistics import mean_over, over_count
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_max, reduce_sqdev, reduce_sum
@@ -180,8 +180,7 @@ def layer_norm(
     if count_over(node, axes) == 0:
         return wrap(node)
     centred = ew.sub(wide, _keep(mean_over(wide, axes), wide, axes))
-    count = constant(float(count_over(wide, axes)), wide.dtype)
-    variance = ew.div(reduce_sqdev(wide, axes), count)
+    variance = over_count(reduce_sqdev(wide, axes), float(count_over(wide, axes)))
     scale = ew.rsqrt(ew.add(variance, constant(float(eps), wide.dtype)))
     y = _affine(ew.mul(centred, _keep(scale, wide, axes)), w, b)
     return wrap(ew.cast(y, node.dtype))

@@ -32,6 +32,8 @@ from numus.tensor import Tensor
 
 __all__ = ["average", "mean", "nanmean", "std", "var", "var_mean"]
 
+_EXACT = 100  # exponents whose inverses are normal numbers of every dtype that sums are in
+
 
 def _inexact(op: str, x: Any, dtype: Any) -> tuple[Node, DType]:
     """x in the dtype it is computed in, and the dtype of the result."""
@@ -44,7 +46,15 @@ def _inexact(op: str, x: Any, dtype: Any) -> tuple[Node, DType]:
 
 def mean_over(x: Node, axes: Shape) -> Node:
     """The mean of an inexact node; NaN where there is nothing."""
-    return ew.div(reduce_sum(x, axes), constant(float(count_over(x, axes)), x.dtype))
+    return over_count(reduce_sum(x, axes), float(count_over(x, axes)))
+
+
+def over_count(total: Node, count: float) -> Node:
+    """total / count. A power of two has an inverse, by which a product is the same and quicker."""
+    fraction, exponent = math.frexp(count)
+    if fraction == 0.5 and exponent < _EXACT and total.dtype.is_floating:
+        return ew.mul(total, constant(1 / count, total.dtype))
+    return ew.div(total, constant(count, total.dtype))
 
 
 def variance_over(x: Node, axes: Shape, correction: float) -> Node:
@@ -57,7 +67,7 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
         total = ew.add(reduce_sqdev(ew.real(x), axes), reduce_sqdev(ew.imag(x), axes))
     else:
         total = reduce_sqdev(x, axes)
-    return ew.div(total, constant(float(free), real))
+    return over_count(total, float(free))
 
 
 @method()

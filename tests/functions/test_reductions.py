@@ -464,3 +464,10 @@ def test_std_of_equal_elements_has_zero_gradient():
 def test_tied_extremes_share_the_gradient():
     (g,) = derivatives.reverse(nm.max, [np.array([1.0, 3.0, 3.0])], np.ones(()))
     assert g.tolist() == [0, 0.5, 0.5]
+
+
+def test_means_of_powers_of_two_are_quotients():
+    """They are products by an inverse, which is no less exact for numbers of any size."""
+    x = np.zeros((7, 8), np.float32)
+    x[:, 3] = [1e-45, 7e-45, 1.1754944e-38, 3.3, -3.4028235e38, np.inf, np.nan]
+    np.testing.assert_array_equal(nm.mean(nm.asarray(x), axis=1).numpy(), x[:, 3] / np.float32(8))
