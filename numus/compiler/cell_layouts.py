@@ -47,8 +47,7 @@ def _padded(v: Val, shape: Shape, before: Shape | None = None) -> Val:
 
 def _in_memory(name: int, v: Val, layouts: dict[Val, Shape], facts: Facts) -> Laid:
     found = Val(name, "cast", "elementwise", (v,), None, v.shape, v.dtype)
-    group = Group(found, 0)
-    group.stored = {found}
+    group = Group.storing(found, 0)
     return found, lower_loops(group, layouts, facts)
 
 

@@ -53,8 +53,7 @@ def lower_complex(
     how = lying(a, layouts, 1)
     if how is None or not how.along:
         made = Val(-41, "copy", "barrier", (a,), None, a.shape, a.dtype)
-        alone = Group(made, group.position)
-        alone.stored = {made}
+        alone = Group.storing(made, group.position)
         steps += lower_loops(alone, layouts, facts)
         base, line, matrix = made, k, m * k
     else:
@@ -66,8 +65,7 @@ def lower_complex(
     steps.append(step)
     near = {**layouts, left: (2 * matrix, 2 * line, 1), right: strides}
     whole = Val(-44, "contract", "contract", (left, right), None, (batch, m, 2 * n), real)
-    alone = Group(whole, group.position)
-    alone.stored = {whole}
+    alone = Group.storing(whole, group.position)
     for step in lower(alone, near, facts):
         names = {left: base, whole: product}
         step.buffers = [names.get(v, v) for v in step.buffers]

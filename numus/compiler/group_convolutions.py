@@ -131,8 +131,7 @@ def laid(
         nothing = (0,) * 6
         v = view("pad", v, (nothing, (*nothing[:-1], more), nothing), (*turned[:-1], channels))
     laid = Val(name, "cast", "elementwise", (v,), None, v.shape, x.dtype)
-    group = Group(laid, 0)
-    group.stored = {laid}
+    group = Group.storing(laid, 0)
     return laid, lower_loops(group, layouts, facts)
 
 

@@ -274,8 +274,7 @@ def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> 
         counting = Counting(val, layouts, threads, parts, held, number * DIGIT)
         steps.append(counting.count(table))
         totals = {**layouts, table: (DIGITS * parts, 1)}
-        grouped = Group(ends, 0)
-        grouped.stored = {ends}
+        grouped = Group.storing(ends, 0)
         steps += lower_group_scan(grouped, totals, facts)
         target = pairs[number % 2]
         steps.append(counting.move(table, ends, target))

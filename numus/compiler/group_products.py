@@ -20,12 +20,12 @@ from numus.compiler.loops import lower_product_loops
 from numus.compiler.products import SMALL, in_pieces
 from numus.kernels.group_contraction import (
     Operand,
-    Sizes,
     Tiles,
     choose,
     contraction,
     pieces_of,
 )
+from numus.kernels.group_work import TileSizes
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -79,7 +79,7 @@ def _tiled(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     tiles = _tiles(facts, product, light)
     e = Emitter(layouts, group=tiles.threads)
     row_tiles, column_tiles = -(-m // tiles.rows), -(-n // tiles.columns)
-    sizes = Sizes(
+    sizes = TileSizes(
         *(e.number(x) for x in (m, n, k)),
         *(e.parameter(x) for x in (row_tiles, column_tiles)),
     )

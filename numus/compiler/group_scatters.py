@@ -39,8 +39,7 @@ def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[St
     if count:
         steps.append(_targets(val, layouts, facts, targets))
         layouts = {**layouts, targets: (1,)}
-        grouped = Group(order, 0)
-        grouped.stored = {order}
+        grouped = Group.storing(order, 0)
         steps += lower_group_sort(grouped, layouts, facts)
         layouts = {**layouts, order: (1,)}
     columns = math.prod(val.shape[k] for k in rest)

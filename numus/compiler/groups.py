@@ -50,6 +50,13 @@ class Group:
             self.kind = val.kind
             self.space = squeeze(val.shape)
 
+    @staticmethod
+    def storing(val: Val, position: int) -> Group:
+        """A group of one value, which is stored."""
+        group = Group(val, position)
+        group.stored = {val}
+        return group
+
     @property
     def outer(self) -> Shape:
         """The space without the axes that are reduced."""

@@ -52,8 +52,7 @@ def _scan_then_tail(group: Group, layouts: dict[Val, Shape], facts: Facts) -> li
     first, *tail = group.members
     if not tail:
         return lower_group_scan(group, layouts, facts)
-    alone, rest = Group(first, group.position), Group(tail[0], group.position)
-    alone.stored = {first}
+    alone, rest = Group.storing(first, group.position), Group(tail[0], group.position)
     rest.members = tail
     rest.stored = group.stored - {first}
     layouts = {**layouts, first: row_major(first.shape)}

@@ -173,8 +173,7 @@ def _with(steps: Steps, choice: _Choice, layouts: dict[Val, Shape], lower: Lower
     v = choice.value
     again = Val(v.id, v.op, v.kind, v.inputs, v.params, v.shape, v.dtype)
     layouts[again] = row_major(again.shape)
-    group = Group(again, v.id)
-    group.stored = {again}
+    group = Group.storing(again, v.id)
     for step, _ in steps[choice.next :]:
         step.buffers = [again if x is v else x for x in step.buffers]
     own = [(step, group) for step in lower(group)]

@@ -173,8 +173,7 @@ def in_pieces(
         return Val(-23, "reshape", "view", (x,), flat, flat, x.dtype)
 
     parts = pieces_val(product, (cut(a, 2), cut(b, 1)), pieces)
-    first = Group(parts, group.position)
-    first.stored = {parts}
+    first = Group.storing(parts, group.position)
     return tiled(first, layouts, facts) + sum_pieces(group, layouts, facts, parts)
 
 
@@ -197,8 +196,7 @@ def whole_or_pieces(
         return [product(group)]
     value = group.members[0]
     parts = pieces_val(value, value.inputs, pieces)
-    alone = Group(parts, group.position)
-    alone.stored = {parts}
+    alone = Group.storing(parts, group.position)
     return [product(alone), *sum_pieces(group, layouts, facts, parts)]
 
 

@@ -42,8 +42,7 @@ def lower_scatter(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     if val.params[1] in COMBINE and tables > 1 and not val.dtype.is_complex:
         return _in_tables(val, without(layouts, val), count, tables)
     copy = Val(-1, "copy", "barrier", (base,), None, base.shape, base.dtype)
-    first = Group(copy, group.position)
-    first.stored = {copy}
+    first = Group.storing(copy, group.position)
     steps = lower_loops(first, layouts, facts, redirect={copy: (val, 0, 0)})
     if updates.size == 0:
         return steps

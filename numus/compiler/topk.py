@@ -36,14 +36,12 @@ def topk_by_sorting(
     axis, _, descending = val.params
     source = val.inputs[0]
     places = Val(-1, "argsort", "sort", (source,), (axis, descending), source.shape, val.dtype)
-    rows = Group(places, group.position)
-    rows.stored = {places}
+    rows = Group.storing(places, group.position)
     layouts = {**layouts, places: row_major(source.shape)}
     starts, steps = (0,) * len(val.shape), (1,) * len(val.shape)
     cut = Val(-2, "slice", "view", (places,), (starts, steps), val.shape, val.dtype)
     copy = Val(-3, "copy", "barrier", (cut,), None, val.shape, val.dtype)
-    first = Group(copy, group.position)
-    first.stored = {copy}
+    first = Group.storing(copy, group.position)
     taken = lower_loops(first, layouts, facts, redirect={copy: (val, 0, 0)})
     return sort_group(rows, layouts, facts) + taken
 

@@ -168,8 +168,7 @@ def _view(v: Val, op: str, params: object, shape: Shape) -> Val:
 def _laid(name: int, v: Val, layouts: dict[Val, Shape], facts: Facts) -> tuple[Val, list[Step]]:
     """An operand of a product, in memory as it is described."""
     laid = Val(name, "cast", "elementwise", (v,), None, v.shape, dt.float32)
-    group = Group(laid, 0)
-    group.stored = {laid}
+    group = Group.storing(laid, 0)
     return laid, lower_loops(group, layouts, facts)
 
 

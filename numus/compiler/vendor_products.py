@@ -57,8 +57,7 @@ def lower_vendor_product(
 
     def copy(x: Val) -> Val:
         made = Val(-40 - len(steps), "copy", "barrier", (x,), None, x.shape, x.dtype)
-        alone = Group(made, group.position)
-        alone.stored = {made}
+        alone = Group.storing(made, group.position)
         steps.extend(lower_loops(alone, layouts, facts))
         return made
 

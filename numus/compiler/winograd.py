@@ -80,8 +80,7 @@ def lower_winograd(
         right_view = right
     assert (*left.shape, *right_view.shape) == (FORMS, m, k, FORMS, k, n)
     total = Val(-92, "contract", "contract", (left, right_view), None, (FORMS, m, n), dt.float32)
-    alone = Group(total, group.position)
-    alone.stored = {total}
+    alone = Group.storing(total, group.position)
     outer |= {v: row_major(v.shape) for v in (left, right)}
     steps = [first, second, *lower_product(alone, {**outer, total: row_major(total.shape)}, facts)]
     return [*steps, _back(group, g, total, {**outer, total: row_major(total.shape)})]

@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType
-from numus.kernels.group_work import GroupWork
+from numus.kernels.group_work import GroupWork, TileSizes
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
@@ -89,17 +89,6 @@ def choose(
             break
     assert best is not None
     return best
-
-
-@dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions."""
-
-    m: Expr
-    n: Expr
-    k: Expr
-    row_tiles: Expr
-    column_tiles: Expr
 
 
 Read = Callable[[Expr, Expr, Expr, Expr | None], Expr]
@@ -192,7 +181,7 @@ class _Side:
         return ir.add(ir.mul(lane, const(run)), const(offset))
 
 
-Work = GroupWork[Tiles, Sizes, Operand]
+Work = GroupWork[Tiles, TileSizes, Operand]
 
 
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:

@@ -18,6 +18,17 @@ Operand = TypeVar("Operand")
 
 
 @dataclass(slots=True)
+class TileSizes:
+    """The numbers of a launch whose groups have a tile each, as expressions."""
+
+    m: Expr
+    n: Expr
+    k: Expr
+    row_tiles: Expr
+    column_tiles: Expr
+
+
+@dataclass(slots=True)
 class GroupWork(Generic[Tiles, Sizes, Operand]):
     """C = A B with its epilogue. How operands are read, which numbers a launch has and how tiles
     are cut is each schedule's own affair."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
-from numus.kernels.group_work import GroupWork
+from numus.kernels.group_work import GroupWork, TileSizes
 from numus.kernels.memory_runs import ACCESS, Operand, multiplied, power
 from numus.runtime.contract import Facts
 
@@ -64,14 +64,7 @@ def choose(
 
 
 @dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions."""
-
-    m: Expr
-    n: Expr
-    k: Expr
-    row_tiles: Expr
-    column_tiles: Expr
+class Sizes(TileSizes):
     exact: bool  # whether k is the schedule's depth
 
 

@@ -15,7 +15,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType, float32
-from numus.kernels.group_work import Epilogue
+from numus.kernels.group_work import Epilogue, TileSizes
 
 ZERO, ONE = const(0), const(1)
 
@@ -206,14 +206,9 @@ def sides(
 
 
 @dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions."""
+class Sizes(TileSizes):
+    """The same where k may be cut into pieces."""
 
-    m: Expr
-    n: Expr
-    k: Expr
-    row_tiles: Expr
-    column_tiles: Expr
     together: Expr  # rows of tiles whose groups run at the same time: they share columns
     pieces: Expr  # of k, each a sum of its own
     slices: Expr  # of a piece

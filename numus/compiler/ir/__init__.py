@@ -84,7 +84,7 @@ from numus.compiler.ir.tiles import (
     tile_place,
     tile_scratch,
 )
-from numus.compiler.ir.walking import below, expressions_of, statements, walk
+from numus.compiler.ir.walking import below, expressions_of, statements, steady, walk
 
 __all__ = [
     "BINARY",
@@ -159,6 +159,7 @@ __all__ = [
     "select",
     "sqrt",
     "statements",
+    "steady",
     "sub",
     "sum_place",
     "tile_place",

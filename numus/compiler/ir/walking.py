@@ -64,3 +64,20 @@ def below(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
                 seen.add(e)
                 stack.append((e, True))
                 stack.extend((a, False) for a in e.args)
+
+
+def steady(loop: For, changing: Callable[[Expr], bool]) -> list[Expr]:
+    """What a loop's body computes to the same in all turns, operands first. `changing`: what may
+    come to something else each time, beside the variables that the loop itself has."""
+    inner = list(statements(loop.body))
+    own = {loop.var, *(s.var for s in inner if isinstance(s, (For, Let)))}
+    for s in inner:
+        if isinstance(s, (Combine, Scan)):
+            own |= {*s.left, *s.right, *s.results}
+    same: dict[Expr, None] = {}
+    seen: set[Expr] = set()
+    for s in inner:
+        for e in below(expressions_of(s), seen):
+            if e not in own and not changing(e) and all(a in same for a in e.args):
+                same[e] = None
+    return list(same)

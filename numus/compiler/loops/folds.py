@@ -24,12 +24,12 @@ def folded(work: Work, space: Space, lane: Dim | None) -> tuple[Space, Dim | Non
     groups = work.threads and not work.facts.lockstep
     if not groups or lane is None or lane.reduced or not _is_plain(work, space):
         return space, lane, 1
-    ways = list(_ways(space, lane))
-    at_once = {way[2]: neighbours_of(work, *way[:2]) for way in ways}
-    most = max(at_once.values())
-    used = {way[2]: _used(work.threads * most, way[1]) for way in ways if at_once[way[2]] == most}
-    enough = min(max(used.values()), _USED)
-    return next(way for way in ways if used.get(way[2], 0) >= enough)
+    ways = [(neighbours_of(work, *way[:2]), way) for way in _ways(space, lane)]
+    most = max(at_once for at_once, _ in ways)
+    wide = [way for at_once, way in ways if at_once == most]
+    used = [_used(work.threads * most, way[1]) for way in wide]
+    enough = min(max(used), _USED)
+    return next(way for way, share in zip(wide, used, strict=True) if share >= enough)
 
 
 def _ways(space: Space, lane: Dim) -> Iterator[tuple[Space, Dim, int]]:

@@ -101,6 +101,8 @@ class Renderer(Control):
         self.serial = 0  # loops around what is being written
         self.shapes = ptx_lanes.shapes(kernel, self.plan)
         self.held = [loop for loop in self.shapes if loop.held]
+        # whether what held loops read besides is all under way before anything is computed of it
+        self.at_once = bool(self.held) and ptx_choices.held(kernel, ptx_plan.threads(kernel))[1]
 
     # -- the module -------------------------------------------------------------------------------
 

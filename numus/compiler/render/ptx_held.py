@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from numus.compiler import ir
-from numus.compiler.render import ptx_choices, ptx_lanes, ptx_plan
+from numus.compiler.render import ptx_lanes, ptx_plan
 from numus.compiler.render.llvm_lanes import computed_from
 from numus.compiler.render.llvm_text import Value
 
@@ -67,8 +67,7 @@ class _Loop:
         vector before is computed."""
         x = self.r.x
         early, late = self._loads()
-        _, at_once = ptx_choices.held(self.r.kernel, ptx_plan.threads(self.r.kernel))
-        if at_once:
+        if self.r.at_once:
             early, late = [*early, *late], []
         x.push("branch")
         for e in ptx_plan.steady(self.s):  # branches would keep to themselves what they compute

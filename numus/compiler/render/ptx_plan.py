@@ -92,20 +92,13 @@ def read_besides(loop: ir.For) -> list[ir.Expr]:
 def steady(loop: ir.For) -> list[ir.Expr]:
     """What is the same in all iterations and takes arithmetic, operands first."""
     sets = {s.register for s in statements(loop.body) if isinstance(s, ir.Set)}
-    own = {loop.var, *(s.var for s in statements(loop.body) if isinstance(s, (ir.For, ir.Let)))}
-    same: set[ir.Expr] = set()
-    found: list[ir.Expr] = []
-    seen: set[ir.Expr] = set()
-    for s in statements(loop.body):
-        for e in below(expressions_of(s), seen):
-            if e in own or e.op in ("load", "lanes_reduce", "guard") or not same.issuperset(e.args):
-                continue
-            if e.op == "read" and (e.attr.lanes or e.attr in sets):
-                continue
-            same.add(e)
-            if e.args and e.dtype.kind == "float":
-                found.append(e)
-    return found
+
+    def changing(e: ir.Expr) -> bool:
+        if e.op == "read":
+            return bool(e.attr.lanes) or e.attr in sets
+        return e.op in ("load", "lanes_reduce", "guard")
+
+    return [e for e in ir.steady(loop, changing) if e.args and e.dtype.kind == "float"]
 
 
 _SHORT = 24  # operations of a loop's body that is written several times

@@ -132,20 +132,9 @@ class Values:
         """Write what is the same in all turns of a loop ahead of it: drivers see through little of
         the arithmetic that is written out.
         """
-        inner = list(statements(s.body))
-        own = {s.var, *(t.var for t in inner if isinstance(t, (ir.For, ir.Let)))}
-        for t in inner:
-            if isinstance(t, (ir.Combine, ir.Scan)):
-                own |= {*t.left, *t.right, *t.results}
-        steady: set[Expr] = set()
-        seen: set[Expr] = set()
-        for t in inner:
-            for e in below(expressions_of(t), seen):
-                if e.op in _CHANGING or e in own or not steady.issuperset(e.args):
-                    continue
-                steady.add(e)
-                if e.args and e not in self.values and wgsl_ops.is_float(e):
-                    self.value(e)
+        for e in ir.steady(s, lambda e: e.op in _CHANGING):
+            if e.args and e not in self.values and wgsl_ops.is_float(e):
+                self.value(e)
 
     # -- types ------------------------------------------------------------------------------------
 
