@@ -1,8 +1,10 @@
 """Workloads on an NVIDIA GPU, numus beside PyTorch: what `tools.cuda_report` measures.
 
 Both run in turns in one process, on the same numbers. Times are wall-clock times of many calls that
-are waited for together, the best of several batches. A ratio is the time of the best of PyTorch's
-ways (eager, `torch.compile`) over that of numus.
+are waited for together, the best of several batches: what the device can do. Calls that are waited
+for one by one are timed on the device, from before the call to its end, so that what the host needs
+to start it counts. A ratio is the time of the best of PyTorch's ways (eager, `torch.compile`) over
+that of numus.
 """
 
 from __future__ import annotations
@@ -16,7 +18,9 @@ from typing import Any
 
 ABOUT = {
     "rows": "Ratios are the best time of PyTorch (eager, or `torch.compile`) over numus's: above "
-    "1, numus is quicker. Errors are relative differences from PyTorch's results.",
+    "1, numus is quicker. First, calls that follow each other closely; then each waited for before "
+    "the next, the median of 15, as they are written and in `nm.jit`. Errors are relative "
+    "differences from PyTorch's results.",
     "long": "Rows for which a block has too few registers: several blocks hold them together, as "
     "a cluster or, more than 8, by a board on which they tell each other what they came to.",
     "products": 'By numus\'s own kernels (`nm.kernels.prefer("native")`) and by whichever `auto` '
@@ -61,6 +65,19 @@ def measure(function: Callable[[], Any], wait: Callable[[], None], seconds: floa
         wait()
         best = min(best, (time.perf_counter() - began) / count)
     return best * 1e3
+
+
+def measure_alone(torch: Any, function: Callable[[], Any], stream: Any) -> float:
+    """The time of a call while nothing else runs, in ms, between events on its stream."""
+    times = []
+    for _ in range(17):
+        begins, ends = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        begins.record(stream)
+        function()
+        ends.record(stream)
+        ends.synchronize()
+        times.append(begins.elapsed_time(ends))
+    return sorted(times[2:])[7]
 
 
 def rows(torch: Any, nm: Any) -> Iterator[Row]:
@@ -390,10 +407,31 @@ class Bench:
     def theirs(self, f: Callable[..., Any], ts: list[Any]) -> float:
         return measure(lambda: f(*ts), self.torch.cuda.synchronize, self.seconds)
 
+    def alone(self, row: Row, xs: list[Any], ways: list[Any], ts: list[Any]) -> list[float]:
+        """Calls that are waited for one by one: numus's, jitted ones, the best of PyTorch's."""
+        torch, nm = self.torch, self.nm
+        ours = torch.cuda.ExternalStream(self.runtime.stream_id)
+        jitted = nm.jit(row.ours)
+        calls = [
+            (lambda: nm.eval(row.ours(*xs)), ours),
+            (lambda: nm.eval(jitted(*xs)), ours),
+            *((partial(way, *ts), torch.cuda.current_stream()) for way in ways),
+        ]
+        best = [float("inf")] * len(calls)
+        for _ in range(2):  # in turns
+            best = [
+                min(t, measure_alone(torch, call, stream))
+                for t, (call, stream) in zip(best, calls, strict=True)
+            ]
+        return [*best[:2], min(best[2:])]
+
     def table(self, found: Iterator[Row]) -> None:
         """One row each: eager calls of both, and PyTorch's compiler where it is asked."""
-        self.say("| workload | numus ms | PyTorch ms | compiled ms | ratio | numus | error |")
-        self.say("|---|---:|---:|---:|---:|---:|---:|")
+        self.say(
+            "| workload | numus ms | PyTorch ms | compiled ms | ratio | numus | alone: numus ms "
+            "| in jit ms | PyTorch's best ms | ratio | in jit | error |"
+        )
+        self.say("|---|" + "---:|" * 11)
         for row in found:
             if not re.search(self.only, row.name):
                 continue
@@ -407,15 +445,17 @@ class Bench:
                 for _ in range(2):  # in turns
                     own = min(own, self.ours(row, xs))
                     others = [min(t, self.theirs(f, ts)) for t, f in zip(others, ways, strict=True)]
+                plain, jitted, theirs = self.alone(row, xs, ways, ts)
                 rate = f"{row.nbytes / own / 1e9:.2f} TB/s" if row.nbytes else ""
                 rate = f"{row.flops / own / 1e9:.0f} TFLOP/s" if row.flops else rate
                 second = f"{others[1]:.3f}" if row.compiled else ""
                 self.say(
                     f"| {row.name} | {own:.3f} | {others[0]:.3f} | {second} "
-                    f"| {min(others) / own:.2f} | {rate} | {error:.1e} |"
+                    f"| {min(others) / own:.2f} | {rate} | {plain:.3f} | {jitted:.3f} "
+                    f"| {theirs:.3f} | {theirs / plain:.2f} | {theirs / jitted:.2f} | {error:.1e} |"
                 )
             except Exception as problem:
-                self.say(f"| {row.name} | {problem_in_words(problem)} | | | | | |")
+                self.say(f"| {row.name} | {problem_in_words(problem)} |" + " |" * 10)
 
     def product_table(self, found: Iterator[Row]) -> None:
         """Each way by itself: numus's own kernels, and what `auto` takes, called one by one and in

@@ -10,10 +10,14 @@ minutes.
 from __future__ import annotations
 
 import argparse
+import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import date
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
 
 from tools.device_tests import OPS, run_tests
@@ -39,10 +43,21 @@ _NAMED += ("test_ops",)
 ENGINE = ("tests", *(f"--ignore-glob=*{name}*" for name in _NAMED))
 
 
+def driver_in_words() -> str:
+    """The driver's own number, where it tells, and the CUDA that it knows."""
+    from numus.runtime.cuda import driver
+
+    known = int(driver.call("cuDriverGetVersion"))
+    told = Path("/proc/driver/nvidia/version")
+    found = re.search(r"\b\d+\.\d+[.\d]*", told.read_text()) if told.exists() else None
+    return f"driver {found[0] if found else '?'} (CUDA {known // 1000}.{known % 1000 // 10})"
+
+
 def run_gpt2(say: Callable[[str], None]) -> None:
     """The benchmark of a training step, as it prints."""
     command = [sys.executable, "-m", "bench.gpt2", "--device", "cuda", "--size", "124M"]
-    command += ["--batch", "16", "--length", "1024", "--precision", "bf16", "--rate", "5e-5"]
+    command += ["--batch", "16", "--length", "1024", "--precision", "bf16"]
+    command += ["--warmup", "700", "--clip", "1", "--compile"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     say("```text")
     for line in (done.stdout or done.stderr).strip().splitlines()[-12:]:
@@ -74,7 +89,10 @@ def main() -> None:
         Path(given.out).write_text("\n".join([*lines, ""]))
 
     say("# numus on an NVIDIA GPU\n")
-    say(f"Written by `python -m tools.cuda_report` on one {facts.description}.")
+    say(f"Written by `python -m tools.cuda_report` on {date.today()}, on one {facts.description}")
+    say(
+        f"with {driver_in_words()}, Python {platform.python_version()} and PyTorch {version('torch')}."
+    )
     sanitizer = cuda_state.Sanitizer() if "sanitizer" in parts else None
     if "tests" in parts or "engine" in parts or sanitizer is not None:
         say("\n## Conformance\n")
