@@ -90,9 +90,8 @@ def main() -> None:
 
     say("# numus on an NVIDIA GPU\n")
     say(f"Written by `python -m tools.cuda_report` on {date.today()}, on one {facts.description}")
-    say(
-        f"with {driver_in_words()}, Python {platform.python_version()} and PyTorch {version('torch')}."
-    )
+    python, torch = platform.python_version(), version("torch")
+    say(f"with {driver_in_words()}, Python {python} and PyTorch {torch}.")
     sanitizer = cuda_state.Sanitizer() if "sanitizer" in parts else None
     if "tests" in parts or "engine" in parts or sanitizer is not None:
         say("\n## Conformance\n")
