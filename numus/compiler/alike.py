@@ -9,6 +9,7 @@ from numus.compiler import tuning
 from numus.compiler.emit import Step
 from numus.compiler.groups import Group
 from numus.compiler.local import Val, walk
+from numus.runtime.contract import Runtime
 from numus.shapes import Shape
 
 Job = list[Step]
@@ -19,7 +20,7 @@ class Lowering:
     its own values and constants.
     """
 
-    def __init__(self, layouts: dict[Val, Shape], runtime: Any) -> None:
+    def __init__(self, layouts: dict[Val, Shape], runtime: Runtime[Any]) -> None:
         self._layouts = layouts
         self._runtime = runtime
         self._known: dict[Any, tuple[list[Val], Job]] = {}

@@ -158,7 +158,7 @@ class Plan:
         roots: Sequence[Any],
         replaced: Sequence[tuple[Any, Any]] = (),
     ) -> None:
-        self.runtime = place.runtime
+        self.runtime: contract.Runtime[Any] = place.runtime
         facts = self.runtime.facts
         # that need scratch memory of the program's; groups of threads have their own
         self._workers = 0 if facts.group else facts.parallel_units

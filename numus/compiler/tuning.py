@@ -24,7 +24,7 @@ from numus.compiler.groups import Group
 from numus.compiler.local import PRODUCTS, Val
 from numus.compiler.lower import lower_group
 from numus.runtime import cache, contract
-from numus.runtime.contract import Facts
+from numus.runtime.contract import Facts, Runtime
 from numus.shapes import Shape
 
 SECONDS = 0.02  # that one schedule is timed for, at least
@@ -74,7 +74,7 @@ def tuned() -> Iterator[None]:
         choices.measuring -= 1
 
 
-def lower(group: Group, layouts: dict[Val, Shape], runtime: Any) -> Job:
+def lower(group: Group, layouts: dict[Val, Shape], runtime: Runtime[Any]) -> Job:
     """The kernels of a group, by the schedule that was found best for them."""
     usual = lower_group(group, layouts, runtime.facts)
     if group.kind not in PRODUCTS or not (choices.measuring or choices.known):
@@ -89,7 +89,7 @@ def lower(group: Group, layouts: dict[Val, Shape], runtime: Any) -> Job:
     return lower_group(group, layouts, VARIANTS[variant](runtime.facts))
 
 
-def _best(usual: Job, group: Group, layouts: dict[Val, Shape], runtime: Any) -> str:
+def _best(usual: Job, group: Group, layouts: dict[Val, Shape], runtime: Runtime[Any]) -> str:
     """The name of the quickest variant; "" where none is clearly quicker than the usual."""
     jobs = {"": usual}
     seen = {_signature(usual)}
@@ -115,7 +115,7 @@ def _best(usual: Job, group: Group, layouts: dict[Val, Shape], runtime: Any) -> 
     return best if times[best] < CLEARLY * times[""] else ""
 
 
-def _prepared(job: Job, runtime: Any) -> Callable[[], None]:
+def _prepared(job: Job, runtime: Runtime[Any]) -> Callable[[], None]:
     """Runs a job on memory of its own, filled with zeros."""
     slots: dict[Val, int] = {}
     memories = []

@@ -20,6 +20,7 @@ from numus.primitives.source import value
 from numus.primitives.structure import concat
 from numus.primitives.structure import copy as copied
 from numus.primitives.views import reshape
+from numus.runtime import get
 from numus.runtime.devices import Device, of_dlpack
 from numus.runtime.devices import device as as_device
 from numus.shapes import row_major
@@ -296,7 +297,7 @@ def from_dlpack(
         raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__; use nm.asarray")
     where = of_dlpack(*map(int, x.__dlpack_device__()))
     if where is not None:
-        memory, offset, shape, strides, dtype = where.runtime.take_dlpack(x)
+        memory, offset, shape, strides, dtype = get(where.name).take_dlpack(x)
         lent = wrap(value(View(Storage(memory), offset, strides), shape, dtype, where))
         if copy is not False:
             lent = wrap(copied(lent._node))

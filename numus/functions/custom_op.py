@@ -17,7 +17,7 @@ from numus.primitives.control import call
 from numus.primitives.source import value
 from numus.primitives.structure import concat, copy
 from numus.primitives.views import reshape
-from numus.runtime import contract
+from numus.runtime import contract, get
 from numus.runtime.devices import Device, default, device
 from numus.shapes import Shape, row_major, size_of
 from numus.tensor import Tensor
@@ -284,10 +284,9 @@ class _Launch:
 
     def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
         runner = self.op.kernel(place, self.specs, self.outputs)
-        runtime = place.runtime
         dense = [_dense(x, place, runner.alignment) for x in operands]
         count = self.op.elements_of(self.specs, self.outputs, self.numbers)
-        made = [value_of(runtime, s, place) for s in self.outputs]
+        made = [value_of(s, place) for s in self.outputs]
         if count and any(s.size for s in self.outputs):
             runner.run(self, dense, made, count)
         return [y.view for y in made if y.view is not None]
@@ -324,7 +323,7 @@ class _Loop:
                     rows = tuple(reshape(y, (1, *y.shape)) for y in parts)
                     whole.append(copy(concat(rows, 0)))
                 else:
-                    whole.append(value_of(place.runtime, Spec(shape, dtype), place))
+                    whole.append(value_of(Spec(shape, dtype), place))
         evaluate(whole)
         return [y.view for y in whole if y.view is not None]
 
@@ -342,9 +341,9 @@ def _entry(x: Node, i: int, place: Device) -> Node:
     return value(view, x.shape[1:], x.dtype, place)
 
 
-def value_of(runtime: Any, spec: Spec, place: Device) -> Node:
+def value_of(spec: Spec, place: Device) -> Node:
     """New memory for a result."""
-    memory = runtime.allocate(spec.size * spec.dtype.itemsize)
+    memory = place.runtime.allocate(spec.size * spec.dtype.itemsize)
     return value(View(Storage(memory), 0, row_major(spec.shape)), spec.shape, spec.dtype, place)
 
 
@@ -410,12 +409,12 @@ class _WgslRunner:
 
         assert op.wgsl is not None
         text = op.source_for(op.wgsl, (*specs, *results)[0].dtype, "WGSL")
-        runtime = place.runtime
+        runtime = get(place.name)
         self._shader = sources.written(
             op.name, text, *op.named(specs, results), runtime.context.features
         )
-        self._runtime = runtime
-        self.alignment = runtime.sources.alignment
+        self._sources = runtime.sources
+        self.alignment = self._sources.alignment
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
         grid = launch.op.grid_of(launch.specs, count, self._shader.threads, launch.numbers)
@@ -424,7 +423,7 @@ class _WgslRunner:
             assert x.view is not None
             size = x.dtype.itemsize
             blocks.append((x.view.storage.memory, x.view.offset * size, size_of(x.shape) * size))
-        self._runtime.sources.launch(self._shader, blocks, launch.numbers, grid)
+        self._sources.launch(self._shader, blocks, launch.numbers, grid)
 
 
 class _CudaRunner:
@@ -438,13 +437,13 @@ class _CudaRunner:
         assert op.cuda is not None
         text = op.source_for(op.cuda, (*specs, *results)[0].dtype, "CUDA")
         self._kernel = sources.written(op.name, text, *op.named(specs, results))
-        self._runtime = place.runtime
+        self._sources = get(place.name).sources
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
         threads = launch.op.threads
         grid = launch.op.grid_of(launch.specs, count, threads, launch.numbers)
         addresses = _addresses([*operands, *made])
-        self._runtime.sources.launch(self._kernel, addresses, launch.numbers, grid, threads)
+        self._sources.launch(self._kernel, addresses, launch.numbers, grid, threads)
 
 
 class _ReferenceRunner:
@@ -478,7 +477,7 @@ class _ThroughCpu:
         cpu = device("cpu")
         inside = []
         for x in operands:
-            inside.append(value_of(cpu.runtime, Spec(x.shape, x.dtype), cpu))
+            inside.append(value_of(Spec(x.shape, x.dtype), cpu))
             elements(inside[-1])[...] = elements(x)
         views = launch.run(cpu, inside)
         for x, view in zip(made, views, strict=True):

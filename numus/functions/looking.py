@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numus.functions.control import eval as evaluate
+from numus.runtime import get
 from numus.runtime.devices import Device, device
 
 if TYPE_CHECKING:
@@ -175,9 +176,9 @@ def set_num_threads(count: int) -> None:
     """How many CPU threads kernels run on; results do not depend on it."""
     if count < 1:
         raise ValueError(f"set_num_threads: needs at least 1 thread, not {count}")
-    device("cpu").runtime.set_num_threads(count)
+    get("cpu").set_num_threads(count)
 
 
 def get_num_threads() -> int:
     """How many CPU threads kernels run on."""
-    return int(device("cpu").runtime.get_num_threads())
+    return int(get("cpu").get_num_threads())

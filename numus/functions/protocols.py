@@ -12,6 +12,7 @@ from numus.functions._base import method
 from numus.functions.conversion import asarray, to_dlpack
 from numus.functions.transcendental import imag, real
 from numus.primitives.structure import copy as copied
+from numus.runtime import get
 from numus.tensor import Tensor, attribute, detached
 
 Array = np.ndarray[Any, Any]
@@ -90,7 +91,7 @@ def _on_device(x: Tensor, stream: Any, max_version: Any, copy: bool) -> Any:
     assert view is not None
     view.storage.host = None  # whoever gets the memory may write to it all the same
     versioned = max_version is not None and max_version[0] >= 1
-    return x.device.runtime.give_dlpack(
+    return get(x.device.name).give_dlpack(
         *(view.storage.memory, view.offset, x.shape, view.strides, x.dtype),
         *(stream, versioned, not copy),
     )

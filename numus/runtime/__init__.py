@@ -6,7 +6,8 @@ from typing import Any
 
 
 def get(name: str = "cpu") -> Any:
-    """The runtime of a device ("cpu", "null" …), started on first use and then always the same."""
+    """The runtime of a device ("cpu", "null" …), started on first use and then always the same: for
+    those who know which it is, and ask it for more than the contract has."""
     from numus.runtime.devices import device
 
     return device(name).runtime

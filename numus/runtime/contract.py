@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
@@ -48,12 +48,16 @@ class Facts:
 class Memory(Protocol):
     """A block of device memory. It returns to the pool when the last reference to it goes."""
 
-    nbytes: int
+    @property
+    def nbytes(self) -> int: ...
 
     @property
     def address(self) -> int:
         """Where it is, for runtimes whose kernels take addresses."""
         ...
+
+
+Block = TypeVar("Block", bound=Memory)
 
 
 class Piece(NamedTuple):
@@ -68,9 +72,18 @@ class Piece(NamedTuple):
 class Program(Protocol):
     """A compiled kernel, ready to launch; it may be shared between threads."""
 
-    name: str
-    kernel: Any  # the IR it was made from
-    source: str  # what the renderer produced: LLVM IR, PTX, WGSL
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def kernel(self) -> Any:
+        """The IR it was made from."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """What the renderer produced: LLVM IR, PTX, WGSL."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +116,7 @@ class Prepared(Protocol):
         ...
 
 
-def compile_all(runtime: Any, kernels: Sequence[Any]) -> list[Any]:
+def compile_all(runtime: Runtime[Any], kernels: Sequence[Any]) -> list[Any]:
     """The programs of several kernels.
 
     A runtime that gains from knowing all of them has a method of this name.
@@ -146,7 +159,7 @@ def fixed_by_run(
 
 
 def repeat(
-    runtime: Any,
+    runtime: Runtime[Any],
     prepared: Any,
     values: Sequence[int | float],
     addresses: list[int],
@@ -204,21 +217,53 @@ class Launch:
     grid: int
 
 
-class Runtime(Protocol):
-    """One device."""
+def steps_of(
+    launches: Sequence[Launch], scratch: Callable[[Launch], Sequence[int] | None] | None = None
+) -> tuple[list[Step], int]:
+    """Launches as steps, and how many slots they have: one for each memory, in order. `scratch`
+    tells the bytes of a launch's scratch buffers."""
+    slots = 0
+    steps: list[Step] = []
+    for launch in launches:
+        places: list[tuple[int, int] | None] = []
+        for memory in launch.memories:
+            places.append(None if memory is None else (slots, 0))
+            slots += memory is not None
+        steps.append(Step(launch.program, places, scratch=scratch(launch) if scratch else None))
+    return steps, slots
 
-    facts: Facts
 
-    def allocate(self, nbytes: int) -> Memory:
-        """Uninitialised memory, 64-byte aligned; empties the pool and tries again when full."""
+def arguments_of(launches: Sequence[Launch]) -> tuple[list[int], list[int | float]]:
+    """What such steps are run with: addresses, and for each its grid and scalars."""
+    addresses: list[int] = []
+    values: list[int | float] = []
+    for launch in launches:
+        addresses += [memory.address for memory in launch.memories if memory is not None]
+        values += (launch.grid, *launch.scalars)
+    return addresses, values
+
+
+class Runtime(Protocol[Block]):
+    """One device, whose memory comes in blocks of a type of its own.
+
+    `devices.STARTS` says which there are: that each keeps to this is checked with the types there.
+    """
+
+    @property
+    def facts(self) -> Facts: ...
+
+    @property
+    def allocate(self) -> Callable[[int], Block]:
+        """Uninitialised memory of so many bytes, 64-byte aligned; empties the pool and tries again
+        when full."""
         ...
 
-    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: Block, array: np.ndarray[Any, Any]) -> None:
         """Copy a contiguous host array in."""
         ...
 
     def download(
-        self, memory: Memory, dtype: DType, count: int, start: int = 0
+        self, memory: Block, dtype: DType, count: int, start: int = 0
     ) -> np.ndarray[Any, Any]:
         """A flat host array of `count` elements (shared, not copied, where possible). Waits for the
         work that made them, and for none that was launched later."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -10,25 +9,30 @@ from typing import Any
 
 from numus import config
 from numus.errors import DeviceError, DTypeError
+from numus.runtime.contract import Runtime
+
+# A backend is imported when it is needed first.
 
 
-def _starter(module: str, name: str) -> Callable[[int], Any]:
-    """How a backend is started: imported by its name when it is needed first."""
-    return lambda index: getattr(importlib.import_module(module), name)()
+def _start_cpu(index: int) -> Runtime[Any]:
+    from numus.runtime.cpu import CpuRuntime
+
+    return CpuRuntime()
 
 
-def _webgpu_count() -> int:
-    return int(importlib.import_module("numus.runtime.webgpu.adapters").count())
+def _start_null(index: int) -> Runtime[Any]:
+    from numus.runtime.null import NullRuntime
+
+    return NullRuntime()
 
 
-def _no_webgpu() -> str:
-    return (
-        "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
-        "package mesa-vulkan-drivers)"
-    )
+def _start_reference(index: int) -> Runtime[Any]:
+    from numus.runtime.reference import ReferenceRuntime
+
+    return ReferenceRuntime()
 
 
-def _start_cuda(index: int) -> Any:
+def _start_cuda(index: int) -> Runtime[Any]:
     from numus.runtime.cuda import CudaRuntime
 
     return CudaRuntime(index)
@@ -46,13 +50,38 @@ def _no_cuda() -> str:
     return driver.why_none()
 
 
+def _start_webgpu(index: int) -> Runtime[Any]:
+    from numus.runtime.webgpu import WebGpuRuntime
+
+    return WebGpuRuntime(index)
+
+
+def _count_webgpu() -> int:
+    from numus.runtime.webgpu import adapters
+
+    return adapters.count()
+
+
+def _imitated_webgpu() -> int:
+    from numus.runtime.webgpu import adapters
+
+    return adapters.software()
+
+
+def _no_webgpu() -> str:
+    return (
+        "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
+        "package mesa-vulkan-drivers)"
+    )
+
+
 # Every kind of device, and how the runtime of one of them (by its number) is started.
-STARTS: dict[str, Callable[[int], Any]] = {
-    "cpu": _starter("numus.runtime.cpu", "CpuRuntime"),
-    "null": _starter("numus.runtime.null", "NullRuntime"),
-    "reference": _starter("numus.runtime.reference", "ReferenceRuntime"),
+STARTS: dict[str, Callable[[int], Runtime[Any]]] = {
+    "cpu": _start_cpu,
+    "null": _start_null,
+    "reference": _start_reference,
     "cuda": _start_cuda,
-    "webgpu": lambda i: importlib.import_module("numus.runtime.webgpu").WebGpuRuntime(i),
+    "webgpu": _start_webgpu,
 }
 
 # DLPack's numbers for devices whose memory other libraries can use in place.
@@ -61,13 +90,11 @@ DLPACK = {"cuda": 2}
 # GPUs, the best first: how many are there, and what to do if none is.
 GPUS: dict[str, tuple[Callable[[], int], Callable[[], str]]] = {
     "cuda": (_count_cuda, _no_cuda),
-    "webgpu": (_webgpu_count, _no_webgpu),
+    "webgpu": (_count_webgpu, _no_webgpu),
 }
 
 # Of these, how many (the last ones) are software that imitates a GPU: used only if named.
-IMITATIONS: dict[str, Callable[[], int]] = {
-    "webgpu": lambda: int(importlib.import_module("numus.runtime.webgpu.adapters").software())
-}
+IMITATIONS: dict[str, Callable[[], int]] = {"webgpu": _imitated_webgpu}
 
 
 class Device:
@@ -79,10 +106,10 @@ class Device:
         self.kind = kind
         self.index = index
         self.name = f"{kind}:{index}" if index else kind
-        self._runtime: Any = None
+        self._runtime: Runtime[Any] | None = None
 
     @property
-    def runtime(self) -> Any:
+    def runtime(self) -> Runtime[Any]:
         """The backend of this device, started on first use."""
         if self._runtime is None:
             with _lock:

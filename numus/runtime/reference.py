@@ -12,7 +12,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.runtime.contract import Facts, Launch
+from numus.runtime.contract import Facts, Launch, Step
 
 
 class HostMemory:
@@ -67,6 +67,9 @@ class ReferenceRuntime:
 
     def compile(self, kernel: Any) -> Any:
         raise TypeError("the reference device evaluates primitives; it has no kernels")
+
+    def prepare(self, steps: Sequence[Step], slots: int) -> Any:
+        self.compile(steps)
 
     def run(self, launches: Sequence[Launch]) -> None:
         self.compile(launches)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.runtime.contract import Launch, Step
+from numus.runtime.contract import Launch, Step, arguments_of, steps_of
 from numus.runtime.cpu import calls, facts
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import Prepared
@@ -98,35 +98,18 @@ class CpuRuntime:
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they are done on return."""
-        if not launches:
-            return
-        addresses: list[int] = []
-        values: list[int | float] = []
-        for launch in launches:
-            values.append(launch.grid)
-            values += launch.scalars
-            for memory in launch.memories:
-                if memory is not None:
-                    addresses.append(memory.address)
-        self._template(launches).run(addresses, values)
+        if launches:
+            self._template(launches).run(*arguments_of(launches))
 
     def _template(self, launches: Sequence[Launch]) -> Prepared:
         """The prepared form of launches of these programs, one slot per memory."""
         key = tuple([id(x.program) * 64 + sum(m is not None for m in x.memories) for x in launches])
         found = self._prepared.get(key)
         if found is None:
-            slots = 0
-            steps = []
-            for launch in launches:
-                places: list[tuple[int, int] | None] = []
-                for memory in launch.memories:
-                    places.append(None if memory is None else (slots, 0))
-                    slots += memory is not None
-                steps.append(Step(launch.program, places))
             if len(self._prepared) >= _MOST_PREPARED:
                 self._prepared.clear()
             # it keeps its programs alive, so that their ids stay theirs
-            found = self._prepared[key] = self.prepare(steps, slots)
+            found = self._prepared[key] = self.prepare(*steps_of(launches))
         return found
 
     def synchronize(self) -> None:

@@ -11,7 +11,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from numus import dtypes
-from numus.runtime.contract import Facts, Launch, Step
+from numus.runtime.contract import Facts, Launch, Step, arguments_of, steps_of
 from numus.runtime.cpu.calls import Calls, Starter
 from numus.runtime.cuda import dlpack, driver, graph_source
 from numus.runtime.cuda.compiler import Compiler
@@ -207,19 +207,7 @@ class CudaRuntime:
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they may still be under way on return."""
-        addresses: list[int] = []
-        values: list[int | float] = []
-        steps, slots = [], 0
-        for launch in launches:
-            values += [launch.grid, *launch.scalars]
-            places: list[tuple[int, int] | None] = []
-            for memory in launch.memories:
-                places.append(None if memory is None else (slots, 0))
-                if memory is not None:
-                    addresses.append(memory.address)
-                    slots += 1
-            steps.append(Step(launch.program, places, scratch=_scratch(launch)))
-        self.prepare(steps, slots).run(addresses, values)
+        self.prepare(*steps_of(launches, _scratch)).run(*arguments_of(launches))
 
     def native_calls(self) -> Calls | None:
         """What makes native calls, where this Python has them."""

@@ -100,8 +100,6 @@ def written(
 class Sources:
     """Users' kernels that are loaded on one device."""
 
-    alignment = 1
-
     def __init__(self, runtime: CudaRuntime) -> None:
         self._runtime = runtime
         self._loaded: dict[Kernel, tuple[Any, Any]] = {}  # modules and functions

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.errors import DeviceError
-from numus.runtime.contract import Facts, Launch, Step
+from numus.runtime.contract import Facts, Launch, Step, arguments_of, steps_of
 from numus.runtime.webgpu.context import GpuContext, lost
 from numus.runtime.webgpu.launch import Prepared
 from numus.runtime.webgpu.memory import BufferPool, Memory
@@ -114,21 +114,8 @@ class WebGpuRuntime:
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; may return before they are done."""
-        slots = 0
-        steps: list[Step] = []
-        addresses: list[int] = []
-        values: list[int | float] = []
-        for launch in launches:
-            places: list[tuple[int, int] | None] = []
-            for memory in launch.memories:
-                places.append(None if memory is None else (slots, 0))
-                if memory is not None:
-                    addresses.append(memory.address)
-                    slots += 1
-            values += (launch.grid, *launch.scalars)
-            steps.append(Step(launch.program, places))
-        if steps:
-            self.prepare(steps, slots).run(addresses, values)
+        if launches:
+            self.prepare(*steps_of(launches)).run(*arguments_of(launches))
 
     def synchronize(self) -> None:
         """Wait until everything that was handed over is done."""
