@@ -2,6 +2,7 @@
 
 import ctypes
 import gc
+import re
 import threading
 import weakref
 
@@ -54,6 +55,32 @@ def test_operations_that_come_again_are_native_calls(driver):
         places = {r._node.view.storage.memory.address for r in results}
         assert len(places) == 10
     assert {type(call).__name__ for call in structures.values()} == {"builtin_function_or_method"}
+
+
+def test_profilers_see_what_kernels_do(driver, monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))  # nothing is on disk
+    given, asked = [], []
+
+    def add(state, kind, data, *rest):
+        given.extend(re.findall(r"\.entry (\w+)", data.decode()))
+        return 0, 1
+
+    def ask(module, name):
+        asked.append(name.decode())
+        return 0, 1
+
+    driver.cuLinkAddData, driver.cuModuleGetFunction = add, ask
+    x = tensor(8, 8)
+    nm.eval(nm.softmax(x * 2, axis=-1))
+    several = x
+    for _ in range(60):
+        several = nm.sin(several) + 1
+    nm.eval(several)
+    assert asked == given
+    assert len(asked) == 2
+    assert "rows_reduce_max_reduce_sum" in asked[0]
+    assert asked[1].startswith("numus_")
+    assert len(asked[1]) < 100
 
 
 def test_a_launch_that_fails_names_its_kernel(driver):

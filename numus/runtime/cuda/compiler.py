@@ -23,7 +23,7 @@ from numus.errors import CompileError
 from numus.runtime import cache
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.assembler import Assembler
-from numus.runtime.cuda.program import CudaProgram
+from numus.runtime.cuda.program import CudaProgram, symbol
 from numus.runtime.records import CompileRecord
 
 _ASSEMBLER = Path(__file__).with_name("assembler.py")
@@ -77,17 +77,17 @@ class Compiler:
 
     def render(self, kernel: Any) -> str:
         renderer = _renderer()
-        return str(renderer.render(kernel, renderer.Target(self.capability)))
+        return str(renderer.render(kernel, renderer.Target(self.capability), symbol(kernel)))
 
     def ptx(self, kernel: Any) -> str:
         with self._lock:
             source = self.render(kernel)
         return self.assembler.ptx(source)
 
-    def key(self, text: str) -> str:
+    def key(self, text: str, name: str) -> str:
         """Names everything that a kernel's machine code depends on."""
         version = cache.version(_ASSEMBLER, *_RENDERERS)
-        parts = (text, version, str(self.capability), str(self._driver_version))
+        parts = (text, name, version, str(self.capability), str(self._driver_version))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def machine_code(self, name: str, source: str) -> bytes:
@@ -125,7 +125,7 @@ class _Build:
         self, compiler: Compiler, kernel: Any, text: str, pool: ThreadPoolExecutor | None = None
     ) -> None:
         self._compiler, self._kernel = compiler, kernel
-        self._key = compiler.key(text)
+        self._key = compiler.key(text, symbol(kernel))
         began = time.perf_counter()
         code = cache.get(self._key)
         self._cause = "disk" if code is not None else "compiled"

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from typing import Any
 
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda import driver
+
+_SYMBOL = 80  # characters of a kernel's name that tell enough
+
+
+def symbol(kernel: Any) -> str:
+    """What profilers call a kernel: how it works, and on what, as far as that is short."""
+    words = re.sub(r"\W+", "_", "_".join((kernel.name, *kernel.notes)))
+    return f"numus_{words[:_SYMBOL]}"
 
 
 class CudaProgram:
@@ -39,7 +48,8 @@ class CudaProgram:
         self._source = source
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
-        self.function = driver.call("cuModuleGetFunction", self.module, b"kernel", doing=doing)
+        name = symbol(kernel).encode()
+        self.function = driver.call("cuModuleGetFunction", self.module, name, doing=doing)
         self.address = int(self.function)
         nbytes, buffers = fixed
         # scratch of constant size: in the kernel's own shared memory, or first in what it is given
