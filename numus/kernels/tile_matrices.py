@@ -112,7 +112,7 @@ class Tile:
         runs = self._runs()
         if self.rows * runs < threads:
             body = [ir.If(lane < self.rows * runs, body)]
-        if runs * RUN > rounded(self.columns, BLOCK):
+        if runs > self.columns // RUN:
             body = [ir.If(ir.irem(lane, const(runs)) < self.columns // RUN, body)]
         return [ir.For(lane, ZERO, const(threads), "lanes", body)]
 

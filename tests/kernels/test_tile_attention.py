@@ -58,6 +58,7 @@ SHAPES = {
     "causal, more keys": ((1, 40, 32), (1, 200, 32), (1, 200, 32), {"is_causal": True}),
     "causal, more queries": ((1, 140, 32), (1, 30, 32), (1, 30, 32), {"is_causal": True}),
     "80": ((1, 70, 80), (1, 100, 80), (1, 100, 80), {}),
+    "whole blocks of runs that are no power of two": (*[(1, 128, 48)] * 3, {}),
     "odd sizes": ((2, 30, 33), (2, 70, 33), (2, 70, 21), {}),
     "one query": ((2, 1, 64), (2, 70, 64), (2, 70, 64), {}),
     "mask": ((1, 70, 24), (1, 90, 24), (1, 90, 24), {"attn_mask": HOLES}),
