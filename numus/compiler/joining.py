@@ -10,7 +10,7 @@ from numus.compiler import ir
 from numus.compiler.boards import room_for_rows
 from numus.compiler.elements import Index
 from numus.compiler.emit import Emitter
-from numus.compiler.groups import TAILED, Group, Grouping, leaves_of, place, squeeze
+from numus.compiler.groups import TAILED, Group, Grouping, place, squeeze
 from numus.compiler.local import ATTENTION, Val, walk
 from numus.compiler.views import source_of
 from numus.runtime.contract import Facts
@@ -140,47 +140,35 @@ class Joining:
             probe.extents[name] = probe.number(n)
         axes = target.axes or group.axes
         rows = [x for i, x in enumerate(names) if i not in axes]
-        good = True
         at_full = group.space == target.space
+        elsewhere: list[Val] = []  # members that are read at another place than their own
 
         def watch(m: Val, expected: Index) -> None:
             def known(index: Index) -> object:
-                nonlocal good
                 if index != expected:
-                    good = False
+                    elsewhere.append(m)
                 if not m.dtype.is_complex:
                     return ir.scalar(f"m{m.id}", m.dtype)
                 return tuple(ir.scalar(f"m{m.id}{p}", dt.real_of(m.dtype)) for p in "ri")
 
             probe.known[m] = known
 
+        def is_full(m: Val) -> bool:
+            return m.kind != "reduce" and squeeze(m.shape) == target.space
+
         for m in target.members:
-            if m.kind == "reduce":
-                watch(m, place(m.shape, rows))
-            elif target.kind in TAILED or squeeze(m.shape) == target.space:
-                watch(m, place(m.shape, names))
-            else:
-                watch(m, place(m.shape, rows))
-        if not at_full and any(
-            m.kind != "reduce" and squeeze(m.shape) == target.space and target.axes
-            for m in target.members
-            if m in leaves_of(v, self.grouping.in_memory)
-        ):
-            return False
+            everywhere = is_full(m) or (target.kind in TAILED and m.kind != "reduce")
+            watch(m, place(m.shape, names if everywhere else rows))
+        if target.axes and not at_full:  # what is there once a row reads no element of it
+            if any(is_full(m) for m in target.members if m in self.grouping.read_by[v]):
+                return False
         source = v.inputs[0] if v.kind == "reduce" or v.op == "copy" else v
         index = place(source.shape, names if at_full else rows)
-        saved = probe.layouts.pop(v, None)
-        try:
-            if source is not v and source in probe.known:
-                probe.known[source](index)
-            else:
-                probe.value(source, index)
-        except TypeError:
-            return False
-        finally:
-            if saved is not None:
-                probe.layouts[v] = saved
-        return good
+        saved = probe.layouts.pop(v, None)  # what is asked is how it is computed, not loaded
+        probe.value(source, index)
+        if saved is not None:
+            probe.layouts[v] = saved
+        return not elsewhere
 
     def _akin(self, target: Group, group: Group, v: Val) -> bool:
         """Whether a group reads something that another reads too. Where threads keep what they work
