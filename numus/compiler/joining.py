@@ -159,9 +159,10 @@ class Joining:
         for m in target.members:
             everywhere = is_full(m) or (target.kind in TAILED and m.kind != "reduce")
             watch(m, place(m.shape, names if everywhere else rows))
-        if target.axes and not at_full:  # what is there once a row reads no element of it
-            if any(is_full(m) for m in target.members if m in self.grouping.read_by[v]):
-                return False
+        # what is there once a row reads no element of it
+        read = self.grouping.read_by[v]
+        if target.axes and not at_full and any(is_full(m) for m in target.members if m in read):
+            return False
         source = v.inputs[0] if v.kind == "reduce" or v.op == "copy" else v
         index = place(source.shape, names if at_full else rows)
         saved = probe.layouts.pop(v, None)  # what is asked is how it is computed, not loaded
