@@ -5,12 +5,13 @@ told once, as a tuple. Natively, a word is read, or its address taken, by a line
 
     ?%grid = i64 JOB.grid of %job
     ?%grid.at = JOB.grid of %job
+
+`$NAME$` stands for a number, or for other text; of a layout, for how many words it has.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 _WORD = re.compile(r"^\s*\?%([\w.]+) = (?:(\w+) )?(\w+)\.([\w ]+) of (%[\w.]+)", re.M)
 
@@ -41,14 +42,20 @@ done:
 """
 
 
-def written_out(text: str, **layouts: Sequence[str]) -> str:
-    """The text with the short form's lines as LLVM reads them."""
+def written_out(text: str, **named: tuple[str, ...] | int | str) -> str:
+    """The text with its short forms as LLVM reads them: layouts, and what else names stand for.
+    Names that are not told here stay."""
 
     def word(found: re.Match[str]) -> str:
         name, kind, layout, part, pointer = found.groups()
+        words = named[layout]
+        assert isinstance(words, tuple), f"{layout} is no layout"
         at = f"%{name}" if kind is None else f"%{name}.word"
-        number = layouts[layout].index(part)
+        number = words.index(part)
         line = f"  {at} = getelementptr i64, ptr {pointer}, i64 {number}"
         return line if kind is None else f"{line}\n  %{name} = load {kind}, ptr {at}"
 
-    return _WORD.sub(word, text)
+    text = _WORD.sub(word, text)
+    for name, what in named.items():
+        text = text.replace(f"${name}$", str(len(what) if isinstance(what, tuple) else what))
+    return text

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from numus.runtime.cpu import pool_source
 from numus.runtime.cpu.target import Target
+from numus.runtime.native_text import written_out
 
 # Words at the start of a table; the steps follow.
 HEAD = (
@@ -92,12 +93,12 @@ def source(target: Target) -> str:
         *(f"{name}:{body}" for name, body in bodies.items()),
         _TAIL,
     ]
-    text = _expand("\n".join(lines))
+    text = _expand(written_out("\n".join(lines), HEAD=HEAD))
     return f'target triple = "{target.triple}"\n' + text + pool_source.ticks(target)
 
 
 def _expand(text: str) -> str:
-    """Write out the short forms: `name(...)` of the interface, words of the head, registers."""
+    """Write out the short forms: `name(...)` of the interface, registers."""
     out: list[str] = []
     for count, line in enumerate(text.splitlines()):
         bare = line.strip()
@@ -113,9 +114,6 @@ def _expand(text: str) -> str:
                 f"  %{n} = load ptr, ptr %{n}a",
                 f"  {target}call {kind} %{n}({arguments}",
             ]
-        elif bare.startswith("?"):  # ?%pointer = head word
-            result, _, name = bare[1:].partition(" = ")
-            out.append(f"  {result} = getelementptr i64, ptr %table, i64 {HEAD.index(name)}")
         elif bare.startswith("#"):  # #%pointer = register number
             result, _, number = bare[1:].partition(" = ")
             out.append(f"  {result} = getelementptr ptr, ptr %registers, i64 {number}")
@@ -132,12 +130,12 @@ define ptr @numus_call(ptr %self, ptr %args, i64 %count) {{
 entry:
   !%number = ptr PyTuple_GetItem(ptr %self, i64 0)
   !%table = ptr PyLong_AsVoidPtr(ptr %number)
-  ?%busy = busy
-  ?%arity_at = arity
-  ?%miss_at = miss
-  ?%acquire_at = acquire
-  ?%release_at = release
-  ?%registers_at = registers
+  ?%busy = HEAD.busy of %table
+  ?%arity_at = HEAD.arity of %table
+  ?%miss_at = HEAD.miss of %table
+  ?%acquire_at = HEAD.acquire of %table
+  ?%release_at = HEAD.release of %table
+  ?%registers_at = HEAD.registers of %table
   %nothing = load ptr, ptr %miss_at
   %arity = load i64, ptr %arity_at
   %fits = icmp eq i64 %arity, %count
@@ -433,10 +431,10 @@ allocate:
   %allocate_ok = icmp ne ptr %allocated, null
   br i1 %allocate_ok, label %next, label %raised""",
     "run": """
-  ?%image_at = image
-  ?%run_at = run
-  ?%ticks_at = ticks
-  ?%short_at = short
+  ?%image_at = HEAD.image of %table
+  ?%run_at = HEAD.run of %table
+  ?%ticks_at = HEAD.ticks of %table
+  ?%short_at = HEAD.short of %table
   %state = load atomic i64, ptr %yp monotonic, align 8
   %as_planned = icmp eq i64 %state, %x
   br i1 %as_planned, label %launch, label %miss

@@ -39,7 +39,7 @@ look:
   %i = phi i64 [ 0, %entry ], [ %j, %next ]
   %start = phi i64 [ 0, %entry ], [ %stop, %next ]
   %from = phi i64 [ %begin, %entry ], [ %from1, %next ]
-  %at = mul i64 %i, $RECORD$
+  %at = mul i64 %i, $LAUNCH$
   %record = getelementptr i64, ptr %launches, i64 %at
   ?%stop = i64 LAUNCH.end of %record
   %here = icmp slt i64 %from, %stop
@@ -74,7 +74,7 @@ entry:
 loop:
   %i = phi i64 [ 0, %entry ], [ %j, %loop ]
   %sum = phi i64 [ 0, %entry ], [ %end, %loop ]
-  %at = mul i64 %i, $RECORD$
+  %at = mul i64 %i, $LAUNCH$
   %record = getelementptr i64, ptr %launches, i64 %at
   call void @find_buffers(ptr %record, ptr %slots)
   ?%parameters = ptr LAUNCH.parameters of %record
@@ -114,7 +114,7 @@ loop:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %launch, label %end
 launch:
-  %at = mul i64 %i, $RECORD$
+  %at = mul i64 %i, $LAUNCH$
   %record = getelementptr i64, ptr %launches, i64 %at
   ?%together = i64 LAUNCH.together of %record
   %alone1 = icmp eq i64 %together, 1
@@ -270,4 +270,3 @@ end:
 
 # Words of the pool are named as `pool_source` names them: `$LOCK$`.
 SOURCE = PLACE + written_out(_TEXT, IMAGE=IMAGE, LAUNCH=LAUNCH)
-SOURCE = SOURCE.replace("$RECORD$", str(len(LAUNCH)))

@@ -85,13 +85,16 @@ declare i64 @llvm.readcyclecounter()
 def source(target: Target) -> str:
     """The module with the functions named in `SYMBOLS`."""
     sleep = _SLEEP_WINDOWS if sys.platform == "win32" else _SLEEP_POSIX
-    text = written_out(_COMMON + sleep, OPEN=OPEN, SYSTEM=SYSTEM)
-    text += launch_source.SOURCE + ticks(target)
     words = "STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS SHARE_FROM WAKE_FROM LOCK CALLS MUTEX"
-    for name in [*words.split(), "CONDITION"]:
-        text = text.replace(f"${name}$", str(globals()[name]))
-    text = text.replace("$CLOSED$", str(CLOSED)).replace("$GENERATION$", str(GENERATION))
-    return f'target triple = "{target.triple}"\n' + text.replace("$PAUSE$", pause(target))
+    places = {name: globals()[name] for name in [*words.split(), "CONDITION"]}
+    text = written_out(
+        _COMMON + sleep + launch_source.SOURCE,
+        **{"OPEN": OPEN, "SYSTEM": SYSTEM, **places},
+        CLOSED=CLOSED,
+        GENERATION=GENERATION,
+        PAUSE=pause(target),
+    )
+    return f'target triple = "{target.triple}"\n' + text + ticks(target)
 
 
 _COMMON = """

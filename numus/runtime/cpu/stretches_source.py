@@ -40,11 +40,11 @@ def source(target: Target) -> str:
         checksum = _BY_INSTRUCTION
     elif target.arch == "x86" and "pclmul" in target.enabled:
         checksum = _PLAIN + _by_products()
-        for name, distance in (("FAR", _WIDE), ("NEAR", 16)):
-            low, high = folding(8 * distance)
-            checksum = checksum.replace(f"${name}$", f"<i64 {low}, i64 {high}>")
+        far, near = ("<i64 {}, i64 {}>".format(*folding(8 * n)) for n in (_WIDE, 16))
+        checksum = written_out(checksum, FAR=far, NEAR=near)
     text = _scalars("gather", GATHER, _GATHER) + _scalars("checksums", CHECKSUMS, _CHECKSUMS)
-    return f'target triple = "{target.triple}"\n' + text + checksum.replace("$TABLES$", _tables())
+    text += written_out(checksum, TABLES=_tables())
+    return f'target triple = "{target.triple}"\n' + text
 
 
 def _scalars(name: str, names: tuple[str, ...], body: str) -> str:

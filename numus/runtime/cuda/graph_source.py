@@ -89,7 +89,7 @@ alike:
   br label %compare
 another:
   %e.next = add i64 %e, 1
-  %e.more = icmp ult i64 %e.next, @GRAPHS@
+  %e.more = icmp ult i64 %e.next, $GRAPHS$
   br i1 %e.more, label %seek, label %new
 known:
   %exec = load ptr, ptr %held
@@ -149,7 +149,7 @@ remember:
   %keys = getelementptr i64, ptr %oldest, i64 1
   call void @llvm.memcpy.p0.p0.i64(ptr %keys, ptr %slots, i64 %key.bytes, i1 false)
   %after = add i64 %next, 1
-  %after.next = urem i64 %after, @GRAPHS@
+  %after.next = urem i64 %after, $GRAPHS$
   store i64 %after.next, ptr %next.at
   br label %plain
 plain:
@@ -166,4 +166,4 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
 
 
-SOURCE = written_out(_TEXT, HEAD=HEAD, FUNCTIONS=FUNCTIONS).replace("@GRAPHS@", str(GRAPHS))
+SOURCE = written_out(_TEXT, HEAD=HEAD, FUNCTIONS=FUNCTIONS, GRAPHS=GRAPHS)

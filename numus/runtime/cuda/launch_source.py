@@ -43,7 +43,7 @@ next:
   %more = icmp ult i64 %n, %count
   br i1 %more, label %one, label %good
 one:
-  %r = getelementptr [@RECORD@ x i64], ptr %records, i64 %n
+  %r = getelementptr [$RECORD$ x i64], ptr %records, i64 %n
   ?%function = ptr RECORD.function of %r
   ?%vendor = ptr RECORD.vendor of %r
   %own = icmp ne ptr %function, null
@@ -68,7 +68,7 @@ map:
   %j.more = icmp ult i64 %j, %map.count
   br i1 %j.more, label %tell, label %start
 tell:
-  %map.at = getelementptr [@MAP@ x i64], ptr %maps, i64 %j
+  %map.at = getelementptr [$MAP$ x i64], ptr %maps, i64 %j
   ?%m.slot = i64 MAP.slot of %map.at
   ?%m.offset = i64 MAP.offset of %map.at
   ?%m.told = ptr MAP.told of %map.at
@@ -86,7 +86,7 @@ tell:
   br i1 %m.whole, label %number, label %told
 number:
   %d = phi i64 [ 0, %tell ], [ %d.next, %number ]
-  %number.at = getelementptr [@NUMBER@ x i64], ptr %m.numbers, i64 %d
+  %number.at = getelementptr [$NUMBER$ x i64], ptr %m.numbers, i64 %d
   ?%d.from = ptr NUMBER.from of %number.at
   ?%d.factor = i64 NUMBER.factor of %number.at
   ?%d.to = ptr NUMBER.to of %number.at
@@ -94,7 +94,7 @@ number:
   %d.product = mul i64 %d.value, %d.factor
   store i64 %d.product, ptr %d.to
   %d.next = add i64 %d, 1
-  %d.more = icmp ult i64 %d.next, @NUMBERS@
+  %d.more = icmp ult i64 %d.next, $NUMBERS$
   br i1 %d.more, label %number, label %encode.now
 encode.now:
   %m.pointer = inttoptr i64 %m.address to ptr
@@ -141,14 +141,5 @@ good:
 """
 SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
-
-def _written_out(source: str) -> str:
-    """The source with the lines in which every word is read, and with its numbers."""
-    source = written_out(source, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER)
-    marks = {"NUMBERS": NUMBERS, "RECORD": len(RECORD), "MAP": len(MAP), "NUMBER": len(NUMBER)}
-    for name, value in marks.items():
-        source = source.replace(f"@{name}@", str(value))
-    return source
-
-
-SOURCE = PLACE + vendor_source.SOURCE + _written_out(_TEXT) + graph_source.SOURCE
+_RUN = written_out(_TEXT, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER, NUMBERS=NUMBERS)
+SOURCE = PLACE + vendor_source.SOURCE + _RUN + graph_source.SOURCE

@@ -3,51 +3,45 @@
 from __future__ import annotations
 
 from numus.runtime.contract import NativeLaunch
+from numus.runtime.native_text import written_out
 
 # Words of a vendor's launch. First a function of so many words, and these words; one more, beside
 # them, is for a function that may be called before: it is given two numbers, where that word lies,
-# and its size.
-ARGUMENTS = 16
-BESIDE = ARGUMENTS
-_PRIOR = 1 + ARGUMENTS + 1
-# Then, which of the words are addresses: how many, and for each the word, the slot, and an offset.
+# and its size. Then, which of the words are addresses: how many, and a table of these.
+ARGUMENTS = tuple(f"a{i}" for i in range(16))
+BESIDE = len(ARGUMENTS)
+LAUNCH = ("function", *ARGUMENTS, "beside", "prior", "first", "second", "size", "count")
+ADDRESS = ("word", "slot", "offset")
 MOST_ADDRESSES = 6
-_COUNT = _PRIOR + 4
-_TABLE = _COUNT + 1
-WORDS = _TABLE + 3 * MOST_ADDRESSES
+WORDS = len(LAUNCH) + len(ADDRESS) * MOST_ADDRESSES
 
 # Gives 0; all ones where Python has to do it: memory that is not aligned, say.
 _TEXT = """
 define i32 @numus_cuda_ask(ptr %block) {
-  %p.at = getelementptr i64, ptr %block, i64 @PRIOR@
-  %prior = load ptr, ptr %p.at
+  ?%prior = ptr LAUNCH.prior of %block
   %simple = icmp eq ptr %prior, null
   br i1 %simple, label %go, label %before
 before:
-  %p1.at = getelementptr i64, ptr %block, i64 @PRIOR1@
-  %p1 = load i64, ptr %p1.at
-  %p2.at = getelementptr i64, ptr %block, i64 @PRIOR2@
-  %p2 = load i64, ptr %p2.at
-  %p3.at = getelementptr i64, ptr %block, i64 @PRIOR3@
-  %p3 = load i64, ptr %p3.at
-  %beside = getelementptr i64, ptr %block, i64 @BESIDE@
-  %told = call i32 %prior(i64 %p1, i64 %p2, ptr %beside, i64 %p3)
+  ?%first = i64 LAUNCH.first of %block
+  ?%second = i64 LAUNCH.second of %block
+  ?%beside = LAUNCH.beside of %block
+  ?%size = i64 LAUNCH.size of %block
+  %told = call i32 %prior(i64 %first, i64 %second, ptr %beside, i64 %size)
   %well = icmp eq i32 %told, 0
   br i1 %well, label %go, label %bad
 bad:
   ret i32 %told
 go:
-  %function = load ptr, ptr %block
-@LOAD@
-  %code = call i32 %function(@ARGUMENTS@)
+  ?%function = ptr LAUNCH.function of %block
+$READ$
+  %code = call i32 %function($GIVEN$)
   ret i32 %code
 }
 define i32 @numus_cuda_vendor(ptr %block, ptr %slots) {
 entry:
-  %count.at = getelementptr i64, ptr %block, i64 @COUNT@
-  %count = load i64, ptr %count.at
-  %table = getelementptr i64, ptr %block, i64 @TABLE@
-  %arguments = getelementptr i64, ptr %block, i64 1
+  ?%count = i64 LAUNCH.count of %block
+  %table = getelementptr i64, ptr %block, i64 $LAUNCH$
+  ?%arguments = LAUNCH.a0 of %block
   br label %address
 address:
   %i = phi i64 [ 0, %entry ], [ %i.next, %fill ]
@@ -55,12 +49,10 @@ address:
   %more = icmp ult i64 %i, %count
   br i1 %more, label %fill, label %look
 fill:
-  %t0 = getelementptr [3 x i64], ptr %table, i64 %i
-  %word = load i64, ptr %t0
-  %t1 = getelementptr i64, ptr %t0, i64 1
-  %slot = load i64, ptr %t1
-  %t2 = getelementptr i64, ptr %t0, i64 2
-  %offset = load i64, ptr %t2
+  %address.at = getelementptr [$ADDRESS$ x i64], ptr %table, i64 %i
+  ?%word = i64 ADDRESS.word of %address.at
+  ?%slot = i64 ADDRESS.slot of %address.at
+  ?%offset = i64 ADDRESS.offset of %address.at
   %at = getelementptr i64, ptr %slots, i64 %slot
   %base = load i64, ptr %at
   %where = add i64 %base, %offset
@@ -86,24 +78,9 @@ python:
 """
 
 
-def _written_out(text: str) -> str:
-    """The text with the lines in which every word is read, and the words' places."""
-    load = [
-        f"  %a{i}p = getelementptr i64, ptr %block, i64 {1 + i}\n  %a{i} = load i64, ptr %a{i}p"
-        for i in range(ARGUMENTS)
-    ]
-    marks = {
-        "LOAD": "\n".join(load),
-        "ARGUMENTS": ", ".join(f"i64 %a{i}" for i in range(ARGUMENTS)),
-        **{f"PRIOR{n}": _PRIOR + n for n in (1, 2, 3)},
-        **{"PRIOR": _PRIOR, "BESIDE": 1 + BESIDE, "COUNT": _COUNT, "TABLE": _TABLE},
-    }
-    for name, value in marks.items():
-        text = text.replace(f"@{name}@", str(value))
-    return text
-
-
-SOURCE = _written_out(_TEXT)
+_READ = "\n".join(f"  ?%{a} = i64 LAUNCH.{a} of %block" for a in ARGUMENTS)
+_GIVEN = ", ".join(f"i64 %{a}" for a in ARGUMENTS)
+SOURCE = written_out(_TEXT.replace("$READ$", _READ), LAUNCH=LAUNCH, ADDRESS=ADDRESS, GIVEN=_GIVEN)
 
 
 def block(native: NativeLaunch, places: list[tuple[int, int]]) -> list[int]:
