@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from numus.graph import Storage
+from numus.runtime.turns import lock as lock
 
-lock = threading.RLock()
 _changed = threading.Condition(lock)
 writers: dict[Storage, int] = {}  # which thread is writing to what
 

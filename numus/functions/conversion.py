@@ -43,7 +43,8 @@ def asarray(
     """A tensor from a tensor, a number, nested sequences, a NumPy array, or any object with
     DLPack, `__array__` or the buffer protocol.
 
-    Python numbers become float32, int64, bool or complex64; arrays keep their dtype.
+    Python numbers become float32, int64, bool or complex64; arrays keep their dtype. What lies on
+    a device stays there, unless another is named.
 
     Args:
         copy: True never shares memory; False raises where it cannot be shared; None shares with
@@ -56,6 +57,9 @@ def asarray(
     wanted = None if dtype is None else as_dtype(dtype)
     if isinstance(obj, Tensor):
         out = _from_tensor(obj, wanted, device, copy)
+    elif (where := _device_of(obj)) is not None:
+        shared = False if copy is False else None
+        out = _from_tensor(_taken(obj, where, copy), wanted, device, shared)
     else:
         out = wrap(_node_from(obj, wanted, as_device(device), copy))
     if requires_grad and not (out is obj and out.requires_grad):
@@ -285,9 +289,10 @@ _ALONE = {"bool": dt.bool_, "int": dt.default_int, **_DEFAULTS}
 def from_dlpack(
     x: Any, /, *, device: Device | str | None = None, copy: bool | None = None
 ) -> Tensor:
-    """A tensor from any object with DLPack (torch, jax, cupy, …).
+    """A tensor from any object with DLPack (torch, jax, cupy, …), on the device where that lies.
 
     Args:
+        device: another device to bring it to.
         copy: False shares the memory or raises; otherwise the data is copied, because its owner
             may change it before the tensor is used.
     """
@@ -295,19 +300,34 @@ def from_dlpack(
         return asarray(x, device=device, copy=copy)
     if not hasattr(x, "__dlpack__"):
         raise TypeError(f"from_dlpack: {type(x).__name__} has no __dlpack__; use nm.asarray")
-    where = of_dlpack(*map(int, x.__dlpack_device__()))
+    where = _device_of(x)
     if where is not None:
-        memory, offset, shape, strides, dtype = get(where.name).take_dlpack(x)
-        lent = wrap(value(View(Storage(memory), offset, strides), shape, dtype, where))
-        if copy is not False:
-            lent = wrap(copied(lent._node))
-            evaluate((lent._node,))
-        return lent if device is None else wrap(moved(lent._node, as_device(device)))
+        found = _taken(x, where, copy)
+        return found if device is None else wrap(moved(found._node, as_device(device)))
     host = _dlpack_array(x)
     place = as_device(device)
+    if device is None and not place.on_host:
+        place = as_device("cpu")
     if copy is False:
         return wrap(_shared(host, None, place))
     return wrap(from_host(host, as_dtype(host.dtype), place))
+
+
+def _device_of(x: Any) -> Device | None:
+    """The device on which another library's array lies; None for the host, and for what is none."""
+    if isinstance(x, np.ndarray) or not hasattr(x, "__dlpack_device__"):
+        return None
+    return of_dlpack(*map(int, x.__dlpack_device__()))
+
+
+def _taken(x: Any, where: Device, copy: bool | None) -> Tensor:
+    """Another library's array on a device: a copy of it, or, if `copy` is False, itself."""
+    memory, offset, shape, strides, dtype = get(where.name).take_dlpack(x)
+    lent = wrap(value(View(Storage(memory), offset, strides), shape, dtype, where))
+    if copy is not False:
+        lent = wrap(copied(lent._node))
+        evaluate((lent._node,))
+    return lent
 
 
 class _DLTensor(ctypes.Structure):

@@ -1,6 +1,7 @@
 """Schedules chosen by measuring them."""
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import pytest
 import numus as nm
 from numus.compiler import tuning
 from numus.compiler.program import clear_plans
+from numus.compiler.tuning import _reach
 
 
 @pytest.fixture
@@ -54,6 +56,11 @@ def test_what_is_measured_is_remembered(folder, monkeypatch):
         assert (x @ y).numpy().tobytes() == usual.tobytes()
 
 
+def let_win(monkeypatch, variant):
+    """A variant is measured to be quicker than all others."""
+    monkeypatch.setattr(tuning, "_times", lambda runs, _: {n: float(n != variant) for n in runs})
+
+
 @pytest.mark.parametrize("variant", tuning.VARIANTS)
 def test_every_choice_gives_the_same_bits(folder, monkeypatch, variant):
     x, y = operands()
@@ -65,9 +72,34 @@ def test_every_choice_gives_the_same_bits(folder, monkeypatch, variant):
 
     usual = results()
     clear_plans()
-    monkeypatch.setattr(tuning, "_best", lambda *_: variant)
+    let_win(monkeypatch, variant)
     with nm.tune():
         assert results() == usual
+
+
+@pytest.mark.on_cpu("the order of sums in its vectors")
+def test_what_gives_other_bits_is_no_choice(folder, monkeypatch):
+    """Vectors of another width add up otherwise, as more units of a GPU do."""
+    narrow = {"narrow": lambda facts: replace(facts, lanes_bytes=facts.lanes_bytes // 2)}
+    monkeypatch.setattr(tuning, "VARIANTS", narrow)
+    let_win(monkeypatch, "narrow")
+    x, y = operands()
+    for of in (lambda: x @ y, lambda: x @ y[0]):
+        usual = of().numpy().tobytes()
+        with nm.tune():
+            assert of().numpy().tobytes() == usual
+    assert sorted(json.loads((folder / "tuning.json").read_text()).values()) == ["", "narrow"]
+
+
+@pytest.mark.on_cpu("variants that differ")
+def test_operands_that_lie_anyhow_are_measured_in_memory_of_their_size(folder, monkeypatch):
+    reached = []
+    monkeypatch.setattr(tuning, "_reach", lambda *of: reached.append(_reach(*of)) or reached[-1])
+    x, y = operands()
+    nm.eval(x, y)
+    with nm.tune():
+        nm.eval(x[::-2, ::4] @ y[50:100])
+    assert {(99 * 400, 99 * 400 + 1 + 49 * 4), (0, 50 * 200)} <= set(reached)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 3}', '{"a": "no such variant"}'])

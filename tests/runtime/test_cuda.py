@@ -4,6 +4,7 @@ import gc
 import os
 import subprocess
 import sys
+import threading
 from collections import Counter
 
 import numpy as np
@@ -175,6 +176,85 @@ def test_streams_wait_for_each_other():
             total = back.sum()
         side.synchronize()
         assert abs(total.item() / 2048 - 1) < 1e-3
+
+
+@gpu
+def test_memory_of_another_librarys_side_stream_is_not_given_back_too_early():
+    """PyTorch uses such memory again at once, on that stream, and waits for nobody."""
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    n = 1 << 22
+    x = nm.asarray(np.full((2048, 2048), 1 / 2048, np.float32), device="cuda")
+    nm.eval(x)
+    side = torch.cuda.Stream()
+    for _ in range(3):
+        y = x
+        for _ in range(60):  # milliseconds of work, before which nothing is read
+            y = y @ x
+        nm.eval(y)
+        with torch.cuda.stream(side):
+            theirs = torch.full((n,), 3.0, device="cuda")
+            ours = nm.from_dlpack(theirs, copy=False)
+            total = (ours * 2).sum() + y[0, 0] * 0
+            nm.eval(total)
+            del theirs, ours
+            for _ in range(8):
+                torch.full((n,), 7.0, device="cuda")  # in the same place, if it is free
+        assert float(total) == 6 * n
+
+
+@gpu
+def test_arrays_on_the_device_become_tensors_there():
+    torch = pytest.importorskip("torch")
+    if not torch.cuda.is_available():
+        pytest.skip("this torch has no CUDA")
+    theirs = torch.arange(12, device="cuda").reshape(3, 4)
+    for x in (nm.asarray(theirs), nm.tensor(theirs), nm.asarray(theirs.T[1:, ::2])):
+        assert x.device == "cuda"
+    assert nm.asarray(theirs, device="cpu").device == "cpu"
+    assert np.array_equal(x.numpy(), theirs.T[1:, ::2].cpu().numpy())
+    narrow = nm.asarray(theirs, dtype="float16")
+    assert narrow.dtype is nm.float16
+    assert narrow.tolist() == theirs.tolist()
+    shared = nm.asarray(theirs, copy=False)
+    theirs += 1
+    torch.cuda.synchronize()
+    assert shared.tolist() == theirs.tolist()
+    assert x.tolist() == (theirs - 1).T[1:, ::2].tolist()
+    with pytest.raises(ValueError, match="copy=False"):
+        nm.asarray(theirs, dtype="float32", copy=False)
+
+
+@gpu
+def test_threads_that_copy_leave_graphs_alone():
+    """What one thread copies is no part of a graph that another records: it would come again."""
+    rng = np.random.default_rng(0)
+    x = nm.asarray(rng.standard_normal((64, 64)).astype(np.float32), device="cuda")
+    nm.eval(x)
+    wrong, stop = [], threading.Event()
+
+    def copies():
+        while not stop.is_set():
+            array = rng.standard_normal(1000).astype(np.float32)
+            if not np.array_equal(nm.asarray(array, device="cuda").numpy(), array):
+                wrong.append("copy")
+            nm.synchronize("cuda")
+
+    thread = threading.Thread(target=copies)
+    thread.start()
+    try:
+        for k in range(40):  # programs that are new, recorded, and replayed
+            held = nm.zeros((k + 1, 1000), device="cuda") + 1
+            nm.eval(held)
+            f = nm.jit(lambda x, k=k: nm.tanh(nm.sort(x @ x, axis=0) * (k + 1)).sum(axis=0) @ x)
+            found = [y.numpy().tobytes() for y in (f(x) for _ in range(6))]
+            one = [nm.cumsum(x @ x, axis=k % 2).sum().numpy().tobytes() for _ in range(6)]
+            wrong += [k] * (len(set(found)) != 1 or len(set(one)) != 1)
+    finally:
+        stop.set()
+        thread.join()
+    assert not wrong
 
 
 @gpu

@@ -15,6 +15,7 @@ from numus.compiler.program import clear_plans
 from numus.compiler.singles import structures
 from numus.errors import CompileError, DeviceError, OutOfMemoryError
 from numus.kernels import choice
+from numus.runtime import turns
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda import cublas, cublaslt
 
@@ -83,6 +84,16 @@ def test_profilers_see_what_kernels_do(driver, monkeypatch, tmp_path):
     assert len(asked[1]) < 100
 
 
+def test_what_lies_on_the_host_stays_there_unless_moved(driver):
+    x = np.arange(3.0)
+    for copy in (None, False, True):
+        assert nm.from_dlpack(x, copy=copy).device == "cpu"
+    moved = nm.from_dlpack(x, device=driver.device)
+    assert moved.device == driver.device
+    assert moved.tolist() == [0, 1, 2]
+    assert nm.asarray(x).device == driver.device
+
+
 def test_a_launch_that_fails_names_its_kernel(driver):
     x = tensor(8, 8)
     for _ in range(3):
@@ -101,7 +112,7 @@ def test_errors_while_waiting_name_what_ran_last(driver):
     for _ in range(3):
         nm.eval(x * x)
     runtime = nm.device(driver.device).runtime
-    driver.cuStreamSynchronize = lambda stream: (716,)
+    driver.cuEventSynchronize = lambda event: (716,)
     with pytest.raises(DeviceError, match=r"of which the last were 'map' \(mul\)"):
         runtime.synchronize()
 
@@ -319,6 +330,91 @@ def test_a_capsule_that_is_refused_or_dropped(driver):
         del capsule
         gc.collect()
         assert runtime.memory_stats()["in_use"] < held
+
+
+def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
+    runtime = nm.device(driver.device).runtime
+
+    def lend():
+        """Memory as if it were somebody else's, and how much is in use."""
+        x = tensor(1000, 1000)
+        nm.eval(x)
+        memory = x._node.view.storage.memory
+        capsule = runtime.give_dlpack(memory, 0, (2, 3), (3, 1), nm.float32, 1, True, False)
+        return runtime.take_dlpack(Producer(capsule))[0], runtime.memory_stats()["in_use"]
+
+    taken, held = lend()
+    del taken
+    assert runtime.memory_stats()["in_use"] < held
+    taken, held = lend()
+    driver.cuEventQuery = lambda event: (600,)  # our work is not done
+    del taken
+    runtime.synchronize()
+    assert runtime.memory_stats()["in_use"] == held
+    driver.cuEventQuery = lambda event: (0,)
+    runtime.recording = True  # a graph, which must not wait for anything
+    runtime.synchronize()
+    assert runtime.memory_stats()["in_use"] == held
+    runtime.recording = False
+    runtime.synchronize()
+    assert runtime.memory_stats()["in_use"] < held
+    taken, held = lend()
+    holds, go = threading.Event(), threading.Event()
+
+    def evaluates():
+        with turns.lock:
+            holds.set()
+            go.wait(10)
+
+    other = threading.Thread(target=evaluates)
+    other.start()
+    holds.wait(10)
+    del taken  # which may happen anywhere, and waits for nobody
+    assert runtime.memory_stats()["in_use"] == held
+    go.set()
+    other.join()
+    runtime.synchronize()
+    assert runtime.memory_stats()["in_use"] < held
+
+
+def test_nothing_is_copied_while_another_thread_records(driver):
+    runtime = nm.device(driver.device).runtime
+    x = tensor(100)
+    done = []
+
+    def copies():
+        done.append(nm.asarray(np.ones(5, np.float32), device=driver.device).numpy())
+        runtime.synchronize()
+        done.append(x.numpy())
+
+    with turns.lock:
+        other = threading.Thread(target=copies)
+        other.start()
+        other.join(0.05)
+        assert not done
+    other.join(10)
+    assert [len(a) for a in done] == [5, 100]
+
+
+def test_threads_that_copy_have_pieces_of_their_own(driver):
+    """One waits for the device; another one gets what it asks for."""
+    x, waits, go = tensor(100), threading.Event(), threading.Event()
+    x.numpy()
+    first = threading.current_thread()
+
+    def wait(event):
+        if threading.current_thread() is not first:
+            waits.set()
+            go.wait(10)
+        return (0,)
+
+    driver.cuEventSynchronize = wait
+    other = threading.Thread(target=x.numpy)
+    other.start()
+    assert waits.wait(10)
+    assert x.numpy().sum() == 100
+    go.set()
+    other.join()
 
 
 def test_a_result_is_read_while_its_program_still_runs(driver):

@@ -1,8 +1,9 @@
 """Device memory shared with other libraries by DLPack, streams honoured both ways.
 
 Whoever takes memory names the stream on which it will use it; who gives it lets that stream wait
-for what is still being computed. When the taker lets go, the giver's stream waits for the taker's,
-so that the memory is not used again too early.
+for what is still being computed. When a taker of our memory lets go, our stream waits for the
+taker's. On which streams a giver will use its memory again, nobody tells us: it gets it back when
+our work on it is done. While a graph is recorded from our stream, neither can be asked for.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.dtypes import DType
+from numus.runtime import turns
 from numus.runtime.cuda import driver
 from numus.runtime.memory import Memory
 from numus.runtime.native_text import written_out
@@ -81,10 +83,11 @@ _new = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p,
 def order(runtime: Any, before: Any, after: Any) -> None:
     """What comes on stream `after` from now on waits for what is on `before` by now."""
     runtime.activate()
-    event = driver.call("cuEventCreate", 2)
-    driver.call("cuEventRecord", event, before)
-    driver.call("cuStreamWaitEvent", after, event, 0)
-    driver.call("cuEventDestroy", event)  # once it has happened
+    event = runtime.event()
+    with turns.lock:
+        driver.call("cuEventRecord", event, before)
+        driver.call("cuStreamWaitEvent", after, event, 0)
+    runtime.spare_events.append(event)  # who records it anew does not change what waits
 
 
 def _stream(number: int | None) -> Any:
@@ -95,23 +98,63 @@ def _stream(number: int | None) -> Any:
 
 
 class _Lent:
-    """Foreign memory: given back to its owner when the last tensor on it goes."""
+    """Foreign memory: given back to its owner after the last tensor on it."""
 
     def __init__(self, runtime: Any, managed: Any) -> None:
         self.runtime, self.managed = runtime, managed
 
     def __del__(self) -> None:
-        order(self.runtime, self.runtime.stream, _stream(_LEGACY))
+        self.runtime.leaving.append(_Return(self.runtime, self.managed))
+        settle(self.runtime)
+
+
+class _Return:
+    """Foreign memory that no tensor is on any more."""
+
+    def __init__(self, runtime: Any, managed: Any) -> None:
+        self.runtime, self.managed = runtime, managed
+        self.done: Any = None  # an event that comes after our work on it
+
+    def settled(self) -> bool:
+        """Give it back if our work is done."""
+        if self.done is None:
+            self.done = self.runtime.event()
+            driver.call("cuEventRecord", self.done, self.runtime.stream)
+        if not driver.has_come(self.done):
+            return False
+        self.runtime.spare_events.append(self.done)
         if self.managed.deleter:
             self.managed.deleter(ctypes.addressof(self.managed))
+        return True
+
+
+def settle(runtime: Any) -> None:
+    """Let go of what waits for it, as far as it can be done by now."""
+    # never waits: what is collected may be so in the middle of anything
+    if not runtime.leaving or not turns.lock.acquire(blocking=False):
+        return
+    try:
+        if runtime.recording:
+            return
+        runtime.activate()
+        still = []
+        while runtime.leaving:
+            left = runtime.leaving.pop()
+            if not left.settled():
+                still.append(left)
+        runtime.leaving += still
+    finally:
+        turns.lock.release()
 
 
 def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
     """Memory of another library: the block, offset and strides in elements, shape, and dtype."""
-    try:
-        capsule = producer.__dlpack__(stream=runtime.stream_id, max_version=(1, 0))
-    except TypeError:  # a producer from before versions
-        capsule = producer.__dlpack__(stream=runtime.stream_id)
+    settle(runtime)
+    with turns.lock:  # the producer lets our stream wait
+        try:
+            capsule = producer.__dlpack__(stream=runtime.stream_id, max_version=(1, 0))
+        except TypeError:  # a producer from before versions
+            capsule = producer.__dlpack__(stream=runtime.stream_id)
     kind: Any
     if _is_valid(capsule, b"dltensor_versioned"):
         name, kind = b"dltensor_versioned", _Versioned
@@ -147,11 +190,23 @@ _USED = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_v
 _given: dict[int, tuple[Any, ...]] = {}  # what consumers hold, by the address of the struct
 
 
+class _Given:
+    """Our memory that a consumer no longer holds: ours again after the consumer's work."""
+
+    def __init__(self, held: tuple[Any, ...]) -> None:
+        self.held = held  # the memory, too
+
+    def settled(self) -> bool:
+        runtime, stream = self.held[0], self.held[1]
+        order(runtime, _stream(stream), runtime.stream)
+        return True
+
+
 def _let_go(address: int) -> None:
     held = _given.pop(address, None)
     if held is not None:
-        runtime, stream = held[0], held[1]
-        order(runtime, _stream(stream), runtime.stream)
+        held[0].leaving.append(_Given(held))
+        settle(held[0])
 
 
 _let_go_native = _Deleter(_let_go)

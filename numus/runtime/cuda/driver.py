@@ -55,6 +55,7 @@ class DriverError(DeviceError):
 
 
 OUT_OF_MEMORY = 2
+_NOT_READY = 600
 
 
 def call(name: str, *args: Any, doing: str = "") -> Any:
@@ -65,6 +66,11 @@ def call(name: str, *args: Any, doing: str = "") -> Any:
     if not results:
         return None
     return results[0] if len(results) == 1 else tuple(results)
+
+
+def has_come(event: Any) -> bool:
+    """Whether all that was before an event is done; what failed there is told elsewhere."""
+    return int(_module().cuEventQuery(event)[0]) != _NOT_READY
 
 
 def attribute(device: Any, name: str) -> int:

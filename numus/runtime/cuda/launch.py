@@ -288,11 +288,15 @@ class Prepared:
                     self._seen.popitem(last=False)
                 return False
             mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
-            driver.call("cuStreamBeginCapture", stream, mode)
+            self._runtime.recording = True
             try:
-                self._start(image, captured=True)
+                driver.call("cuStreamBeginCapture", stream, mode)
+                try:
+                    self._start(image, captured=True)
+                finally:
+                    captured = driver.call("cuStreamEndCapture", stream)
             finally:
-                captured = driver.call("cuStreamEndCapture", stream)
+                self._runtime.recording = False
             graph = driver.call("cuGraphInstantiate", captured, 0)
             driver.call("cuGraphDestroy", captured)
             self._graphs[key] = graph

@@ -23,9 +23,12 @@ class MemoryPool(memory.MemoryPool):
     small = 1 << 19
     first_in_memory = True  # programs that come with the same addresses are replayed as graphs
 
-    def __init__(self, device: str, activate: Callable[[], None]) -> None:
+    def __init__(
+        self, device: str, activate: Callable[[], None], free: Callable[[], None] = lambda: None
+    ) -> None:
         super().__init__(device)
         self._activate = activate  # makes the device's context current
+        self._free = free  # lets others give back what they can
 
     def obtain(self, size: int) -> int:
         self._activate()
@@ -36,6 +39,7 @@ class MemoryPool(memory.MemoryPool):
                 if failure.code != driver.OUT_OF_MEMORY:
                     raise
             if attempt == 1:
+                self._free()
                 self.empty()
         free, total = driver.call("cuMemGetInfo")
         raise self.out_of_memory(size, f"{gib(int(free))} are free of {gib(int(total))} in all")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 import numpy as np
 
 from numus import dtypes
+from numus.runtime import turns
 from numus.runtime.contract import Facts, Launch, Step, arguments_of, steps_of
 from numus.runtime.cpu.calls import Calls, Starter
 from numus.runtime.cuda import dlpack, driver, graph_source
@@ -48,7 +50,7 @@ class CudaRuntime:
         self.stream_id = int(self.stream)
         self.facts = self._facts()
         self.name = f"cuda:{index}" if index else "cuda"
-        self.memory = MemoryPool(self.name, self.activate)
+        self.memory = MemoryPool(self.name, self.activate, self._free_memory)
         self.allocate = self.memory.allocate
         self.compiler = Compiler(self.capability, self.activate)
         self.sources = Sources(self)  # kernels of users
@@ -72,11 +74,14 @@ class CudaRuntime:
         # events of programs that are gone, for others to record: none is destroyed while a graph
         # that is still under way may come to it
         self.spare_events: list[Any] = []
+        # memory that others lent, or were lent, and is to go back once work on it is done; a graph
+        # that is just being recorded from the stream must not wait for anything
+        self.leaving: list[Any] = []
+        self.recording = False
         self.last: Prepared | None = None  # what ran last, to be named where it failed
         # where it has put results that are there before it ends, with events that tell when
         self.early: dict[int, Any] = {}
-        self._staging = Staging(self.stream)
-        self._copying = threading.Lock()
+        self._stagings: list[Staging] = []  # of those that nobody copies through
         # as long as a plan has them: they are for sizes, of which there may be ever others
         self._by_vendors: WeakValueDictionary[str, VendorProgram] = WeakValueDictionary()
 
@@ -115,12 +120,17 @@ class CudaRuntime:
 
     # -- memory -----------------------------------------------------------------------------------
 
+    def _free_memory(self) -> None:
+        """When there is no more: get what others have let go of, and let go of what is others'."""
+        if self.leaving:
+            self.synchronize()
+
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
         if array.nbytes:
             self.activate()
             self.early.pop(memory.address, None)
-            with self._copying:
-                self._staging.upload(memory.address, np.ascontiguousarray(array))
+            with self._staging() as staging:
+                staging.upload(memory.address, np.ascontiguousarray(array))
 
     def download(
         self, memory: Memory, dtype: DType, count: int, start: int = 0
@@ -131,12 +141,25 @@ class CudaRuntime:
             address = memory.address + start * dtype.itemsize
             # native calls leave their number behind: what came before is no longer the last
             made = None if self.last_number.value else self.early.get(memory.address)
-            with self._copying:
+            with self._staging() as staging:
                 if made is None:
-                    self._staging.download(address, out)
+                    staging.download(address, out)
                 else:
-                    self._staging.download_early(address, out, made)
+                    staging.download_early(address, out, made)
+            dlpack.settle(self)
         return out
+
+    @contextlib.contextmanager
+    def _staging(self) -> Iterator[Staging]:
+        """Pieces to copy through, which no other thread uses meanwhile."""
+        try:
+            staging = self._stagings.pop()
+        except IndexError:
+            staging = Staging(self.stream)
+        try:
+            yield staging
+        finally:
+            self._stagings.append(staging)
 
     def take_dlpack(self, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
         """Another library's memory on this device: block, offset, shape, strides, dtype."""
@@ -227,7 +250,12 @@ class CudaRuntime:
         last = self._numbered.get(self.last_number.value, self.last)
         names = "" if last is None else ", ".join(s.program.label for s in last.steps[:8])
         doing = f"running kernels, of which the last were {names}" if names else "waiting"
-        driver.call("cuStreamSynchronize", self.stream, doing=doing)
+        event = self.event()
+        with turns.lock:
+            driver.call("cuEventRecord", event, self.stream, doing=doing)
+        driver.call("cuEventSynchronize", event, doing=doing)
+        self.spare_events.append(event)
+        dlpack.settle(self)
 
 
 class _Active(threading.local):

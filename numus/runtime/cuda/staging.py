@@ -2,6 +2,7 @@
 
 The device reads and writes host memory at full speed only where it is pinned. Arrays go through two
 pinned pieces in turn: while one is on its way, the other is filled or emptied by the processor.
+Threads that copy at a time have pieces of their own.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from numus.runtime import turns
 from numus.runtime.cuda import driver
 
 _PIECE = 8 << 20
@@ -18,7 +20,7 @@ EARLY = 64  # bytes of what is read while the rest of its program runs
 
 
 class Staging:
-    """The pinned pieces of one device; callers take turns."""
+    """Pinned pieces of one device, for one copy at a time."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
@@ -53,8 +55,9 @@ class Staging:
             size = min(_PIECE, array.nbytes - at)
             driver.call("cuEventSynchronize", done)
             ctypes.memmove(piece, source + at, size)
-            driver.call("cuMemcpyHtoDAsync", address + at, piece, size, self._stream)
-            driver.call("cuEventRecord", done, self._stream)
+            with turns.lock:
+                driver.call("cuMemcpyHtoDAsync", address + at, piece, size, self._stream)
+                driver.call("cuEventRecord", done, self._stream)
         # the first piece of the next array waits for its event
 
     def download(self, address: int, array: np.ndarray[Any, Any]) -> None:
@@ -68,8 +71,9 @@ class Staging:
                 self._take(target, *waiting.pop(0))
             size = min(_PIECE, array.nbytes - at)
             piece = self._pieces[which]
-            driver.call("cuMemcpyDtoHAsync", piece, address + at, size, self._stream)
-            driver.call("cuEventRecord", self._done[which], self._stream)
+            with turns.lock:
+                driver.call("cuMemcpyDtoHAsync", piece, address + at, size, self._stream)
+                driver.call("cuEventRecord", self._done[which], self._stream)
             waiting.append((which, at, size))
         for entry in waiting:
             self._take(target, *entry)
