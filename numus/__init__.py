@@ -8,6 +8,7 @@ tensor(9.)
 
 # ruff: noqa: F401, F403, F405, I001
 import importlib
+import sys
 from math import e, inf, nan, pi
 from typing import Any
 
@@ -78,16 +79,23 @@ __array_api_version__ = "2024.12"
 newaxis = None
 
 _LAZY = ("data", "nn", "optim")  # imported when they are first asked for
+_ELSEWHERE = {  # what is at the top elsewhere
+    **{"rand": "random.uniform", "randn": "random.normal", "randint": "random.integers"},
+    **{"manual_seed": "random.seed", "randperm": "random.permutation"},
+    **{"save": "nn.save_safetensors", "load": "nn.load_safetensors"},
+}
 
 
 def __getattr__(name: str) -> Any:
     if name in _LAZY:
         return importlib.import_module(f"numus.{name}")
-    raise AttributeError(f"module 'numus' has no attribute {name!r}")
+    hint = f"; it is nm.{_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+    here = sys.modules[__name__]  # where Python looks for names that are nearly the same
+    raise AttributeError(f"module 'numus' has no attribute {name!r}{hint}", name=name, obj=here)
 
 
 _INTERNAL = "compiler config display dtypes errors evaluation functions graph guards host_access"
-_INTERNAL += " Any importlib operators primitives protocols runtime shapes singles transforms"
+_INTERNAL += " Any importlib operators sys primitives protocols runtime shapes singles transforms"
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
 __all__ += _LAZY
 __all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus import nn, optim
 from numus.errors import DeviceError, DTypeError, IndexRangeError, NumusError, ShapeError
 
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
@@ -300,6 +301,64 @@ def test_gradients_that_there_are_not():
         nm.grad(lambda t: t * 2)(T())
     with pytest.raises((RuntimeError, TypeError)):
         nm.grad(nm.sum)(T(X.astype(int)))
+
+
+# -- slips of those who come from elsewhere -------------------------------------------------------
+
+LAYER = nn.Linear(3, 2)
+SLIPS = {
+    "grad: takes a function, not int": lambda: nm.grad(3),
+    "jacrev: takes a function, not Tensor": lambda: nm.jacrev(T()),
+    "jacfwd: takes a function, not str": lambda: nm.jacfwd("f"),
+    "vmap: takes a function, not int": lambda: nm.vmap(3),
+    "vjp: takes a function, not int": lambda: nm.vjp(3, T()),
+    "checkpoint: takes a function": lambda: nm.checkpoint(3),
+    "custom_vjp: takes a function": lambda: nm.custom_vjp(3),
+    "custom_jvp: takes a function": lambda: nm.custom_jvp(3),
+    "cond: takes a function, not int": lambda: nm.cond(True, 3, 4),
+    "scan: takes a function": lambda: nm.scan(3, 0.0, T()),
+    "fori_loop: takes a function": lambda: nm.fori_loop(0, 3, 5, 0.0),
+    "while_loop: takes a function": lambda: nm.while_loop(3, 4, 0.0),
+    "associative_scan: takes a function": lambda: nm.associative_scan(3, T()),
+    "vmap: in_axes has 2 entries, but 1 positional": lambda: nm.vmap(nm.sin, in_axes=(0, 0))(T()),
+    "where: takes a condition alone, or with both": lambda: nm.where(T(), T()),
+    "stack: takes a sequence of arrays, not int": lambda: nm.stack(3),
+    "indexing: index .* has rows of unequal lengths": lambda: T()[[[0, 1], [0]]],
+    "to: 'gpux' names no device .*cpu.*; 'gpux' is not a dtype": lambda: T().to("gpux"),
+    "normal: scale is a number, not .* first argument": lambda: nm.random.normal(0, 1, (3,)),
+    "uniform: high is a number, not .* first argument": lambda: nm.random.uniform(0, 1, (3,)),
+    "a seed is an integer, not 'a'": lambda: nm.random.seed("a"),
+    "no attribute 'randn'; it is nm.random.normal": lambda: nm.randn(3),
+    "linear: a weight of shape .* has 3 elements, not shape": lambda: LAYER(nm.ones((2, 5))),
+    "bilinear: a weight of shape": lambda: nn.Bilinear(2, 3, 4)(nm.ones((5, 2)), nm.ones((5, 4))),
+    "batch_norm: running_mean of shape .* 4 channels": lambda: nn.BatchNorm1d(3)(nm.ones((2, 4))),
+    "instance_norm: running_mean of shape": lambda: nn.InstanceNorm1d(3, track_running_stats=True)(
+        nm.ones((2, 4, 5))
+    ),
+    "kl_div: input of shape .* differ": lambda: nn.functional.kl_div(T(), T().T),
+    "Sequential: holds modules, not int: 3": lambda: nn.Sequential(3),
+    "ModuleList: holds modules, not int: 3": lambda: nn.ModuleList([LAYER, 3]),
+    "ModuleDict: holds modules, not str": lambda: nn.ModuleDict({"a": "b"}),
+    "Conv2d: kernel_size is a number or 2 of them": lambda: nn.Conv2d(3, 4, (3, 3, 3)),
+    "ConvTranspose1d: output_padding is a number or 1": lambda: nn.ConvTranspose1d(
+        3, 4, 2, stride=2, output_padding=(1, 1)
+    ),
+    "Conv2d: padding is numbers, 'valid' or 'same'": lambda: nn.Conv2d(3, 4, 3, padding="full"),
+    "load_state_dict: takes a mapping .* not int": lambda: LAYER.load_state_dict(3),
+    "SGD: takes a module, or its parameters .* not int": lambda: optim.SGD(3, lr=0.1),
+    "SGD: takes a module, .* not Parameter": lambda: optim.SGD(LAYER.weight, lr=0.1),
+    "SGD: a group names its parameters": lambda: optim.SGD([{"lr": 1.0}], lr=0.1),
+    "SGD.load_state_dict: .* no 'param_groups'": lambda: optim.SGD(LAYER, lr=0.1).load_state_dict(
+        {}
+    ),
+    "StepLR: takes an optimiser, not int": lambda: optim.lr_scheduler.StepLR(3, 5),
+}
+
+
+@pytest.mark.parametrize("message", SLIPS)
+def test_slips_are_named(message):
+    with pytest.raises((TypeError, ValueError, AttributeError), match=message):
+        SLIPS[message]()
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.errors import DTypeError, IndexRangeError
+from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.evaluation import array_at_hand, check_known, evaluate, from_host, host_array
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -49,7 +49,10 @@ def index_data(given: Any, op: str) -> Node | Array:
     """Indices as they came: the node of a tensor, or a NumPy array of host data."""
     if isinstance(given, Tensor):
         return given._node
-    array = np.asarray(given)
+    try:
+        array = np.asarray(given)
+    except ValueError as error:
+        raise ShapeError(f"{op}: index {given!r} has rows of unequal lengths") from error
     if array.size == 0 and not isinstance(given, np.ndarray):  # [] has no integers to tell by
         return array.astype(np.int64)
     if array.dtype.kind not in "iub":

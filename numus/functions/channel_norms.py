@@ -41,14 +41,24 @@ def _widest(x: Node, *parts: Tensor | None) -> Node:
     return ew.cast(x, dtype)
 
 
+def _check_channels(op: str, name: str, part: Node | Tensor, x: Node) -> None:
+    if part.shape != (x.shape[1],):
+        raise ShapeError(
+            f"{op}: {name} of shape {part.shape} does not fit the {x.shape[1]} channels of an "
+            f"input of shape {x.shape}"
+        )
+
+
+def _check_running(op: str, x: Node, mean: Tensor | None, variance: Tensor | None) -> None:
+    for name, running in (("running_mean", mean), ("running_var", variance)):
+        if running is not None:
+            _check_channels(op, name, running, x)
+
+
 def _per_channel(op: str, name: str, part: Any, x: Node) -> Node:
     """A vector of one number per channel, to be broadcast against x."""
     node = node_of(part, op)
-    if node.shape != (x.shape[1],):
-        raise ShapeError(
-            f"{op}: {name} of shape {node.shape} does not fit the {x.shape[1]} channels of an "
-            f"input of shape {x.shape}"
-        )
+    _check_channels(op, name, node, x)
     return reshape(ew.cast(node, x.dtype), (x.shape[1], *(1,) * (x.ndim - 2)))
 
 
@@ -102,6 +112,7 @@ def batch_norm(
     op = "batch_norm"
     node = _channels(op, x, 2)
     wide = _widest(node, weight, bias)
+    _check_running(op, node, running_mean, running_var)
     axes = (0, *range(2, node.ndim))
     kept = (1, node.shape[1], *(1,) * (node.ndim - 2))
     if training or running_mean is None or running_var is None:
@@ -181,6 +192,7 @@ def instance_norm(
     """x (N, C, ...) normalised over everything but examples and channels."""
     op = "instance_norm"
     node = _channels(op, x, 3)
+    _check_running(op, node, running_mean, running_var)
     wide = _widest(node, weight, bias)
     axes = tuple(range(2, node.ndim))
     if not use_input_stats:

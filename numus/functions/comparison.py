@@ -324,6 +324,8 @@ def where(condition: ArrayLike, x1: Any = None, x2: Any = None, /) -> Tensor | t
     """
     if x1 is None and x2 is None:
         return nonzero(condition)
+    if x1 is None or x2 is None:
+        raise TypeError("where: takes a condition alone, or with both of what it chooses between")
     a, b = pair("where", x1, x2)
     return wrap(ew.where(_truth(condition, "where"), a, b))
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.dtypes import DType
+from numus.errors import DTypeError
 from numus.functions._base import method, moved, wrap
 from numus.functions.dtype_functions import astype, isdtype
 from numus.runtime.devices import STARTS, Device, best_gpu, default, present
@@ -87,7 +88,11 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
             device = given
         else:
             dtype = given
-    return None if dtype is None else dt.as_dtype(dtype), device
+    try:
+        return None if dtype is None else dt.as_dtype(dtype), device
+    except DTypeError as error:
+        here = ", ".join(d.name for d in present())
+        raise DTypeError(f"to: {dtype!r} names no device (here: {here}); {error}") from None
 
 
 def _is_device(name: str) -> bool:

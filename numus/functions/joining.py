@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from numus.errors import ShapeError
@@ -30,6 +30,8 @@ def _operands(arrays: Any, op: str) -> list[Node]:
     """The arrays in their common dtype."""
     if isinstance(arrays, Tensor):
         raise TypeError(f"{op}: takes a sequence of arrays, not one; write {op}((x, y, …))")
+    if not isinstance(arrays, Iterable):
+        raise TypeError(f"{op}: takes a sequence of arrays, not {type(arrays).__name__}")
     given = list(arrays)
     if not given:
         raise ShapeError(f"{op}: needs at least one array")

@@ -29,10 +29,19 @@ class _Named(Module):
             raise IndexError(f"{type(self).__name__}: there is no entry {place} among {count}")
         return self._names()[place]
 
+    def _checked(self, entry: Any) -> Any:
+        """An entry as it is held: modules, and functions that do as such."""
+        if not callable(entry):
+            raise TypeError(
+                f"{type(self).__name__}: holds modules, not {type(entry).__name__}: {entry!r}"
+            )
+        return entry
+
     def _replaced(self, entries: Iterable[Any]) -> None:
+        held = [self._checked(entry) for entry in entries]
         for name in self._names():
             del self.__dict__[name]
-        for i, entry in enumerate(entries):
+        for i, entry in enumerate(held):
             setattr(self, str(i), entry)
 
     def _entries(self) -> list[Any]:
@@ -41,9 +50,6 @@ class _Named(Module):
 
 class _Listed(_Named):
     """What lists of modules and lists of parameters have in common."""
-
-    def _checked(self, entry: Any) -> Any:
-        return entry
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
@@ -77,7 +83,7 @@ class _Listed(_Named):
     def insert(self, index: int, entry: Any) -> None:
         """Put an entry before another."""
         entries = self._entries()
-        entries.insert(index, self._checked(entry))
+        entries.insert(index, entry)
         self._replaced(entries)
 
 
@@ -92,7 +98,7 @@ class Sequential(_Listed):
     def __init__(self, *modules: Any) -> None:
         if len(modules) == 1 and isinstance(modules[0], Mapping):
             for name, module in modules[0].items():
-                setattr(self, name, module)
+                setattr(self, name, self._checked(module))
         else:
             self._replaced(modules)
 
@@ -113,11 +119,10 @@ class ParameterList(_Listed):
     """A list of parameters; tensors that are put in become some."""
 
     def __init__(self, parameters: Iterable[Any] = ()) -> None:
-        self._replaced(map(self._checked, parameters))
+        self._replaced(parameters)
 
     def _checked(self, entry: Any) -> Any:
-        plain = isinstance(entry, Tensor) and not isinstance(entry, Parameter)
-        return Parameter(entry) if plain else entry
+        return _parameter(entry)
 
     def extra_repr(self) -> str:
         return _shapes(self)
@@ -126,9 +131,6 @@ class ParameterList(_Listed):
 class _Keyed(_Named):
     def __init__(self, entries: Mapping[str, Any] | Iterable[tuple[str, Any]] = ()) -> None:
         self.update(entries)
-
-    def _checked(self, entry: Any) -> Any:
-        return entry
 
     def __getitem__(self, name: str) -> Any:
         if name not in self._names():
@@ -187,11 +189,15 @@ class ParameterDict(_Keyed):
     """Parameters by name; tensors that are put in become some."""
 
     def _checked(self, entry: Any) -> Any:
-        plain = isinstance(entry, Tensor) and not isinstance(entry, Parameter)
-        return Parameter(entry) if plain else entry
+        return _parameter(entry)
 
     def extra_repr(self) -> str:
         return _shapes(self)
+
+
+def _parameter(entry: Any) -> Any:
+    plain = isinstance(entry, Tensor) and not isinstance(entry, Parameter)
+    return Parameter(entry) if plain else entry
 
 
 def _shapes(held: _Named) -> str:

@@ -26,8 +26,15 @@ Sizes = int | tuple[int, ...]
 _MODES = ("zeros", "reflect", "replicate", "circular")
 
 
-def _each(rank: int, sizes: Sizes) -> tuple[int, ...]:
-    return (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
+def _each(layer: _Windowed, name: str, sizes: Sizes) -> tuple[int, ...]:
+    """One number for each axis of space."""
+    rank = layer._rank
+    found = (sizes,) * rank if isinstance(sizes, int) else tuple(sizes)
+    if len(found) != rank:
+        raise ValueError(
+            f"{type(layer).__name__}: {name} is a number or {rank} of them, not {sizes}"
+        )
+    return found
 
 
 class _Windowed(Module):
@@ -56,10 +63,10 @@ class _Windowed(Module):
             )
         self.in_channels = in_channels
         self.out_channels = out_channels
-        self.kernel_size = _each(self._rank, kernel_size)
-        self.stride = _each(self._rank, stride)
-        self.padding = padding if isinstance(padding, str) else _each(self._rank, padding)
-        self.dilation = _each(self._rank, dilation)
+        self.kernel_size = _each(self, "kernel_size", kernel_size)
+        self.stride = _each(self, "stride", stride)
+        self.padding = padding if isinstance(padding, str) else _each(self, "padding", padding)
+        self.dilation = _each(self, "dilation", dilation)
         self.groups = groups
 
     def _fill(self, shape: tuple[int, ...], bias: bool, device: Any, dtype: Any) -> None:
@@ -107,6 +114,10 @@ class _Conv(_Windowed):
                 f"{', '.join(_MODES)}"
             )
         self._set(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        if isinstance(self.padding, str) and self.padding not in ("valid", "same"):
+            raise ValueError(
+                f"{type(self).__name__}: padding is numbers, 'valid' or 'same', not {padding!r}"
+            )
         if self.padding == "same" and any(s != 1 for s in self.stride):
             raise ValueError(
                 f"{type(self).__name__}: padding 'same' keeps sizes only with a stride of 1, not "
@@ -186,7 +197,7 @@ class _ConvTranspose(_Windowed):
                 f"{padding_mode!r}"
             )
         self._set(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
-        self.output_padding = _each(self._rank, output_padding)
+        self.output_padding = _each(self, "output_padding", output_padding)
         shape = (in_channels, out_channels // groups, *self.kernel_size)
         self._fill(shape, bias, device, dtype)
 

@@ -239,6 +239,10 @@ class Module:
         Args:
             strict: whether a name that only one side has is an error.
         """
+        if not isinstance(state, Mapping):
+            raise TypeError(
+                f"load_state_dict: takes a mapping of names to values, not {type(state).__name__}"
+            )
         given = {n.removeprefix(prefix): v for n, v in state.items() if n.startswith(prefix)}
         self._complete_from(given)
         own = dict(_state_of(self))

@@ -76,7 +76,14 @@ class Optimizer:
         self.defaults = defaults
         self.state: dict[Tensor, State] = {}
         self.param_groups: list[ParamGroup] = []
-        given = list(params.parameters() if hasattr(params, "parameters") else params)
+        if hasattr(params, "parameters"):
+            params = params.parameters()
+        if isinstance(params, Tensor) or not isinstance(params, Iterable):
+            raise TypeError(
+                f"{type(self).__name__}: takes a module, or its parameters in a list, not "
+                f"{type(params).__name__}"
+            )
+        given = list(params)
         if not given:
             raise ValueError(f"{type(self).__name__}: there are no parameters to optimise")
         if not isinstance(given[0], Mapping):
@@ -106,6 +113,11 @@ class Optimizer:
 
     def add_param_group(self, group: Mapping[str, Any]) -> None:
         """Optimise more parameters, with hyperparameters of their own where they are given."""
+        if "params" not in group:
+            raise ValueError(
+                f"{type(self).__name__}: a group names its parameters as 'params'; this one has "
+                f"{', '.join(map(repr, group))}"
+            )
         params = group["params"]
         params = [params] if isinstance(params, Tensor) else list(params)
         known = {id(p) for g in self.param_groups for p in g["params"]}
@@ -241,6 +253,12 @@ class Optimizer:
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Take what `state_dict` gave, here or in PyTorch."""
+        lacking = [key for key in ("param_groups", "state") if key not in state_dict]
+        if lacking:
+            raise ValueError(
+                f"{type(self).__name__}.load_state_dict: what is given has no {lacking[0]!r}: it "
+                "is not what state_dict() gives"
+            )
         groups, given = state_dict["param_groups"], state_dict["state"]
         sizes = [len(g["params"]) for g in groups]
         own = [len(g["params"]) for g in self.param_groups]

@@ -91,7 +91,7 @@ def uniform(
         a, b = ew.cast(a, wide), ew.cast(b, wide)
         y = ew.add(a, ew.mul(reshape(u, shape), ew.sub(b, a)))
         return wrap(ew.cast(ew.minimum(y, top), dtype))
-    first, last = float(low), float(high)
+    first, last = _words.number("uniform", "low", low), _words.number("uniform", "high", high)
     if not (first <= last and math.isfinite(last - first)):
         raise ValueError(f"uniform: [{low}, {high}) is not a finite interval")
 
@@ -149,14 +149,15 @@ def normal(
         place = _words.place_of(device, *source, mean, deviation)
         z = standard_normal(source, size_of(shape), place, wide, lambda z: z)
         return wrap(ew.cast(ew.add(mean, ew.mul(reshape(z, shape), deviation)), dtype))
-    if scale < 0:
+    middle, spread = _words.number("normal", "loc", loc), _words.number("normal", "scale", scale)
+    if spread < 0:
         raise ValueError(f"normal: scale must not be negative, but is {scale}")
 
     def scaled(z: Node) -> Node:
-        if scale != 1:
-            z = ew.mul(z, constant(float(scale), wide))
-        if loc != 0:
-            z = ew.add(z, constant(float(loc), wide))
+        if spread != 1:
+            z = ew.mul(z, constant(spread, wide))
+        if middle != 0:
+            z = ew.add(z, constant(middle, wide))
         return ew.cast(z, dtype)
 
     shape = _words.drawn_shape("normal", shape)

@@ -43,7 +43,10 @@ def _threefry(key: tuple[int, int], counter: tuple[int, int]) -> tuple[int, int]
 
 
 def _seed_words(seed: Any) -> tuple[int, int]:
-    number = operator.index(seed)
+    try:
+        number = operator.index(seed)
+    except TypeError as error:
+        raise TypeError(f"a seed is an integer, not {seed!r}") from error
     if not -(1 << 63) <= number < 1 << 64:
         raise OverflowError(f"a seed has 64 bits; {number} does not fit")
     return (number >> 32) & _MASK, number & _MASK

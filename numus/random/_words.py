@@ -129,6 +129,16 @@ def place_of(device: Any, *nodes: Node) -> Device:
     return find_device(device)
 
 
+def number(op: str, name: str, given: Any) -> float:
+    """An argument that is a number; NumPy's order of arguments is a mistake that is named."""
+    try:
+        return float(given)
+    except (TypeError, ValueError) as error:
+        raise TypeError(
+            f"{op}: {name} is a number, not {given!r}; the shape is the first argument"
+        ) from error
+
+
 def float_dtype(op: str, dtype: Any) -> DType:
     """The float dtype asked for; the default float where none is."""
     if dtype is None:

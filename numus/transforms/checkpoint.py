@@ -13,7 +13,7 @@ from numus.tensor import Tensor
 from numus.transforms.recipe import Recipe
 from numus.transforms.rules import CallRule, connected, taken_apart
 from numus.transforms.tape import is_leaf
-from numus.transforms.trace import Trace
+from numus.transforms.trace import Trace, require_function
 
 __all__ = ["checkpoint"]
 
@@ -30,6 +30,7 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     >>> nm.grad(block)(0.0).item()
     1.0
     """
+    require_function(f, "checkpoint")
 
     @functools.wraps(f)
     def run(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from numus.graph import Node, grad_mode, mode
 from numus.primitives.source import full
 from numus.tensor import Tensor
 from numus.transforms.rules import CallRule, Form, connected, positional, taken_apart
-from numus.transforms.trace import Trace
+from numus.transforms.trace import Trace, require_function
 
 __all__ = ["custom_jvp", "custom_vjp"]
 
@@ -23,6 +23,7 @@ class _Custom:
     """A function, and which of its arguments are not to be differentiated."""
 
     def __init__(self, f: Function, nondiff_argnums: Sequence[int] = ()) -> None:
+        require_function(f, type(self).__name__)
         functools.update_wrapper(self, f)  # type: ignore[arg-type]
         self._f = f
         self._fixed = tuple(nondiff_argnums)

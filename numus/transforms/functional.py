@@ -17,7 +17,7 @@ from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.source import full, placeholder
 from numus.transforms.recipe import Recipe, dependents
-from numus.transforms.trace import Trace, filled, matching, tensors
+from numus.transforms.trace import Trace, filled, matching, require_function, tensors
 
 __all__ = ["grad", "hvp", "jvp", "linearize", "value_and_grad", "vjp"]
 
@@ -84,6 +84,7 @@ def value_and_grad(
     in which f grows fastest; with `holomorphic` it is the complex derivative of a complex f.
     """
     op = "grad"
+    require_function(f, op)
 
     @functools.wraps(f)
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:

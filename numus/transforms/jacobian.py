@@ -16,7 +16,7 @@ from numus.primitives.views import permute, reshape
 from numus.runtime.devices import Device
 from numus.shapes import size_of
 from numus.transforms.functional import by_argument, conjugate, trace_call
-from numus.transforms.trace import Trace
+from numus.transforms.trace import Trace, require_function
 from numus.transforms.tree import unflatten
 from numus.transforms.vmap import batch
 
@@ -40,6 +40,7 @@ def jacrev(
     >>> nm.jacrev(lambda x: x * x)(nm.asarray([1.0, 2.0])).tolist()
     [[2.0, 0.0], [0.0, 4.0]]
     """
+    require_function(f, "jacrev")
 
     @functools.wraps(f)
     def jacobian(*args: Any, **kwargs: Any) -> Any:
@@ -68,6 +69,7 @@ def jacfwd(
 
     Best where f has few inputs.
     """
+    require_function(f, "jacfwd")
 
     @functools.wraps(f)
     def jacobian(*args: Any, **kwargs: Any) -> Any:

@@ -32,6 +32,12 @@ def nodes_of(container: Any, op: str, what: str) -> tuple[list[Node], Structure]
     return nodes, structure
 
 
+def require_function(f: Any, op: str) -> None:
+    """Refuse what cannot be called, where it is handed over and not where it would be called."""
+    if not callable(f):
+        raise TypeError(f"{op}: takes a function, not {type(f).__name__}")
+
+
 def tensors(structure: Structure, nodes: Sequence[Node | None]) -> Any:
     """A container of tensors; None stays None."""
     return tree.unflatten(structure, [None if n is None else Tensor(n) for n in nodes])
@@ -54,6 +60,7 @@ class Trace:
         floats_only: bool = False,
         names: Sequence[str] | None = None,
     ) -> None:
+        require_function(f, op)
         self.op = op
         self.structures: list[Structure] = []
         self.primals: list[Node] = []

@@ -15,7 +15,7 @@ from numus.tensor import Tensor, node_of
 from numus.transforms import tree
 from numus.transforms.inside import Inside
 from numus.transforms.recipe import dependents
-from numus.transforms.trace import nodes_of
+from numus.transforms.trace import nodes_of, require_function
 
 __all__ = ["vmap"]
 
@@ -61,10 +61,16 @@ def vmap(
     >>> dots(nm.asarray([[1.0, 2.0], [3.0, 4.0]]), nm.asarray([1.0, 10.0])).tolist()
     [21.0, 43.0]
     """
+    require_function(f, "vmap")
 
     @functools.wraps(f)
     def mapped(*args: Any, **kwargs: Any) -> Any:
         leaves, structure = tree.flatten((args, kwargs))
+        if isinstance(in_axes, (tuple, list)) and len(in_axes) != len(args):
+            raise ValueError(
+                f"vmap: in_axes has {len(in_axes)} entries, but {len(args)} positional arguments "
+                "were given"
+            )
         spec = (in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args), 0)
         axes = tree.spread(spec, structure, "vmap: in_axes")
         paths = tree.paths(structure)

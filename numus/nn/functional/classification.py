@@ -342,6 +342,10 @@ def kl_div(input: Any, target: Any, reduction: str = "mean", log_target: bool = 
         log_target: whether the target is a logarithm too.
     """
     target = nm.asarray(target)
+    if input.shape != target.shape:
+        raise ShapeError(
+            f"kl_div: input of shape {input.shape} and target of shape {target.shape} differ"
+        )
     if log_target:
         loss = nm.exp(target) * (target - input)
     else:

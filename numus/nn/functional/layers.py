@@ -52,14 +52,28 @@ one_hot = nm.one_hot
 @lowers
 def linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: the weight has a row for every output."""
-    y = nm.matmul(input, weight.T)
+    try:
+        y = nm.matmul(input, weight.T)
+    except ShapeError as error:
+        raise ShapeError(
+            f"linear: a weight of shape {weight.shape} takes inputs whose last axis has "
+            f"{weight.shape[-1]} elements, not shape {nm.asarray(input).shape}"
+        ) from error
     return y if bias is None else y + bias
 
 
 @lowers
 def bilinear(input1: Any, input2: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input1 @ weight[k] @ input2 for every output k."""
-    y = nm.einsum("...i,kij,...j->...k", input1, weight, input2)
+    try:
+        y = nm.einsum("...i,kij,...j->...k", input1, weight, input2)
+    except ShapeError as error:
+        shapes = nm.asarray(input1).shape, nm.asarray(input2).shape
+        raise ShapeError(
+            f"bilinear: a weight of shape {weight.shape} takes inputs whose last axes have "
+            f"{weight.shape[1]} and {weight.shape[2]} elements, not shapes {shapes[0]} and "
+            f"{shapes[1]}"
+        ) from error
     return y if bias is None else y + bias
 
 

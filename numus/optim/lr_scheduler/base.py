@@ -18,6 +18,10 @@ class LRScheduler:
     _relative = False  # whether every rate follows from the one before
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(
+                f"{type(self).__name__}: takes an optimiser, not {type(optimizer).__name__}"
+            )
         self.optimizer = optimizer
         for group in optimizer.param_groups:
             if last_epoch == -1:

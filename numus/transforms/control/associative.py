@@ -12,7 +12,7 @@ from numus.primitives.views import flip, permute, reshape, slice_, take_range
 from numus.shapes import normal_axis
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.trace import nodes_of
+from numus.transforms.trace import nodes_of, require_function
 
 __all__ = ["associative_scan"]
 
@@ -31,6 +31,7 @@ def associative_scan(
     [1, 2, 6, 24]
     """
     op = "associative_scan"
+    require_function(f, op)
     nodes, structure = nodes_of(elems, op, "elems")
     if not nodes:
         return elems

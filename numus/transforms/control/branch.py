@@ -32,7 +32,7 @@ from numus.transforms.control.body import (
 )
 from numus.transforms.inside import InsideBranch
 from numus.transforms.rules import CallRule
-from numus.transforms.trace import Trace, nodes_of
+from numus.transforms.trace import Trace, nodes_of, require_function
 
 __all__ = ["cond"]
 
@@ -134,8 +134,12 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
     6.0
     """
     op = "cond"
-    if isinstance(pred, bool):
-        return (true_fun if pred else false_fun)(*operands)
+    if isinstance(pred, bool):  # the other is never looked at
+        taken = true_fun if pred else false_fun
+        require_function(taken, op)
+        return taken(*operands)
+    for f in (true_fun, false_fun):
+        require_function(f, op)
     test = node_of(pred, op)
     if test.shape != ():
         raise ShapeError(

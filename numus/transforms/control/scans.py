@@ -39,7 +39,7 @@ from numus.transforms.control.body import (
 from numus.transforms.control.whiles import while_loop
 from numus.transforms.inside import InsideLoop
 from numus.transforms.rules import CallRule
-from numus.transforms.trace import Trace, nodes_of
+from numus.transforms.trace import Trace, nodes_of, require_function
 
 __all__ = ["fori_loop", "scan"]
 
@@ -158,6 +158,7 @@ def scan(
     [1.0, 3.0, 6.0]
     """
     op = "scan"
+    require_function(f, op)
     carry, carry_structure = nodes_of(init, op, "init")
     sliced, xs_structure = nodes_of(xs, op, "xs")
     length = _length(sliced, xs_structure, length)
@@ -417,6 +418,7 @@ def fori_loop(lower: Any, upper: Any, f: Function, init: Any) -> Any:
     >>> nm.fori_loop(1, 5, lambda i, total: total + i, 0).item()
     10
     """
+    require_function(f, "fori_loop")
     if not (_is_known_number(lower) and _is_known_number(upper)):
         return _until(upper, f, (lower, init))
     lower, upper = (operator.index(n) for n in (lower, upper))

@@ -35,7 +35,7 @@ from numus.transforms.control.body import (
 )
 from numus.transforms.inside import InsideLoop
 from numus.transforms.rules import CallRule
-from numus.transforms.trace import Trace, nodes_of
+from numus.transforms.trace import Trace, nodes_of, require_function
 
 __all__ = ["while_loop"]
 
@@ -141,6 +141,8 @@ def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:
     192
     """
     op = "while_loop"
+    for f in (cond_fun, body_fun):
+        require_function(f, op)
     carry, structure = nodes_of(init, op, "init")
     weak = [type(leaf) in (int, float, complex, bool) for leaf in tree.leaves(init)]
     while True:

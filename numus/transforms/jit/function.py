@@ -26,6 +26,7 @@ from numus.transforms.jit.short import MISS, Short
 from numus.transforms.jit.traced import Traced
 from numus.transforms.jit.tracing import Inline, Trace
 from numus.transforms.jit.variables import Variables
+from numus.transforms.trace import require_function
 
 Function = Callable[..., Any]
 Numbers = list[tuple[int, type]]  # which leaves are Python's numbers, and their types
@@ -422,8 +423,7 @@ def jit(
         return functools.partial(
             jit, static_argnums=static_argnums, static_argnames=static_argnames, donate=donate
         )
-    if not callable(f):
-        raise TypeError(f"jit: takes a function, not {type(f).__name__}")
+    require_function(f, "jit")
     if inspect.isgeneratorfunction(f) or inspect.iscoroutinefunction(f):
         raise TypeError(
             f"jit of {getattr(f, '__qualname__', f)}: a generator or coroutine runs when nobody "
