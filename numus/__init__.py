@@ -80,7 +80,7 @@ newaxis = None
 
 _LAZY = ("data", "nn", "optim")  # imported when they are first asked for
 _ELSEWHERE = {  # what is at the top elsewhere
-    **{"rand": "random.uniform", "randn": "random.normal", "randint": "random.integers"},
+    **{"rand": "random.rand", "randn": "random.randn", "randint": "random.integers"},
     **{"manual_seed": "random.seed", "randperm": "random.permutation"},
     **{"save": "nn.save_safetensors", "load": "nn.load_safetensors"},
 }

@@ -2,6 +2,7 @@
 
 import doctest
 import importlib
+import inspect
 import pkgutil
 
 import pytest
@@ -11,6 +12,9 @@ import numus as nm
 PACKAGES = (
     "numus.functions",
     "numus.transforms",
+    "numus.transforms.control",
+    "numus.transforms.jit",
+    "numus.random",
     "numus.nn",
     "numus.nn.functional",
     "numus.nn.utils",
@@ -51,3 +55,18 @@ def test_docstrings(name):
             for example in finder.find(made, public, False, vars(module) | names):
                 runner.run(example)
     assert runner.failures == 0
+
+
+PUBLIC = "numus numus.random numus.kernels numus.nn numus.nn.functional numus.nn.init"
+PUBLIC += " numus.nn.utils numus.optim numus.optim.lr_scheduler numus.data"
+
+
+@pytest.mark.parametrize("name", PUBLIC.split())
+def test_whatever_is_public_says_what_it_is(name):
+    module = importlib.import_module(name)
+    things = {n: getattr(module, n) for n in getattr(module, "__all__", dir(module)) if n[0] != "_"}
+    classes = {n: x for n, x in things.items() if inspect.isclass(x)}
+    for owner, made in classes.items():
+        things |= {f"{owner}.{n}": getattr(made, n) for n in dir(made) if n[0] != "_"}
+    silent = [n for n, x in things.items() if callable(x) and not inspect.getdoc(x)]
+    assert not silent

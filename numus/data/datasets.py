@@ -174,6 +174,11 @@ def random_split(
     Args:
         lengths: how many examples each part has, or what share of all (they add up to 1; what
             rounding leaves goes to the first parts).
+
+    >>> from numus import data
+    >>> train, rest = data.random_split(list(range(10)), [0.8, 0.2])
+    >>> len(train), len(rest)
+    (8, 2)
     """
     count = len(dataset)
     sizes = [int(n) for n in lengths]

@@ -123,7 +123,11 @@ def isclose(
     atol: float = 1e-8,
     equal_nan: bool = False,
 ) -> Tensor:
-    """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close."""
+    """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close.
+
+    >>> nm.isclose(nm.asarray([1.0, 2.0]), nm.asarray([1.0, 2.1])).tolist()
+    [True, False]
+    """
     x, y = pair("isclose", x1, x2)
     if not x.dtype.is_inexact:
         wide = dt.float64 if x.dtype.itemsize > 2 else dt.float32
@@ -148,7 +152,11 @@ def allclose(
     atol: float = 1e-8,
     equal_nan: bool = False,
 ) -> Tensor:
-    """Whether all elements are close: see isclose. A tensor of one bool."""
+    """Whether all elements are close: see isclose. A tensor of one bool.
+
+    >>> nm.allclose(nm.asarray([1.0, 2.0]), nm.asarray([1.0, 2.000001])).item()
+    True
+    """
     near = isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)._node
     if 0 in near.shape:
         return wrap(full((), True, dt.bool_))
@@ -217,7 +225,11 @@ def nan_to_num(
     posinf: float | None = None,
     neginf: float | None = None,
 ) -> Tensor:
-    """Numbers in place of NaN and infinities (the largest finite ones, unless others are given)."""
+    """Numbers in place of NaN and infinities (the largest finite ones, unless others are given).
+
+    >>> nm.nan_to_num(nm.asarray([1.0, float("nan")]), nan=9.0).tolist()
+    [1.0, 9.0]
+    """
     node = node_of(x, "nan_to_num")
     if node.dtype.is_complex:
         parts = (wrap(part) for part in (ew.real(node), ew.imag(node)))

@@ -241,7 +241,11 @@ def contracted(op: str, a: Node, b: Node, axes_a: Sequence[int], axes_b: Sequenc
 @method()
 @lowers
 def dot(a: Any, b: Any, /) -> Tensor:
-    """NumPy's dot: the sum of products over a's last axis and b's last but one (or only) axis."""
+    """NumPy's dot: the sum of products over a's last axis and b's last but one (or only) axis.
+
+    >>> nm.dot(nm.asarray([1.0, 2.0]), nm.asarray([3.0, 4.0])).item()
+    11.0
+    """
     x, y = pair("dot", a, b)
     if x.ndim == 0 or y.ndim == 0:
         return wrap(ew.and_(x, y) if x.dtype.kind == "bool" else ew.mul(x, y))
@@ -261,7 +265,11 @@ def inner(a: Any, b: Any, /) -> Tensor:
 @method()
 @lowers
 def outer(a: Any, b: Any, /) -> Tensor:
-    """All products of an element of a (rows) and one of b (columns), each taken flat."""
+    """All products of an element of a (rows) and one of b (columns), each taken flat.
+
+    >>> nm.outer(nm.asarray([1, 2]), nm.asarray([3, 4])).tolist()
+    [[3, 4], [6, 8]]
+    """
     x, y = pair("outer", a, b)
     rows, columns = (reshape(n, (size_of(n.shape),)) for n in (x, y))
     return contracted("outer", rows, columns, (), ())
@@ -312,6 +320,9 @@ def tensordot(
 
     `axes` is how many (the last of x1 with the first of x2), or the axes of each.
     `preferred_element_type` is what products are accumulated in and what comes out.
+
+    >>> nm.tensordot(nm.ones((2, 3, 4)), nm.ones((4, 3, 5)), axes=((1, 2), (1, 0))).shape
+    (2, 5)
     """
     a, b = preferred("tensordot", pair("tensordot", x1, x2), preferred_element_type)
     if isinstance(axes, (tuple, list)):
@@ -333,7 +344,11 @@ def tensordot(
 
 @method()
 def kron(a: Any, b: Any, /) -> Tensor:
-    """The Kronecker product: every element of a times the whole of b, in blocks."""
+    """The Kronecker product: every element of a times the whole of b, in blocks.
+
+    >>> nm.kron(nm.asarray([1, 10]), nm.asarray([1, 2])).tolist()
+    [1, 2, 10, 20]
+    """
     x, y = pair("kron", a, b)
     rank = max(x.ndim, y.ndim)
     left = (1,) * (rank - x.ndim) + x.shape
@@ -348,7 +363,11 @@ def kron(a: Any, b: Any, /) -> Tensor:
 def trace(
     x: Any, /, offset: int = 0, axis1: int = 0, axis2: int = 1, *, dtype: Any = None
 ) -> Tensor:
-    """The sum along a diagonal; small integers are summed in int64, as `sum` does."""
+    """The sum along a diagonal; small integers are summed in int64, as `sum` does.
+
+    >>> nm.trace(nm.asarray([[1, 2], [3, 4]])).item()
+    5
+    """
     node = accumulator("trace", node_of(x, "trace"), dtype)
     line = diagonal(wrap(node), operator.index(offset), axis1, axis2)._node
     return wrap(reduce_sum(line, (line.ndim - 1,)))

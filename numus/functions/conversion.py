@@ -101,7 +101,11 @@ def from_numpy(array: Array, /) -> Tensor:
 
 
 def frombuffer(buffer: Any, /, dtype: Any = dt.default_float, *, count: int = -1) -> Tensor:
-    """A one-dimensional tensor with a copy of the bytes of an object."""
+    """A one-dimensional tensor with a copy of the bytes of an object.
+
+    >>> nm.frombuffer(bytes((1, 0, 2, 0)), dtype=nm.int16).tolist()
+    [1, 2]
+    """
     return asarray(np.frombuffer(buffer, as_dtype(dtype).np, count))
 
 

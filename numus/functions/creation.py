@@ -107,7 +107,11 @@ def zeros(
 def ones(
     shape: Any, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of ones."""
+    """A tensor of ones.
+
+    >>> nm.ones((2, 2), dtype=nm.int32).tolist()
+    [[1, 1], [1, 1]]
+    """
     out = dt.default_float if dtype is None else as_dtype(dtype)
     return full(as_shape(shape, "ones"), 1, dtype=out, device=device, requires_grad=requires_grad)
 
@@ -138,7 +142,11 @@ def full_like(
     device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """`fill_value` in the shape, dtype and device of x."""
+    """`fill_value` in the shape, dtype and device of x.
+
+    >>> nm.full_like(nm.zeros(2), 3.0).tolist()
+    [3.0, 3.0]
+    """
     given = _like(x, dtype, device, "full_like")
     return full(fill_value=fill_value, requires_grad=requires_grad, **given)
 
@@ -300,7 +308,11 @@ def logspace(
     device: DeviceLike = None,
     endpoint: bool = True,
 ) -> Tensor:
-    """`num` numbers from base**start to base**stop with evenly spaced logarithms."""
+    """`num` numbers from base**start to base**stop with evenly spaced logarithms.
+
+    >>> nm.logspace(0, 2, 3).tolist()
+    [1.0, 10.0, 100.0]
+    """
     out = dt.default_float if dtype is None else as_dtype(dtype)
     compute = out if out.is_inexact else dt.float64
     exponents = linspace(start, stop, num, dtype=compute, device=device, endpoint=endpoint)
@@ -382,7 +394,11 @@ def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
 
 @method()
 def tril(x: ArrayLike, /, k: int = 0) -> Tensor:
-    """x with zeros above the k-th diagonal."""
+    """x with zeros above the k-th diagonal.
+
+    >>> nm.tril(nm.ones((2, 2), dtype=nm.int32)).tolist()
+    [[1, 0], [1, 1]]
+    """
     return _triangle(x, k, "tril", lower=True)
 
 
@@ -397,6 +413,10 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
 
     Args:
         indexing: "xy" lets the first array run along columns, "ij" along rows.
+
+    >>> rows, columns = nm.meshgrid(nm.arange(2), nm.arange(3), indexing="ij")
+    >>> (rows * 10 + columns).tolist()
+    [[0, 1, 2], [10, 11, 12]]
     """
     if indexing not in ("xy", "ij"):
         raise ValueError(f'meshgrid: indexing must be "xy" or "ij", not {indexing!r}')

@@ -188,7 +188,11 @@ def isdtype(dtype: Any, kind: Any) -> bool:
 
 
 def can_cast(from_: Any, to: Any, /) -> bool:
-    """Whether promotion may turn one dtype (or a tensor's) into another."""
+    """Whether promotion may turn one dtype (or a tensor's) into another.
+
+    >>> nm.can_cast(nm.int8, nm.int32), nm.can_cast(nm.float32, nm.int32)
+    (True, False)
+    """
     return dt.can_cast(_dtype_of(from_), as_dtype(to))
 
 

@@ -72,7 +72,11 @@ def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
 
 @method()
 def index_select(x: Tensor, /, dim: int, index: Any) -> Tensor:
-    """The parts of x at a vector of indices along an axis: `take` with its arguments turned."""
+    """The parts of x at a vector of indices along an axis: `take` with its arguments turned.
+
+    >>> nm.index_select(nm.asarray([[1, 2], [3, 4]]), 1, nm.asarray([1])).tolist()
+    [[2], [4]]
+    """
     return take(x, index, dim)
 
 
@@ -81,6 +85,9 @@ def index_add(x: Tensor, /, dim: int, index: Any, source: Any, *, alpha: Any = 1
     """x with alpha * source added to its parts at a vector of indices along an axis.
 
     Places named several times receive the sum.
+
+    >>> nm.index_add(nm.zeros(3), 0, nm.asarray([0, 2, 0]), nm.asarray([1.0, 2.0, 4.0])).tolist()
+    [5.0, 0.0, 2.0]
     """
     op = "index_add"
     node = node_of(x, op)
@@ -178,7 +185,11 @@ def take_along_axis(x: Tensor, indices: Any, /, axis: int | None = -1) -> Tensor
 
 
 def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -1) -> Tensor:
-    """Put values into each line of x along an axis, at that line's own indices; gives x back."""
+    """Put values into each line of x along an axis, at that line's own indices; gives x back.
+
+    >>> nm.put_along_axis(nm.zeros((2, 2)), nm.asarray([[0], [1]]), 7.0, axis=1).tolist()
+    [[7.0, 0.0], [0.0, 7.0]]
+    """
     op = "put_along_axis"
     node = node_of(x, op)
     flat = reshape(node, (size_of(node.shape),)) if axis is None else node
@@ -235,6 +246,9 @@ def gather(x: Tensor, /, dim: int, index: Any) -> Tensor:
     """For each element of `index`, the element of x at the same place but for axis `dim`.
 
     out[i, j] = x[index[i, j], j] for dim=0; `take_along_axis` without broadcasting.
+
+    >>> nm.gather(nm.asarray([[1, 2], [3, 4]]), 1, nm.asarray([[0], [1]])).tolist()
+    [[1], [4]]
     """
     node, at, axis = _lines(x, dim, index, "gather")
     out = gather_node(node, *along(at, axis))
@@ -346,7 +360,11 @@ def scatter(x: Tensor, /, dim: int, index: Any, src: Any, reduce: str | None = N
 
 @method()
 def scatter_add(x: Tensor, /, dim: int, index: Any, src: Any) -> Tensor:
-    """A copy of x to which each element of src is added at its own index along an axis."""
+    """A copy of x to which each element of src is added at its own index along an axis.
+
+    >>> nm.scatter_add(nm.zeros(3), 0, nm.asarray([0, 2, 0]), nm.asarray([1.0, 2.0, 4.0])).tolist()
+    [5.0, 0.0, 2.0]
+    """
     return _scattered(x, dim, index, src, "add", True, "scatter_add")
 
 
@@ -379,7 +397,12 @@ def _masked(x: Tensor, mask: Any, op: str) -> tuple[Node, Node]:
 
 @method()
 def masked_select(x: Tensor, mask: Any, /) -> Tensor:
-    """The elements at which the mask holds, along one axis; both broadcast. Evaluates the mask."""
+    """The elements at which the mask holds, along one axis; both broadcast. Evaluates the mask.
+
+    >>> x = nm.asarray([1, 5, 3])
+    >>> nm.masked_select(x, x > 2).tolist()
+    [5, 3]
+    """
     node, hit = _masked(x, mask, "masked_select")
     shape = broadcast_shapes(node.shape, hit.shape, "masked_select")
     return wrap(broadcast(node, shape))[wrap(broadcast(hit, shape))]

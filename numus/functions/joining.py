@@ -87,13 +87,21 @@ def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
 
 
 def hstack(arrays: Sequence[Tensor], /) -> Tensor:
-    """Arrays side by side: along the second axis, vectors and scalars along the first."""
+    """Arrays side by side: along the second axis, vectors and scalars along the first.
+
+    >>> nm.hstack((nm.asarray([1, 2]), nm.asarray([3]))).tolist()
+    [1, 2, 3]
+    """
     parts = [atleast_1d(x) for x in arrays]
     return concat(parts, 0 if parts and parts[0].ndim == 1 else 1)
 
 
 def vstack(arrays: Sequence[Tensor], /) -> Tensor:
-    """Arrays one below the other: along the first axis, vectors as rows."""
+    """Arrays one below the other: along the first axis, vectors as rows.
+
+    >>> nm.vstack((nm.asarray([1, 2]), nm.asarray([3, 4]))).tolist()
+    [[1, 2], [3, 4]]
+    """
     return concat([atleast_2d(x) for x in arrays], 0)
 
 

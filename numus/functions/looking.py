@@ -149,7 +149,11 @@ def compile_log(on: Device | str | None = None) -> list[Any]:
 
 
 def memory_stats(on: Device | str | None = None) -> dict[str, int]:
-    """Bytes in use, kept in the pool and at the peak, and counts of allocations."""
+    """Bytes in use, kept in the pool and at the peak, and counts of allocations.
+
+    >>> sorted(nm.memory_stats())[:2]
+    ['allocations', 'in_use']
+    """
     return dict(device(on).runtime.memory_stats())
 
 

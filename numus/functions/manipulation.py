@@ -106,12 +106,17 @@ def reshape(x: ArrayLike, /, shape: int | Sequence[int], *, copy: bool | None = 
 
 @method("reshape", "view")
 def _reshape(x: Tensor, *shape: Any, copy: bool | None = None) -> Tensor:
+    """`nm.reshape` with a shape, or its extents one by one: x.reshape(2, -1)."""
     return reshape(x, _numbers(shape), copy=copy)
 
 
 @method()
 def flatten(x: ArrayLike, /, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-    """Axes start_dim to end_dim as one (all of them, unless told otherwise)."""
+    """Axes start_dim to end_dim as one (all of them, unless told otherwise).
+
+    >>> nm.flatten(nm.ones((2, 3, 4)), 1).shape
+    (2, 12)
+    """
     node = node_of(x, "flatten")
     if node.ndim == 0:
         return wrap(views.reshape(node, (1,)))
@@ -132,7 +137,11 @@ def ravel(x: ArrayLike, /) -> Tensor:
 
 @method()
 def unflatten(x: ArrayLike, /, dim: int, sizes: Sequence[int]) -> Tensor:
-    """One axis as several: the opposite of `flatten`. One of the sizes may be -1."""
+    """One axis as several: the opposite of `flatten`. One of the sizes may be -1.
+
+    >>> nm.unflatten(nm.ones((2, 12)), 1, (3, -1)).shape
+    (2, 3, 4)
+    """
     node = node_of(x, "unflatten")
     axis = normal_axis(dim, node.ndim, "unflatten")
     parts = _filled(sizes, node.shape[axis], f"axis {axis}", "unflatten")
@@ -166,7 +175,11 @@ def unsqueeze(x: ArrayLike, /, dim: int) -> Tensor:
 
 @method()
 def squeeze(x: ArrayLike, /, axis: int | tuple[int, ...] | None = None) -> Tensor:
-    """Drop these axes of extent 1 (all of that extent, where none is named)."""
+    """Drop these axes of extent 1 (all of that extent, where none is named).
+
+    >>> nm.squeeze(nm.ones((1, 3, 1)), axis=0).shape
+    (3, 1)
+    """
     node = node_of(x, "squeeze")
     if axis is None:
         axes = tuple(i for i, n in enumerate(node.shape) if n == 1)
@@ -241,7 +254,12 @@ def expand(x: ArrayLike, /, *shape: Any) -> Tensor:
 
 
 def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
-    """All arrays broadcast to one shape."""
+    """All arrays broadcast to one shape.
+
+    >>> a, b = nm.broadcast_arrays(nm.ones((2, 1)), nm.ones(3))
+    >>> a.shape, b.shape
+    ((2, 3), (2, 3))
+    """
     nodes = [node_of(x, "broadcast_arrays") for x in arrays]
     shape: Shape = ()
     for node in nodes:
@@ -294,6 +312,7 @@ permute = permute_dims
 
 @method("permute", "permute_dims")
 def _permute(x: Tensor, *axes: Any) -> Tensor:
+    """`nm.permute_dims` with axes in a tuple, or one by one: x.permute(2, 0, 1)."""
     return permute_dims(x, _numbers(axes))
 
 
@@ -303,7 +322,11 @@ def _turned(ndim: int) -> Shape:
 
 
 def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
-    """The axes in reverse order, or in the order given (as `permute_dims`)."""
+    """The axes in reverse order, or in the order given (as `permute_dims`).
+
+    >>> nm.transpose(nm.ones((2, 3, 4)), (1, 0, 2)).shape
+    (3, 2, 4)
+    """
     node = node_of(x, "transpose")
     if axes is None:
         return viewed(views.permute(node, _turned(len(node.shape))), node)
@@ -312,6 +335,7 @@ def transpose(x: ArrayLike, /, axes: Sequence[int] | None = None) -> Tensor:
 
 @method("transpose")
 def _transpose(x: Tensor, *axes: Any) -> Tensor:
+    """The axes in reverse order, or in that given: all of them (to exchange two: `swapaxes`)."""
     return transpose(x, _numbers(axes) if axes and axes != (None,) else None)
 
 
@@ -320,7 +344,11 @@ attribute("T", transpose, "The array with its axes in reverse order.")
 
 @method("swapaxes", "transpose_tracked", "swapdims")
 def swapaxes(x: ArrayLike, /, axis1: int, axis2: int) -> Tensor:
-    """The array with two axes exchanged."""
+    """The array with two axes exchanged.
+
+    >>> nm.swapaxes(nm.ones((2, 3, 4)), 0, 2).shape
+    (4, 3, 2)
+    """
     node = node_of(x, "swapaxes")
     a = normal_axis(axis1, node.ndim, "swapaxes")
     b = normal_axis(axis2, node.ndim, "swapaxes")
@@ -377,7 +405,11 @@ def flip(x: ArrayLike, /, axis: int | Sequence[int] | None = None) -> Tensor:
 
 @method()
 def rot90(x: ArrayLike, /, k: int = 1, axes: Sequence[int] = (0, 1)) -> Tensor:
-    """Turn by 90 degrees k times in the plane of two axes, from the first towards the second."""
+    """Turn by 90 degrees k times in the plane of two axes, from the first towards the second.
+
+    >>> nm.rot90(nm.asarray([[1, 2], [3, 4]])).tolist()
+    [[2, 4], [1, 3]]
+    """
     node = node_of(x, "rot90")
     plane = normal_axes(tuple(axes), node.ndim, "rot90")
     if len(plane) != 2:

@@ -43,7 +43,11 @@ def _keep(y: Node, x: Node, axes: Shape) -> Node:
 @recorded
 @widens
 def logsumexp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """log(sum(exp(x))) over axes, without overflow; -inf where there is nothing."""
+    """log(sum(exp(x))) over axes, without overflow; -inf where there is nothing.
+
+    >>> nm.logsumexp(nm.asarray([1000.0, -1000.0])).item()
+    1000.0
+    """
     node, wide = _wide("logsumexp", x)
     axes = normal_axes(axis, node.ndim, "logsumexp")
     if count_over(node, axes) == 0:
@@ -100,7 +104,11 @@ def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
 @recorded
 @widens
 def log_softmax(x: Any, /, axis: Axis = -1) -> Tensor:
-    """The logarithm of `softmax`, exact where that underflows."""
+    """The logarithm of `softmax`, exact where that underflows.
+
+    >>> nm.exp(nm.log_softmax(nm.asarray([0.0, 0.0]))).tolist()
+    [0.5, 0.5]
+    """
     node, wide = _wide("log_softmax", x)
     axes = normal_axes(axis, node.ndim, "log_softmax")
     if count_over(node, axes) == 0:

@@ -66,6 +66,7 @@ def unstack(x: ArrayLike, /, *, axis: int = 0) -> tuple[Tensor, ...]:
 
 @method("unstack", "unbind")
 def _unstack(x: Tensor, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices along an axis, which they no longer have."""
     return unstack(x, axis=axis)
 
 
@@ -107,7 +108,11 @@ def split(
 def array_split(
     x: ArrayLike, /, indices_or_sections: int | Sequence[int], axis: int = 0
 ) -> tuple[Tensor, ...]:
-    """As `split`, but the sections need only be nearly equal: the first ones may be longer by 1."""
+    """As `split`, but the sections need only be nearly equal: the first ones may be longer by 1.
+
+    >>> [part.tolist() for part in nm.array_split(nm.arange(5), 3)]
+    [[0, 1], [2, 3], [4]]
+    """
     if isinstance(indices_or_sections, Sequence):
         return split(x, indices_or_sections, axis)
     node = node_of(x, "array_split")
@@ -121,7 +126,11 @@ def array_split(
 
 @method()
 def chunk(x: ArrayLike, /, chunks: int, dim: int = 0) -> tuple[Tensor, ...]:
-    """At most `chunks` sections along an axis, of one extent but the last, which may be shorter."""
+    """At most `chunks` sections along an axis, of one extent but the last, which may be shorter.
+
+    >>> [part.tolist() for part in nm.chunk(nm.arange(5), 2)]
+    [[0, 1, 2], [3, 4]]
+    """
     node = node_of(x, "chunk")
     axis = normal_axis(dim, node.ndim, "chunk")
     if chunks < 1:
@@ -141,6 +150,9 @@ def diagonal(x: ArrayLike, /, offset: int = 0, axis1: int = 0, axis2: int = 1) -
 
     Args:
         offset: how far above (positive) or below (negative) the main diagonal.
+
+    >>> nm.diagonal(nm.asarray([[1, 2], [3, 4]])).tolist()
+    [1, 4]
     """
     node = node_of(x, "diagonal")
     if node.ndim < 2:

@@ -114,7 +114,11 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
 @recorded
 @widens
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """The product over axes; 1 where there is nothing to multiply."""
+    """The product over axes; 1 where there is nothing to multiply.
+
+    >>> nm.prod(nm.asarray([[1, 2], [3, 4]]), axis=1).tolist()
+    [2, 12]
+    """
     node = accumulator("prod", node_of(x, "prod"), dtype)
     axes = normal_axes(axis, node.ndim, "prod")
     return finish(reduce_prod(node, axes), node, axes, keepdims)
@@ -122,7 +126,11 @@ def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
 
 @method()
 def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """How many elements are not zero (NaN is not zero), as int64."""
+    """How many elements are not zero (NaN is not zero), as int64.
+
+    >>> nm.count_nonzero(nm.asarray([0, 3, 0, 5])).item()
+    2
+    """
     node = ew.cast(ew.cast(node_of(x, "count_nonzero"), dt.bool_), dt.int64)
     axes = normal_axes(axis, node.ndim, "count_nonzero")
     return finish(reduce_sum(node, axes), node, axes, keepdims)
@@ -174,7 +182,11 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 @method("min", "amin")
 @recorded
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """The smallest element over axes; NaN where there is one."""
+    """The smallest element over axes; NaN where there is one.
+
+    >>> nm.min(nm.asarray([[3, 1], [2, 4]]), axis=0).tolist()
+    [2, 1]
+    """
     return _extreme("min", reduce_min, node_of(x, "min"), axis, keepdims)
 
 
@@ -184,7 +196,11 @@ amin = min
 
 @method()
 def ptp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Peak to peak: the largest element minus the smallest."""
+    """Peak to peak: the largest element minus the smallest.
+
+    >>> nm.ptp(nm.asarray([3, 9, 4])).item()
+    6
+    """
     node = require("ptp", node_of(x, "ptp"), "uint", "int", "float")
     high = _extreme("ptp", reduce_max, node, axis, keepdims)
     low = _extreme("ptp", reduce_min, node, axis, keepdims)
@@ -232,13 +248,21 @@ def _truth(
 
 @method()
 def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether some element is not zero; False where there is none."""
+    """Whether some element is not zero; False where there is none.
+
+    >>> nm.any(nm.asarray([[True, False], [False, False]]), axis=1).tolist()
+    [True, False]
+    """
     return _truth("any", reduce_max, x, axis, keepdims)
 
 
 @method()
 def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-    """Whether no element is zero; True where there is none."""
+    """Whether no element is zero; True where there is none.
+
+    >>> nm.all(nm.asarray([[True, False], [True, True]]), axis=1).tolist()
+    [False, True]
+    """
     return _truth("all", reduce_min, x, axis, keepdims)
 
 
@@ -301,6 +325,9 @@ def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: fl
     """The vector norm over axes: ord is any number, inf or -inf; 0 counts the non-zeros.
 
     Its gradient at zero is zero.
+
+    >>> nm.vector_norm(nm.asarray([[3.0, 4.0]]), axis=1).tolist()
+    [5.0]
     """
     return _norm("vector_norm", x, ord, axis, keepdims)
 

@@ -62,6 +62,9 @@ def argmin(x: ArrayLike, /, axis: int | None = None, keepdims: bool = False) -> 
     """The index of the first smallest element along an axis (None: of all, in row-major order).
 
     NaN, wherever it is, wins over every number.
+
+    >>> nm.argmin(nm.asarray([[3, 1], [2, 4]]), axis=1).tolist()
+    [1, 0]
     """
     return _extreme("argmin", reduce.argmin, x, axis, keepdims)
 

@@ -98,6 +98,9 @@ def var(
     """The variance over axes: squared deviations from the mean, summed, over N - correction.
 
     It is real for complex x, and NaN where N - correction is not positive.
+
+    >>> nm.var(nm.asarray([1.0, 3.0])).item()
+    1.0
     """
     node, result = _inexact("var", x, dtype)
     axes = normal_axes(axis, node.ndim, "var")
@@ -116,7 +119,11 @@ def std(
     dtype: Any = None,
     keepdims: bool = False,
 ) -> Tensor:
-    """The standard deviation over axes, the root of `var`. Its gradient is 0 where it is 0."""
+    """The standard deviation over axes, the root of `var`. Its gradient is 0 where it is 0.
+
+    >>> nm.std(nm.asarray([1.0, 3.0])).item()
+    1.0
+    """
     node, result = _inexact("std", x, dtype)
     axes = normal_axes(axis, node.ndim, "std")
     y = masked_root(variance_over(node, axes, correction), ew.sqrt)
@@ -127,7 +134,11 @@ def std(
 def var_mean(
     x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """The variance and the mean over axes, in one pass."""
+    """The variance and the mean over axes, in one pass.
+
+    >>> [x.item() for x in nm.var_mean(nm.asarray([1.0, 3.0]))]
+    [1.0, 2.0]
+    """
     node, result = _inexact("var_mean", x, None)
     axes = normal_axes(axis, node.ndim, "var_mean")
     variance = ew.cast(variance_over(node, axes, correction), dt.real_of(result))
@@ -149,6 +160,9 @@ def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool
     """The mean over axes, each element counted by its weight.
 
     `weights` have x's shape or, with one axis, its extent.
+
+    >>> nm.average(nm.asarray([1.0, 4.0]), weights=nm.asarray([2.0, 1.0])).item()
+    2.0
     """
     if weights is None:
         return mean(x, axis, keepdims=keepdims)

@@ -39,7 +39,7 @@ class KVCache:
 
 
 class StaticKVCache:
-    """A cache with room for a fixed number of positions, filled in place.
+    """A cache with room for `max_length` positions, filled in place.
 
     Its shapes never change, so one traced function (`nm.jit`) decodes token after token; attention
     goes over all of the room, with what is still empty left out. What goes beyond it is dropped.
@@ -90,7 +90,19 @@ class MultiheadAttention(Module):
     Parameters are PyTorch's: `in_proj_weight` holds the projections of queries, keys and values one
     below the other, unless keys or values have a size of their own.
 
+    >>> from numus import nn
+    >>> attend = nn.MultiheadAttention(8, 2, batch_first=True)
+    >>> x = nm.ones((3, 5, 8))
+    >>> y, weights = attend(x, x, x)
+    >>> y.shape, weights.shape
+    ((3, 5, 8), (3, 5, 5))
+
     Args:
+        embed_dim: the size of queries and results; the heads share it out.
+        num_heads: how many heads there are.
+        dropout: of weights, in training.
+        add_bias_kv: one more key and value, which are parameters.
+        add_zero_attn: one more key and value, of zeros.
         num_kv_heads: how many heads keys and values have; several query heads share one of them.
         kdim, vdim: the sizes of keys and values, where they differ.
         rotary: turn queries and keys by their positions (see `rotary_embedding`).

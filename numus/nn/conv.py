@@ -153,7 +153,10 @@ class _Conv(_Windowed):
 
 
 class Conv1d(_Conv):
-    """Windows of (N, C, L) times weights of shape (outputs, channels / groups, taps)."""
+    """Windows of (N, C, L) times weights of shape (outputs, channels / groups, taps).
+
+    Arguments as of `Conv2d`, one number each.
+    """
 
     _rank, _function = 1, staticmethod(nm.conv1d)
 
@@ -164,13 +167,26 @@ class Conv2d(_Conv):
     >>> from numus import nn
     >>> nn.Conv2d(3, 8, 3, padding=1)(nm.ones((2, 3, 6, 5))).shape
     (2, 8, 6, 5)
+
+    Args:
+        in_channels, out_channels: how many the input has, and the result.
+        kernel_size: how many taps a window has: a number, or one for each axis.
+        stride: how far windows are apart.
+        padding: how many elements are put around the input; "same" keeps its size, "valid" puts
+            none.
+        dilation: how far the taps of a window are apart.
+        groups: parts of the channels that do not see each other.
+        padding_mode: what is put around: "zeros", "reflect", "replicate" or "circular".
     """
 
     _rank, _function = 2, staticmethod(nm.conv2d)
 
 
 class Conv3d(_Conv):
-    """Windows of (N, C, D, H, W) times weights of shape (outputs, channels / groups, taps)."""
+    """Windows of (N, C, D, H, W) times weights of shape (outputs, channels / groups, taps).
+
+    Arguments as of `Conv2d`.
+    """
 
     _rank, _function = 3, staticmethod(nm.conv3d)
 
@@ -231,18 +247,33 @@ class _ConvTranspose(_Windowed):
 
 
 class ConvTranspose1d(_ConvTranspose):
-    """The transpose of Conv1d; weights are (channels, outputs / groups, taps)."""
+    """The transpose of Conv1d; weights are (channels, outputs / groups, taps).
+
+    Arguments as of `ConvTranspose2d`, one number each.
+    """
 
     _rank, _function = 1, staticmethod(nm.conv_transpose1d)
 
 
 class ConvTranspose2d(_ConvTranspose):
-    """The transpose of Conv2d; weights are (channels, outputs / groups, taps)."""
+    """The transpose of Conv2d; weights are (channels, outputs / groups, taps).
+
+    >>> from numus import nn
+    >>> nn.ConvTranspose2d(3, 8, 2, stride=2)(nm.ones((1, 3, 4, 5))).shape
+    (1, 8, 8, 10)
+
+    Args:
+        output_padding: rows that are added at one side of the result, where strides leave open
+            which of several sizes it came from. Other arguments as of `Conv2d`.
+    """
 
     _rank, _function = 2, staticmethod(nm.conv_transpose2d)
 
 
 class ConvTranspose3d(_ConvTranspose):
-    """The transpose of Conv3d; weights are (channels, outputs / groups, taps)."""
+    """The transpose of Conv3d; weights are (channels, outputs / groups, taps).
+
+    Arguments as of `ConvTranspose2d`.
+    """
 
     _rank, _function = 3, staticmethod(nm.conv_transpose3d)

@@ -23,7 +23,12 @@ class _Dropout(Module):
 
 
 class Dropout(_Dropout):
-    """Each element zero with probability p, the others divided by 1 - p."""
+    """Each element zero with probability p, the others divided by 1 - p. In evaluation, nothing.
+
+    >>> from numus import nn
+    >>> nn.Dropout(0.5).eval()(nm.ones(3)).tolist()
+    [1.0, 1.0, 1.0]
+    """
 
     def forward(self, x: Any) -> Tensor:
         return F.dropout(x, self.p, self.training, self.inplace)

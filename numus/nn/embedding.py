@@ -20,7 +20,12 @@ class Embedding(Module):
 
     To tie it to an output layer, let both hold one parameter: `head.weight = embedding.weight`.
 
+    >>> from numus import nn
+    >>> nn.Embedding(10, 3)(nm.asarray([[1, 2, 9], [0, 0, 1]])).shape
+    (2, 3, 3)
+
     Args:
+        num_embeddings, embedding_dim: how many rows there are, and how long they are.
         padding_idx: a row that starts as zeros and gets no gradient.
         max_norm: rows that are looked up are shortened to this `norm_type`-norm first, in place.
         scale_grad_by_freq: gradients of rows are divided by how often they were looked up.
@@ -101,7 +106,13 @@ class Embedding(Module):
 class EmbeddingBag(Embedding):
     """The sum, mean or largest of the rows in each bag of indices; see `functional.embedding_bag`.
 
+    >>> from numus import nn
+    >>> nn.EmbeddingBag(10, 3)(nm.asarray([1, 2, 9, 0]), offsets=nm.asarray([0, 3])).shape
+    (2, 3)
+
     Args:
+        num_embeddings, embedding_dim, max_norm, norm_type, scale_grad_by_freq, sparse: as of
+            `Embedding`.
         mode: "sum", "mean" or "max".
         include_last_offset: the last offset is where the last bag ends.
         padding_idx: a row that starts as zeros, gets no gradient, and counts in no bag.

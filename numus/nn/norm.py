@@ -29,7 +29,17 @@ __all__ = [
 
 
 class LayerNorm(Module):
-    """Mean 0 and variance 1 over the last axes, then scaled and shifted."""
+    """Mean 0 and variance 1 over the last axes, then scaled and shifted.
+
+    >>> from numus import nn
+    >>> nn.LayerNorm(2, eps=0.0)(nm.asarray([[1.0, 3.0]])).tolist()
+    [[-1.0, 1.0]]
+
+    Args:
+        normalized_shape: the extents of the axes, or the one extent.
+        eps: added to variances.
+        elementwise_affine: whether elements are scaled and, with `bias`, shifted by parameters.
+    """
 
     def __init__(
         self,
@@ -61,7 +71,13 @@ class LayerNorm(Module):
 
 
 class RMSNorm(Module):
-    """Divided by the root of the mean of squares over the last axes, then scaled."""
+    """Divided by the root of the mean of squares over the last axes, then scaled.
+
+    Args:
+        normalized_shape: the extents of the axes, or the one extent.
+        eps: added to the mean; the machine epsilon of the dtype where it is not given.
+        elementwise_affine: whether elements are scaled by parameters.
+    """
 
     def __init__(
         self,
@@ -91,7 +107,13 @@ class RMSNorm(Module):
 
 
 class GroupNorm(Module):
-    """Groups of channels normalised, each example by itself."""
+    """Groups of channels normalised, each example by itself.
+
+    Args:
+        num_groups: into how many equal groups the channels part.
+        num_channels: how many channels there are.
+        affine: whether channels are scaled and shifted by parameters.
+    """
 
     def __init__(
         self,
@@ -126,7 +148,10 @@ class GroupNorm(Module):
 
 
 class LocalResponseNorm(Module):
-    """Divided by a power of the sum of squares of neighbouring channels."""
+    """Divided by a power of the sum of squares of neighbouring channels.
+
+    x / (k + alpha * mean of squares) ** beta, where the mean is over `size` channels.
+    """
 
     def __init__(self, size: int, alpha: float = 1e-4, beta: float = 0.75, k: float = 1.0) -> None:
         self.size = size
@@ -227,19 +252,33 @@ class _BatchNorm(_Running):
 
 
 class BatchNorm1d(_BatchNorm):
-    """Channels of (N, C) or (N, C, L) normalised over the batch."""
+    """Channels of (N, C) or (N, C, L) normalised over the batch. Arguments as of `BatchNorm2d`."""
 
     _ranks = (2, 3)
 
 
 class BatchNorm2d(_BatchNorm):
-    """Channels of (N, C, H, W) normalised over the batch."""
+    """Channels of (N, C, H, W) normalised over the batch.
+
+    >>> from numus import nn
+    >>> norm = nn.BatchNorm2d(3)
+    >>> norm(nm.ones((2, 3, 4, 4))).shape, norm.running_mean.shape
+    ((2, 3, 4, 4), (3,))
+
+    Args:
+        num_features: how many channels there are.
+        eps: added to variances.
+        momentum: by which share running statistics move towards those of a batch; None: they are
+            the mean of all that were seen.
+        affine: whether channels are scaled and shifted by parameters.
+        track_running_stats: keep running statistics, and use them in evaluation.
+    """
 
     _ranks = (4,)
 
 
 class BatchNorm3d(_BatchNorm):
-    """Channels of (N, C, D, H, W) normalised over the batch."""
+    """Channels of (N, C, D, H, W) normalised over the batch. Arguments as of `BatchNorm2d`."""
 
     _ranks = (5,)
 
@@ -277,18 +316,27 @@ class _InstanceNorm(_Running):
 
 
 class InstanceNorm1d(_InstanceNorm):
-    """Channels of (N, C, L) or (C, L) normalised, each example by itself."""
+    """Channels of (N, C, L) or (C, L) normalised, each example by itself.
+
+    Arguments as of `BatchNorm2d`.
+    """
 
     _ranks = (2, 3)
 
 
 class InstanceNorm2d(_InstanceNorm):
-    """Channels of (N, C, H, W) or (C, H, W) normalised, each example by itself."""
+    """Channels of (N, C, H, W) or (C, H, W) normalised, each example by itself.
+
+    Arguments as of `BatchNorm2d`.
+    """
 
     _ranks = (3, 4)
 
 
 class InstanceNorm3d(_InstanceNorm):
-    """Channels of (N, C, D, H, W) or (C, D, H, W) normalised, each example by itself."""
+    """Channels of (N, C, D, H, W) or (C, D, H, W) normalised, each example by itself.
+
+    Arguments as of `BatchNorm2d`.
+    """
 
     _ranks = (4, 5)

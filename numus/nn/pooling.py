@@ -71,19 +71,32 @@ class _MaxPool(_Pool):
 
 
 class MaxPool1d(_MaxPool):
-    """The largest element of every window of (N, C, L)."""
+    """The largest element of every window of (N, C, L). Arguments as of `MaxPool2d`."""
 
     _function = staticmethod(nm.max_pool1d)
 
 
 class MaxPool2d(_MaxPool):
-    """The largest element of every window of (N, C, H, W)."""
+    """The largest element of every window of (N, C, H, W).
+
+    >>> from numus import nn
+    >>> nn.MaxPool2d(2)(nm.ones((1, 3, 6, 5))).shape
+    (1, 3, 3, 2)
+
+    Args:
+        kernel_size: of a window: a number, or one for each axis.
+        stride: how far windows are apart; as far as they are wide where it is not given.
+        padding: how much is put around, of which nothing is ever the largest.
+        dilation: how far the elements of a window are apart.
+        return_indices: also give where they were, for `MaxUnpool2d`.
+        ceil_mode: also take windows that lie inside only in part.
+    """
 
     _function = staticmethod(nm.max_pool2d)
 
 
 class MaxPool3d(_MaxPool):
-    """The largest element of every window of (N, C, D, H, W)."""
+    """The largest element of every window of (N, C, D, H, W). Arguments as of `MaxPool2d`."""
 
     _function = staticmethod(nm.max_pool3d)
 
@@ -121,7 +134,7 @@ class MaxUnpool3d(_MaxUnpool):
 
 
 class AvgPool1d(_Pool):
-    """The mean of every window of (N, C, L)."""
+    """The mean of every window of (N, C, L). Arguments as of `AvgPool2d`."""
 
     _function = staticmethod(nm.avg_pool1d)
 
@@ -159,13 +172,23 @@ class _AvgPool(_Pool):
 
 
 class AvgPool2d(_AvgPool):
-    """The mean of every window of (N, C, H, W)."""
+    """The mean of every window of (N, C, H, W).
+
+    >>> from numus import nn
+    >>> nn.AvgPool2d(2, stride=1)(nm.arange(4.0).reshape((1, 1, 2, 2))).item()
+    1.5
+
+    Args:
+        kernel_size, stride, padding, ceil_mode: as of `MaxPool2d`; zeros are put around.
+        count_include_pad: whether these zeros count.
+        divisor_override: what sums are divided by instead of how many elements there are.
+    """
 
     _function = staticmethod(nm.avg_pool2d)
 
 
 class AvgPool3d(_AvgPool):
-    """The mean of every window of (N, C, D, H, W)."""
+    """The mean of every window of (N, C, D, H, W). Arguments as of `AvgPool2d`."""
 
     _function = staticmethod(nm.avg_pool3d)
 
@@ -185,19 +208,24 @@ class _LPPool(_Pool):
 
 
 class LPPool1d(_LPPool):
-    """The p-norm of every window of (N, C, L)."""
+    """The p-norm of every window of (N, C, L). Arguments as of `LPPool2d`."""
 
     _function = staticmethod(nm.lp_pool1d)
 
 
 class LPPool2d(_LPPool):
-    """The p-norm of every window of (N, C, H, W)."""
+    """The p-norm of every window of (N, C, H, W).
+
+    Args:
+        norm_type: p.
+        kernel_size, stride, ceil_mode: as of `MaxPool2d`.
+    """
 
     _function = staticmethod(nm.lp_pool2d)
 
 
 class LPPool3d(_LPPool):
-    """The p-norm of every window of (N, C, D, H, W)."""
+    """The p-norm of every window of (N, C, D, H, W). Arguments as of `LPPool2d`."""
 
     _function = staticmethod(nm.lp_pool3d)
 
@@ -217,7 +245,12 @@ class AdaptiveAvgPool1d(_AdaptiveAvgPool):
 
 
 class AdaptiveAvgPool2d(_AdaptiveAvgPool):
-    """Means over (N, C, H, W), to a given size; None keeps an axis."""
+    """Means over (N, C, H, W), to a given size; None keeps an axis.
+
+    >>> from numus import nn
+    >>> nn.AdaptiveAvgPool2d((1, None))(nm.ones((2, 3, 7, 5))).shape
+    (2, 3, 1, 5)
+    """
 
     _function = staticmethod(nm.adaptive_avg_pool2d)
 

@@ -270,6 +270,14 @@ class RNN(_OneState):
     >>> out, h = nn.RNN(3, 5, num_layers=2)(nm.ones((7, 2, 3)))
     >>> out.shape, h.shape
     ((7, 2, 5), (2, 2, 5))
+
+    Args:
+        input_size, hidden_size: of what a step is given, and of the state.
+        num_layers: how many there are, each given what the one below gave.
+        nonlinearity: "tanh" or "relu".
+        batch_first: whether inputs are (batch, length, size), not (length, batch, size).
+        dropout: between layers, in training.
+        bidirectional: a second one goes backwards, and what both give lies side by side.
     """
 
     _gates = 1
@@ -296,7 +304,15 @@ class RNN(_OneState):
 
 
 class GRU(_OneState):
-    """Gated recurrent units: how much of the state is kept, and how much the new one sees of it."""
+    """Gated recurrent units: how much of the state is kept, and how much the new one sees of it.
+
+    >>> from numus import nn
+    >>> out, h = nn.GRU(3, 5, batch_first=True)(nm.ones((2, 7, 3)))
+    >>> out.shape, h.shape
+    ((2, 7, 5), (1, 2, 5))
+
+    Arguments as of `RNN`.
+    """
 
     _gates = 3
 
@@ -322,8 +338,14 @@ class GRU(_OneState):
 class LSTM(_Recurrent):
     """Long short-term memory: a state, and a memory behind gates.
 
+    >>> from numus import nn
+    >>> out, (h, c) = nn.LSTM(3, 5)(nm.ones((7, 2, 3)))
+    >>> out.shape, h.shape, c.shape
+    ((7, 2, 5), (1, 2, 5), (1, 2, 5))
+
     Args:
-        proj_size: project the state to this size before it is given on.
+        proj_size: project the state to this size before it is given on. Other arguments as of
+            `RNN`.
     """
 
     _gates = 4

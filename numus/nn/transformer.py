@@ -173,7 +173,22 @@ class _Layer(Module):
 
 
 class TransformerEncoderLayer(_Layer):
-    """Attention to itself and a feed-forward net."""
+    """Attention to itself and a feed-forward net.
+
+    >>> from numus import nn
+    >>> nn.TransformerEncoderLayer(8, 2, dim_feedforward=16)(nm.ones((5, 3, 8))).shape
+    (5, 3, 8)
+
+    Args:
+        d_model: the size of a token.
+        nhead: how many heads attention has.
+        dim_feedforward: the size between the two layers of the net.
+        dropout: after each part, in training.
+        activation: of the net: "relu", "gelu", or a function.
+        layer_norm_eps: added to variances by the norms.
+        batch_first: whether inputs are (batch, length, size), not (length, batch, size).
+        norm_first: normalise what goes into each part, not what comes out.
+    """
 
     def forward(
         self,
@@ -199,7 +214,10 @@ class TransformerEncoderLayer(_Layer):
 
 
 class TransformerDecoderLayer(_Layer):
-    """Attention to itself, to what an encoder gave, and a feed-forward net."""
+    """Attention to itself, to what an encoder gave, and a feed-forward net.
+
+    Arguments as of `TransformerEncoderLayer`.
+    """
 
     multihead_attn: MultiheadAttention
     norm3: LayerNorm
@@ -246,7 +264,14 @@ class TransformerDecoderLayer(_Layer):
 class TransformerEncoder(Module):
     """Encoder layers one after the other: copies of the one given.
 
+    >>> from numus import nn
+    >>> layer = nn.TransformerEncoderLayer(8, 2, dim_feedforward=16)
+    >>> nn.TransformerEncoder(layer, num_layers=2)(nm.ones((5, 3, 8))).shape
+    (5, 3, 8)
+
     Args:
+        encoder_layer, num_layers: what is copied, and how often.
+        norm: applied to what the last one gives.
         enable_nested_tensor, mask_check: how PyTorch goes about padding; no difference here.
     """
 
@@ -274,7 +299,11 @@ class TransformerEncoder(Module):
 
 
 class TransformerDecoder(Module):
-    """Decoder layers one after the other: copies of the one given."""
+    """Decoder layers one after the other: `num_layers` copies of `decoder_layer`.
+
+    Args:
+        norm: applied to what the last one gives.
+    """
 
     def __init__(self, decoder_layer: Module, num_layers: int, norm: Module | None = None) -> None:
         self.layers = ModuleList(copy.deepcopy(decoder_layer) for _ in range(num_layers))
@@ -288,7 +317,17 @@ class TransformerDecoder(Module):
 
 
 class Transformer(Module):
-    """An encoder and a decoder that looks at what it gives."""
+    """An encoder and a decoder that looks at what it gives.
+
+    >>> from numus import nn
+    >>> model = nn.Transformer(8, 2, num_encoder_layers=1, num_decoder_layers=1, dim_feedforward=16)
+    >>> model(nm.ones((6, 3, 8)), nm.ones((4, 3, 8))).shape
+    (4, 3, 8)
+
+    Args:
+        num_encoder_layers, num_decoder_layers: how many layers each has. Other arguments as of
+            `TransformerEncoderLayer`.
+    """
 
     def __init__(
         self,

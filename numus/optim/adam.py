@@ -91,8 +91,20 @@ class _AdamLike(Optimizer):
 class Adam(_AdamLike):
     """Steps of about lr in every coordinate: running mean over the root of running square.
 
+    >>> from numus import nn, optim
+    >>> w = nn.Parameter(nm.asarray([1.0]))
+    >>> opt = optim.Adam([w], lr=0.25)
+    >>> (w * w).sum().backward()
+    >>> opt.step()
+    >>> w.tolist()
+    [0.75]
+
     Args:
+        betas: what is kept of the running mean and of the running square at each step.
+        eps: added to the root.
+        weight_decay: the gradient of this times half the square of the parameters is added.
         amsgrad: divide by the largest running square so far.
+        maximize: go up, not down.
         decoupled_weight_decay: shrink parameters directly, not by way of their gradients.
     """
 
@@ -136,7 +148,11 @@ class Adam(_AdamLike):
 
 @takes_hints
 class AdamW(Adam):
-    """Adam that shrinks parameters directly, not by way of their gradients."""
+    """Adam that shrinks parameters directly, not by way of their gradients.
+
+    Args:
+        weight_decay: parameters shrink by lr times this at each step. Others as of `Adam`.
+    """
 
     def __init__(
         self,
@@ -154,7 +170,12 @@ class AdamW(Adam):
 
 
 class Lion(Optimizer):
-    """Steps of lr in every coordinate, by the sign of a mean of gradients (Chen et al.)."""
+    """Steps of lr in every coordinate, by the sign of a mean of gradients (Chen et al.).
+
+    Args:
+        betas: what is kept of the mean for the step that is taken, and for the steps after it.
+        weight_decay: parameters shrink by lr times this at each step.
+    """
 
     def __init__(
         self,
@@ -188,7 +209,10 @@ class Lion(Optimizer):
 
 
 class LAMB(_AdamLike):
-    """Adam whose step in each parameter is as long as the parameter, times lr (You et al.)."""
+    """Adam whose step in each parameter is as long as the parameter, times lr (You et al.).
+
+    Arguments as of `AdamW`.
+    """
 
     def __init__(
         self,

@@ -24,7 +24,11 @@ __all__ = ["Adamax", "NAdam", "RAdam"]
 
 @takes_hints
 class NAdam(_AdamLike):
-    """Adam with Nesterov's momentum (Dozat)."""
+    """Adam with Nesterov's momentum (Dozat).
+
+    Args:
+        momentum_decay: how fast the momentum comes to its first beta. Others as of `Adam`.
+    """
 
     def __init__(
         self,
@@ -77,7 +81,10 @@ class NAdam(_AdamLike):
 
 @takes_hints
 class RAdam(_AdamLike):
-    """Adam whose steps wait until running squares can be trusted (Liu et al.)."""
+    """Adam whose steps wait until running squares can be trusted (Liu et al.).
+
+    Arguments as of `Adam`.
+    """
 
     def __init__(
         self,
@@ -123,7 +130,7 @@ class RAdam(_AdamLike):
 
 @takes_hints
 class Adamax(_AdamLike):
-    """Adam by the largest gradient of late, instead of a running square."""
+    """Adam by the largest gradient of late, instead of a running square. Arguments as of `Adam`."""
 
     def __init__(
         self,

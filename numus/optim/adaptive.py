@@ -23,7 +23,13 @@ __all__ = ["Adadelta", "Adafactor", "Adagrad", "RMSprop"]
 
 @takes_hints
 class Adagrad(Optimizer):
-    """Gradients over the root of the sum of all their squares."""
+    """Gradients over the root of the sum of all their squares.
+
+    Args:
+        lr_decay: the rate falls with the steps, as 1 / (1 + lr_decay * step).
+        weight_decay: the gradient of this times half the square of the parameters is added.
+        initial_accumulator_value: what the sum begins with.
+    """
 
     def __init__(
         self,
@@ -64,6 +70,9 @@ class RMSprop(Optimizer):
     """Gradients over the root of a running mean of their squares.
 
     Args:
+        alpha: what is kept of the running mean at each step.
+        weight_decay: the gradient of this times half the square of the parameters is added.
+        momentum: what is kept of the last step.
         centered: divide by the deviation instead: the running mean of gradients taken off.
     """
 
@@ -113,7 +122,12 @@ class RMSprop(Optimizer):
 
 @takes_hints
 class Adadelta(Optimizer):
-    """Gradients in units of past steps: no learning rate to choose."""
+    """Gradients in units of past steps: no learning rate to choose.
+
+    Args:
+        rho: what is kept of the running means at each step.
+        weight_decay: the gradient of this times half the square of the parameters is added.
+    """
 
     def __init__(
         self,

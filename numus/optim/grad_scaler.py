@@ -25,6 +25,12 @@ class GradScaler:
     >>> scaler.scale(loss).backward()
     >>> scaler.step(opt)
     >>> scaler.update()
+
+    Args:
+        init_scale: the first scale.
+        growth_factor: what it is multiplied by after `growth_interval` good steps in a row.
+        backoff_factor: what it is multiplied by after a step that was left out.
+        enabled: whether it does anything at all.
     """
 
     def __init__(

@@ -32,6 +32,13 @@ class SGD(Optimizer):
     >>> opt.step()
     >>> w.tolist()
     [0.0]
+
+    Args:
+        momentum: what is kept of v at each step.
+        dampening: by how much less of the gradient is added to v.
+        weight_decay: the gradient of this times half the square of the parameters is added.
+        nesterov: look ahead: step by the gradient and momentum * v.
+        maximize: go up, not down.
     """
 
     def __init__(

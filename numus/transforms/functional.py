@@ -82,6 +82,11 @@ def value_and_grad(
     f must return a real scalar, or (scalar, aux) with `has_aux`; then the value is
     (scalar, aux). A complex argument z = x + iy has the gradient df/dx + i df/dy, the direction
     in which f grows fastest; with `holomorphic` it is the complex derivative of a complex f.
+
+    >>> import numus as nm
+    >>> value, slope = nm.value_and_grad(lambda x: x * x)(3.0)
+    >>> value.item(), slope.item()
+    (9.0, 6.0)
     """
     op = "grad"
     require_function(f, op)

@@ -79,7 +79,23 @@ class _Momenta:
 
 
 class OneCycleLR(LRScheduler):
-    """Up to max_lr and down far below the start, once; momentum the other way round (Smith)."""
+    """Up to max_lr and down far below the start, once; momentum the other way round (Smith).
+
+    >>> from numus import nn, optim
+    >>> opt = optim.SGD(nn.Linear(1, 1), lr=0.1, momentum=0.9)
+    >>> schedule = optim.OneCycleLR(opt, max_lr=1.0, total_steps=10, div_factor=4.0)
+    >>> schedule.get_last_lr()
+    [0.25]
+
+    Args:
+        total_steps: how many there are; or `epochs` and `steps_per_epoch`.
+        pct_start: the share of them in which the rate rises.
+        anneal_strategy: along a cosine ("cos") or a line ("linear").
+        cycle_momentum: whether the momentum goes from max_momentum to base_momentum and back.
+        div_factor: the first rate is max_lr over this.
+        final_div_factor: the last rate is the first one over this.
+        three_phase: first back to the first rate, then down to the last.
+    """
 
     def __init__(
         self,
@@ -162,8 +178,10 @@ class CyclicLR(LRScheduler):
     """Up from base_lr to max_lr and down again, over and over.
 
     Args:
+        step_size_up, step_size_down: how many steps it takes up, and down (as many, if not given).
         mode: "triangular"; "triangular2", each cycle half as high; "exp_range", gamma^step as high.
         scale_fn: a height of your own, of the cycle or (scale_mode="iterations") of the step.
+        cycle_momentum: whether the momentum goes from max_momentum to base_momentum and back.
     """
 
     def __init__(

@@ -62,7 +62,16 @@ def _functions(optimizer: Optimizer, given: Any) -> list[Callable[[int], float]]
 
 
 class StepLR(LRScheduler):
-    """The rate times gamma, every step_size steps."""
+    """The rate times gamma, every step_size steps.
+
+    >>> from numus import nn, optim
+    >>> opt = optim.SGD(nn.Linear(1, 1), lr=1.0)
+    >>> schedule = optim.StepLR(opt, step_size=2, gamma=0.5)
+    >>> for _ in range(4):
+    ...     schedule.step()
+    >>> opt.param_groups[0]["lr"]
+    0.25
+    """
 
     def __init__(
         self, optimizer: Optimizer, step_size: int, gamma: float = 0.1, last_epoch: int = -1
@@ -119,7 +128,7 @@ class ExponentialLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """The rate times a factor for the first steps."""
+    """The rate times a factor for the first `total_iters` steps."""
 
     def __init__(
         self,
@@ -142,7 +151,19 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """The rate times a factor that goes from one number to another in a line: a warm-up."""
+    """The rate times a factor that goes from one number to another in a line: a warm-up.
+
+    >>> from numus import nn, optim
+    >>> opt = optim.SGD(nn.Linear(1, 1), lr=1.0)
+    >>> schedule = optim.LinearLR(opt, start_factor=0.5, total_iters=2)
+    >>> for _ in range(2):
+    ...     schedule.step()
+    >>> schedule.get_last_lr()
+    [1.0]
+
+    Args:
+        start_factor, end_factor: of the first step, and from the step `total_iters` on.
+    """
 
     _relative = True
 
@@ -176,7 +197,7 @@ class LinearLR(LRScheduler):
 
 
 class PolynomialLR(LRScheduler):
-    """The rate falls to 0 as a power of the steps that are left."""
+    """The rate falls to 0 as a power of the steps that are left of `total_iters`."""
 
     _relative = True
 
