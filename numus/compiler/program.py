@@ -188,7 +188,7 @@ class Plan:
             base[vals[pending.number[new]]]: vals[pending.number[old]] for old, new in replaced
         }
         rounding.mark(local.values, wanted, self.runtime.facts)
-        self._fuse(local, [b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
+        self._fuse([b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
         # What has to be in memory anyway is kept for the gradients that may ask for it.
         done = {*pending.kept, *(pending.number[r] for r in roots)}
         self.spared = tuple(
@@ -199,7 +199,7 @@ class Plan:
         self.outputs: list[tuple[int, Layout]] = [(self.slot[b], layout) for b, layout in bases]
         self._prepare()
 
-    def _fuse(self, local: Local, roots: list[Val], leaves: list[Val]) -> None:
+    def _fuse(self, roots: list[Val], leaves: list[Val]) -> None:
         fuser = Fuser(roots, set(leaves), self.runtime.facts)
         self.groups: list[Group] = fuser.run()
         layouts: dict[Val, Shape] = dict(self.leaf_strides)

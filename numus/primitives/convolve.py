@@ -59,7 +59,7 @@ def _turned(w: Node, groups: int) -> Node:
     return flip(turned, tuple(range(2, turned.ndim)))
 
 
-def _batch_last(g: Node, groups: int) -> Node:
+def _batch_last(g: Node) -> Node:
     """(n, group o, p) as (group o, n, p): what takes the part of weights."""
     return permute(g, (1, 0, *range(2, g.ndim)))
 
@@ -107,11 +107,11 @@ def by_weights(
             Window(v.dilation, v.gap, 1, (k - 1) * v.dilation - v.low)
             for v, k in zip(windows, extents, strict=True)
         )
-        y = convolve(_exchanged(g, groups), _batch_last(x, groups), back, *rest)
-        return _turned(_batch_last(y, groups), groups)
+        y = convolve(_exchanged(g, groups), _batch_last(x), back, *rest)
+        return _turned(_batch_last(y), groups)
     back = tuple(Window(v.dilation, v.stride, v.gap, v.low) for v in windows)
-    y = convolve(_exchanged(x, groups), _batch_last(g, groups), back, *rest)
-    return _batch_last(y, groups)
+    y = convolve(_exchanged(x, groups), _batch_last(g), back, *rest)
+    return _batch_last(y)
 
 
 def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:

@@ -223,6 +223,11 @@ def test_splits_and_samplers():
     assert [len(s) for s in shares] == [4, 4, 4]
     assert set(flat(shares)) == set(range(10))
     assert len(data.DistributedSampler(range(10), 3, 0, drop_last=True)) == 3
+    sampler = data.RandomSampler(range(20), key=key)
+    first, second = list(sampler), list(sampler)
+    sampler.set_epoch(0)
+    assert [list(sampler), list(sampler)] == [first, second]
+    assert first != second
     both = data.ConcatDataset([Squares(3), Squares(2)])
     assert [e["i"] for e in both] == [0, 1, 2, 0, 1]
     assert both[-1]["i"] == 1

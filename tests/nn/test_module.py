@@ -201,6 +201,18 @@ def test_backward_hooks_see_gradients_on_both_sides():
     np.testing.assert_allclose(x.grad.numpy(), seen["in"])
 
 
+def test_a_hook_before_the_backward_pass_changes_what_goes_in():
+    layer = nn.Linear(2, 3)
+    x = nm.ones((1, 2), requires_grad=True)
+    layer(x).sum().backward()
+    plain = x.grad.numpy()
+    x.grad = None
+    handle = layer.register_full_backward_pre_hook(lambda module, grads: (grads[0] * 3,))
+    layer(x).sum().backward()
+    np.testing.assert_allclose(x.grad.numpy(), 3 * plain, rtol=1e-6)
+    handle.remove()
+
+
 def test_a_parameter_stays_one():
     layer = nn.Linear(2, 2)
     with pytest.raises(TypeError, match=r"weight\.assign"):

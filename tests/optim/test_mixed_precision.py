@@ -144,6 +144,8 @@ def test_scaler_states_and_errors():
     again.load_state_dict(scaler.state_dict())
     assert again.state_dict() == scaler.state_dict()
     off = optim.GradScaler(enabled=False)
+    assert scaler.is_enabled()
+    assert not off.is_enabled()
     assert off.scale(w) is w
     assert off.get_scale() == 1.0
     lbfgs = optim.LBFGS([w])

@@ -105,7 +105,7 @@ class Bindings:
             if self.pooled and form == "packed":
                 form = "shared"
             carrier = x.type_of(buffer.dtype)
-            element = memory.element_of(buffer.dtype, form, carrier)
+            element = memory.element_of(form, carrier)
             name = f"b{i}"
             if buffer.access == "scratch":
                 self._scratch(i, buffer, name, carrier)

@@ -126,7 +126,7 @@ def form_of(buffer: ir.Buffer, target: Target) -> str:
     return "packed" if buffer.access == "read" else "shared"
 
 
-def element_of(dtype: DType, form: str, carrier: str) -> str:
+def element_of(form: str, carrier: str) -> str:
     """The WGSL type of an element of a buffer."""
     if form == "half":
         return "f16"
