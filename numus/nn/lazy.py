@@ -6,6 +6,8 @@ dict. Its parameters are there from the beginning, empty, and stay the same obje
 
 from __future__ import annotations
 
+import inspect
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -64,20 +66,33 @@ class UninitializedParameter(Parameter):
         return "UninitializedParameter()"
 
 
-class LazyLayer(Module):
-    """What lazy layers share: what they were told, until the number of their inputs is known."""
+class LazyLayer(Module, ABC):
+    """What lazy layers share. One takes the arguments of the layer that it becomes, all but that
+    for the number of its inputs, and keeps them until this is known.
+    """
 
     _becomes: ClassVar[type[Module]]
     _size: ClassVar[str]  # the argument that is not known
+    __signature__: ClassVar[inspect.Signature]
 
-    def _wait(self, arguments: dict[str, Any], parameters: Mapping[str, bool]) -> None:
-        """Keep the arguments; hold an empty parameter for each that there will be."""
-        own = ("self", "__class__", self._size)
-        self._arguments = {k: v for k, v in arguments.items() if k not in own}
-        options = {k: self._arguments.pop(k) for k in ("device", "dtype")}
-        for name, there in parameters.items():
-            setattr(self, name, UninitializedParameter(**options) if there else None)
-        self._options = options
+    def __init_subclass__(cls) -> None:
+        super().__init_subclass__()
+        if hasattr(cls, "_becomes"):
+            whole = inspect.signature(cls._becomes)
+            rest = [x for name, x in whole.parameters.items() if name != cls._size]
+            cls.__signature__ = whole.replace(parameters=rest)
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        try:
+            given = self.__signature__.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{type(self).__name__}: {error}") from None
+        given.apply_defaults()
+        self._arguments = dict(given.arguments)
+        self._options = {k: self._arguments.pop(k) for k in ("device", "dtype")}
+        affine = self._arguments.get("affine", True)
+        for name, there in (("weight", affine), ("bias", affine and self._arguments["bias"])):
+            setattr(self, name, UninitializedParameter(**self._options) if there else None)
 
     def has_uninitialized_params(self) -> bool:
         """Whether the number of inputs is not known yet."""
@@ -88,9 +103,9 @@ class LazyLayer(Module):
         size: int = x.shape[1]
         return size
 
+    @abstractmethod
     def _of_state(self, shapes: Shapes) -> int | None:
         """The number of inputs from the shapes of a state dict, if it tells."""
-        raise NotImplementedError
 
     def complete(self, size: int) -> None:
         """Become the layer that has so many inputs."""
@@ -140,11 +155,6 @@ class LazyLinear(LazyLayer):
 
     _becomes, _size = Linear, "in_features"
 
-    def __init__(
-        self, out_features: int, bias: bool = True, device: Any = None, dtype: Any = None
-    ) -> None:
-        self._wait(locals(), {"weight": True, "bias": bias})
-
     def _of_input(self, x: Any) -> int:
         size: int = x.shape[-1]
         return size
@@ -153,27 +163,16 @@ class LazyLinear(LazyLayer):
         return shapes["weight"][1] if "weight" in shapes else None
 
 
-class _LazyConv(LazyLayer):
+class _LazyWindowed(LazyLayer):
     _size = "in_channels"
 
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        dilation: Any = 1,
-        groups: int = 1,
-        bias: bool = True,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        self._wait(locals(), {"weight": True, "bias": bias})
-
     def _of_input(self, x: Any) -> int:
-        return _channels(self, x)
+        """Of (N, C, ...), or of one example (C, ...)."""
+        size: int = x.shape[-1 - self._becomes._rank]  # type: ignore[attr-defined]
+        return size
 
+
+class _LazyConv(_LazyWindowed):
     def _of_state(self, shapes: Shapes) -> int | None:
         if "weight" not in shapes:
             return None
@@ -181,36 +180,9 @@ class _LazyConv(LazyLayer):
         return shapes["weight"][1] * groups
 
 
-class _LazyConvTranspose(LazyLayer):
-    _size = "in_channels"
-
-    def __init__(
-        self,
-        out_channels: int,
-        kernel_size: Any,
-        stride: Any = 1,
-        padding: Any = 0,
-        output_padding: Any = 0,
-        groups: int = 1,
-        bias: bool = True,
-        dilation: Any = 1,
-        padding_mode: str = "zeros",
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        self._wait(locals(), {"weight": True, "bias": bias})
-
-    def _of_input(self, x: Any) -> int:
-        return _channels(self, x)
-
+class _LazyConvTranspose(_LazyWindowed):
     def _of_state(self, shapes: Shapes) -> int | None:
         return shapes["weight"][0] if "weight" in shapes else None
-
-
-def _channels(layer: Any, x: Any) -> int:
-    """Of (N, C, ...), or of one example (C, ...)."""
-    size: int = x.shape[-1 - layer._becomes._rank]
-    return size
 
 
 class LazyConv1d(_LazyConv):
@@ -257,49 +229,25 @@ class _LazyNorm(LazyLayer):
         return found[0] if found else None
 
 
-class _LazyBatchNorm(_LazyNorm):
-    def __init__(
-        self,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = True,
-        track_running_stats: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        self._wait(locals(), {"weight": affine, "bias": affine})
-
-
 class _LazyInstanceNorm(_LazyNorm):
-    def __init__(
-        self,
-        eps: float = 1e-5,
-        momentum: float | None = 0.1,
-        affine: bool = False,
-        track_running_stats: bool = False,
-        device: Any = None,
-        dtype: Any = None,
-    ) -> None:
-        self._wait(locals(), {"weight": affine, "bias": affine})
-
     def _of_input(self, x: Any) -> int:
         size: int = x.shape[1 - max(self._becomes._ranks)]  # type: ignore[attr-defined]
         return size
 
 
-class LazyBatchNorm1d(_LazyBatchNorm):
+class LazyBatchNorm1d(_LazyNorm):
     """BatchNorm1d of as many channels as the first input has."""
 
     _becomes = BatchNorm1d
 
 
-class LazyBatchNorm2d(_LazyBatchNorm):
+class LazyBatchNorm2d(_LazyNorm):
     """BatchNorm2d of as many channels as the first input has."""
 
     _becomes = BatchNorm2d
 
 
-class LazyBatchNorm3d(_LazyBatchNorm):
+class LazyBatchNorm3d(_LazyNorm):
     """BatchNorm3d of as many channels as the first input has."""
 
     _becomes = BatchNorm3d

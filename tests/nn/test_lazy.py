@@ -1,6 +1,7 @@
 """Layers that learn the number of their inputs, and parameters that are computed from others."""
 
 import copy
+import inspect
 
 import numpy as np
 import pytest
@@ -50,6 +51,16 @@ def test_lazy_layers_become_plain_ones(kind, args, plain, whole, shape):
     if made.state_dict():
         assert type(other) is plain
     np.testing.assert_allclose(other(x).numpy(), made(x).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_lazy_layers_take_the_arguments_of_plain_ones():
+    lazy, plain = inspect.signature(nn.LazyConv2d), inspect.signature(nn.Conv2d)
+    assert list(lazy.parameters) == [name for name in plain.parameters if name != "in_channels"]
+    with pytest.raises(TypeError, match="LazyConv2d: missing a required argument"):
+        nn.LazyConv2d()
+    layer = nn.LazyBatchNorm1d(bias=False)
+    layer(nm.ones((2, 3)))
+    assert [name for name, _ in layer.named_parameters()] == ["weight"]
 
 
 def test_lazy_models():
