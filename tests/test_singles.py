@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import threading
 import time
 
 import numpy as np
 import pytest
+from in_threads import in_threads
 
 import numus as nm
 from numus import runtime
@@ -136,19 +136,7 @@ def test_one_node_from_two_threads():
     expected = (x @ x).numpy()
     for _ in range(50):
         y = x @ x
-        start = threading.Barrier(2)
-        found = []
-
-        def read(y=y, start=start, found=found):
-            start.wait()
-            found.append(y.numpy())
-
-        threads = [threading.Thread(target=read) for _ in range(2)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-        assert len(found) == 2
+        found = in_threads(lambda _, y=y: y.numpy(), 2)
         assert all(np.array_equal(f, expected) for f in found)
 
 
@@ -351,24 +339,13 @@ def test_parts_of_one_graph_from_many_threads():
     x, y = tensor(16, 16), tensor(16, 16, seed=1)
     total = x.numpy() + y.numpy()
     wants = [total, np.exp(total), np.exp(total) * 2 - y.numpy()]
-    wrong = []
     for _ in range(60):
         way = x + y
         ends = [way, nm.exp(way)]
         ends.append(ends[1] * 2 - y)
-        start = threading.Barrier(3)
-
-        def read(i, ends=ends, start=start):
-            start.wait()
-            if not np.allclose(ends[i].numpy(), wants[i], rtol=1e-5):
-                wrong.append(i)
-
-        threads = [threading.Thread(target=read, args=(i,)) for i in range(3)]
-        for t in threads:
-            t.start()
-        for t in threads:
-            t.join()
-    assert not wrong
+        found = in_threads(lambda i, ends=ends: ends[i].numpy(), 3)
+        for got, want in zip(found, wants, strict=True):
+            np.testing.assert_allclose(got, want, rtol=1e-5)
 
 
 def test_several_values_are_one_call():
@@ -473,27 +450,17 @@ def test_stress_of_many_threads():
     }
     last = [((0, 0, 0), kinds[0](xs[0], xs[0]))]  # what somebody has made of late
     end = time.monotonic() + seconds
-    wrong = []
 
     def work(seed):
         draw = random.Random(seed)
-        try:
-            while time.monotonic() < end:
-                key = draw.randrange(len(kinds)), draw.randrange(3), draw.randrange(3)
-                made = key, kinds[key[0]](xs[key[1]], xs[key[2]])
-                if draw.random() < 0.3:
-                    last[0] = made
-                if draw.random() < 0.3:
-                    nm.eval(made[1], last[0][1])
-                for which, y in (made, last[0]):
-                    if not np.allclose(y.numpy(), wants[which], rtol=1e-5, atol=1e-6):
-                        wrong.append(which)
-        except Exception as problem:  # which would be lost with the thread
-            wrong.append(problem)
+        while time.monotonic() < end:
+            key = draw.randrange(len(kinds)), draw.randrange(3), draw.randrange(3)
+            made = key, kinds[key[0]](xs[key[1]], xs[key[2]])
+            if draw.random() < 0.3:
+                last[0] = made
+            if draw.random() < 0.3:
+                nm.eval(made[1], last[0][1])
+            for which, y in (made, last[0]):
+                np.testing.assert_allclose(y.numpy(), wants[which], rtol=1e-5, atol=1e-6)
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
+    in_threads(work, 6)

@@ -10,6 +10,7 @@ import pytest
 from agreement import CPU
 from fuzz_graphs import disagreement
 from fuzz_programs import make
+from in_threads import in_threads
 
 import numus as nm
 from numus import dtypes as dt
@@ -84,24 +85,6 @@ def many_switches():
     sys.setswitchinterval(before)
 
 
-def in_threads(work, count=2):
-    errors = []
-
-    def run(number):
-        try:
-            work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    threads = [threading.Thread(target=run, args=(n,)) for n in range(count)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    if errors:
-        raise errors[0]
-
-
 @pytest.mark.filterwarnings("ignore:.*encountered in:RuntimeWarning")
 def test_threads_with_graphs_of_their_own(many_switches):
     seeds = [s for s in range(40) if not make(s).small_blocks]
@@ -110,7 +93,7 @@ def test_threads_with_graphs_of_their_own(many_switches):
         for seed in seeds if number else reversed(seeds):
             assert disagreement(make(seed)) is None
 
-    in_threads(work)
+    in_threads(work, 2)
 
 
 def test_threads_that_share_a_graph(many_switches):
@@ -143,4 +126,4 @@ def test_threads_that_share_a_graph(many_switches):
                 np.testing.assert_array_equal(host_array(node), want)
             together.wait(60)
 
-    in_threads(work)
+    in_threads(work, 2)

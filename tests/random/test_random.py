@@ -1,10 +1,9 @@
 """Random numbers: the generator's known answers, their distributions, keys and reproducibility."""
 
-import threading
-
 import numpy as np
 import pytest
 import scipy.stats
+from in_threads import in_threads
 
 import numus as nm
 from numus import dtypes as dt
@@ -93,17 +92,8 @@ def test_the_seeded_generator():
 
 def test_threads_never_share_a_key():
     random.seed(0)
-    taken = []
-
-    def take():
-        taken.extend(_keys._generator.next() for _ in range(200))
-
-    threads = [threading.Thread(target=take) for _ in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert len(set(taken)) == 800
+    taken = in_threads(lambda _: [_keys._generator.next() for _ in range(200)], 4)
+    assert len({key for keys in taken for key in keys}) == 800
 
 
 def test_shapes_do_not_matter():

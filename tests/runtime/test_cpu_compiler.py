@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import threading
 import time
 
 import kernels_by_hand as kernels
 import numpy as np
 import pytest
+from in_threads import in_threads
 
 from numus.runtime import cache
 from numus.runtime.cpu.compiler import Compiler
@@ -137,14 +137,7 @@ def test_a_cache_past_its_limit_is_pruned_by_itself(tmp_path, monkeypatch):
 def test_threads_that_want_the_same_kernel_share_it():
     compiler = Compiler()
     kernel_list = [kernels.affine() for _ in range(6)]
-    got = []
-    team = [
-        threading.Thread(target=lambda k=k: got.append(compiler.compile(k))) for k in kernel_list
-    ]
-    for t in team:
-        t.start()
-    for t in team:
-        t.join()
+    got = in_threads(lambda number: compiler.compile(kernel_list[number]), 6)
     assert len({id(p) for p in got}) == 1
     assert len(compiler.log) == 1
 

@@ -13,6 +13,7 @@ import warnings
 import kernels_by_hand as kernels
 import numpy as np
 import pytest
+from in_threads import in_threads
 
 from numus import runtime as runtimes
 from numus.runtime.contract import Launch, Step
@@ -142,7 +143,6 @@ def test_prepared_steps_take_offsets_and_values(cpu, threads):
 def test_several_python_threads_launch_at_once(cpu, threads):
     program = cpu.compile(kernels.affine())
     prepared = cpu.prepare([Step(program, [(0, 0), (1, 0)])], slots=2)
-    errors = []
 
     def work(seed):
         x = floats(5000, seed)
@@ -152,15 +152,9 @@ def test_several_python_threads_launch_at_once(cpu, threads):
             n = 5000 - k
             prepared.run((a.address, b.address), (kernels.blocks(n), n))
             cpu.run([Launch(program, [a, b], [n], kernels.blocks(n))])
-            if not np.array_equal(b.view(np.float32)[:n], want[:n]):
-                errors.append((seed, k))
+            assert np.array_equal(b.view(np.float32)[:n], want[:n]), (seed, k)
 
-    team = [threading.Thread(target=work, args=(s,)) for s in range(4)]
-    for t in team:
-        t.start()
-    for t in team:
-        t.join()
-    assert not errors
+    in_threads(work, 4)
 
 
 def test_results_do_not_depend_on_the_number_of_threads(cpu):

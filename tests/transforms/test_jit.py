@@ -1,10 +1,10 @@
 """nm.jit: the same values as without, whatever the function reaches, changes and draws."""
 
 import gc
-import threading
 
 import numpy as np
 import pytest
+from in_threads import in_threads
 
 import numus as nm
 from numus import nn, optim
@@ -691,23 +691,13 @@ def test_calls_from_several_threads():
         total += x
         return (x * w + y).sum()
 
-    errors = []
-
     def work(k):
-        try:
-            for i in range(40):
-                x = nm.full((2,), float(k + i))
-                got = f(x, nm.ones(2 + 0 * k)).item()
-                assert got == (k + i) * 3 + 2
-        except BaseException as e:
-            errors.append(e)
+        for i in range(40):
+            x = nm.full((2,), float(k + i))
+            got = f(x, nm.ones(2 + 0 * k)).item()
+            assert got == (k + i) * 3 + 2
 
-    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not errors
+    in_threads(work, 4)
     assert total.tolist() == [sum(k + i for k in range(4) for i in range(40))] * 2
 
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import threading
 import time
 import types
 import warnings
 
 import numpy as np
 import pytest
+from in_threads import in_threads
 
 import numus as nm
 from numus import guards, runtime
@@ -297,25 +297,17 @@ def test_stress_two_threads_one_function(size):
     inputs = [tensor(size, size, seed=i) for i in range(2)]
     f = warmed(lambda x: x @ x - x, inputs[0])
     expected = [f(x).numpy() for x in inputs]
-    wrong: list[int] = []
-    counts = [0, 0]
     end = time.monotonic() + SECONDS
 
     def work(which):
-        held = []
+        held, count = [], 0
         while time.monotonic() < end:
             held = [*held[-3:], f(inputs[which])]
-            if not all(same(y, expected[which]) for y in held):
-                wrong.append(which)
-            counts[which] += 1
+            assert all(same(y, expected[which]) for y in held)
+            count += 1
+        return count
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(2)]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert not wrong
-    assert min(counts) > 0
+    assert min(in_threads(work, 2)) > 0
 
 
 def test_stress_replays_stay_the_same():
