@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numus.compiler import ir
@@ -14,6 +14,8 @@ from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.kernels.convolution import Read, Triple
 from numus.shapes import Shape, size_of
+
+WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,16 @@ class Geometry:
         """Products that a result is the sum of, on average."""
         return self.channels * size_of(self.taps) / size_of(self.gap)
 
+    @property
+    def counts(self) -> Shape:
+        """Results of one phase, along each axis."""
+        return tuple(-(-n // gap) for n, gap in zip(self.extents, self.gap, strict=True))
+
+    def folded(self) -> Geometry:
+        """The same with images as the first axis of space, which windows do not cross."""
+        space, extents = (self.batch, *self.space[1:]), (self.batch, *self.extents[1:])
+        return replace(self, batch=1, space=space, extents=extents)
+
     def reach(self, axis: int) -> tuple[int, int, int]:
         """How far from the place of a result its taps lie: at least, at most; and how many taps
         the results of one phase have, at most.
@@ -82,6 +94,11 @@ class Geometry:
             found += fits
             most = max(most, len(fits))
         return (min(found), max(found), most) if found else (0, 0, 0)
+
+
+def is_folded(product: Val) -> bool:
+    """Whether there is an axis of space to spare, for images."""
+    return len(product.shape) < 5
 
 
 class Numbers:

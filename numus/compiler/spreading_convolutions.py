@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.convolution_parts import Geometry, Numbers, epilogue, operands
+from numus.compiler.convolution_parts import (
+    WORTH_A_THREAD,
+    Geometry,
+    Numbers,
+    epilogue,
+    is_folded,
+    operands,
+)
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
@@ -19,7 +26,6 @@ from numus.shapes import Shape, row_major, size_of
 
 ZERO = const(0)
 
-WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 WORTH_PACKING = 1 << 22  # that take longer than a kernel of its own for the weights
 ADDRESSES = 8  # of pixels, that are kept in registers
 PIXELS = 128  # that pass by the weights of a block, at least: these come from further away
@@ -57,14 +63,14 @@ def spreading_blocks(g: Geometry, product: Val, facts: Facts) -> Spread | None:
     """How the convolution is cut; None for a small one, or where lines are too long."""
     dtype = dt.compute_dtype(product.dtype)
     item = dtype.itemsize
-    folded = len(product.shape) < 5
+    folded = is_folded(product)
     if folded:
-        g = replace(g, batch=1, space=(g.batch, *g.space[1:]), extents=(g.batch, *g.extents[1:]))
+        g = g.folded()
     tile = output_tile(facts, dtype, PIXELS, g.outputs, ADDRESSES)
     if g.work < WORTH_PACKING:
         return None
     reach = [g.reach(axis) for axis in range(3)]
-    counts = tuple(-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True))
+    counts = g.counts
     panels = -(-g.outputs // tile.columns)
 
     def seen(block: Shape) -> Shape:

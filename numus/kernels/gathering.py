@@ -64,126 +64,162 @@ def gathering(
     """The work of task g: `data` and `weights` as for `sliding`; `finish(part, group, row, output,
     value)` stores the sum of one part for row (image, z, y, x), a running number.
     """
-    rows, columns = const(tile.rows), const(tile.columns)
-    part = ir.irem(g, s.parts)
-    task = ir.idiv(g, s.parts)
-    n0 = ir.mul(ir.irem(task, s.image_tasks), s.batch)
-    task = ir.idiv(task, s.image_tasks)
-    o0 = ir.mul(ir.irem(task, s.output_tasks), ir.mul(s.task_panels, columns))
-    group = ir.idiv(task, s.output_tasks)
-    count = ir.minimum(s.batch, ir.sub(s.images, n0))
-    left = ir.idiv(ir.add(ir.sub(s.outputs, o0), ir.sub(columns, ONE)), columns)
-    panels = ir.minimum(s.task_panels, left)
-    u0 = ir.mul(part, s.part_units)
-    u1 = ir.minimum(ir.add(u0, s.part_units), s.units)
+    return _Schedule(s, tile, dtype, planes, g, data, weights, finish).written()
 
-    tile_size = const(tile.rows * tile.columns)
-    offsets = ir.Buffer("offsets", ir.INDEX, "scratch", ir.mul(s.row_tiles, rows))
-    area = ir.mul(s.block[0], s.block[1])
-    packed = ir.Buffer("packed", dtype, "scratch", ir.mul(ir.mul(area, s.task_panels), columns))
-    sums = ir.Buffer(
-        "sums", dtype, "scratch", ir.mul(ir.mul(s.task_panels, s.row_tiles), tile_size)
-    )
-    places = product(s.extents)
 
-    # -- where each row of the tile begins; rows that do not exist read the first place
-    row = ir.var("row")
-    place = digits(ir.irem(row, places), s.extents)
-    reached = [ir.mul(p, t) for p, t in zip(place, s.stride, strict=True)]
-    offset = ir.add(ir.mul(ir.idiv(row, places), planes.size), planes.offset(reached))
-    exists = row < ir.mul(count, places)
-    table = ir.For(
-        row,
-        ZERO,
-        ir.mul(s.row_tiles, rows),
-        "serial",
-        [ir.Store(offsets, row, ir.select(exists, offset, ZERO))],
-    )
-    k = ir.var("sums_k")
-    blank = ir.For(
-        k,
-        ZERO,
-        ir.mul(ir.mul(panels, s.row_tiles), tile_size),
-        "lanes",
-        [ir.Store(sums, k, const(0, dtype))],
-    )
+class _Schedule:
+    def __init__(
+        self,
+        s: Gathering,
+        tile: Tile,
+        dtype: DType,
+        planes: Planes,
+        g: Expr,
+        data: Read,
+        weights: Read,
+        finish: Callable[..., list[Stmt]],
+    ) -> None:
+        self.s, self.tile, self.dtype, self.planes = s, tile, dtype, planes
+        self.data, self.weights, self.finish = data, weights, finish
+        self.rows, self.columns = const(tile.rows), const(tile.columns)
+        self.tile_size = const(tile.rows * tile.columns)
+        self.part = ir.irem(g, s.parts)
+        task = ir.idiv(g, s.parts)
+        self.first_image = ir.mul(ir.irem(task, s.image_tasks), s.batch)
+        task = ir.idiv(task, s.image_tasks)
+        per_task = ir.mul(s.task_panels, self.columns)
+        self.first_output = ir.mul(ir.irem(task, s.output_tasks), per_task)
+        self.group = ir.idiv(task, s.output_tasks)
+        self.count = ir.minimum(s.batch, ir.sub(s.images, self.first_image))
+        outputs = ir.add(ir.sub(s.outputs, self.first_output), ir.sub(self.columns, ONE))
+        self.panels = ir.minimum(s.task_panels, ir.idiv(outputs, self.columns))
+        self.places = product(s.extents)
+        self.area = ir.mul(s.block[0], s.block[1])  # taps of a block
+        # a block's size: the last ones may be smaller
+        self.height, self.width = ir.var("height"), ir.var("width")
 
-    # -- one block of taps
-    u = ir.var("unit")
-    per_channel = ir.mul(ir.mul(s.taps[0], s.blocks[0]), s.blocks[1])
-    c, kz, ky0, kx0 = (ir.var(name) for name in ("channel", "block_z", "block_y", "block_x"))
-    within = rest(u, per_channel)
-    height, width = ir.var("height"), ir.var("width")
-    decode: list[Stmt] = [
-        ir.Let(c, quotient(u, per_channel)),
-        ir.Let(kz, quotient(within, ir.mul(s.blocks[0], s.blocks[1]))),
-        ir.Let(ky0, ir.mul(rest(quotient(within, s.blocks[1]), s.blocks[0]), s.block[0])),
-        ir.Let(kx0, ir.mul(rest(within, s.blocks[1]), s.block[1])),
-        ir.Let(height, ir.minimum(s.block[0], ir.sub(s.taps[1], ky0))),
-        ir.Let(width, ir.minimum(s.block[1], ir.sub(s.taps[2], kx0))),
-    ]
-    origin: Triple = (ir.var("origin_z"), ir.var("origin_y"), ir.var("origin_x"))
-    decode += [
-        ir.Let(v, ir.sub(ir.mul(k, d), low))
-        for v, k, d, low in zip(origin, (kz, ky0, kx0), s.dilation, s.low, strict=True)
-    ]
-    fill = planes.fill(
-        count, origin, s.space, lambda a, z, y, x: data(ir.add(n0, a), group, c, z, y, x)
-    )
+        def scratch(name: str, dtype: DType, size: Expr) -> ir.Buffer:
+            return ir.Buffer(name, dtype, "scratch", size)
 
-    panel, j, y, x = (ir.var(f"pack_{name}") for name in ("panel", "j", "y", "x"))
-    tap = ir.add(ir.mul(y, width), x)
-    to = ir.add(ir.mul(ir.add(ir.mul(panel, area), tap), columns), j)
-    o = ir.minimum(ir.add(o0, ir.add(ir.mul(panel, columns), j)), ir.sub(s.outputs, ONE))
-    weight = weights(group, o, c, kz, ir.add(ky0, y), ir.add(kx0, x)).cast(dtype)
-    pack: list[Stmt] = [ir.For(j, ZERO, columns, "lanes", [ir.Store(packed, to, weight)])]
-    for v, stop in ((x, width), (y, height), (panel, panels)):
-        pack = [ir.For(v, ZERO, stop, "serial", pack)]
+        self.offsets = scratch("offsets", ir.INDEX, ir.mul(s.row_tiles, self.rows))
+        panel = ir.mul(self.area, s.task_panels)
+        self.packed = scratch("packed", dtype, ir.mul(panel, self.columns))
+        tiles = ir.mul(s.task_panels, s.row_tiles)
+        self.sums = scratch("sums", dtype, ir.mul(tiles, self.tile_size))
 
-    # -- its products
-    panel, t, y, x = (ir.var(f"sum_{name}") for name in ("panel", "tile", "y", "x"))
-    a0 = ir.mul(ir.mul(panel, area), columns)
-    starts = [ir.var(f"start{i}") for i in range(tile.rows)]
-    names: list[Stmt] = [
-        ir.Let(v, ir.load(offsets, ir.add(ir.mul(t, rows), const(i)))) for i, v in enumerate(starts)
-    ]
+    def written(self) -> tuple[list[Stmt], list[ir.Buffer]]:
+        """The statements of a task, and the memory it needs."""
+        s = self.s
+        u = ir.var("unit")
+        first = ir.mul(self.part, s.part_units)
+        stop = ir.minimum(ir.add(first, s.part_units), s.units)
+        blocks = ir.For(u, first, stop, "serial", self._block(u))
+        body = [self._table(), self._blank(), blocks, self._results()]
+        return body, [self.planes.buffer, self.packed, self.offsets, self.sums]
 
-    def step(lane: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
-        lets: list[Stmt] = []
-        vectors = []
-        base = ir.add(a0, ir.mul(ir.add(ir.mul(y, width), x), columns))
-        for v in range(tile.vectors):
-            name = ir.var(f"outputs{v}", dtype)
-            where = ir.add(ir.add(base, lane), const(v * tile.width))
-            lets.append(ir.Let(name, ir.load(packed, where)))
-            vectors.append(name)
-        at = ir.add(ir.mul(y, planes.extents[2]), x)
-        return lets, [ir.load(planes.buffer, ir.add(v, at)) for v in starts], vectors
+    # -- once per task ----------------------------------------------------------------------------
 
-    home = ir.mul(ir.add(ir.mul(panel, s.row_tiles), t), tile_size)
+    def _table(self) -> Stmt:
+        """Where each row of the tile begins; rows that do not exist read the first place."""
+        s = self.s
+        row = ir.var("row")
+        place = digits(ir.irem(row, self.places), s.extents)
+        reached = [ir.mul(p, t) for p, t in zip(place, s.stride, strict=True)]
+        image = ir.mul(ir.idiv(row, self.places), self.planes.size)
+        offset = ir.add(image, self.planes.offset(reached))
+        exists = row < ir.mul(self.count, self.places)
+        store = ir.Store(self.offsets, row, ir.select(exists, offset, ZERO))
+        return ir.For(row, ZERO, ir.mul(s.row_tiles, self.rows), "serial", [store])
 
-    def where(lane: Expr, i: int, v: int) -> Expr:
-        return ir.add(ir.add(home, lane), const(i * tile.columns + v * tile.width))
+    def _blank(self) -> Stmt:
+        k = ir.var("sums_k")
+        size = ir.mul(ir.mul(self.panels, self.s.row_tiles), self.tile_size)
+        return ir.For(k, ZERO, size, "lanes", [ir.Store(self.sums, k, const(0, self.dtype))])
 
-    multiply = register_tile(
-        tile,
-        dtype,
-        sums,
-        [(y, ZERO, height), (x, ZERO, width)],
-        step,
-        where,
-    )
-    products = ir.For(t, ZERO, s.row_tiles, "serial", [*names, *multiply])
-    block = [*decode, *fill, *pack, ir.For(panel, ZERO, panels, "serial", [products])]
+    def _results(self) -> Stmt:
+        """What the part came to."""
+        s = self.s
+        panel, r, j = (ir.var(f"out_{name}") for name in ("panel", "row", "j"))
+        first = ir.mul(ir.mul(panel, s.row_tiles), self.tile_size)
+        value = ir.load(self.sums, ir.add(ir.add(first, ir.mul(r, self.columns)), j))
+        start = ir.add(self.first_output, ir.mul(panel, self.columns))
+        row = ir.add(ir.mul(self.first_image, self.places), r)
+        store = self.finish(self.part, self.group, row, ir.add(start, j), value)
+        stop = ir.minimum(self.columns, ir.sub(s.outputs, start))
+        line = ir.For(j, ZERO, stop, "lanes", store)
+        lines = ir.For(r, ZERO, ir.mul(self.count, self.places), "serial", [line])
+        return ir.For(panel, ZERO, self.panels, "serial", [lines])
 
-    # -- what a part came to
-    panel, r, j = (ir.var(f"out_{name}") for name in ("panel", "row", "j"))
-    first = ir.mul(ir.mul(panel, s.row_tiles), tile_size)
-    value = ir.load(sums, ir.add(ir.add(first, ir.mul(r, columns)), j))
-    start = ir.add(o0, ir.mul(panel, columns))
-    store = finish(part, group, ir.add(ir.mul(n0, places), r), ir.add(start, j), value)
-    stop = ir.minimum(columns, ir.sub(s.outputs, start))
-    line = ir.For(r, ZERO, ir.mul(count, places), "serial", [ir.For(j, ZERO, stop, "lanes", store)])
-    out = ir.For(panel, ZERO, panels, "serial", [line])
-    body: list[Stmt] = [table, blank, ir.For(u, u0, u1, "serial", block), out]
-    return body, [planes.buffer, packed, offsets, sums]
+    # -- one block of taps ------------------------------------------------------------------------
+
+    def _block(self, u: Expr) -> list[Stmt]:
+        s = self.s
+        per_channel = ir.mul(ir.mul(s.taps[0], s.blocks[0]), s.blocks[1])
+        c, kz, ky0, kx0 = (ir.var(name) for name in ("channel", "block_z", "block_y", "block_x"))
+        within = rest(u, per_channel)
+        decode: list[Stmt] = [
+            ir.Let(c, quotient(u, per_channel)),
+            ir.Let(kz, quotient(within, ir.mul(s.blocks[0], s.blocks[1]))),
+            ir.Let(ky0, ir.mul(rest(quotient(within, s.blocks[1]), s.blocks[0]), s.block[0])),
+            ir.Let(kx0, ir.mul(rest(within, s.blocks[1]), s.block[1])),
+            ir.Let(self.height, ir.minimum(s.block[0], ir.sub(s.taps[1], ky0))),
+            ir.Let(self.width, ir.minimum(s.block[1], ir.sub(s.taps[2], kx0))),
+        ]
+        origin: Triple = (ir.var("origin_z"), ir.var("origin_y"), ir.var("origin_x"))
+        decode += [
+            ir.Let(v, ir.sub(ir.mul(k, d), low))
+            for v, k, d, low in zip(origin, (kz, ky0, kx0), s.dilation, s.low, strict=True)
+        ]
+
+        def read(image: Expr, *at: Expr) -> Expr:
+            return self.data(ir.add(self.first_image, image), self.group, c, *at)
+
+        fill = self.planes.fill(self.count, origin, s.space, read)
+        return [*decode, *fill, *self._pack(c, (kz, ky0, kx0)), self._products()]
+
+    def _pack(self, c: Expr, first: Triple) -> list[Stmt]:
+        """The weights of a block, panel by panel of outputs."""
+        kz, ky0, kx0 = first
+        panel, j, y, x = (ir.var(f"pack_{name}") for name in ("panel", "j", "y", "x"))
+        tap = ir.add(ir.mul(y, self.width), x)
+        to = ir.add(ir.mul(ir.add(ir.mul(panel, self.area), tap), self.columns), j)
+        o = ir.add(self.first_output, ir.add(ir.mul(panel, self.columns), j))
+        o = ir.minimum(o, ir.sub(self.s.outputs, ONE))
+        weight = self.weights(self.group, o, c, kz, ir.add(ky0, y), ir.add(kx0, x))
+        store = ir.Store(self.packed, to, weight.cast(self.dtype))
+        pack: list[Stmt] = [ir.For(j, ZERO, self.columns, "lanes", [store])]
+        for v, stop in ((x, self.width), (y, self.height), (panel, self.panels)):
+            pack = [ir.For(v, ZERO, stop, "serial", pack)]
+        return pack
+
+    def _products(self) -> Stmt:
+        s, tile = self.s, self.tile
+        panel, t, y, x = (ir.var(f"sum_{name}") for name in ("panel", "tile", "y", "x"))
+        weights = ir.mul(ir.mul(panel, self.area), self.columns)
+        starts = [ir.var(f"start{i}") for i in range(tile.rows)]
+        names: list[Stmt] = [
+            ir.Let(v, ir.load(self.offsets, ir.add(ir.mul(t, self.rows), const(i))))
+            for i, v in enumerate(starts)
+        ]
+
+        def step(lane: Expr) -> tuple[list[Stmt], list[Expr], list[Expr]]:
+            lets: list[Stmt] = []
+            vectors = []
+            base = ir.add(weights, ir.mul(ir.add(ir.mul(y, self.width), x), self.columns))
+            for v in range(tile.vectors):
+                name = ir.var(f"outputs{v}", self.dtype)
+                where = ir.add(ir.add(base, lane), const(v * tile.width))
+                lets.append(ir.Let(name, ir.load(self.packed, where)))
+                vectors.append(name)
+            at = ir.add(ir.mul(y, self.planes.extents[2]), x)
+            return lets, [ir.load(self.planes.buffer, ir.add(v, at)) for v in starts], vectors
+
+        home = ir.mul(ir.add(ir.mul(panel, s.row_tiles), t), self.tile_size)
+
+        def where(lane: Expr, i: int, v: int) -> Expr:
+            return ir.add(ir.add(home, lane), const(i * tile.columns + v * tile.width))
+
+        taps = [(y, ZERO, self.height), (x, ZERO, self.width)]
+        multiply = register_tile(tile, self.dtype, self.sums, taps, step, where)
+        rows = ir.For(t, ZERO, s.row_tiles, "serial", [*names, *multiply])
+        return ir.For(panel, ZERO, self.panels, "serial", [rows])
