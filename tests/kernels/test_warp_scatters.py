@@ -1,0 +1,64 @@
+"""Scatters by warps, each for elements of one place, on imitated thread groups."""
+
+import group_machine
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.functions._base import wrap
+from numus.primitives.indexing import scatter
+from numus.runtime import devices
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine():
+    devices.STARTS["scattering"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    return nm.device("scattering").runtime
+
+
+def on(device, array):
+    return nm.asarray(array, device=device)
+
+
+def scattered(base, index, updates, mode):
+    return wrap(scatter(base._node, (index._node,), updates._node, (0,), mode))
+
+
+@pytest.mark.parametrize("columns", [31, 32, 33, 130, 256, 768])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "int64", "complex64"])
+def test_rows_are_added_to(columns, dtype):
+    rng = np.random.default_rng(columns)
+    index = rng.integers(-1, 12, (4, 16))  # some of them twice, others outside
+    updates = rng.integers(-9, 9, (4, 16, columns)).astype(np.float32)
+
+    def added(device):
+        base = on(device, np.ones((12, columns), np.float32)).astype(dtype)
+        return scattered(base, on(device, index), on(device, updates).astype(dtype), "add")
+
+    ours = added("scattering").astype("complex64").numpy()
+    np.testing.assert_array_equal(ours, added("cpu").astype("complex64").numpy())
+
+
+@pytest.mark.parametrize("mode", ["set", "mul", "min", "max"])
+@pytest.mark.parametrize(("places", "columns"), [(3, (36,)), (66_000, ())])
+def test_other_ways_and_many_places(mode, places, columns):
+    rng = np.random.default_rng(0)
+    index, updates = rng.integers(0, places, 90), rng.random((90, *columns)).astype(np.float32)
+
+    def updated(device):
+        base = on(device, np.full((places, *columns), 0.5, np.float32))
+        return scattered(base, on(device, index), on(device, updates), mode).numpy()
+
+    np.testing.assert_array_equal(updated("scattering"), updated("cpu"))
+
+
+def test_updates_that_do_not_follow_each_other():
+    rng = np.random.default_rng(1)
+    index, updates = rng.integers(0, 5, (6, 7)), rng.random((7, 6, 40)).astype(np.float32)
+
+    def added(device):
+        turned = on(device, updates).swapaxes(0, 1)
+        base = nm.zeros((5, 40), device=device)
+        return scattered(base, on(device, index), turned, "add").numpy()
+
+    np.testing.assert_allclose(added("scattering"), added("cpu"), rtol=1e-6)
