@@ -223,7 +223,8 @@ class Storing:
     def quickly_made_again(self, grouping: Grouping) -> set[Val]:
         """Values that are stored for later though they follow in a step or two from others that are
         there as long: an activation and what it was applied to, a softmax and its exponentials.
-        Not what units multiply: every product would lay it out anew.
+        Not what units multiply: every product would lay it out anew. Nor what is a number of each
+        line that is summed up, which every row of a group would make again.
         """
         kept = {v for g in grouping.groups for v in g.stored}
         when: dict[Val, int] = {}  # each could be computed, in steps from the beginning
@@ -233,6 +234,9 @@ class Storing:
         there = set(grouping.in_memory)
         for v in sorted(kept - self.roots - self.laid_out, key=lambda v: v.id):
             if v.kind != "elementwise":
+                continue
+            readers = (grouping.home[u] for u in grouping.readers.get(v, ()))
+            if self.facts.group and any(_varies_down(v, group) for group in readers):
                 continue
             inside = walk(v.inputs, lambda x: x not in there)
             large = [x for x in inside if 16 * x.size > v.size]
@@ -301,12 +305,13 @@ def _costly(v: Val, in_memory: set[Val], by_groups: bool = False) -> bool:
 
 
 def _varies_down(v: Val, group: Group) -> bool:
-    """Whether a group that reduces along its first axis needs another element of v in every step,
+    """Whether a group that reduces along its first axes needs another element of v in every step,
     the same one in all rows: a number of each line that is summed up."""
+    shape = squeeze(v.shape)
     return (
         group.kind == "loop"
-        and 0 in group.axes
-        and squeeze(v.shape) == group.space[:1]
+        and set(range(len(shape))) <= set(group.axes)
+        and shape == group.space[: len(shape)]
         and size_of(group.space) >= 64 * v.size
     )
 

@@ -101,3 +101,36 @@ def test_what_is_asked_for_itself_keeps_its_digits():
     assert "reciprocal(" not in text
     want, _ = run(both, "bfloat16", "cpu")
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-30)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
+def test_the_loss_of_scores(scale):
+    """Powers of how far 16-bit scores are below the largest; loss and gradient are as exact as with
+    those of float32, also where one score is far above all others."""
+    rng = np.random.default_rng(0)
+    numbers = (rng.standard_normal((6, 300)) * scale).astype(np.float32)
+    numbers[0, 7] = 40 * scale
+    targets = np.array([7, 0, 299, 5, 6, 7])
+
+    def loss(x, t):
+        return nm.nn.cross_entropy(x.astype("float32"), t)
+
+    def both(device):
+        x = nm.asarray(numbers, device=device).astype("bfloat16")
+        t = nm.asarray(targets, device=device)
+        value, gradient = nm.value_and_grad(loss)(x, t)
+        nm.eval(value, gradient)
+        return value.numpy(), gradient.astype("float32").numpy()
+
+    MACHINE.launched.clear()
+    value, gradient = both("tiles")
+    assert "exp2(" in "".join(p.text for p in MACHINE.launched)
+    wanted, slope = both("cpu")
+    np.testing.assert_allclose(value, wanted, rtol=1e-6)
+    np.testing.assert_allclose(gradient, slope, rtol=2.0**-7, atol=1e-9)
+
+
+def test_powers_that_are_not_of_scores_keep_their_digits():
+    """The logarithm of a sum of powers, of what is no difference from the largest."""
+    _, text = run(lambda x: nm.log(nm.exp(x.astype("float32")).sum()), "bfloat16")
+    assert "exp2(" not in text
