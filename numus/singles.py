@@ -176,6 +176,7 @@ def _call(roots: tuple[Node, ...]) -> Any:
     """The native function for nodes like these; None where there is none."""
     # Imported late: the compiler is needed only by those who evaluate something.
     from numus.compiler import program
+    from numus.compiler.pending import Pending
 
     place: Any = roots[0].device
     if place.kind == "reference":
@@ -183,7 +184,7 @@ def _call(roots: tuple[Node, ...]) -> Any:
     with guards.lock:  # so that no other thread evaluates any of the nodes meanwhile
         if any(root.view is not None for root in roots):
             return None
-        pending = program.Pending(roots)
+        pending = Pending(roots)
         if pending.transfers:
             return None
         plan = program.plan_of(place, pending, roots)
@@ -215,13 +216,13 @@ def _call(roots: tuple[Node, ...]) -> Any:
 def _write_pattern(table: Any, roots: tuple[Node, ...], pending: Any) -> dict[Node, int] | None:
     """Steps of a native call: that its arguments stand on a graph like this one, and where the
     leaves lie. Gives the registers of all nodes; None where they cannot be told apart."""
+    from numus.compiler.pending import costs_nothing
+
     uses: dict[Node, int] = {}
     for node in pending.nodes:
         if node.view is None:
             for x in node.inputs:
                 uses[x] = uses.get(x, 0) + 1
-    from numus.compiler.program import costs_nothing
-
     kept = {pending.nodes[i] for i in pending.kept}
     slots = {x: i for i, x in enumerate(pending.leaves)}
     registers = {root: table.argument(i) for i, root in enumerate(roots)}

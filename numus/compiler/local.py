@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from numus.compiler.picks import picked
@@ -94,48 +94,55 @@ class Local:
         dtype: DType,
     ) -> Val:
         """The value of an operation, or a simpler one that equals it bit for bit."""
-        simpler = self._simplify(op, inputs, params, shape, dtype)
-        if simpler is None and kind == "elementwise":
-            simpler = self._under_reshape(op, inputs, params, shape, dtype)
+        v = Val(-1, op, kind, inputs, params, shape, dtype)
+        simpler = self._simpler(v)
         if simpler is not None:
             return simpler
         key = (op, tuple(x.id for x in inputs), params, shape, dtype)
         found = self._table.get(key)
         if found is None:
-            found = Val(len(self.values), op, kind, inputs, params, shape, dtype)
-            self.values.append(found)
-            self._table[key] = found
-            if kind in PRODUCTS:
-                self._tails.add(found)
-            elif kind in ("elementwise", "view", "gather"):
-                if not self._late.isdisjoint(inputs):
-                    self._late.add(found)
-                elif kind == "elementwise" and not self._tails.isdisjoint(inputs):
-                    self._tails.add(found)
-            elif kind not in ("leaf", "source"):
-                self._late.add(found)
+            found = self._table[key] = v
+            v.id = len(self.values)
+            self.values.append(v)
+            self._classify(v)
         return found
 
-    def _under_reshape(
-        self, op: str, inputs: Sequence[Val], params: Any, shape: Shape, dtype: DType
-    ) -> Val | None:
+    def _classify(self, v: Val) -> None:
+        if v.kind in PRODUCTS:
+            self._tails.add(v)
+        elif v.kind in ("elementwise", "view", "gather"):
+            if not self._late.isdisjoint(v.inputs):
+                self._late.add(v)
+            elif v.kind == "elementwise" and not self._tails.isdisjoint(v.inputs):
+                self._tails.add(v)
+        elif v.kind not in ("leaf", "source"):
+            self._late.add(v)
+
+    def _simpler(self, v: Val) -> Val | None:
+        if v.op in IDENTITIES:
+            return v.inputs[0]
+        rule = _SIMPLER.get(v.op)
+        found = None if rule is None else rule(self, v)
+        return self._under_reshape(v) if found is None and v.kind == "elementwise" else found
+
+    def _under_reshape(self, v: Val) -> Val | None:
         """What is done to a reshaped product, done before the reshape: there it can be the tail of
         the kernel that computes the product. What waits for a reduction can't be.
         """
-        if not (self._late.isdisjoint(inputs) and self._tails.isdisjoint(inputs)):
+        if not (self._late.isdisjoint(v.inputs) and self._tails.isdisjoint(v.inputs)):
             return None
-        for x in inputs:
-            if x.op == "reshape" and x.shape == shape and x.inputs[0] in self._tails:
+        for x in v.inputs:
+            if x.op == "reshape" and x.shape == v.shape and x.inputs[0] in self._tails:
                 inner = x.inputs[0].shape
-                parts = tuple(self._reshaped(y, shape, inner) for y in inputs)
-                out = self.make(op, "elementwise", parts, params, inner, dtype)
-                return self.make("reshape", "view", (out,), shape, shape, dtype)
+                parts = tuple(self._regrouped(y, v.shape, inner) for y in v.inputs)
+                out = self.make(v.op, v.kind, parts, v.params, inner, v.dtype)
+                return self.reshaped(out, v.shape)
         return None
 
-    def _reshaped_to(self, x: Val, shape: Shape) -> Val:
+    def reshaped(self, x: Val, shape: Shape) -> Val:
         return self.make("reshape", "view", (x,), shape, shape, x.dtype)
 
-    def _reshaped(self, x: Val, outer: Shape, shape: Shape) -> Val:
+    def _regrouped(self, x: Val, outer: Shape, shape: Shape) -> Val:
         """What broadcasts to `outer`, as it is in another shape of the same size. A broadcast along
         leading axes stays one.
         """
@@ -145,66 +152,94 @@ class Local:
         trailing = tuple(itertools.dropwhile(lambda n: n == 1, y.shape))
         count = len(trailing)
         if trailing == shape[len(shape) - count :] == outer[len(outer) - count :]:
-            y = self.make("reshape", "view", (y,), trailing, trailing, y.dtype)
+            y = self.reshaped(y, trailing)
             return self.make("broadcast", "view", (y,), shape, shape, y.dtype)
         if x.shape != outer:
             x = self.make("broadcast", "view", (x,), outer, outer, x.dtype)
-        return self.make("reshape", "view", (x,), shape, shape, x.dtype)
+        return self.reshaped(x, shape)
 
-    def _simplify(
-        self, op: str, inputs: Sequence[Val], params: Any, shape: Shape, dtype: DType
-    ) -> Val | None:
-        if not inputs:
-            return None
-        x = inputs[0]
-        if op == "contract" and len(shape) == 2:  # a batch of one
-            one = tuple(self._reshaped_to(y, (1, *y.shape)) for y in inputs)
-            product = self.make(op, op, one, params, (1, *shape), dtype)
-            return self._reshaped_to(product, shape)
-        if op in IDENTITIES:
-            return x
-        if op == "reshape":
-            while x.op == "reshape":
-                x = x.inputs[0]
-            if x.shape == shape:
-                return x
-            if x is not inputs[0]:
-                return self.make(op, "view", (x,), shape, shape, dtype)
-        elif op == "permute" and x.op == "permute":
-            axes = tuple(x.params[a] for a in params)
-            y = x.inputs[0]
-            if axes == tuple(range(len(axes))):
-                return y
-            return self.make(op, "view", (y,), axes, shape, dtype)
-        elif op == "permute" and x.op == "concat":  # laid out as it is read
-            parts = tuple(
-                self.make(op, "view", (y,), params, tuple(y.shape[a] for a in params), dtype)
-                for y in x.inputs
-            )
-            return self.make("concat", x.kind, parts, params.index(x.params), shape, dtype)
-        elif op == "broadcast":
-            if x.shape == shape:
-                return x
-            if x.op == "broadcast":
-                return self.make(op, "view", (x.inputs[0],), shape, shape, dtype)
-        elif op == "neg" and x.op == "neg":
-            return x.inputs[0]
-        elif len(inputs) == 2 and x.shape == shape:
-            y = inputs[1]
-            # complex numbers that are not finite are changed even by 1
-            if op in ("mul", "div") and not dtype.is_complex and _is_constant(y, 1):
-                return x
-            if op == "sub" and _is_constant(y, 0):
-                return x
-            if op == "add" and dtype.is_integer and _is_constant(y, 0):
-                return x
-        if op == "mul" and not dtype.is_complex:
-            y = inputs[1]
-            if y.shape == shape and _is_constant(x, 1):
-                return y
-        if op == "reduce_sum" and len(params) == 1:
-            return picked(self, x, params[0], shape)
+
+# -- what equals something simpler: a rule gives it, or None where the operation stays ------------
+
+
+def _contract(g: Local, v: Val) -> Val | None:
+    if len(v.shape) != 2:
         return None
+    one = tuple(g.reshaped(x, (1, *x.shape)) for x in v.inputs)  # a batch of one
+    return g.reshaped(g.make(v.op, v.kind, one, v.params, (1, *v.shape), v.dtype), v.shape)
+
+
+def _reshape(g: Local, v: Val) -> Val | None:
+    x = v.inputs[0]
+    while x.op == "reshape":
+        x = x.inputs[0]
+    if x.shape == v.shape:
+        return x
+    return None if x is v.inputs[0] else g.reshaped(x, v.shape)
+
+
+def _permute(g: Local, v: Val) -> Val | None:
+    x = v.inputs[0]
+    if x.op == "permute":
+        axes = tuple(x.params[a] for a in v.params)
+        if axes == tuple(range(len(axes))):
+            return x.inputs[0]
+        return g.make(v.op, v.kind, x.inputs, axes, v.shape, v.dtype)
+    if x.op == "concat":  # laid out as it is read
+        parts = tuple(
+            g.make(v.op, v.kind, (y,), v.params, tuple(y.shape[a] for a in v.params), v.dtype)
+            for y in x.inputs
+        )
+        return g.make(x.op, x.kind, parts, v.params.index(x.params), v.shape, v.dtype)
+    return None
+
+
+def _broadcast(g: Local, v: Val) -> Val | None:
+    x = v.inputs[0]
+    if x.shape == v.shape:
+        return x
+    if x.op == "broadcast":
+        return g.make(v.op, v.kind, x.inputs, v.shape, v.shape, v.dtype)
+    return None
+
+
+def _neg(g: Local, v: Val) -> Val | None:
+    return v.inputs[0].inputs[0] if v.inputs[0].op == "neg" else None
+
+
+def _add(g: Local, v: Val) -> Val | None:
+    return _first(v, 0) if v.dtype.is_integer else None  # -0.0 + 0.0 is another number
+
+
+def _sub(g: Local, v: Val) -> Val | None:
+    return _first(v, 0)
+
+
+def _mul(g: Local, v: Val) -> Val | None:
+    if v.dtype.is_complex:  # numbers that are not finite are changed even by 1
+        return None
+    x, y = v.inputs
+    return _first(v, 1) or (y if y.shape == v.shape and _is_constant(x, 1) else None)
+
+
+def _div(g: Local, v: Val) -> Val | None:
+    return None if v.dtype.is_complex else _first(v, 1)
+
+
+def _sum(g: Local, v: Val) -> Val | None:
+    return picked(g, v.inputs[0], v.params[0], v.shape) if len(v.params) == 1 else None
+
+
+_SIMPLER: dict[str, Callable[[Local, Val], Val | None]] = {
+    **{"contract": _contract, "reshape": _reshape, "permute": _permute, "broadcast": _broadcast},
+    **{"neg": _neg, "add": _add, "sub": _sub, "mul": _mul, "div": _div, "reduce_sum": _sum},
+}
+
+
+def _first(v: Val, neutral: int) -> Val | None:
+    """The first of two operands, where the second leaves it as it is."""
+    x, y = v.inputs
+    return x if x.shape == v.shape and _is_constant(y, neutral) else None
 
 
 def _is_constant(v: Val, number: int) -> bool:

@@ -7,7 +7,6 @@ over the graph, a look-up and the launches.
 from __future__ import annotations
 
 import dataclasses
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,8 +16,9 @@ from numus.compiler.alike import Lowering
 from numus.compiler.emit import Step
 from numus.compiler.fuse import Fuser
 from numus.compiler.groups import Group
-from numus.compiler.local import IDENTITIES, Local, Val, number_class
+from numus.compiler.local import Local, Val
 from numus.compiler.overwrite import Places, takeovers
+from numus.compiler.pending import Pending
 from numus.compiler.watchers import watchers
 from numus.kernels.choice import preference
 from numus.runtime import contract
@@ -27,120 +27,6 @@ from numus.shapes import Shape, reshape_strides, row_major
 Layout = tuple[int, Shape]  # offset and strides in elements
 
 _MAX_PLANS = 2048
-
-
-class Pending:
-    """A pending graph as one walk sees it: what there is, numbered, and what it is like."""
-
-    __slots__ = (
-        *("classes", "constants", "kept", "key", "leaf_strides", "leaves", "nodes", "number"),
-        *("tracked", "transfers"),
-    )
-
-    def __init__(self, roots: Sequence[Any]) -> None:
-        self.nodes = nodes = []  # type: list[Any]
-        self.number = number = {}  # type: dict[Any, int]
-        self.leaves = leaves = []  # type: list[Any]
-        self.constants = constants = []  # type: list[Any]
-        self.leaf_strides = leaf_strides = []  # type: list[Shape]
-        self.classes = classes = []  # type: list[int | None]
-        self.transfers: list[Any] = []  # from other devices and of calls, still to be made
-        parts: list[Any] = []
-        uses: dict[int, int] = {}  # how often each node is an input within this graph
-        stack: list[Any] = list(roots)
-        while stack:
-            node = stack[-1]
-            if node in number:
-                stack.pop()
-                continue
-            waiting = False
-            inputs = node.inputs
-            for x in inputs:
-                if x in number:
-                    continue
-                name = x.prim.name
-                view = x.view
-                if view is not None:
-                    parts.append((x.dtype, x.shape, view.strides))
-                    leaves.append(x)
-                    leaf_strides.append(view.strides)
-                elif name == "constant":
-                    classes.append(number_class(x.params))
-                    parts.append((x.dtype, classes[-1]))
-                    constants.append(x)
-                elif name == "transfer" or name == "part":
-                    self.transfers.append(x)
-                else:
-                    stack.append(x)
-                    waiting = True
-                    continue
-                number[x] = len(nodes)
-                nodes.append(x)
-            if waiting:
-                continue
-            stack.pop()
-            name = node.prim.name
-            if name == "constant":
-                classes.append(number_class(node.params))
-                parts.append((node.dtype, classes[-1]))
-                constants.append(node)
-            else:
-                places = [number[x] for x in inputs]
-                for i in places:
-                    uses[i] = uses.get(i, 0) + 1
-                params = None if name in IDENTITIES else node.params
-                parts.append((name, params, node.shape, node.dtype, *places))
-            number[node] = len(nodes)
-            nodes.append(node)
-        x = None
-        inputs = stack = []  # let go of every node but through `nodes` and `number`
-        wanted = tuple([number[r] for r in roots])
-        self.kept: tuple[int, ...] = ()
-        self.tracked: tuple[int, ...] = ()  # a gradient may ask for these
-        if len(nodes) - len(leaves) - len(constants) > len(wanted):
-            del node
-            self.kept = self._still_referred_to(uses, set(wanted))
-            self.tracked = tuple([i for i, n in enumerate(nodes) if n.tracked and n.view is None])
-        self.key = (tuple(parts), wanted, self.kept, self.tracked)
-
-    def _still_referred_to(self, uses: dict[int, int], roots: set[int]) -> tuple[int, ...]:
-        """Pending nodes that something outside this graph holds: they may be asked for later, so
-        their values are kept. Inside, a node is held by its consumers and as `_OWN_HOLDERS` says.
-        """
-        count, own = sys.getrefcount, _OWN_HOLDERS
-        kept = []
-        nodes = self.nodes
-        for i in range(len(nodes)):
-            node = nodes[i]
-            if (
-                node.view is None
-                and node.inputs
-                and i not in roots
-                and count(node) > uses[i] + own
-                and node.device is not None  # else it is at home on other devices too
-                and not costs_nothing(node)
-            ):
-                kept.append(i)
-        return tuple(kept)
-
-
-def _own_holders() -> int:
-    """What `getrefcount` says of a node that only a walk holds: in `nodes`, in `number`, by the
-    name in the loop and, in some versions of Python, as its argument.
-    """
-    node = object()
-    walk = ([node], {node: 0})
-    return sys.getrefcount(node) if walk else 0
-
-
-_OWN_HOLDERS = _own_holders()
-
-
-def costs_nothing(node: Any) -> bool:
-    """Whether a pending node is a view of a constant or of counting: never worth its memory."""
-    while node.prim.kind == "view":
-        node = node.inputs[0]
-    return node.view is None and node.prim.kind == "source"
 
 
 class Plan:
@@ -200,6 +86,7 @@ class Plan:
         self._prepare()
 
     def _fuse(self, roots: list[Val], leaves: list[Val]) -> None:
+        """Groups of the values, and the programs of their kernels."""
         fuser = Fuser(roots, set(leaves), self.runtime.facts)
         self.groups: list[Group] = fuser.run()
         layouts: dict[Val, Shape] = dict(self.leaf_strides)
@@ -208,9 +95,18 @@ class Plan:
                 layouts[v] = row_major(v.shape)
         self.in_memory = {v for group in self.groups for v in group.stored}
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
+        self._schedule(groups, layouts, {*roots, *leaves}, {*self.in_memory, *leaves})
+        self.programs = contract.compile_all(self.runtime, [step.kernel for step in self.steps])
+        for step, program in zip(self.steps, self.programs, strict=True):
+            step.kernel = program.kernel  # plans of one structure hold one kernel
+
+    def _schedule(
+        self, groups: list[Group], layouts: dict[Val, Shape], held: set[Val], own: set[Val]
+    ) -> None:
+        """The kernels of the groups, in the order and the waves in which they run. What is `held`
+        is there before or after; `own` is in memory at some time."""
         lower = Lowering(layouts, self.runtime)
         jobs = [lower(group) for group in groups]
-        held = {*roots, *leaves}
 
         def temporary(v: Val) -> int:
             return 0 if v in held else v.size * v.dtype.itemsize
@@ -223,7 +119,6 @@ class Plan:
             def scratch(step: Step) -> int:
                 return step.held(self._workers)
 
-            own = {*self.in_memory, *leaves}
             total = sum(costs.flops(costs.inside(group.members, own)) for group in groups)
             steps = peak.frugal(steps, temporary, scratch, lower, least)
             steps = peak.recomputed(steps, temporary, scratch, lower, layouts, total, least)
@@ -235,9 +130,6 @@ class Plan:
         self.group_of_step: list[Group] = [steps[i][1] for wave in found for i in wave]
         self.takeovers = [takes[i] for wave in found for i in wave]
         self.waves = [len(wave) for wave in found]  # steps that may run at the same time, in order
-        self.programs = contract.compile_all(self.runtime, [step.kernel for step in self.steps])
-        for step, program in zip(self.steps, self.programs, strict=True):
-            step.kernel = program.kernel  # plans of one structure hold one kernel
 
     def _prepare(self) -> None:
         """Lay out the launches, so that a run only fills in addresses and constants."""
