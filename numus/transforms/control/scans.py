@@ -25,8 +25,6 @@ from numus.transforms.control.body import (
     Body,
     addresses_of,
     block_bytes,
-    call_on,
-    check_types,
     constants_of,
     device_of,
     laid_out,
@@ -36,6 +34,7 @@ from numus.transforms.control.body import (
     tensors_of,
     types_of,
 )
+from numus.transforms.control.carrying import traced_turn
 from numus.transforms.control.whiles import while_loop
 from numus.transforms.inside import InsideLoop
 from numus.transforms.rules import CallRule
@@ -159,44 +158,27 @@ def scan(
     """
     op = "scan"
     require_function(f, op)
-    carry, carry_structure = nodes_of(init, op, "init")
     sliced, xs_structure = nodes_of(xs, op, "xs")
     length = _length(sliced, xs_structure, length)
-    weak = [type(leaf) in (int, float, complex, bool) for leaf in tree.leaves(init)]
-    kinds = [(x.shape[1:], x.dtype) for x in sliced]
-    while True:
-        inside = InsideLoop(op)
-        place = device_of([*carry, *sliced])
-        arguments = spots([*types_of(carry), *kinds], place, op)
-        answer = call_on(f, (carry_structure, xs_structure), arguments, inside)
-        if not (isinstance(answer, tuple) and len(answer) == 2):
-            raise TypeError(f"scan: the function must return (carry, y), not {answer!r}")
-        after, after_structure = nodes_of(answer[0], op, "the carry")
-        if after_structure != carry_structure:
-            where = tree.difference(carry_structure, after_structure)
-            raise ValueError(f"scan: the carry changes its structure at {where}")
-        # a Python number takes the dtype that the loop gives it
-        wider = [w and y.dtype is not x.dtype for w, x, y in zip(weak, carry, after, strict=True)]
-        if not any(wider):
-            break
-        carry = [
-            ew.cast(x, y.dtype) if w else x for w, x, y in zip(wider, carry, after, strict=True)
-        ]
-        weak = [False] * len(weak)
-    check_types(op, "the carry", after, types_of(carry), carry_structure)
-    ys, ys_structure = nodes_of(answer[1], op, "y")
-    if inside.turn is not None:
-        arguments.append(inside.turn)
+    turn = traced_turn(op, "the carry", f, init, sliced, xs_structure, _carry_and_y)
+    arguments, after = turn.arguments, turn.after
+    ys, ys_structure = nodes_of(turn.rest, op, "y")
+    if turn.inside.turn is not None:
+        arguments.append(turn.inside.turn)
         sliced.append(iota(length, dt.uint32, None))
     constants = constants_of(arguments, [*after, *ys])
     body = Body([*arguments, *constants], [*after, *ys])
-    operands = (*carry, *sliced, *laid_out(constants, arguments, [*after, *ys]))
-    results = loop(body, operands, len(carry), len(sliced), length, reverse)
-    count = len(carry)
-    return (
-        tree.unflatten(carry_structure, [Tensor(y) for y in results[:count]]),
-        tree.unflatten(ys_structure, [Tensor(y) for y in results[count:]]),
-    )
+    operands = (*turn.carry, *sliced, *laid_out(constants, arguments, [*after, *ys]))
+    count = len(turn.carry)
+    results = loop(body, operands, count, len(sliced), length, reverse)
+    stacked = tree.unflatten(ys_structure, [Tensor(y) for y in results[count:]])
+    return turn.carried(results[:count]), stacked
+
+
+def _carry_and_y(answer: Any) -> tuple[Any, Any]:
+    if not (isinstance(answer, tuple) and len(answer) == 2):
+        raise TypeError(f"scan: the function must return (carry, y), not {answer!r}")
+    return answer
 
 
 def _length(sliced: Sequence[Node], structure: tree.Structure, given: int | None) -> int:

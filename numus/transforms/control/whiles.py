@@ -24,16 +24,13 @@ from numus.transforms.control.body import (
     addresses_of,
     block_bytes,
     call_on,
-    check_types,
     constants_of,
-    device_of,
     settled_carry,
     show,
     spots,
     tensors_of,
-    types_of,
 )
-from numus.transforms.inside import InsideLoop
+from numus.transforms.control.carrying import traced_turn
 from numus.transforms.rules import CallRule
 from numus.transforms.trace import Trace, nodes_of, require_function
 
@@ -143,37 +140,21 @@ def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:
     op = "while_loop"
     for f in (cond_fun, body_fun):
         require_function(f, op)
-    carry, structure = nodes_of(init, op, "init")
-    weak = [type(leaf) in (int, float, complex, bool) for leaf in tree.leaves(init)]
-    while True:
-        inside = InsideLoop(op)
-        arguments = spots(types_of(carry), device_of(carry), op)
-        answer = call_on(body_fun, (structure,), arguments, inside)
-        after, found = nodes_of(answer, op, "the state")
-        if found != structure:
-            where = tree.difference(structure, found)
-            raise ValueError(f"while_loop: the state changes its structure at {where}")
-        wider = [w and y.dtype is not x.dtype for w, x, y in zip(weak, carry, after, strict=True)]
-        if not any(wider):
-            break
-        carry = [
-            ew.cast(x, y.dtype) if w else x for w, x, y in zip(wider, carry, after, strict=True)
-        ]
-        weak = [False] * len(weak)
-    check_types(op, "the state", after, types_of(carry), structure)
-    answer = call_on(cond_fun, (structure,), arguments, inside)
+    turn = traced_turn(op, "the state", body_fun, init)
+    carry, arguments, after = turn.carry, turn.arguments, turn.after
+    answer = call_on(cond_fun, (turn.structure,), arguments, turn.inside)
     answers, shape = nodes_of(answer, op, "the condition")
     if shape.kind is not None or answers[0].shape != () or answers[0].dtype is not bool_:
         raise ShapeError("while_loop: the condition must give one bool, a tensor without axes")
     count = len(carry)
-    if inside.turn is not None:
-        arguments.append(inside.turn)
-        after.append(ew.add(inside.turn, constant(1, uint32)))
+    if turn.inside.turn is not None:
+        arguments.append(turn.inside.turn)
+        after.append(ew.add(turn.inside.turn, constant(1, uint32)))
         carry.append(constant(0, uint32))
     constants = constants_of(arguments, [*after, *answers])
     inputs = [*arguments, *constants]
     results = loop(Body(inputs, answers), Body(inputs, after), carry, constants)
-    return tree.unflatten(structure, [Tensor(y) for y in results[:count]])
+    return turn.carried(results[:count])
 
 
 def loop(goes_on: Body, body: Body, carry: Sequence[Node], constants: Sequence[Node]) -> list[Node]:
