@@ -83,6 +83,7 @@ def tile_sum(group: Any, s: ir.TileSum, c: Any) -> None:
         first, matrix = int(group.value(o.first, c)), int(group.value(o.matrix, c))
         assert 0 <= matrix < matrices
         assert step * o.buffer.dtype.itemsize % 16 == 0
+        assert o.along or o.buffer.dtype.itemsize == 2, "tile units turn nothing else"
         out = np.zeros((o.lines, slices * depth), _wide(o.buffer.dtype))
         memory, origin = group.memory[o.buffer], group.origins[o.buffer]
         ks, begins = np.arange(start, start + slices * depth), first

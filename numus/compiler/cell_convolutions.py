@@ -142,8 +142,9 @@ class _Kernel:
         )
         if self.pieces == 1:
             sizes.pieces = const(1)
-        left = self._lines(data, not turned)
-        right = self._lines(weights, not turned and not plan.unit.across)
+        along = plan.unit.along or not turned
+        left = self._lines(data, along)
+        right = self._lines(weights, along and not plan.unit.across)
         number = ir.var("g")
         cells = self._cells()
         total = self._summed(sizes, cells, number, left, right)

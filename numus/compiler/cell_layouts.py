@@ -105,18 +105,33 @@ def lay_results(
     product: Val, g: Geometry, plan: Plan, layouts: dict[Val, Shape], facts: Facts
 ) -> tuple[Laid, Laid]:
     """Data with images in the cells, and weights with outputs, both of one channel after the
-    other."""
+    other; or lines of images, and of outputs, with the cells of all channels in each."""
     x, w = product.inputs
     f = plan.geometry
     data = _reshaped(x, g.batch, f.groups, plan.merged, g.channels, *g.space)
     data = _permuted(data, 2, 0, 1, 3, 4, 5, 6)
     data = _reshaped(data, f.batch, f.groups, f.channels, *f.space)
     weights = _reshaped(w, f.groups, f.outputs, f.channels, *f.taps)
+    if plan.unit.along:
+        data = _lines(_permuted(data, 1, 0, 2, 3, 4, 5), plan.grid, f.dilation)
+        weights = _lines(weights, plan.grid, (1, 1, 1))
+        return _in_memory(-50, data, layouts, facts), _in_memory(-60, weights, layouts, facts)
     width = rounded(f.outputs, RUN)
     return (
         _on_cells(-50, data, (2, 1, 0), plan.grid, f.dilation, plan.width, layouts),
         _on_cells(-60, weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts),
     )
+
+
+def _lines(v: Val, grid: Shape, phases: Shape) -> Val:
+    """An operand (groups, lines, channels, *space) as (groups, lines, all cells of all channels),
+    one phase after the other; in whole runs."""
+    head = v.shape[:3]
+    v = _padded(v, (*head, *(n * p for n, p in zip(grid, phases, strict=True))))
+    v = _reshaped(v, *head, *(n for pair in zip(grid, phases, strict=True) for n in pair))
+    v = _permuted(v, 0, 1, 4, 6, 8, 2, 3, 5, 7)
+    v = _reshaped(v, *head[:2], size_of(v.shape[2:]))
+    return _padded(v, (*head[:2], rounded(v.shape[2], 16 // v.dtype.itemsize)))
 
 
 def _on_cells(

@@ -46,6 +46,11 @@ class Unit:
         """Whether operands lie across k in the group's memory, whichever way they come."""
         return self.kind == "threads"
 
+    @property
+    def along(self) -> bool:
+        """Whether operands have to lie along k: tile units take no others of float32."""
+        return self.kind == "tiles" and self.itemsize == 4
+
 
 def unit_of(product: Val, facts: Facts) -> Unit | None:
     """What there is on a device for a convolution."""
@@ -54,7 +59,7 @@ def unit_of(product: Val, facts: Facts) -> Unit | None:
         return None
     rounds = a is dt.float32 and product.params[2] == "tf32"
     since = capability(facts)
-    if "tiles" in facts.features and a in _HALVES:
+    if "tiles" in facts.features and (a in _HALVES or rounds):
         return Unit("tiles", a.itemsize, tile.depth_of(a), tile.ROWS, 64, _worth(a, rounds))
     if a in warp.SINCE and since >= warp.SINCE[a] and (rounds or a is not dt.float32):
         depth = warp.DEPTH * max(1, 4 // a.itemsize)

@@ -64,8 +64,8 @@ def correlation(
 ) -> Summed:
     """The same for windows that are larger than what slides: gradients by weights. The sum runs
     over the cells of windows, of all channels; a result's place is what displaces the data. Lines
-    are of images, and of outputs, one for each channel and cell. Rows of the product are images,
-    and there is a product for each group and place of a result."""
+    are of images, and of outputs, one for each channel and cell, or the other way round. Rows of
+    the product are images, and there is a product for each group and place of a result."""
     columns, depth = tiles.columns, depth_of(dtype)
     tile, body = corner(s, g, ROWS, columns)
     which, m0, n0 = tile
@@ -73,7 +73,8 @@ def correlation(
     group, place = cells.apart(matrix)
     number = ir.var("number")
     k = ir.add(ir.mul(ir.add(first, number), const(depth)), cells.hop(place))
-    a = data.source(cells.groups, m0, ROWS, group, number, (m0, k))
+    at = (k, m0) if data.along else (m0, k)
+    a = data.source(cells.groups, m0, ROWS, group, number, at)
     b = weights.source(cells.groups, n0, columns, group)
     return _summed(tiles, dtype, tile, body, a, b, ir.mul(first, const(depth)), mine)
 

@@ -41,6 +41,7 @@ if ON_GPU:
 UNITS = {
     "tiles bfloat16": ("groups_90", "bfloat16", False),
     "tiles float16": ("groups_90", "float16", False),
+    "tiles tf32": ("groups_90", "float32", True),
     "warps bfloat16": ("groups_80", "bfloat16", False),
     "warps float16": ("groups_75", "float16", False),
     "warps tf32": ("groups_80", "float32", True),
@@ -129,6 +130,10 @@ TAKEN = [
     ("even", "tiles bfloat16", {"by_results": True, "pieces": 2}),
     ("strides", "tiles bfloat16", {"pieces": 2}),
     ("strides", "warps tf32", {}),
+    ("same", "tiles tf32", {"by_results": True, "pieces": 2}),
+    ("strides", "tiles tf32", {"by_results": True}),
+    ("groups", "tiles tf32", {"merged": 2, "by_results": True}),
+    ("one axis", "tiles tf32", {"pieces": 2}),
     ("dilation", "tiles bfloat16", {"by_results": True}),
     ("groups", "tiles bfloat16", {"merged": 2}),
     ("groups", "tiles bfloat16", {"merged": 4, "by_results": True}),
