@@ -129,7 +129,8 @@ def choose(g: Geometry, unit: Unit) -> Plan | Other:
 
 def plans(g: Geometry, unit: Unit) -> list[Plan]:
     """All there are in which everything can be counted in 32 bits."""
-    found = [make(g, unit, merged) for merged in _merges(g) for make in (_by_taps, _by_results)]
+    found = [_by_taps(g, unit, merged) for merged in _merges(g, g.channels)]
+    found += [_by_results(g, unit, merged) for merged in _merges(g, g.batch)]
     return [plan for plan in found if plan is not None and _counts(plan)]
 
 
@@ -157,11 +158,11 @@ def _counts(plan: Plan) -> bool:
     return max(*sizes, plan.rows * plan.columns) < LARGEST
 
 
-def _merges(g: Geometry) -> Iterator[int]:
-    """How many groups may be one."""
+def _merges(g: Geometry, lines: int) -> Iterator[int]:
+    """How many groups, each of so many lines of what the outputs are multiplied with, may be one."""
     yield 1
     merged = 2
-    while g.groups % merged == 0 and merged * max(g.channels, g.outputs) <= WIDEST:
+    while g.groups % merged == 0 and merged * max(lines, g.outputs) <= WIDEST:
         yield merged
         merged *= 2
 

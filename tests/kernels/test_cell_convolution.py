@@ -94,8 +94,8 @@ def compare(function, unit, x, w, kind=None):
     launched.clear()
     got = both_ways(function, *(v.to(device) for v in (x, w, up)), rounds)
     nm.eval(got)
-    kind = kind or f"cell_convolution_by_{unit.split()[0]}"
-    used = [p.name for p in launched if p.name == kind]
+    kinds = kind or (f"cell_convolution_by_{unit.split()[0]}",)
+    used = [p.name for p in launched if p.name in kinds]
     assert ON_GPU or len(used) == 3, used
     if device == "groups_75":  # where nothing copies by itself
         found = [s for p in launched for s in statements(p.kernel.body)]
@@ -174,17 +174,18 @@ def test_with_fewer_multiplications(x, w, padding, monkeypatch):
     monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
     clear_plans()
     compare(
-        lambda x, w: nm.conv2d(x, w, padding=padding), "threads float32", x, w, kind="from_form"
+        lambda x, w: nm.conv2d(x, w, padding=padding), "threads float32", x, w, kind=("from_form",)
     )
     clear_plans()
 
 
 WINDOWS = {
-    "one each": (nm.conv2d, (5, 6, 7, 6), (6, 1, 3, 3), {"padding": 1, "groups": 6}),
+    "one each": (nm.conv2d, (9, 6, 7, 6), (6, 1, 3, 3), {"padding": 1, "groups": 6}),
     "stride": (nm.conv2d, (3, 6, 7, 6), (12, 2, 3, 2), {"groups": 3, "stride": 2}),
     "one axis": (nm.conv1d, (3, 6, 20), (6, 1, 5), {"groups": 6, "dilation": 2}),
     "three axes": (nm.conv3d, (2, 4, 3, 3, 4), (4, 1, 2, 3, 2), {"groups": 4, "padding": 1}),
     "transposed": (nm.conv_transpose2d, (1, 4, 4, 5), (4, 1, 3, 3), {"groups": 4, "stride": 2}),
+    "many outputs": (nm.conv2d, (2, 4, 6, 9), (10, 2, 3, 3), {"groups": 2, "dilation": (1, 3)}),
 }
 
 
@@ -193,18 +194,25 @@ def by_sums(monkeypatch):
     monkeypatch.setattr(cell_convolutions, "SMALL", 1)
     monkeypatch.setattr(winograd, "fits", lambda g: False)
     monkeypatch.setattr(cell_convolutions, "choose", lambda g, unit: "sums")
-    monkeypatch.setattr(window_sums, "_enough", lambda facts: 1)
+    monkeypatch.setattr(window_sums, "_enough", lambda facts: 0)
     clear_plans()
     yield
     clear_plans()
 
 
+@pytest.mark.parametrize("gathers", [False, True])
 @pytest.mark.parametrize("name", WINDOWS)
-def test_sums_over_single_windows(name, by_sums):
+def test_sums_over_single_windows(name, gathers, by_sums, monkeypatch):
     function, x, w, options = WINDOWS[name]
     unit = {"one axis": "tiles bfloat16", "three axes": "warps float64"}
     given = (unit.get(name, "threads float32"), x, w)
-    compare(lambda x, w: function(x, w, **options), *given, kind="window_sums")
+    if gathers:
+        monkeypatch.setattr(window_sums, "LEAST", 1)
+    kinds = ("window_sums", "gathered_sums")
+    launched = nm.device(UNITS[given[0]][0]).runtime
+    compare(lambda x, w: function(x, w, **options), *given, kind=kinds)
+    names = [p.name for p in getattr(launched, "launched", [])]
+    assert ON_GPU or ("gathered_sums" in names) == gathers
 
 
 def as_rendered(function, x, w):
@@ -221,9 +229,11 @@ def as_rendered(function, x, w):
     return {kernel.name for kernel in nm.device("blocks").runtime.rendered}
 
 
-def test_sums_as_rendered(by_sums):
+def test_sums_as_rendered(by_sums, monkeypatch):
+    monkeypatch.setattr(window_sums, "LEAST", 1)
     function, x, w, options = WINDOWS["one each"]
-    assert "window_sums" in as_rendered(lambda x, w: function(x, w, **options), x, w)
+    names = as_rendered(lambda x, w: function(x, w, **options), x, w)
+    assert {"window_sums", "gathered_sums"} <= names
 
 
 def test_forms_as_rendered(monkeypatch):
@@ -309,6 +319,8 @@ PLAIN = cell_plans.Unit("threads", 4, 16, 64, 32, 6)
         (geometry(64, 512, 512, 7, 3), HOPPER, (1, False)),
         (geometry(64, 3, 64, 224, 7, 2), HOPPER, "windows"),  # few channels
         (geometry(64, 4, 4, 56, 3, groups=32), HOPPER, (16, False)),
+        (geometry(64, 4, 4, 56, 3, groups=32, by_weights=True), HOPPER, (16, True)),
+        (geometry(64, 4, 4, 56, 3, groups=32, by_weights=True), PLAIN, "sums"),
         (geometry(64, 1, 1, 56, 3, groups=64), PLAIN, "sums"),
         (geometry(4096, 256, 256, 224, 3), HOPPER, "windows"),  # too much to count
     ],
