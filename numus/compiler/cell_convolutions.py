@@ -143,7 +143,7 @@ class _Kernel:
         if self.pieces == 1:
             sizes.pieces = const(1)
         along = plan.unit.along or not turned
-        left = self._lines(data, along)
+        left = self._lines(data, along, plan.span, plan.step)
         right = self._lines(weights, along and not plan.unit.across)
         number = ir.var("g")
         cells = self._cells()
@@ -155,6 +155,11 @@ class _Kernel:
             if turned:
                 matrix, tap = cells.apart(which)
                 image, at, inside = m, apart(tap, cells.taps), m < sizes.m
+                if plan.span > 1:  # a row for every place along the last axis as well
+                    cell = small(e.number(plan.cell))
+                    last, image = ir.idiv(small(m), cell), ir.irem(small(m), cell)
+                    inside = inside & (image < small(e.number(plan.geometry.batch)))
+                    at = (*at[:2], last)
             else:
                 image, at, inside = cells.place(m)
                 inside, matrix = inside & (m < sizes.m), which
@@ -184,11 +189,13 @@ class _Kernel:
             phase=e.number(plan.k if plan.by_results else plan.rows),
         )
 
-    def _lines(self, v: Val, along: bool) -> by_tiles.Lines:
-        width = v.shape[-1]
-        each = v.size // width // self.plan.geometry.groups
+    def _lines(self, v: Val, along: bool, span: int = 1, step: int = 1) -> by_tiles.Lines:
+        """Lines of so many cells, the next of which begins so many further on."""
+        cell = v.shape[-1]
+        each = v.size // self.plan.geometry.groups
+        count = (each // cell - span) // step + 1
         number = self.e.number
-        sizes = number(width), number(each), number(each * width)
+        sizes = number(span * cell), number(step * cell), number(count), number(each)
         return by_tiles.Lines(self.e.buffer(v), *sizes, along)
 
     def _summed(

@@ -59,7 +59,7 @@ def lay_taps(
     x, w = product.inputs
     f = plan.geometry
     v = _reshaped(x, f.batch, f.groups, f.channels, *g.space)
-    data = _on_cells(-50, v, (0, 1, 2), plan.grid, f.stride, plan.width, layouts)
+    data = _data(v, (0, 1, 2), plan, f.stride, g.low[2], layouts, facts)
     v = _reshaped(w, f.groups, plan.merged, g.outputs, g.channels, *g.taps)
     v = _reshaped(_diagonal(v), f.groups, f.outputs, f.channels, *g.taps)
     v = _weights(v, f, plan)
@@ -91,6 +91,8 @@ def _weights(v: Val, g: Geometry, plan: Plan) -> Val:
     so-many-th tap is one's own, and they are outputs before the others."""
     if size_of(g.gap) == 1:
         v = _permuted(v, 0, 1, 3, 4, 5, 2)
+        v = _padded(v, (*v.shape[:-1], plan.cell))
+        v = _reshaped(v, *v.shape[:2], size_of(v.shape[2:-1]) // plan.span, plan.span * plan.cell)
         return _padded(v, (*v.shape[:-1], plan.width))
     taps = [a.taps for a in plan.axes]
     front = [spread(*n)[2] for n in zip(g.taps, g.gap, g.low, strict=True)]
@@ -117,10 +119,33 @@ def lay_results(
         weights = _lines(weights, plan.grid, (1, 1, 1))
         return _in_memory(-50, data, layouts, facts), _in_memory(-60, weights, layouts, facts)
     width = rounded(f.outputs, RUN)
-    return (
-        _on_cells(-50, data, (2, 1, 0), plan.grid, f.dilation, plan.width, layouts),
-        _on_cells(-60, weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts),
-    )
+    on_cells = _on_cells(-60, weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts)
+    return _data(data, (2, 1, 0), plan, f.dilation, g.low[2], layouts, facts), on_cells
+
+
+def _data(
+    v: Val,
+    order: tuple[int, int, int],
+    plan: Plan,
+    phases: Shape,
+    low: int,
+    layouts: dict[Val, Shape],
+    facts: Facts,
+) -> Laid:
+    """Data on the cells of a plan; where lines overlap, with zeros before every row instead of
+    phases along the last axis."""
+    if plan.span == 1:
+        return _on_cells(-50, v, order, plan.grid, phases, plan.cell, layouts)
+    (a, b), row = plan.grid[:2], plan.grid[2] * plan.step
+    p, q = phases[:2]
+    if plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
+        shape = (a, b, row), (p, q, 1)
+        return _on_cells(-50, v, order, *shape, plan.cell, layouts, low)
+    v = _permuted(v, *order, 3, 4, 5)
+    images, groups = v.shape[:2]
+    v = _padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
+    v = _reshaped(v, images, groups, plan.cell, a, p, b, q, row)
+    return _in_memory(-50, _permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, facts)
 
 
 def _lines(v: Val, grid: Shape, phases: Shape) -> Val:
@@ -142,9 +167,11 @@ def _on_cells(
     phases: Shape,
     width: int,
     layouts: dict[Val, Shape],
+    low: int = 0,
 ) -> Laid:
     """An operand of six axes as (groups, phases of each axis, images, cells of each axis,
-    channels), where `order` tells which of the first three are images, groups and channels."""
+    channels), where `order` tells which of the first three are images, groups and channels; with
+    `low` zeros before every row."""
     split = v.shape
     images, groups, channels = (split[i] for i in order)
     shape = (groups, *phases, images, *grid, width)
@@ -162,11 +189,13 @@ def _on_cells(
             rest = ir.idiv(rest, small(n))
         group, *phase, image, d, h, w = (i.cast(ir.INDEX) for i in (rest, *at))
         cell = zip((d, h, w), sizes[1:4], phase, strict=True)
-        return image, group, [ir.add(ir.mul(i, n), p) for i, n, p in cell]
+        *rows, last = (ir.add(ir.mul(i, n), p) for i, n, p in cell)
+        return image, group, [*rows, ir.sub(last, e.number(low))]
 
     def inside(t: Expr, line: Expr) -> Expr:
-        found = ir.const(True, dt.bool_)
-        for i, n in zip(place(t, line)[2], split[3:], strict=True):
+        at = place(t, line)[2]
+        found = at[-1] >= 0 if low else ir.const(True, dt.bool_)
+        for i, n in zip(at, split[3:], strict=True):
             found = found & (i < e.number(n))
         return found
 

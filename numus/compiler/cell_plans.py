@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from math import gcd
 from typing import Literal
 
 from numus import dtypes as dt
@@ -24,6 +25,7 @@ SMALL = 1 << 23  # multiplications that are worth laying operands out
 SEARCHING = 10  # multiplications of tiles while one of tiles whose rows are looked for is done
 SHARING = 2.2  # those of threads that copy, while one of threads that read is done
 WIDEST = 256  # channels, outputs or rows that groups come to together
+RUNS = 16  # bytes at which lines begin
 LARGEST = 1 << 31  # elements, and lines, that are counted in 32 bits
 # Other ways than a plan: kernels that look for every element of a window, and plain sums.
 Other = Literal["windows", "sums"]
@@ -88,9 +90,18 @@ class Plan:
     rows: int
     columns: int
     k: int
-    lines: int  # of data, of a group of channels
-    width: int  # of such a line
+    lines: int  # of data, of a group of channels, a cell in each
+    cell: int  # elements of such a line
     by_results: bool
+    # Lines that overlap: each has the cells of a whole row of a window (or of results), and the
+    # next one begins so many cells on. One line of one cell where they don't.
+    span: int = 1
+    step: int = 1
+
+    @property
+    def width(self) -> int:
+        """Elements along k of a tap, where these displace cells."""
+        return rounded(self.span * self.cell, self.unit.depth)
 
     @property
     def grid(self) -> Shape:
@@ -105,7 +116,7 @@ class Plan:
         """Multiplications, those in vain as well, and what takes as long: laying operands out."""
         unit, groups = self.unit, self.geometry.groups
         tiles = rounded(self.rows, unit.rows) * rounded(self.columns, unit.columns)
-        laid = groups * (self.lines * self.width + self.columns * self.k)
+        laid = groups * (self.lines * self.cell + self.columns * self.k)
         moving = unit.worth * 2 * unit.itemsize * laid
         return self.matrices * tiles * rounded(self.k, unit.depth) + moving
 
@@ -130,7 +141,9 @@ def choose(g: Geometry, unit: Unit) -> Plan | Other:
 def plans(g: Geometry, unit: Unit) -> list[Plan]:
     """All there are in which everything can be counted in 32 bits."""
     found = [_by_taps(g, unit, merged) for merged in _merges(g, g.channels)]
+    found += [_by_rows(g, unit, merged) for merged in _merges(g, g.channels)]
     found += [_by_results(g, unit, merged) for merged in _merges(g, g.batch)]
+    found += [_by_result_rows(g, unit, merged) for merged in _merges(g, g.batch)]
     return [plan for plan in found if plan is not None and _counts(plan)]
 
 
@@ -138,9 +151,10 @@ def _by_windows(g: Geometry, unit: Unit) -> float:
     """What `group_convolutions` takes, counted as plans are: tiles whose rows are looked for one by
     one, or, where there are none of 16-bit floats, plain arithmetic."""
     work = g.work * size_of(g.gap)
-    if unit.kind == "tiles":
-        full = rounded(g.channels, RUN) / g.channels * rounded(g.outputs, 32) / g.outputs
-        return SEARCHING * work * full
+    if unit.kind == "tiles" and not unit.along:
+        rows, depth = g.batch * size_of(g.extents), rounded(g.channels, RUN) * size_of(g.taps)
+        whole = rounded(rows, unit.rows) * rounded(depth, unit.depth) * rounded(g.outputs, 32)
+        return SEARCHING * g.groups * whole
     plain = unit.worth / _worth(dt.float32, False)
     return SHARING * work * plain * rounded(g.outputs, 64) / g.outputs
 
@@ -154,12 +168,12 @@ def _by_sums(g: Geometry, unit: Unit) -> float:
 def _counts(plan: Plan) -> bool:
     """Whether everything can be counted in 32 bits."""
     groups = plan.geometry.groups
-    sizes = (groups * plan.lines * plan.width, groups * plan.k * plan.columns)
+    sizes = (groups * plan.lines * plan.cell, groups * plan.k * plan.columns)
     return max(*sizes, plan.rows * plan.columns) < LARGEST
 
 
 def _merges(g: Geometry, lines: int) -> Iterator[int]:
-    """How many groups, each of so many lines of what the outputs are multiplied with, may be one."""
+    """How many groups may be one, each of so many lines of what outputs are multiplied with."""
     yield 1
     merged = 2
     while g.groups % merged == 0 and merged * max(lines, g.outputs) <= WIDEST:
@@ -186,6 +200,32 @@ def _by_taps(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     return Plan(unit, g, merged, axes, *sizes, size_of(g.stride) * rows, width, False)
 
 
+def _by_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
+    """The same with rows of taps in lines that overlap: few channels fill a slice together."""
+    span, step = g.taps[2], g.stride[2]
+    if unit.kind != "tiles" or size_of(g.gap) * g.dilation[2] > 1 or span == 1 or g.low[2] < 0:
+        return None
+    row = _row(g.low[2] + g.space[2], g.extents[2], span, step)
+    whole = _by_taps(g, unit, merged)
+    assert whole is not None
+    axes = (*whole.axes[:2], Axis(row // step, 1, g.extents[2], 1, 1, 0))
+    rows = g.batch * size_of(tuple(a.cells for a in axes))
+    lines = size_of(g.stride[:2]) * rows * step
+    found = replace(whole, axes=axes, rows=rows, lines=lines, span=span, step=step)
+    found = replace(found, cell=_cell(merged * g.channels, step, unit))
+    return replace(found, k=found.width * size_of(g.taps[:2]))
+
+
+def _row(data: int, extent: int, taps: int, step: int) -> int:
+    """Cells of a row of data, and of all that windows reach, in whole steps."""
+    return rounded(max(data, (extent - 1) * step + taps), step)
+
+
+def _cell(channels: int, step: int, unit: Unit) -> int:
+    """Elements of a cell with which lines that begin `step` cells apart lie at whole places."""
+    return rounded(channels, RUNS // gcd(step * unit.itemsize, RUNS))
+
+
 def _by_results(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     """Each place of a result displaces the cells of windows, where these are the larger."""
     if size_of(g.gap) > 1 or size_of(g.extents) > size_of(g.taps):
@@ -198,3 +238,28 @@ def _by_results(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     sizes = (g.groups * size_of(g.extents), g.batch, g.outputs, k)
     lines = size_of(g.dilation) * k
     return Plan(unit, g, merged, axes, *sizes, lines, rounded(g.batch, RUN), True)
+
+
+def _by_result_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
+    """The same with rows of results in lines that overlap: few images fill a tile together."""
+    span, step = g.extents[2], g.dilation[2]
+    whole = _by_results(g, unit, merged)
+    if whole is None or unit.kind != "tiles" or unit.along:
+        return None
+    if span == 1 or g.stride[2] > 1 or g.low[2] < 0:
+        return None
+    row = _row(g.low[2] + g.space[2], g.taps[2], span, step)
+    axes = (*whole.axes[:2], Axis(row // step, 1, g.taps[2], 1, 1, 0))
+    k = g.channels * size_of(tuple(a.cells for a in axes))
+    cell = _cell(merged * g.batch, step, unit)
+    return replace(
+        whole,
+        axes=axes,
+        matrices=whole.matrices // span,
+        rows=span * cell,
+        k=k,
+        lines=size_of(g.dilation[:2]) * k * step,
+        cell=cell,
+        span=span,
+        step=step,
+    )

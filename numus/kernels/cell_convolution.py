@@ -21,8 +21,9 @@ class Lines:
 
     buffer: ir.Buffer
     width: Expr
+    step: Expr  # elements from one to the next
     count: Expr
-    all: Expr  # elements of them
+    all: Expr  # elements of a group
     along: bool = True  # whether neighbours follow each other along k
 
     def source(
@@ -36,7 +37,7 @@ class Lines:
     ) -> ir.TileSource:
         ends = (self.width, self.count, groups)
         matrix = ZERO if groups.op == "const" else group
-        strides = (self.width, self.all)
+        strides = (self.step, self.all)
         return ir.TileSource(
             self.buffer, self.along, ends, strides, first, lines, matrix, number, at
         )
