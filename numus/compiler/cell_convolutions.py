@@ -179,6 +179,7 @@ class _Kernel:
             groups=e.number(plan.geometry.groups),
             outputs=e.number(plan.columns),
             blocks=e.number(1 if plan.by_results else plan.width // self.depth),
+            width=e.number(plan.width),
             taps=self._three([a.taps for a in axes]),
             extents=self._three([a.extent for a in axes]),
             cells=self._three(plan.grid),
@@ -196,7 +197,7 @@ class _Kernel:
         count = (each // cell - span) // step + 1
         number = self.e.number
         sizes = number(span * cell), number(step * cell), number(count), number(each)
-        return by_tiles.Lines(self.e.buffer(v), *sizes, along)
+        return by_tiles.Lines(self.e.buffer(v), *sizes, along, span > 1 and along)
 
     def _summed(
         self, s: Sizes, cells: Cells, g: Expr, data: by_tiles.Lines, weights: by_tiles.Lines

@@ -8,12 +8,11 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.cell_plans import Plan, spread
 from numus.compiler.convolution_parts import Geometry
-from numus.compiler.emit import Emitter, Step
+from numus.compiler.emit import Emitter
 from numus.compiler.group_operands import along
-from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt
+from numus.compiler.laying import Laid, in_memory, padded, permuted, reshaped, view
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops
 from numus.kernels import pack as packing
 from numus.kernels.tile_matrices import RUN, rounded
 from numus.kernels.windows import apart, small
@@ -21,34 +20,6 @@ from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
 
 _ZERO = ir.const(0)
-
-Laid = tuple[Val, list[Step]]
-
-
-def _view(op: str, v: Val, params: object, shape: Shape) -> Val:
-    return Val(-51, op, "view", (v,), params, shape, v.dtype)
-
-
-def _reshaped(v: Val, *shape: int) -> Val:
-    return _view("reshape", v, shape, shape)
-
-
-def _permuted(v: Val, *order: int) -> Val:
-    return _view("permute", v, order, tuple(v.shape[i] for i in order))
-
-
-def _padded(v: Val, shape: Shape, before: Shape | None = None) -> Val:
-    """Zeros before it, and after it up to a shape."""
-    none = (0,) * len(shape)
-    low = none if before is None else before
-    high = tuple(n - a - b for n, a, b in zip(shape, v.shape, low, strict=True))
-    return v if v.shape == shape else _view("pad", v, (low, high, none), shape)
-
-
-def _in_memory(name: int, v: Val, layouts: dict[Val, Shape], facts: Facts) -> Laid:
-    found = Val(name, "cast", "elementwise", (v,), None, v.shape, v.dtype)
-    group = Group.storing(found, 0)
-    return found, lower_loops(group, layouts, facts)
 
 
 def lay_taps(
@@ -58,16 +29,16 @@ def lay_taps(
     of outputs, one for each tap and channel."""
     x, w = product.inputs
     f = plan.geometry
-    v = _reshaped(x, f.batch, f.groups, f.channels, *g.space)
+    v = reshaped(x, f.batch, f.groups, f.channels, *g.space)
     data = _data(v, (0, 1, 2), plan, f.stride, g.low[2], layouts, facts)
-    v = _reshaped(w, f.groups, plan.merged, g.outputs, g.channels, *g.taps)
-    v = _reshaped(_diagonal(v), f.groups, f.outputs, f.channels, *g.taps)
+    v = reshaped(w, f.groups, plan.merged, g.outputs, g.channels, *g.taps)
+    v = reshaped(_diagonal(v), f.groups, f.outputs, f.channels, *g.taps)
     v = _weights(v, f, plan)
-    v = _reshaped(v, f.groups, plan.columns, plan.k)
+    v = reshaped(v, f.groups, plan.columns, plan.k)
     if plan.unit.across:
-        v = _permuted(v, 0, 2, 1)
-        v = _padded(v, (*v.shape[:2], rounded(plan.columns, RUN)))
-    return data, _in_memory(-60, v, layouts, facts)
+        v = permuted(v, 0, 2, 1)
+        v = padded(v, (*v.shape[:2], rounded(plan.columns, RUN)))
+    return data, in_memory(-60, v, layouts, facts)
 
 
 def _diagonal(v: Val) -> Val:
@@ -77,30 +48,30 @@ def _diagonal(v: Val) -> Val:
     if merged == 1:
         return v
     each = size_of(v.shape[2:])
-    v = _reshaped(v, groups, merged, each)
-    v = _padded(v, (groups, merged, (merged + 1) * each))  # each further by its own size
-    v = _reshaped(v, groups, merged * (merged + 1) * each)
+    v = reshaped(v, groups, merged, each)
+    v = padded(v, (groups, merged, (merged + 1) * each))  # each further by its own size
+    v = reshaped(v, groups, merged * (merged + 1) * each)
     whole = (groups, merged * merged * each)
-    v = _view("slice", v, ((0, 0), (1, 1)), whole)
-    v = _reshaped(v, groups, merged, merged, outputs, channels, *taps)
-    return _permuted(v, 0, 1, 3, 2, 4, 5, 6, 7)
+    v = view("slice", v, ((0, 0), (1, 1)), whole)
+    v = reshaped(v, groups, merged, merged, outputs, channels, *taps)
+    return permuted(v, 0, 1, 3, 2, 4, 5, 6, 7)
 
 
 def _weights(v: Val, g: Geometry, plan: Plan) -> Val:
     """As (groups, outputs, taps, channels). For results that lie beside each other, every
     so-many-th tap is one's own, and they are outputs before the others."""
     if size_of(g.gap) == 1:
-        v = _permuted(v, 0, 1, 3, 4, 5, 2)
-        v = _padded(v, (*v.shape[:-1], plan.cell))
-        v = _reshaped(v, *v.shape[:2], size_of(v.shape[2:-1]) // plan.span, plan.span * plan.cell)
-        return _padded(v, (*v.shape[:-1], plan.width))
+        v = permuted(v, 0, 1, 3, 4, 5, 2)
+        v = padded(v, (*v.shape[:-1], plan.cell))
+        v = reshaped(v, *v.shape[:2], size_of(v.shape[2:-1]) // plan.span, plan.span * plan.cell)
+        return padded(v, (*v.shape[:-1], plan.width))
     taps = [a.taps for a in plan.axes]
     front = [spread(*n)[2] for n in zip(g.taps, g.gap, g.low, strict=True)]
     whole = (*v.shape[:2], plan.width, *(t * n for t, n in zip(taps, g.gap, strict=True)))
     before = (0, 0, 0, *(f if n > 1 else 0 for f, n in zip(front, g.gap, strict=True)))
-    v = _padded(v, whole, before)
-    v = _reshaped(v, *whole[:3], *(n for pair in zip(taps, g.gap, strict=True) for n in pair))
-    return _permuted(v, 0, 4, 6, 8, 1, 3, 5, 7, 2)
+    v = padded(v, whole, before)
+    v = reshaped(v, *whole[:3], *(n for pair in zip(taps, g.gap, strict=True) for n in pair))
+    return permuted(v, 0, 4, 6, 8, 1, 3, 5, 7, 2)
 
 
 def lay_results(
@@ -110,14 +81,14 @@ def lay_results(
     other; or lines of images, and of outputs, with the cells of all channels in each."""
     x, w = product.inputs
     f = plan.geometry
-    data = _reshaped(x, g.batch, f.groups, plan.merged, g.channels, *g.space)
-    data = _permuted(data, 2, 0, 1, 3, 4, 5, 6)
-    data = _reshaped(data, f.batch, f.groups, f.channels, *f.space)
-    weights = _reshaped(w, f.groups, f.outputs, f.channels, *f.taps)
+    data = reshaped(x, g.batch, f.groups, plan.merged, g.channels, *g.space)
+    data = permuted(data, 2, 0, 1, 3, 4, 5, 6)
+    data = reshaped(data, f.batch, f.groups, f.channels, *f.space)
+    weights = reshaped(w, f.groups, f.outputs, f.channels, *f.taps)
     if plan.unit.along:
-        data = _lines(_permuted(data, 1, 0, 2, 3, 4, 5), plan.grid, f.dilation)
+        data = _lines(permuted(data, 1, 0, 2, 3, 4, 5), plan.grid, f.dilation)
         weights = _lines(weights, plan.grid, (1, 1, 1))
-        return _in_memory(-50, data, layouts, facts), _in_memory(-60, weights, layouts, facts)
+        return in_memory(-50, data, layouts, facts), in_memory(-60, weights, layouts, facts)
     width = rounded(f.outputs, RUN)
     on_cells = _on_cells(-60, weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts)
     return _data(data, (2, 1, 0), plan, f.dilation, g.low[2], layouts, facts), on_cells
@@ -141,22 +112,22 @@ def _data(
     if plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
         shape = (a, b, row), (p, q, 1)
         return _on_cells(-50, v, order, *shape, plan.cell, layouts, low)
-    v = _permuted(v, *order, 3, 4, 5)
+    v = permuted(v, *order, 3, 4, 5)
     images, groups = v.shape[:2]
-    v = _padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
-    v = _reshaped(v, images, groups, plan.cell, a, p, b, q, row)
-    return _in_memory(-50, _permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, facts)
+    v = padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
+    v = reshaped(v, images, groups, plan.cell, a, p, b, q, row)
+    return in_memory(-50, permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, facts)
 
 
 def _lines(v: Val, grid: Shape, phases: Shape) -> Val:
     """An operand (groups, lines, channels, *space) as (groups, lines, all cells of all channels),
     one phase after the other; in whole runs."""
     head = v.shape[:3]
-    v = _padded(v, (*head, *(n * p for n, p in zip(grid, phases, strict=True))))
-    v = _reshaped(v, *head, *(n for pair in zip(grid, phases, strict=True) for n in pair))
-    v = _permuted(v, 0, 1, 4, 6, 8, 2, 3, 5, 7)
-    v = _reshaped(v, *head[:2], size_of(v.shape[2:]))
-    return _padded(v, (*head[:2], rounded(v.shape[2], 16 // v.dtype.itemsize)))
+    v = padded(v, (*head, *(n * p for n, p in zip(grid, phases, strict=True))))
+    v = reshaped(v, *head, *(n for pair in zip(grid, phases, strict=True) for n in pair))
+    v = permuted(v, 0, 1, 4, 6, 8, 2, 3, 5, 7)
+    v = reshaped(v, *head[:2], size_of(v.shape[2:]))
+    return padded(v, (*head[:2], rounded(v.shape[2], 16 // v.dtype.itemsize)))
 
 
 def _on_cells(

@@ -23,7 +23,7 @@ from numus.shapes import Shape, size_of
 
 SMALL = 1 << 23  # multiplications that are worth laying operands out
 SEARCHING = 10  # multiplications of tiles while one of tiles whose rows are looked for is done
-SHARING = 2.2  # those of threads that copy, while one of threads that read is done
+SHARING = 4.5  # those of threads that copy, while one of threads that read is done
 WIDEST = 256  # channels, outputs or rows that groups come to together
 RUNS = 16  # bytes at which lines begin
 LARGEST = 1 << 31  # elements, and lines, that are counted in 32 bits
@@ -203,7 +203,7 @@ def _by_taps(g: Geometry, unit: Unit, merged: int) -> Plan | None:
 def _by_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     """The same with rows of taps in lines that overlap: few channels fill a slice together."""
     span, step = g.taps[2], g.stride[2]
-    if unit.kind != "tiles" or size_of(g.gap) * g.dilation[2] > 1 or span == 1 or g.low[2] < 0:
+    if size_of(g.gap) * g.dilation[2] > 1 or span == 1 or g.low[2] < 0:
         return None
     row = _row(g.low[2] + g.space[2], g.extents[2], span, step)
     whole = _by_taps(g, unit, merged)
@@ -244,7 +244,7 @@ def _by_result_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     """The same with rows of results in lines that overlap: few images fill a tile together."""
     span, step = g.extents[2], g.dilation[2]
     whole = _by_results(g, unit, merged)
-    if whole is None or unit.kind != "tiles" or unit.along:
+    if whole is None or unit.along:
         return None
     if span == 1 or g.stride[2] > 1 or g.low[2] < 0:
         return None

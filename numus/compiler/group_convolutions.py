@@ -9,6 +9,7 @@ from numus.compiler.convolutions import lower_convolution
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt
+from numus.compiler.laying import Laid, in_memory, padded, permuted, reshaped
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
 from numus.compiler.vector_convolution import fits_vector_convolution, lower_vector_convolution
@@ -118,21 +119,12 @@ def laid(
     channels: int,
     layouts: dict[Val, Shape],
     facts: Facts,
-) -> tuple[Val, list[Step]]:
+) -> Laid:
     """An operand of six axes in another order; where its channels come last, zeros after them."""
-    turned = tuple(split[i] for i in order)
-
-    def view(op: str, v: Val, params: object, shape: Shape) -> Val:
-        return Val(name - 1, op, "view", (v,), params, shape, v.dtype)
-
-    v = view("permute", view("reshape", x, split, split), order, turned)
-    more = channels - turned[-1] if channels else 0
-    if more:
-        nothing = (0,) * 6
-        v = view("pad", v, (nothing, (*nothing[:-1], more), nothing), (*turned[:-1], channels))
-    laid = Val(name, "cast", "elementwise", (v,), None, v.shape, x.dtype)
-    group = Group.storing(laid, 0)
-    return laid, lower_loops(group, layouts, facts)
+    v = permuted(reshaped(x, *split), *order)
+    if channels:
+        v = padded(v, (*v.shape[:-1], channels))
+    return in_memory(name, v, layouts, facts)
 
 
 def sum_of_pieces(
@@ -142,15 +134,10 @@ def sum_of_pieces(
     product, *tail = group.members
     pieces = partial.shape[0]
 
-    def view(op: str, v: Val, params: object, shape: Shape) -> Val:
-        return Val(-71, op, "view", (v,), params, shape, v.dtype)
-
     extents = product.shape[2:]
     split = (pieces, g.groups, g.outputs, g.batch, *extents)
     order = (0, 3, 1, 2, *range(4, len(split)))
-    v = view("reshape", partial, split, split)
-    v = view("permute", v, order, (pieces, g.batch, g.groups, g.outputs, *extents))
-    v = view("reshape", v, (pieces, *product.shape), (pieces, *product.shape))
+    v = reshaped(permuted(reshaped(partial, *split), *order), pieces, *product.shape)
     total = Val(-72, "reduce_sum", "reduce", (v,), (0,), product.shape, product.dtype)
     rest = Group(total, group.position)
     rest.members = [total, *tail]

@@ -14,8 +14,8 @@ from numus.compiler.elements import regroup
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
+from numus.compiler.laying import Laid, in_memory, padded, permuted, reshaped
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops
 from numus.kernels import vector_contraction as vectors
 from numus.kernels.vector_contraction import RUN
 from numus.runtime.contract import Facts
@@ -161,39 +161,30 @@ def _padded(g: Geometry) -> Shape:
     return tuple((n - 1) * s + (k - 1) * d + 1 for n, s, k, d in reached)
 
 
-def _view(v: Val, op: str, params: object, shape: Shape) -> Val:
-    return Val(-51, op, "view", (v,), params, shape, v.dtype)
+def _laid(
+    name: int,
+    v: Val,
+    split: Shape,
+    shape: Shape,
+    low: Shape,
+    gap: Shape,
+    layouts: dict[Val, Shape],
+    facts: Facts,
+) -> Laid:
+    """An operand with channels as neighbours, and with zeros before, between and after."""
+    v = permuted(reshaped(v, *split), 0, 1, 3, 4, 5, 2)
+    between = (0, 0, *(n - 1 for n in gap), 0)
+    v = padded(v, shape, (0, 0, *low, 0), between)
+    return in_memory(name, v, layouts, facts, dt.float32)
 
 
-def _laid(name: int, v: Val, layouts: dict[Val, Shape], facts: Facts) -> tuple[Val, list[Step]]:
-    """An operand of a product, in memory as it is described."""
-    laid = Val(name, "cast", "elementwise", (v,), None, v.shape, dt.float32)
-    group = Group.storing(laid, 0)
-    return laid, lower_loops(group, layouts, facts)
-
-
-def _data(x: Val, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> tuple[Val, list[Step]]:
+def _data(x: Val, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> Laid:
     split = (g.batch, g.groups, g.channels, *g.space)
-    order = (0, 1, 3, 4, 5, 2)
-    v = _view(_view(x, "reshape", split, split), "permute", order, tuple(split[i] for i in order))
     shape = (g.batch, g.groups, *_padded(g), _whole(g.channels))
-    if v.shape != shape or any(g.low):
-        low = (0, 0, *g.low, 0)
-        inner = (0, 0, *(n - 1 for n in g.gap), 0)
-        spans = ((n - 1) * (i + 1) + 1 for n, i in zip(v.shape, inner, strict=True))
-        high = tuple(n - a - s for n, a, s in zip(shape, low, spans, strict=True))
-        v = _view(v, "pad", (low, high, inner), shape)
-    return _laid(-50, v, layouts, facts)
+    return _laid(-50, x, split, shape, g.low, g.gap, layouts, facts)
 
 
-def _weights(
-    w: Val, g: Geometry, layouts: dict[Val, Shape], facts: Facts
-) -> tuple[Val, list[Step]]:
+def _weights(w: Val, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> Laid:
     split = (g.groups, g.outputs, g.channels, *g.taps)
-    order = (0, 1, 3, 4, 5, 2)
-    v = _view(_view(w, "reshape", split, split), "permute", order, tuple(split[i] for i in order))
-    shape = (*v.shape[:-1], _whole(g.channels))
-    if v.shape != shape:
-        nothing = (0,) * 6
-        v = _view(v, "pad", (nothing, (*nothing[:-1], shape[-1] - v.shape[-1]), nothing), shape)
-    return _laid(-60, v, layouts, facts)
+    shape = (g.groups, g.outputs, *g.taps, _whole(g.channels))
+    return _laid(-60, w, split, shape, (0, 0, 0), (1, 1, 1), layouts, facts)

@@ -25,6 +25,7 @@ class Lines:
     count: Expr
     all: Expr  # elements of a group
     along: bool = True  # whether neighbours follow each other along k
+    short: bool = False  # whether a tap has more places along k than a line
 
     def source(
         self,

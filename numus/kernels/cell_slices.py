@@ -38,11 +38,11 @@ def _operand(
         return Operand(read, extent, True, None, NO)
     turned = lines.along and across
     along = lines.along and not across
-    return Operand(read, extent, along, where, YES, lines.width, turned)
+    return Operand(read, extent, along, where, YES, lines.step, turned)
 
 
 def _place(lines: Lines, group: Expr, line: Expr, neighbour: Expr) -> Expr:
-    at = ir.add(ir.mul(line, lines.width), neighbour)
+    at = ir.add(ir.mul(line, lines.step), neighbour)
     return ir.add(ir.mul(group, lines.all), at)
 
 
@@ -67,19 +67,26 @@ def by_taps(
 
     def displaced(matrix: Expr, number: Expr) -> tuple[Expr, Expr]:
         tap, _ = cells.split(number)
-        hop = cells.hop(tap)
-        return hop, ir.mul(hop - tap.cast(ir.INDEX), data.width)
+        hop, before = cells.hop(tap), ir.mul(tap.cast(ir.INDEX), cells.width)
+        return hop, ir.sub(ir.mul(hop, data.step), before)
+
+    def ends(number: Expr) -> Expr:
+        tap, _ = cells.split(number)
+        return ir.add(ir.mul(tap.cast(ir.INDEX), cells.width), data.width)
 
     def group_of(matrix: Expr) -> Expr:
         return ZERO if cells.groups.op == "const" else matrix
 
     def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
-        tap, channel = ir.idiv(small(k), small(data.width)), ir.irem(k, data.width)
+        tap, channel = ir.idiv(small(k), small(cells.width)), ir.irem(k, cells.width)
+        if data.short:
+            mask = channel < data.width if mask is None else mask & (channel < data.width)
         return _read(data, group_of(matrix), ir.add(line, cells.hop(tap)), channel, mask)
 
     left = _operand(data, sizes[0], group_of, across, copies)
     if copies:
         left.displaced, left.lines = displaced, data.count
+        left.ends = ends if data.short else None
     else:
         left.read = read
     return left, _operand(weights, sizes[1], group_of, across, copies)
@@ -105,7 +112,7 @@ def by_results(
 
     def displaced(matrix: Expr, _: Expr) -> tuple[Expr, Expr]:
         hop = hop_of(matrix)
-        return hop, ir.mul(hop, data.width)
+        return hop, ir.mul(hop, data.step)
 
     def read(matrix: Expr, line: Expr, k: Expr, mask: Expr | None) -> Expr:
         return _read(data, group_of(matrix), ir.add(k, hop_of(matrix)), line, mask)

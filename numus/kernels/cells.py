@@ -54,6 +54,7 @@ class Cells:
     groups: Expr
     outputs: Expr  # of a group
     blocks: Expr  # slices of a tap
+    width: Expr  # elements along k of a tap
     taps: Triple
     extents: Triple
     cells: Triple

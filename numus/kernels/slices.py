@@ -46,6 +46,7 @@ class Operand:
     # (batch, slice) -> how far from its place a slice lies: in lines of neighbours, and in elements
     displaced: Callable[[Expr, Expr], tuple[Expr, Expr]] | None = None
     lines: Expr = ZERO  # in memory, of what is displaced: zeros lie around them
+    ends: Callable[[Expr], Expr] | None = None  # slice -> the k from which on there are zeros
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +106,7 @@ class Side:
     def inside(self, number: Expr, k_size: Expr, hop: Expr | None) -> Expr:
         """Whether nothing of a slice, so many lines away, is cut off."""
         o = self.operand
+        k_size = k_size if o.ends is None else o.ends(number)
         last = ir.add(self.first, const(self.lines))
         begin = ir.mul(number, const(self.shape.elements))
         end = ir.add(begin, const(self.shape.elements))
@@ -137,6 +139,7 @@ class Side:
     ) -> list[Stmt]:
         """A thread's share of slice `number`, which lies `away` from its place."""
         o, s = self.operand, self.shape
+        k_size = k_size if o.ends is None else o.ends(number)
         out: list[Stmt] = []
         run = 1 if how.startswith("ones") else 16 // s.dtype.itemsize
         by_k = self.by_k

@@ -1,0 +1,45 @@
+"""Operands of a kernel, laid out in memory before it: a view of a value, and a kernel that fills
+what the view describes."""
+
+from __future__ import annotations
+
+from numus.compiler.emit import Step
+from numus.compiler.groups import Group
+from numus.compiler.local import Val
+from numus.compiler.loops import lower_loops
+from numus.dtypes import DType
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+Laid = tuple[Val, list[Step]]
+
+
+def view(op: str, v: Val, params: object, shape: Shape) -> Val:
+    return Val(-51, op, "view", (v,), params, shape, v.dtype)
+
+
+def reshaped(v: Val, *shape: int) -> Val:
+    return view("reshape", v, shape, shape)
+
+
+def permuted(v: Val, *order: int) -> Val:
+    return view("permute", v, order, tuple(v.shape[i] for i in order))
+
+
+def padded(v: Val, shape: Shape, before: Shape = (), between: Shape = ()) -> Val:
+    """Zeros before it, between its elements, and after it up to a shape."""
+    none = (0,) * len(shape)
+    low, inner = before or none, between or none
+    spans = ((n - 1) * (i + 1) + 1 for n, i in zip(v.shape, inner, strict=True))
+    high = tuple(n - a - s for n, a, s in zip(shape, low, spans, strict=True))
+    if low == inner == high == none:
+        return v
+    return view("pad", v, (low, high, inner), shape)
+
+
+def in_memory(
+    name: int, v: Val, layouts: dict[Val, Shape], facts: Facts, dtype: DType | None = None
+) -> Laid:
+    """What is as `v` says, by this name, row by row in memory; as `dtype`, if one is given."""
+    found = Val(name, "cast", "elementwise", (v,), None, v.shape, dtype or v.dtype)
+    return found, lower_loops(Group.storing(found, 0), layouts, facts)
