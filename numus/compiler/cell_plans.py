@@ -26,6 +26,9 @@ SEARCHING = 10  # multiplications of tiles while one of tiles whose rows are loo
 SHARING = 4.5  # those of threads that copy, while one of threads that read is done
 WIDEST = 256  # channels, outputs or rows that groups come to together
 RUNS = 16  # bytes at which lines begin
+# What reads lines that overlap. That the engine which brings tiles takes strides shorter than lines
+# is not documented, and has not been tried.
+OVERLAPPING = ("warps", "threads")
 LARGEST = 1 << 31  # elements, and lines, that are counted in 32 bits
 # Other ways than a plan: kernels that look for every element of a window, and plain sums.
 Other = Literal["windows", "sums"]
@@ -205,6 +208,8 @@ def _by_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     span, step = g.taps[2], g.stride[2]
     if size_of(g.gap) * g.dilation[2] > 1 or span == 1 or g.low[2] < 0:
         return None
+    if unit.kind not in OVERLAPPING:
+        return None
     row = _row(g.low[2] + g.space[2], g.extents[2], span, step)
     whole = _by_taps(g, unit, merged)
     assert whole is not None
@@ -244,7 +249,7 @@ def _by_result_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     """The same with rows of results in lines that overlap: few images fill a tile together."""
     span, step = g.extents[2], g.dilation[2]
     whole = _by_results(g, unit, merged)
-    if whole is None or unit.along:
+    if whole is None or unit.along or unit.kind not in OVERLAPPING:
         return None
     if span == 1 or g.stride[2] > 1 or g.low[2] < 0:
         return None

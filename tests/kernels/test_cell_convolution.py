@@ -62,6 +62,8 @@ def take(monkeypatch):
             return (best or found)[0]
 
         tiles = cell_convolutions._tiles
+        if not ON_GPU:
+            monkeypatch.setattr(cell_plans, "OVERLAPPING", ("tiles", "warps", "threads"))
         monkeypatch.setattr(cell_convolutions, "SMALL", 1)
         monkeypatch.setattr(winograd, "fits", lambda g: False)
         monkeypatch.setattr(cell_convolutions, "choose", choose)
@@ -151,7 +153,7 @@ TAKEN = [
     ("strides", "threads float32", {"span": 5, "by_results": True}),
     ("few channels", "warps bfloat16", {"span": 2}),
     ("one axis", "warps float16", {"span": 5}),
-    ("three axes", "warps float64", {"span": 2, "by_results": True}),
+    ("few channels", "warps float64", {"span": 2, "by_results": True}),
     ("groups", "tiles bfloat16", {"span": 2, "merged": 2}),
     ("one axis", "tiles float16", {"span": 5}),
     ("three axes", "tiles bfloat16", {"span": 2}),
@@ -345,9 +347,11 @@ PLAIN = cell_plans.Unit("threads", 4, 16, 64, 32, 6)
         (geometry(64, 64, 64, 56, 3, by_weights=True), HOPPER, (1, True)),
         (geometry(64, 64, 64, 56, 3, by_weights=True), PLAIN, (1, True)),
         (geometry(64, 512, 512, 7, 3), HOPPER, (1, False)),
-        (geometry(64, 3, 64, 224, 7, 2), HOPPER, (1, False)),
+        (geometry(64, 3, 64, 224, 7, 2), HOPPER, "windows"),  # few channels
+        (geometry(64, 3, 64, 224, 7, 2), PLAIN, (1, False)),
+        (geometry(64, 3, 64, 224, 7, 2, by_weights=True), PLAIN, (1, True)),
         (geometry(64, 4, 4, 56, 3, groups=32), HOPPER, (16, False)),
-        (geometry(64, 4, 4, 56, 3, groups=32, by_weights=True), HOPPER, (8, True)),
+        (geometry(64, 4, 4, 56, 3, groups=32, by_weights=True), HOPPER, (16, True)),
         (geometry(64, 4, 4, 56, 3, groups=32, by_weights=True), PLAIN, "sums"),
         (geometry(64, 1, 1, 56, 3, groups=64), PLAIN, "sums"),
         (geometry(4096, 256, 256, 224, 3), HOPPER, "windows"),  # too much to count
