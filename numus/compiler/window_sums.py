@@ -98,8 +98,10 @@ class _Sums:
         count = g.groups * g.batch * tiles
         every = g.channels * size_of(g.taps)
         pieces = max(1, min(self.facts.parallel_units * GROUPS // count, every // LEAST))
-        slices = -(-every // (pieces * THREADS))
-        pieces = -(-every // (slices * THREADS))
+        rows = every // g.taps[2]
+        turns = -(-rows // window_sums.rows_of(g.taps[2]))
+        slices = -(-turns // pieces)
+        pieces = -(-turns // slices)
         s = self._sizes(tiles, pieces, slices)
         partial = Val(
             *(-70, "convolve", "convolve", (), None),

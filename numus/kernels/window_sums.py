@@ -115,11 +115,16 @@ def outputs_of(outputs: int, places: int) -> int:
     return max(1, min(outputs, RESULTS // places))
 
 
+def rows_of(taps: int) -> int:
+    """Rows of a window, with so many taps along the last axis, that threads of a group take."""
+    return THREADS // min(taps, THREADS)
+
+
 def gathered(
     g: Expr, s: Sizes, extents: tuple[int, ...], wide: int, reads: Reads, finish: Finish
 ) -> list[Stmt]:
     """The work of group g: all places, as many as `extents` says, for one image and `wide` outputs
-    of a piece, `s.slices` elements for every thread. There are no gaps."""
+    of a piece, `s.slices` times as many rows of the window as `rows_of` says. There are no gaps."""
     dtype = reads.dtype
     piece, rest = ir.irem(g, s.pieces), ir.idiv(g, s.pieces)
     tile, rest = ir.irem(rest, s.column_tiles), ir.idiv(rest, s.column_tiles)
@@ -127,13 +132,17 @@ def gathered(
     last = ir.sub(s.outputs, const(1))
     own = [ir.add(ir.mul(tile, const(wide)), const(j)) for j in range(wide)]
     outputs = [ir.add(ir.mul(group, s.outputs), ir.minimum(o, last)) for o in own]
-    lane, i = ir.var("lane"), ir.var("i")
-    first = ir.mul(ir.mul(piece, s.slices), const(THREADS))
-    number = small(ir.add(ir.add(first, ir.mul(i, const(THREADS))), lane))
-    taps = small(times(s.taps))
-    c = ir.idiv(number, taps).cast(ir.INDEX)
-    a, b, e = (t.cast(ir.INDEX) for t in apart(ir.irem(number, taps), s.taps))
-    exists = number < ir.mul(small(s.channels), taps)
+    # threads lie along the last axis of a window, of as many rows as they suffice for
+    lane, i, turn = ir.var("lane"), ir.var("i"), ir.var("turn")
+    across = ir.minimum(s.taps[2], const(THREADS))
+    deep = ir.idiv(const(THREADS), across)
+    line = ir.idiv(lane, across)
+    row = ir.add(ir.mul(ir.add(ir.mul(piece, s.slices), i), deep), line)
+    rest, b = ir.idiv(small(row), small(s.taps[1])), ir.irem(small(row), small(s.taps[1]))
+    c, a = ir.idiv(rest, small(s.taps[0])), ir.irem(rest, small(s.taps[0]))
+    a, b, c = (t.cast(ir.INDEX) for t in (a, b, c))
+    e = ir.add(ir.mul(turn, across), ir.irem(lane, across))
+    exists = (line < deep) & (c < s.channels) & (e < s.taps[2])
     channel = ir.add(ir.mul(group, s.channels), c)
     sides = [
         [_where(s, axis, const(at), ir.mul(tap, s.dilation[axis])) for at in range(extents[axis])]
@@ -159,7 +168,8 @@ def gathered(
             body.append(ir.Set(register, ir.fma(value, factor, ir.read(register), loose=True)))
     every = [register for line in total for register in line]
     clear: list[Stmt] = [ir.Set(register, const(0, dtype)) for register in every]
-    loop = ir.For(i, ZERO, s.slices, "serial", body)
+    turns = ir.idiv(ir.add(s.taps[2], ir.sub(across, const(1))), across)
+    loop = ir.For(i, ZERO, s.slices, "serial", [ir.For(turn, ZERO, turns, "serial", body)])
     out: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", [*clear, loop])]
     left, right, results = (
         [ir.var(f"{name}{n}", dtype) for n in range(len(every))] for name in ("a", "b", "sum")
