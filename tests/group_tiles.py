@@ -109,8 +109,12 @@ def tile_sum(group: Any, s: ir.TileSum, c: Any) -> None:
 
 def _tiles(group: Any, sums: list[ir.Register], left: Any, right: Any) -> None:
     product = left @ right.T
+    own, band = 2 * len(sums), len(left) // 16  # columns of a warp, warps below each other
+    assert product.size == 16 * own * (WORKERS // 32)
     for warp in range(WORKERS // 32):
-        _add(group, sums, 32 * warp, product[16 * warp : 16 * warp + 16])
+        across, down = divmod(warp, band)
+        part = product[16 * down : 16 * down + 16, own * across : own * across + own]
+        _add(group, sums, 32 * warp, part)
 
 
 KINDS = (ir.WarpProduct, ir.TileSlice, ir.TileSum)

@@ -27,7 +27,7 @@ LEAST_DEPTH = 16
 # Rows and columns from which on it pays to pack an operand, by the size of an element: narrower
 # ones are multiplied much quicker then, and there is less of them.
 REUSED = {1: 512, 2: 128, 4: 640}
-REUSED_OF_MANY = 512  # at least, of matrices in a batch: several of them may lie in one place
+REUSED_OF_MANY = 512  # of matrices in a batch: several of them may lie in one place
 
 _HALVES = (dt.float16, dt.bfloat16)
 _EIGHTS = (dt.float8_e4m3fn, dt.float8_e5m2)
@@ -53,7 +53,7 @@ def fits_tiles(product: Val, layouts: dict[Val, Shape], facts: Facts) -> bool:
     dtype = tile_dtype(product)
     if "tiles" not in facts.features or dtype is None or min(m, n) < LEAST or k < LEAST_DEPTH:
         return False
-    reused = max(REUSED[dtype.itemsize], REUSED_OF_MANY if batch > 1 else 0)
+    reused = REUSED_OF_MANY if batch > 1 else REUSED[dtype.itemsize]
     if min(m, n) >= reused or dtype in _EIGHTS:
         return True
     ways = [(x, lying(x, layouts, line)) for line, x in enumerate(product.inputs, 1)]
@@ -67,7 +67,7 @@ def lower_tiles(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
     k = product.inputs[0].shape[2]
     dtype = tile_dtype(product)
     assert dtype is not None
-    tiles, pieces = tile.choose(facts, dtype, product.shape, k)
+    tiles, pieces = tile.choose(facts, dtype, product.shape, k, (tile.ROWS, tile.ROWS // 2))
     layouts = group.outside(layouts)
     steps: list[Step] = []
     operands: list[tuple[Val, Lying]] = []
@@ -106,7 +106,7 @@ def _tiles(
     batch, m, n = product.shape
     dtype = product.inputs[0].dtype
     e = Emitter(layouts, group=tile.THREADS)
-    shape = (tile.ROWS, tiles.columns)
+    shape = (tiles.rows, tiles.columns)
     sizes, grid = sizes_of(e, facts, product, shape, tile.depth_of(dtype), pieces)
 
     def operand(x: Val, how: Lying, line: int) -> tile.Operand:
@@ -153,7 +153,7 @@ def _packed(x: Val, layouts: dict[Val, Shape], line: int) -> tuple[Step, Val, Ly
     e = Emitter(layouts, group=packing.THREADS)
     tiles = [-(-extent // packing.SIDE) for extent in (lines, places)]
 
-    def read(t: Expr, i: Expr, p: Expr, mask: Expr) -> Expr:
+    def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Expr:
         if not by_k:
             i, p = p, i
         index = (i, p) if line == 1 else (p, i)

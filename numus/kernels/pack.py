@@ -15,6 +15,9 @@ from numus.kernels.slices import zero
 
 ZERO = const(0)
 
+Read = Callable[[Expr, Expr, Expr | None], Expr]
+Write = Callable[[Expr, Expr, Expr], list[Stmt]]
+
 SIDE = 64  # of the square that a group turns around
 THREADS = 256
 
@@ -25,7 +28,7 @@ def pack(
     extents: tuple[Expr, Expr],
     tiles: tuple[Expr, Expr],
     turned: bool,
-    read: Callable[[Expr, Expr, Expr, Expr], Expr],
+    read: Callable[[Expr, Expr, Expr, Expr | None], Expr],
     store: Callable[[Expr, Expr, Expr, Expr], list[Stmt]],
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
     """The work of group g: a square of (lines, neighbours as they are written).
@@ -37,28 +40,51 @@ def pack(
     batch, inner = ir.idiv(g, per_batch), ir.irem(g, per_batch)
     line0 = ir.mul(ir.idiv(inner, tiles[1]), const(SIDE))
     place0 = ir.mul(ir.irem(inner, tiles[1]), const(SIDE))
+    ends = [ir.add(first, const(SIDE)) for first in (line0, place0)]
+    whole = (ends[0] <= extents[0]) & (ends[1] <= extents[1])
+    pitch = SIDE + max(1, 4 // dtype.itemsize)  # shifts the banks of the next line
+    square = ir.Buffer("square", dtype, "scratch", const(SIDE * pitch))
 
-    def element(lane: Expr, across: bool) -> tuple[Expr, Expr, Expr, Expr, Expr]:
-        slow, quick = ir.idiv(lane, const(SIDE)), ir.irem(lane, const(SIDE))
-        down, right = (quick, slow) if across else (slow, quick)
-        line, place = ir.add(line0, down), ir.add(place0, right)
-        inside = (line < extents[0]) & (place < extents[1])
-        return down, right, line, place, inside
+    def steps(name: str, across: bool, cut: bool, read: Read, write: Write) -> Stmt:
+        """A thread's elements, all of them read before the first is written."""
+        lane = ir.var(name)
+        reads: list[Stmt] = []
+        writes: list[Stmt] = []
+        for i in range(SIDE * SIDE // THREADS):
+            slow = ir.add(ir.idiv(lane, const(SIDE)), const(i * THREADS // SIDE))
+            quick = ir.irem(lane, const(SIDE))
+            down, right = (quick, slow) if across else (slow, quick)
+            inside = (ir.add(line0, down) < extents[0]) & (ir.add(place0, right) < extents[1])
+            value = ir.var(f"{name}{i}", dtype)
+            reads.append(ir.Let(value, read(down, right, inside if cut else None)))
+            done = write(down, right, value)
+            writes += [ir.If(inside, done)] if cut else done
+        return ir.For(lane, ZERO, const(THREADS), "lanes", reads + writes)
 
-    lane, at = ir.var("take"), ir.var("give")
-    down, right, line, place, inside = element(lane, turned)
-    value = read(batch, line, place, inside)
-    if not turned:
-        body: list[Stmt] = [ir.If(inside, store(batch, line, place, value))]
-        return [ir.For(lane, ZERO, const(SIDE * SIDE), "lanes", body)], []
-    pitch = const(SIDE + max(1, 4 // dtype.itemsize))  # shifts the banks of the next line
-    square = ir.Buffer("square", dtype, "scratch", ir.mul(const(SIDE), pitch))
-    keep = ir.Store(square, ir.add(ir.mul(down, pitch), right), value)
-    out: list[Stmt] = [ir.For(lane, ZERO, const(SIDE * SIDE), "lanes", [ir.If(inside, [keep])])]
-    down, right, line, place, inside = element(at, False)
-    found = ir.load(square, ir.add(ir.mul(down, pitch), right))
-    give = ir.If(inside, store(batch, line, place, found))
-    return [*out, ir.For(at, ZERO, const(SIDE * SIDE), "lanes", [give])], [square]
+    def source(down: Expr, right: Expr, mask: Expr | None) -> Expr:
+        return read(batch, ir.add(line0, down), ir.add(place0, right), mask)
+
+    def target(down: Expr, right: Expr, value: Expr) -> list[Stmt]:
+        return store(batch, ir.add(line0, down), ir.add(place0, right), value)
+
+    def near(down: Expr, right: Expr) -> Expr:
+        return ir.add(ir.mul(down, const(pitch)), right)
+
+    def kept(down: Expr, right: Expr, value: Expr) -> list[Stmt]:
+        return [ir.Store(square, near(down, right), value)]
+
+    def found(down: Expr, right: Expr, mask: Expr | None) -> Expr:
+        return ir.load(square, near(down, right))
+
+    def way(cut: bool) -> list[Stmt]:
+        tag = "cut" if cut else "all"
+        if not turned:
+            return [steps(f"copy_{tag}", False, cut, source, target)]
+        take = steps(f"take_{tag}", True, cut, source, kept)
+        return [take, steps(f"give_{tag}", False, cut, found, target)]
+
+    body: list[Stmt] = [ir.If(whole, way(False)), ir.If(~whole, way(True))]
+    return body, [square] if turned else []
 
 
 RUN = 8  # neighbours that a thread stores at a time

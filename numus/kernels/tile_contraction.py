@@ -1,9 +1,9 @@
 """The contraction by units that multiply whole tiles, fed by an engine that copies them.
 
-A group of 256 threads and 32 that order copies computes 128 rows of C. Operands are memory that the
-engine can read: what is not is packed before (`pack`). Where the memory turns out not to be aligned
-the threads fill the tiles by themselves. Sums leave through the epilogue by way of the group's
-memory, in runs of neighbours.
+A group of 256 threads and 32 that order copies computes 128 rows of C, or 64. Operands are memory
+that the engine can read: what is not is packed before (`pack`). Where the memory turns out not to
+be aligned the threads fill the tiles by themselves. Sums leave through the epilogue by way of the
+group's memory, in runs of neighbours.
 """
 
 from __future__ import annotations
@@ -49,39 +49,49 @@ def depth_of(dtype: DType) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A schedule as data: columns of a tile, slices in the group's memory."""
+    """A schedule as data: columns of a tile, slices in the group's memory, rows of a tile."""
 
     columns: int
     stages: int
+    rows: int = ROWS
+
+    @property
+    def own(self) -> int:
+        """Columns of which a warp has 16 rows."""
+        return self.columns * self.rows // ROWS
 
 
 # What a unit takes for a slice of one group, or of two at the same time, and what a group takes
-# besides, by the columns of its tiles. Tiles of 256 columns need a unit for themselves: nothing is
-# multiplied while one ends and the next begins. Narrower ones share it.
-_TIMES: dict[int, tuple[tuple[int, ...], int]] = {
-    256: ((1250,), 8000),
-    128: ((850, 1600), 3500),
-    64: ((500, 1000), 2500),
+# besides, by the rows and columns of its tiles. Those of 128 x 256 need a unit for themselves:
+# nothing is multiplied while one ends and the next begins. Smaller ones share it.
+_TIMES: dict[tuple[int, int], tuple[tuple[int, ...], int]] = {
+    (128, 256): ((1250,), 8000),
+    (128, 128): ((850, 1600), 3500),
+    (128, 64): ((500, 1000), 2500),
+    (64, 64): ((400, 850), 2200),
 }
 _NARROW = (900, 1800)  # of float32, as units round it, in narrow tiles
 
 
-def choose(facts: Facts, dtype: DType, shape: tuple[int, ...], k: int) -> tuple[Tiles, int]:
-    """Tiles, and into how many pieces k is cut."""
+def choose(
+    facts: Facts, dtype: DType, shape: tuple[int, ...], k: int, rows: tuple[int, ...] = (ROWS,)
+) -> tuple[Tiles, int]:
+    """Tiles of one of these numbers of rows, and into how many pieces k is cut."""
     batch, m, n = shape
     slices = -(-k // depth_of(dtype))
     twice = dtype.itemsize == 1 and dtype.kind == "float"  # sums are kept twice: see the renderer
     ways = []
-    for columns, (times, begin) in _TIMES.items():
-        if dtype is float32 and columns < 256:
+    for tile, (times, begin) in _TIMES.items():
+        if dtype is float32 and tile[1] < 256:
             times = _NARROW
-        groups = batch * -(-m // ROWS) * -(-n // columns)
-        if not (twice and columns > 128):
-            ways.append(Way(columns, groups, slices, times, begin))
+        groups = batch * -(-m // tile[0]) * -(-n // tile[1])
+        if tile[0] in rows and not (twice and tile[1] > 128):
+            ways.append(Way(tile, groups, slices, times, begin))
     way, pieces, together = quickest(facts, ways, 4 * batch * m * n)
-    size = (ROWS + way.tiles) * ir.TILE_BYTES
+    high, wide = way.tiles
+    size = (high + wide) * ir.TILE_BYTES
     room = (facts.group_memory - 4096) // together
-    return Tiles(way.tiles, max(LEAST_STAGES, min(STAGES, room // size))), pieces
+    return Tiles(wide, max(LEAST_STAGES, min(STAGES, room // size)), high), pieces
 
 
 def together_of(facts: Facts, columns: int, row_tiles: int) -> int:
@@ -96,15 +106,15 @@ Work = GroupWork[Tiles, Sizes, Operand]
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """What group g does. The epilogue is told which piece of which batch, as one number."""
     s, dtype, left, right = work.sizes, work.dtype, work.left, work.right
-    columns, stages = work.tiles.columns, work.tiles.stages
-    (which, m0, n0), out = corner(s, g, ROWS, columns)
+    rows, columns, stages = work.tiles.rows, work.tiles.columns, work.tiles.stages
+    (which, m0, n0), out = corner(s, g, rows, columns)
     depth = depth_of(dtype)
     batch, first, mine = s.piece(which, depth)
-    a, b = left.source(m0, ROWS, batch), right.source(n0, columns, batch)
-    count = ir.tile_scratch(dtype, ROWS, columns, stages)
+    a, b = left.source(m0, rows, batch), right.source(n0, columns, batch)
+    count = ir.tile_scratch(dtype, rows, columns, stages)
     scratch = ir.Buffer("slices", dtype, "scratch", const(count))
     kind = float32 if dtype.kind == "float" else int32
-    sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(columns // 2)]
+    sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(work.tiles.own // 2)]
     out += [ir.Set(c, const(0, kind)) for c in sums]
     aligned = left.aligned & right.aligned
     start = ir.mul(first, const(depth))
@@ -112,15 +122,15 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     q = ir.var("slice")
     begin = ir.add(start, ir.mul(q, const(depth)))
     slow: list[Stmt] = []
-    for tag, operand, tile, at in (("a", left, a, 0), ("b", right, b, ROWS * depth)):
+    for tag, operand, tile, at in (("a", left, a, 0), ("b", right, b, rows * depth)):
         lane = ir.var(f"fill_{tag}")
         fill = _fill(lane, operand, tile, batch, begin, s.k, scratch, at)
         runs = tile.lines * depth // (16 // dtype.itemsize)
         slow.append(ir.For(lane, ZERO, const(runs), "lanes", fill))
-    product = ir.TileSlice(sums, scratch, ROWS, columns, (a.along, b.along))
+    product = ir.TileSlice(sums, scratch, rows, columns, (a.along, b.along))
     slow += [ir.AsyncFence(), ir.AsyncWait(0), product, ir.AsyncWait(0)]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, mine, "serial", slow)]))
-    stage = ir.Buffer("stage", kind, "scratch", const(ROWS * (columns + SPARE)), over=scratch)
+    stage = ir.Buffer("stage", kind, "scratch", const(rows * (columns + SPARE)), over=scratch)
     out += _leave(work, stage, sums, (which, m0, n0))
     return out, [scratch, stage]
 
@@ -158,13 +168,14 @@ def _leave(
 ) -> list[Stmt]:
     """Sums to the group's memory, where of 64 rows and 8 columns a thread has two neighbours in
     each of two rows; from there out, in runs."""
-    columns = work.tiles.columns
-    pitch = const(columns + SPARE)
+    t = work.tiles
+    pitch = const(t.columns + SPARE)
     lane = ir.var("lay")
-    row = ir.add(
-        ir.mul(ir.idiv(lane, const(32)), const(16)), ir.idiv(ir.irem(lane, const(32)), const(4))
-    )
+    warp, band = ir.idiv(lane, const(32)), const(t.rows // 16)  # warps one below the other
+    below, beside = (warp, ZERO) if t.rows == ROWS else (ir.irem(warp, band), ir.idiv(warp, band))
+    row = ir.add(ir.mul(below, const(16)), ir.idiv(ir.irem(lane, const(32)), const(4)))
     column = ir.mul(ir.irem(lane, const(4)), const(2))
+    column = ir.add(ir.mul(beside, const(t.own)), column)
     lay: list[Stmt] = []
     for i, c in enumerate(sums):
         down, across = i // 2 % 2 * 8, i // 4 * 8 + i % 2
@@ -172,4 +183,4 @@ def _leave(
         lay.append(ir.Store(stage, ir.add(to, const(across)), ir.read(c)))
     out: list[Stmt] = [ir.For(lane, ZERO, const(WORKERS), "lanes", lay)]
     ends = (work.sizes.m, work.sizes.n)
-    return [*out, runs_out(stage, (ROWS, columns), pitch, ends, tile, work.finish)]
+    return [*out, runs_out(stage, (t.rows, t.columns), pitch, ends, tile, work.finish)]

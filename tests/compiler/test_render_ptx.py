@@ -12,6 +12,7 @@ import numus as nm
 from numus import dtypes as dt
 from numus.compiler.program import clear_plans
 from numus.compiler.render import ptx
+from numus.kernels import tile_contraction
 from numus.runtime import devices
 from numus.runtime.contract import Facts
 from numus.runtime.cuda.assembler import Assembler
@@ -129,12 +130,12 @@ def product_text(device, dtype, name, precision=None, wide=None):
 
 
 TILES = {
-    ("float16", None): "m64n64k16.f32.f16.f16",
-    (ml_dtypes.bfloat16, None): "m64n64k16.f32.bf16.bf16",
-    ("int8", "int32"): "m64n64k32.s32.s8.s8",
-    ("uint8", "int32"): "m64n64k32.s32.u8.u8",
-    (ml_dtypes.float8_e4m3fn, "float32"): "m64n64k32.f32.e4m3.e4m3",
-    (ml_dtypes.float8_e5m2, "float32"): "m64n64k32.f32.e5m2.e5m2",
+    ("float16", None): "m64n32k16.f32.f16.f16",
+    (ml_dtypes.bfloat16, None): "m64n32k16.f32.bf16.bf16",
+    ("int8", "int32"): "m64n32k32.s32.s8.s8",
+    ("uint8", "int32"): "m64n32k32.s32.u8.u8",
+    (ml_dtypes.float8_e4m3fn, "float32"): "m64n32k32.f32.e4m3.e4m3",
+    (ml_dtypes.float8_e5m2, "float32"): "m64n32k32.f32.e5m2.e5m2",
 }
 
 
@@ -146,6 +147,41 @@ def test_products_use_tiles_that_an_engine_brings(machine, dtype, wide):
     assert "fence.proxy.async" in text  # before what threads have filled themselves is multiplied
 
 
+SIZES = {  # of a batch, rows, columns, depth: the tile, and pieces of k
+    (1, 8192, 8192, 8192): ((128, 256), 1),
+    (1, 1024, 1024, 1024): ((128, 64), 1),
+    (1, 512, 512, 512): ((64, 64), 1),
+    (1, 64, 8192, 8192): ((64, 64), 1),
+    (1, 128, 256, 16384): ((64, 64), 16),
+    (64, 512, 512, 512): ((128, 128), 1),
+}
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_tiles_are_as_large_as_leaves_every_unit_some(size):
+    *shape, k = size
+    tiles, pieces = tile_contraction.choose(FACTS, dt.bfloat16, tuple(shape), k, (64, 128))
+    assert ((tiles.rows, tiles.columns), pieces) == SIZES[size]
+    assert tile_contraction.choose(FACTS, dt.bfloat16, tuple(shape), k)[0].rows == 128
+
+
+@pytest.mark.parametrize(("shape", "last"), [((512, 512), "warp"), ((8, 512, 512), "tile")])
+def test_what_units_read_along_k_alone_is_packed_where_there_is_much_of_it(machine, shape, last):
+    x = nm.asarray(np.zeros(shape, "float32"), device="ptx")
+    nm.eval(nm.matmul(x, x, precision="tf32"))
+    names = [kernel.name for kernel, _ in machine.made]
+    assert f"{last}_contraction" in names
+    assert ("pack" in names) == (last == "tile")
+
+
+def test_operands_are_packed_with_all_reads_under_way(machine):
+    x = nm.asarray(np.zeros((1024, 1024), "float32"), device="ptx")
+    nm.eval(nm.matmul(x, x, precision="tf32"))
+    (text,) = [text for kernel, text in machine.made if kernel.name == "pack"]
+    first = text[: text.index("st.shared")]
+    assert first.count("ld.global") == 16
+
+
 def test_products_of_float32_are_exact_unless_told(machine):
     text = product_text("ptx", "float32", "thread_contraction")
     assert "wgmma" not in text
@@ -153,7 +189,7 @@ def test_products_of_float32_are_exact_unless_told(machine):
     assert "fma.rn.f32" in text
     assert "cp.async" in text
     text = product_text("ptx", "float32", "tile_contraction", precision="tf32")
-    assert "wgmma.mma_async.sync.aligned.m64n64k8.f32.tf32.tf32" in text
+    assert "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32" in text
 
 
 def thin_text(dtype, left, right, name, turned=False):

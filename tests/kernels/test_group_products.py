@@ -18,6 +18,7 @@ import pytest
 
 import numus as nm
 from numus.compiler import group_tiles
+from numus.kernels import tile_contraction
 from numus.kernels.busy import Way, quickest
 from numus.runtime import devices
 
@@ -240,6 +241,37 @@ PACKED = {
 def test_operands_that_are_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(group_tiles, "REUSED", dict.fromkeys((1, 2, 4), 64))
     check(PACKED[name], PACKED[name].arrays(), NAMES[0] if ON_GPU else "groups_90")
+
+
+FEW_ROWS = {
+    **{f"bf16 {turn}": (BF16, TURNS[turn], None) for turn in TURNS},
+    "i8": ("i1", lambda a, b: nm.matmul(a, b.T, dtype="int32"), None),
+    "e5m2": (E5M2, lambda a, b: nm.matmul(a, b.T, dtype="float32"), None),
+    "tf32": ("f4", _tf32_turned, 2e-3),
+}
+
+
+@pytest.mark.parametrize(  # bytes from where the engine could read: slow to imitate
+    ("name", "away"), [*((name, 0) for name in FEW_ROWS), ("bf16 tn", 8), ("bf16 nt", 8)]
+)
+def test_tiles_of_few_rows(name: str, away: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the columns for every 128 threads, where there are 64 rows."""
+    dtype, ours, tolerance = FEW_ROWS[name]
+    device = NAMES[0] if ON_GPU else "groups_90"
+    tiles = tile_contraction.Tiles(64, 3, 64)
+    monkeypatch.setattr(tile_contraction, "choose", lambda *given: (tiles, 1))
+    monkeypatch.setattr(group_tiles, "REUSED", dict.fromkeys((1, 2, 4), 64))
+    rows, columns, k = (40, 48, 72) if away else (80, 96, 144)
+    turned = name.split()[-1] if name.startswith("bf16") else "nt"
+    left, right = (rows, k), (k, columns)
+    left, right = left[:: 1 if turned[0] == "n" else -1], right[:: 1 if turned[1] == "n" else -1]
+    case = _case(dtype, left, right, ours, theirs=TURNS[turned], tolerance=tolerance)
+    arrays = case.arrays()
+    first = away // arrays[0].itemsize
+    flat = np.concatenate([np.zeros(first, arrays[0].dtype), arrays[0].ravel()])
+    moved = nm.asarray(flat, device=device)[first:].reshape(left)
+    nm.eval(moved)
+    compare(case, ours(moved, nm.asarray(arrays[1], device=device)).numpy(), arrays)
 
 
 @pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])

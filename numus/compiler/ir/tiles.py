@@ -133,9 +133,10 @@ class TileSource:
 
 @dataclass(eq=False, slots=True)
 class TileSum(Stmt):
-    """Every 128 of the first 256 threads add 64 rows of a product of tiles to their sums: over
-    `slices` of TILE_BYTES along k, the first of which begins at `start`. Another 32 threads bring
-    the tiles, `stages` ahead. What `scratch` holds is lost. Outside lanes loops.
+    """Every 128 of the first 256 threads add 64 rows of a product of tiles to their sums, or half
+    of the columns where there are no more rows: over `slices` of TILE_BYTES along k, the first of
+    which begins at `start`. Another 32 threads bring the tiles, `stages` ahead. What `scratch`
+    holds is lost. Outside lanes loops.
     """
 
     sums: list[Register]  # per lane, as `TileProduct` has them

@@ -14,13 +14,20 @@ from numus.compiler import ir
 from numus.compiler.ir import statements
 from numus.compiler.render import ptx_memory
 from numus.compiler.render.llvm_text import Value, register_type
-from numus.compiler.render.ptx_units import WORKERS, Tile, asm, layout_bits, multiply, with_sums
+from numus.compiler.render.ptx_units import (
+    WORKERS,
+    Tile,
+    asm,
+    layout_bits,
+    multiply,
+    share,
+    with_sums,
+)
 
 if TYPE_CHECKING:
     from numus.compiler.render.ptx import Renderer
 
 SHARED = ptx_memory.SHARED
-_HALF = 64  # rows of A for every 128 of them
 
 
 def registers(kernel: ir.Kernel) -> int:
@@ -128,11 +135,14 @@ def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, warp: str, slices: str
     half = t.new(f"lshr i32 {warp}, 2")
     speaks = t.new(f"and i64 {r.thread}, 127")
     speaks = t.new(f"icmp eq i64 {speaks}, 0")
-    own = t.new(f"mul i32 {half}, {_HALF * ir.TILE_BYTES}")
-    bases = (t.new(f"add i32 {stages.base}, {own}"), stages.right)
-    sizes = (stages.bytes_left, stages.bytes_right)
     sides = (s.left, s.right)
-    columns = s.right.lines
+    size = s.right.buffer.dtype.itemsize
+    columns, away = share(s.left.lines, s.right.lines, s.right.along, size)
+    bases = [
+        t.new(f"add i32 {base}, {t.new(f'mul i32 {half}, {own}')}") if own else base
+        for base, own in zip((stages.base, stages.right), away, strict=True)
+    ]
+    sizes = (stages.bytes_left, stages.bytes_right)
     promotes = _promotes(s)
 
     def slice_(q: str) -> None:

@@ -96,6 +96,16 @@ def multiply(
     return " ".join(lines), descriptors
 
 
+def share(rows: int, columns: int, along: bool, itemsize: int) -> tuple[int, tuple[int, int]]:
+    """How many columns every 128 threads multiply, and by how many bytes what they read of A and B
+    lies behind what those before them read: 64 rows are all of them, or the columns are halved."""
+    if rows > 64:
+        return columns, (64 * ir.TILE_BYTES, 0)
+    half = columns // 2
+    in_line = not along and half * itemsize < ir.TILE_BYTES
+    return half, (0, half * (itemsize if in_line else ir.TILE_BYTES))
+
+
 def slice_product(r: Renderer, s: ir.TileSlice) -> None:
     """Of two tiles that threads have filled, by those of them that multiply."""
     t, x = r.t, r.x
@@ -104,17 +114,18 @@ def slice_product(r: Renderer, s: ir.TileSlice) -> None:
     t.start(mine)
     x.push("branch")
     base = t.new(f"ptrtoint {SHARED} {x.buffers[s.scratch]} to i64")
-    own = t.new(f"mul i64 {r.warp_group}, {64 * ir.TILE_BYTES}")
-    places = (t.new(f"add i64 {base}, {own}"), t.new(f"add i64 {base}, {s.rows * ir.TILE_BYTES}"))
     dtype = s.scratch.dtype
+    columns, away = share(s.rows, s.columns, s.along[1], dtype.itemsize)
+    places = (base, t.new(f"add i64 {base}, {s.rows * ir.TILE_BYTES}"))
     depth = ir.TILE_BYTES // dtype.itemsize
     tiles = []
-    for address, along in zip(places, s.along, strict=True):
+    for place, own, along in zip(places, away, s.along, strict=True):
+        address = t.new(f"add i64 {place}, {t.new(f'mul i64 {r.warp_group}, {own}')}")
         bits = t.new(f"lshr i64 {t.new(f'and i64 {address}, {(1 << 18) - 1}')}, 4")
         tiles.append((t.new(f"or i64 {bits}, {layout_bits(along, depth)}"), along, dtype))
     count = len(s.sums)
     names = ",".join(f"${i}" for i in range(count))
-    text, descriptors = multiply(r, (tiles[0], tiles[1]), s.columns, names, 2 * count)
+    text, descriptors = multiply(r, (tiles[0], tiles[1]), columns, names, 2 * count)
     with_sums(r, s.sums, f"{text} wgmma.wait_group.sync.aligned 0;", descriptors)
     x.pop()
     t.jump(done)
