@@ -22,6 +22,7 @@ from numus.errors import TracingError
 from numus.graph import Node, Storage, View, current_trace, is_captured
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, value
+from numus.primitives.structure import copy
 from numus.runtime.devices import Device, device
 from numus.shapes import Shape, row_major, size_of
 from numus.singles import APART
@@ -137,13 +138,22 @@ def _take_part(node: Node) -> None:
     whole = node.inputs[0]
     found = _results.get(whole)
     if found is None:
-        evaluate(whole.inputs)
         place = whole.device or device()
-        found = _results[whole] = place, whole.params.run(place, whole.inputs)
+        # what is at home on every device would land on the default one
+        inputs = [x if x.device is not None else _at_home(x, place) for x in whole.inputs]
+        evaluate(inputs)
+        found = _results[whole] = place, whole.params.run(place, inputs)
         whole.inputs = ()
     place, views = found
     node.view = views[node.params]
     _settle(node, place)
+
+
+def _at_home(node: Node, place: Device) -> Node:
+    """A copy of a value on one device, for those who ask for its memory there."""
+    home = copy(node)
+    home.device = place
+    return home
 
 
 def _transfer(node: Node) -> None:

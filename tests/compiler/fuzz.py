@@ -97,6 +97,7 @@ def main() -> None:
         done += 1
         if found is not None:
             failed += 1
+            print(f"seed {seed}: {found}", flush=True)
             small = shorter(_needed(program))
             print(f"seed {seed}: {disagreement(small)}\n{small}\n", flush=True)
         if given.only or time.monotonic() > end:

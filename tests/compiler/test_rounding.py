@@ -50,6 +50,14 @@ def test_activations_of_16_bit_floats(name, dtype):
     np.testing.assert_allclose(got, want, rtol=step, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_shares_of_nothing_are_positive_zeros(dtype):
+    x = nm.asarray(np.array([-np.inf, -6e4, -9e3, -30, 0, 6e4, np.inf]), device="tiles")
+    y = nm.ndtr(x.astype(dtype)).astype("float32").numpy()
+    assert y.tolist() == [0, 0, 0, 0, 0.5, 1, 1]
+    assert not np.signbit(y).any()
+
+
 @pytest.mark.parametrize("name", POWERS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_powers(name, dtype):

@@ -109,7 +109,7 @@ def test_errors_name_the_kernel():
     x = nm.zeros(3, device="cuda") + 1
     nm.eval(x)
     program = runtime.compile_log[-1].program
-    assert ".entry kernel" in program.source
+    assert ".entry numus_" in program.source
     prepared = runtime.prepare([Step(program, [(0, 0)] * program.buffers, scratch=[])], 1)
     values = [1 << 31, *([0] * len(program.formats))]  # more blocks than a grid can have
     with pytest.raises(DeviceError, match=f"launching kernel '{program.name}'"):

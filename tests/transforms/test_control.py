@@ -1,6 +1,7 @@
 """Loops and branches in the graph, against the same written out in Python."""
 
 import derivatives
+import group_machine
 import numpy as np
 import pytest
 
@@ -533,3 +534,38 @@ def test_memory_between_loops_goes_back():
     chain(xs).item()
     rows = xs.nbytes
     assert runtime.memory.peak - before < 4 * rows
+
+
+# -- devices --------------------------------------------------------------------------------------
+
+
+def on_device(place):
+    """Loops and branches whose operands are on a device, and zeros at home on every one."""
+    x = nm.asarray(np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4), device=place)
+    w = nm.asarray(np.linspace(0, 1, 16, dtype=np.float32).reshape(4, 4), device=place)
+
+    def scanned(x):
+        first = nm.zeros(4, device=place)
+        return nm.scan(lambda c, r: (nm.tanh(c @ w + r), c.sum()), first, x)[0].sum()
+
+    def branched(x):
+        return nm.cond(x.sum() > 5, lambda x: x * 2, lambda x: (x * x).sum() + 0 * x, x).sum()
+
+    def looped(x):
+        found = nm.while_loop(lambda s: s[0] < 3, lambda s: (s[0] + 1, s[1] @ w), (0, x))
+        return found[1]
+
+    yield looped(x)
+    for f in (scanned, branched):
+        yield f(x)
+        yield nm.grad(f)(x)
+        yield nm.jvp(f, (x,), (x * 0.1,))[1]
+        yield nm.vmap(f)(nm.stack([x, x + 1]))
+
+
+def test_operands_on_a_device_that_is_not_the_default():
+    """Zeros that derivatives begin with are evaluated where the loop runs."""
+    group_machine.install()
+    for want, found in zip(on_device("cpu"), on_device("groups"), strict=True):
+        assert found.device == "groups"
+        np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)

@@ -57,7 +57,7 @@ def ndtr(x: Expr) -> Expr:
     size = absolute(x)
     scale = chain(reciprocal(fma(size, _BEND, 1.0)), _NORMAL_TAIL)
     root = unit_exp2(size * size * like(x, -0.25 * _LOG2_E))
-    tail = root * (root * scale)
+    tail = root * (root * absolute(scale))  # it is below zero only where the root has become that
     return select(x > 0.0, 1.0 - tail, tail)
 
 
