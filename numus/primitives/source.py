@@ -116,6 +116,13 @@ def zeros(shape: Shape, dtype: DType) -> Node:
     return full(shape, 0, dtype)
 
 
+def full_like(x: Node, number: Any) -> Node:
+    """One number everywhere, of the type of a value and at home where that is."""
+    node = full(x.shape, number, x.dtype)
+    node.device = x.device
+    return node
+
+
 def full(shape: Shape, number: Any, dtype: DType) -> Node:
     from numus.primitives.views import broadcast
 

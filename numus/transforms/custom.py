@@ -9,7 +9,7 @@ from typing import Any
 
 from numus.errors import GradientError
 from numus.graph import Node, grad_mode, mode
-from numus.primitives.source import full
+from numus.primitives.source import full_like
 from numus.tensor import Tensor
 from numus.transforms.rules import CallRule, Form, connected, positional, taken_apart
 from numus.transforms.trace import Trace, require_function
@@ -237,7 +237,7 @@ class JvpRule(CallRule):
             found = self._result.zeroed(self.jvp(operands, [t._node for t in given]))
             return [Tensor(t) for t in found if t is not None]
 
-        zeros = [Tensor(full(x.shape, 0, x.dtype)) for x in operands]
+        zeros = [Tensor(full_like(x, 0)) for x in operands]
         trace = Trace("custom_jvp", tangent, zeros)
         found = trace.reverse([g for g in self._result.zeroed(cotangents) if g is not None])
         trace.close(found)

@@ -15,7 +15,7 @@ from numus.errors import GradientError
 from numus.evaluation import evaluate
 from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full, placeholder
+from numus.primitives.source import full_like, placeholder
 from numus.transforms.recipe import Recipe, dependents
 from numus.transforms.trace import Trace, filled, matching, require_function, tensors
 
@@ -95,7 +95,7 @@ def value_and_grad(
     def value_and_gradient(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         trace = trace_call(op, f, argnums, args, kwargs, has_aux)
         y = _scalar(trace, holomorphic)
-        found = filled(trace.reverse([full((), 1, y.dtype)]), trace.primals)
+        found = filled(trace.reverse([full_like(y, 1)]), trace.primals)
         if holomorphic:
             found = [conjugate(g) for g in found]
         trace.close(found)
@@ -236,7 +236,7 @@ def linearize(f: Function, *primals: Any) -> tuple[Any, Function]:
 
     def apply_tangents(*tangents: Any) -> Any:
         given = [
-            full(x.shape, 0, x.dtype) if t is None else t
+            full_like(x, 0) if t is None else t
             for x, t in zip(trace.primals, _tangents(trace, tangents), strict=True)
             if x.dtype.is_inexact
         ]

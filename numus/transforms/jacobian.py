@@ -11,8 +11,8 @@ from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full, iota, placeholder
-from numus.primitives.views import permute, reshape
+from numus.primitives.source import full_like, iota, placeholder
+from numus.primitives.views import broadcast, permute, reshape
 from numus.runtime.devices import Device
 from numus.shapes import size_of
 from numus.transforms.functional import by_argument, conjugate, trace_call
@@ -103,11 +103,9 @@ def _along(found: Sequence[Node | None], like: Sequence[Node], spot: Node) -> li
     """Derivatives that are linear in `spot`, for every unit vector in its place."""
     count = size_of(spot.shape)
     basis = reshape(_eye(count, spot.dtype, spot.device), (count, *spot.shape))
-    nodes = [
-        full(x.shape, 0, x.dtype) if g is None else g for g, x in zip(found, like, strict=True)
-    ]
+    nodes = [full_like(x, 0) if g is None else g for g, x in zip(found, like, strict=True)]
     return [
-        g if carries else full((count, *g.shape), 0, g.dtype)
+        g if carries else broadcast(full_like(g, 0), (count, *g.shape))
         for g, carries in batch(nodes, {spot: basis}, count)
     ]
 

@@ -14,7 +14,7 @@ from numus.errors import GradientError
 from numus.graph import Node, grad_mode, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import call_of
-from numus.primitives.source import full
+from numus.primitives.source import full_like
 from numus.primitives.structure import concat
 from numus.tensor import GradSlot, Tensor, detached, method, node_of
 from numus.transforms import hooks
@@ -183,7 +183,7 @@ def start(node: Node, gradient: Any, op: str) -> Node:
             raise GradientError(
                 f"{op}: a complex result needs the gradient to start from, or a real part taken"
             )
-        return full(node.shape, 1, node.dtype)
+        return full_like(node, 1)
     seed = node_of(gradient, op)
     if seed.shape != node.shape or seed.dtype is not node.dtype:
         raise GradientError(

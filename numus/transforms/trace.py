@@ -8,7 +8,7 @@ from typing import Any
 from numus.errors import GradientError
 from numus.graph import Node, grad_mode, mode, now
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full
+from numus.primitives.source import full_like
 from numus.tensor import Tensor, detached, node_of
 from numus.transforms import tree
 from numus.transforms.forward import push_forward
@@ -144,7 +144,7 @@ def _require_floats(nodes: Sequence[Node], structure: Structure, op: str, name: 
 def filled(found: Sequence[Node | None], like: Sequence[Node]) -> list[Node | None]:
     """Zeros in the place of derivatives that nothing contributed to; None where there are none."""
     return [
-        full(x.shape, 0, x.dtype) if g is None and x.dtype.is_inexact else g
+        full_like(x, 0) if g is None and x.dtype.is_inexact else g
         for g, x in zip(found, like, strict=True)
     ]
 

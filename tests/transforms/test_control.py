@@ -569,3 +569,18 @@ def test_operands_on_a_device_that_is_not_the_default():
     for want, found in zip(on_device("cpu"), on_device("groups"), strict=True):
         assert found.device == "groups"
         np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_derivatives_that_are_constant_are_where_their_tensors_are():
+    group_machine.install()
+    x = nm.asarray(np.ones((2, 3), np.float32), device="groups").requires_grad_()
+    x.sum().backward()
+    found = [
+        *(x.grad, nm.grad(lambda x: x.sum())(x), nm.grad(lambda x: nm.round(x).sum())(x)),
+        *(nm.jvp(lambda x: nm.round(x), (x,), (x,))[1], nm.jacrev(lambda x: x[0] * 2)(x)),
+        nm.vjp(lambda x: x.T, x)[1](nm.ones((3, 2), device="groups"))[0],
+    ]
+    for g in found:
+        nm.eval(g)
+        assert g.device == "groups"
+    assert (x - found[0]).numpy().tolist() == [[0, 0, 0]] * 2

@@ -51,11 +51,14 @@ class DriverError(DeviceError):
 
     def __init__(self, what: str, code: int) -> None:
         self.code = code
-        super().__init__(f"cuda: {what}: {name_of(code)}")
+        after = "; the process cannot use the device any more" if code in _LOST else ""
+        super().__init__(f"cuda: {what}: {name_of(code)}{after}")
 
 
 OUT_OF_MEMORY = 2
 _NOT_READY = 600
+# What a kernel did that no kernel may: from then on every call fails so.
+_LOST = frozenset({700, *range(714, 720)})
 
 
 def call(name: str, *args: Any, doing: str = "") -> Any:

@@ -158,6 +158,10 @@ class CudaRuntime:
             staging = Staging(self.stream)
         try:
             yield staging
+        except driver.DriverError as failure:
+            if failure.code == driver.OUT_OF_MEMORY:
+                raise
+            raise driver.DriverError(self._doing(), failure.code) from None
         finally:
             self._stagings.append(staging)
 
@@ -244,12 +248,16 @@ class CudaRuntime:
         self._numbered[id(prepared)] = prepared
         return id(prepared)
 
+    def _doing(self) -> str:
+        """What an error of the device may come from."""
+        last = self._numbered.get(self.last_number.value, self.last)
+        names = "" if last is None else ", ".join(s.program.label for s in last.steps[:8])
+        return f"running kernels, of which the last were {names}" if names else "waiting"
+
     def synchronize(self) -> None:
         """Wait until everything launched is done; errors of the work are raised here."""
         self.activate()
-        last = self._numbered.get(self.last_number.value, self.last)
-        names = "" if last is None else ", ".join(s.program.label for s in last.steps[:8])
-        doing = f"running kernels, of which the last were {names}" if names else "waiting"
+        doing = self._doing()
         event = self.event()
         with turns.lock:
             driver.call("cuEventRecord", event, self.stream, doing=doing)
