@@ -197,6 +197,25 @@ def test_values(row, device):
         assert not wrong, "\n".join(wrong)
 
 
+@rows
+def test_results_are_where_operands_are(row):
+    """Also where that is not the default device: what a function makes by itself is there, too."""
+    place = nm.device("reference")
+    dtype = dt.as_dtype("float32" if "float32" in row.dtypes else row.dtypes[0])
+    drawn = row.cases[0].drawn(dtype, row.seed(0))
+    made = []
+
+    def there(array):
+        made.append(nm.asarray(array, device=place))
+        return made[-1]
+
+    results = call(row, drawn, there)
+    if made and row.name != "from_numpy":
+        for got in results:
+            if isinstance(got, nm.Tensor):
+                assert got._node.device is place  # one at home everywhere would say the default
+
+
 # -- derivatives ----------------------------------------------------------------------------------
 
 

@@ -12,7 +12,7 @@ from numus.functions.arithmetic import float_operands
 from numus.functions.precision import widens
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full
+from numus.primitives.source import full_like
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -310,7 +310,7 @@ def real(x: ArrayLike, /) -> Tensor:
 def imag(x: ArrayLike, /) -> Tensor:
     """The imaginary part; of real numbers, zeros."""
     node = node_of(x, "imag")
-    return wrap(ew.imag(node) if node.dtype.is_complex else full(node.shape, 0, node.dtype))
+    return wrap(ew.imag(node) if node.dtype.is_complex else full_like(node, 0))
 
 
 @method()

@@ -94,7 +94,8 @@ def choice(
         raise ShapeError(f"choice: {size} of {count} cannot be chosen without replacement")
     if weights is not None:
         weights = ew.cast(weights, dt.compute_dtype(weights.dtype))
-    place = place_of(device, *(n for n in (node, weights) if n is not None))
+    keyed = None if key is None else key._node
+    place = place_of(device, *(n for n in (node, weights, keyed) if n is not None))
     if not size:
         index = full(shape, 0, dt.int64)
     elif replace and weights is None:
@@ -111,10 +112,18 @@ def choice(
     return wrap(index if node is None else _take(node, index, axis))
 
 
+def _shares(weights: Node) -> Node:
+    """Running sums that stay as they are where a weight is 0, and never fall: sums are rounded each
+    for itself, so that neighbours may differ by more than the weight between them."""
+    none = constant(float("-inf"), weights.dtype)
+    rises = ew.lt(constant(0.0, weights.dtype), weights)
+    return scan("max", ew.where(rises, scan("sum", weights, 0), none), 0)
+
+
 def _weighted(weights: Any, shape: Any, device: Any, key: Tensor | None) -> Node:
     """Places with these weights: where a uniform number falls among their running sums."""
     count = weights.shape[0]
-    sums = scan("sum", weights, 0)
+    sums = _shares(weights)
     total = reshape(take_range(sums, 0, count - 1, count), ())
     u = uniform(shape, dtype=weights.dtype, device=device, key=key)._node
     # never up to the total itself, where elements of weight 0 may lie

@@ -232,7 +232,8 @@ def linearize(f: Function, *primals: Any) -> tuple[Any, Function]:
     within = {*order, *inputs}
     kept = [x for node in order for x in node.inputs if x not in within]
     trace.close(kept)
-    evaluate([x for x in kept if not x.abstract])
+    # what is at home on every device stays so: by itself it would land on the default one
+    evaluate([x for x in kept if not x.abstract and x.device is not None])
 
     def apply_tangents(*tangents: Any) -> Any:
         given = [

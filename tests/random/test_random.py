@@ -13,7 +13,9 @@ from numus.functions._base import node_of
 from numus.primitives.random_bits import threefry
 from numus.primitives.source import constant
 from numus.random import _draws, _keys, _words
+from numus.random._choices import _shares
 from numus.runtime.devices import device
+from numus.tensor import Tensor
 
 N = 20_000
 
@@ -437,6 +439,20 @@ def test_choice(p):
     chosen = random.choice(T(x), (N,), p=given, key=k).numpy()
     np.testing.assert_array_equal(chosen, x[places])
     assert random.choice(T(x), (2, 3), axis=1).shape == (4, 2, 3)
+
+
+@pytest.mark.parametrize("count", [1, 16, 5000, 200_000])
+def test_elements_without_weight_are_never_chosen(count):
+    """Not even where rounding makes running sums of nothing rise or fall."""
+    rng = np.random.default_rng(0)
+    weights = rng.random(count).astype(np.float32)
+    weights[rng.random(count) < 0.5] = 0
+    weights[count // 2] = 1
+    shares = Tensor(_shares(T(weights)._node)).numpy()
+    assert (np.diff(shares[np.isfinite(shares)]) >= 0).all()
+    assert (shares[1:][weights[1:] == 0] == shares[:-1][weights[1:] == 0]).all()
+    np.testing.assert_allclose(shares[-1], weights.sum(dtype=float), rtol=1e-5)
+    assert weights[random.choice(count, (N,), p=T(weights)).numpy()].all()
 
 
 def test_choice_without_replacement():

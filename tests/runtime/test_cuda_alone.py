@@ -113,9 +113,7 @@ def test_errors_while_waiting_name_what_ran_last(driver):
         nm.eval(x * x)
     runtime = nm.device(driver.device).runtime
     driver.cuEventSynchronize = lambda event: (716,)
-    told = (
-        r"of which the last were 'map' \(mul\): CUDA_ERROR_716; the process cannot use"
-    )
+    told = r"of which the last were 'map' \(mul\): CUDA_ERROR_716; the process cannot use"
     for wait in (runtime.synchronize, x.numpy, lambda: nm.asarray(np.ones(3))):
         with pytest.raises(DeviceError, match=told):
             wait()

@@ -577,6 +577,7 @@ def test_derivatives_that_are_constant_are_where_their_tensors_are():
     x.sum().backward()
     found = [
         *(x.grad, nm.grad(lambda x: x.sum())(x), nm.grad(lambda x: nm.round(x).sum())(x)),
+        *(nm.linearize(lambda x: nm.sin(x * 2.0), x)[1](x), nm.imag(x)),
         *(nm.jvp(lambda x: nm.round(x), (x,), (x,))[1], nm.jacrev(lambda x: x[0] * 2)(x)),
         nm.vjp(lambda x: x.T, x)[1](nm.ones((3, 2), device="groups"))[0],
     ]
