@@ -9,6 +9,7 @@ null they lie in the shared memory that the launch provides, one after the other
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -278,40 +279,11 @@ class Renderer(Control):
                 self._if(s)
             elif isinstance(s, ir.For):
                 self._for(s)
-            elif isinstance(s, ir.Combine):
-                ptx_across.combine(self, s)
-            elif isinstance(s, ir.Scan):
-                ptx_across.scan(self, s)
-            elif isinstance(s, ir.Prefetch):
-                pass  # other threads hide the latency
-            elif isinstance(s, ir.Add):
-                ptx_turns.add(self, s)
-            elif isinstance(s, ir.Tally):
-                ptx_turns.tally(self, s)
-            elif isinstance(s, ir.Post):
-                ptx_turns.post(self, s)
-            elif isinstance(s, ir.Await):
-                ptx_turns.await_(self, s)
-            elif isinstance(s, ir.AsyncCopy):
-                ptx_tiles.copy(self, s)
-            elif isinstance(s, ir.AsyncCommit):
-                ptx_tiles.commit(self)
-            elif isinstance(s, ir.AsyncFence):
-                ptx_tiles.fence(self)
-            elif isinstance(s, ir.AsyncWait):
-                ptx_tiles.wait(self, s)
-            elif isinstance(s, ir.TileProduct):
-                ptx_tiles.product(self, s)
-            elif isinstance(s, ir.WarpProduct):
-                ptx_products.product(self, s)
-            elif isinstance(s, ir.TileSlice):
-                ptx_units.slice_product(self, s)
-            elif isinstance(s, ir.TileSum):
-                ptx_pipeline.tile_sum(self, s)
-            elif isinstance(s, ir.TileWait):
-                ptx_tiles.wait_products(self, s)
             else:
-                raise CompileError(f"no statement of the kernel IR: {s!r}")
+                written = _WRITTEN.get(type(s))
+                if written is None:
+                    raise CompileError(f"no statement of the kernel IR: {s!r}")
+                written(self, s)
         x.blocks.pop()
 
     def _set(self, s: ir.Set) -> None:
@@ -437,3 +409,17 @@ class Renderer(Control):
         ptx_lanes.write(self, s, start, step, count)
         if talks:
             self.barrier()
+
+
+# Statements that threads have beyond those of loops, and how each is written.
+_WRITTEN: dict[type[ir.Stmt], Callable[[Renderer, Any], None]] = {
+    ir.Prefetch: lambda r, s: None,  # other threads hide the latency
+    **{ir.Combine: ptx_across.combine, ir.Scan: ptx_across.scan},
+    **{ir.Add: ptx_turns.add, ir.Tally: ptx_turns.tally},
+    **{ir.Post: ptx_turns.post, ir.Await: ptx_turns.await_},
+    **{ir.AsyncCopy: ptx_tiles.copy, ir.AsyncCommit: ptx_tiles.commit},
+    **{ir.AsyncFence: ptx_tiles.fence, ir.AsyncWait: ptx_tiles.wait},
+    **{ir.TileProduct: ptx_tiles.product, ir.TileWait: ptx_tiles.wait_products},
+    **{ir.WarpProduct: ptx_products.product, ir.TileSlice: ptx_units.slice_product},
+    ir.TileSum: ptx_pipeline.tile_sum,
+}

@@ -32,7 +32,7 @@ def _copies(r: Renderer) -> bool:
     return r.capability >= 80
 
 
-def commit(r: Renderer) -> None:
+def commit(r: Renderer, s: ir.AsyncCommit) -> None:
     if _copies(r):
         _asm(r, "cp.async.commit_group;", "~{memory}")
 
@@ -42,11 +42,11 @@ def wait(r: Renderer, s: ir.AsyncWait) -> None:
     if _copies(r):
         _asm(r, f"cp.async.wait_group {s.pending};", "~{memory}")
     if s.fence:
-        fence(r)
+        fence(r, s)
     r.barrier()
 
 
-def fence(r: Renderer) -> None:
+def fence(r: Renderer, s: ir.AsyncFence | ir.AsyncWait) -> None:
     _asm(r, "fence.proxy.async.shared::cta;", "~{memory}")
 
 
