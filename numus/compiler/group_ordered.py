@@ -8,6 +8,7 @@ from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.boards import in_order
 from numus.compiler.emit import Emitter, Step
+from numus.compiler.group_columns import in_columns, scan_columns
 from numus.compiler.group_one_pass import scan_in_one_pass, sort_in_one_pass_each
 from numus.compiler.group_rows import (
     Layouts,
@@ -32,26 +33,25 @@ from numus.kernels.group_ordered import (
     apart,
     spread_out,
 )
-from numus.kernels.scan import combine
 from numus.kernels.sort import key_dtype
 from numus.runtime.contract import Facts
 
 ZERO, ONE = const(0), const(1)
+LEAST_THREADS = 32  # of a group
 
 # -- scans ----------------------------------------------------------------------------------------
 
 
 def lower_group_scan(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
-    """A thread for each row where there are many and neighbours belong to different ones; else a
-    group for each row, or for each of its parts."""
+    """A thread for each row where neighbours belong to different ones; else a group for each row,
+    or for each of its parts."""
     (val,) = group.members
     op, axis, _ = val.params
     length = val.shape[axis]
     rows = val.size // length
-    last = len(val.shape) - 1
     layouts = outside(layouts, val)
-    if axis != last and val.shape[last] >= 32 and rows >= 4 * facts.group:
-        return [_scan_side_by_side(val, layouts, facts)]
+    if in_columns(val, facts):
+        return scan_columns(val, layouts, facts)
     chunk = facts.group * EACH
     wanted = -(-facts.parallel_units * BLOCKS_PER_UNIT // rows)
     size = max(4 * chunk, -(-length // wanted))
@@ -72,31 +72,6 @@ def lower_group_scan(group: Group, layouts: Layouts, facts: Facts) -> list[Step]
     merge = _scan_totals(op, val.dtype, layouts, facts, sums, befores)
     layouts = {**layouts, **dict.fromkeys(befores, (parts, 1))}
     return [step, merge, _scan_parts(val, layouts, facts, parts, size, befores)]
-
-
-def _scan_side_by_side(val: Val, layouts: Layouts, facts: Facts) -> Step:
-    """A thread for each row, neighbouring threads for neighbours along the last axis."""
-    op, axis, _ = val.params
-    e = Emitter(layouts, group=facts.group)
-    scan = RunningReduction(facts.group, op, val.dtype)
-    g, j, i = ir.var("g"), ir.var("j"), ir.var("i")
-    rows = val.size // val.shape[axis]
-    index = rows_along(e, j, val.shape, axis)
-    length, spot = elements_along(e, val)
-    carry = [ir.Register(f"run{p}", scan.real, lanes=True) for p in range(scan.parts)]
-    value = scan.split(e.value(val.inputs[0], index(spot(i))))
-    names = [ir.var(f"next{p}", scan.real) for p in range(scan.parts)]
-    new = combine(op, [ir.read(r) for r in carry], value)
-    turn: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
-    turn += [ir.Set(r, n) for r, n in zip(carry, names, strict=True)]
-    result = scan.join(list(names))
-    turn += e.store(val, index(spot(i)), result if scan.complex else result.cast(val.dtype))
-    start = ir.mul(g, const(facts.group))
-    stop = ir.minimum(ir.add(start, const(facts.group)), e.number(rows))
-    body: list[Stmt] = [ir.Set(r, x) for r, x in zip(carry, scan.start, strict=True)]
-    body.append(ir.For(i, ZERO, length, "serial", turn))
-    loop = ir.For(j, start, stop, "lanes", body)
-    return e.blocks(f"scan_{op}", g, [loop], -(-rows // facts.group), (val.op,))
 
 
 def _part_totals(val: Val, layouts: Layouts, facts: Facts, size: int, sums: list[Val]) -> Step:
@@ -154,9 +129,12 @@ def _scan_parts(
 ) -> Step:
     """The scan itself, of whole rows or of parts that know what came before them."""
     op, axis, _ = val.params
-    e = Emitter(layouts, group=facts.group)
-    scan = RunningReduction(facts.group, op, val.dtype)
     rows = val.size // val.shape[axis]
+    threads = facts.group  # no more than have something to do
+    while threads > LEAST_THREADS and threads * EACH // 2 >= size:
+        threads //= 2
+    e = Emitter(layouts, group=threads)
+    scan = RunningReduction(threads, op, val.dtype)
     g = ir.var("g")
     length, spot = elements_along(e, val)
     source = val.inputs[0]
@@ -194,7 +172,7 @@ def lower_group_sort(group: Group, layouts: Layouts, facts: Facts) -> list[Step]
     layouts = outside(layouts, val)
     key = key_dtype(val.inputs[0].dtype)
     threads = facts.group
-    while threads > 32 and threads * EACH // 2 >= length:
+    while threads > LEAST_THREADS and threads * EACH // 2 >= length:
         threads //= 2
     memory = 2 * threads * EACH * (key.itemsize + 4)
     if length <= threads * EACH and memory <= facts.group_memory:

@@ -1,0 +1,82 @@
+"""Scans of rows that lie side by side, on an imitated machine of thread groups."""
+
+import group_machine
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.compiler import group_columns
+from numus.compiler.program import clear_plans
+
+group_machine.install()
+rng = np.random.default_rng(0)
+WHOLE = ["scan_sum"]
+PARTS = ["scan_sum_totals", "scan_sum", "scan_sum"]
+
+
+def scanned(function, array):
+    runtime = nm.device("groups").runtime
+    runtime.launched.clear()
+    clear_plans()
+    found = function(nm.asarray(array, device="groups")).numpy()
+    return found, [program.name for program in runtime.launched]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axis", "names"),
+    [
+        ((100, 200), 0, WHOLE),
+        ((3, 70, 65), 1, WHOLE),
+        ((4, 3, 100), 0, WHOLE),
+        ((1, 300), 0, WHOLE),
+        ((999, 33), 0, PARTS),
+        ((2, 640, 32), 1, PARTS),
+    ],
+)
+def test_running_sums(shape, axis, names):
+    x = rng.integers(-50, 50, shape).astype(np.int32)
+    found, launched = scanned(lambda x: nm.cumsum(x, axis=axis, dtype=nm.int32), x)
+    assert launched == names
+    np.testing.assert_array_equal(found, np.cumsum(x, axis=axis))
+    turned = np.flip(np.cumsum(np.flip(x, axis), axis=axis), axis)
+    found, _ = scanned(lambda x: nm.flip(nm.cumsum(nm.flip(x, axis=axis), axis=axis), axis=axis), x)
+    np.testing.assert_array_equal(found, turned)
+
+
+def test_parts_of_parts(monkeypatch):
+    monkeypatch.setattr(group_columns, "LEAST_PART", 8)
+    monkeypatch.setattr(group_columns, "AT_A_TIME", 2)
+    x = rng.integers(-50, 50, (700, 40)).astype(np.int32)
+    found, launched = scanned(lambda x: nm.cumsum(x, axis=0, dtype=nm.int32), x)
+    assert launched == [PARTS[0], *PARTS, "scan_sum"]
+    np.testing.assert_array_equal(found, np.cumsum(x, axis=0))
+
+
+@pytest.mark.parametrize("name", ["cumprod", "cummax", "logcumsumexp"])
+def test_other_reductions(name):
+    x = rng.standard_normal((500, 35))
+    wide = {"cumprod": np.cumprod, "cummax": np.maximum.accumulate}.get(
+        name, np.logaddexp.accumulate
+    )
+    found, launched = scanned(lambda x: getattr(nm, name)(x, axis=0), x)
+    assert len(launched) == 3
+    np.testing.assert_allclose(found, wide(x, axis=0), rtol=1e-12)
+
+
+def test_complex_numbers_and_what_is_computed():
+    x = np.exp(1j * rng.random((400, 33)))
+    found, _ = scanned(lambda x: nm.cumprod(x * 1j, axis=0), x)
+    np.testing.assert_allclose(found, np.cumprod(x * 1j, axis=0), rtol=1e-12)
+    y = rng.standard_normal((400, 33)).astype(np.float16)
+    found, _ = scanned(lambda y: nm.cumsum(y, axis=0), y)
+    np.testing.assert_allclose(found, np.cumsum(y.astype(np.float64), axis=0), rtol=2e-3, atol=1e-2)
+
+
+def test_rows_share_out_few_threads():
+    """A group is no larger than a row can use."""
+    x = rng.integers(-50, 50, (5, 250)).astype(np.int32)
+    runtime = nm.device("groups").runtime
+    found, launched = scanned(lambda x: nm.cumsum(x, axis=1, dtype=nm.int32), x)
+    assert launched == WHOLE
+    assert runtime.launched[0].kernel.group == 32
+    np.testing.assert_array_equal(found, np.cumsum(x, axis=1))
