@@ -1,7 +1,9 @@
 """Short rows on targets whose lanes are threads: a few neighbouring threads for each of them.
 
 The threads of a row take its elements in turns and merge what they found by exchanges in pairs, so
-each of them knows the outcome; nobody waits for threads of other rows.
+each of them knows the outcome; nobody waits for threads of other rows. Where there are several
+stages, turns are written out: all of a row is under way from memory at a time, and what the stages
+have in common is read, or computed, once.
 """
 
 from __future__ import annotations
@@ -12,11 +14,14 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import place
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
+from numus.compiler.loops.held import ways_to_hold
+from numus.compiler.loops.rows import Row, in_turn
 from numus.compiler.loops.space import ZERO, At, Dim, Space, blocks_of, digits, extent_of
 from numus.compiler.loops.work import Work
 from numus.compiler.reducers import reducer
 
 LONGEST = 256  # elements of a row
+HELD_FROM = 128  # elements of a row that is worth a whole warp, if that can hold it
 EACH = 8  # elements that are worth a thread
 WIDEST = 32  # threads that can exchange
 
@@ -31,6 +36,9 @@ def fits_narrow(work: Work, space: Space, lane: Dim | None) -> bool:
         and [lane] == space.inner
         and EACH < space.row_size <= LONGEST
         and space.row_count >= work.enough_blocks()
+        and not (
+            work.rounds > 1 and space.row_size >= HELD_FROM and ways_to_hold(work, space, lane)
+        )
     )
 
 
@@ -46,6 +54,14 @@ class _Narrow:
         (self.along,) = space.inner
         wanted = blocks_of(space.row_size, EACH)
         self.width = min(WIDEST, 1 << (wanted - 1).bit_length())
+        # of what several stages need: since when, and a name for each turn
+        self.kept: dict[Val, tuple[int, list[Expr]]] = {}
+        if work.rounds > 1:
+            turns = range(blocks_of(space.row_size, self.width))
+            row = Row(work, space, self.e, {}, [], self.along)
+            for v, stages in in_turn(row.needed_again()[0]):
+                names: list[Expr] = [ir.var(f"k{v.id}_{i}", v.dtype) for i in turns]
+                self.kept[v] = min(stages), names
 
     def step(self) -> Step:
         e, space, width = self.e, self.space, const(self.width)
@@ -76,10 +92,7 @@ class _Narrow:
         """Reductions of this stage, and maps that are ready."""
         e, work = self.e, self.work
         extent = e.number(self.along.extent)
-        x = e.variable(f"x{stage}", extent)
-        index = self.space.index({**at, self.along: x})
         out: list[Stmt] = []
-        body: list[Stmt] = []
         state: dict[Val, list[ir.Register]] = {}
         for r in work.reduces_of(stage):
             how = reducer(r)
@@ -87,25 +100,75 @@ class _Narrow:
                 ir.Register(f"a{r.id}_{i}", t, lanes=True) for i, t in enumerate(how.dtypes)
             ]
             out += [ir.Set(a, start) for a, start in zip(state[r], how.initial(), strict=True)]
-            source = r.inputs[0]
-            value = e.value(source, place(source.shape, index))
-            new = how.step([ir.read(a) for a in state[r]], value, x)
-            names = [ir.var(f"t{r.id}_{i}", a.dtype) for i, a in enumerate(state[r])]
-            body += [ir.Let(n, v) for n, v in zip(names, new, strict=True)]
-            body += [ir.Set(a, n) for a, n in zip(state[r], names, strict=True)]
-        stores: list[Stmt] = []
-        for m in work.maps_of(stage):
-            point = place(m.shape, index)
-            stores += e.store(m, point, e.value(m, point))
-        if stores:
-            body.append(ir.If(self.exists, stores))
-        out.append(ir.For(x, self.turn, extent, "serial", body, step=const(self.width)))
+        if work.rounds > 1:
+            out += self._turns(stage, at, extent, state)
+        else:
+            x = e.variable(f"x{stage}", extent)
+            body = self._element(stage, self.space.index({**at, self.along: x}), x, state, None)
+            out.append(ir.For(x, self.turn, extent, "serial", body, step=const(self.width)))
         for r, registers in state.items():
             out += self._merged(r, registers)
         for m, r in work.aliases.items():
             if r in state:
                 e.known[m] = e.known[r]
         return out
+
+    def _turns(
+        self, stage: int, at: At, extent: Expr, state: dict[Val, list[ir.Register]]
+    ) -> list[Stmt]:
+        """The turns of a thread, one after the other; past the end of a row, the last element is
+        looked at once more, and counts for nothing."""
+        e, size = self.e, self.space.row_size
+        places: list[tuple[Expr, list[Expr], Expr | None]] = []
+        out: list[Stmt] = []
+        for i in range(blocks_of(size, self.width)):
+            x, own = e.variable(f"x{stage}_{i}", extent), ir.add(self.turn, const(i * self.width))
+            there = None if (i + 1) * self.width <= size else own < extent
+            out.append(ir.Let(x, own if there is None else ir.minimum(own, extent - 1)))
+            places.append((x, self.space.index({**at, self.along: x}), there))
+        for v, (first, names) in self.kept.items():
+            if stage == first and v in self.work.layouts:  # all loads begin before anything waits
+                pairs = zip(names, places, strict=True)
+                out += [ir.Let(n, e.value(v, place(v.shape, index))) for n, (_, index, _) in pairs]
+        for i, (x, index, there) in enumerate(places):
+            for v, (first, names) in self.kept.items():
+                point = place(v.shape, index)
+                if stage == first and v not in self.work.layouts:
+                    out.append(ir.Let(names[i], e.value(v, point)))
+                if stage >= first:
+                    e.hold(v, names[i], point)
+            out += self._element(stage, index, x, state, there)
+        return out
+
+    def _element(
+        self,
+        stage: int,
+        index: list[Expr],
+        x: Expr,
+        state: dict[Val, list[ir.Register]],
+        there: Expr | None,
+    ) -> list[Stmt]:
+        """One element of a row, if it is there."""
+        e, work = self.e, self.work
+        body: list[Stmt] = []
+        for r, registers in state.items():
+            source = r.inputs[0]
+            value = e.value(source, place(source.shape, index))
+            olds = [ir.read(a) for a in registers]
+            new = reducer(r).step(olds, value, x)
+            if there is not None:
+                new = [ir.select(there, n, old) for n, old in zip(new, olds, strict=True)]
+            names = [ir.var(f"t{r.id}_{i}_{x.attr}", a.dtype) for i, a in enumerate(registers)]
+            body += [ir.Let(n, v) for n, v in zip(names, new, strict=True)]
+            body += [ir.Set(a, n) for a, n in zip(registers, names, strict=True)]
+        stores: list[Stmt] = []
+        for m in work.maps_of(stage):
+            point = place(m.shape, index)
+            stores += e.store(m, point, e.value(m, point))
+        if stores:
+            inside = self.exists if there is None else self.exists & there
+            body.append(ir.If(inside, stores))
+        return body
 
     def _merged(self, r: Val, registers: list[ir.Register]) -> list[Stmt]:
         """Exchange what the threads of a row have until each knows all of it."""
