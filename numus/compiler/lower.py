@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from numus.compiler.attention import lower_attention, lower_attention_grad
 from numus.compiler.cell_convolutions import lower_cell_convolution
@@ -18,6 +17,7 @@ from numus.compiler.group_ordered import (
 )
 from numus.compiler.group_products import lower_group_contraction
 from numus.compiler.group_scatters import lower_group_scatter
+from numus.compiler.group_topk import lower_group_topk
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_concat, lower_loops
@@ -25,7 +25,7 @@ from numus.compiler.products import lower_contraction
 from numus.compiler.scans import lower_scan
 from numus.compiler.scatters import lower_scatter
 from numus.compiler.sorts import lower_sort
-from numus.compiler.topk import lower_topk, topk_by_sorting
+from numus.compiler.topk import lower_topk
 from numus.compiler.vendor_products import lower_vendor_product
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
@@ -79,7 +79,7 @@ GROUP_LOWERINGS: dict[str, Lowering] = {
     "scan": _scan_then_tail,
     "sort": lower_group_sort,
     "compact": lower_group_compact,
-    "topk": partial(topk_by_sorting, sort_group=lower_group_sort),
+    "topk": lower_group_topk,
     "scatter": lower_group_scatter,
 }
 
