@@ -108,7 +108,7 @@ class _Columns:
             ]
             for k, shape, real in ((k, (parts, self.rows), self.scan.real) for k in (0, 1))
         )
-        layouts = dict.fromkeys([*sums, *before], (self.rows, 1))
+        layouts: Layouts = dict.fromkeys([*sums, *before], (self.rows, 1))
 
         def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
             def write(i: Expr, found: Number) -> list[Stmt]:

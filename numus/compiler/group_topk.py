@@ -102,7 +102,7 @@ class _Selecting:
 
         def place(i: Expr) -> Expr:
             kind = self.kinds[1]
-            return e.value(given[1], (at_row, i)) if given else i.cast(kind)  # type: ignore[no-any-return]
+            return e.value(given[1], (at_row, i)) if given else i.cast(kind)
 
         which = selection.Row(start, stop, count, key, self.kinds[0])
         select = selection.Selection(threads, which)

@@ -90,11 +90,22 @@ class ComplexReducer(Reducer):
 
 
 class ArgReducer(Reducer):
-    """The place of the first largest (smallest) element; NaN wins."""
+    """The place of the first largest (smallest) element; NaN wins.
+
+    -1 stands for no place: that of elements which are no better than the start, of which the first
+    is meant if there are no others.
+    """
+
+    @property
+    def place(self) -> DType:
+        """Of places: short where they have room, since there are as many of them as of elements."""
+        shape = self.val.inputs[0].shape
+        size = math.prod(shape[a] for a in self.val.params)
+        return dt.int32 if size < 1 << 31 else dt.int64
 
     @property
     def dtypes(self) -> list[DType]:
-        return [self.acc, dt.int64]
+        return [self.acc, self.place]
 
     @property
     def lanes(self) -> str | None:
@@ -103,41 +114,38 @@ class ArgReducer(Reducer):
     def initial(self) -> State:
         return [
             lowest(self.acc) if self.op == "argmax" else highest(self.acc),
-            const(-1, dt.int64),
+            const(-1, self.place),
         ]
 
     def step(self, state: State, value: Any, position: Expr) -> State:
-        return self.merge(state, [self.widen(value), position])
+        new = [self.widen(value), position.cast(self.place)]
+        return _chosen(self._better(state[0], new[0]), state, new)
 
     def merge(self, a: State, b: State) -> State:
-        if self.acc is dt.bool_:
-            x, y = a[0].cast(dt.int32), b[0].cast(dt.int32)
-        else:
-            x, y = a[0], b[0]
-        better = y > x if self.op == "argmax" else y < x
-        if self.acc.kind == "float":
-            better = better | (ir.isnan(y) & ~ir.isnan(x))
-        return self._chosen(better, a, b)
+        return _chosen(self._better(a[0], b[0]), a, b)
 
     def combine(self, a: State, b: State) -> State:
-        if self.acc is dt.bool_:
-            x, y = a[0].cast(dt.int32), b[0].cast(dt.int32)
-        else:
-            x, y = a[0], b[0]
-        better = y > x if self.op == "argmax" else y < x
+        x, y = a[0], b[0]
         same = x.eq(y)
         if self.acc.kind == "float":
-            better = better | (ir.isnan(y) & ~ir.isnan(x))
             same = same | (ir.isnan(y) & ir.isnan(x))
-        return self._chosen(better | (same & (b[1] < a[1])), a, b)
+        return _chosen(self._better(x, y) | (same & (b[1] < a[1])), a, b)
 
-    def _chosen(self, better: Expr, a: State, b: State) -> State:
-        # the very first element wins against the start, whatever its value
-        better = (better | (a[1] < 0)) & (b[1] >= 0)
-        return [select(better, b[0], a[0]), select(better, b[1], a[1])]
+    def _better(self, x: Expr, y: Expr) -> Expr:
+        """Whether y is better than x."""
+        if self.acc is dt.bool_:
+            return y & ~x if self.op == "argmax" else x & ~y
+        better = y > x if self.op == "argmax" else y < x
+        if self.acc.kind == "float":
+            better = better | (ir.isnan(y) & ~ir.isnan(x))
+        return better
 
     def finish(self, state: State) -> Any:
-        return state[1]
+        return ir.maximum(state[1], const(0, self.place)).cast(dt.int64)
+
+
+def _chosen(better: Expr, a: State, b: State) -> State:
+    return [select(better, y, x) for x, y in zip(a, b, strict=True)]
 
 
 def reducer(val: Val) -> Reducer:

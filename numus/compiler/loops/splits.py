@@ -15,6 +15,7 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.compiler.loops.folds import folded
+from numus.compiler.loops.held import itemsize
 from numus.compiler.loops.rows import (
     Row,
     Span,
@@ -110,11 +111,21 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     if lane is not None and not lane.reduced:
         body, blocks = side_by_side(work, space, e, lane, rest, spans, save)
     else:
+        if work.threads and lane is not None and len(space.inner) > 1:
+            e.group = _threads_along(work, lane)
         row = Row(work, space, e, digits(e, rest, space.rows), spans, lane)
         body, blocks = row.stages() + save(row), space.row_count
     step = e.blocks("split_rows", g, body, blocks * parts.count, work.notes)
     merged = replace(parts, cut=rows.inner[0], count=parts.count * fold)
     return [step, lower_merge(work, rows, merged)]
+
+
+def _threads_along(work: Work, lane: Dim) -> int:
+    """Threads of a group that goes along one of several loops again and again: not so many that
+    each has but one access under way."""
+    if lane.extent < work.threads:
+        return work.threads
+    return work.threads_for(blocks_of(lane.extent, PER_THREAD))
 
 
 def group_blocks(work: Work, space: Space, lane: Dim | None) -> int:
@@ -137,6 +148,10 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     # what is cut has to be merged: no more parts than run at a time
     parts = max(1, work.facts.parallel_units * PARTS_AT_A_TIME // groups)
     size = blocks_of(space.row_size, parts)
+    if work.squares:  # all parts are walked twice, the second time in a cache
+        columns = min(lane.extent, work.threads * neighbours_of(work, space, lane))
+        line = work.facts.parallel_units * PARTS_AT_A_TIME * columns * itemsize(work)
+        size = min(size, work.facts.cache_l2 // line)
     size = max(1, blocks_of(size, PER_THREAD)) * PER_THREAD  # so many are read at a time
     return min(size, IN_A_ROW)
 

@@ -43,7 +43,7 @@ class _Turned:
         self.g = ir.var("g")
         self.rest = [d for d in space.dims if d not in (lane, cross)]
         tile, self.tiles = self._tiles()
-        self.stores = self._stores(digits(e, tile, self.rest))
+        self.stores = self._stores(self._beside(tile))
         self.loads = loads_of(s.value for s in self.stores)
         self.turned = [x for x in self.loads if self._crosses(x)]
         size = len({x for s in self.stores for x in ir.walk(s.value, lambda x: True)})
@@ -98,6 +98,14 @@ class _Turned:
             for v, t in zip(self.start, (row, column), strict=True)
         ]
         return after, total * count(self.rest)
+
+    def _beside(self, tile: Expr) -> At:
+        """Where the other loops are: by names, since nothing is asked but how i and j go on."""
+        at: At = {}
+        for d, digit in digits(self.e, tile, self.rest).items():
+            at[d] = self.e.variable(f"at{d.axis}", self.e.number(d.extent))
+            self.begin.append(ir.Let(at[d], digit))
+        return at
 
     def _stores(self, at: At) -> list[ir.Store]:
         """What is written at the variables i and j."""
