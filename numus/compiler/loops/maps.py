@@ -54,7 +54,7 @@ def lower_map(work: Work, space: Space) -> Step:
     if beside is not None:
         return beside
     if outer and lane.extent < work.threads:
-        return _flat(work, space)
+        return _by_vectors(work, space, lane, outer) or _flat(work, space)
     short = lane.extent < work.share() and "shuffles" in work.facts.features
     if outer and short and work.rows_at_once() > 1:
         return _several_rows(work, space, lane, outer)
@@ -105,6 +105,40 @@ def _held(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step | None:
     end = ir.const(share) if exact else ir.minimum(size, ir.sub(extent, start))
     loop = ir.For(t, ZERO, end, "lanes", stores, unroll=vectors, width=width, held=True)
     return e.blocks("map", g, [loop], blocks * count(outer), work.notes)
+
+
+def _by_vectors(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step | None:
+    """Rows that are too short for a group, several of them: every thread has a vector of one. None
+    where some memory does not lie in whole vectors."""
+    width = vector_width(work, lane.extent)
+    variable = space.variables[lane.axis]
+    for strides in space.accesses:
+        along = strides.get(variable, 0)
+        others = (s for v, s in strides.items() if v is not variable)
+        if along not in (0, 1) or (along and any(s % width for s in others)):
+            return None
+    if not capability(work.facts) or width * itemsize(work) < ACCESS // 2:
+        return None
+    e = work.emitter()
+    e.unit = width
+    e.group = LITTLE[0]
+    per_block = max(1, e.group * width // lane.extent)
+    g, t = ir.var("g"), ir.var("t")
+    extent, total, rows = e.number(lane.extent), extent_of(e, outer), e.parameter(per_block)
+    first = ir.mul(g, rows)
+    j = ir.irem(t, extent)
+    e.extents[j] = extent
+    at = digits(e, ir.add(first, ir.idiv(t, extent)), outer)
+    stores = _stores(work, space, e, {**at, lane: j})
+    found = {x for s in stores if isinstance(s, ir.Store) for x in ir.walk(s.value, lambda x: True)}
+    if any(x.op == "load" and len(x.args) > 1 for x in found) or len(found) > LONG:
+        return None
+    exact = count(outer) % per_block == 0 and per_block * lane.extent == e.group * width
+    end = ir.mul(ir.minimum(rows, ir.sub(total, first)), extent)
+    if exact:
+        end = ir.const(e.group * width)
+    loop = ir.For(t, ZERO, end, "lanes", stores, unroll=1, width=width, held=True)
+    return e.blocks("map", g, [loop], blocks_of(count(outer), per_block), work.notes)
 
 
 def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step:

@@ -145,11 +145,12 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
         # in whole turns of a group: all parts begin as aligned as the first
         turns = max(1, blocks_of(blocks_of(space.row_size, parts), work.share()))
         return turns * work.share()
-    # what is cut has to be merged: no more parts than run at a time
-    parts = max(1, work.facts.parallel_units * PARTS_AT_A_TIME // groups)
+    # what is cut has to be merged: no more parts than run at a time; narrow groups are small ones
+    columns = work.threads * neighbours_of(work, space, lane)
+    full = max(1, groups * min(columns, lane.extent) // columns)
+    parts = max(1, work.facts.parallel_units * PARTS_AT_A_TIME // full)
     size = blocks_of(space.row_size, parts)
     if work.squares:  # all parts are walked twice, the second time in a cache
-        columns = min(lane.extent, work.threads * neighbours_of(work, space, lane))
         line = work.facts.parallel_units * PARTS_AT_A_TIME * columns * itemsize(work)
         size = min(size, work.facts.cache_l2 // line)
     size = max(1, blocks_of(size, PER_THREAD)) * PER_THREAD  # so many are read at a time

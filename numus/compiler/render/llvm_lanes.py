@@ -19,10 +19,24 @@ Growth = int | None
 
 
 class Growths:
-    """Growth per lane of the expressions in one lanes loop."""
+    """Growth per lane of the expressions in one lanes loop.
 
-    def __init__(self, var: ir.Expr, step: ir.Expr) -> None:
+    `run`: lanes are so many neighbours that begin at a whole multiple of their number. They go
+    through the places of a longer multiple together: among them, its number stays the same.
+    """
+
+    def __init__(self, var: ir.Expr, step: ir.Expr, run: int = 0) -> None:
         self.known: dict[ir.Expr, Growth] = {var: step.attr if step.op == "const" else None}
+        self._var, self._run = var, run
+
+    def within_one(self, e: ir.Expr) -> bool:
+        """Whether lanes are counted by something of which they are all within one."""
+        return (
+            self._run > 0
+            and e.op in ("idiv", "irem")
+            and e.args[0] is self._var
+            and is_multiple(e.args[1], self._run)
+        )
 
     def bind(self, var: ir.Expr, value: ir.Expr) -> None:
         self.known[var] = self.of(value)
@@ -57,6 +71,8 @@ class Growths:
             return None
         if e.dtype is not ir.INDEX:
             return None
+        if self.within_one(e):
+            return 0 if e.op == "idiv" else 1
         if e.op == "select":
             return growths[1] if growths[0] == 0 and growths[1] == growths[2] else None
         steps = [g for g in growths if g is not None]
@@ -75,6 +91,15 @@ class Growths:
         if e.op == "shl" and e.args[1].op == "const":
             return steps[0] << int(e.args[1].attr)
         return None
+
+
+def is_multiple(e: ir.Expr, n: int) -> bool:
+    """Whether an index is known to be a multiple of n."""
+    if e.op == "const":
+        return int(e.attr) % n == 0
+    if e.op == "mul":
+        return any(is_multiple(a, n) for a in e.args)
+    return e.op == "add" and all(is_multiple(a, n) for a in e.args)
 
 
 @dataclass(slots=True)

@@ -138,7 +138,7 @@ def enter(
     level = x.depth if level is None else level
     x.lane = ThreadLane(
         s.var,
-        Growths(s.var, s.step),
+        growths(s),
         SCALAR,
         len(offsets),
         Value((first,), False, level),
@@ -151,6 +151,11 @@ def enter(
     )
 
 
+def growths(s: ir.For) -> Growths:
+    """How expressions grow along a lanes loop."""
+    return Growths(s.var, s.step, s.width if s.held and s.unroll == 1 else 0)
+
+
 def aligned(r: Renderer, s: ir.For, start: str, step: str, width: int) -> str | None:
     """Whether every run of neighbours begins at a whole vector; None: that cannot be told."""
     x, t = r.x, r.t
@@ -159,10 +164,10 @@ def aligned(r: Renderer, s: ir.For, start: str, step: str, width: int) -> str | 
         if s.held and isinstance(inner, ir.For):
             x.remember(x.values, inner.var, Value(("0",), False, x.depth))
     enter(r, s, start, step, (0,), 1)
-    growths = x.lane.growths if x.lane is not None else Growths(s.var, s.step)
+    found = growths(s)
     condition = "true"
     for buffer, index, _ in ptx_plan.accesses(s):
-        if growths.of(index) != 1:
+        if found.of(index) != 1:
             continue
         if not computed_from(index, x.values, s.var):
             x.lane = None

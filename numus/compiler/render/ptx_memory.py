@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from numus.compiler import ir
+from numus.compiler.render.llvm_lanes import is_multiple
 from numus.compiler.render.llvm_text import Value, literal, memory_type, register_type
 from numus.dtypes import DType
 from numus.errors import CompileError
@@ -177,15 +178,6 @@ def _offset(index: ir.Expr) -> tuple[ir.Expr, int]:
     return index, 0
 
 
-def _is_multiple(e: ir.Expr, n: int) -> bool:
-    """Whether an index is known to be a multiple of n."""
-    if e.op == "const":
-        return int(e.attr) % n == 0
-    if e.op == "mul":
-        return any(_is_multiple(a, n) for a in e.args)
-    return e.op == "add" and all(_is_multiple(a, n) for a in e.args)
-
-
 def load_run(r: ThreadExpressions, lets: list[ir.Stmt]) -> None:
     """Where statements name neighbours in shared memory, starting at a whole vector, load them by
     one access; the statements then find their values written."""
@@ -206,7 +198,7 @@ def _load_neighbours(r: ThreadExpressions, lets: list[ir.Stmt]) -> bool:
     if r.spaces[buffer] != SHARED or count * dtype.itemsize > 16 or dtype.kind == "bool":
         return False
     base, start = _offset(first.value.args[0])
-    if not _is_multiple(base, count) or start % count or r.thread_lane.unroll != 1:
+    if not is_multiple(base, count) or start % count or r.thread_lane.unroll != 1:
         return False
     for i, s in enumerate(lets):
         if not isinstance(s, ir.Let) or s.value.op != "load" or s.value.attr is not buffer:
@@ -296,7 +288,7 @@ def _store_neighbours(r: ThreadExpressions, stores: list[ir.Stmt], count: int, n
             return False
         if _offset(s.index) != (base, start + i):
             return False
-    known = near and _is_multiple(base, count) and start % count == 0
+    known = near and is_multiple(base, count) and start % count == 0
     if near and not known and count * dtype.itemsize < 16:
         return False
     t, ty, space = r.t, memory_type(dtype), r.spaces[first.buffer]

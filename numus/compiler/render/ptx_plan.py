@@ -101,7 +101,7 @@ def steady(loop: ir.For) -> list[ir.Expr]:
     return [e for e in ir.steady(loop, changing) if e.args and e.dtype.kind == "float"]
 
 
-_SHORT = 24  # operations of a loop's body that is written several times
+_SHORT = 32  # operations of a loop's body that is written several times
 
 
 def reads_on(loop: ir.For) -> bool:

@@ -85,6 +85,8 @@ class ThreadExpressions(Expressions):
     def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
         if e.op == "load" and self.growth(e.args[0]) is not None:
             return e.args[1:]
+        if self._within_one(e):
+            return e.args[1:]
         return Expressions._needs(self, e)
 
     def _level(self, e: ir.Expr) -> int:
@@ -92,9 +94,34 @@ class ThreadExpressions(Expressions):
             found = ptx_memory.level(self, e)
             branches = [j for j, s in enumerate(self.scopes) if s.kind == "branch"]
             return max([found, *branches])
+        if self._within_one(e):
+            return max(self.thread_lane.first.level, self.values[e.args[1]].level)
         if e.op in ("idiv", "irem"):
             return max(self.values[a].level for a in e.args)
         return Expressions._level(self, e)
+
+    def _within_one(self, e: ir.Expr) -> bool:
+        """Whether all iterations of a thread are within one of what they are counted by."""
+        return self.lane is not None and self.lane.growths.within_one(e)
+
+    def _first_within(self, e: ir.Expr) -> str:
+        """Of which it is then, or where the first of them is in it."""
+        first, by = self.thread_lane.first.names[0], self.values[e.args[1]].names[0]
+        return self._divide(e, first, by)
+
+    def base(self, e: ir.Expr) -> Value:
+        if e.op != "irem" or not self._within_one(e):
+            return Expressions.base(self, e)
+        found = self.bases.get(e)
+        if found is None:
+            self.value(e.args[1])
+            level = self._level(e)
+            home, lines = self.place(level)
+            saved, self.t.lines = self.t.lines, lines
+            found = Value((self._first_within(e),), False, level)
+            self.t.lines = saved
+            self.remember(self.bases, e, found, home)
+        return found
 
     def _write(self, e: ir.Expr) -> Value:
         if e.op == "load":
@@ -102,6 +129,12 @@ class ThreadExpressions(Expressions):
         if e.op == "address":
             space, name = self.spaces[e.attr], self.buffers[e.attr]
             return Value((self.t.new(f"ptrtoint {space} {name} to i64"),), False)
+        if self._within_one(e):
+            first = self._first_within(e)
+            if e.op == "idiv":
+                return Value((first,), False)
+            offsets = self.thread_lane.offsets
+            return Value(tuple(self.t.new(f"add i64 {first}, {u}") for u in offsets), True)
         if e.op in ("idiv", "irem"):
             return self.each(e.args, lambda s, x, y: self._divide(e, x, y))
         if e.op == "lanes_xor":
