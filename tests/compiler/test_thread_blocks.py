@@ -34,6 +34,12 @@ CASES = {
     "a map": (lambda x: nm.gelu(x * 2 + 1), [(3000,)]),
     "a map of rows": (lambda x, b: nm.tanh(x + b), [(2, 4096), (4096,)]),
     "a map of a view": (lambda x: nm.sigmoid(x[1:]), [(1001,)]),
+    "short rows by vectors": (
+        lambda x, b: nm.permute_dims(x, (0, 2, 1, 3)) * 2 + b,
+        [(3, 17, 5, 24), (5, 1, 24)],
+    ),
+    "short rows that fill blocks": (lambda x: nm.permute_dims(x, (1, 0, 2)) - 1, [(4, 16, 64)]),
+    "short rows anywhere": (lambda x: x[::2, 1:25] * 2 + 1, [(99, 32)]),
     "inverse roots": (lambda x: nm.rsqrt(nm.abs(x) * 1e-30), [(500,)]),
     "sums of columns": (lambda x: x.sum(axis=0), [(100, 1024)]),
 }

@@ -35,7 +35,7 @@ from numus.compiler.loops.space import (
     digits,
     joined,
 )
-from numus.compiler.loops.work import PARTS_PER_UNIT, PER_THREAD, Work, sum_behind
+from numus.compiler.loops.work import PER_THREAD, Work, sum_behind
 from numus.compiler.reducers import Reducer, reducer
 from numus.runtime.contract import Facts
 
@@ -43,6 +43,10 @@ SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 IN_A_ROW = 1 << 10  # elements that are added one after the other: rounding errors add up so far
 FEW_ROWS = 16
 AT_A_TIME = 16, 32  # partial results that a thread loads at a time: of few, of many
+# Parts of rows for each unit, at least and at most: the last ones to end leave few units idle; and
+PARTS_PER_UNIT = 8, 64
+PART_BYTES = 1 << 18  # of each, in between: all of them have to be merged
+TWICE_BYTES = 1 << 15  # of those that are walked twice: a unit has several at a time
 PARTS_AT_A_TIME = 4  # of a unit, where threads of a group lie across rows
 MERGE_ROWS = 1024  # rows whose partial results one block merges
 
@@ -141,10 +145,17 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     device busy, none so short that starting it costs more than it does."""
     groups = group_blocks(work, space, lane)
     if lane is None or lane.reduced:
-        parts = blocks_of(work.facts.parallel_units * PARTS_PER_UNIT, groups)
+        size = space.row_size * space.row_count * itemsize(work)
+        least, most = PARTS_PER_UNIT
+        per_unit = max(least, min(most, size // (PART_BYTES * work.facts.parallel_units)))
+        if lane is not None and len(space.inner) > 1:
+            per_unit *= work.threads // _threads_along(work, lane)  # small groups, more of them
+        parts = blocks_of(work.facts.parallel_units * per_unit, groups)
         # in whole turns of a group: all parts begin as aligned as the first
-        turns = max(1, blocks_of(blocks_of(space.row_size, parts), work.share()))
-        return turns * work.share()
+        turns = blocks_of(blocks_of(space.row_size, parts), work.share())
+        if work.squares:  # parts are walked twice, the second time in a unit's first cache
+            turns = min(turns, TWICE_BYTES // (work.share() * itemsize(work)))
+        return max(1, turns) * work.share()
     # what is cut has to be merged: no more parts than run at a time; narrow groups are small ones
     columns = work.threads * neighbours_of(work, space, lane)
     full = max(1, groups * min(columns, lane.extent) // columns)

@@ -25,7 +25,6 @@ PER_THREAD = 16  # the same for a thread of a group: enough loads under way to h
 IN_LOCKSTEP = (1 << 11, 1 << 15)
 MOST_AT_ONCE = 160  # operations on a column of several rows
 BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
-PARTS_PER_UNIT = 64  # where work can be cut at will: the last ones to end leave few units idle
 
 Redirect = dict[Val, tuple[Val, int, int]]  # part -> (whole, axis, where it starts)
 
