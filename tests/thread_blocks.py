@@ -4,7 +4,8 @@ every thread of a block is a thread of this process.
 What threads ask the device for (who they are, what a neighbour has, a barrier) are calls to here.
 Blocks run one after the other; those of a group that is spread over several run together, each by a
 copy of the code that has shared memory of its own.
-Kernels with scratch memory, scans and tiles are left to the machine of `group_machine`.
+Kernels with tiles are left to the machine of `group_machine`, and so are those with scratch memory
+(which take many barriers) unless a test asks for them.
 """
 
 from __future__ import annotations
@@ -64,13 +65,27 @@ class _Block:
         self.told = [0] * threads
 
 
-def _exchanged(mask: int, value: int, lane: int, clamp: int) -> int:
+def _told(value: int, lane: int) -> int:
+    """What a lane of the same warp has."""
     block, warp = _me.block, _me.block.warps[_me.thread // 32]
     block.told[_me.thread] = value
     warp.wait(PATIENCE)
-    found = block.told[_me.thread ^ lane]
+    found = block.told[_me.thread // 32 * 32 + lane]
     warp.wait(PATIENCE)
     return found
+
+
+def _exchanged(mask: int, value: int, lane: int, clamp: int) -> int:
+    return _told(value, _me.thread % 32 ^ lane)
+
+
+def _from_below(mask: int, value: int, distance: int, clamp: int) -> int:
+    own = _me.thread % 32
+    return _told(value, own - distance if own >= distance else own)
+
+
+def _from(mask: int, value: int, lane: int, clamp: int) -> int:
+    return _told(value, lane)
 
 
 def _awaited(address: int) -> int:
@@ -113,6 +128,8 @@ _DEVICE: dict[str, Any] = {
         lambda which: _me.block.barrier.wait(PATIENCE) and None,
     ),
     "llvm.nvvm.shfl.sync.bfly.i32": (_INT, (_INT,) * 4, _exchanged),
+    "llvm.nvvm.shfl.sync.up.i32": (_INT, (_INT,) * 4, _from_below),
+    "llvm.nvvm.shfl.sync.idx.i32": (_INT, (_INT,) * 4, _from),
     "llvm.nvvm.rcp.approx.ftz.f": (_FLOAT, (_FLOAT,), _reciprocal),
     "llvm.nvvm.rsqrt.approx.f": (_FLOAT, (_FLOAT,), _inverse_root),
 }
@@ -133,17 +150,22 @@ class Machine(group_machine.Machine):
         super().__init__(group_machine.HOPPER)
         self.compiled: dict[str, Any] = {}
         self.rendered: list[Any] = []  # the kernels that ran as they were rendered
+        self.with_scratch = False  # whether those with scratch memory do
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         for name, call in _calls.items():
             llvm.add_symbol(name, ctypes.cast(call, ctypes.c_void_p).value)
 
     def run_kernel(self, kernel: Any, places: list[Any], scalars: Any, grid: int) -> None:
-        if any(b.access == "scratch" for b in kernel.buffers):
+        scratch = [b for b in kernel.buffers if b.access == "scratch"]
+        nbytes, shared = ptx.shared_by_size(kernel)
+        in_shared = scratch == shared and nbytes <= ptx.STATIC_SHARED
+        if scratch and not (in_shared and self.with_scratch):
             group_machine.run(kernel, places, scalars, grid)
             return
         self.rendered.append(kernel)
-        values: list[Any] = [raw.ctypes.data + offset for raw, offset in places]
+        given = [p for p, b in zip(places, kernel.buffers, strict=True) if b not in shared]
+        values: list[Any] = [raw.ctypes.data + offset for raw, offset in given]
         kinds: list[Any] = [ctypes.c_void_p] * len(values)
         for (_, dtype), value in zip(kernel.scalars, scalars, strict=True):
             real = dtype.kind == "float"

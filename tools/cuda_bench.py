@@ -122,6 +122,52 @@ def rows(torch: Any, nm: Any) -> Iterator[Row]:
         *("gelu(x + b) 16384x8192", [wide, (8192,)], "bfloat16"),
         *(lambda x, b: nm.gelu(x + b), lambda x, b: F.gelu(x + b), size, 0, True),
     )
+    yield from _other_rows(torch, nm)
+
+
+def _other_rows(torch: Any, nm: Any) -> Iterator[Row]:
+    """Short rows, memory that is crossed, places instead of values, the first few."""
+    square, images = (8192, 8192), (64, 256, 56, 56)
+    size = 4 * 8192**2
+    yield Row(
+        *("softmax 65536x256", [(65536, 256)], "float32"),
+        *(lambda x: nm.softmax(x, axis=-1), lambda x: torch.softmax(x, -1), 8 << 24),
+    )
+    yield Row(
+        *("cumsum axis 0 8192", [square], "float32"),
+        *(lambda x: nm.cumsum(x, axis=0), lambda x: x.cumsum(0), 2 * size),
+    )
+    yield Row(
+        *("cumsum axis 1 65536x256", [(65536, 256)], "float32"),
+        *(lambda x: nm.cumsum(x, axis=1), lambda x: x.cumsum(1), 8 << 24),
+    )
+    yield Row(
+        *("var axis 0 8192", [square], "float32"),
+        *(lambda x: nm.var(x, axis=0), lambda x: torch.var(x, 0, correction=0), size),
+    )
+    yield Row("argmax 8192", [square], "float32", nm.argmax, lambda x: x.argmax(), size)
+    yield Row(
+        *("sum axes 0, 2 of 64x512x1024", [(64, 512, 1024)], "float32"),
+        *(lambda x: nm.sum(x, axis=(0, 2)), lambda x: x.sum((0, 2)), 4 << 25),
+    )
+    yield Row(
+        *("channels last 64x256x56x56", [images], "bfloat16"),
+        lambda x: nm.copy(nm.permute_dims(x, (0, 2, 3, 1))),
+        *(lambda x: x.permute(0, 2, 3, 1).contiguous(), 4 * 64 * 256 * 56**2),
+    )
+    yield Row(
+        *("heads 32x512x16x64", [(32, 512, 16, 64)], "bfloat16"),
+        lambda x: nm.copy(nm.permute_dims(x, (0, 2, 1, 3))),
+        *(lambda x: x.permute(0, 2, 1, 3).contiguous(), 4 << 24),
+    )
+    yield Row(
+        *("topk 50 of 128x50257", [(128, 50257)], "float32"),
+        *(lambda x: nm.topk(x, 50).values, lambda x: torch.topk(x, 50).values, 4 * 128 * 50257),
+    )
+    yield Row(
+        *("topk 100 of 2^24", [(1 << 24,)], "float32"),
+        *(lambda x: nm.topk(x, 100).values, lambda x: torch.topk(x, 100).values, 4 << 24),
+    )
 
 
 def long_rows(torch: Any, nm: Any) -> Iterator[Row]:

@@ -59,6 +59,32 @@ def test_as_rendered(name, machine):
         assert machine.rendered[0].pack > 1
 
 
+IN_ORDER = {
+    "a scan of columns": (lambda x: nm.cumsum(x, axis=0, dtype=nm.int32), (40, 33), "scan_sum"),
+    "a scan of columns in parts": (
+        *(lambda x: nm.cumsum(x, axis=0, dtype=nm.int32), (170, 32)),
+        "scan_sum_totals",
+    ),
+    "a scan of short rows": (lambda x: nm.cumsum(x, axis=1, dtype=nm.int32), (3, 77), "scan_sum"),
+    "a selection": (lambda x: nm.topk(x, 9).indices, (1, 2100), "topk"),
+    "batches turned over": (lambda x: nm.copy(x.swapaxes(1, 2)), (2, 64, 70), "tiled_map"),
+}
+
+
+@pytest.mark.parametrize("name", IN_ORDER)
+def test_what_meets_in_shared_memory(name, machine, monkeypatch):
+    function, shape, kind = IN_ORDER[name]
+    facts = replace(machine.facts, features=machine.facts.features | {"ordered"}, parallel_units=2)
+    monkeypatch.setattr(machine, "facts", facts)
+    monkeypatch.setattr(machine, "with_scratch", True)
+    x = np.random.default_rng(0).integers(-40, 40, shape).astype(np.int32)
+    machine.rendered.clear()
+    program.clear_plans()
+    got = function(nm.asarray(x, device="blocks")).numpy()
+    assert kind in {k.name for k in machine.rendered}
+    np.testing.assert_array_equal(got, function(nm.asarray(x)).numpy())
+
+
 SPREAD = {
     "sums": lambda x: nm.softmax(x, axis=-1),
     "means": lambda x: nm.layer_norm(x, x[0], x[1]),

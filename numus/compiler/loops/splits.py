@@ -46,7 +46,7 @@ AT_A_TIME = 16, 32  # partial results that a thread loads at a time: of few, of 
 # Parts of rows for each unit, at least and at most: the last ones to end leave few units idle; and
 PARTS_PER_UNIT = 8, 64
 PART_BYTES = 1 << 18  # of each, in between: all of them have to be merged
-TWICE_BYTES = 1 << 15  # of those that are walked twice: a unit has several at a time
+TWICE_BYTES = 1 << 16  # of those that are walked twice: a unit has several at a time
 PARTS_AT_A_TIME = 4  # of a unit, where threads of a group lie across rows
 MERGE_ROWS = 1024  # rows whose partial results one block merges
 
