@@ -76,6 +76,17 @@ def test_arg_reductions_take_the_first():
     check(lambda x: nm.argmax(x, axis=1), lambda x: np.argmax(x, axis=1), x)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "int8", "bool"])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_arg_reductions_where_nothing_is_better_than_the_start(name, dtype):
+    f, g = getattr(nm, name), getattr(np, name)
+    for value in (np.inf, -np.inf) if dtype == "float32" else (127, -128):
+        x = np.full((3, 5000), value).astype(dtype)
+        check(lambda x: f(x, axis=1), lambda x: g(x, axis=1), x)
+        check(lambda x: f(x, axis=0), lambda x: g(x, axis=0), x)
+        np.testing.assert_array_equal(f(nm.asarray(x), axis=1).numpy(), g(x, axis=1))
+
+
 def test_complex_products():
     x = (draw(3, 200) + 1j * draw(3, 200)).astype(np.complex64)
     x /= np.abs(x)
