@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import numus as nm
-from numus.compiler import program
+from numus.compiler import ir, program
 
 
 def statistics(x, axis):
@@ -33,3 +33,10 @@ def test_a_graph_that_is_built_anew_becomes_the_same_kernels(shape, axis):
     finally:
         program.watchers.remove(watch)
     assert len(texts) == 1
+
+
+def test_a_statement_that_has_no_text_is_an_error():
+    """Kernels are known by their text: what is left out of it would make two of them one."""
+    kernel = ir.Kernel("kernel", (), (), [object()], ())
+    with pytest.raises(AssertionError, match="no statement of the kernel IR"):
+        kernel.text()

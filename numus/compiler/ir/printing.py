@@ -189,7 +189,6 @@ class Printer:
             left, right = (self.operand(o, depth) for o in (s.left, s.right))
             what = f"tile {s.columns} {s.depth}{' fresh' if s.fresh else ''}"
             self.lines.append(f"{pad}{what} {left} {right}: {sums}")
-
         else:
             self.units(s, depth)
 
@@ -217,6 +216,8 @@ class Printer:
             sums = ", ".join(self.name(r, "r") for r in s.sums)
             scratch = self.names[s.scratch]
             self.lines.append(f"{pad}sum {start} +{slices} by {s.stages} in {scratch}: {sums}")
+        else:  # what is not written would not tell kernels apart
+            raise AssertionError(f"no statement of the kernel IR: {s!r}")
 
     def operand(self, o: TileOperand | list[Register], depth: int) -> str:
         if isinstance(o, list):
