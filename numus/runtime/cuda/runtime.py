@@ -121,9 +121,13 @@ class CudaRuntime:
     # -- memory -----------------------------------------------------------------------------------
 
     def _free_memory(self) -> None:
-        """When there is no more: get what others have let go of, and let go of what is others'."""
-        if self.leaving:
-            self.synchronize()
+        """When there is no more: get what others have let go of, and let go of what is others'. Whose
+        turn it is may be waiting for memory, too: for that nobody waits."""
+        if self.leaving and turns.lock.acquire(blocking=False):
+            try:
+                self.synchronize()
+            finally:
+                turns.lock.release()
 
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
         if array.nbytes:
