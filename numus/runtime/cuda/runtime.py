@@ -121,8 +121,8 @@ class CudaRuntime:
     # -- memory -----------------------------------------------------------------------------------
 
     def _free_memory(self) -> None:
-        """When there is no more: get what others have let go of, and let go of what is others'. Whose
-        turn it is may be waiting for memory, too: for that nobody waits."""
+        """When there is no more: get what others have let go of, and let go of what is others'.
+        A thread whose turn it is may want memory, too: nobody waits for it here."""
         if self.leaving and turns.lock.acquire(blocking=False):
             try:
                 self.synchronize()
