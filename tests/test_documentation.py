@@ -45,6 +45,24 @@ def test_quotation_matches_the_source(code: str) -> None:
     assert quoted.strip() in (ROOT / path.removeprefix("# ")).read_text()
 
 
+NAMED = [page for page in PAGES if "results" not in page.parts and page.name != "conformance.md"]
+FILES = {str(path.relative_to(ROOT)) for path in ROOT.rglob("*.py") if ".venv" not in path.parts}
+
+
+@pytest.mark.parametrize("page", NAMED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_are_named_are_there(page: Path) -> None:
+    """`kernels/scan.py`, or `scan.py` where it is clear which one is meant."""
+    named = set(re.findall(r"`([a-z][\w/]*\.py)`", page.read_text())) - {"tests/test_something.py"}
+    assert not [name for name in named if not any(f"/{f}".endswith(f"/{name}") for f in FILES)]
+
+
+def test_every_page_can_be_found() -> None:
+    pages = {page for page in PAGES if page.parent != ROOT and "design" not in page.parts}
+    listed = LINK.findall((ROOT / "docs" / "README.md").read_text())
+    found = {(ROOT / "docs" / to).resolve() for to in listed} | {ROOT / "docs" / "README.md"}
+    assert pages <= found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page: Path) -> None:
     missing = [to for to in LINK.findall(page.read_text()) if not (page.parent / to).exists()]
