@@ -315,7 +315,7 @@ def apply(
         if node.device is not device and node.device is not None:
             if device is not None:
                 raise DeviceError(
-                    f"{prim.name}: operands are on {device} and {node.device}; "
+                    f"{prim.public}: operands are on {device} and {node.device}; "
                     "move one of them with .to(device)"
                 )
             device = node.device

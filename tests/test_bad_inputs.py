@@ -191,6 +191,13 @@ def test_mixed_devices(call):
         call(T(device="cpu"), T(device="reference"))
 
 
+def test_mixed_devices_name_the_function():
+    a, b = T(device="cpu"), T(device="reference")
+    for call, name in ((lambda: a @ b.T, "matmul"), (lambda: a - b, "subtract")):
+        with pytest.raises(DeviceError, match=f"^{name}: operands are on cpu and reference"):
+            call()
+
+
 def test_devices_that_are_not_there():
     for name in ("abacus", "cpu:7", 3):
         with pytest.raises(DeviceError, match="device"):

@@ -31,6 +31,15 @@ Reference = Callable[..., Array]
 
 PRIMITIVES: dict[str, Primitive] = {}
 
+# What users call the primitives with short names: errors speak their language.
+_PUBLIC = {
+    **{"sub": "subtract", "mul": "multiply", "div": "divide", "mod": "remainder"},
+    **{"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"},
+    **{"shift_left": "bitwise_left_shift", "shift_right": "bitwise_right_shift"},
+    **{"lt": "less", "le": "less_equal", "eq": "equal", "ne": "not_equal"},
+    **{"contract": "matmul", "convolve": "convolution"},
+}
+
 
 class Primitive:
     """One operation. `kind` tells the compiler what shape of kernel it belongs to:
@@ -39,7 +48,7 @@ class Primitive:
     compact, barrier
     """
 
-    __slots__ = ("batch", "jvp", "kind", "name", "reference", "vjp")
+    __slots__ = ("batch", "jvp", "kind", "name", "public", "reference", "vjp")
 
     def __init__(
         self,
@@ -52,6 +61,7 @@ class Primitive:
         batch: Batch | None = None,
     ) -> None:
         self.name = name
+        self.public = _PUBLIC.get(name, name)  # as errors call it
         self.kind = kind
         self.reference = reference
         self.vjp = vjp or self._no_gradient
@@ -65,10 +75,10 @@ class Primitive:
         return f"<primitive {self.name}>"
 
     def _no_gradient(self, *_: Any) -> Any:
-        raise GradientError(f"{self.name} has no gradient")
+        raise GradientError(f"{self.public} has no gradient")
 
     def _no_batch(self, *_: Any) -> Any:
-        raise GradientError(f"vmap: {self.name} has no batching rule")
+        raise GradientError(f"vmap: {self.public} has no batching rule")
 
 
 def zero_vjp(node: Node, g: Node) -> tuple[None, ...]:

@@ -222,15 +222,6 @@ sigmoid: Unary = _unary("sigmoid", references.sigmoid, lambda y, x: mul(y, sub(_
 # -- two operands ---------------------------------------------------------------------------------
 
 
-# What users call the primitives with short names: errors speak their language.
-_PUBLIC = {
-    **{"sub": "subtract", "mul": "multiply", "div": "divide", "mod": "remainder"},
-    **{"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"},
-    **{"shift_left": "bitwise_left_shift", "shift_right": "bitwise_right_shift"},
-    **{"lt": "less", "le": "less_equal", "eq": "equal", "ne": "not_equal"},
-}
-
-
 def _binary(
     name: str,
     reference: Callable[..., Array],
@@ -240,10 +231,9 @@ def _binary(
     computes: bool = True,
 ) -> Binary:
     prim = _define(name, reference, partials, computes=computes)
-    public = _PUBLIC.get(name, name)
 
     def build(a: Node, b: Node) -> Node:
-        shape = a.shape if a.shape == b.shape else broadcast_shapes(a.shape, b.shape, public)
+        shape = a.shape if a.shape == b.shape else broadcast_shapes(a.shape, b.shape, prim.public)
         return apply(prim, (a, b), None, shape, result or a.dtype)
 
     build.__name__ = build.__qualname__ = name
