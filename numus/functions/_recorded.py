@@ -122,7 +122,7 @@ def _record(inputs: list[Node], out: Any, since: int) -> _Made | None:
         operands = table.tuple([registers[x] for x in node.inputs])
         if node.view is None:
             reshapes |= _views_pending(node, inputs)
-            levels[node] = 1 + max(levels.get(x, 0) for x in node.inputs)
+            levels[node] = 1 + max((levels.get(x, 0) for x in node.inputs), default=0)
             made = write_node(table, node, operands, depth, pinned, handled=node is out._node)
         else:  # of an operand's memory
             view = write_view(table, node.view, registers[_base(node, inputs)])  # type: ignore[index]
@@ -149,7 +149,7 @@ def _between(inputs: list[Node], out: Any, since: int) -> list[Node]:
         strange = node.grad_slot is not None or node.abstract or node.serial < since
         if strange or node.device is not inputs[0].device:
             return []
-        if (_base(node, inputs) is None) if node.view is not None else not node.inputs:
+        if (_base(node, inputs) is None) if node.view is not None else _is_given(node):
             return []
         if _views_pending(node, known) and node.inputs[0].prim.kind == "view":
             return []  # of what that is a view of, maybe
@@ -158,6 +158,11 @@ def _between(inputs: list[Node], out: Any, since: int) -> list[Node]:
     last = out._node
     made = last in found and last.view is None
     return sorted(found, key=lambda node: node.serial) if made else []
+
+
+def _is_given(node: Node) -> bool:
+    """Whether a pending node is made of nothing, and not always alike: all but counters."""
+    return not node.inputs and node.prim.name != "iota"
 
 
 def _views_pending(node: Node, known: Collection[Node]) -> bool:

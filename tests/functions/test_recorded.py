@@ -11,6 +11,7 @@ import pytest
 import numus as nm
 from numus import config
 from numus.functions import _recorded
+from numus.nn.functional import classification
 from numus.runtime.cpu import calls
 
 pytestmark = [
@@ -44,6 +45,12 @@ def described(node, inputs):
     return lines
 
 
+def classified(x, **options):
+    targets = nm.asarray(np.arange(x.shape[0]) % x.shape[1])
+    nm.eval(targets)
+    return nm.nn.functional.cross_entropy(x, targets, **options)
+
+
 FUNCTIONS = {
     **{
         name: getattr(nm, name)
@@ -61,6 +68,8 @@ FUNCTIONS = {
     "mean in float64": lambda x: nm.mean(x, axis=(0, 1), dtype=nm.float64),
     "a product with itself": lambda x: nm.einsum("ij,kj->ik", x, x),
     "a linear layer": lambda x: nm.nn.functional.linear(x, x),
+    "cross entropy": classified,
+    "smoothed cross entropy": lambda x: classified(x, label_smoothing=0.1, reduction="sum"),
 }
 
 
@@ -84,6 +93,24 @@ def test_the_fifth_graph_is_the_first(name, dtype):
             x = make()
             plain = [described(f(make())._node, []) for _ in range(4)]
             assert all(not line[5] for line in plain[-1] if line[0] != "value")
+
+
+def test_targets_of_cross_entropy_are_looked_at_every_time():
+    x = tensor(3, 4)
+    wanted = [classified(x).item() for _ in range(4)]
+    assert wanted.count(wanted[0]) == 4
+    counted = [c for c in _recorded_of(classification._against_classes).values() if c is not None]
+    assert any(type(c) is _recorded._Made for c in counted)
+    other = nm.nn.functional.cross_entropy(x, nm.asarray([3, 3, -100])).item()
+    log_p = np.log(np.exp(x.numpy()) / np.exp(x.numpy()).sum(1, keepdims=True))
+    np.testing.assert_allclose(other, -log_p[:2, 3].mean(), rtol=1e-5)
+    with pytest.raises(IndexError, match="class 4"):
+        nm.nn.functional.cross_entropy(x, nm.asarray([0, 1, 4]))
+
+
+def _recorded_of(function):
+    (known,) = [c.cell_contents for c in function.__closure__ if type(c.cell_contents) is dict]
+    return known
 
 
 def test_graphs_are_made_natively_from_the_third_on():

@@ -7,6 +7,7 @@ from typing import Any
 import numus as nm
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions._places import host_values
+from numus.functions._recorded import recorded
 from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
@@ -53,6 +54,13 @@ def checked_classes(
     return target
 
 
+def _fitting(op: str, scores: Tensor, target: Any, ignored: int) -> Tensor:
+    """Class indices for scores, looked at."""
+    axis = _class_axis(op, scores)
+    shape = (*scores.shape[:axis], *scores.shape[axis + 1 :])
+    return checked_classes(op, nm.asarray(target), scores.shape[axis], shape, ignored)
+
+
 def _picked(
     op: str, scores: Tensor, target: Tensor, weight: Any, ignored: int
 ) -> tuple[Tensor, Tensor, Tensor]:
@@ -62,8 +70,6 @@ def _picked(
     """
     axis = _class_axis(op, scores)
     classes = scores.shape[axis]
-    shape = (*scores.shape[:axis], *scores.shape[axis + 1 :])
-    target = checked_classes(op, target, classes, shape, ignored)
     count = nm.arange(classes, dtype=target.dtype, device=scores.device)
     count = count.reshape((classes, *(1,) * (scores.ndim - 1 - axis)))
     hit = nm.expand_dims(target, axis) == count
@@ -98,7 +104,8 @@ def nll_loss(
 ) -> Tensor:
     """Minus the logarithms of probabilities at the target classes; the mean is weighted."""
     op = "nll_loss"
-    hit, weights, _ = _picked(op, input, nm.asarray(target), weight, ignore_index)
+    target = _fitting(op, input, target, ignore_index)
+    hit, weights, _ = _picked(op, input, target, weight, ignore_index)
     own = -nm.sum(nm.where(hit, input, 0.0), axis=_class_axis(op, input))
     return _weighted_mean(own * weights, weights, reduction, op)
 
@@ -127,11 +134,29 @@ def cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"{op}: label_smoothing is a share, not {label_smoothing}")
     target = nm.asarray(target)
+    if target.dtype.is_floating:
+        logs = nm.log_softmax(input, axis=_class_axis(op, input))
+        return _against_probabilities(logs, target, weight, reduction, label_smoothing)
+    target = _fitting(op, input, target, ignore_index)
+    return _against_classes(input, target, weight, ignore_index, reduction, label_smoothing)
+
+
+cross_entropy_loss = cross_entropy  # the name that RUMUS gives it
+
+
+@recorded
+def _against_classes(
+    input: Tensor,
+    target: Tensor,
+    weight: Any,
+    ignore_index: int,
+    reduction: str,
+    label_smoothing: float,
+) -> Tensor:
+    op = "cross_entropy"
     axis = _class_axis(op, input)
     classes = input.shape[axis]
     logs = nm.log_softmax(input, axis=axis)
-    if target.dtype.is_floating:
-        return _against_probabilities(logs, target, weight, reduction, label_smoothing)
     hit, weights, counts = _picked(op, input, target, weight, ignore_index)
     loss = -nm.sum(nm.where(hit, logs, 0.0), axis=axis) * weights
     if label_smoothing:
@@ -139,9 +164,6 @@ def cross_entropy(
         smooth = -nm.sum(spread, axis=axis) * counts
         loss = (1 - label_smoothing) * loss + (label_smoothing / classes) * smooth
     return _weighted_mean(loss, weights, reduction, op)
-
-
-cross_entropy_loss = cross_entropy  # the name that RUMUS gives it
 
 
 def _against_probabilities(
@@ -173,7 +195,8 @@ def focal_loss(
     """Cross entropy in which what is already right counts less, by the factor (1 - p)^gamma."""
     op = "focal_loss"
     axis = _class_axis(op, input)
-    hit, weights, _ = _picked(op, input, nm.asarray(target), weight, ignore_index)
+    target = _fitting(op, input, target, ignore_index)
+    hit, weights, _ = _picked(op, input, target, weight, ignore_index)
     log_p = nm.sum(nm.where(hit, nm.log_softmax(input, axis=axis), 0.0), axis=axis)
     loss = -weights * _missing(log_p) ** gamma * log_p
     return _weighted_mean(loss, weights, reduction, op)
@@ -198,7 +221,8 @@ def multi_margin_loss(
     if p not in (1, 2):
         raise ValueError(f"{op}: p is 1 or 2, not {p}")
     axis = _class_axis(op, input)
-    hit, weights, _ = _picked(op, input, nm.asarray(target), weight, -100)
+    target = _fitting(op, input, target, -100)
+    hit, weights, _ = _picked(op, input, target, weight, -100)
     own = nm.sum(nm.where(hit, input, 0.0), axis=axis, keepdims=True)
     short = nm.maximum(margin - own + input, 0.0) ** p
     loss = nm.sum(nm.where(hit, 0.0, short), axis=axis) * weights / input.shape[axis]
