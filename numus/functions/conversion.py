@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import itertools
 from typing import Any
 
@@ -20,7 +19,7 @@ from numus.primitives.source import value
 from numus.primitives.structure import concat
 from numus.primitives.structure import copy as copied
 from numus.primitives.views import reshape
-from numus.runtime import get
+from numus.runtime import capsules, get
 from numus.runtime.devices import Device, of_dlpack
 from numus.runtime.devices import device as as_device
 from numus.shapes import row_major
@@ -334,37 +333,9 @@ def _taken(x: Any, where: Device, copy: bool | None) -> Tensor:
     return lent
 
 
-class _DLTensor(ctypes.Structure):
-    """The head of a DLPack tensor, as far as its element type."""
-
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-    )
-
-
-# DLPack's codes for the floats that NumPy has no word for; it gets them as unsigned integers
-_CODES = {dt.bfloat16: 4, dt.float8_e4m3fn: 10, dt.float8_e5m2: 12}
-_BY_CODE = {(code, dtype.bits): dtype for dtype, code in _CODES.items()}
-_UINT = 1
-
-
-def _head(capsule: Any) -> _DLTensor:
-    get = ctypes.pythonapi.PyCapsule_GetPointer
-    get.restype, get.argtypes = ctypes.c_void_p, (ctypes.py_object, ctypes.c_char_p)
-    # a versioned capsule starts with its version, manager, deleter and flags
-    if "dltensor_versioned" in repr(capsule):
-        return _DLTensor.from_address(get(capsule, b"dltensor_versioned") + 32)
-    return _DLTensor.from_address(get(capsule, b"dltensor"))
-
-
 class _Renamed:
-    """A producer whose element type is one that NumPy knows."""
+    """A producer whose element type is one that NumPy knows: what it does not know, it is given as
+    unsigned integers."""
 
     def __init__(self, source: Any) -> None:
         self.source = source
@@ -375,10 +346,11 @@ class _Renamed:
             capsule = self.source.__dlpack__(**options)
         except TypeError:  # a producer from before these options
             capsule = self.source.__dlpack__()
-        head = _head(capsule)
-        self.dtype = _BY_CODE.get((head.code, head.bits))
-        if self.dtype is not None:
-            head.code = _UINT
+        tensor = capsules.opened(capsule)[1].tensor
+        found = capsules.BY_CODE.get((tensor.code, tensor.bits))
+        if found in capsules.SPECIAL:
+            self.dtype = found
+            tensor.code = capsules.UINT
         return capsule
 
     def __dlpack_device__(self) -> tuple[int, int]:
@@ -405,9 +377,8 @@ def to_dlpack(host: Array, dtype: DType, max_version: tuple[int, int] | None, ow
     if _VERSIONED and max_version is not None and max_version[0] >= 1:
         options["max_version"] = max_version
         host.flags.writeable = owned
-    code = _CODES.get(dtype)
-    if code is None:
+    if dtype not in capsules.SPECIAL:
         return host.__dlpack__(**options)
     capsule = host.view(f"u{dtype.itemsize}").__dlpack__(**options)
-    _head(capsule).code = code
+    capsules.opened(capsule)[1].tensor.code = capsules.code(dtype)
     return capsule

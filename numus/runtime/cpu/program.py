@@ -22,8 +22,7 @@ class CpuProgram:
         self.buffers = len(kernel.buffers)
         self.outputs = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "write")
         self.scratch = tuple(i for i, b in enumerate(kernel.buffers) if b.access == "scratch")
-        # how `struct` writes each scalar slot
-        self.formats = "".join(_format(dtype) for _, dtype in kernel.scalars)
+        self.formats = formats_of(kernel)
         self.kernel = kernel
         self._source = source
 
@@ -53,6 +52,11 @@ def scratch_nbytes(kernel: Any, scalars: Sequence[Any]) -> list[int]:
         for b in kernel.buffers
         if b.access == "scratch"
     ]
+
+
+def formats_of(kernel: Any) -> str:
+    """How `struct` writes each of a kernel's scalars, with a letter for each."""
+    return "".join(_format(dtype) for _, dtype in kernel.scalars)
 
 
 def _format(dtype: Any) -> str:

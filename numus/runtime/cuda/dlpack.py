@@ -12,9 +12,8 @@ import ctypes
 import functools
 from typing import Any
 
-from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.runtime import turns
+from numus.runtime import capsules, turns
 from numus.runtime.cuda import driver
 from numus.runtime.memory import Memory
 from numus.runtime.native_text import written_out
@@ -22,62 +21,6 @@ from numus.shapes import Shape
 
 CUDA = 2  # DLPack's number for memory on CUDA devices
 _LEGACY = 1  # how DLPack names the default stream
-_READ_ONLY = 1
-
-_KINDS = {"int": 0, "uint": 1, "float": 2, "complex": 5, "bool": 6}
-_SPECIAL = {dt.bfloat16: 4, dt.float8_e4m3fn: 10, dt.float8_e5m2: 12}
-
-
-def _code(dtype: DType) -> int:
-    return _SPECIAL.get(dtype, _KINDS[dtype.kind])
-
-
-_BY_CODE = {(_code(d), d.bits if d.kind != "bool" else 8): d for d in dt.ALL}
-
-
-class _Tensor(ctypes.Structure):
-    _fields_ = (
-        ("data", ctypes.c_void_p),
-        ("device_type", ctypes.c_int32),
-        ("device_id", ctypes.c_int32),
-        ("ndim", ctypes.c_int32),
-        ("code", ctypes.c_uint8),
-        ("bits", ctypes.c_uint8),
-        ("lanes", ctypes.c_uint16),
-        ("shape", ctypes.POINTER(ctypes.c_int64)),
-        ("strides", ctypes.POINTER(ctypes.c_int64)),
-        ("byte_offset", ctypes.c_uint64),
-    )
-
-
-_Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-
-
-class _Managed(ctypes.Structure):
-    _fields_ = (("tensor", _Tensor), ("context", ctypes.c_void_p), ("deleter", _Deleter))
-
-
-class _Versioned(ctypes.Structure):
-    _fields_ = (
-        ("major", ctypes.c_uint32),
-        ("minor", ctypes.c_uint32),
-        ("context", ctypes.c_void_p),
-        ("deleter", _Deleter),
-        ("flags", ctypes.c_uint64),
-        ("tensor", _Tensor),
-    )
-
-
-def _api(name: str, result: Any, *arguments: Any) -> Any:
-    function = getattr(ctypes.pythonapi, name)
-    function.restype, function.argtypes = result, arguments
-    return function
-
-
-_get_pointer = _api("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
-_is_valid = _api("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-_set_name = _api("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-_new = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
 def order(runtime: Any, before: Any, after: Any) -> None:
@@ -155,13 +98,8 @@ def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]
             capsule = producer.__dlpack__(stream=runtime.stream_id, max_version=(1, 0))
         except TypeError:  # a producer from before versions
             capsule = producer.__dlpack__(stream=runtime.stream_id)
-    kind: Any
-    if _is_valid(capsule, b"dltensor_versioned"):
-        name, kind = b"dltensor_versioned", _Versioned
-    else:
-        name, kind = b"dltensor", _Managed
-    managed = kind.from_address(_get_pointer(capsule, name))
-    _set_name(capsule, _USED[name])
+    name, managed = capsules.opened(capsule)
+    capsules.rename(capsule, _USED[name])
     lent = _Lent(runtime, managed)
     tensor = managed.tensor
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
@@ -171,7 +109,7 @@ def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]
         strides, below = (), 1
         for n in reversed(shape):
             strides, below = (below, *strides), below * n
-    dtype = _BY_CODE.get((tensor.code, tensor.bits))
+    dtype = capsules.BY_CODE.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise TypeError(f"from_dlpack: no dtype for code {tensor.code}, {tensor.bits} bits")
     first = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
@@ -182,7 +120,7 @@ def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]
 
 
 # the names must outlive the capsules
-_USED = {b"dltensor": b"used_dltensor", b"dltensor_versioned": b"used_dltensor_versioned"}
+_USED = {name: b"used_" + name for name in (capsules.PLAIN, capsules.VERSIONED)}
 
 
 # -- giving ---------------------------------------------------------------------------------------
@@ -209,7 +147,7 @@ def _let_go(address: int) -> None:
         settle(held[0])
 
 
-_let_go_native = _Deleter(_let_go)
+_let_go_native = capsules.Deleter(_let_go)
 
 # Words of what the native function below knows: functions of Python's, one of ours, and the names
 # that our capsules have, from the last word on.
@@ -297,21 +235,21 @@ def give(
         order(runtime, runtime.stream, _stream(stream))
     numbers = ctypes.c_int64 * max(1, len(shape))
     held_shape, held_strides = numbers(*shape), numbers(*strides)
-    managed: Any = _Versioned() if versioned else _Managed()
+    managed: Any = capsules.Versioned() if versioned else capsules.Managed()
     tensor = managed.tensor
     tensor.data = memory.address
     tensor.device_type, tensor.device_id = CUDA, runtime.index
     tensor.ndim = len(shape)
-    tensor.code, tensor.lanes = _code(dtype), 1
+    tensor.code, tensor.lanes = capsules.code(dtype), 1
     tensor.bits = 8 if dtype.kind == "bool" else dtype.bits
     tensor.shape, tensor.strides = held_shape, held_strides
     tensor.byte_offset = offset * dtype.itemsize
     managed.deleter = _let_go_native
     if versioned:
         managed.major, managed.minor = 1, 0
-        managed.flags = _READ_ONLY if read_only else 0
+        managed.flags = capsules.READ_ONLY if read_only else 0
     address = ctypes.addressof(managed)
     back = None if stream == -1 else stream
     _given[address] = (runtime, back, managed, held_shape, held_strides, memory)
     name = _NAMES[1] if versioned else _NAMES[0]
-    return _new(address, ctypes.addressof(name), _unused_native()[0])
+    return capsules.new(address, ctypes.addressof(name), _unused_native()[0])

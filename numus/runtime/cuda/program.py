@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from numus.runtime.contract import NativeLaunch
+from numus.runtime.cpu.program import formats_of
 from numus.runtime.cuda import driver
 
 _SYMBOL = 80  # characters of a kernel's name that tell enough
@@ -55,11 +56,11 @@ class CudaProgram:
         # scratch of constant size: in the kernel's own shared memory, or first in what it is given
         self.fixed = frozenset(i for i, b in enumerate(kernel.buffers) if b in buffers)
         self.shared = nbytes if nbytes > static else 0
-        # other scratch, and how `struct` writes each scalar slot
+        # other scratch
         scratch = [i for i, b in enumerate(kernel.buffers) if b.access == "scratch"]
         self.open = tuple(i for i in scratch if i not in self.fixed)
         self.buffers = len(kernel.buffers)
-        self.formats = "".join(_format(dtype) for _, dtype in kernel.scalars)
+        self.formats = formats_of(kernel)
         self._taken = 0
 
     @property
@@ -124,9 +125,3 @@ class VendorProgram:
 
     def __repr__(self) -> str:
         return f"VendorProgram({self.name!r})"
-
-
-def _format(dtype: Any) -> str:
-    if dtype.kind == "float":
-        return "d"
-    return "Q" if dtype.name == "uint64" else "q"
