@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus import nn, optim
+from numus import data, nn, optim
 from numus.errors import DeviceError, DTypeError, IndexRangeError, NumusError, ShapeError
 
 X = np.arange(6.0, dtype=np.float32).reshape(2, 3)
@@ -358,6 +358,10 @@ SLIPS = {
     "SGD.load_state_dict: .* no 'param_groups'": lambda: optim.SGD(LAYER, lr=0.1).load_state_dict(
         {}
     ),
+    "explain: takes a function, or tensors, not int": lambda: nm.explain(3),
+    "register_parameter: 'a' takes an nn.Parameter": lambda: LAYER.register_parameter("a", T()),
+    "takes a module, or parameters, not int": lambda: nn.utils.clip_grad_norm_(3, 1.0),
+    "DataLoader: int is no dataset": lambda: data.DataLoader(3),
     "StepLR: takes an optimiser, not int": lambda: optim.lr_scheduler.StepLR(3, 5),
 }
 

@@ -69,6 +69,11 @@ class DataLoader:
         device: Any = None,
     ) -> None:
         streamed = isinstance(dataset, IterableDataset)
+        if not streamed and not hasattr(dataset, "__getitem__"):
+            raise TypeError(
+                f"DataLoader: {type(dataset).__name__} is no dataset: it takes something with "
+                "__getitem__ and __len__, or an IterableDataset"
+            )
         if streamed and (shuffle or sampler is not None or batch_sampler is not None):
             raise ValueError("DataLoader: an iterable dataset has its own order, none can be given")
         if batch_sampler is not None and (batch_size != 1 or shuffle or sampler or drop_last):

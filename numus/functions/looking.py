@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 from numus.functions.control import eval as evaluate
 from numus.runtime import get
 from numus.runtime.devices import Device, device
+from numus.tensor import Tensor
+from numus.transforms.tree import leaves
 
 if TYPE_CHECKING:
     from numus.compiler.explain import KernelReport, ProgramReport
@@ -72,6 +74,8 @@ def explain(what: Any, *args: Any, timed: bool = True) -> Explanation:
     """
     from numus.compiler.explain import recording
 
+    if not callable(what) and not any(isinstance(x, Tensor) for x in leaves((what, args))):
+        raise TypeError(f"explain: takes a function, or tensors, not {type(what).__name__}")
     evaluate(args)
     if timed:
         limits("cpu")  # measured before anything is recorded

@@ -94,6 +94,11 @@ class Module:
 
     def register_parameter(self, name: str, parameter: Parameter | None) -> None:
         """Set a parameter by name; the same as setting the attribute."""
+        if parameter is not None and not isinstance(parameter, Parameter):
+            raise TypeError(
+                f"register_parameter: {name!r} takes an nn.Parameter or None, not "
+                f"{type(parameter).__name__}"
+            )
         setattr(self, name, parameter)
 
     def register_module(self, name: str, module: Module | None) -> None:

@@ -22,6 +22,8 @@ def _with_gradients(parameters: Any) -> list[Tensor]:
     if hasattr(parameters, "parameters"):
         parameters = parameters.parameters()
     given: Iterable[Tensor] = [parameters] if isinstance(parameters, Tensor) else parameters
+    if not isinstance(given, Iterable):
+        raise TypeError(f"takes a module, or parameters, not {type(given).__name__}")
     return [p for p in given if p.grad is not None]
 
 
