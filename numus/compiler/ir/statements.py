@@ -38,10 +38,12 @@ class For(Stmt):
 
 @dataclass(eq=False, slots=True)
 class If(Stmt):
-    """Uniform condition; in a lanes loop of a group kernel it may vary."""
+    """Uniform condition; in a lanes loop of a group kernel it may vary. `rare`: nothing is computed
+    for it before it holds."""
 
     condition: Expr
     body: list[Stmt]
+    rare: bool = False
 
 
 @dataclass(eq=False, slots=True)
