@@ -10,7 +10,7 @@ epilogue. Each element of C is one running sum over k: no choice of tiles shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,6 +26,7 @@ ZERO, FALSE = const(0), const(False, dt.bool_)
 STEPS = 4  # of k that are written out, at most
 
 Epilogue = Callable[[Expr, Expr, Expr, Any, Expr | None], list[Stmt]]
+Sums = list[ir.Register]  # of one number: its parts, where it is complex
 
 
 @dataclass(slots=True)
@@ -252,31 +253,36 @@ def _register_tile(
     rest = ir.var("k_rest")
     body.append(ir.For(rest, whole, at.k1, "serial", step(rest, 0)))
     aside: list[Stmt] = [ir.Store(at.unfinished, place, ir.read(r)) for r, place in registers]
+    body += _leave_registers(work, at, sums, lane, aside) if work.light else aside
+    return [ir.For(lane, ZERO, const(width), "lanes", body)]
+
+
+def _leave_registers(
+    work: Work, at: _Place, sums: Sequence[Sequence[Sums]], lane: Expr, aside: list[Stmt]
+) -> list[Stmt]:
+    """Sums of rows and vectors through the epilogue; to memory what is not finished, or not whole
+    where that is stored from there."""
+    tiles = work.tiles
 
     def finished(i: int, masked: bool) -> list[Stmt]:
         """Row i through the epilogue."""
         out: list[Stmt] = []
-        for v in range(vectors):
-            n = ir.add(ir.add(at.n, lane), const(v * width))
-            value = _number([ir.read(r) for r in sums[i][v]])
+        for v, parts in enumerate(sums[i]):
+            n = ir.add(ir.add(at.n, lane), const(v * tiles.width))
+            value = _number([ir.read(r) for r in parts])
             mask = n < at.n1 if masked else None
             out += work.finish(at.batch, ir.add(at.m, const(i)), n, value, mask)
         return out
 
-    if work.light:
-        full = at.full(tiles) if vectors == tiles.vectors else FALSE
-        body.append(ir.If(full, [s for i in range(rows) for s in finished(i, False)]))
-        if work.at_once:
-            part: list[Stmt] = [
-                ir.If(at.rows > const(i), finished(i, not tiles.even)) for i in range(rows)
-            ]
-            body.append(ir.If(at.last & ~full, part))
-            body += [ir.If(~at.last, aside)] if tiles.blocked else []
-        else:
-            body.append(ir.If(~full, aside))
-    else:
-        body += aside
-    return [ir.For(lane, ZERO, const(width), "lanes", body)]
+    full = at.full(tiles) if len(sums[0]) == tiles.vectors else FALSE
+    out: list[Stmt] = [ir.If(full, [s for i in range(tiles.rows) for s in finished(i, False)])]
+    if not work.at_once:
+        return [*out, ir.If(~full, aside)]
+    part: list[Stmt] = [
+        ir.If(at.rows > const(i), finished(i, not tiles.even)) for i in range(tiles.rows)
+    ]
+    out.append(ir.If(at.last & ~full, part))
+    return [*out, ir.If(~at.last, aside)] if tiles.blocked else out
 
 
 def _next_rows(work: Work, left: Matrix | Packed, at: _Place, k: Expr, count: int) -> list[Stmt]:
@@ -300,7 +306,7 @@ def _number(parts: list[Expr]) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _multiply_add(sums: list[ir.Register], a: list[Expr], b: list[Expr], fused: bool) -> list[Stmt]:
+def _multiply_add(sums: Sums, a: list[Expr], b: list[Expr], fused: bool) -> list[Stmt]:
     """sums += a * b; of complex numbers, with one rounding per product and sum."""
 
     def add(to: ir.Register, x: Expr, y: Expr) -> Stmt:
