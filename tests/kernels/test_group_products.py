@@ -15,6 +15,7 @@ import group_machine
 import ml_dtypes
 import numpy as np
 import pytest
+import thread_blocks
 
 import numus as nm
 from numus.compiler import group_threads, group_tiles
@@ -306,6 +307,24 @@ def test_tiles_of_all_shapes(tile: Any, turn: str, monkeypatch: pytest.MonkeyPat
     case = _case(dtype, *shapes, TURNS[turn])
     check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
     clear_plans()
+
+
+@pytest.mark.parametrize("turn", TURNS)
+@pytest.mark.parametrize("sizes", [(68, 72, 40), (67, 69, 37)], ids=["runs", "ones"])
+def test_threads_as_rendered(sizes: Any, turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a GPU is given, by threads of the host."""
+    devices.STARTS.setdefault("blocks", lambda index: thread_blocks.Machine())
+    runtime = nm.device("blocks").runtime
+    monkeypatch.setattr(runtime, "with_scratch", True)
+    monkeypatch.setattr(threads, "_TIMES", {threads.Tiles(64, 64, 8, 4): (1,)})
+    m, n, k = sizes
+    shapes = ((m, k) if turn[0] == "n" else (k, m), (k, n) if turn[1] == "n" else (n, k))
+    clear_plans()
+    runtime.rendered.clear()
+    case = _case("f4", *shapes, TURNS[turn])
+    check(case, case.arrays(), "blocks")
+    clear_plans()
+    assert [kernel.name for kernel in runtime.rendered] == ["thread_contraction"]
 
 
 @pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
