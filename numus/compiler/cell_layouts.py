@@ -62,8 +62,10 @@ def _weights(v: Val, g: Geometry, plan: Plan) -> Val:
     so-many-th tap is one's own, and they are outputs before the others."""
     if size_of(g.gap) == 1:
         v = permuted(v, 0, 1, 3, 4, 5, 2)
-        v = padded(v, (*v.shape[:-1], plan.cell))
-        v = reshaped(v, *v.shape[:2], size_of(v.shape[2:-1]) // plan.span, plan.span * plan.cell)
+        if not plan.apart:
+            v = padded(v, (*v.shape[:-1], plan.cell))
+        row = plan.row * v.shape[-1]
+        v = reshaped(v, *v.shape[:2], size_of(v.shape[2:]) // row, row)
         return padded(v, (*v.shape[:-1], plan.width))
     taps = [a.taps for a in plan.axes]
     front = [spread(*n)[2] for n in zip(g.taps, g.gap, g.low, strict=True)]
@@ -103,20 +105,31 @@ def _data(
     layouts: dict[Val, Shape],
     facts: Facts,
 ) -> Laid:
-    """Data on the cells of a plan; where lines overlap, with zeros before every row instead of
+    """Data on the cells of a plan; where lines have several, with zeros before every row instead of
     phases along the last axis."""
-    if plan.span == 1:
+    if plan.row == 1:
         return _on_cells(-50, v, order, plan.grid, phases, plan.cell, layouts)
-    (a, b), row = plan.grid[:2], plan.grid[2] * plan.step
-    p, q = phases[:2]
-    if plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
-        shape = (a, b, row), (p, q, 1)
-        return _on_cells(-50, v, order, *shape, plan.cell, layouts, low)
     v = permuted(v, *order, 3, 4, 5)
+    if plan.apart:
+        v = _windows(v, plan.row, plan.grid[2], phases[2], low)
+        low = 0
+    grid, phases = (*plan.grid[:2], plan.grid[2] * plan.step), (*phases[:2], 1)
+    if 2 * plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
+        return _on_cells(-50, v, (0, 1, 2), grid, phases, plan.cell, layouts, low)
+    (a, b, c), (p, q, _) = grid, phases
     images, groups = v.shape[:2]
-    v = padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
-    v = reshaped(v, images, groups, plan.cell, a, p, b, q, row)
+    v = padded(v, (images, groups, plan.cell, a * p, b * q, c), (0, 0, 0, 0, 0, low))
+    v = reshaped(v, images, groups, plan.cell, a, p, b, q, c)
     return in_memory(-50, permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, facts)
+
+
+def _windows(v: Val, row: int, count: int, step: int, low: int) -> Val:
+    """The windows of the last axis, `low` before the first element on: places of them before the
+    third axis, as one with it, and `count` of them in place of the last."""
+    v = view("broadcast", reshaped(v, *v.shape, 1), None, (*v.shape, row))
+    v = view("shear", v, (5, 6, count, step, 1, -low, 1), (*v.shape[:5], count, row))
+    v = permuted(v, 0, 1, 6, 2, 3, 4, 5)
+    return reshaped(v, *v.shape[:2], row * v.shape[3], *v.shape[4:])
 
 
 def _lines(v: Val, grid: Shape, phases: Shape) -> Val:
