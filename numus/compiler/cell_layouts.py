@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.cell_plans import Plan, spread
+from numus.compiler.cell_plans import LONGEST, Plan, spread
 from numus.compiler.convolution_parts import Geometry
 from numus.compiler.emit import Emitter
 from numus.compiler.group_operands import along
@@ -14,6 +14,7 @@ from numus.compiler.ir import Expr, Stmt
 from numus.compiler.laying import Laid, in_memory, padded, permuted, reshaped, view
 from numus.compiler.local import Val
 from numus.kernels import pack as packing
+from numus.kernels.slices import zero
 from numus.kernels.tile_matrices import RUN, rounded
 from numus.kernels.windows import apart, small
 from numus.runtime.contract import Facts
@@ -110,26 +111,52 @@ def _data(
     if plan.row == 1:
         return _on_cells(-50, v, order, plan.grid, phases, plan.cell, layouts)
     v = permuted(v, *order, 3, 4, 5)
-    if plan.apart:
-        v = _windows(v, plan.row, plan.grid[2], phases[2], low)
-        low = 0
+    if plan.cell <= LONGEST:
+        return _few_channels(v, plan, phases, low, layouts)
     grid, phases = (*plan.grid[:2], plan.grid[2] * plan.step), (*phases[:2], 1)
-    if 2 * plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
-        return _on_cells(-50, v, (0, 1, 2), grid, phases, plan.cell, layouts, low)
-    (a, b, c), (p, q, _) = grid, phases
-    images, groups = v.shape[:2]
-    v = padded(v, (images, groups, plan.cell, a * p, b * q, c), (0, 0, 0, 0, 0, low))
-    v = reshaped(v, images, groups, plan.cell, a, p, b, q, c)
-    return in_memory(-50, permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, facts)
+    return _on_cells(-50, v, (0, 1, 2), grid, phases, plan.cell, layouts, low)
 
 
-def _windows(v: Val, row: int, count: int, step: int, low: int) -> Val:
-    """The windows of the last axis, `low` before the first element on: places of them before the
-    third axis, as one with it, and `count` of them in place of the last."""
-    v = view("broadcast", reshaped(v, *v.shape, 1), None, (*v.shape, row))
-    v = view("shear", v, (5, 6, count, step, 1, -low, 1), (*v.shape[:5], count, row))
-    v = permuted(v, 0, 1, 6, 2, 3, 4, 5)
-    return reshaped(v, *v.shape[:2], row * v.shape[3], *v.shape[4:])
+def _few_channels(v: Val, plan: Plan, phases: Shape, low: int, layouts: dict[Val, Shape]) -> Laid:
+    """The same where a thread has all channels of a cell, or of all cells of a line that lies
+    apart: they are written out."""
+    images, groups, channels, *space = v.shape
+    row, step = (plan.row, phases[2]) if plan.apart else (1, 1)
+    a, b, c = plan.grid
+    shape = (groups, *phases[:2], images, a, b, c * plan.step, plan.cell)
+    found = Val(-50, "laid", "barrier", (), None, shape, v.dtype)
+    e = Emitter(layouts, group=packing.THREADS)
+    g, lane = ir.var("g"), ir.var("lane")
+    number = ir.add(ir.mul(g, ir.const(packing.THREADS)), lane)
+    at: list[Expr] = []
+    rest = small(number)
+    for n in reversed(shape[1:-1]):
+        at.insert(0, ir.irem(rest, small(e.number(n))).cast(ir.INDEX))
+        rest = ir.idiv(rest, small(e.number(n)))
+    p, q, image, d, h, w = at
+    d, h = (ir.add(ir.mul(i, e.number(n)), j) for i, n, j in ((d, phases[0], p), (h, phases[1], q)))
+    there = (d < e.number(space[0])) & (h < e.number(space[1]))
+    first = ir.sub(ir.mul(w, e.number(step)), e.number(low))
+    none = zero(v.dtype)
+    body: list[Stmt] = []
+    values: list[Expr] = []
+    for t in range(row):
+        where = ir.add(first, ir.const(t))
+        inside = there & (where >= 0) & (where < e.number(space[2]))
+        for channel in range(channels):
+            index = (image, rest.cast(ir.INDEX), ir.const(channel), d, h, where)
+            name = ir.var(f"v{t}_{channel}", v.dtype)
+            body.append(ir.Let(name, ir.select(inside, e.value(v, index, inside), none)))
+            values.append(name)
+    values += [none] * (plan.cell - len(values))
+    base = ir.mul(number, ir.const(plan.cell))
+    buffer = e.buffer(found, "write")
+    body += [ir.Store(buffer, ir.add(base, ir.const(u)), x) for u, x in enumerate(values)]
+    count = size_of(shape[:-1])
+    work = ir.If(number < e.number(count), body)
+    loop = ir.For(lane, _ZERO, ir.const(packing.THREADS), "lanes", [work])
+    grid = -(-count // packing.THREADS)
+    return found, [e.blocks("lay_few", g, [loop], grid, ("cast",))]
 
 
 def _lines(v: Val, grid: Shape, phases: Shape) -> Val:

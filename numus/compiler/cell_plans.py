@@ -25,6 +25,7 @@ SMALL = 1 << 23  # multiplications that are worth laying operands out
 SEARCHING = 10  # multiplications of tiles while one of tiles whose rows are looked for is done
 SHARING = 4.5  # those of threads that copy, while one of threads that read is done
 ROWS = 1.3  # times the cost of plans whose lines have rows, which are not as quick to lay out
+LONGEST = 64  # elements of a line, or of its cells, that one thread lays out
 WIDEST = 256  # channels, outputs or rows that groups come to together
 RUNS = 16  # bytes at which lines begin
 # What reads lines that overlap. That the engine which brings tiles takes strides shorter than lines
@@ -233,6 +234,8 @@ def _by_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     rows = g.batch * size_of(tuple(a.cells for a in axes))
     lines = size_of(g.stride[:2]) * rows * line.step
     found = replace(whole, axes=axes, rows=rows, lines=lines, row=row, **asdict(line))
+    if found.apart and found.cell > LONGEST:
+        return None
     return replace(found, k=found.width * size_of(g.taps[:2]))
 
 
@@ -253,6 +256,7 @@ def _line(
         return Axis(extent, 1, extent, 1, 1, 0), _Line(1, rounded(row * channels, RUN))
     cells = rounded(max(data, (extent - 1) * step + row), step)
     cell = rounded(channels, RUNS // gcd(step * unit.itemsize, RUNS))
+    cell = rounded(cell, RUN) if cell > LONGEST else cell
     return Axis(cells // step, 1, extent, 1, 1, 0), _Line(step, cell)
 
 
@@ -281,5 +285,7 @@ def _by_result_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     k = g.channels * size_of(tuple(a.cells for a in axes))
     lines = size_of(g.dilation[:2]) * k * line.step
     found = replace(whole, axes=axes, k=k, lines=lines, row=row, **asdict(line))
+    if found.apart and found.cell > LONGEST:
+        return None
     rows = row * found.images
     return replace(found, matrices=whole.matrices // row, rows=rows)
