@@ -418,6 +418,10 @@ class Summed:
     scratch: list[ir.Buffer]  # of which the first is free for other things by then
     words: int  # of that
 
+    def then(self, steps: list[Stmt], stage: ir.Buffer) -> tuple[list[Stmt], list[ir.Buffer]]:
+        """What a group does, and its memory: the sums, and steps that take them out by a stage."""
+        return [*self.body, *steps], [*self.scratch, stage]
+
 
 RUN = 8  # neighbours of the result that a thread stores at a time
 

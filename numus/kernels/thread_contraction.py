@@ -149,8 +149,7 @@ Work = GroupWork[Tiles, Sizes, Operand]
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """What group g does."""
     total = summed(work.tiles, work.sizes, work.dtype, g, work.left, work.right)
-    steps, stage = _leave(work, total)
-    return [*total.body, *steps], [*total.scratch, stage]
+    return total.then(*_leave(work, total))
 
 
 def summed(
