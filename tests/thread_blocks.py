@@ -133,14 +133,6 @@ _DEVICE: dict[str, Any] = {
     "llvm.nvvm.rcp.approx.ftz.f": (_FLOAT, (_FLOAT,), _reciprocal),
     "llvm.nvvm.rsqrt.approx.f": (_FLOAT, (_FLOAT,), _inverse_root),
 }
-# Copies that go on by themselves: here they are done at once.
-_NEAR = re.compile(r"ptrtoint ptr addrspace\(3\) (\S+) to i32")
-_COPY = re.compile(
-    r'call void asm sideeffect "cp\.async\.\w+\.shared\.global \[\$0\], \[\$1\], (\d+)(?:, \$2)?;"'
-    r', "[^"]*"\(i32 (\S+), ptr addrspace\(1\) ([^\s,)]+)(?:, (i32 \S+))?\)'
-)
-_NOTHING = re.compile(r'.*asm sideeffect "(?:cp\.async\.(?:commit|wait)_group|\.pragma).*\n')
-_COPIED = "device_copy"
 _AWAITED = re.compile(r"load atomic i64, ptr addrspace\(1\) (\S+) .*")
 _WORD = "device_word"
 _NAMES = {name: f"device_{i}" for i, name in enumerate(_DEVICE)}
@@ -149,27 +141,6 @@ _calls = {
     for name, (result, taken, call) in _DEVICE.items()
 }
 _calls[_WORD] = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_awaited)
-
-
-_calls[_COPIED] = ctypes.CFUNCTYPE(None, ctypes.c_int64, ctypes.c_void_p, _INT, _INT)(
-    lambda to, source, size, nbytes: (
-        ctypes.memset(to, 0, nbytes) and ctypes.memmove(to, source, size) and None
-    )
-)
-
-
-def _copies(source: str) -> str:
-    """A kernel's text with calls to here in the place of copies."""
-    if "cp.async" not in source:
-        return source
-    source = _NEAR.sub(r"ptrtoint ptr addrspace(3) \1 to i64", _NOTHING.sub("", source))
-
-    def call(found: re.Match[str]) -> str:
-        nbytes, near, far, size = found.groups()
-        sizes = f"{size or f'i32 {nbytes}'}, i32 {nbytes}"
-        return f"call void @{_COPIED}(i64 {near}, ptr addrspace(1) {far}, {sizes})"
-
-    return _COPY.sub(call, source) + f"declare void @{_COPIED}(i64, ptr addrspace(1), i32, i32)\n"
 
 
 class Machine(group_machine.Machine):
@@ -218,7 +189,6 @@ class Machine(group_machine.Machine):
             lines = source.splitlines()
             unknown = ("griddepcontrol", "target triple")
             source = "\n".join(x for x in lines if not any(word in x for word in unknown))
-            source = _copies(source + "\n")
             source = _AWAITED.sub(rf"call i64 @{_WORD}(ptr addrspace(1) \1)", source)
             source += f"declare i64 @{_WORD}(ptr addrspace(1))\n"
             for name, ours in _NAMES.items():

@@ -105,7 +105,7 @@ class _Kernel:
         if isinstance(tiles, tile.Tiles):
             self.rows, self.depth, threads_ = tile.ROWS, tile.depth_of(self.dtype), tile.THREADS
         elif isinstance(tiles, warp.Tiles):
-            self.rows, threads_ = tiles.rows, tiles.threads
+            self.rows, threads_ = tiles.rows, warp.THREADS
             self.depth = tiles.shape(self.dtype).elements
         else:
             self.rows, self.depth, threads_ = tiles.rows, threads.DEPTH, tiles.threads
@@ -155,9 +155,9 @@ class _Kernel:
             if turned:
                 matrix, tap = cells.apart(which)
                 image, at, inside = m, apart(tap, cells.taps), m < sizes.m
-                if plan.row > 1:  # a row for every place along the last axis as well
-                    images = small(e.number(plan.images))
-                    last, image = ir.idiv(small(m), images), ir.irem(small(m), images)
+                if plan.span > 1:  # a row for every place along the last axis as well
+                    cell = small(e.number(plan.cell))
+                    last, image = ir.idiv(small(m), cell), ir.irem(small(m), cell)
                     inside = inside & (image < small(e.number(plan.geometry.batch)))
                     at = (*at[:2], last)
             else:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus.compiler import ir
-from numus.compiler.cell_plans import LONGEST, Plan, spread
+from numus.compiler.cell_plans import Plan, spread
 from numus.compiler.convolution_parts import Geometry
 from numus.compiler.emit import Emitter
 from numus.compiler.group_operands import along
@@ -14,7 +14,6 @@ from numus.compiler.ir import Expr, Stmt
 from numus.compiler.laying import Laid, in_memory, padded, permuted, reshaped, view
 from numus.compiler.local import Val
 from numus.kernels import pack as packing
-from numus.kernels.slices import zero
 from numus.kernels.tile_matrices import RUN, rounded
 from numus.kernels.windows import apart, small
 from numus.runtime.contract import Facts
@@ -63,10 +62,8 @@ def _weights(v: Val, g: Geometry, plan: Plan) -> Val:
     so-many-th tap is one's own, and they are outputs before the others."""
     if size_of(g.gap) == 1:
         v = permuted(v, 0, 1, 3, 4, 5, 2)
-        if not plan.apart:
-            v = padded(v, (*v.shape[:-1], plan.cell))
-        row = plan.row * v.shape[-1]
-        v = reshaped(v, *v.shape[:2], size_of(v.shape[2:]) // row, row)
+        v = padded(v, (*v.shape[:-1], plan.cell))
+        v = reshaped(v, *v.shape[:2], size_of(v.shape[2:-1]) // plan.span, plan.span * plan.cell)
         return padded(v, (*v.shape[:-1], plan.width))
     taps = [a.taps for a in plan.axes]
     front = [spread(*n)[2] for n in zip(g.taps, g.gap, g.low, strict=True)]
@@ -106,57 +103,20 @@ def _data(
     layouts: dict[Val, Shape],
     facts: Facts,
 ) -> Laid:
-    """Data on the cells of a plan; where lines have several, with zeros before every row instead of
+    """Data on the cells of a plan; where lines overlap, with zeros before every row instead of
     phases along the last axis."""
-    if plan.row == 1:
+    if plan.span == 1:
         return _on_cells(-50, v, order, plan.grid, phases, plan.cell, layouts)
+    (a, b), row = plan.grid[:2], plan.grid[2] * plan.step
+    p, q = phases[:2]
+    if plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
+        shape = (a, b, row), (p, q, 1)
+        return _on_cells(-50, v, order, *shape, plan.cell, layouts, low)
     v = permuted(v, *order, 3, 4, 5)
-    if plan.cell <= LONGEST:
-        return _few_channels(v, plan, phases, low, layouts)
-    grid, phases = (*plan.grid[:2], plan.grid[2] * plan.step), (*phases[:2], 1)
-    return _on_cells(-50, v, (0, 1, 2), grid, phases, plan.cell, layouts, low)
-
-
-def _few_channels(v: Val, plan: Plan, phases: Shape, low: int, layouts: dict[Val, Shape]) -> Laid:
-    """The same where a thread has all channels of a cell, or of all cells of a line that lies
-    apart: they are written out."""
-    images, groups, channels, *space = v.shape
-    row, step = (plan.row, phases[2]) if plan.apart else (1, 1)
-    a, b, c = plan.grid
-    shape = (groups, *phases[:2], images, a, b, c * plan.step, plan.cell)
-    found = Val(-50, "laid", "barrier", (), None, shape, v.dtype)
-    e = Emitter(layouts, group=packing.THREADS)
-    g, lane = ir.var("g"), ir.var("lane")
-    number = ir.add(ir.mul(g, ir.const(packing.THREADS)), lane)
-    at: list[Expr] = []
-    rest = small(number)
-    for n in reversed(shape[1:-1]):
-        at.insert(0, ir.irem(rest, small(e.number(n))).cast(ir.INDEX))
-        rest = ir.idiv(rest, small(e.number(n)))
-    p, q, image, d, h, w = at
-    d, h = (ir.add(ir.mul(i, e.number(n)), j) for i, n, j in ((d, phases[0], p), (h, phases[1], q)))
-    there = (d < e.number(space[0])) & (h < e.number(space[1]))
-    first = ir.sub(ir.mul(w, e.number(step)), e.number(low))
-    none = zero(v.dtype)
-    body: list[Stmt] = []
-    values: list[Expr] = []
-    for t in range(row):
-        where = ir.add(first, ir.const(t))
-        inside = there & (where >= 0) & (where < e.number(space[2]))
-        for channel in range(channels):
-            index = (image, rest.cast(ir.INDEX), ir.const(channel), d, h, where)
-            name = ir.var(f"v{t}_{channel}", v.dtype)
-            body.append(ir.Let(name, ir.select(inside, e.value(v, index, inside), none)))
-            values.append(name)
-    values += [none] * (plan.cell - len(values))
-    base = ir.mul(number, ir.const(plan.cell))
-    buffer = e.buffer(found, "write")
-    body += [ir.Store(buffer, ir.add(base, ir.const(u)), x) for u, x in enumerate(values)]
-    count = size_of(shape[:-1])
-    work = ir.If(number < e.number(count), body)
-    loop = ir.For(lane, _ZERO, ir.const(packing.THREADS), "lanes", [work])
-    grid = -(-count // packing.THREADS)
-    return found, [e.blocks("lay_few", g, [loop], grid, ("cast",))]
+    images, groups = v.shape[:2]
+    v = padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
+    v = reshaped(v, images, groups, plan.cell, a, p, b, q, row)
+    return in_memory(-50, permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, facts)
 
 
 def _lines(v: Val, grid: Shape, phases: Shape) -> Val:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from math import gcd
 from typing import Literal
 
@@ -24,12 +24,10 @@ from numus.shapes import Shape, size_of
 SMALL = 1 << 23  # multiplications that are worth laying operands out
 SEARCHING = 10  # multiplications of tiles while one of tiles whose rows are looked for is done
 SHARING = 4.5  # those of threads that copy, while one of threads that read is done
-ROWS = 1.3  # times the cost of plans whose lines have rows, which are not as quick to lay out
-LONGEST = 64  # elements of a line, or of its cells, that one thread lays out
 WIDEST = 256  # channels, outputs or rows that groups come to together
 RUNS = 16  # bytes at which lines begin
 # What reads lines that overlap. That the engine which brings tiles takes strides shorter than lines
-# is not documented: they lie apart for it.
+# is not documented, and has not been tried.
 OVERLAPPING = ("warps", "threads")
 LARGEST = 1 << 31  # elements, and lines, that are counted in 32 bits
 # Other ways than a plan: kernels that look for every element of a window, and plain sums.
@@ -98,30 +96,15 @@ class Plan:
     lines: int  # of data, of a group of channels, a cell in each
     cell: int  # elements of such a line
     by_results: bool
-    # Of the last axis, taps (or places of results) that have a line together. Where lines overlap,
-    # it has a cell for each, and the next line begins so many cells on; else all are one cell.
-    row: int = 1
+    # Lines that overlap: each has the cells of a whole row of a window (or of results), and the
+    # next one begins so many cells on. One line of one cell where they don't.
+    span: int = 1
     step: int = 1
 
     @property
     def width(self) -> int:
         """Elements along k of a tap, where these displace cells."""
         return rounded(self.span * self.cell, self.unit.depth)
-
-    @property
-    def apart(self) -> bool:
-        """Whether lines have rows, and do not overlap."""
-        return self.row > 1 and self.unit.kind not in OVERLAPPING
-
-    @property
-    def images(self) -> int:
-        """Rows of the product for each place of a row of results."""
-        return self.geometry.batch if self.apart else self.cell
-
-    @property
-    def span(self) -> int:
-        """Cells of a line."""
-        return 1 if self.apart else self.row
 
     @property
     def grid(self) -> Shape:
@@ -153,9 +136,7 @@ def spread(taps: int, gap: int, low: int) -> tuple[int, int, int]:
 
 def choose(g: Geometry, unit: Unit) -> Plan | Other:
     """The plan that costs least, or what else does with less."""
-    costs: dict[Plan | Other, float] = {}
-    for plan in plans(g, unit):
-        costs[plan] = plan.cost * (ROWS if plan.row > 1 else 1)
+    costs: dict[Plan | Other, float] = {p: p.cost for p in plans(g, unit)}
     costs |= {"windows": _by_windows(g, unit), "sums": _by_sums(g, unit)}
     return min(costs, key=lambda way: costs[way])
 
@@ -223,41 +204,31 @@ def _by_taps(g: Geometry, unit: Unit, merged: int) -> Plan | None:
 
 
 def _by_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
-    """The same with rows of taps in lines: few channels fill a slice together."""
-    row, step = g.taps[2], g.stride[2]
-    if size_of(g.gap) * g.dilation[2] > 1 or row == 1 or g.low[2] < 0:
+    """The same with rows of taps in lines that overlap: few channels fill a slice together."""
+    span, step = g.taps[2], g.stride[2]
+    if size_of(g.gap) * g.dilation[2] > 1 or span == 1 or g.low[2] < 0:
         return None
+    if unit.kind not in OVERLAPPING:
+        return None
+    row = _row(g.low[2] + g.space[2], g.extents[2], span, step)
     whole = _by_taps(g, unit, merged)
     assert whole is not None
-    axis, line = _line(g.low[2] + g.space[2], g.extents[2], merged * g.channels, row, step, unit)
-    axes = (*whole.axes[:2], axis)
+    axes = (*whole.axes[:2], Axis(row // step, 1, g.extents[2], 1, 1, 0))
     rows = g.batch * size_of(tuple(a.cells for a in axes))
-    lines = size_of(g.stride[:2]) * rows * line.step
-    found = replace(whole, axes=axes, rows=rows, lines=lines, row=row, **asdict(line))
-    if found.apart and found.cell > LONGEST:
-        return None
+    lines = size_of(g.stride[:2]) * rows * step
+    found = replace(whole, axes=axes, rows=rows, lines=lines, span=span, step=step)
+    found = replace(found, cell=_cell(merged * g.channels, step, unit))
     return replace(found, k=found.width * size_of(g.taps[:2]))
 
 
-@dataclass(frozen=True, slots=True)
-class _Line:
-    """Cells from one line to the next, and elements of a cell."""
-
-    step: int
-    cell: int
+def _row(data: int, extent: int, taps: int, step: int) -> int:
+    """Cells of a row of data, and of all that windows reach, in whole steps."""
+    return rounded(max(data, (extent - 1) * step + taps), step)
 
 
-def _line(
-    data: int, extent: int, channels: int, row: int, step: int, unit: Unit
-) -> tuple[Axis, _Line]:
-    """The last axis of a plan whose lines have rows, of so many channels in each place, and these
-    lines: they lie at whole places."""
-    if unit.kind not in OVERLAPPING:
-        return Axis(extent, 1, extent, 1, 1, 0), _Line(1, rounded(row * channels, RUN))
-    cells = rounded(max(data, (extent - 1) * step + row), step)
-    cell = rounded(channels, RUNS // gcd(step * unit.itemsize, RUNS))
-    cell = rounded(cell, RUN) if cell > LONGEST else cell
-    return Axis(cells // step, 1, extent, 1, 1, 0), _Line(step, cell)
+def _cell(channels: int, step: int, unit: Unit) -> int:
+    """Elements of a cell with which lines that begin `step` cells apart lie at whole places."""
+    return rounded(channels, RUNS // gcd(step * unit.itemsize, RUNS))
 
 
 def _by_results(g: Geometry, unit: Unit, merged: int) -> Plan | None:
@@ -275,17 +246,25 @@ def _by_results(g: Geometry, unit: Unit, merged: int) -> Plan | None:
 
 
 def _by_result_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
-    """The same with rows of results in lines: few images fill a tile together."""
-    row, step = g.extents[2], g.dilation[2]
+    """The same with rows of results in lines that overlap: few images fill a tile together."""
+    span, step = g.extents[2], g.dilation[2]
     whole = _by_results(g, unit, merged)
-    if whole is None or unit.along or row == 1 or g.stride[2] > 1 or g.low[2] < 0:
+    if whole is None or unit.along or unit.kind not in OVERLAPPING:
         return None
-    axis, line = _line(g.low[2] + g.space[2], g.taps[2], merged * g.batch, row, step, unit)
-    axes = (*whole.axes[:2], axis)
+    if span == 1 or g.stride[2] > 1 or g.low[2] < 0:
+        return None
+    row = _row(g.low[2] + g.space[2], g.taps[2], span, step)
+    axes = (*whole.axes[:2], Axis(row // step, 1, g.taps[2], 1, 1, 0))
     k = g.channels * size_of(tuple(a.cells for a in axes))
-    lines = size_of(g.dilation[:2]) * k * line.step
-    found = replace(whole, axes=axes, k=k, lines=lines, row=row, **asdict(line))
-    if found.apart and found.cell > LONGEST:
-        return None
-    rows = row * found.images
-    return replace(found, matrices=whole.matrices // row, rows=rows)
+    cell = _cell(merged * g.batch, step, unit)
+    return replace(
+        whole,
+        axes=axes,
+        matrices=whole.matrices // span,
+        rows=span * cell,
+        k=k,
+        lines=size_of(g.dilation[:2]) * k * step,
+        cell=cell,
+        span=span,
+        step=step,
+    )

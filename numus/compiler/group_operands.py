@@ -22,8 +22,6 @@ from numus.shapes import Shape
 
 ZERO = const(0)
 
-FAR = 1 << 32  # elements from line to line that threads do not reckon with
-
 
 def finish(e: Emitter, group: Group, t: Expr, i: Expr, j: Expr, value: Expr) -> list[Stmt]:
     """Store what the group makes of an element of the product."""
@@ -131,18 +129,18 @@ def sliced(
 
     how = lying(x, layouts, line)
     by_k = along(x, layouts, 3 - line) if how is None else how.along
-    copies = how is not None and capability(facts) >= slices.COPIES_SINCE and how.line < FAR
+    copies = how is not None and capability(facts) >= slices.COPIES_SINCE
     size = x.dtype.itemsize
     if size < 4:  # elements of a word are neighbours along k
         copies = copies and by_k and _in_runs(x, how)
         by_k = True
     if not copies:
-        return slices.Operand(read, extent, by_k, None, const(False, dt.bool_))
+        return slices.Operand(read, extent, by_k and not across, None, const(False, dt.bool_))
     buffer, _ = where(ZERO, ZERO, ZERO)
     aligned = (ir.address(buffer) & const(15)).eq(0) & const(_in_runs(x, how), dt.bool_)
     assert how is not None
-    turned = by_k and across
     pitch = e.number(how.line)
+    turned = by_k and across
     return slices.Operand(read, extent, by_k and not across, where, aligned, pitch, turned)
 
 

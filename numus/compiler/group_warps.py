@@ -54,7 +54,7 @@ def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
     near = group.outside(layouts)
 
     def by_warps(part: Group) -> Step:
-        e = Emitter(near, group=tiles.threads)
+        e = Emitter(near, group=warp.THREADS)
         shape, depth = (tiles.rows, tiles.columns), tiles.shape(dtype).elements
         sizes, grid = sizes_of(e, facts, product, shape, depth, pieces)
         sides = (

@@ -21,7 +21,6 @@ ZERO, ONE = const(0), const(1)
 
 COPIES_SINCE = 80  # compute capability from which on copies go on by themselves
 SPARE = 4  # words between lines along k: they shift the banks
-TOGETHER = 8  # runs that are copied at a time where some are cut off: more take many registers
 
 
 def zero(dtype: DType) -> Expr:
@@ -104,133 +103,92 @@ class Side:
         """Whether neighbours in memory run along k."""
         return self.operand.along != self.operand.turned
 
-    def inside(self, number: Expr, k_size: Expr, hop: Expr | None, run: int) -> Expr:
-        """Whether runs of a slice, so many lines away, are whole. Where lines of a tile do not
-        exist, others are copied: nothing becomes of them."""
+    def inside(self, number: Expr, k_size: Expr, hop: Expr | None) -> Expr:
+        """Whether nothing of a slice, so many lines away, is cut off."""
         o = self.operand
         k_size = k_size if o.ends is None else o.ends(number)
         last = ir.add(self.first, const(self.lines))
         begin = ir.mul(number, const(self.shape.elements))
         end = ir.add(begin, const(self.shape.elements))
-        whole = end <= k_size
+        whole = (last <= o.extent) & (end <= k_size)
         if hop is None:
-            if self.by_k or run == 1:
-                return whole
-            return whole & ((last <= o.extent) | ir.irem(o.extent, const(run)).eq(0))
+            return whole
         begin, end = (self.first, last) if self.by_k else (begin, end)
-        lines = (ir.add(begin, hop) >= 0) & (ir.add(end, hop) <= o.lines)
-        return whole & (last <= o.extent) & lines
+        return whole & (ir.add(begin, hop) >= 0) & (ir.add(end, hop) <= o.lines)
 
     def ways(self, number: Expr, k_size: Expr, hop: Expr | None) -> dict[str, Expr]:
         """How slice `number` is brought, and on which conditions: copied in `runs` of 16 bytes or
-        as single `ones`; where the tile's lines end (`edge`), where runs are `cut`; or `read`."""
-        o, size = self.operand, self.shape.dtype.itemsize
+        as single `ones`, with `cut` where the operand ends, or `read`."""
+        o = self.operand
+        inside = self.inside(number, k_size, hop)
         if o.plain is None:
             return {"read": const(True, dt.bool_)}
-        there = ir.add(self.first, const(self.lines)) <= o.extent
-
-        def copies(kind: str, given: Expr, run: int) -> dict[str, Expr]:
-            inside = self.inside(number, k_size, hop, run)
-            cut = {f"{kind} cut": given & ~inside}
-            if hop is not None or not self.by_k:
-                return {kind: given & inside, **cut}
-            return {kind: given & inside & there, f"{kind} edge": given & inside & ~there, **cut}
-
         if o.turned:
-            return copies("ones", const(True, dt.bool_), 1)
-        found = copies("runs", o.aligned, 16 // size)
-        if size < 4:
-            return {**found, "read": ~o.aligned}
-        if o.aligned.op == "const":
-            return {**found, **copies("ones", ~o.aligned, 1)}
-        return {**found, "ones cut": ~o.aligned}
+            return {"ones": inside, "ones cut": ~inside}
+        other = "ones cut" if self.shape.dtype.itemsize >= 4 else "read"
+        return {"runs": o.aligned & inside, "runs cut": o.aligned & ~inside, other: ~o.aligned}
 
     def bring(
         self,
         lane: Expr,
         batch: Expr,
         number: Expr,
-        stage: Expr,
         k_size: Expr,
         how: str,
         away: tuple[Expr, Expr] | None = None,
     ) -> list[Stmt]:
-        """A thread's share of slice `number`, which lies `away` from its place, to a stage."""
+        """A thread's share of slice `number`, which lies `away` from its place."""
         o, s = self.operand, self.shape
         k_size = k_size if o.ends is None else o.ends(number)
+        out: list[Stmt] = []
         run = 1 if how.startswith("ones") else 16 // s.dtype.itemsize
-        cut = how.endswith("cut")
-        total = self.lines * s.elements // run
         by_k = self.by_k
+        total = self.lines * s.elements // run
+        stage = ir.irem(number, const(s.stages))
         fast = (s.elements if by_k else self.lines) // run
-        down, right = ir.idiv(lane, const(fast)), ir.mul(ir.irem(lane, const(fast)), const(run))
+        down, quick = ir.idiv(lane, const(fast)), ir.mul(ir.irem(lane, const(fast)), const(run))
         begin = ir.mul(number, const(s.elements))
-        # of memory's lines, and of the neighbours in each: where there are none any more
-        firsts, ends = (self.first, begin), (o.extent, k_size)
-        if not by_k:
-            firsts, ends = firsts[::-1], ends[::-1]
 
-        def at(slow: Expr, quick: Expr) -> tuple[Expr, Expr]:
-            """A line of the tile, and how deep in the slice."""
+        def lines_and_k(slow: Expr) -> tuple[Expr, Expr]:
             return (slow, quick) if by_k else (quick, slow)
 
-        def target(slow: Expr, quick: Expr) -> Expr:
-            line, deep = at(slow, quick)
-            word = ir.idiv(deep, const(s.per_word)) if s.per_word > 1 else deep
-            return self.place(stage, line, word)
-
-        def copied(below: Expr, aside: Expr) -> list[Stmt]:
+        def source(line: Expr, deep: Expr) -> tuple[ir.Buffer, Expr]:
             assert o.plain is not None
-            line, deep = at(down, ir.add(right, aside))
-            line, limit = ir.add(self.first, line), const(run)
-            far = below.cast(dt.uint32)
-            room = ends[0] - ir.add(firsts[0], down)  # lines of memory from the first one on
-            if cut:
-                there = room > below
+            return o.plain(batch, ir.add(self.first, line), ir.add(begin, deep))
+
+        for share in range(-(-total // s.threads)):
+            below = share * s.threads // fast  # of memory's lines: neighbours stay where they are
+            line, deep = lines_and_k(ir.add(down, const(below)))
+            word = ir.idiv(deep, const(s.per_word)) if s.per_word > 1 else deep
+            to = self.place(stage, line, word)
+            k, here = ir.add(begin, deep), ir.add(self.first, line)
+            one: list[Stmt] = []
+            if how != "read":
+                # from the first place by a number that is the same for all threads
+                buffer, first = source(*lines_and_k(down))
+                index = ir.add(first, ir.mul(o.pitch, const(below)))
+                left, other = (
+                    (k_size - k, here < o.extent) if by_k else (o.extent - here, k < k_size)
+                )
                 if away is not None:
-                    place = ir.add(ir.add(ir.add(firsts[0], down), below), away[0])
-                    there = there & (place >= 0) & (place < o.lines)
-                limit = ir.select(there, ends[1] - ir.add(firsts[1], ir.add(right, aside)), ZERO)
-            elif how.endswith("edge"):  # lines that do not exist are copies of the last one
-                line = ir.minimum(line, o.extent - 1)
-                far = ir.minimum(far, (o.extent - 1 - line).cast(dt.uint32))
-            elif away is None and not by_k:
-                line = ir.minimum(line, o.extent - run)
-            buffer, source = o.plain(batch, line, deep)
-            source = ir.add(source, begin if by_k else ir.mul(begin, o.pitch))
-            if away is not None:
-                source = ir.add(source, away[1])
-            # from the first place by a number of lines, in a single multiplication
-            lines = ir.mul(o.pitch.cast(dt.uint32).cast(ir.INDEX), far.cast(ir.INDEX))
-            index = ir.add(source, lines)
-            to = target(ir.add(down, below), ir.add(right, aside))
-            return [ir.AsyncCopy(self.words, to, buffer, index, limit, run * s.dtype.itemsize)]
-
-        def read(below: Expr, aside: Expr) -> list[Stmt]:
-            found: list[Stmt] = []
-            slow, quick = ir.add(down, below), ir.add(right, aside)
-            line, deep = at(slow, quick)
-            for u in range(run):
-                i = ir.add(ir.add(self.first, line), const(0 if by_k else u))
-                p = ir.add(ir.add(begin, deep), const(u if by_k else 0))
-                there = (i < o.extent) & (p < k_size)
-                value = ir.select(there, o.read(batch, i, p, there), zero(s.dtype))
-                to = ir.add(ir.mul(target(slow, quick), const(s.per_word)), const(u))
-                found.append(ir.Store(self.elements, to, value))
-            return found
-
-        def share(number: Expr) -> list[Stmt]:
-            away = ir.mul(number, const(s.threads))
-            each = read if how == "read" else copied
-            one = each(ir.idiv(away, const(fast)), ir.mul(ir.irem(away, const(fast)), const(run)))
-            return one if not total % s.threads else [ir.If(ir.add(lane, away) < const(total), one)]
-
-        count = -(-total // s.threads)
-        if not cut or count % TOGETHER:
-            return [x for i in range(count) for x in share(const(i))]
-        which = ir.var(f"{lane.attr}_share")
-        some = [x for i in range(TOGETHER) for x in share(ir.add(which, const(i)))]
-        return [ir.For(which, ZERO, const(count), "serial", some, const(TOGETHER))]
+                    hop, more = away
+                    index, at = ir.add(index, more), ir.add(here if by_k else k, hop)
+                    other = other & (at >= 0) & (at < o.lines)
+                limit = ir.select(other, left, ZERO) if how.endswith("cut") else const(run)
+                nbytes = run * s.dtype.itemsize
+                one.append(ir.AsyncCopy(self.words, to, buffer, index, limit, nbytes))
+            else:
+                for u in range(run):
+                    i = ir.add(here, const(0 if by_k else u))
+                    p = ir.add(k, const(u if by_k else 0))
+                    inside = (i < o.extent) & (p < k_size)
+                    value = ir.select(inside, o.read(batch, i, p, inside), zero(s.dtype))
+                    target = ir.add(ir.mul(to, const(s.per_word)), const(u))
+                    one.append(ir.Store(self.elements, target, value))
+            exists = (share + 1) * s.threads <= total
+            there = ir.add(lane, const(share * s.threads)) < const(total)
+            out += one if exists else [ir.If(there, one)]
+        return out
 
 
 def sides(
@@ -265,48 +223,21 @@ class Sizes(TileSizes):
         return ir.idiv(which, self.pieces), first, ir.minimum(self.slices, every - first)
 
 
-Run = list[ir.Let]  # what one access reads
-
-
-@dataclass(slots=True)
-class Parts:
-    """What a thread does with a slice, in so many parts (two at least).
-
-    `read(part, lane, stage, tag)` begins to read what a part needs from its beginning on, under
-    names with this tag; `multiply(part, lane, stage, ahead)` is the part, in the course of which
-    the runs of `ahead` are to be read: those of the next one.
-    """
-
-    count: int
-    read: Callable[[Expr, Expr, Expr, str], list[Run]]
-    multiply: Callable[[Expr, Expr, Expr, list[Run]], list[Stmt]]
-    loop: str  # "serial" or "unroll"
-
-
-def woven(products: list[Stmt], runs: list[Run]) -> list[Stmt]:
-    """Runs that are read while something is multiplied."""
-    out: list[Stmt] = []
-    runs = list(runs)
-    count, done, total = len(runs), 0, sum(not isinstance(s, ir.Let) for s in products)
-    for s in products:
-        if not isinstance(s, ir.Let):
-            while (count - len(runs)) * total < (done + 1) * count:
-                out += runs.pop(0)
-            done += 1
-        out.append(s)
-    return out
-
-
-def pipeline(pair: tuple[Side, Side], which: Expr, sizes: Sizes, parts: Parts) -> list[Stmt]:
-    """The loop over all slices of a piece. The group meets before the last part of a slice: in its
-    course threads begin to read the next one."""
+def pipeline(
+    pair: tuple[Side, Side],
+    which: Expr,
+    sizes: Sizes,
+    multiply: Callable[[Expr, Expr], list[Stmt]],
+) -> list[Stmt]:
+    """The loop over all slices of a piece. `multiply(lane, stage)` is what a thread does with
+    one."""
     shape = pair[0].shape
     batch, start, count = sizes.piece(which, shape.elements)
     end = ir.add(start, count)
     k_size = sizes.k
     ahead = shape.stages - 1
 
-    def bring(name: str, number: Expr, stage: Expr) -> list[Stmt]:
+    def bring(name: str, number: Expr) -> list[Stmt]:
         steps: list[Stmt] = []
         for side, tag in zip(pair, "ab", strict=True):
             away = None
@@ -318,67 +249,24 @@ def pipeline(pair: tuple[Side, Side], which: Expr, sizes: Sizes, parts: Parts) -
                 if condition.op == "const" and not condition.attr:
                     continue
                 lane = ir.var(f"{name}{tag}_{how}")
-                body = side.bring(lane, batch, number, stage, k_size, how, away)
+                body = side.bring(lane, batch, number, k_size, how, away)
                 loop: list[Stmt] = [ir.For(lane, ZERO, const(shape.threads), "lanes", body)]
-                rare = how not in ("runs", "ones")
-                steps += loop if condition.op == "const" else [ir.If(condition, loop, rare)]
+                steps += loop if condition.op == "const" else [ir.If(condition, loop)]
         return steps
-
-    def all_threads(name: str, work: Callable[[Expr], list[Stmt]]) -> Stmt:
-        lane = ir.var(name)
-        return ir.For(lane, ZERO, const(shape.threads), "lanes", work(lane))
-
-    # what a part needs from its beginning on is kept from one part to the next
-    names = [let.var for run in parts.read(ZERO, ZERO, ZERO, "") for let in run]
-    kept = [ir.Register(f"kept{i}", v.dtype, lanes=True) for i, v in enumerate(names)]
-    last = const(parts.count - 1)
-
-    def keep(runs: list[Run]) -> list[Stmt]:
-        values = (let.var for run in runs for let in run)
-        return [ir.Set(register, value) for register, value in zip(kept, values, strict=True)]
-
-    def begin(lane: Expr) -> list[Stmt]:
-        runs = parts.read(ZERO, lane, ZERO, "")
-        return [*(let for run in runs for let in run), *keep(runs)]
-
-    def one(lane: Expr, part: Expr, next_: Expr, where: Expr) -> list[Stmt]:
-        """A part of a slice, while another one is read, of another slice maybe."""
-        runs = parts.read(next_, lane, where, "next_")
-        old = [ir.Let(name, ir.read(x)) for name, x in zip(names, kept, strict=True)]
-        return [*old, *parts.multiply(part, lane, here, runs), *keep(runs)]
-
-    def most(lane: Expr) -> list[Stmt]:
-        part = ir.var("part")
-        return [ir.For(part, ZERO, last, parts.loop, one(lane, part, ir.add(part, ONE), here))]
-
-    def rest(lane: Expr) -> list[Stmt]:
-        return one(lane, last, ZERO, after)
-
-    stage = ir.Register("stage", ir.INDEX)
-    here, before, after = (ir.var(f"stage_{name}") for name in ("here", "before", "after"))
-    at_end = ir.add(here, ONE).eq(shape.stages)
-    around: list[Stmt] = [
-        ir.Let(here, ir.read(stage)),
-        ir.Let(before, ir.select(here.eq(0), const(ahead), ir.add(here, const(-1)))),
-        ir.Let(after, ir.select(at_end, ZERO, ir.add(here, ONE))),
-    ]
 
     out: list[Stmt] = []
     for number in range(ahead):
-        first = ir.add(start, const(number))
-        there = bring(f"ahead{number}", first, const(number))
-        out += [ir.If(first < end, there), ir.AsyncCommit()]
-    out += [ir.AsyncWait(ahead - 1), all_threads("begin", begin), ir.Set(stage, ZERO)]
-    q = ir.var("slice")
+        here = ir.add(start, const(number))
+        first = ir.If(here < end, bring(f"ahead{number}", here))
+        out += [first, ir.AsyncCommit()]
+    q, lane = ir.var("slice"), ir.var("multiply")
     next_ = ir.add(q, const(ahead))
+    work = multiply(lane, ir.irem(q, const(shape.stages)))
     body: list[Stmt] = [
-        *around,
-        ir.If(next_ < end, bring("next", next_, before)),
-        ir.AsyncCommit(),
-        all_threads("multiply", most),
         ir.AsyncWait(ahead - 1),
-        all_threads("multiply_last", rest),
-        ir.Set(stage, after),
+        ir.If(next_ < end, bring("next", next_)),
+        ir.AsyncCommit(),
+        ir.For(lane, ZERO, const(shape.threads), "lanes", work),
     ]
     return [*out, ir.For(q, start, end, "serial", body), ir.AsyncWait(0)]
 
@@ -417,10 +305,6 @@ class Summed:
     place: Callable[[Expr, int], tuple[Expr, Expr]]  # of a thread's `number`-th, in the tile
     scratch: list[ir.Buffer]  # of which the first is free for other things by then
     words: int  # of that
-
-    def then(self, steps: list[Stmt], stage: ir.Buffer) -> tuple[list[Stmt], list[ir.Buffer]]:
-        """What a group does, and its memory: the sums, and steps that take them out by a stage."""
-        return [*self.body, *steps], [*self.scratch, stage]
 
 
 RUN = 8  # neighbours of the result that a thread stores at a time

@@ -17,8 +17,6 @@ from numus.kernels.busy import Way, quickest
 from numus.kernels.group_work import GroupWork
 from numus.kernels.slices import (
     Operand,
-    Parts,
-    Run,
     Shape,
     Side,
     Sizes,
@@ -27,17 +25,14 @@ from numus.kernels.slices import (
     pipeline,
     runs_out,
     sides,
-    woven,
 )
 from numus.runtime.contract import Facts
 
 ZERO = const(0)
 
-WARP = 32
 DEPTH = 16  # of a slice
 STAGES = 3
-RUN = 4  # neighbours that a thread reads at a time, and steps along k of a part
-PAIR = 2  # rows of a thread that take turns: each product waits for the one before
+RUN = 4  # neighbours that a thread reads at a time
 SPARE = 8  # elements between rows of the staged tile
 
 
@@ -66,12 +61,10 @@ class Tiles:
 
 # What a unit takes for a slice of one group, of two at the same time, and so on.
 _TIMES = {
-    Tiles(128, 128, 8, 16): (3000, 5600),
-    Tiles(256, 64, 8, 16): (3200, 6000),
-    Tiles(64, 256, 8, 16): (3200, 5900),
-    Tiles(64, 128, 8, 8): (1750, 3000),
-    Tiles(128, 64, 8, 8): (1700, 3000),
-    Tiles(64, 64, 8, 4): (1100, 1900, 2450),
+    Tiles(128, 128, 8, 16): (5400, 5700),
+    Tiles(256, 64, 16, 8): (5600, 6000),
+    Tiles(64, 128, 8, 8): (4700, 4900, 6100, 6500),
+    Tiles(64, 64, 8, 4): (1700, 2600, 3200, 3600),
 }
 _BEGIN = 2500
 
@@ -88,59 +81,29 @@ def choose(facts: Facts, batch: int, m: int, n: int, k: int) -> tuple[Tiles, int
 
 
 class _Side:
-    """An operand as threads read it: runs of neighbours, along k or across it."""
+    """An operand as threads read it: runs of neighbours, spread over the tile."""
 
-    def __init__(self, side: Side, own: int, lanes: int, tag: str) -> None:
-        self.side, self.own, self.lanes, self.tag = side, own, lanes, tag
+    def __init__(self, side: Side, own: int, lanes: int) -> None:
+        self.side, self.own, self.lanes = side, own, lanes
 
     def line(self, lane: Expr, number: int) -> Expr:
-        """Which line of the tile a thread's `number`-th is. What lies across k is read in runs of
-        lines; of what lies along k, neighbouring lines belong to neighbouring threads."""
-        if self.side.operand.along:
-            return ir.add(lane, const(number * self.lanes))
+        """Which line of the tile a thread's `number`-th is."""
         offset = number // RUN * (self.lanes * RUN) + number % RUN
         return ir.add(ir.mul(lane, const(RUN)), const(offset))
 
-    def read(self, part: Expr, lane: Expr, stage: Expr, tag: str, numbers: range) -> list[Run]:
-        """Begin to read some of a thread's lines, RUN steps along k of each."""
-        side, runs = self.side, []
-        places = [(i, k) for i in numbers for k in range(RUN)]
-        if not side.operand.along:
-            places.sort(key=lambda place: (place[0] // RUN, place[1]))
-        origin = side.place(ZERO, ZERO, ZERO)
-        first = side.place(stage, self.line(lane, 0), ir.mul(part, const(RUN)))
-        for at in range(0, len(places), RUN):
-            run: Run = []
-            for i, k in places[at : at + RUN]:
-                away = side.place(ZERO, self.line(ZERO, i), const(k)) - origin
-                value = ir.load(side.words, ir.add(first, away))
-                run.append(ir.Let(self.name(tag, k, i), value, ahead=True))
-            runs.append(run)
-        return runs
+    def values(self, lane: Expr, stage: Expr, step: int, tag: str) -> list[Stmt]:
+        """Give names to what a thread needs of a step along k."""
+        return [
+            ir.Let(
+                self.name(step, i, tag),
+                ir.load(self.side.words, self.side.place(stage, self.line(lane, i), const(step))),
+                ahead=True,
+            )
+            for i in range(self.own)
+        ]
 
-    def freed(self, number: int, runs: list[Run]) -> list[Run]:
-        """Those of the runs for the next part for which there is room after a line's products."""
-        if self.side.operand.along:
-            return runs[number : number + 1]
-        return runs[number + 1 - RUN : number + 1] if number % RUN == RUN - 1 else []
-
-    def name(self, tag: str, step: int, number: int) -> Expr:
-        return ir.var(f"{tag}{self.tag}{step}_{number}", self.side.words.dtype)
-
-
-def _spread(t: Tiles, lane: Expr) -> tuple[Expr, Expr]:
-    """Where a thread's tile is among those of the group: 8 x 4 or 4 x 8 of them are a warp's.
-    Neighbouring threads read the same columns, their neighbours the same rows: what half of a warp
-    reads is then one access."""
-    width = min(8, t.across)
-    warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-    warps = const(t.across // width)
-    right = ir.irem(ir.idiv(thread, const(2)), const(width))
-    down = ir.add(ir.mul(ir.idiv(thread, const(2 * width)), const(2)), ir.irem(thread, const(2)))
-    return (
-        ir.add(ir.mul(ir.idiv(warp, warps), const(WARP // width)), down),
-        ir.add(ir.mul(ir.irem(warp, warps), const(width)), right),
-    )
+    def name(self, step: int, number: int, tag: str) -> Expr:
+        return ir.var(f"{tag}{step}_{number}", self.side.words.dtype)
 
 
 Work = GroupWork[Tiles, Sizes, Operand]
@@ -149,7 +112,8 @@ Work = GroupWork[Tiles, Sizes, Operand]
 def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """What group g does."""
     total = summed(work.tiles, work.sizes, work.dtype, g, work.left, work.right)
-    return total.then(*_leave(work, total))
+    steps, stage = _leave(work, total)
+    return [*total.body, *steps], [*total.scratch, stage]
 
 
 def summed(
@@ -160,50 +124,39 @@ def summed(
     tile, out = corner(s, g, t.rows, t.columns)
     shape = Shape(dtype, DEPTH, STAGES, t.threads, RUN)
     near_a, near_b, words = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
-    a, b = _Side(near_a, t.own_rows, t.down, "a"), _Side(near_b, t.own_columns, t.across, "b")
+    a, b = _Side(near_a, t.own_rows, t.down), _Side(near_b, t.own_columns, t.across)
     sums = [
         [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.own_columns)]
         for i in range(t.own_rows)
     ]
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
-    blocks = [range(j, j + RUN) for j in range(0, t.own_columns, RUN)]
+    across = const(t.across)
 
-    def read(part: Expr, lane: Expr, stage: Expr, tag: str) -> list[Run]:
-        down, right_lane = _spread(t, lane)
-        rows = a.read(part, down, stage, tag, range(t.own_rows))
-        return [*rows, *b.read(part, right_lane, stage, tag, blocks[0])]
+    def multiply(lane: Expr, stage: Expr) -> list[Stmt]:
+        down, right_lane = ir.idiv(lane, across), ir.irem(lane, across)
 
-    def multiply(part: Expr, lane: Expr, stage: Expr, ahead: list[Run]) -> list[Stmt]:
-        """By blocks of columns: what the next block needs is on its way meanwhile. In the last one,
-        rows make room for those of the next part as soon as they are done."""
-        body: list[Stmt] = []
-        rows, columns = ahead[: t.own_rows], ahead[t.own_rows :]
-        for block, after in zip(blocks, [*blocks[1:], None], strict=True):
-            right_lane = _spread(t, lane)[1]
-            runs = b.read(part, right_lane, stage, "", after) if after else columns
-            products: list[Stmt] = []
-            for i in range(0, t.own_rows, PAIR):
-                for k in range(RUN):
-                    for row in range(i, i + PAIR):
-                        for j in block:
-                            c = sums[row][j]
-                            x, y, old = a.name("", k, row), b.name("", k, j), ir.read(c)
-                            new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
-                            products.append(ir.Set(c, new))
-                if after is None:
-                    for row in range(i, i + PAIR):
-                        products += [let for run in a.freed(row, rows) for let in run]
-            body += woven(products, runs)
+        def read(step: int) -> list[Stmt]:
+            return [
+                *a.values(down, stage, step, "a"),
+                *b.values(right_lane, stage, step, "b"),
+            ]
+
+        body = read(0)
+        for k in range(DEPTH):
+            if k + 1 < DEPTH:  # what comes next is on its way while this is multiplied
+                body += read(k + 1)
+            for i, row in enumerate(sums):
+                for j, c in enumerate(row):
+                    x, y, old = a.name(k, i, "a"), b.name(k, j, "b"), ir.read(c)
+                    new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
+                    body.append(ir.Set(c, new))
         return body
 
-    # the code of one part is what the caches for instructions hold
-    parts = Parts(DEPTH // RUN, read, multiply, "serial")
-    out += pipeline((near_a, near_b), tile[0], s, parts)
+    out += pipeline((near_a, near_b), tile[0], s, multiply)
 
     def place(lane: Expr, number: int) -> tuple[Expr, Expr]:
         i, j = divmod(number, t.own_columns)
-        down, right_lane = _spread(t, lane)
-        return a.line(down, i), b.line(right_lane, j)
+        return a.line(ir.idiv(lane, across), i), b.line(ir.irem(lane, across), j)
 
     registers = [c for row in sums for c in row]
     scratch = [near_a.words, near_a.elements]

@@ -15,14 +15,10 @@ import group_machine
 import ml_dtypes
 import numpy as np
 import pytest
-import thread_blocks
 
 import numus as nm
-from numus.compiler import group_threads, group_tiles
-from numus.compiler.program import clear_plans
-from numus.kernels import thread_contraction as threads
+from numus.compiler import group_tiles
 from numus.kernels import tile_contraction
-from numus.kernels import warp_contraction as warp
 from numus.kernels.busy import Way, quickest
 from numus.runtime import devices
 
@@ -276,55 +272,6 @@ def test_tiles_of_few_rows(name: str, away: int, monkeypatch: pytest.MonkeyPatch
     moved = nm.asarray(flat, device=device)[first:].reshape(left)
     nm.eval(moved)
     compare(case, ours(moved, nm.asarray(arrays[1], device=device)).numpy(), arrays)
-
-
-@pytest.mark.parametrize("ours", [lambda a, b: a[:, ::2] @ b, _fused], ids=["apart", "fused"])
-def test_operands_that_are_written_out(ours: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_threads, "REUSED", 64)
-    fused = ours is _fused
-    case = _case(
-        *("f4", (70, 41 if fused else 82), (41, 73), ours),
-        theirs=_fused_reference if fused else ours,
-    )
-    check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
-
-
-TILES = [*threads._TIMES, *warp._WIDE_TIMES]
-
-
-@pytest.mark.parametrize("turn", TURNS if ON_GPU else ["nt", "tn"])
-@pytest.mark.parametrize("tile", TILES, ids=str)
-def test_tiles_of_all_shapes(tile: Any, turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off on all sides, and in lines that lie at no whole runs."""
-    monkeypatch.setattr(threads, "_TIMES", {tile: (1,)})
-    monkeypatch.setattr(warp, "_WIDE_TIMES", {tile: (1,)})
-    rows, columns = (tile.rows, tile.columns) if isinstance(tile, threads.Tiles) else tile[:2]
-    beyond = 1 if ON_GPU else -1  # the imitated machine is slow
-    m, n, k = rows + 3 * beyond, columns + 5 * beyond, 67
-    shapes = ((m, k) if turn[0] == "n" else (k, m), (k, n) if turn[1] == "n" else (n, k))
-    dtype = "f4" if isinstance(tile, threads.Tiles) else "f8"
-    clear_plans()
-    case = _case(dtype, *shapes, TURNS[turn])
-    check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
-    clear_plans()
-
-
-@pytest.mark.parametrize("turn", TURNS)
-@pytest.mark.parametrize("sizes", [(68, 72, 40), (67, 69, 37)], ids=["runs", "ones"])
-def test_threads_as_rendered(sizes: Any, turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a GPU is given, by threads of the host."""
-    devices.STARTS.setdefault("blocks", lambda index: thread_blocks.Machine())
-    runtime = nm.device("blocks").runtime
-    monkeypatch.setattr(runtime, "with_scratch", True)
-    monkeypatch.setattr(threads, "_TIMES", {threads.Tiles(64, 64, 8, 4): (1,)})
-    m, n, k = sizes
-    shapes = ((m, k) if turn[0] == "n" else (k, m), (k, n) if turn[1] == "n" else (n, k))
-    clear_plans()
-    runtime.rendered.clear()
-    case = _case("f4", *shapes, TURNS[turn])
-    check(case, case.arrays(), "blocks")
-    clear_plans()
-    assert [kernel.name for kernel in runtime.rendered] == ["thread_contraction"]
 
 
 @pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])

@@ -121,7 +121,7 @@ class Printer:
                 self.inner(s.body, depth + 1)
             elif isinstance(s, If):
                 condition = self.expr(s.condition, depth)
-                self.lines.append(f"{pad}{'if, rarely,' if s.rare else 'if'} {condition}:")
+                self.lines.append(f"{pad}if {condition}:")
                 self.inner(s.body, depth + 1)
             elif isinstance(s, Let):
                 value = self.expr(s.value, depth)

@@ -38,12 +38,10 @@ class For(Stmt):
 
 @dataclass(eq=False, slots=True)
 class If(Stmt):
-    """Uniform condition; in a lanes loop of a group kernel it may vary. `rare`: nothing is computed
-    for it before it holds."""
+    """Uniform condition; in a lanes loop of a group kernel it may vary."""
 
     condition: Expr
     body: list[Stmt]
-    rare: bool = False
 
 
 @dataclass(eq=False, slots=True)

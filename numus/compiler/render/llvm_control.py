@@ -45,7 +45,7 @@ class Control(ABC):
         yes, done = t.label("then"), t.label("done")
         t.branch(condition, yes, done)
         t.start(yes)
-        self._scoped(s.body, "rare" if s.rare else "branch")
+        self._scoped(s.body, "branch")
         t.jump(done)
         t.start(done)
 

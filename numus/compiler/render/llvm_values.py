@@ -69,7 +69,7 @@ class Block:
 
 @dataclass(slots=True)
 class Scope:
-    """A region of the program: "loop", "branch" (it may not run), "rare" (nor often), "plain"."""
+    """A region of the program: "loop", "branch" (it may not run), or "plain"."""
 
     kind: str
     before: list[Any]  # of a loop: the code ahead of it
@@ -134,7 +134,7 @@ class Expressions:
         home, lines = self.depth, self.t.body
         for j in range(self.depth, level, -1):
             scope = self.scopes[j]
-            if scope.kind in ("branch", "rare"):
+            if scope.kind == "branch":
                 break
             if scope.kind == "loop":
                 home, lines = j, scope.before

@@ -336,15 +336,10 @@ class Renderer(Control):
             self.serial += 1
             if x.lane is not None and ptx_plan.reads_on(s):
                 start = self._several(s, start, stop, step)
-            self.loop(start, stop, step, lambda i: self._turn(s, i))
+            self.loop(start, stop, step, lambda i: self._iteration(s, i))
             self.serial -= 1
         else:
             raise CompileError(f"no kind of loop: {s.kind!r}")
-
-    def _turn(self, s: ir.For, value: str) -> None:
-        if any(scope.kind == "rare" for scope in self.x.scopes):  # not worth code and registers
-            self.t.do('call void asm sideeffect ".pragma \\22nounroll\\22;", ""()')
-        self._iteration(s, value)
 
     def _several(self, s: ir.For, start: str, stop: str, step: str) -> str:
         """Write a loop of a thread for several iterations at a time, so that several loads are

@@ -182,9 +182,9 @@ def load_run(r: ThreadExpressions, lets: list[ir.Stmt]) -> None:
     """Where statements name neighbours in shared memory, starting at a whole vector, load them by
     one access; the statements then find their values written."""
     first = lets[0]
-    if not isinstance(first, ir.Let) or first.value in r.values:
+    if isinstance(first, ir.Let) and first.value in r.values:
         return
-    for count in (RUN, RUN // 2, 1) if first.ahead else (RUN, RUN // 2):
+    for count in (RUN, RUN // 2):
         if len(lets) >= count and _load_neighbours(r, lets[:count]):
             return
 

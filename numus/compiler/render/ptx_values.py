@@ -72,8 +72,6 @@ class ThreadExpressions(Expressions):
         home, lines = self.depth, self.t.body
         for j in range(self.depth, level, -1):
             scope = self.scopes[j]
-            if scope.kind == "rare":
-                break
             if scope.kind == "loop":
                 home, lines = j, scope.before
             elif scope.kind == "plain" and lines is self.t.body:
@@ -94,7 +92,7 @@ class ThreadExpressions(Expressions):
     def _level(self, e: ir.Expr) -> int:
         if e.op == "load":  # only where it is asked for
             found = ptx_memory.level(self, e)
-            branches = [j for j, s in enumerate(self.scopes) if s.kind in ("branch", "rare")]
+            branches = [j for j, s in enumerate(self.scopes) if s.kind == "branch"]
             return max([found, *branches])
         if self._within_one(e):
             return max(self.thread_lane.first.level, self.values[e.args[1]].level)
