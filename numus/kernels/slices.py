@@ -149,16 +149,20 @@ class Side:
         down, quick = ir.idiv(lane, const(fast)), ir.mul(ir.irem(lane, const(fast)), const(run))
         begin = ir.mul(number, const(s.elements))
 
-        def lines_and_k(slow: Expr) -> tuple[Expr, Expr]:
-            return (slow, quick) if by_k else (quick, slow)
+        def lines_and_k(slow: Expr, right: int = 0) -> tuple[Expr, Expr]:
+            along = ir.add(quick, const(right))
+            return (slow, along) if by_k else (along, slow)
 
         def source(line: Expr, deep: Expr) -> tuple[ir.Buffer, Expr]:
             assert o.plain is not None
             return o.plain(batch, ir.add(self.first, line), ir.add(begin, deep))
 
         for share in range(-(-total // s.threads)):
-            below = share * s.threads // fast  # of memory's lines: neighbours stay where they are
-            line, deep = lines_and_k(ir.add(down, const(below)))
+            # of memory's lines: neighbours stay where they are, but where a line has more of them
+            # than there are threads
+            below, right = divmod(share * s.threads, fast)
+            right = right * run if s.threads < fast else 0
+            line, deep = lines_and_k(ir.add(down, const(below)), right)
             word = ir.idiv(deep, const(s.per_word)) if s.per_word > 1 else deep
             to = self.place(stage, line, word)
             k, here = ir.add(begin, deep), ir.add(self.first, line)
@@ -166,7 +170,7 @@ class Side:
             if how != "read":
                 # from the first place by a number that is the same for all threads
                 buffer, first = source(*lines_and_k(down))
-                index = ir.add(first, ir.mul(o.pitch, const(below)))
+                index = ir.add(ir.add(first, const(right)), ir.mul(o.pitch, const(below)))
                 left, other = (
                     (k_size - k, here < o.extent) if by_k else (o.extent - here, k < k_size)
                 )

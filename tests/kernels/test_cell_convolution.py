@@ -18,7 +18,6 @@ from numus.compiler.convolution_parts import Geometry
 from numus.compiler.ir import statements
 from numus.compiler.program import clear_plans
 from numus.kernels import cells
-from numus.kernels import thread_contraction as threads
 from numus.kernels import winograd as kernels
 from numus.runtime import devices
 
@@ -265,16 +264,6 @@ def test_sums_as_rendered(by_sums, monkeypatch):
     function, x, w, options = WINDOWS["one each"]
     names = as_rendered(lambda x, w: function(x, w, **options), x, w)
     assert {"window_sums", "gathered_sums"} <= names
-
-
-def test_rows_of_few_channels_as_rendered(take, monkeypatch):
-    take(row=3)
-    devices.STARTS.setdefault("blocks", lambda index: thread_blocks.Machine())
-    monkeypatch.setattr(nm.device("blocks").runtime, "with_scratch", True)
-    monkeypatch.setattr(threads, "_TIMES", {threads.Tiles(64, 64, 8, 4): (1,)})
-    shapes = (1, 2, 5, 7), (3, 2, 2, 3)
-    names = as_rendered(lambda x, w: nm.conv2d(x, w, padding=1, stride=2), *shapes)
-    assert {"lay_few", "cell_convolution_by_threads"} <= names
 
 
 def test_forms_as_rendered(monkeypatch):

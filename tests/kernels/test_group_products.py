@@ -18,6 +18,8 @@ import pytest
 
 import numus as nm
 from numus.compiler import group_tiles
+from numus.compiler.program import clear_plans
+from numus.kernels import thread_contraction as threads
 from numus.kernels import tile_contraction
 from numus.kernels.busy import Way, quickest
 from numus.runtime import devices
@@ -272,6 +274,20 @@ def test_tiles_of_few_rows(name: str, away: int, monkeypatch: pytest.MonkeyPatch
     moved = nm.asarray(flat, device=device)[first:].reshape(left)
     nm.eval(moved)
     compare(case, ours(moved, nm.asarray(arrays[1], device=device)).numpy(), arrays)
+
+
+@pytest.mark.parametrize("turn", TURNS if ON_GPU else ["nt", "tn"])
+@pytest.mark.parametrize("tile", threads._TIMES, ids=str)
+def test_tiles_of_all_shapes(tile: Any, turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off on all sides, and in lines that lie at no whole runs."""
+    monkeypatch.setattr(threads, "choose", lambda *given: (tile, 1))
+    beyond = 1 if ON_GPU else -1  # the imitated machine is slow
+    m, n, k = tile.rows + 3 * beyond, tile.columns + 5 * beyond, 67
+    shapes = ((m, k) if turn[0] == "n" else (k, m), (k, n) if turn[1] == "n" else (n, k))
+    clear_plans()
+    case = _case("f4", *shapes, TURNS[turn])
+    check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
+    clear_plans()
 
 
 @pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])

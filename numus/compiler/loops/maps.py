@@ -97,7 +97,10 @@ def _held(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step | None:
     masked = any(x.op == "load" and len(x.args) > 1 for x in found)
     if masked or len(found) > LONG:
         return None
+    reads = [x for x in found if x.op == "load" and t in ir.walk(x.args[0], lambda x: True)]
     e.group, vectors = LITTLE if len(found) <= LIGHT else MORE
+    if len(reads) > 1:  # one of each: the assembler moves further ones behind what it can compute
+        vectors = 1
     share = e.group * vectors * width
     blocks = blocks_of(lane.extent, share)
     e.parameters[:] = [blocks, share]

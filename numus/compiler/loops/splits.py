@@ -161,9 +161,6 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     full = max(1, groups * min(columns, lane.extent) // columns)
     parts = max(1, work.facts.parallel_units * PARTS_AT_A_TIME // full)
     size = blocks_of(space.row_size, parts)
-    if work.squares:  # all parts are walked twice, the second time in a cache
-        line = work.facts.parallel_units * PARTS_AT_A_TIME * columns * itemsize(work)
-        size = min(size, work.facts.cache_l2 // line)
     size = max(1, blocks_of(size, PER_THREAD)) * PER_THREAD  # so many are read at a time
     return min(size, IN_A_ROW)
 
