@@ -8,7 +8,7 @@ from numus.compiler.emit import Step
 from numus.compiler.gathering_convolutions import lower_gathering
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops
+from numus.compiler.loops import lower_sum
 from numus.compiler.sliding_convolutions import lower_sliding, sliding_cost
 from numus.compiler.spreading_convolutions import lower_spreading, spreading_blocks
 from numus.runtime.contract import Facts
@@ -36,7 +36,7 @@ def lower_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> 
 
 def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """A convolution as a plain sum of products over a view of its windows."""
-    product, *tail = group.members
+    product = group.members[0]
     x, w = product.inputs
     groups, windows, _ = product.params
     n, q, *extents = product.shape
@@ -73,7 +73,4 @@ def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     terms = Val(-13, "mul", "elementwise", factors, None, data.shape, wide)
     axes = tuple(range(2 + rank, 3 + 2 * rank))
     total = Val(-14, "reduce_sum", "reduce", (terms,), axes, product.shape, product.dtype)
-    rows = Group(total, group.position)
-    rows.members = [total, *tail]
-    rows.stored = {total if v is product else v for v in group.stored}
-    return lower_loops(rows, layouts, facts, {total: (product, 0, 0)}, {product: total})
+    return lower_sum(group, total, layouts, facts)

@@ -11,7 +11,7 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops
+from numus.compiler.loops import lower_sum
 from numus.dtypes import DType
 from numus.kernels.convolution import Planes, Tile, output_tile
 from numus.kernels.gathering import Gathering, gathering
@@ -152,7 +152,7 @@ def _together(
     group: Group, g: Geometry, partial: Val, layouts: dict[Val, Shape], facts: Facts
 ) -> list[Step]:
     """The parts (part, group, image and place, output) summed up, and the group's epilogue."""
-    product, *tail = group.members
+    product = group.members[0]
     parts, dtype = partial.shape[0], partial.dtype
     space = product.shape[2:]
     split = (parts, g.groups, g.batch, *space, g.outputs)
@@ -163,8 +163,5 @@ def _together(
     viewed = Val(-32, "permute", "view", (viewed,), order, moved, dtype)
     viewed = Val(-33, "reshape", "view", (viewed,), whole, whole, dtype)
     total = Val(-34, "reduce_sum", "reduce", (viewed,), (0,), product.shape, product.dtype)
-    rest = Group(total, group.position)
-    rest.members = [total, *tail]
-    rest.stored = {total if v is product else v for v in group.stored}
     layouts = {**layouts, partial: row_major(partial.shape)}
-    return lower_loops(rest, layouts, facts, {total: (product, 0, 0)}, {product: total})
+    return lower_sum(group, total, layouts, facts)

@@ -11,7 +11,7 @@ from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt
 from numus.compiler.laying import Laid, in_memory, padded, permuted, reshaped
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops
+from numus.compiler.loops import lower_sum
 from numus.compiler.vector_convolution import fits_vector_convolution, lower_vector_convolution
 from numus.kernels import group_convolution as groups
 from numus.kernels import tile_convolution as tiles
@@ -131,7 +131,7 @@ def sum_of_pieces(
     group: Group, g: Geometry, partial: Val, layouts: dict[Val, Shape], facts: Facts
 ) -> list[Step]:
     """The sum of what pieces of k came to, and what is fused behind it."""
-    product, *tail = group.members
+    product = group.members[0]
     pieces = partial.shape[0]
 
     extents = product.shape[2:]
@@ -139,8 +139,5 @@ def sum_of_pieces(
     order = (0, 3, 1, 2, *range(4, len(split)))
     v = reshaped(permuted(reshaped(partial, *split), *order), pieces, *product.shape)
     total = Val(-72, "reduce_sum", "reduce", (v,), (0,), product.shape, product.dtype)
-    rest = Group(total, group.position)
-    rest.members = [total, *tail]
-    rest.stored = {total if v is product else v for v in group.stored}
     layouts = {**layouts, partial: row_major(partial.shape)}
-    return lower_loops(rest, layouts, facts, {total: (product, 0, 0)}, {product: total})
+    return lower_sum(group, total, layouts, facts)

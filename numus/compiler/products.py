@@ -13,7 +13,7 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group, place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
-from numus.compiler.loops import lower_loops, lower_product_loops
+from numus.compiler.loops import lower_product_loops, lower_sum
 from numus.compiler.scalar_ops import cast_value
 from numus.kernels import dots as thin
 from numus.kernels.contraction import Sizes, Work, contraction
@@ -202,18 +202,14 @@ def whole_or_pieces(
 
 def sum_pieces(group: Group, layouts: dict[Val, Shape], facts: Facts, parts: Val) -> list[Step]:
     """The sum of a product's pieces, with the epilogue."""
-    product, *tail = group.members
+    product = group.members[0]
     batch, m, n = product.shape
     wide = parts.dtype
     layouts = {**layouts, parts: (m * n, n, 1)}
     split = (batch, parts.shape[0] // batch, m, n)
     viewed = Val(-25, "reshape", "view", (parts,), split, split, wide)
     total = Val(-26, "reduce_sum", "reduce", (viewed,), (1,), product.shape, product.dtype)
-    rest = Group(total, group.position)
-    rest.members = [total, *tail]
-    rest.stored = {total if v is product else v for v in group.stored}
-    redirect = {total: (product, 0, 0)}
-    return lower_loops(rest, layouts, facts, redirect, {product: total})
+    return lower_sum(group, total, layouts, facts)
 
 
 def _thin(work: Product, facts: Facts) -> list[Step] | None:

@@ -44,7 +44,7 @@ from numus.compiler.reducers import reducer
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
-__all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops"]
+__all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops", "lower_sum"]
 
 SHORT_ROW = 16  # elements: rows that a thread takes by itself
 LITTLE = 1 << 16  # elements that are there soon, however they lie,
@@ -150,9 +150,18 @@ def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[
     return steps
 
 
+def lower_sum(group: Group, total: Val, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """A group whose first value is this reduction, with what is fused behind it."""
+    product, *tail = group.members
+    rows = Group(total, group.position)
+    rows.members = [total, *tail]
+    rows.stored = {total if v is product else v for v in group.stored}
+    return lower_loops(rows, layouts, facts, {total: (product, 0, 0)}, {product: total})
+
+
 def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     """A contraction as a plain sum of products: for dtypes and sizes that need no tiles."""
-    product, *tail = group.members
+    product = group.members[0]
     a, b = product.inputs
     batch, m, n = product.shape
     k = a.shape[2]
@@ -170,7 +179,4 @@ def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -
     right = operand(swapped, (batch, 1, n, k))
     terms = Val(-13, "mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
     total = Val(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
-    rows = Group(total, group.position)
-    rows.members = [total, *tail]
-    rows.stored = {total if v is product else v for v in group.stored}
-    return lower_loops(rows, layouts, facts, {total: (product, 0, 0)}, {product: total})
+    return lower_sum(group, total, layouts, facts)
