@@ -35,6 +35,11 @@ class Reducer:
             return {"max": "or", "min": "and", "sum": "or", "prod": "and"}[self.op]
         return {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[self.op]
 
+    @property
+    def by_vectors(self) -> bool:
+        """Whether lanes of vectors can be combined."""
+        return self.lanes is not None
+
     def initial(self) -> State:
         if self.acc is dt.bool_:
             return [const(self.op in ("min", "prod"), dt.bool_)]
@@ -110,6 +115,10 @@ class ArgReducer(Reducer):
     @property
     def lanes(self) -> str | None:
         return None
+
+    @property
+    def by_vectors(self) -> bool:
+        return self.acc is not dt.bool_
 
     def initial(self) -> State:
         return [

@@ -240,6 +240,11 @@ def lanes_reduce(op: str, register: Register) -> Expr:
     return Expr("lanes_reduce", register.dtype, (), (op, register))
 
 
+def lanes_least(register: Register, like: Register, best: Expr) -> Expr:
+    """The least of a per-lane register among vectors' lanes in which another has a value."""
+    return Expr("lanes_least", register.dtype, (best,), (register, like))
+
+
 def lanes_xor(value: Expr, mask: int) -> Expr:
     """The value that the lane at this lane's number xor `mask` has.
 

@@ -81,6 +81,9 @@ class Printer:
             return self.name(e.attr, "r")
         if e.op == "lanes_reduce":
             return f"lanes_{e.attr[0]}({self.name(e.attr[1], 'r')})"
+        if e.op == "lanes_least":
+            which, like = (self.name(r, "r") for r in e.attr)
+            return f"lanes_least({which} where {like} is {self.name(e.args[0], 'v')})"
         if e in self.names:
             return self.names[e]
         # operands first, iteratively: chains may be thousands deep

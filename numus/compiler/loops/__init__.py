@@ -122,7 +122,7 @@ def _lane(work: Work, space: Space) -> Dim | None:
         return (space.neighbours(d) + 0.01) * (min(d.extent, width) / width)
 
     candidates = [d for d in space.rows if d.extent >= 2]
-    mergeable = bool(work.threads) or all(reducer(r).lanes is not None for r in work.reduces)
+    mergeable = bool(work.threads) or all(reducer(r).by_vectors for r in work.reduces)
     if space.inner and mergeable:
         candidates.append(space.inner[-1])
     return max(candidates, key=lambda d: (weight(d), d.reduced), default=None)

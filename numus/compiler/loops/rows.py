@@ -30,7 +30,7 @@ from numus.compiler.loops.space import (
     joined,
 )
 from numus.compiler.loops.work import BLOCK, PER_THREAD, Work
-from numus.compiler.reducers import Reducer, reducer
+from numus.compiler.reducers import ArgReducer, Reducer, reducer
 from numus.dtypes import DType
 
 MOST_THREADS = 256  # of a group that works on one row: several rows at a time hide barriers
@@ -290,7 +290,7 @@ class Row:
         self.finals[r] = [ir.var(f"f{r.id}_{i}", x.dtype) for i, x in enumerate(registers)]
         self.e.hold(r, how.finish(list(self.finals[r])))
         if self.lane is not None:
-            return over_lanes(how, registers, self.finals[r])
+            return over_lanes(how, registers, self.finals[r], not self.work.threads)
         pairs = zip(self.finals[r], registers, strict=True)
         return [ir.Let(final, ir.read(register)) for final, register in pairs]
 
@@ -411,8 +411,15 @@ def in_turn(kept: dict[Val, set[int]]) -> list[tuple[Val, set[int]]]:
     return sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id))
 
 
-def over_lanes(how: Reducer, registers: list[ir.Register], finals: list[Expr]) -> list[Stmt]:
-    """Name what the lanes of a reduction's registers come to together."""
+def over_lanes(
+    how: Reducer, registers: list[ir.Register], finals: list[Expr], vectors: bool = False
+) -> list[Stmt]:
+    """Name what the lanes of a reduction's registers, threads or `vectors`, come to together."""
+    if vectors and isinstance(how, ArgReducer):
+        value, place = registers
+        best = ir.lanes_reduce(how.op.removeprefix("arg"), value)
+        least = ir.lanes_least(place, value, finals[0])
+        return [ir.Let(finals[0], best), ir.Let(finals[1], least)]
     if how.lanes is not None:
         pairs = zip(finals, registers, strict=True)
         return [ir.Let(final, ir.lanes_reduce(how.lanes, r)) for final, r in pairs]

@@ -65,3 +65,30 @@ def reduced(x: Expressions, op: str, register: ir.Register) -> Value:
         whole, shape = combine(half, low, high), half
     ends = [t.new(f"extractelement {shape.of(scalar)} {whole}, i64 {i}") for i in (0, 1)]
     return Value((combine(SCALAR, ends[0], ends[1]),), False)
+
+
+def least(x: Expressions, register: ir.Register, like: ir.Register, best: Value) -> Value:
+    """The least of one register among the lanes in which another has a value, or is not a number:
+    nothing is better than that."""
+    t, dtype = x.t, register.dtype
+    shape = x.register_shape(register)
+    ty, wide = shape.type(dtype), shape.type(like.dtype)
+    wanted = x.splat(register_type(like.dtype), best, shape)
+    none = x.splat(register_type(dtype), Value((str((1 << (dtype.bits - 1)) - 1),), False), shape)
+    parts = []
+    for place, value in zip(x.storage(register), x.storage(like), strict=True):
+        found = t.new(f"load {wide}, ptr {value}")
+        if like.dtype.kind == "float":
+            same = t.new(f"fcmp oeq {wide} {found}, {wanted}")
+            nan = t.new(f"fcmp uno {wide} {found}, {found}")
+            same = t.new(f"or {shape.of('i1')} {same}, {nan}")
+        else:
+            same = t.new(f"icmp eq {wide} {found}, {wanted}")
+        where = t.new(f"load {ty}, ptr {place}")
+        parts.append(t.new(f"select {shape.of('i1')} {same}, {ty} {where}, {ty} {none}"))
+    whole = parts[0]
+    for part in parts[1:]:
+        whole = llvm_ops.extreme(t, x.target, shape, "min", dtype, whole, part)
+    scalar = register_type(dtype)
+    name = f"llvm.vector.reduce.smin.{shape.suffix(scalar)}"
+    return Value((t.call(scalar, name, (ty, whole)),), False)

@@ -257,7 +257,7 @@ def computed_from(index: ir.Expr, known: Container[ir.Expr], *counters: ir.Expr)
         e = stack.pop()
         if e in counters or e in known:
             continue
-        if e.op in ("load", "read", "lanes_reduce", "var", "guard"):
+        if e.op in ("load", "read", "lanes_reduce", "lanes_least", "var", "guard"):
             return False
         stack.extend(e.args)
     return True

@@ -77,7 +77,7 @@ class Scope:
 
 
 # What may not be moved: it reads what statements change, or it is more than straight code.
-_FIXED = frozenset(("read", "lanes_reduce"))
+_FIXED = frozenset(("read", "lanes_reduce", "lanes_least"))
 
 
 @dataclass(slots=True)
@@ -272,6 +272,8 @@ class Expressions:
             return self._read(e.attr)
         if op == "lanes_reduce":
             return self._lanes_reduce(*e.attr)
+        if op == "lanes_least":
+            return llvm_across.least(self, e.attr[0], e.attr[1], self.values[args[0]])
         if op in ("lanes_xor", "lanes_shift", "lanes_last"):
             return llvm_across.between(self, e)
         try:

@@ -29,6 +29,8 @@ class Origins:
             found = found | {e.attr}
         elif e.op == "lanes_reduce":
             found = found | {e.attr[1]}
+        elif e.op == "lanes_least":
+            found = found | {*e.attr}
         elif e.op in ("load", "load4", "load8") and e.attr.access != "read":
             found = found | {e.attr}
         if found:
