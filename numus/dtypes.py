@@ -173,6 +173,11 @@ def real_of(dtype: DType) -> DType:
     return float32 if dtype is complex64 else float64
 
 
+def place_of(count: int) -> DType:
+    """The dtype of places among so many elements: short where it has room for them."""
+    return int32 if count < 1 << 31 else int64
+
+
 def complex_of(dtype: DType) -> DType:
     """The complex dtype whose parts hold `dtype`."""
     if dtype.kind == "complex":

@@ -73,7 +73,7 @@ def sort_in_one_pass_each(val: Val, layouts: Layouts, facts: Facts) -> list[Step
     threads = facts.group
     places = val.op == "argsort"
     key = key_dtype(val.inputs[0].dtype)
-    spot = dt.int32 if length < 1 << 31 else dt.int64
+    spot = dt.place_of(length)
     kinds = (key, spot) if places else (key,)
     tile_size = threads * digits.each(sum(k.itemsize for k in kinds))
     tiles = -(-length // tile_size)

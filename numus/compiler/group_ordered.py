@@ -235,7 +235,7 @@ def _sort_in_passes(val: Val, layouts: Layouts, facts: Facts, key: dt.DType) -> 
     while threads > 32 and 2 * threads * EACH * (key.itemsize + 4) > facts.group_memory:
         threads //= 2
     parts = -(-length // (threads * EACH))
-    spot = dt.int32 if length < 1 << 31 else dt.int64
+    spot = dt.place_of(length)
     steps: list[Step] = []
     table = Val(-80, "partial", "partial", (), None, (rows, DIGITS * parts), dt.int32)
     ends = Val(-81, "scan", "scan", (table,), ("sum", 1, False), table.shape, dt.int32)

@@ -46,7 +46,7 @@ class _Selecting:
         self.axis, self.count, self.descending = val.params
         length = self.source.shape[self.axis]
         self.rows = self.source.size // length
-        self.kinds = key_dtype(self.source.dtype), dt.int32 if length < 1 << 31 else dt.int64
+        self.kinds = key_dtype(self.source.dtype), dt.place_of(length)
 
     def steps(self) -> list[Step]:
         length = self.source.shape[self.axis]

@@ -106,7 +106,7 @@ class ArgReducer(Reducer):
         """Of places: short where they have room, since there are as many of them as of elements."""
         shape = self.val.inputs[0].shape
         size = math.prod(shape[a] for a in self.val.params)
-        return dt.int32 if size < 1 << 31 else dt.int64
+        return dt.place_of(size)
 
     @property
     def dtypes(self) -> list[DType]:

@@ -31,7 +31,7 @@ def mark(values: Sequence[Val], roots: Collection[Val], facts: Facts) -> None:
         for x in v.inputs:
             users.setdefault(x, []).append(v)
     # whether all that is made of a value is rounded: by scaling, by any arithmetic, or by that but
-    # for logarithms
+    # for logarithms of sums
     rounded: dict[Val, tuple[bool, bool, bool]] = {}
     for v in reversed(values):
         rounded[v] = _all_rounded(v, users, rounded, ends)
@@ -51,15 +51,16 @@ def _all_rounded(
     rounded: dict[Val, tuple[bool, bool, bool]],
     ends: set[Val],
 ) -> tuple[bool, bool, bool]:
-    def through(operations: frozenset[str], which: int, also: str = "") -> bool:
+    def through(operations: frozenset[str], which: int, logs: bool = False) -> bool:
         return v not in ends and all(
             (u.op == "cast" and u.dtype in _HALVES)
             or (u.op in operations and rounded[u][which])
-            or u.op == also
+            or (u.op == "log" and logs)
             for u in users.get(v, ())
         )
 
-    return through(_SCALING, 0), through(_ARITHMETIC, 1), through(_ARITHMETIC, 2, "log")
+    is_sum = _source(v).op == "reduce_sum"
+    return through(_SCALING, 0), through(_ARITHMETIC, 1), through(_ARITHMETIC, 2, is_sum)
 
 
 def _is_below_largest(v: Val) -> bool:

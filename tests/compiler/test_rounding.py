@@ -142,3 +142,14 @@ def test_powers_that_are_not_of_scores_keep_their_digits():
     """The logarithm of a sum of powers, of what is no difference from the largest."""
     _, text = run(lambda x: nm.log(nm.exp(x.astype("float32")).sum()), "bfloat16")
     assert "exp2(" not in text
+
+
+def test_logarithms_of_single_powers_keep_their_digits():
+    """Close to the largest, the logarithm is a small difference from that of 1."""
+
+    def back(x):
+        x = x.astype("float32")
+        return nm.log(nm.exp(x - nm.max(x, axis=-1, keepdims=True)))
+
+    _, text = run(back, "bfloat16")
+    assert "exp2(" not in text

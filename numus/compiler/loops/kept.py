@@ -32,12 +32,8 @@ def fits_kept(work: Work, space: Space, lane: Dim | None) -> bool:
     size = space.row_size
     if work.rounds < 2 or size % RUN or blocks_of(size, RUN * lanes) > MOST_RUNS:
         return False
-    inner = space.variables[lane.axis]
-    for strides in space.accesses:
-        along = strides.get(inner, 0)
-        others = (s for v, s in strides.items() if v is not inner)
-        if along not in (0, 1) or (along and any(s % RUN for s in others)):
-            return False
+    if not space.in_runs(lane, RUN):
+        return False
     touched = [v for v in (*work.read(), *work.stored) if v.size > space.row_count]
     if any(v.dtype.itemsize != 4 for v in touched):
         return False

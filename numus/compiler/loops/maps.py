@@ -114,12 +114,8 @@ def _by_vectors(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> Step |
     """Rows that are too short for a group, several of them: every thread has a vector of one. None
     where some memory does not lie in whole vectors."""
     width = vector_width(work, lane.extent)
-    variable = space.variables[lane.axis]
-    for strides in space.accesses:
-        along = strides.get(variable, 0)
-        others = (s for v, s in strides.items() if v is not variable)
-        if along not in (0, 1) or (along and any(s % width for s in others)):
-            return None
+    if not space.in_runs(lane, width):
+        return None
     if not capability(work.facts) or width * itemsize(work) < ACCESS // 2:
         return None
     e = work.emitter()

@@ -78,6 +78,17 @@ class Space:
         v, w = self.variables[d.axis], self.variables[other.axis]
         return any(abs(p.get(v, 0)) == 1 and abs(p.get(w, 0)) > 1 for p in self.accesses)
 
+    def in_runs(self, d: Dim, run: int) -> bool:
+        """Whether all memory that a loop goes along begins at whole runs of so many neighbours,
+        wherever the other loops are."""
+        variable = self.variables[d.axis]
+        for strides in self.accesses:
+            along = strides.get(variable, 0)
+            others = (s for v, s in strides.items() if v is not variable)
+            if along not in (0, 1) or (along and any(s % run for s in others)):
+                return False
+        return True
+
     def index(self, at: At) -> list[Expr]:
         """One index per axis; of merged axes only the last counts."""
         out: list[Expr] = [ZERO] * self.axes
