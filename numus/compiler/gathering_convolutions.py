@@ -13,7 +13,7 @@ from numus.compiler.ir import Expr, Stmt
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_sum
 from numus.dtypes import DType
-from numus.kernels.convolution import Planes, Tile, output_tile
+from numus.kernels.convolution import Planes, Task, Tile, output_tile
 from numus.kernels.gathering import Gathering, gathering
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
@@ -141,7 +141,7 @@ def lower_gathering(
         return e.store(partial, (part, group_, row, o), value)
 
     number = ir.var("g")
-    body, scratch = gathering(s, cut.tile, cut.dtype, planes, number, data, weights, finish)
+    body, scratch = gathering(s, Task(number, cut.tile, cut.dtype, planes, data, weights, finish))
     e.scratch += scratch
     grid = g.groups * cut.output_tasks * cut.image_tasks * cut.parts
     first = e.blocks("convolution", number, body, grid, ("convolve",))

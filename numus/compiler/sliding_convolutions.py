@@ -20,7 +20,7 @@ from numus.compiler.groups import Group
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val
 from numus.dtypes import DType
-from numus.kernels.convolution import Planes, Tile, pixel_tile
+from numus.kernels.convolution import Planes, Task, Tile, pixel_tile
 from numus.kernels.sliding import Sliding, sliding
 from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
@@ -190,7 +190,7 @@ def lower_sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: F
         return epilogue(e, group, index, value)
 
     number = ir.var("g")
-    body, scratch = sliding(s, tile, dtype, planes, number, data, weights, finish)
+    body, scratch = sliding(s, Task(number, tile, dtype, planes, data, weights, finish))
     e.scratch += scratch
     grid = g.groups * cut.output_tasks * cut.unit_tasks
     return e.blocks("convolution", number, body, grid, group.notes)

@@ -157,6 +157,23 @@ class Planes:
         return self.buffer.dtype
 
 
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What task `g` of a schedule works on, and by which tile.
+
+    `data(n, group, channel, z, y, x)` and `weights(group, output, channel, kz, ky, kx)` read an
+    element; what `finish` stores, each schedule says.
+    """
+
+    g: Expr
+    tile: Tile
+    dtype: DType
+    planes: Planes
+    data: Read
+    weights: Read
+    finish: Callable[..., list[Stmt]]
+
+
 def quotient(a: Expr, b: Expr) -> Expr:
     return a if b is ONE else ir.idiv(a, b)
 

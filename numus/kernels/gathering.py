@@ -6,7 +6,6 @@ taps. See `kernels/convolution.py`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus.compiler import ir
@@ -15,9 +14,7 @@ from numus.dtypes import DType
 from numus.kernels.convolution import (
     ONE,
     ZERO,
-    Planes,
-    Read,
-    Tile,
+    Task,
     Triple,
     digits,
     product,
@@ -51,45 +48,27 @@ class Gathering:
     parts: Expr
 
 
-def gathering(
-    s: Gathering,
-    tile: Tile,
-    dtype: DType,
-    planes: Planes,
-    g: Expr,
-    data: Read,
-    weights: Read,
-    finish: Callable[..., list[Stmt]],
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of task g: `data` and `weights` as for `sliding`; `finish(part, group, row, output,
-    value)` stores the sum of one part for row (image, z, y, x), a running number.
+def gathering(s: Gathering, task: Task) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The work of a task: `finish(part, group, row, output, value)` stores the sum of one part for
+    row (image, z, y, x), a running number.
     """
-    return _Schedule(s, tile, dtype, planes, g, data, weights, finish).written()
+    return _Schedule(s, task).written()
 
 
 class _Schedule:
-    def __init__(
-        self,
-        s: Gathering,
-        tile: Tile,
-        dtype: DType,
-        planes: Planes,
-        g: Expr,
-        data: Read,
-        weights: Read,
-        finish: Callable[..., list[Stmt]],
-    ) -> None:
-        self.s, self.tile, self.dtype, self.planes = s, tile, dtype, planes
-        self.data, self.weights, self.finish = data, weights, finish
+    def __init__(self, s: Gathering, task: Task) -> None:
+        g, tile, dtype = task.g, task.tile, task.dtype
+        self.s, self.tile, self.dtype, self.planes = s, tile, dtype, task.planes
+        self.data, self.weights, self.finish = task.data, task.weights, task.finish
         self.rows, self.columns = const(tile.rows), const(tile.columns)
         self.tile_size = const(tile.rows * tile.columns)
         self.part = ir.irem(g, s.parts)
-        task = ir.idiv(g, s.parts)
-        self.first_image = ir.mul(ir.irem(task, s.image_tasks), s.batch)
-        task = ir.idiv(task, s.image_tasks)
+        number = ir.idiv(g, s.parts)
+        self.first_image = ir.mul(ir.irem(number, s.image_tasks), s.batch)
+        number = ir.idiv(number, s.image_tasks)
         per_task = ir.mul(s.task_panels, self.columns)
-        self.first_output = ir.mul(ir.irem(task, s.output_tasks), per_task)
-        self.group = ir.idiv(task, s.output_tasks)
+        self.first_output = ir.mul(ir.irem(number, s.output_tasks), per_task)
+        self.group = ir.idiv(number, s.output_tasks)
         self.count = ir.minimum(s.batch, ir.sub(s.images, self.first_image))
         outputs = ir.add(ir.sub(s.outputs, self.first_output), ir.sub(self.columns, ONE))
         self.panels = ir.minimum(s.task_panels, ir.idiv(outputs, self.columns))

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
-from numus.dtypes import DType
 from numus.kernels.convolution import (
     ONE,
     ZERO,
-    Planes,
-    Read,
-    Tile,
+    Task,
     Triple,
     digits,
     product,
@@ -31,36 +27,16 @@ class Sliding(Taps):
     blocks: Triple  # how many there are
 
 
-def sliding(
-    s: Sliding,
-    tile: Tile,
-    dtype: DType,
-    planes: Planes,
-    g: Expr,
-    data: Read,
-    weights: Read,
-    finish: Callable[..., list[Stmt]],
-) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of task g: `data(n, group, channel, z, y, x)`, `weights(group, output, channel, kz,
-    ky, kx)`, and `finish(n, group, output, z, y, x, value)`, which stores an element.
-    """
-    return _Schedule(s, tile, dtype, planes, g, data, weights, finish).written()
+def sliding(s: Sliding, task: Task) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """The work of a task: `finish(n, group, output, z, y, x, value)` stores an element."""
+    return _Schedule(s, task).written()
 
 
 class _Schedule:
-    def __init__(
-        self,
-        s: Sliding,
-        tile: Tile,
-        dtype: DType,
-        planes: Planes,
-        g: Expr,
-        data: Read,
-        weights: Read,
-        finish: Callable[..., list[Stmt]],
-    ) -> None:
-        self.s, self.tile, self.dtype, self.planes = s, tile, dtype, planes
-        self.data, self.weights, self.finish = data, weights, finish
+    def __init__(self, s: Sliding, task: Task) -> None:
+        g, tile, dtype = task.g, task.tile, task.dtype
+        self.s, self.tile, self.dtype, self.planes = s, tile, dtype, task.planes
+        self.data, self.weights, self.finish = task.data, task.weights, task.finish
         rows = self.rows = const(tile.rows)
         self.group = ir.idiv(g, ir.mul(s.output_tasks, s.unit_tasks))
         output_task = ir.irem(ir.idiv(g, s.unit_tasks), s.output_tasks)
