@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from itertools import pairwise
 from typing import Any
 
 from numus import dtypes as dt
@@ -18,6 +18,7 @@ from numus.compiler.local import Val
 from numus.compiler.loops.held import ACCESS, PACK, WARP
 from numus.compiler.scalar_ops import lower
 from numus.runtime.contract import Facts
+from numus.shapes import Shape
 
 ZERO, ONE = const(0), const(1)
 
@@ -149,10 +150,10 @@ class _Updating:
         val, lead = self.val, self.lead
         updates = val.inputs[1]
         came = ir.var("came")
-        if _follow_each_other(len(lead), updates.shape, self.layouts.get(updates)):
-            at_lead = [ZERO] * (len(lead) - 1) + [came] * (len(lead) > 0)
-        else:
-            at_lead = _split(e, came, list(lead))
+        at_lead = _split(e, came, list(lead))
+        along = [k for k, n in enumerate(lead) if n > 1]
+        if along and _follow_each_other(along, updates.shape, self.layouts.get(updates)):
+            at_lead = [came if k == along[-1] else ZERO for k in range(len(lead))]
         at_rest = _split(e, column, [val.shape[a] for a in self.rest])
         update = new = e.value(updates, (*at_lead, *at_rest))
         if self.mode != "set":
@@ -171,10 +172,10 @@ class _Updating:
         return tuple(values) if len(values) == 2 else values[0]
 
 
-def _follow_each_other(axes: int, shape: Sequence[int], strides: Sequence[int] | None) -> bool:
-    """Whether memory has what is along the first axes in steps that are all alike."""
+def _follow_each_other(axes: list[int], shape: Shape, strides: Shape | None) -> bool:
+    """Whether memory has what is along these axes in steps that are all alike."""
     return strides is not None and all(
-        strides[k] == strides[k + 1] * shape[k + 1] for k in range(axes - 1)
+        strides[k] == strides[j] * shape[j] for k, j in pairwise(axes)
     )
 
 

@@ -43,6 +43,7 @@ def test_along_an_axis(shape, axis):
     compare(np.random.default_rng(0).integers(0, 9, shape), "float32", axis)
 
 
+@pytest.mark.on_cpu("vectors of its kernels")
 def test_whole_arrays_are_walked_by_vectors():
     x = nm.ones((1 << 16,))
     kernel = nm.explain(nm.argmax(x), timed=False).kernels[0]

@@ -62,3 +62,17 @@ def test_updates_that_do_not_follow_each_other():
         return scattered(base, on(device, index), turned, "add").numpy()
 
     np.testing.assert_allclose(added("scattering"), added("cpu"), rtol=1e-6)
+
+
+@pytest.mark.parametrize("shape", [(2, 1), (1, 3, 1), (3, 1, 2), (1, 1), (4, 1, 1)])
+@pytest.mark.parametrize("columns", [(), (40,)])
+def test_indices_along_axes_of_one(shape, columns):
+    """What runs along an axis of one element is read there, whichever axis it is."""
+    index = np.zeros(shape, np.int64)
+    updates = np.arange(1.0, index.size * int(np.prod(columns)) + 1).reshape(*shape, *columns)
+
+    def added(device):
+        base = nm.zeros((1, *columns), dtype="float64", device=device)
+        return scattered(base, on(device, index), on(device, updates), "add").numpy()
+
+    np.testing.assert_array_equal(added("scattering"), added("cpu"))

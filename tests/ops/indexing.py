@@ -159,7 +159,14 @@ ROWS = [
         case(x(2, 4), 1, POINTS, x(2, 4), alpha=2),
         **SUMS,
     ),
-    op("embedding_lookup", lambda w, i: w[i], case(x(5, 2), LINES), case(x(5), POINTS), **FEW),
+    op(
+        "embedding_lookup",
+        lambda w, i: w[i],
+        case(x(5, 2), LINES),
+        case(x(5), POINTS),
+        case(x(3), LINES[:, :, None]),  # of lines that are one element long
+        **FEW,
+    ),
     op(
         "Tensor.embedding_forward",
         lambda i, w: w[i],
