@@ -358,7 +358,7 @@ class _Renamed:
 
 
 def _dlpack_array(x: Any) -> Array:
-    if x.__dlpack_device__()[0] != 1:
+    if x.__dlpack_device__()[0] not in capsules.ON_HOST:
         raise ValueError(
             f"from_dlpack: the {type(x).__name__} is not in the host's memory; bring it there first"
         )

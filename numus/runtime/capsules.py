@@ -12,6 +12,7 @@ from numus.dtypes import DType
 
 PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"  # names of capsules that nobody has taken
 READ_ONLY = 1
+ON_HOST = (1, 3, 11)  # devices whose memory is the host's: plain, or pinned for CUDA or ROCm
 
 UINT = 1
 _KINDS = {"int": 0, "uint": UINT, "float": 2, "complex": 5, "bool": 6}

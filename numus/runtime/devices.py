@@ -86,6 +86,7 @@ STARTS: dict[str, Callable[[int], Runtime[Any]]] = {
 
 # DLPack's numbers for devices whose memory other libraries can use in place.
 DLPACK = {"cuda": 2}
+_MANAGED = {13: 2}  # memory that the driver moves to where it is used, and whose it is besides
 
 # GPUs, the best first: how many are there, and what to do if none is.
 GPUS: dict[str, tuple[Callable[[], int], Callable[[], str]]] = {
@@ -98,7 +99,8 @@ IMITATIONS: dict[str, Callable[[], int]] = {"webgpu": _imitated_webgpu}
 
 
 class Device:
-    """A place where tensors live. Interned: the same name is the same object; equal to its name."""
+    """A place where tensors live. Interned: the same name is the same object; equal to its name,
+    and with its number to "cuda:0", too."""
 
     __slots__ = ("_runtime", "index", "kind", "name")
 
@@ -139,7 +141,9 @@ class Device:
         return self.name
 
     def __eq__(self, other: object) -> bool:
-        return other is self or (isinstance(other, str) and other == self.name)
+        return other is self or (
+            isinstance(other, str) and other in (self.name, f"{self.kind}:{self.index}")
+        )
 
     def __hash__(self) -> int:
         return hash(self.name)
@@ -188,7 +192,7 @@ def device(given: Any = None) -> Device:
 def of_dlpack(kind: int, index: int) -> Device | None:
     """The device that DLPack names so, None where that is the host or nothing known."""
     for name, number in DLPACK.items():
-        if number == kind:
+        if number == _MANAGED.get(kind, kind):
             return device(f"{name}:{index}")
     return None
 

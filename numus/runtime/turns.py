@@ -7,6 +7,11 @@ held while a thread waits for a device.
 
 from __future__ import annotations
 
+import os
 import threading
 
 lock = threading.RLock()
+if hasattr(os, "register_at_fork"):  # a fork has no thread that would give it back
+    os.register_at_fork(
+        before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
+    )

@@ -297,6 +297,9 @@ def test_devices():
     here = nm.default_device()
     assert nm.zeros(2, device=here).device is here
     assert nm.zeros(2, device=here.name).device == here.name
+    assert nm.device("cpu:0") is nm.device("cpu")
+    assert nm.device("cpu") == "cpu:0" == nm.device("cpu:0")  # as "cuda:0" is "cuda"
+    assert nm.device("cpu") != "cpu:1"
     with pytest.raises(DeviceError, match="devices"):
         nm.zeros(2, device="abacus")
 

@@ -187,3 +187,26 @@ def test_numpy_files():
     np.save(file, nm.arange(3))
     file.seek(0)
     assert nm.asarray(np.load(file)).tolist() == [0, 1, 2]
+
+
+class Elsewhere:
+    """An array that says its memory is of another kind, as PyTorch's pinned ones do."""
+
+    def __init__(self, array, kind):
+        self.array, self.kind = array, kind
+
+    def __dlpack__(self, **options):
+        return self.array.__dlpack__(**options)
+
+    def __dlpack_device__(self):
+        return self.kind, 0
+
+
+@pytest.mark.on_cpu("memory on the host")
+def test_pinned_memory_is_the_hosts():
+    array = np.arange(3.0)
+    for kind in (1, 3, 11):
+        for make in (nm.asarray, nm.from_dlpack, lambda x: nm.from_dlpack(x, copy=False)):
+            assert make(Elsewhere(array, kind)).tolist() == [0, 1, 2]
+    with pytest.raises(ValueError, match="not in the host's memory"):
+        nm.from_dlpack(Elsewhere(array, 8))  # Metal's

@@ -6,7 +6,6 @@ import re
 import threading
 import weakref
 
-import cuda_driver
 import numpy as np
 import pytest
 
@@ -20,21 +19,6 @@ from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda import cublas, cublaslt
 
 MIB = 1 << 20
-
-
-@pytest.fixture
-def driver(monkeypatch):
-    fake, fake.device = cuda_driver.install(monkeypatch, memory=64 * MIB)
-    # a library that is installed here would take the addresses for the GPU's
-    for found in (cublas, cublaslt):
-        monkeypatch.setattr(found, "library", lambda: None)
-    structures.clear()
-    before = nm.default_device()
-    nm.set_default_device(fake.device)
-    yield fake
-    nm.set_default_device(before)
-    structures.clear()
-    clear_plans()
 
 
 def tensor(*shape):
@@ -372,7 +356,7 @@ def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
     other.start()
     holds.wait(10)
     del taken  # which may happen anywhere, and waits for nobody
-    runtime._free_memory()  # nor does who needs memory
+    runtime.give_back()  # nor does who needs memory
     assert runtime.memory_stats()["in_use"] == held
     go.set()
     other.join()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import threading
 import time
 import types
 import warnings
@@ -21,6 +22,7 @@ import numus as nm
 from numus import guards, runtime
 from numus.graph import Storage, View
 from numus.primitives.source import value
+from numus.runtime import turns
 from numus.runtime.cpu import calls
 from numus.tensor import Tensor
 
@@ -288,6 +290,33 @@ def test_after_a_fork():
             status = 0 if all(same(f(x), expected) for _ in range(3)) else 2
         finally:
             os._exit(status)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.on_cpu("processes that fork cannot use a GPU that was in use before")
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system does not fork")
+def test_a_fork_while_another_thread_evaluates():
+    """The child has no such thread, and does not wait for it."""
+    x = tensor(8, 8)
+    nm.eval(x * 2)
+    begun = threading.Event()
+
+    def evaluates():
+        with turns.lock:
+            begun.set()
+            time.sleep(0.1)
+
+    other = threading.Thread(target=evaluates)
+    other.start()
+    begun.wait(10)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as above
+        child = os.fork()
+    if child == 0:
+        threading.Timer(5, os._exit, (3,)).start()
+        nm.eval(x + 3)
+        os._exit(0)
+    other.join()
     assert os.waitpid(child, 0)[1] == 0
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from numus.errors import CompileError
 
-# What this LLVM knows to write for. A device that came later runs the code of the last one before
-# it that all later ones understand.
+# What this LLVM knows to write for. A device that it does not know runs the code of the last one
+# before it that all later ones understand.
 _KNOWN = (70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
 _COMMON = 90
 _VERSIONS = {"sm_75": "+ptx65", "sm_90": "+ptx80", "sm_90a": "+ptx80"}
@@ -27,7 +27,8 @@ class Assembler:
         self.capability = capability
         # the "a": with what only this generation has
         known = f"sm_{capability}{'a' if capability >= _COMMON else ''}"
-        self.cpu = known if capability in _KNOWN else f"sm_{_COMMON}"
+        common = max(n for n in _KNOWN if n <= min(capability, _COMMON))
+        self.cpu = known if capability in _KNOWN else f"sm_{common}"
         # the version of PTX is the oldest that has the device, but for instructions that came later
         self.features = _VERSIONS.get(self.cpu, "")
 

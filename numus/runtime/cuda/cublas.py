@@ -30,6 +30,7 @@ def knows(product: Any) -> bool:
     return bool(
         across
         and p.batch == 1
+        and max(p.m, p.n, p.k, p.left.line, p.right.line) < 1 << 31  # what its numbers hold
         and max(p.m, p.n) > 1
         and p.dtype in _FUNCTIONS
         and p.result == p.dtype

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
+from collections.abc import Callable
 from typing import Any
 
-from numus.errors import DeviceError
+from numus.errors import DeviceError, OutOfMemoryError
 
 
 @functools.cache
@@ -51,21 +53,58 @@ class DriverError(DeviceError):
 
     def __init__(self, what: str, code: int) -> None:
         self.code = code
-        after = "; the process cannot use the device any more" if code in _LOST else ""
-        super().__init__(f"cuda: {what}: {name_of(code)}{after}")
+        super().__init__(f"cuda: {what}: {name_of(code)}{_way_out(code)}")
+
+
+class DriverMemoryError(DriverError, OutOfMemoryError):
+    """A call for which the device has too little memory."""
+
+
+def failure(what: str, code: int) -> DriverError:
+    """The error for a call that failed."""
+    return (DriverMemoryError if code == OUT_OF_MEMORY else DriverError)(what, code)
 
 
 OUT_OF_MEMORY = 2
+_NOT_STARTED = 3
 _NOT_READY = 600
 # What a kernel did that no kernel may: from then on every call fails so.
 _LOST = frozenset({700, *range(714, 720)})
+_PROCESS = os.getpid()  # where the driver is started
+
+
+def _way_out(code: int) -> str:
+    if code in _LOST:
+        return "; the process cannot use the device any more"
+    if code == OUT_OF_MEMORY:
+        return "; free tensors, or work in smaller pieces"
+    if code == _NOT_STARTED and os.getpid() != _PROCESS:
+        return (
+            "; this process was forked from one that uses the device, which no fork of it can: "
+            "start processes with multiprocessing's 'spawn'"
+        )
+    return ""
+
+
+class _Spare:
+    """Who gives memory back to the driver when it has none left; False where there is none."""
+
+    give: Callable[[], bool] = staticmethod(lambda: False)
+
+
+def when_full(give: Callable[[], bool]) -> None:
+    """Let this give memory back when a call finds none: code and graphs take some, too."""
+    _Spare.give = staticmethod(give)
 
 
 def call(name: str, *args: Any, doing: str = "") -> Any:
-    """Call a function of the driver; give its result, or results."""
+    """Call a function of the driver; give its result, or results. Where it finds no memory, what is
+    kept for later is given back and the call made again."""
     error, *results = getattr(_module(), name)(*args)
+    if int(error) == OUT_OF_MEMORY and _Spare.give():
+        error, *results = getattr(_module(), name)(*args)
     if int(error) != 0:
-        raise DriverError(doing or name, int(error))
+        raise failure(doing or name, int(error))
     if not results:
         return None
     return results[0] if len(results) == 1 else tuple(results)
@@ -95,5 +134,7 @@ def constant_stream(number: int) -> Any:
 def function_address(name: str) -> int:
     """Where a function of the driver is, for native code that calls it."""
     flags = constant("CUdriverProcAddress_flags", "CU_GET_PROC_ADDRESS_DEFAULT")
-    found = call("cuGetProcAddress", name.encode(), 12000, flags)
-    return int(found[0])
+    address = int(call("cuGetProcAddress", name.encode(), 12000, flags)[0])
+    if not address:
+        raise DeviceError(f"cuda: the driver has no {name}; drivers for CUDA 12 (from 525 on) do")
+    return address

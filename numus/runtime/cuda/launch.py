@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from numus.errors import DeviceError
 from numus.runtime.contract import Step
 from numus.runtime.cpu.calls import SMALL_RESULT, Table
 from numus.runtime.cuda import driver, graph_source, vendor_source
@@ -98,6 +99,7 @@ class Prepared:
         self._no_scratch = [0] * len(self._scratch)
         self._marks = self._early_results()
         self._free: list[_Image] = []
+        self._records = True  # whether graphs can be made of it
         self._seen: OrderedDict[bytes, None] = OrderedDict()  # images of late, each once
 
     def _places(self) -> tuple[list[int], dict[int, list[int]]]:
@@ -153,7 +155,7 @@ class Prepared:
         except IndexError:
             image = self._build()
         self._pack(image.data, 0, *addresses, *scratch, *values)
-        if len(self.steps) < _GRAPH_STEPS or not self._replay(image):
+        if len(self.steps) < _GRAPH_STEPS or not self._records or not self._replay(image):
             self._start(image)
         self._free.append(image)
         runtime.last = self
@@ -174,7 +176,7 @@ class Prepared:
         self._start_some(image, first, len(self.steps))
 
     def _start_some(self, image: _Image, first: int, end: int) -> None:
-        runtime = self._runtime
+        runtime, given_back = self._runtime, False
         while first < end:
             failed = runtime.launch(
                 *(runtime.launch_address, runtime.encode_address),
@@ -183,12 +185,21 @@ class Prepared:
             )
             if not failed:
                 return
-            step = self.steps[first + (failed >> 32) - 1]
-            if not isinstance(step.program, VendorProgram):
-                what = f"launching kernel {step.program.label}"
-                raise driver.DriverError(what, failed & 0xFFFFFFFF)
-            self._by_vendor(image, step)  # which knows what to do, or what is wrong
-            first += failed >> 32
+            first += (failed >> 32) - 1
+            step, code = self.steps[first], failed & 0xFFFFFFFF
+            if isinstance(step.program, VendorProgram):
+                self._by_vendor(image, step)  # which knows what to do, or what is wrong
+                first += 1
+                continue
+            if code == driver.OUT_OF_MEMORY and not given_back and runtime.give_back():
+                given_back = True
+                continue
+            what = f"launching kernel {step.program.label}"
+            if code == layout.TOO_MANY:
+                raise DeviceError(
+                    f"cuda: {what}: it takes 2**31 blocks or more; use smaller pieces"
+                )
+            raise driver.failure(what, code)
 
     def _by_vendor(self, image: _Image, step: Step) -> None:
         words = image.words
@@ -287,24 +298,36 @@ class Prepared:
                 if len(self._seen) > _GRAPHS:
                     self._seen.popitem(last=False)
                 return False
-            mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
-            self._runtime.recording = True
-            try:
-                driver.call("cuStreamBeginCapture", stream, mode)
-                try:
-                    self._start(image, captured=True)
-                finally:
-                    captured = driver.call("cuStreamEndCapture", stream)
-            finally:
-                self._runtime.recording = False
-            graph = driver.call("cuGraphInstantiate", captured, 0)
-            driver.call("cuGraphDestroy", captured)
+            graph = self._captured(image)
+            if graph is None:
+                return False
             self._graphs[key] = graph
             if len(self._graphs) > _GRAPHS:
                 _, oldest = self._graphs.popitem(last=False)
                 driver.call("cuGraphExecDestroy", oldest)
         driver.call("cuGraphLaunch", graph, stream)
         return True
+
+    def _captured(self, image: _Image) -> Any:
+        """A graph of what an image starts. None where something in it cannot be recorded, as a
+        launch of somebody else's may: it is not tried again, and what is wrong shows without."""
+        runtime, captured = self._runtime, None
+        mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
+        try:
+            driver.call("cuStreamBeginCapture", runtime.stream, mode)
+            runtime.recording = True
+            try:
+                self._start(image, captured=True)
+            finally:
+                runtime.recording = False
+                captured = driver.call("cuStreamEndCapture", runtime.stream)
+            return driver.call("cuGraphInstantiate", captured, 0)
+        except Exception:
+            self._records = False
+            return None
+        finally:
+            if captured is not None:
+                driver.call("cuGraphDestroy", captured)
 
     # -- the image --------------------------------------------------------------------------------
 

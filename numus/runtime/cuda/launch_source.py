@@ -21,6 +21,9 @@ NUMBERS = 5
 TOLD_WORDS, TOLD_ALIGNMENT = 16, 64  # what the driver makes of it
 ATTRIBUTE_WORDS = 9
 
+MOST_BLOCKS = (1 << 31) - 1  # of a grid
+TOO_MANY = 0xFFFFFFFE  # stands for a code of the driver where a grid has more
+
 # Goes through the launches of an image; gives 0, or the number of the one that failed, from 1 on,
 # in the upper half and the driver's code in the lower (all ones: a vendor's, for Python to do).
 # A matrix that does not lie at a whole 16 bytes is not told of: kernels do without the engine then.
@@ -107,7 +110,11 @@ told:
   br label %map
 start:
   ?%grid.at = ptr RECORD.grid of %r
-  %grid = load i32, ptr %grid.at
+  %blocks = load i64, ptr %grid.at
+  %many = icmp ugt i64 %blocks, $MOST_BLOCKS$
+  br i1 %many, label %failed, label %counted
+counted:
+  %grid = trunc i64 %blocks to i32
   %none = icmp eq i32 %grid, 0
   br i1 %none, label %after, label %go
 go:
@@ -129,7 +136,8 @@ after:
   %m = add i64 %n, 1
   br label %next
 failed:
-  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ], [ -1, %library ], [ -1, %ask ]
+  %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ], [ -1, %library ], [ -1, %ask ],
+    [ $TOO_MANY$, %start ]
   %step = add i64 %n, 1
   %high = shl i64 %step, 32
   %low = zext i32 %error to i64
@@ -141,5 +149,6 @@ good:
 """
 SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
-_RUN = written_out(_TEXT, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER, NUMBERS=NUMBERS)
+_NUMBERS = {"NUMBERS": NUMBERS, "MOST_BLOCKS": MOST_BLOCKS, "TOO_MANY": TOO_MANY}
+_RUN = written_out(_TEXT, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER, **_NUMBERS)
 SOURCE = PLACE + vendor_source.SOURCE + _RUN + graph_source.SOURCE

@@ -2,7 +2,7 @@
 
 All work of a device runs in order on one stream, so a freed block can be given out again at once:
 whoever gets it comes later on the stream. When the device is full, all free blocks are given back
-to the driver and the allocation is tried again.
+to the driver and whatever needed memory is tried again (`driver.call`).
 """
 
 from __future__ import annotations
@@ -23,25 +23,16 @@ class MemoryPool(memory.MemoryPool):
     small = 1 << 19
     first_in_memory = True  # programs that come with the same addresses are replayed as graphs
 
-    def __init__(
-        self, device: str, activate: Callable[[], None], free: Callable[[], None] = lambda: None
-    ) -> None:
+    def __init__(self, device: str, activate: Callable[[], None]) -> None:
         super().__init__(device)
         self._activate = activate  # makes the device's context current
-        self._free = free  # lets others give back what they can
 
     def obtain(self, size: int) -> int:
         self._activate()
-        for attempt in (1, 2):
-            try:
-                return int(driver.call("cuMemAlloc", size))
-            except driver.DriverError as failure:
-                if failure.code != driver.OUT_OF_MEMORY:
-                    raise
-            if attempt == 1:
-                self._free()
-                self.empty()
-        free, total = driver.call("cuMemGetInfo")
+        try:
+            return int(driver.call("cuMemAlloc", size))
+        except driver.DriverMemoryError:
+            free, total = driver.call("cuMemGetInfo")
         raise self.out_of_memory(size, f"{gib(int(free))} are free of {gib(int(total))} in all")
 
     def release(self, address: int) -> None:

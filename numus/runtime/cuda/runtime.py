@@ -50,7 +50,7 @@ class CudaRuntime:
         self.stream_id = int(self.stream)
         self.facts = self._facts()
         self.name = f"cuda:{index}" if index else "cuda"
-        self.memory = MemoryPool(self.name, self.activate, self._free_memory)
+        self.memory = MemoryPool(self.name, self.activate)
         self.allocate = self.memory.allocate
         self.compiler = Compiler(self.capability, self.activate)
         self.sources = Sources(self)  # kernels of users
@@ -120,14 +120,20 @@ class CudaRuntime:
 
     # -- memory -----------------------------------------------------------------------------------
 
-    def _free_memory(self) -> None:
-        """When there is no more: get what others have let go of, and let go of what is others'.
-        A thread whose turn it is may want memory, too: nobody waits for it here."""
-        if self.leaving and turns.lock.acquire(blocking=False):
+    def give_back(self) -> bool:
+        """When there is no more memory: get what others have let go of, let go of what is others',
+        and give free blocks back; whether there was any of it. A thread whose turn it is may want
+        memory, too: nobody waits for it here."""
+        if self.recording:
+            return False
+        leaving, pooled = bool(self.leaving), self.memory.pooled
+        if leaving and turns.lock.acquire(blocking=False):
             try:
                 self.synchronize()
             finally:
                 turns.lock.release()
+        self.memory.empty()
+        return leaving or self.memory.pooled < pooled
 
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
         if array.nbytes:
@@ -165,7 +171,7 @@ class CudaRuntime:
         except driver.DriverError as failure:
             if failure.code == driver.OUT_OF_MEMORY:
                 raise
-            raise driver.DriverError(self._doing(), failure.code) from None
+            raise driver.failure(self._doing(), failure.code) from None
         finally:
             self._stagings.append(staging)
 
@@ -277,6 +283,14 @@ class _Active(threading.local):
 
 
 _active = _Active()
+
+
+def _give_back() -> bool:
+    """Memory of the device that this thread's calls are about."""
+    return _active.runtime is not None and _active.runtime.give_back()
+
+
+driver.when_full(_give_back)
 
 
 def _native() -> tuple[Any, int]:

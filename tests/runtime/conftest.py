@@ -1,0 +1,24 @@
+"""A CUDA device for tests, on a driver that runs nothing."""
+
+import cuda_driver
+import pytest
+
+import numus as nm
+from numus.compiler.program import clear_plans
+from numus.compiler.singles import structures
+from numus.runtime.cuda import cublas, cublaslt
+
+
+@pytest.fixture
+def driver(monkeypatch):
+    fake, fake.device = cuda_driver.install(monkeypatch, memory=64 << 20)
+    # a library that is installed here would take the addresses for the GPU's
+    for found in (cublas, cublaslt):
+        monkeypatch.setattr(found, "library", lambda: None)
+    structures.clear()
+    before = nm.default_device()
+    nm.set_default_device(fake.device)
+    yield fake
+    nm.set_default_device(before)
+    structures.clear()
+    clear_plans()

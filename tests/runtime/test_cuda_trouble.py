@@ -1,0 +1,171 @@
+"""What goes wrong on a CUDA device, on a driver that runs nothing: it is told, and survived."""
+
+import os
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.errors import DeviceError, OutOfMemoryError
+from numus.kernels import choice
+from numus.runtime.contract import Launch
+from numus.runtime.cuda import cublas
+from numus.runtime.cuda import driver as cuda
+from numus.runtime.cuda.assembler import Assembler
+
+MIB = 1 << 20
+
+
+def tensor(*shape):
+    return nm.asarray(np.ones(shape, np.float32))
+
+
+def pooled():
+    """Memory that nobody uses, all of the device."""
+    held = [tensor(MIB) for _ in range(12)]
+    nm.eval(held)
+    del held
+
+
+@pytest.mark.parametrize("name", ["cuModuleLoadData", "cuGraphInstantiate"])
+def test_what_else_needs_memory_gets_what_the_pool_keeps(driver, name):
+    runtime = nm.device(driver.device).runtime
+    pooled()
+    kept = runtime.memory.pooled
+    assert kept > 40 * MIB
+    asked = []
+
+    def full(*args):
+        asked.append(runtime.memory.pooled)
+        return (0, 1) if runtime.memory.pooled < MIB else (2, 0)
+
+    setattr(driver, name, full)
+    x = tensor(8, 8)
+    function = nm.jit(lambda x: [nm.sort(x, axis=k) for k in (0, 1)] + [x.sum() for _ in "ab"])
+    for _ in range(4):
+        nm.eval(function(x), [x.prod(), x @ x, nm.cumsum(x, axis=0), nm.argsort(x, axis=0)])
+    assert asked[0] >= kept
+    assert asked[1] < MIB
+
+
+def test_too_little_memory_for_a_kernel_is_told(driver, monkeypatch, tmp_path):
+    monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
+    x = tensor(8, 8)
+    driver.cuModuleLoadData = lambda *args: (2, 0)
+    told = r"loading kernel 'map' \(sinh\): CUDA_ERROR_OUT_OF_MEMORY; free tensors"
+    for kind in (OutOfMemoryError, DeviceError, MemoryError):
+        with pytest.raises(kind, match=told):
+            nm.eval(nm.sinh(x))
+    del driver.cuModuleLoadData
+    nm.eval(nm.sinh(x))
+
+
+def test_a_launch_that_finds_no_memory_is_tried_again(driver):
+    runtime = nm.device(driver.device).runtime
+    x = tensor(8, 8)
+    nm.eval(x + x)
+    pooled()
+    driver.code.value = 2
+    empty = runtime.memory.empty
+
+    def emptied():
+        driver.code.value = 0
+        empty()
+
+    runtime.memory.empty = emptied
+    nm.eval(x + x * 3)
+    driver.code.value = 2
+    runtime.memory.empty = empty
+    with pytest.raises(OutOfMemoryError, match="launching kernel 'map'"):
+        nm.eval(x + x * 5)
+    driver.code.value = 0
+
+
+def test_grids_are_never_cut(driver):
+    """The driver takes a number of 32 bits; more is an error, not fewer blocks."""
+    runtime = nm.device(driver.device).runtime
+    x = tensor(8, 8)
+    nm.eval(x * 7)
+    program = runtime.compile_log[-1].program
+    sizes = [0] * len(program.kernel.scalars)
+    before = driver.launched
+    runtime.run([Launch(program, (None, None), tuple(sizes), (1 << 31) - 1)])
+    assert driver.launched == before + 1
+    for grid in (1 << 31, 1 << 32, (1 << 32) + 5):
+        with pytest.raises(DeviceError, match=r"launching kernel 'map' .* 2\*\*31 blocks"):
+            runtime.run([Launch(program, (None, None), tuple(sizes), grid)])
+    assert driver.launched == before + 1
+
+
+def test_launches_that_cannot_be_recorded_are_made_one_by_one(driver, monkeypatch):
+    """Somebody's kernel may do what is forbidden while a graph is recorded."""
+    runtime = nm.device(driver.device).runtime
+    calls = []
+
+    class Launcher:
+        workspace = 0
+
+        def __call__(self, addresses, workspace):
+            calls.append(runtime.recording)
+            if runtime.recording:
+                raise RuntimeError("not while others record")
+
+    monkeypatch.setattr(choice._State, "registered", choice._State.registered)
+    always = lambda question, facts: True
+    nm.kernels.register(
+        choice.Vendor("somebodys", "contract", always, always, lambda r, q: Launcher())
+    )
+    x = tensor(8, 8)
+    function = nm.jit(lambda x: nm.sort(nm.cumsum(nm.sort(x, axis=0) @ x, axis=0), axis=1))
+    for _ in range(5):
+        nm.eval(function(x))
+    assert calls == [False, True, False, False, False, False]
+    assert not runtime.recording
+    assert driver.calls["cuStreamBeginCapture"] == driver.calls["cuStreamEndCapture"] == 1
+
+
+def test_a_graph_that_cannot_be_made_is_done_without(driver):
+    runtime = nm.device(driver.device).runtime
+    driver.cuStreamEndCapture = lambda stream: (901, 0)
+    x = tensor(8, 8)
+    function = nm.jit(lambda x: nm.sort(nm.cumsum(nm.sort(x, axis=0), axis=0), axis=1))
+    for _ in range(5):
+        nm.eval(function(x))
+    assert not runtime.recording
+    assert driver.calls["cuGraphLaunch"] == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
+def test_a_fork_is_told_that_it_cannot_use_the_device(driver, monkeypatch):
+    x = tensor(8, 8)
+    monkeypatch.setattr(cuda, "_PROCESS", os.getpid() + 1)
+    driver.code.value = 3
+    with pytest.raises(DeviceError, match=r"forked from one that uses .* 'spawn'"):
+        nm.eval(x + x)
+    driver.code.value = 0
+    driver.cuEventSynchronize = lambda event: (3,)
+    with pytest.raises(DeviceError, match=r"forked from one that uses .* 'spawn'"):
+        x.numpy()
+
+
+def test_a_driver_that_is_too_old_is_told(driver):
+    driver.functions = {"cuLaunchKernelEx": 0}
+    with pytest.raises(DeviceError, match=r"has no cuLaunchKernelEx; drivers for CUDA 12"):
+        cuda.function_address("cuLaunchKernelEx")
+
+
+def test_devices_that_llvm_does_not_know_get_code_that_they_run():
+    assert {n: Assembler(n).cpu for n in (70, 73, 87, 88, 90, 110, 199)} == {
+        **{70: "sm_70", 73: "sm_72", 87: "sm_87", 88: "sm_87", 90: "sm_90a"},
+        **{110: "sm_90", 199: "sm_90"},
+    }
+
+
+def test_products_too_large_for_the_librarys_numbers_are_numuss():
+    line = SimpleNamespace(turned=False, line=1 << 20, offset=0, step=0)
+    common = {"batch": 1, "m": 1, "k": 100, "dtype": "float32", "result": "float32"}
+    asked = SimpleNamespace(**common, n=1 << 20, rounds=False, bias=False, left=line, right=line)
+    assert cublas.knows(asked)
+    asked.n = 1 << 31
+    assert not cublas.knows(asked)
