@@ -327,13 +327,17 @@ def scalar_node(number: Any, dtype: DType) -> Node:
     return constant(complex(number) if dtype.is_complex else bool(number), dtype)
 
 
-def node_of(x: Any, op: str) -> Node:
-    """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error."""
+def node_of(x: Any, op: str, place: Device | None = None) -> Node:
+    """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error.
+
+    Args:
+        place: where a NumPy array goes: the device of the operand beside it.
+    """
     if x.__class__ is Tensor or isinstance(x, Tensor):
         return x._node
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
-        return from_host(array, dt.as_dtype(array.dtype), default.device)
+        return from_host(array, dt.as_dtype(array.dtype), place or default.device)
     if dt.scalar_kind(x) is not None:
         return scalar_node(x, dt.scalar_dtype(x))
     raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")

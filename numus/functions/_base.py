@@ -21,8 +21,11 @@ wrap = Tensor
 same = identity  # the result of an operation that changes nothing
 
 
-def pair(op: str, a: Any, b: Any) -> tuple[Node, Node]:
-    """Two operands in their common dtype. A Python scalar takes the dtype of the other side."""
+def pair(op: str, a: Any, b: Any, place: Device | None = None) -> tuple[Node, Node]:
+    """Two operands in their common dtype. A Python scalar takes the dtype of the other side.
+
+    NumPy arrays go to the device of the other side, or to `place` if that has none.
+    """
     if isinstance(a, Tensor):
         x = a._node
         if isinstance(b, Tensor):
@@ -32,28 +35,37 @@ def pair(op: str, a: Any, b: Any) -> tuple[Node, Node]:
             if kind is not None:
                 dtype = dt.promote_scalar(x.dtype, kind)
                 return ew.cast(x, dtype), scalar_node(b, dtype)
-            y = node_of(b, op)
+            y = node_of(b, op, x.device or place)
     else:
         kind = dt.scalar_kind(a)
         if kind is not None:
             if dt.scalar_kind(b) is not None:
                 x, y = common(op, a, b)
                 return x, y
-            y = node_of(b, op)
+            y = node_of(b, op, place)
             dtype = dt.promote_scalar(y.dtype, kind)
             return scalar_node(a, dtype), ew.cast(y, dtype)
-        x, y = node_of(a, op), node_of(b, op)
+        y = node_of(b, op, place)
+        x = node_of(a, op, y.device or place)
     if x.dtype is y.dtype:
         return x, y
     dtype = dt.promote(x.dtype, y.dtype)
     return ew.cast(x, dtype), ew.cast(y, dtype)
 
 
+def place_of(*xs: Any) -> Device | None:
+    """The device of the first tensor that has one: NumPy arrays beside it go there too."""
+    devices = (x._node.device for x in xs if isinstance(x, Tensor))
+    return next((device for device in devices if device is not None), None)
+
+
 def common(op: str, *xs: Any) -> list[Node]:
     """Any number of operands in their common dtype; Python scalars are weak."""
     kinds = [dt.scalar_kind(x) for x in xs]
+    place = place_of(*xs)
     nodes = [
-        None if kind is not None else node_of(x, op) for x, kind in zip(xs, kinds, strict=True)
+        None if kind is not None else node_of(x, op, place)
+        for x, kind in zip(xs, kinds, strict=True)
     ]
     dtype: DType | None = None
     for node in nodes:

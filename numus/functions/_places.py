@@ -115,7 +115,7 @@ def mask_positions(mask: Node, op: str, *also: Node) -> Node:
     )
     size = size_of(mask.shape)
     if size == 0:
-        return full((0,), 0, dt.int64)
+        return full((0,), 0, dt.int64, mask)
     flat = reshape(mask, (size,))
     total = reduce_sum(ew.cast(flat, dt.int64), (0,))
     evaluate((total, flat, *also))

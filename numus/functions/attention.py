@@ -44,9 +44,9 @@ def _shared_heads(q: Node, x: Node, name: str) -> Node:
     return reshape(grouped, (*lead, heads, rows, columns))
 
 
-def _bias(mask: Any, wide: dt.DType, shape: Shape) -> Node:
+def _bias(mask: Any, q: Node, shape: Shape) -> Node:
     """A mask as what is added to the scores: where a boolean one is false, -inf."""
-    node = node_of(mask, _NAME)
+    node, wide = node_of(mask, _NAME, q.device), dt.compute_dtype(q.dtype)
     if node.dtype is dt.bool_:
         node = ew.where(node, constant(0.0, wide), constant(-math.inf, wide))
     elif not node.dtype.is_floating:
@@ -129,7 +129,7 @@ def scaled_dot_product_attention(
     wide = dt.compute_dtype(q.dtype)
     bias = None
     if attn_mask is not None:
-        bias = stacked(_bias(attn_mask, wide, (*lead, length, keys)))
+        bias = stacked(_bias(attn_mask, q, (*lead, length, keys)))
     keep = None
     if dropout_p:
         keep = _kept((stack, length, keys), dropout_p, dropout_key, q, wide)

@@ -57,7 +57,7 @@ def _check_running(op: str, x: Node, mean: Tensor | None, variance: Tensor | Non
 
 def _per_channel(op: str, name: str, part: Any, x: Node) -> Node:
     """A vector of one number per channel, to be broadcast against x."""
-    node = node_of(part, op)
+    node = node_of(part, op, x.device)
     _check_channels(op, name, node, x)
     return reshape(ew.cast(node, x.dtype), (x.shape[1], *(1,) * (x.ndim - 2)))
 

@@ -8,13 +8,14 @@ from typing import Any, overload
 
 from numus import dtypes as dt
 from numus.errors import DTypeError
-from numus.functions._base import like, method, node_of, pair, require, same, wrap
+from numus.functions._base import like, method, node_of, pair, place_of, require, same, wrap
 from numus.functions.dtype_functions import finfo
 from numus.functions.searching import nonzero
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_min
 from numus.primitives.source import full
+from numus.runtime.devices import Device
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [
@@ -70,7 +71,9 @@ def _compare(
         if not isinstance(array, Tensor):
             raise
         above = (number > 0) == (array is x1)
-        return wrap(full(array.shape, against_larger if above else against_smaller, dt.bool_))
+        return wrap(
+            full(array.shape, against_larger if above else against_smaller, dt.bool_, array._node)
+        )
     if x.dtype.is_complex and build not in (ew.eq, ew.ne):
         raise DTypeError(f"{op}: complex numbers have no order; compare their abs or real parts")
     return wrap(build(x, y))
@@ -159,7 +162,7 @@ def allclose(
     """
     near = isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)._node
     if 0 in near.shape:
-        return wrap(full((), True, dt.bool_))
+        return wrap(full((), True, dt.bool_, near))
     return wrap(reduce_min(near, tuple(range(near.ndim))))
 
 
@@ -174,7 +177,7 @@ def _by_parts(x: Node, test: Callable[[Node], Node], join: Callable[[Node, Node]
 
 def _isfinite(x: Node) -> Node:
     if not x.dtype.is_inexact:
-        return full(x.shape, True, dt.bool_)
+        return full(x.shape, True, dt.bool_, x)
     return _by_parts(x, lambda p: ew.le(ew.abs_(p), like(p, finfo(p.dtype).max)), ew.and_)
 
 
@@ -213,7 +216,7 @@ _ORDERED = ("bool", "uint", "int", "float")
 
 def _is_end(x: Node, sign: int) -> Node:
     if x.dtype.kind != "float" or x.dtype is dt.float8_e4m3fn:  # these have no infinities
-        return full(x.shape, False, dt.bool_)
+        return full(x.shape, False, dt.bool_, x)
     return ew.eq(x, like(x, sign * math.inf))
 
 
@@ -246,23 +249,28 @@ def nan_to_num(
 # -- logic ----------------------------------------------------------------------------------------
 
 
-def _truth(x: Any, op: str) -> Node:
-    return ew.cast(node_of(x, op), dt.bool_)
+def _truth(x: Any, op: str, beside: Device | None = None) -> Node:
+    return ew.cast(node_of(x, op, beside), dt.bool_)
+
+
+def _truths(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
+    place = place_of(x1, x2)
+    return _truth(x1, op, place), _truth(x2, op, place)
 
 
 def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether both are true (not zero)."""
-    return wrap(ew.and_(_truth(x1, "logical_and"), _truth(x2, "logical_and")))
+    return wrap(ew.and_(*_truths("logical_and", x1, x2)))
 
 
 def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether either is true (not zero)."""
-    return wrap(ew.or_(_truth(x1, "logical_or"), _truth(x2, "logical_or")))
+    return wrap(ew.or_(*_truths("logical_or", x1, x2)))
 
 
 def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
     """Whether exactly one is true (not zero)."""
-    return wrap(ew.xor(_truth(x1, "logical_xor"), _truth(x2, "logical_xor")))
+    return wrap(ew.xor(*_truths("logical_xor", x1, x2)))
 
 
 def logical_not(x: ArrayLike, /) -> Tensor:
@@ -338,8 +346,8 @@ def where(condition: ArrayLike, x1: Any = None, x2: Any = None, /) -> Tensor | t
         return nonzero(condition)
     if x1 is None or x2 is None:
         raise TypeError("where: takes a condition alone, or with both of what it chooses between")
-    a, b = pair("where", x1, x2)
-    return wrap(ew.where(_truth(condition, "where"), a, b))
+    a, b = pair("where", x1, x2, place_of(condition))
+    return wrap(ew.where(_truth(condition, "where", a.device or b.device), a, b))
 
 
 bitwise_not = bitwise_invert

@@ -96,10 +96,10 @@ def index_add(x: Tensor, /, dim: int, index: Any, source: Any, *, alpha: Any = 1
     if at.ndim > 1:
         raise ShapeError(f"{op}: takes a vector of indices, not one of shape {at.shape}")
     at = reshape(at, (size_of(at.shape),))
-    value = cast_value(source, node.dtype, op)
+    value = cast_value(source, node, op)
     value = fit_value(value, (*node.shape[:axis], *at.shape, *node.shape[axis + 1 :]), op)
     if alpha != 1:
-        value = ew.mul(value, cast_value(alpha, node.dtype, op))
+        value = ew.mul(value, cast_value(alpha, node, op))
     value = permute(value, (axis, *(i for i in range(node.ndim) if i != axis)))
     return wrap(scatter_node(node, (at,), value, (axis,), "add"))
 
@@ -131,7 +131,7 @@ def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
     op = "slice_assign"
     node = node_of(x, op)
     at = normal_axis(axis, node.ndim, op)
-    given = cast_value(value, node.dtype, op)
+    given = cast_value(value, node, op)
     if given.ndim != node.ndim or not 0 <= start <= node.shape[at] - given.shape[at]:
         raise ShapeError(
             f"{op}: a value of shape {given.shape} does not fit an array of shape {node.shape} "
@@ -197,7 +197,7 @@ def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -
     wide, index = _spread(flat, indices, at, op)
     if wide.shape != flat.shape:
         raise ShapeError(f"{op}: indices of shape {index.shape} go beyond an array of {x.shape}")
-    value = fit_value(cast_value(values, node.dtype, op), index.shape, op)
+    value = fit_value(cast_value(values, node, op), index.shape, op)
     places_, axes = along(index, at)
     return x.rebind(reshape(scatter_node(flat, places_, value, axes, "set"), node.shape), op)
 
@@ -212,7 +212,7 @@ def put(x: Tensor, indices: Any, values: Any, /) -> Tensor:
     size = size_of(node.shape)
     at = places(indices, size, 0, op, node)
     count = size_of(at.shape)
-    value = cast_value(values, node.dtype, op)
+    value = cast_value(values, node, op)
     given = size_of(value.shape)
     if count == 0:
         return x
@@ -317,7 +317,7 @@ def _scattered(
         mode != "set" and not ordered and node.dtype is dt.bool_
     ):
         raise DTypeError(f"{op}: {reduce} is not defined for {node.dtype.name}")
-    value = cast_value(src, node.dtype, op)
+    value = cast_value(src, node, op)
     if value.ndim:
         for i, (n, m) in enumerate(zip(at.shape, value.shape, strict=False)):
             if m < n or value.ndim != at.ndim:
@@ -389,7 +389,8 @@ def scatter_reduce(
 
 
 def _masked(x: Tensor, mask: Any, op: str) -> tuple[Node, Node]:
-    node, hit = node_of(x, op), node_of(mask, op)
+    node = node_of(x, op)
+    hit = node_of(mask, op, node.device)
     if hit.dtype is not dt.bool_:
         raise DTypeError(f"{op}: a mask is of bool, not {hit.dtype.name}; compare to make one")
     return node, hit
@@ -416,7 +417,7 @@ def masked_fill(x: Tensor, mask: Any, value: Any, /) -> Tensor:
     [0, 1, 0, 0]
     """
     node, hit = _masked(x, mask, "masked_fill")
-    return wrap(ew.where(hit, cast_value(value, node.dtype, "masked_fill"), node))
+    return wrap(ew.where(hit, cast_value(value, node, "masked_fill"), node))
 
 
 @method()
@@ -430,7 +431,7 @@ def masked_scatter(x: Tensor, mask: Any, source: Any, /) -> Tensor:
     hit = broadcast(hit, broadcast_shapes(node.shape, hit.shape, op))
     if hit.shape != node.shape:
         raise ShapeError(f"{op}: a mask of shape {hit.shape} goes beyond an array of {node.shape}")
-    value = cast_value(source, node.dtype, op)
+    value = cast_value(source, node, op)
     given = size_of(value.shape)
     if given == 0:
         return computed(node)

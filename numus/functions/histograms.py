@@ -34,7 +34,7 @@ def _counted(index: Node, weights: Node | None, length: int) -> Node:
 def _weights(given: Any, like: Node, op: str) -> Node | None:
     if given is None:
         return None
-    weights = node_of(given, op)
+    weights = node_of(given, op, like.device)
     if weights.shape != like.shape:
         raise ShapeError(f"{op}: weights of shape {weights.shape} for values of shape {like.shape}")
     if weights.dtype is dt.bool_:
@@ -192,7 +192,7 @@ def digitize(x: ArrayLike, bins: Any, /, right: bool = False) -> Tensor:
         raise ShapeError(f"{op}: bins are a vector of edges, not an array of shape {edges.shape}")
     count = edges.shape[0]
     if count == 0:
-        return wrap(full(values.shape, 0, dt.int64))
+        return wrap(full(values.shape, 0, dt.int64, values))
     ends = (take_range(edges, 0, i, i + 1) for i in (count - 1, 0))
     falling = ew.lt(*ends)
     line = ew.where(falling, flip(edges, (0,)), edges)

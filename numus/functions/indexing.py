@@ -19,7 +19,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numus import dtypes as dt
-from numus.dtypes import DType
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions._base import method, moved, node_of, viewed, wrap
 from numus.functions._places import index_data, mask_positions, places, unravel, upload
@@ -306,7 +305,7 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
 @method("__setitem__")
 def _setitem(x: Tensor, index: Any, value: Any) -> None:
     op = "assignment"
-    given = cast_value(value, x.dtype, op)
+    given = cast_value(value, x._node, op)
     node = assign(x._node, index, given, "set", op)
     # what was given stays a tensor of its own: neither sees what is written to the other's memory
     x.rebind(copy(node) if node is given else node, op)
@@ -348,22 +347,24 @@ def index_put(
     """
     op = "index_put"
     node = node_of(x, op)
-    given = cast_value(values, node.dtype, op)
+    given = cast_value(values, node, op)
     return wrap(assign(node, tuple(indices), given, "add" if accumulate else "set", op))
 
 
 _KINDS = ("bool", "uint", "int", "float", "complex")
 
 
-def cast_value(value: Any, dtype: DType, op: str) -> Node:
-    """A value in the dtype of the array it goes into: a wider kind is refused, not cut down."""
+def cast_value(value: Any, into: Node, op: str) -> Node:
+    """A value in the dtype of the array it goes into, and beside it: a wider kind is refused, not
+    cut down."""
+    dtype = into.dtype
     kind = dt.scalar_kind(value)
     if kind is not None:
         if _KINDS.index(kind) <= _KINDS.index(dtype.kind) or (kind, dtype.kind) == ("int", "uint"):
             return scalar_node(value, dtype)
         found = f"the Python {kind} {value!r}"
     else:
-        node = node_of(value if isinstance(value, Tensor) else np.asarray(value), op)
+        node = node_of(value if isinstance(value, Tensor) else np.asarray(value), op, into.device)
         if _KINDS.index(node.dtype.kind) <= _KINDS.index(dtype.kind):
             return ew.cast(node, dtype)
         found = f"a value of {node.dtype.name}"

@@ -52,7 +52,7 @@ def logsumexp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor
     axes = normal_axes(axis, node.ndim, "logsumexp")
     if count_over(node, axes) == 0:
         shape = tuple(n for i, n in enumerate(node.shape) if i not in axes)
-        return finish(full(shape, -math.inf, node.dtype), node, axes, keepdims)
+        return finish(full(shape, -math.inf, node.dtype, node), node, axes, keepdims)
     top = ew.stop_gradient(reduce_max(wide, axes))
     # an infinite maximum would give inf - inf; exp is right there without a shift
     finite = ew.lt(ew.abs_(top), constant(math.inf, top.dtype))
@@ -144,8 +144,8 @@ def _trailing(op: str, x: Node, weight: Node | None, bias: Node | None, axis: Ax
     return axes
 
 
-def _optional(op: str, part: Any) -> Node | None:
-    return None if part is None else require(op, node_of(part, op), "float")
+def _optional(op: str, part: Any, x: Node) -> Node | None:
+    return None if part is None else require(op, node_of(part, op, x.device), "float")
 
 
 def _affine(y: Node, weight: Node | None, bias: Node | None) -> Node:
@@ -182,7 +182,7 @@ def layer_norm(
     """
     op = "layer_norm"
     node = require(op, to_float(node_of(x, op)), "float")
-    w, b = _optional(op, weight), _optional(op, bias)
+    w, b = _optional(op, weight, node), _optional(op, bias, node)
     axes = _trailing(op, node, w, b, axis)
     wide = _widest(node, w, b)
     if count_over(node, axes) == 0:
@@ -207,7 +207,7 @@ def rms_norm(
     """
     op = "rms_norm"
     node = require(op, to_float(node_of(x, op)), "float")
-    w = _optional(op, weight)
+    w = _optional(op, weight, node)
     axes = _trailing(op, node, w, None, axis)
     wide = _widest(node, w)
     if count_over(node, axes) == 0:

@@ -161,7 +161,7 @@ def _extreme(
             "reduce over axes that are not empty"
         )
     if count_over(x, axes) == 0:  # nothing is asked for either
-        y = full(tuple(n for i, n in enumerate(x.shape) if i not in axes), 0, x.dtype)
+        y = full(tuple(n for i, n in enumerate(x.shape) if i not in axes), 0, x.dtype, x)
     else:
         y = reduce(x, axes)
     return finish(y, x, axes, keepdims)
@@ -242,7 +242,7 @@ def _truth(
     axes = normal_axes(axis, node.ndim, op)
     if count_over(node, axes) == 0:
         shape = tuple(n for i, n in enumerate(node.shape) if i not in axes)
-        return finish(full(shape, reduce is reduce_min, dt.bool_), node, axes, keepdims)
+        return finish(full(shape, reduce is reduce_min, dt.bool_, node), node, axes, keepdims)
     return finish(reduce(node, axes), node, axes, keepdims)
 
 

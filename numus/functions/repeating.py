@@ -297,10 +297,10 @@ def _pad_constant(node: Node, low: Any, high: Any, values: list[tuple[Any, Any]]
     for axis, (before, after) in enumerate(values):  # where margins cross, the later axis wins
         place = ramp(out.shape, axis, node.device)
         if low[axis]:
-            fill = cast_value(before, node.dtype, "pad")
+            fill = cast_value(before, node, "pad")
             out = ew.where(ew.lt(place, int_constant(low[axis])), fill, out)
         if high[axis]:
-            fill = cast_value(after, node.dtype, "pad")
+            fill = cast_value(after, node, "pad")
             last = int_constant(low[axis] + node.shape[axis] - 1)
             out = ew.where(ew.lt(last, place), fill, out)
     return out

@@ -95,7 +95,7 @@ def argwhere(x: ArrayLike, /) -> Tensor:
     """The indices of the elements that are not zero, as the rows of a matrix. Evaluates x."""
     node, hits = _hits(x, "argwhere")
     columns = tuple(reshape(i, (*i.shape, 1)) for i in unravel(hits, node.shape))
-    return wrap(concat(columns, 1) if columns else full((*hits.shape, 0), 0, dt.int64))
+    return wrap(concat(columns, 1) if columns else full((*hits.shape, 0), 0, dt.int64, hits))
 
 
 def flatnonzero(x: ArrayLike, /) -> Tensor:
@@ -122,7 +122,7 @@ def count_before(line: Node, values: Node, side: str) -> Node:
     """
     count = line.shape[-1]
     rows = tuple(ramp(values.shape, i, values.device) for i in range(line.ndim - 1))
-    found = full(values.shape, 0, dt.int64)
+    found = full(values.shape, 0, dt.int64, values)
     for bit in reversed(range(count.bit_length())):
         reached = ew.add(found, int_constant(1 << bit))
         last = ew.sub(reached, int_constant(1))

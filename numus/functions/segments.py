@@ -24,7 +24,8 @@ __all__ = ["segment_max", "segment_mean", "segment_min", "segment_prod", "segmen
 
 def _segments(op: str, x: Any, ids: Any, count: int | None) -> tuple[Node, Node, int]:
     """The data, the segment of each part of it, and how many segments there are."""
-    node, index = node_of(x, op), node_of(ids, op)
+    node = node_of(x, op)
+    index = node_of(ids, op, node.device)
     if not index.dtype.is_integer:
         raise DTypeError(f"{op}: segment ids are integers, not {index.dtype.name}")
     if index.ndim == 0 or node.shape[: index.ndim] != index.shape:

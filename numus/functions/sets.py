@@ -70,7 +70,7 @@ def _flat(x: Any, op: str) -> Node:
 def _distinct(rows: Node, op: str, equal_nan: bool) -> tuple[Node, Node, Node, Node]:
     """The distinct elements of a vector (or rows of a matrix), sorted, and three index arrays."""
     count = rows.shape[0]
-    nothing = full((0,), 0, dt.int64)
+    nothing = full((0,), 0, dt.int64, rows)
     if count == 0:
         return rows, nothing, nothing, nothing
     if rows.ndim == 1:
@@ -201,7 +201,7 @@ def _among(x: Node, members: Node) -> Node:
     """Whether each element of x is among a vector's."""
     count = members.shape[0]
     if count == 0:
-        return full(x.shape, False, dt.bool_)
+        return full(x.shape, False, dt.bool_, x)
     if x.dtype.is_complex:  # they have no order to search by: compare each with each
         same = ew.eq(reshape(x, (*x.shape, 1)), members)
         return reduce_max(same, (x.ndim,))

@@ -62,7 +62,7 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
     real = dt.real_of(x.dtype)
     free = count_over(x, axes) - correction
     if count_over(x, axes) == 0 or free <= 0:
-        return full(tuple(n for i, n in enumerate(x.shape) if i not in axes), math.nan, real)
+        return full(tuple(n for i, n in enumerate(x.shape) if i not in axes), math.nan, real, x)
     if x.dtype.is_complex:
         total = ew.add(reduce_sqdev(ew.real(x), axes), reduce_sqdev(ew.imag(x), axes))
     else:

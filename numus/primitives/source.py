@@ -118,13 +118,16 @@ def zeros(shape: Shape, dtype: DType) -> Node:
 
 def full_like(x: Node, number: Any) -> Node:
     """One number everywhere, of the type of a value and at home where that is."""
-    node = full(x.shape, number, x.dtype)
-    node.device = x.device
-    return node
+    return full(x.shape, number, x.dtype, x)
 
 
-def full(shape: Shape, number: Any, dtype: DType) -> Node:
+def full(shape: Shape, number: Any, dtype: DType, like: Node | None = None) -> Node:
+    """One number everywhere. What may be a result by itself is at home where `like` is, an operand
+    that it is the result of; other constants are at home everywhere."""
     from numus.primitives.views import broadcast
 
     kind = {"complex": complex, "float": float, "bool": bool}.get(dtype.kind, int)
-    return broadcast(constant(kind(number), dtype), shape)
+    node = broadcast(constant(kind(number), dtype), shape)
+    if like is not None:
+        node.device = like.device
+    return node
