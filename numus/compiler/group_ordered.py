@@ -10,6 +10,7 @@ from numus.compiler.boards import in_order
 from numus.compiler.emit import Emitter, Step
 from numus.compiler.group_columns import in_columns, scan_columns
 from numus.compiler.group_one_pass import scan_in_one_pass, sort_in_one_pass_each
+from numus.compiler.group_row_scans import in_teams, scan_in_teams
 from numus.compiler.group_rows import (
     Layouts,
     elements_along,
@@ -52,6 +53,8 @@ def lower_group_scan(group: Group, layouts: Layouts, facts: Facts) -> list[Step]
     layouts = outside(layouts, val)
     if in_columns(val, facts):
         return scan_columns(val, layouts, facts)
+    if in_teams(val, facts):
+        return scan_in_teams(val, layouts, facts)
     chunk = facts.group * EACH
     wanted = -(-facts.parallel_units * BLOCKS_PER_UNIT // rows)
     size = max(4 * chunk, -(-length // wanted))
