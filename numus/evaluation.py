@@ -189,6 +189,7 @@ def _walk(place: Device, roots: Sequence[Node]) -> None:
 # -- between host and device ----------------------------------------------------------------------
 
 
+_GAPS = 1 << 20  # bytes between elements that a device hands over with them: no more
 _KEPT_BYTES = 4 << 20  # of integers that went to a device: they may be indices, to be checked
 
 
@@ -241,13 +242,17 @@ def elements(node: Node) -> Array:
     if place.on_host:
         flat = runtime.download(memory, node.dtype, memory.nbytes // node.dtype.itemsize)
         return strided(flat, node.shape, view)
-    if size_of(node.shape) == 0:
+    size = size_of(node.shape)
+    if size == 0:
         return np.empty(node.shape, node.dtype.np)
-    # only the stretch that the view touches crosses over
+    # only the stretch that the view touches crosses over, and not what would be mostly gaps
     ends = [(n - 1) * s for n, s in zip(node.shape, view.strides, strict=True)]
     first = view.offset + sum(e for e in ends if e < 0)
     last = view.offset + sum(e for e in ends if e > 0)
-    flat = runtime.download(memory, node.dtype, last - first + 1, first)
+    count = last - first + 1
+    if count > 2 * size and (count - size) * node.dtype.itemsize > _GAPS:
+        return elements(_at_home(node, place))
+    flat = runtime.download(memory, node.dtype, count, first)
     return strided(flat, node.shape, View(view.storage, view.offset - first, view.strides))
 
 

@@ -18,7 +18,7 @@ from numus import guards
 from numus.compiler.singles import Family, families, forget_structures, structures
 from numus.compiler.watchers import watchers
 from numus.graph import Node, View, piece_of, place_view, view_maker
-from numus.kernels.choice import preference
+from numus.kernels.choice import rules
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, write_forget
 from numus.shapes import Shape, reshape_strides
@@ -44,7 +44,7 @@ def evaluate(nodes: tuple[Node, ...]) -> bool:
     node = nodes[0]
     if node.device is None or not node.inputs:
         return False
-    kind = (node.prim, node.shape, node.dtype, node.depth, len(nodes), preference())
+    kind = (node.prim, node.shape, node.dtype, node.depth, len(nodes), rules())
     family = families.get(kind)
     if family is None:
         if len(families) >= _FAMILIES * _MANY:
@@ -75,7 +75,7 @@ def _evaluated_by(nodes: tuple[Node, ...]) -> Any:
     structure = _structure(nodes)
     if structure is None or place is None:
         return None
-    key = (place.name, preference(), *structure)
+    key = (place.name, rules(), *structure)
     try:
         call = structures.get(key, _MISS)
     except TypeError:  # parameters that are told apart by nothing

@@ -20,7 +20,7 @@ from numus.compiler.local import Local, Val
 from numus.compiler.overwrite import Places, takeovers
 from numus.compiler.pending import Pending
 from numus.compiler.watchers import watchers
-from numus.kernels.choice import preference
+from numus.kernels.choice import rules
 from numus.runtime import contract
 from numus.shapes import Shape, reshape_strides, row_major
 
@@ -282,7 +282,7 @@ _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 def plan_of(place: Any, pending: Pending, roots: Sequence[Any]) -> Plan:
     """The plan for a pending graph on a device."""
-    key = (place.name, preference(), pending.key)
+    key = (place.name, rules(), pending.key)
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = Plan(place, pending, roots)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numus.errors import OutOfMemoryError
 from numus.functions.control import eval as evaluate
 from numus.runtime import get
 from numus.runtime.devices import Device, device
@@ -103,9 +104,13 @@ def _cost(k: KernelReport, place: str) -> str:
     out = f"reads {_bytes(k.bytes_read)}, writes {_bytes(k.bytes_written)}, {k.flops:,} flops"
     if k.seconds is None:
         return out
-    bandwidth, flops = limits(place)
+    out = f"{out}; {k.seconds * 1e6:.1f} µs"
+    try:
+        bandwidth, flops = limits(place)
+    except OutOfMemoryError:  # a device that is full is not measured
+        return out
     least = max((k.bytes_read + k.bytes_written) / bandwidth, k.flops / flops)
-    return f"{out}; {k.seconds * 1e6:.1f} µs, {100 * least / k.seconds:.0f}% of the device's limit"
+    return f"{out}, {100 * least / k.seconds:.0f}% of the device's limit"
 
 
 @functools.cache

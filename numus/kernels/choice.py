@@ -47,13 +47,30 @@ class Vendor:
 class _State:
     preferred = "auto"
     registered: tuple[Vendor, ...] = ()
+    count = 0  # of registrations so far
+    rules = "auto"
+
+
+def _set(preferred: str) -> None:
+    _State.preferred = preferred
+    _State.rules = f"{preferred} {_State.count}" if _State.count else preferred
+
+
+def rules() -> str:
+    """A name for everything that a choice depends on besides the question: programs that were made
+    under one are used under no other."""
+    return _State.rules
 
 
 def register(vendor: Vendor) -> None:
     """Add a vendor's kernel. One of the same name and operation takes the place of the older."""
+    if not isinstance(vendor, Vendor):
+        raise TypeError(f"register: takes an nm.kernels.Vendor, not {type(vendor).__name__}")
     own = (vendor.name, vendor.operation)
     kept = [v for v in _State.registered if (v.name, v.operation) != own]
     _State.registered = (*kept, vendor)
+    _State.count += 1
+    _set(_State.preferred)
 
 
 def available() -> tuple[str, ...]:
@@ -81,7 +98,7 @@ class _Preferred:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        _State.preferred = self._before
+        _set(self._before)
 
 
 def prefer(which: str) -> _Preferred:
@@ -96,7 +113,8 @@ def prefer(which: str) -> _Preferred:
     """
     if which not in PREFERENCES:
         raise ValueError(f"prefer: {which!r} is none of 'native', 'vendor', 'auto'")
-    before, _State.preferred = _State.preferred, which
+    before = _State.preferred
+    _set(which)
     return _Preferred(before)
 
 

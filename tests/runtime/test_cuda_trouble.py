@@ -136,6 +136,55 @@ def test_a_graph_that_cannot_be_made_is_done_without(driver):
     assert driver.calls["cuGraphLaunch"] == 0
 
 
+def test_kernels_that_are_registered_later_are_used(driver, monkeypatch):
+    """Programs that were made before do not stay."""
+    for state in ("registered", "count", "rules"):
+        monkeypatch.setattr(choice._State, state, getattr(choice._State, state))
+
+    class Launcher:
+        workspace = 0
+
+        def __call__(self, addresses, workspace):
+            pass
+
+    x = tensor(8, 8)
+    chain = lambda: nm.sort(nm.cumsum(x @ (x + 1), axis=0), axis=1)
+    products = (lambda: x @ x, chain)
+    for _ in range(4):
+        nm.eval([f() for f in products])
+    always = lambda question, facts: True
+    nm.kernels.register(
+        choice.Vendor("laters", "contract", always, always, lambda r, q: Launcher())
+    )
+    for f in products:
+        names = [k.name for p in nm.explain(f, timed=False).programs for k in p.kernels]
+        assert "laters" in names
+    with nm.kernels.prefer("native"):
+        names = [k.name for p in nm.explain(products[0], timed=False).programs for k in p.kernels]
+        assert "laters" not in names
+    with pytest.raises(TypeError, match=r"register: takes an nm.kernels.Vendor, not str"):
+        nm.kernels.register("laters")
+
+
+def test_a_column_is_read_without_what_lies_between(driver):
+    copied = []
+
+    def copy(to, source, size, stream):
+        copied.append(size)
+        return (0,)
+
+    x = tensor(1024, 1024)
+    nm.eval(x)
+    driver.cuMemcpyDtoHAsync = copy
+    assert x[:, 3].numpy().shape == (1024,)
+    assert sum(copied) == 4096
+    copied.clear()
+    assert x[::2, ::-1].numpy().shape == (512, 1024)  # half of it, in one piece
+    assert sum(copied) == 4 * (1023 * 1024)
+    assert nm.broadcast_to(x[0], (10000, 1024)).numpy().shape == (10000, 1024)
+    assert sum(copied) == 4 * (1024 * 1024)
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
 def test_a_fork_is_told_that_it_cannot_use_the_device(driver, monkeypatch):
     x = tensor(8, 8)
