@@ -3,6 +3,7 @@
 import os
 from types import SimpleNamespace
 
+import cuda_driver
 import numpy as np
 import pytest
 
@@ -13,6 +14,7 @@ from numus.runtime.contract import Launch
 from numus.runtime.cuda import cublas
 from numus.runtime.cuda import driver as cuda
 from numus.runtime.cuda.assembler import Assembler
+from numus.runtime.cuda.runtime import CudaRuntime
 
 MIB = 1 << 20
 
@@ -183,6 +185,17 @@ def test_a_column_is_read_without_what_lies_between(driver):
     assert sum(copied) == 4 * (1023 * 1024)
     assert nm.broadcast_to(x[0], (10000, 1024)).numpy().shape == (10000, 1024)
     assert sum(copied) == 4 * (1024 * 1024)
+
+
+def test_a_device_that_others_have_turned_to_another_is_turned_back(monkeypatch):
+    fake, _ = cuda_driver.install(monkeypatch)
+    monkeypatch.setattr(cuda, "count", lambda: 2)
+    runtime, current = CudaRuntime(), []
+    fake.cuCtxSetCurrent = lambda context: current.append(context) or (0,)
+    memory = runtime.allocate(MIB)
+    assert len(current) == 1
+    runtime.upload(memory, np.ones(3))
+    assert len(current) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")

@@ -44,7 +44,8 @@ class CudaRuntime:
         self._older = capability
         self.device = driver.call("cuDeviceGet", index)
         self._context = driver.call("cuDevicePrimaryCtxRetain", self.device)
-        self._current = threading.local()
+        # other libraries may then have made another device the one that a thread's calls are about
+        self._one_of_many = driver.count() > 1
         self.activate()
         self.stream = driver.call("cuStreamCreate", 1)  # does not wait for the default stream
         self.stream_id = int(self.stream)
@@ -114,7 +115,7 @@ class CudaRuntime:
 
     def activate(self) -> None:
         """Make this device the one that the driver's calls of this thread are about."""
-        if _active.runtime is not self:
+        if _active.runtime is not self or self._one_of_many:
             driver.call("cuCtxSetCurrent", self._context)
             _active.runtime = self
 
