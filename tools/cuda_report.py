@@ -34,7 +34,8 @@ _WHAT = (
     "the runtime"
 )
 PARTS = (
-    *("tests", "engine", "rows", "long", "products", "small", "attention", "state", "sanitizer"),
+    *("tests", "engine", "programs", "sanitizer"),
+    *("rows", "long", "products", "small", "attention", "state"),
 )
 # All tests may run with another default device. Those that name theirs, an imitation of a GPU or
 # WebGPU, are no matter of this one, and slow; the op table has been run on the device already.
@@ -65,6 +66,16 @@ def run_gpt2(say: Callable[[str], None]) -> None:
     say("```")
 
 
+def run_programs(say: Callable[[str], None], workers: int, seconds: float) -> str:
+    """Random programs, beside the CPU; what those were that differ."""
+    command = [sys.executable, "-m", "tools.fuzz_programs", "--device", "cuda"]
+    command += ["--seconds", str(seconds), "--workers", str(workers)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    last = (done.stdout or done.stderr).strip().splitlines()[-1]
+    say(f"- random programs, on the device and on the CPU: {last}")
+    return done.stdout + done.stderr
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="docs/results/cuda.md")
@@ -93,7 +104,7 @@ def main() -> None:
     python, torch = platform.python_version(), version("torch")
     say(f"with {driver_in_words()}, Python {python} and PyTorch {torch}.")
     sanitizer = cuda_state.Sanitizer() if "sanitizer" in parts else None
-    if "tests" in parts or "engine" in parts or sanitizer is not None:
+    if any(part in parts for part in ("tests", "engine", "programs", "sanitizer")):
         say("\n## Conformance\n")
     if "tests" in parts:
         also = " or products or runtime"
@@ -109,6 +120,10 @@ def main() -> None:
             say(line)
         if given.log:
             Path(given.log + ".engine").write_text(text)
+    if "programs" in parts:
+        text = run_programs(say, given.workers, 40)
+        if given.log:
+            Path(given.log + ".programs").write_text(text)
     if sanitizer is not None:
         text = sanitizer.tell(say, 40)
         if given.log:

@@ -2,6 +2,7 @@
 
     python -m tools.fuzz_programs --device cuda --seconds 60 --workers 14
     python -m tools.fuzz_programs --device cuda --seed 4711 --programs 1     one again
+    python -m tools.fuzz_programs --device cpu --against reference --seconds 60
 
 A program has a few leaves and steps: maps, views, joins, reductions, scans, sorts, reads and writes
 at indices, products, windows. All numbers are small whole ones, so that any order of adding up is
@@ -72,7 +73,7 @@ def small(draw: Draw, f: Step) -> Step:
     def g(*xs: Any) -> Any:
         y = f(*xs)
         if y.dtype == nm.bool:
-            return y
+            return y.astype("int32")
         if y.dtype in _NARROW or (cut and y.dtype not in _UNSIGNED):
             return nm.clip(y, -9, 9)
         if y.dtype in (nm.float32, nm.float64):
@@ -217,7 +218,7 @@ def a_scan_or_sort(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
 
 
 def at_indices(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
-    if not x.size or not x.shape or x.dtype == nm.bool:
+    if not x.size or not x.shape:
         return a_map(draw, x)
     rank = len(x.shape)
     axis = draw.randrange(rank)
@@ -278,7 +279,7 @@ def a_product(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
 
 
 def a_window(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
-    if len(x.shape) != 4 or x.dtype in (nm.bool, nm.uint8, nm.int32, nm.int64) or not x.size:
+    if len(x.shape) != 4 or x.dtype in (nm.uint8, nm.int32, nm.int64) or not x.size:
         return a_map(draw, x)
     kernel = tuple(draw.randint(1, min(3, n)) for n in x.shape[2:])
     stride, pad = draw.randint(1, 2), draw.randint(0, min(kernel) // 2)
@@ -386,7 +387,7 @@ class Program:
             assert str(t.device).startswith(device), f"a result is on {t.device}"
         return [t.astype("float32").numpy() if t.dtype in _NARROW else t.numpy() for t in found]
 
-    def differs(self, device: str, against: str = "cpu") -> str:
+    def differs(self, device: str, against: str) -> str:
         """Where results differ; nothing where they do not."""
         ours, theirs = self.results(device), self.results(against)
         for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
@@ -415,7 +416,11 @@ class Program:
 
 
 def fuzz(
-    device: str, seeds: Sequence[int], most: int = 20_000, seconds: float = math.inf
+    device: str,
+    seeds: Sequence[int],
+    most: int = 20_000,
+    seconds: float = math.inf,
+    against: str = "reference",
 ) -> tuple[Counter[str], list[str]]:
     """How many programs ran in which way, and what was wrong."""
     ran: Counter[str] = Counter()
@@ -426,7 +431,7 @@ def fuzz(
             break
         program = Program(seed, most)
         try:
-            found = program.differs(device)
+            found = program.differs(device, against)
         except Exception as e:  # whatever it is, it must not happen on one device alone
             found = f"{type(e).__name__}: {str(e)[:300]}"
         ran[program.way] += 1
@@ -435,13 +440,14 @@ def fuzz(
     return ran, wrong
 
 
-def _worker(given: tuple[str, range, int, float]) -> tuple[Counter[str], list[str]]:
+def _worker(given: tuple[str, range, int, float, str]) -> tuple[Counter[str], list[str]]:
     return fuzz(*given)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", required=True)
+    parser.add_argument("--against", default="cpu", help="whose results are held to be right")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--programs", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=math.inf)
@@ -450,7 +456,7 @@ def main() -> None:
     given = parser.parse_args()
     each = range(given.seed, given.seed + given.programs)
     parts = [
-        (given.device, each[w :: given.workers], given.most, given.seconds)
+        (given.device, each[w :: given.workers], given.most, given.seconds, given.against)
         for w in range(given.workers)
     ]
     ran: Counter[str] = Counter()

@@ -1,0 +1,27 @@
+"""A few random programs; `python -m tools.fuzz_programs` runs as many as one likes."""
+
+import numpy as np
+
+from tools.fuzz_programs import Program, fuzz
+
+
+def test_random_programs_agree_with_the_reference():
+    ran, wrong = fuzz("cpu", range(100, 160), most=5000)
+    assert ran.total() == 60
+    assert wrong == []
+
+
+def test_a_wrong_element_is_found(monkeypatch):
+    program = Program(7, most=200)
+    right = Program.results
+
+    def one_is_wrong(self, device):
+        found = right(self, device)
+        if device == "cpu":
+            found[-1] = np.copy(found[-1])
+            found[-1].flat[-1] += 1
+        return found
+
+    assert program.differs("cpu", "reference") == ""
+    monkeypatch.setattr(Program, "results", one_is_wrong)
+    assert "1 of 31, first at (0, 0, 30): 1.0 for 0.0" in program.differs("cpu", "reference")
