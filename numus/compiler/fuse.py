@@ -20,19 +20,23 @@ from numus.compiler.joining import MANY_MEMBERS, Joining
 from numus.compiler.local import Val, walk
 from numus.compiler.storing import Storing
 from numus.runtime.contract import Facts
+from numus.shapes import Shape
 
 
 class Fuser:
-    """Groups the values of a graph. `leaves` are in memory already; `roots` must come to be."""
+    """Groups the values of a graph. Leaves, whose `strides` are given, are in memory already;
+    `roots` must come to be.
+    """
 
-    def __init__(self, roots: Sequence[Val], leaves: set[Val], facts: Facts) -> None:
+    def __init__(self, roots: Sequence[Val], strides: dict[Val, Shape], facts: Facts) -> None:
         self.facts = facts
         self.roots = set(roots)
-        self.leaves = leaves
+        self.strides = strides
+        leaves = self.leaves = set(strides)
         needed = walk(roots, lambda v: v not in leaves)
         self.order = sorted(needed, key=lambda v: v.id)
         self.storing = Storing(self.order, self.roots, leaves, facts)
-        self._known_aligned: dict[Any, bool] = {}
+        self._known: dict[Any, bool] = {}
 
     def run(self) -> list[Group]:
         """The groups in an order in which they can run."""
@@ -54,7 +58,7 @@ class Fuser:
 
     def _grouped(self, stored: set[Val]) -> Grouping:
         grouping = Grouping(self.order, stored, self.leaves)
-        joining = Joining(grouping, self.facts, self.storing.sums, self._known_aligned)
+        joining = Joining(grouping, self.facts, self.storing.sums, self._known, self.strides)
         for v in grouping.read_by:
             group = Group(v, v.id)
             _unite(joining, group, v)

@@ -7,6 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.compiler import ir
+from numus.compiler.affine import accesses, unit_weight
 from numus.compiler.boards import room_for_rows
 from numus.compiler.elements import Index
 from numus.compiler.emit import Emitter
@@ -14,11 +15,16 @@ from numus.compiler.groups import TAILED, Group, Grouping, place, squeeze
 from numus.compiler.local import ATTENTION, Val, walk
 from numus.compiler.views import source_of
 from numus.runtime.contract import Facts
-from numus.shapes import size_of
+from numus.shapes import Shape, row_major, size_of
 
 # Rows are merged over several stages only where they can run side by side or are short.
 ENOUGH_ROWS = 16
 SHORT_ROW = 1 << 16
+
+# Rows that lie side by side have a thread each, which can keep nothing: those that are longer than
+# this, so many in all that caches forget them, are merged over several stages only where every unit
+# has several groups of threads for them.
+SIDE_ROW, LITTLE, GROUPS_PER_UNIT = 64, 1 << 16, 4
 
 MANY_MEMBERS = 64  # more than this a group does not take in
 
@@ -31,14 +37,19 @@ class Joining:
     """What is asked before a value joins a group of those that there are so far.
 
     `sums` are sums of products. `known` are answers about alignment from before: the same is asked
-    whenever a graph is grouped anew.
+    whenever a graph is grouped anew. `strides` are those of leaves.
     """
 
     def __init__(
-        self, grouping: Grouping, facts: Facts, sums: Container[Val], known: dict[Any, bool]
+        self,
+        grouping: Grouping,
+        facts: Facts,
+        sums: Container[Val],
+        known: dict[Any, bool],
+        strides: dict[Val, Shape],
     ) -> None:
         self.grouping, self.facts = grouping, facts
-        self.sums, self.known = sums, known
+        self.sums, self.known, self.strides = sums, known, strides
         # layouts that serve for asking at which places values are read
         self.anywhere = {x: (0,) * len(x.shape) for x in grouping.in_memory}
 
@@ -104,7 +115,29 @@ class Joining:
         rows = size_of(group.outer)
         room = room_for_rows(self.facts)
         enough = self.facts.parallel_units if room else ENOUGH_ROWS
+        large = rows * SIDE_ROW < size_of(group.space) > LITTLE
+        if room and large and self._side_by_side(group):
+            return rows >= enough * self.facts.group * GROUPS_PER_UNIT
         return rows >= enough or size_of(group.space) <= rows * max(SHORT_ROW, room)
+
+    def _side_by_side(self, group: Group) -> bool:
+        """Whether neighbours in memory belong to different rows."""
+        total = next(m for m in group.members if m.kind == "reduce")
+        key = (total, frozenset(self.grouping.read_by[total]), group.axes)
+        found = self.known.get(key)
+        if found is None:
+            found = self.known[key] = self._lie_beside(group, total.inputs[0])
+        return found
+
+    def _lie_beside(self, group: Group, source: Val) -> bool:
+        memory = self.grouping.in_memory
+        probe = Emitter({x: self.strides.get(x) or row_major(x.shape) for x in memory})
+        names = [probe.variable(f"p{i}", probe.number(n)) for i, n in enumerate(group.space)]
+        probe.value(source, place(source.shape, names))
+        touched = accesses(probe)
+        near = [unit_weight(touched, name) for name in names]
+        along = max(near[i] for i in group.axes)
+        return any(n > along for i, n in enumerate(near) if i not in group.axes)
 
     def _depends(self, v: Val, target: Group) -> bool:
         """Whether v reads a reduction of the target (directly or through other members)."""

@@ -87,7 +87,7 @@ class Plan:
 
     def _fuse(self, roots: list[Val], leaves: list[Val]) -> None:
         """Groups of the values, and the programs of their kernels."""
-        fuser = Fuser(roots, set(leaves), self.runtime.facts)
+        fuser = Fuser(roots, self.leaf_strides, self.runtime.facts)
         self.groups: list[Group] = fuser.run()
         layouts: dict[Val, Shape] = dict(self.leaf_strides)
         for group in self.groups:

@@ -1,0 +1,76 @@
+"""Rows that lie side by side in memory: when their stages are one kernel, on an imitated GPU."""
+
+from dataclasses import replace
+
+import group_machine
+import numpy as np
+import pytest
+
+import numus as nm
+from numus.runtime import devices
+
+FEATURES = frozenset({"sm_90", "shuffles", "ordered"})
+RNG = np.random.default_rng(5)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def machine():
+    facts = replace(group_machine.HOPPER, features=FEATURES)
+    devices.STARTS["beside"] = lambda index: group_machine.Machine(facts)
+    return nm.device("beside").runtime
+
+
+def softmax(x, axis):
+    e = np.exp(x - x.max(axis, keepdims=True))
+    return e / e.sum(axis, keepdims=True)
+
+
+def kernels(machine, function, x):
+    """The names of the kernels, and what they compute."""
+    t = nm.asarray(x, device="beside")
+    nm.eval(t)
+    machine.launched.clear()
+    found = function(t).numpy()
+    return [p.name for p in machine.launched], found
+
+
+def test_long_ones_are_reduced_first(machine):
+    x = RNG.standard_normal((700, 100)).astype(np.float32)
+    names, found = kernels(machine, lambda x: nm.softmax(x, axis=0), x)
+    assert names == ["split_rows", "merge", "split_rows", "merge", "map"]
+    np.testing.assert_allclose(found, softmax(x, 0), rtol=2e-5)
+
+
+def normalised(x):
+    return (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
+
+
+def test_deviations_are_mapped_in_the_end(machine):
+    x = (RNG.standard_normal((3, 300, 80)) + 4).astype(np.float32)
+    names, found = kernels(machine, normalised, x)
+    assert len(names) > 1
+    assert names[-1] == "map"
+    np.testing.assert_allclose(found, normalised(x.astype(np.float64)), rtol=2e-4, atol=2e-5)
+
+
+@pytest.mark.parametrize("shape", [(60, 1200), (100, 600), (70, 2100)])
+def test_short_or_little_or_many_are_one_kernel(shape, machine):
+    x = RNG.standard_normal(shape).astype(np.float32)
+    names, found = kernels(machine, lambda x: nm.softmax(x, axis=0), x)
+    assert len(names) == 1
+    np.testing.assert_allclose(found, softmax(x, 0), rtol=2e-5)
+
+
+def test_those_that_only_look_so_are_one_kernel(machine):
+    x = RNG.standard_normal((100, 700)).astype(np.float32)
+    for function in (
+        lambda x: nm.softmax(x.T, axis=0),
+        lambda x: nm.softmax((x * 2).T + 1, axis=0).T,
+    ):
+        names, _ = kernels(machine, function, x)
+        assert len(names) == 1
+    turned = nm.asarray(x, device="beside").T
+    nm.eval(turned)
+    machine.launched.clear()
+    nm.eval(nm.softmax(turned, axis=0))
+    assert len(machine.launched) == 1
