@@ -315,3 +315,25 @@ def test_what_a_batch_reads_again_is_not_copied_for_it(machine):
 
     assert kernels(256) == ["warp_contraction"]
     assert kernels(1024)[-1] == "tile_contraction"
+
+
+def test_kernels_with_many_parameters_are_of_a_version_that_takes_them():
+    def version(capability, count, kind="i64"):
+        parameters = ", ".join(f"{kind} %p{i}" for i in range(count))
+        text = f"define ptx_kernel void @kernel({parameters}) {{ ret void }}"
+        return float(Assembler(capability).ptx(text).split(".version ")[1].split()[0])
+
+    for capability in (70, 75, 89, 90, 110):
+        assert version(capability, 544) < 8.1 == version(capability, 545)
+        assert version(capability, 40, "ptr byval([128 x i8]) align 64") == 8.1
+    assert version(120, 3) == version(120, 545) > 8.1
+
+
+def test_many_arrays_are_joined_by_a_few_kernels_of_one_kind(machine):
+    """Not by one that has a branch, and parameters, for each of them."""
+    xs = [nm.asarray(np.zeros((4, 37), "float32"), device="ptx") for _ in range(200)]
+    for join in (nm.stack, nm.concat, lambda xs: nm.concat(xs, axis=1)):
+        machine.made.clear()
+        nm.eval(join(xs))
+        assert len(machine.made) <= 5
+        assert all(len(kernel.buffers) <= 40 for kernel, _ in machine.made)

@@ -51,6 +51,7 @@ LITTLE = 1 << 16  # elements that are there soon, however they lie,
 LEAST_ALONG = 32  # of rows that long
 LONG_ROW = 1 << 20  # elements: longer rows are split, even if there are enough of them
 LONG_IN_LOCKSTEP = 1 << 12  # the same for each thread, where a group has few
+PARTS = 32  # of a concatenation, that a kernel computes at most: code, and time to make it, grow
 
 
 def lower_loops(
@@ -129,7 +130,8 @@ def _lane(work: Work, space: Space) -> Dim | None:
 
 
 def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    """Each part is computed where it belongs in the whole; parts of one shape share a kernel."""
+    """Each part is computed where it belongs in the whole; parts of one shape share a kernel, as
+    far as they are not too many."""
     whole = group.members[0]
     axis = whole.params
     parts: dict[Shape, list[Val]] = {}
@@ -142,11 +144,13 @@ def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[
         if part.size:
             parts.setdefault(x.shape, []).append(part)
     steps: list[Step] = []
-    for same in parts.values():
-        piece = Group(same[0], group.position)
-        piece.members = same
-        piece.stored = set(same)
-        steps += lower_loops(piece, layouts, facts, redirect)
+    for alike in parts.values():
+        for first in range(0, len(alike), PARTS):
+            same = alike[first : first + PARTS]
+            piece = Group(same[0], group.position)
+            piece.members = same
+            piece.stored = set(same)
+            steps += lower_loops(piece, layouts, facts, redirect)
     return steps
 
 
