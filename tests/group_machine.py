@@ -174,8 +174,9 @@ def run(kernel: ir.Kernel, places: list[Any], scalars: Any, grid: int) -> None:
     for (slot, dtype), v in zip(kernel.scalars, scalars, strict=True):
         values[slot] = np.asarray(v).astype(dtype.np)
     with np.errstate(all="ignore"):
-        for g in range(grid * kernel.pack // kernel.spread):
-            _Group(kernel, places, values, g).run()
+        count = grid * kernel.pack // kernel.spread
+        for g in range(count):
+            _Group(kernel, places, values, g, count).run()
 
 
 class _Context:
@@ -192,8 +193,10 @@ class _Context:
 
 
 class _Group:
-    def __init__(self, kernel: ir.Kernel, places: list[Any], scalars: Any, g: int) -> None:
-        self.kernel, self.g, self.scalars = kernel, g, scalars
+    def __init__(
+        self, kernel: ir.Kernel, places: list[Any], scalars: Any, g: int, groups: int
+    ) -> None:
+        self.kernel, self.g, self.groups, self.scalars = kernel, g, groups, scalars
         self.registers: dict[ir.Register, Any] = {}
         held = [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.held]
         self.slots = max((s.unroll * s.width for s in held), default=1)
@@ -338,8 +341,9 @@ class _Group:
         start, stop, step = (self.value(e, c) for e in (s.start, s.stop, s.step))
         if s.kind == "grid":
             assert self.kernel.pack > 1 or self.g < stop
-            if self.g < stop:
-                c.env[s.var] = np.int64(start + self.g * step)
+            last = stop if self.kernel.stays else min(stop, self.g + 1)
+            for g in range(self.g, int(last), self.groups):
+                c.env[s.var] = np.int64(start + g * step)
                 self.block(s.body, c)
         elif s.kind == "lanes":
             assert c.ids is None, "a lanes loop inside a lanes loop"

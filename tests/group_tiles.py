@@ -69,6 +69,8 @@ def tile_slice(group: Any, s: ir.TileSlice, c: Any) -> None:
                 out[line, k] = group.memory[s.scratch][start + where]
         return out
 
+    if s.onto is not None and int(group.value(s.onto, c)) == 0:
+        _clear(group, s.sums)
     left = tile(0, s.rows, s.along[0])
     _tiles(group, s.sums, left, tile(s.rows * depth, s.columns, s.along[1]))
 
@@ -104,7 +106,15 @@ def tile_sum(group: Any, s: ir.TileSum, c: Any) -> None:
         return out
 
     group.memory[s.scratch].view(np.uint8)[:] = GARBAGE
+    if s.fresh:
+        assert slices > 0
+        _clear(group, s.sums)
     _tiles(group, s.sums, tile(s.left), tile(s.right))
+
+
+def _clear(group: Any, sums: list[ir.Register]) -> None:
+    for register in sums:
+        group.registers[register] = np.zeros(group.kernel.group, register.dtype.np)
 
 
 def _tiles(group: Any, sums: list[ir.Register], left: Any, right: Any) -> None:

@@ -56,6 +56,7 @@ class Emitter:
         self.pack = 1  # groups of a block, where they share nothing
         self.spread = 1  # blocks of a group
         self.board: tuple[ir.Buffer, int] | None = None  # on which they tell each other something
+        self.stays = False  # whether groups take one number of the grid after the other
         self.lockstep = False  # and whether they are lanes of a vector after all
         self.unit = 1  # sizes that are multiples of it are written so, for whoever asks
         self.known: dict[Val, Callable[[Index], Any]] = {}
@@ -171,10 +172,19 @@ class Emitter:
     # -- the finished kernel ----------------------------------------------------------------------
 
     def blocks(
-        self, name: str, number: Expr, body: list[ir.Stmt], grid: int, notes: tuple[str, ...]
+        self,
+        name: str,
+        number: Expr,
+        body: list[ir.Stmt],
+        grid: int,
+        notes: tuple[str, ...],
+        room: int = 0,
     ) -> Step:
-        """A kernel whose statements are one block of `grid`, `number` telling which."""
+        """A kernel whose statements are one block of `grid`, `number` telling which. Where there is
+        `room` for so many at a time, no more are begun: they take one number after the other."""
         loop = ir.For(number, ZERO, self.parameter(grid), "grid", body)
+        self.stays = bool(room)
+        grid = min(grid, room or grid)
         return self.finish(name, [loop], -(-grid // self.pack) * self.spread, notes)
 
     def finish(self, name: str, body: list[ir.Stmt], grid: int, notes: tuple[str, ...]) -> Step:
@@ -199,7 +209,7 @@ class Emitter:
         small = self.small and (self.lockstep or not self.group)
         kernel = ir.Kernel(
             *(name, buffers, tuple(scalars), body, notes, small),
-            *(self.group, self.pack, self.spread, self.board),
+            *(self.group, self.pack, self.spread, self.board, self.stays),
         )
         sizes = {slot.attr: n for n, slot in self.numbers.items()}
         sizes.update({f"s{i}": n for i, n in enumerate(self.parameters)})

@@ -17,6 +17,7 @@ from numus.compiler.products import whole_or_pieces
 from numus.dtypes import DType
 from numus.kernels import pack as packing
 from numus.kernels import tile_contraction as tile
+from numus.kernels import tile_strips as strips
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -67,7 +68,7 @@ def lower_tiles(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
     k = product.inputs[0].shape[2]
     dtype = tile_dtype(product)
     assert dtype is not None
-    tiles, pieces = tile.choose(facts, dtype, product.shape, k, (tile.ROWS, tile.ROWS // 2))
+    tiles, pieces = tile.choose(facts, dtype, product.shape, k, stays=True)
     layouts = group.outside(layouts)
     steps: list[Step] = []
     operands: list[tuple[Val, Lying]] = []
@@ -80,7 +81,11 @@ def lower_tiles(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
         operands.append((x, how))
 
     def by_tiles(part: Group) -> Step:
-        return _tiles(part, product, operands, layouts, facts, tiles, pieces)
+        sizes = tuple(v.dtype.itemsize for v in part.members if v in part.stored)
+        how = tiles
+        if tiles.stays and not strips.in_lines(sizes, product.shape[2]):
+            how = tile.fitted(facts, (tiles.rows, tiles.columns), tiles.together, stays=False)
+        return _tiles(part, product, operands, layouts, facts, how, pieces)
 
     return steps + whole_or_pieces(group, layouts, facts, pieces, by_tiles)
 
@@ -105,7 +110,7 @@ def _tiles(
 ) -> Step:
     batch, m, n = product.shape
     dtype = product.inputs[0].dtype
-    e = Emitter(layouts, group=tile.THREADS)
+    e = Emitter(layouts, group=tiles.threads(dtype))
     shape = (tiles.rows, tiles.columns)
     sizes, grid = sizes_of(e, facts, product, shape, tile.depth_of(dtype), pieces)
 
@@ -137,7 +142,8 @@ def _tiles(
     g = ir.var("g")
     sides = (operand(x, how, line) for line, (x, how) in enumerate(operands, 1))
     body, e.scratch = tile.contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
-    return e.blocks("tile_contraction", g, body, grid, group.notes)
+    room = facts.parallel_units * tiles.together if tiles.stays else 0
+    return e.blocks("tile_contraction", g, body, grid, group.notes, room)
 
 
 def _packed(x: Val, layouts: dict[Val, Shape], line: int) -> tuple[Step, Val, Lying]:

@@ -31,6 +31,7 @@ class Way(Generic[Tiles]):
     times: Sequence[float]  # of a slice: of one group on a unit, of two at the same time, ...
     begin: float  # what a group takes besides
     least: int = 4  # slices that are worth a sum of their own
+    once: float = 0  # what a unit takes besides all its groups
 
 
 def quickest(
@@ -47,7 +48,7 @@ def quickest(
             each = -(-way.slices // many)
             pieces = -(-way.slices // each)
             rounds, rest = divmod(-(-way.groups * pieces // units), len(way.times))
-            time = rounds * (each * way.times[-1] + way.begin)
+            time = way.once + rounds * (each * way.times[-1] + way.begin)
             if rest:
                 time += each * way.times[rest - 1] + way.begin
             if pieces > 1:

@@ -276,23 +276,22 @@ def pipeline(
 
 
 def corner(
-    s: Sizes, g: Expr, rows: int, columns: int
+    s: Sizes, g: Expr, rows: int, columns: int, *, quick: bool = False
 ) -> tuple[tuple[Expr, Expr, Expr], list[Stmt]]:
     """Which piece of which matrix of a batch group g has (as one number), and the first row and
     column of its tile: names, and statements that give them values. Groups that run together have a
-    square of tiles."""
-    tiles = ir.mul(s.row_tiles, s.column_tiles)
+    square of tiles. It is found `quick`er in 32 bits, which are enough to count groups."""
+    counts = (g, s.row_tiles, s.column_tiles, s.together)
+    g, down, across, together = (e.cast(dt.uint32) for e in counts) if quick else counts
+    tiles = ir.mul(down, across)
     inner = ir.irem(g, tiles)
-    band = ir.mul(s.together, s.column_tiles)
-    top = ir.mul(ir.idiv(inner, band), s.together)
+    band = ir.mul(together, across)
+    top = ir.mul(ir.idiv(inner, band), together)
     within = ir.irem(inner, band)
-    height = ir.minimum(s.together, s.row_tiles - top)
-    row = ir.add(top, ir.irem(within, height))
-    values = (
-        ir.idiv(g, tiles),
-        ir.mul(row, const(rows)),
-        ir.mul(ir.idiv(within, height), const(columns)),
-    )
+    height = ir.minimum(together, down - top)
+    places = (ir.idiv(g, tiles), ir.add(top, ir.irem(within, height)), ir.idiv(within, height))
+    which, row, column = (e.cast(ir.INDEX) for e in places)
+    values = (which, ir.mul(row, const(rows)), ir.mul(column, const(columns)))
     names = (ir.var("which"), ir.var("m0"), ir.var("n0"))
     return names, [ir.Let(name, value) for name, value in zip(names, values, strict=True)]
 
@@ -328,8 +327,22 @@ def runs_out(
     at = ir.var(f"out{tag}")
     across = const(shape[1] // RUN)
     row, column = ir.idiv(at, across), ir.mul(ir.irem(at, across), const(RUN))
-    m, n = ir.add(m0, row), ir.add(n0, column)
     base = ir.add(ir.mul(row, pitch), column)
+    place = (which, ir.add(m0, row), ir.add(n0, column))
+    body = run_out(stage, base, place, ends, finish, tag)
+    return ir.For(at, ZERO, const(shape[0] * shape[1] // RUN), "lanes", body)
+
+
+def run_out(
+    stage: ir.Buffer,
+    base: Expr,
+    place: tuple[Expr, Expr, Expr],
+    ends: tuple[Expr, Expr],
+    finish: Epilogue,
+    tag: str,
+) -> list[Stmt]:
+    """RUN neighbours that lie at `base`, of a row and from a column on, as far as they exist."""
+    which, m, n = place
     values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(RUN)]
     loads: list[Stmt] = [
         ir.Let(v, ir.load(stage, ir.add(base, const(u)))) for u, v in enumerate(values)
@@ -339,8 +352,7 @@ def runs_out(
     u = ir.var(f"u{tag}")
     one = finish(which, m, ir.add(n, u), ir.load(stage, ir.add(base, u)))
     down, last = m < ends[0], ir.add(n, const(RUN))
-    body: list[Stmt] = [
+    return [
         ir.If(down & (last <= ends[1]), [*loads, *whole]),
         ir.If(down & (last > ends[1]), [ir.For(u, ZERO, ends[1] - n, "serial", one)]),
     ]
-    return ir.For(at, ZERO, const(shape[0] * shape[1] // RUN), "lanes", body)

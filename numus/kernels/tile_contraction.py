@@ -3,7 +3,8 @@
 A group of 256 threads and 32 that order copies computes 128 rows of C, or 64. Operands are memory
 that the engine can read: what is not is packed before (`pack`). Where the memory turns out not to
 be aligned the threads fill the tiles by themselves. Sums leave through the epilogue by way of the
-group's memory, in runs of neighbours.
+group's memory, in runs of neighbours. Where these are whole lines, groups stay and take one tile
+after the other: slices of the next one arrive while one leaves (`tile_strips.py`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from dataclasses import dataclass
 from numus.compiler import ir
 from numus.compiler.ir import Expr, Stmt, const
 from numus.dtypes import DType, float32, int32
+from numus.kernels import tile_strips as strips
 from numus.kernels.busy import Way, quickest
 from numus.kernels.group_work import GroupWork
 from numus.kernels.slices import Sizes, corner, runs_out, zero
@@ -23,10 +25,12 @@ ZERO, ONE = const(0), const(1)
 
 WORKERS = 256  # threads that multiply
 THREADS = WORKERS + 32
+STAYING = WORKERS + 128  # where others leave them their registers
 ROWS = 128
 STAGES = 8  # slices in the group's memory, at most
 LEAST_STAGES = 3  # whose memory holds the sums of a tile at the end
 SPARE = 8  # elements between rows of the staged tile: they shift the banks
+_RESERVED = 512  # bytes of a unit's memory that a group has besides
 
 
 @dataclass(slots=True)
@@ -47,51 +51,85 @@ def depth_of(dtype: DType) -> int:
     return ir.TILE_BYTES // dtype.itemsize
 
 
+def promotes(dtype: DType) -> bool:
+    """Whether sums of slices are kept by themselves before they are added up."""
+    return dtype.itemsize == 1 and dtype.kind == "float"
+
+
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """A schedule as data: columns of a tile, slices in the group's memory, rows of a tile."""
+    """A schedule as data: columns of a tile, slices in the group's memory, rows of a tile; whether
+    groups stay, and then the bytes of a line that they store at a time and how many a unit has."""
 
     columns: int
     stages: int
     rows: int = ROWS
+    stays: bool = False
+    line: int = 0
+    together: int = 1
 
     @property
     def own(self) -> int:
         """Columns of which a warp has 16 rows."""
         return self.columns * self.rows // ROWS
 
+    def threads(self, dtype: DType) -> int:
+        """Of a group. Those whose sums leave no room for another on their unit get more registers
+        from those that do not multiply."""
+        sums = self.own // 2 * (2 if promotes(dtype) else 1)
+        return STAYING if self.stays and sums > 64 else THREADS
+
 
 # What a unit takes for a slice of one group, or of two at the same time, and what a group takes
 # besides, by the rows and columns of its tiles. Those of 128 x 256 need a unit for themselves:
 # nothing is multiplied while one ends and the next begins. Smaller ones share it.
-_TIMES: dict[tuple[int, int], tuple[tuple[int, ...], int]] = {
-    (128, 256): ((1250,), 8000),
-    (128, 128): ((850, 1600), 3500),
-    (128, 64): ((500, 1000), 2500),
-    (64, 64): ((400, 850), 2200),
+_Times = dict[tuple[int, int], tuple[tuple[int, ...], int, int]]
+_TIMES: _Times = {
+    (128, 256): ((1250,), 8000, 0),
+    (128, 128): ((850, 1600), 3500, 0),
+    (128, 64): ((500, 1000), 2500, 0),
+    (64, 64): ((400, 850), 2200, 0),
+}
+# The same of groups that stay, of 8 and 16 bits, and what comes once.
+_STAYING: _Times = {
+    (128, 256): ((1250,), 3300, 2500),
+    (128, 128): ((700, 1250), 5000, 1000),
+    (128, 64): ((500, 1000), 2000, 500),
+    (64, 64): ((400, 850), 2000, 200),
 }
 _NARROW = (900, 1800)  # of float32, as units round it, in narrow tiles
 
 
 def choose(
-    facts: Facts, dtype: DType, shape: tuple[int, ...], k: int, rows: tuple[int, ...] = (ROWS,)
+    facts: Facts, dtype: DType, shape: tuple[int, ...], k: int, *, stays: bool = False
 ) -> tuple[Tiles, int]:
-    """Tiles of one of these numbers of rows, and into how many pieces k is cut."""
+    """Tiles (of 128 rows where groups do not stay), and into how many pieces k is cut."""
     batch, m, n = shape
     slices = -(-k // depth_of(dtype))
-    twice = dtype.itemsize == 1 and dtype.kind == "float"  # sums are kept twice: see the renderer
     ways = []
-    for tile, (times, begin) in _TIMES.items():
+    known = _STAYING if stays and dtype is not float32 else _TIMES
+    for tile, (times, begin, once) in known.items():
         if dtype is float32 and tile[1] < 256:
             times = _NARROW
+        if stays and promotes(dtype) and tile == (128, 128):  # sums are kept twice: one at a time
+            times, begin = times[:1], begin // 2
         groups = batch * -(-m // tile[0]) * -(-n // tile[1])
-        if tile[0] in rows and not (twice and tile[1] > 128):
-            ways.append(Way(tile, groups, slices, times, begin))
+        if (stays or tile[0] == ROWS) and not (promotes(dtype) and tile[1] > 128):
+            ways.append(Way(tile, groups, slices, times, begin, once=once))
     way, pieces, together = quickest(facts, ways, 4 * batch * m * n)
-    high, wide = way.tiles
-    size = (high + wide) * ir.TILE_BYTES
-    room = (facts.group_memory - 4096) // together
-    return Tiles(wide, max(LEAST_STAGES, min(STAGES, room // size)), high), pieces
+    return fitted(facts, way.tiles, together, stays=stays), pieces
+
+
+def fitted(facts: Facts, tile: tuple[int, int], together: int, *, stays: bool) -> Tiles:
+    """Tiles with as many slices ahead as there is room for, of so many groups on a unit."""
+    rows, columns = tile
+    size = (rows + columns) * ir.TILE_BYTES
+    if not stays:
+        room = (facts.group_memory - 4096) // together
+        return Tiles(columns, max(LEAST_STAGES, min(STAGES, room // size)), rows)
+    line = strips.LINE if together == 1 else strips.SHORT_LINE
+    room = facts.group_memory // together - _RESERVED - strips.room(line)
+    return Tiles(columns, max(2, min(STAGES, room // (size + 16))), rows, True, line, together)
 
 
 def together_of(facts: Facts, columns: int, row_tiles: int) -> int:
@@ -107,7 +145,7 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     """What group g does. The epilogue is told which piece of which batch, as one number."""
     s, dtype, left, right = work.sizes, work.dtype, work.left, work.right
     rows, columns, stages = work.tiles.rows, work.tiles.columns, work.tiles.stages
-    (which, m0, n0), out = corner(s, g, rows, columns)
+    (which, m0, n0), out = corner(s, g, rows, columns, quick=work.tiles.stays)
     depth = depth_of(dtype)
     batch, first, mine = s.piece(which, depth)
     a, b = left.source(m0, rows, batch), right.source(n0, columns, batch)
@@ -115,10 +153,12 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     scratch = ir.Buffer("slices", dtype, "scratch", const(count))
     kind = float32 if dtype.kind == "float" else int32
     sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(work.tiles.own // 2)]
-    out += [ir.Set(c, const(0, kind)) for c in sums]
+    fresh = work.tiles.stays and not promotes(dtype)
     aligned = left.aligned & right.aligned
     start = ir.mul(first, const(depth))
-    out.append(ir.If(aligned, [ir.TileSum(sums, a, b, start, mine, stages, scratch)]))
+    total = ir.TileSum(sums, a, b, start, mine, stages, scratch, fresh)
+    out += [] if fresh else [ir.Set(c, const(0, kind)) for c in sums]
+    out.append(ir.If(aligned, [total]))
     q = ir.var("slice")
     begin = ir.add(start, ir.mul(q, const(depth)))
     slow: list[Stmt] = []
@@ -127,12 +167,17 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         fill = _fill(lane, operand, tile, batch, begin, s.k, scratch, at)
         runs = tile.lines * depth // (16 // dtype.itemsize)
         slow.append(ir.For(lane, ZERO, const(runs), "lanes", fill))
-    product = ir.TileSlice(sums, scratch, rows, columns, (a.along, b.along))
+    onto = q if fresh else None
+    product = ir.TileSlice(sums, scratch, rows, columns, (a.along, b.along), onto)
     slow += [ir.AsyncFence(), ir.AsyncWait(0), product, ir.AsyncWait(0)]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, mine, "serial", slow)]))
+    if work.tiles.stays:
+        t = work.tiles
+        shape = strips.Shape((rows, columns), t.own, t.line, (s.m, s.n))
+        leaving, buffers = strips.leave(shape, kind, sums, (which, m0, n0), work.finish)
+        return [*out, *leaving], [scratch, *buffers]
     stage = ir.Buffer("stage", kind, "scratch", const(rows * (columns + SPARE)), over=scratch)
-    out += _leave(work, stage, sums, (which, m0, n0))
-    return out, [scratch, stage]
+    return [*out, *_leave(work, stage, sums, (which, m0, n0))], [scratch, stage]
 
 
 def _fill(

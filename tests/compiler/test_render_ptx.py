@@ -147,20 +147,35 @@ def test_products_use_tiles_that_an_engine_brings(machine, dtype, wide):
     assert "fence.proxy.async" in text  # before what threads have filled themselves is multiplied
 
 
+def test_groups_that_stay_have_what_registers_there_are(machine):
+    x = nm.asarray(np.zeros((4096, 512), ml_dtypes.bfloat16), device="ptx")
+    with nm.kernels.prefer("native"):
+        nm.eval(x @ x.T)
+    ((kernel, text),) = machine.made
+    assert kernel.stays
+    assert kernel.group == 384
+    assert "setmaxnreg.inc.sync.aligned.u32 240" in text
+    assert "setmaxnreg.dec.sync.aligned.u32 24" in text
+    assert "local" not in text
+    whole = text[: text.index("st.global.b16")]  # of tiles that are cut off, later
+    assert whole.count("st.global.v4") == 16
+    assert text.count("wgmma.mma_async") == 2 * 4  # of slices that came, and that threads filled
+
+
 SIZES = {  # of a batch, rows, columns, depth: the tile, and pieces of k
     (1, 8192, 8192, 8192): ((128, 256), 1),
     (1, 1024, 1024, 1024): ((128, 64), 1),
     (1, 512, 512, 512): ((64, 64), 1),
     (1, 64, 8192, 8192): ((64, 64), 1),
     (1, 128, 256, 16384): ((64, 64), 16),
-    (64, 512, 512, 512): ((128, 128), 1),
+    (64, 512, 512, 512): ((128, 256), 1),
 }
 
 
 @pytest.mark.parametrize("size", SIZES)
 def test_tiles_are_as_large_as_leaves_every_unit_some(size):
     *shape, k = size
-    tiles, pieces = tile_contraction.choose(FACTS, dt.bfloat16, tuple(shape), k, (64, 128))
+    tiles, pieces = tile_contraction.choose(FACTS, dt.bfloat16, tuple(shape), k, stays=True)
     assert ((tiles.rows, tiles.columns), pieces) == SIZES[size]
     assert tile_contraction.choose(FACTS, dt.bfloat16, tuple(shape), k)[0].rows == 128
 

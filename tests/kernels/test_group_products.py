@@ -261,7 +261,7 @@ def test_tiles_of_few_rows(name: str, away: int, monkeypatch: pytest.MonkeyPatch
     dtype, ours, tolerance = FEW_ROWS[name]
     device = NAMES[0] if ON_GPU else "groups_90"
     tiles = tile_contraction.Tiles(64, 3, 64)
-    monkeypatch.setattr(tile_contraction, "choose", lambda *given: (tiles, 1))
+    monkeypatch.setattr(tile_contraction, "choose", lambda *given, **how: (tiles, 1))
     monkeypatch.setattr(group_tiles, "REUSED", dict.fromkeys((1, 2, 4), 64))
     rows, columns, k = (40, 48, 72) if away else (80, 96, 144)
     turned = name.split()[-1] if name.startswith("bf16") else "nt"

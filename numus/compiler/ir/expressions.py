@@ -150,6 +150,7 @@ class Buffer:
     access: str  # "read", "write", "scratch"
     size: Expr | None = None  # scratch only: elements needed by one worker
     over: Buffer | None = None  # scratch only: another, no longer needed, in whose place it may lie
+    by_warp: bool = False  # scratch only: by which threads tell only their warp something
 
     def count(self, scalars: Mapping[str, int]) -> int:
         """Scratch only: the elements that one worker needs if the kernel is given these scalars."""

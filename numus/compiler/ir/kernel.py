@@ -21,6 +21,7 @@ class Kernel:
     have some that are past the end of the grid. A group that is more than a block is `spread` over
     several; they tell each other what they came to in memory of theirs that the others can write
     to, or on a `board` (memory that an earlier kernel has set to zero, words of it for each group).
+    A group that `stays` takes one number of the grid after the other: there are fewer groups then.
     Where a vendor's kernel does the `work`, there is no body (`kernels/choice.py`).
     """
 
@@ -34,6 +35,7 @@ class Kernel:
     pack: int = 1
     spread: int = 1
     board: tuple[Buffer, int] | None = None
+    stays: bool = False
     vendor: Any = None
     work: Any = None
     _text: str | None = None

@@ -48,11 +48,14 @@ class Printer:
             self.lines.append("small")
         if k.group:
             how = (("pack", k.pack), ("spread", k.spread))
-            self.lines.append(f"group {k.group}" + "".join(f" {w} {n}" for w, n in how if n > 1))
+            more = "".join(f" {w} {n}" for w, n in how if n > 1)
+            more += " stays" * k.stays
+            self.lines.append(f"group {k.group}{more}")
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
             size += f" over {self.names[b.over]}" if b.over is not None else ""
+            size += " by warp" * b.by_warp
             self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
         if k.board is not None:
             self.lines.append(f"board {self.names[k.board[0]]}: {k.board[1]} words")
@@ -140,7 +143,8 @@ class Printer:
             elif isinstance(s, Store):
                 index, value = self.expr(s.index, depth), self.expr(s.value, depth)
                 mask = f" if {self.expr(s.mask, depth)}" if s.mask is not None else ""
-                self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}")
+                how = f" run of {s.run}" if s.run else ""
+                self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}{how}")
             elif isinstance(s, (Combine, Scan)):
                 self.across(s, depth)
             elif isinstance(s, Prefetch):
@@ -204,6 +208,7 @@ class Printer:
         elif isinstance(s, TileSlice):
             sums = ", ".join(self.name(r, "r") for r in s.sums)
             what = f"slice {self.names[s.scratch]} {s.rows} {s.columns} {s.along}"
+            what += f" onto {self.expr(s.onto, depth)}" if s.onto is not None else ""
             self.lines.append(f"{pad}{what}: {sums}")
         elif isinstance(s, TileSum):
             start, slices = self.expr(s.start, depth), self.expr(s.slices, depth)
@@ -218,7 +223,8 @@ class Printer:
                     self.lines.append(f"{pad}  of slice {name} at {where}")
             sums = ", ".join(self.name(r, "r") for r in s.sums)
             scratch = self.names[s.scratch]
-            self.lines.append(f"{pad}sum {start} +{slices} by {s.stages} in {scratch}: {sums}")
+            how = "fresh sum" if s.fresh else "sum"
+            self.lines.append(f"{pad}{how} {start} +{slices} by {s.stages} in {scratch}: {sums}")
         else:  # what is not written would not tell kernels apart
             raise AssertionError(f"no statement of the kernel IR: {s!r}")
 

@@ -69,10 +69,14 @@ class Set(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Store(Stmt):
+    """`run`: so many stores from here on are to neighbours, which are known to lie at a whole
+    access of so many: at most 16 bytes, in a lanes loop."""
+
     buffer: Buffer
     index: Expr
     value: Expr
     mask: Expr | None = None
+    run: int = 0
 
 
 @dataclass(eq=False, slots=True)

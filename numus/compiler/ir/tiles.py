@@ -135,8 +135,9 @@ class TileSource:
 class TileSum(Stmt):
     """Every 128 of the first 256 threads add 64 rows of a product of tiles to their sums, or half
     of the columns where there are no more rows: over `slices` of TILE_BYTES along k, the first of
-    which begins at `start`. Another 32 threads bring the tiles, `stages` ahead. What `scratch`
-    holds is lost. Outside lanes loops.
+    which begins at `start`. Another 32 threads bring the tiles, `stages` ahead; where the kernel
+    stays, those of the next tile while this one is stored. What `scratch` holds is lost. Outside
+    lanes loops.
     """
 
     sums: list[Register]  # per lane, as `TileProduct` has them
@@ -146,6 +147,7 @@ class TileSum(Stmt):
     slices: Expr
     stages: int
     scratch: Buffer
+    fresh: bool = False  # whether it begins with zeros, whatever the sums held; there are slices
 
 
 @dataclass(eq=False, slots=True)
@@ -158,6 +160,7 @@ class TileSlice(Stmt):
     rows: int
     columns: int
     along: tuple[bool, bool]
+    onto: Expr | None = None  # where this is 0, sums begin with zeros, whatever they held
 
 
 @dataclass(eq=False, slots=True)

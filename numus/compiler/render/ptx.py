@@ -85,6 +85,8 @@ class Renderer(Control):
         self.group = ptx_plan.threads(kernel) // kernel.pack * kernel.spread
         self.warps = self.group // kernel.spread // WARP  # of a group, in one block
         self.met, self.posted = False, 0  # what blocks of a group have done so far
+        self.half = ""  # which 128 threads this one is of, where that is the same for its warp
+        self.role: ptx_pipeline.Role | None = None  # of the threads that what is written is for
         if kernel.pack > 1 and self.group != WARP:
             raise CompileError("groups that are more than a warp share barriers")
         self.t = Text()
@@ -240,7 +242,14 @@ class Renderer(Control):
         return self.serial > 0
 
     def barrier(self) -> None:
-        self.t.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
+        """All threads are here; where they do different things, all that do the same."""
+        if self.role is None:
+            self.t.call("void", "llvm.nvvm.barrier.cta.sync.aligned.all", ("i32", "0"))
+        else:
+            ptx_pipeline.meet(self)
+
+    def _warp_barrier(self) -> None:
+        self.t.do('call void asm sideeffect "bar.warp.sync -1;", "~{memory}"()')
 
     # -- statements -------------------------------------------------------------------------------
 
@@ -385,6 +394,9 @@ class Renderer(Control):
         if (start, step) == ("0", "1"):
             self.x.block_numbers.add(s.var)
         yes, done = t.label("block"), t.label("done")
+        if self.kernel.stays:
+            ptx_pipeline.stay(self, s)
+            return
         if self.kernel.pack > 1:  # the last ones may be past the end
             stop = self.x.uniform(s.stop, "the size of the grid")
             t.branch(t.new(f"icmp slt i64 {i}, {stop}"), yes, done)
@@ -399,16 +411,17 @@ class Renderer(Control):
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
         if self.x.lane is not None:
             raise CompileError("a lanes loop inside a lanes loop")
-        talks = any(b in self.talking for y in statements(s.body) for b in ptx_plan.changes(y))
-        if talks:
-            self.barrier()
+        told = {b for y in statements(s.body) for b in ptx_plan.changes(y)} & self.talking
+        meet = self._warp_barrier if all(b.by_warp for b in told) else self.barrier
+        if told:
+            meet()
         count = self.trips(start, stop, step)
         if s.held:
             ptx_held.write(self, s, count)
             return
         ptx_lanes.write(self, s, start, step, count)
-        if talks:
-            self.barrier()
+        if told:
+            meet()
 
 
 # Statements that threads have beyond those of loops, and how each is written.

@@ -31,8 +31,10 @@ def share(kernel: ir.Kernel, threads: int) -> str:
     if ptx_plan.held_words(kernel):
         groups, _ = held(kernel, threads)
         return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
-    if 0 < ptx_pipeline.registers(kernel) <= _MANY:
+    if 0 < ptx_pipeline.registers(kernel) <= ptx_pipeline.SHARED_SUMS:
         return '"nvvm.minctasm"="2"'
+    if kernel.stays:
+        return '"nvvm.minctasm"="1"'  # without which registers do not change hands
     sums = ptx_plan.tile_sums(kernel)
     if any(isinstance(s, ir.TileProduct) and isinstance(s.left, list) for s in inside):
         groups = _REGISTERS // (threads * (len(sums) + _OTHERS))

@@ -269,7 +269,12 @@ def store_run(r: ThreadExpressions, stores: list[ir.Stmt]) -> int:
         return 0
     near = r.spaces[first.buffer] == SHARED
     size = first.buffer.dtype.itemsize
-    for count in (16 // size, 8 // size):
+    if first.run and not _store_neighbours(r, stores[: first.run], first.run, near):
+        raise CompileError(f"no neighbours in {first.buffer.name}: {first!r:.200}")
+    if first.run:
+        return first.run
+    for nbytes in (16, 8, 4) if near else (16, 8):
+        count = nbytes // size
         least = 2 if near or (size >= 4 and count * size == 16) else 4
         if count >= least and _store_neighbours(r, stores[:count], count, near):
             return count
@@ -288,7 +293,7 @@ def _store_neighbours(r: ThreadExpressions, stores: list[ir.Stmt], count: int, n
             return False
         if _offset(s.index) != (base, start + i):
             return False
-    known = near and is_multiple(base, count) and start % count == 0
+    known = first.run == count or (near and is_multiple(base, count) and start % count == 0)
     if near and not known and count * dtype.itemsize < 16:
         return False
     t, ty, space = r.t, memory_type(dtype), r.spaces[first.buffer]

@@ -3,11 +3,14 @@
 One thread of a warp of its own orders tiles from the engine, as many stages ahead as there is room;
 two groups of four warps multiply what has arrived, and tell when they are done with a stage. Each
 stage has two barriers in shared memory: one that counts the bytes that have come, one that counts
-who has finished with them.
+who has finished with them. In a block that stays, the thread that orders goes on to the next tile
+by itself: those that multiply find its slices there when they have stored their results.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from numus.compiler import ir
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from numus.compiler.render.ptx import Renderer
 
 SHARED = ptx_memory.SHARED
+SHARED_SUMS = 64  # registers for them, so that two blocks have room on a unit
+_MANY, _FEW = 240, 24  # registers of threads that multiply, where others leave them theirs
 
 
 def registers(kernel: ir.Kernel) -> int:
@@ -67,8 +72,131 @@ class _Stages:
         turn = t.new(f"udiv i32 {q}, {self.count}")
         return t.new(f"urem i32 {q}, {self.count}"), t.new(f"and i32 {turn}, 1")
 
+    def before(self, q: str) -> str:
+        """The stage of the slice before."""
+        return self.at(self.t.new(f"sub i32 {q}, 1"))[0]
+
+    def go_on(self) -> None:
+        """To the next slice."""
+
+
+class _Counted(_Stages):
+    """The same where slices of one sum follow those of another: a thread counts stages."""
+
+    def __init__(self, r: Renderer, s: ir.TileSum) -> None:
+        super().__init__(r, s)
+        self.number, self.turn = r.t.alloca("i32"), r.t.alloca("i32")
+        for slot in (self.number, self.turn):
+            r.t.do(f"store i32 0, ptr {slot}")
+
+    def at(self, q: str) -> tuple[str, str]:
+        number, turn = (self.t.new(f"load i32, ptr {slot}") for slot in (self.number, self.turn))
+        return number, turn
+
+    def before(self, q: str) -> str:
+        number, _ = self.at(q)
+        first = self.t.new(f"icmp eq i32 {number}, 0")
+        return self.t.new(f"select i1 {first}, i32 {self.count - 1}, i32 {self._away(number, -1)}")
+
+    def go_on(self) -> None:
+        t = self.t
+        number, turn = self.at("")
+        last = t.new(f"icmp eq i32 {number}, {self.count - 1}")
+        after = t.new(f"select i1 {last}, i32 0, i32 {self._away(number, 1)}")
+        t.do(f"store i32 {after}, ptr {self.number}")
+        turn = t.new(f"xor i32 {turn}, {t.new(f'zext i1 {last} to i32')}")
+        t.do(f"store i32 {turn}, ptr {self.turn}")
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """What some threads of a block that stays are for."""
+
+    multiplies: bool
+    stages: _Counted
+
+
+def stay(r: Renderer, loop: ir.For) -> None:
+    """A block that takes one number of the grid after the other: a loop for those who multiply and
+    store, and one for who orders tiles."""
+    t, x = r.t, r.x
+    (s,) = (s for s in statements(loop.body) if isinstance(s, ir.TileSum))
+    stop = x.uniform(loop.stop, "the size of the grid")
+    blocks = t.call("i32", "llvm.nvvm.read.ptx.sreg.nctaid.x")
+    step = t.new(f"zext i32 {blocks} to i64")
+    stages = _Counted(r, s)
+    _prepare(r, stages)
+    group = r.group
+
+    def through(role: Role, body: list[ir.Stmt]) -> None:
+        r.role = role
+
+        def one(g: str) -> None:
+            r._count(loop, g)
+            r._block(body)
+
+        r.loop(r.block, stop, step, one)
+        r.role = None
+
+    def multiply() -> None:
+        r.group = WORKERS
+        for register in s.sums:  # once: assemblers want to see registers that have values
+            ty = register_type(register.dtype)
+            t.do(f"store {ty} {'0.0' if ty == 'float' else '0'}, ptr {x.storage(register)[0]}")
+        through(Role(True, stages), loop.body)
+        r.group = group
+
+    def resize(how: str, count: int) -> None:
+        if group - WORKERS == 128:  # threads that go together
+            asm(r, f"setmaxnreg.{how}.sync.aligned.u32 {count};", "~{memory}")
+
+    _apart(
+        r,
+        multiply,
+        lambda: through(Role(False, stages), _orders(loop.body)),
+        lambda: resize("inc", _MANY),
+        lambda: resize("dec", _FEW),
+    )
+
+
+def _orders(body: list[ir.Stmt]) -> list[ir.Stmt]:
+    """What of a block's work concerns who orders tiles."""
+    found: list[ir.Stmt] = []
+    for s in body:
+        if isinstance(s, (ir.Let, ir.TileSum)):
+            found.append(s)
+        elif isinstance(s, ir.If) and any(isinstance(y, ir.TileSum) for y in statements(s.body)):
+            found.append(ir.If(s.condition, _orders(s.body)))
+    return found
+
+
+def meet(r: Renderer) -> None:
+    """All that multiply are here."""
+    assert r.role is not None
+    assert r.role.multiplies
+    asm(r, f"bar.sync 1, {WORKERS};", "~{memory}")
+
 
 def tile_sum(r: Renderer, s: ir.TileSum) -> None:
+    if r.role is not None and r.role.multiplies:
+        _consume(r, s, r.role.stages, r.x.uniform(s.slices, "the slices of a sum"))
+        return
+    slices, start, places = _numbers(r, s)
+    if r.role is not None:
+        _produce(r, s, r.role.stages, start, places, slices)
+        return
+    stages = _Stages(r, s)
+    _prepare(r, stages)
+    _apart(
+        r,
+        lambda: _consume(r, s, stages, slices),
+        lambda: _produce(r, s, stages, start, places, slices),
+    )
+    r.x.forget(s.sums)
+
+
+def _numbers(r: Renderer, s: ir.TileSum) -> tuple[str, str, list[list[str]]]:
+    """How many slices there are, and where they begin."""
     t, x = r.t, r.x
     slices = x.uniform(s.slices, "the slices of a sum")
     start = t.new(f"trunc i64 {x.uniform(s.start, 'the start of a sum')} to i32")
@@ -76,8 +204,21 @@ def tile_sum(r: Renderer, s: ir.TileSum) -> None:
         [t.new(f"trunc i64 {x.uniform(e, 'a tile')} to i32") for e in (o.first, o.matrix)]
         for o in (s.left, s.right)
     ]
-    stages = _Stages(r, s)
-    _prepare(r, stages)
+    return slices, start, places
+
+
+def _nothing() -> None: ...
+
+
+def _apart(
+    r: Renderer,
+    multiply: Callable[[], None],
+    order: Callable[[], None],
+    many: Callable[[], None] = _nothing,
+    few: Callable[[], None] = _nothing,
+) -> None:
+    """Threads that do different things; before, there are `many` or `few` of them."""
+    t, x = r.t, r.x
     # every thread of a warp gets the same number, and is seen to
     warp = t.call(
         "i32",
@@ -88,21 +229,23 @@ def tile_sum(r: Renderer, s: ir.TileSum) -> None:
     produce, done = t.label("produce"), t.label("done")
     t.branch(t.new(f"icmp ult i32 {warp}, {WORKERS // 32}"), consume, others)
     t.start(consume)
+    many()
     x.push("branch")
-    _consume(r, s, stages, warp, slices)
+    r.half = t.new(f"lshr i32 {warp}, 2")
+    multiply()
     x.pop()
     t.jump(done)
     t.start(others)
+    few()
     orders = t.new(f"icmp eq i64 {r.thread}, {WORKERS}")
     t.branch(orders, produce, done)
     t.start(produce)
     x.push("branch")
-    _produce(r, s, stages, start, places, slices)
+    order()
     x.pop()
     t.jump(done)
     t.start(done)
     asm(r, "bar.warp.sync -1;", "~{memory}")
-    x.forget(s.sums)
 
 
 def _prepare(r: Renderer, stages: _Stages) -> None:
@@ -130,25 +273,28 @@ def _wait(r: Renderer, barrier: str, phase: str) -> None:
     asm(r, text, "r,r,~{memory}", f"i32 {barrier}, i32 {phase}")
 
 
-def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, warp: str, slices: str) -> None:
+def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, slices: str) -> None:
     t, x = r.t, r.x
-    half = t.new(f"lshr i32 {warp}, 2")
     speaks = t.new(f"and i64 {r.thread}, 127")
     speaks = t.new(f"icmp eq i64 {speaks}, 0")
+
+    def leave(number: str, condition: str) -> None:
+        _leave(r, stages.of(stages.empty, 8, number), condition)
+
     sides = (s.left, s.right)
     size = s.right.buffer.dtype.itemsize
     columns, away = share(s.left.lines, s.right.lines, s.right.along, size)
-    bases = [
-        t.new(f"add i32 {base}, {t.new(f'mul i32 {half}, {own}')}") if own else base
-        for base, own in zip((stages.base, stages.right), away, strict=True)
-    ]
+    bases = tuple(
+        t.new(f"add i32 {base}, {t.new(f'mul i32 {r.half}, {nbytes}')}") if nbytes else base
+        for base, nbytes in zip((stages.base, stages.right), away, strict=True)
+    )
     sizes = (stages.bytes_left, stages.bytes_right)
     promotes = _promotes(s)
 
     def slice_(q: str) -> None:
         number = t.new(f"trunc i64 {q} to i32")
-        stage, phase = stages.at(number)
-        _wait(r, stages.of(stages.full, 8, stage), phase)
+        stage, turn = stages.at(number)
+        _wait(r, stages.of(stages.full, 8, stage), turn)
         tiles = []
         for base, nbytes, side in zip(bases, sizes, sides, strict=True):
             address = stages.of(base, nbytes, stage)
@@ -161,19 +307,25 @@ def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, warp: str, slices: str
         names = ",".join(f"${i}" for i in range(count))
         if promotes:
             _promoted(r, s, pair, columns, names)
-            _leave(r, stages.of(stages.empty, 8, stage), speaks)
+            leave(stage, speaks)
+            stages.go_on()
             return
-        text, descriptors = multiply(r, pair, columns, names, 2 * count)
+        later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.fresh else None
+        text, descriptors = multiply(r, pair, columns, names, 2 * count, onto=later)
         with_sums(r, s.sums, text, descriptors)
         # the product before is done: its stage may be filled again
         with_sums(r, s.sums, "wgmma.wait_group.sync.aligned 1;", [])
-        before, _ = stages.at(t.new(f"sub i32 {number}, 1"))
-        later = t.new(f"icmp ne i32 {number}, 0")
-        tells = t.new(f"and i1 {speaks}, {later}")
-        _leave(r, stages.of(stages.empty, 8, before), tells)
+        begun = f"i32 {number}" if r.role is None else f"i64 {q}"
+        tells = t.new(f"and i1 {speaks}, {t.new(f'icmp ne {begun}, 0')}")
+        leave(stages.before(number), tells)
+        stages.go_on()
 
     r.loop("0", slices, "1", slice_)
-    with_sums(r, s.sums, "wgmma.wait_group.sync.aligned 0;", [])
+    if r.role is None or not promotes:
+        with_sums(r, s.sums, "wgmma.wait_group.sync.aligned 0;", [])
+    if r.role is not None and not promotes:
+        tells = t.new(f"and i1 {speaks}, {t.new(f'icmp sgt i64 {slices}, 0')}")
+        leave(stages.before(""), tells)
     x.forget(s.sums)
 
 
@@ -223,8 +375,8 @@ def _produce(
 
     def slice_(q: str) -> None:
         number = t.new(f"trunc i64 {q} to i32")
-        stage, phase = stages.at(number)
-        _wait(r, stages.of(stages.empty, 8, stage), t.new(f"xor i32 {phase}, 1"))
+        stage, turn = stages.at(number)
+        _wait(r, stages.of(stages.empty, 8, stage), t.new(f"xor i32 {turn}, 1"))
         full = stages.of(stages.full, 8, stage)
         text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {sum(sizes)};"
         asm(r, text, "r,~{memory}", f"i32 {full}")
@@ -248,6 +400,7 @@ def _produce(
             for part in range(side.lines // wide):
                 line = t.new(f"add i32 {first}, {part * wide}")
                 _order(r, name, t.new(f"add i32 {to}, {part * block}"), (line, k, matrix), full)
+        stages.go_on()
 
     r.loop("0", slices, "1", slice_)
 

@@ -67,33 +67,38 @@ def multiply(
     sums: str,
     at: int,
     fresh: bool = False,
+    onto: str | None = None,
 ) -> tuple[str, list[str]]:
     """Assembly that multiplies two tiles of one line of TILE_BYTES along k, and the descriptors
-    that it takes as its operands from number `at` on. `fresh` sums are overwritten."""
+    that it takes as its operands from number `at` on. `fresh` sums are overwritten, and so are
+    others where `onto` (an i64, the last operand) is 0."""
     t = r.t
     left, right = (UNITS[dtype] for *_, dtype in tiles)
     lines = ["wgmma.fence.sync.aligned;"]
+    steps = ir.TILE_BYTES // _STEP
     if fresh:
-        lines.insert(0, "{ .reg .pred none; setp.ne.b32 none, 0, 0;")
+        lines.insert(0, "{ .reg .pred more; setp.ne.b32 more, 0, 0;")
+    elif onto is not None:
+        lines.insert(0, f"{{ .reg .pred more; setp.ne.b64 more, ${at + 2 * steps}, 0;")
     descriptors: list[str] = []
     instruction = left.instruction(right, columns, tiles[0][2].itemsize)
     turned = ", ".join(str(int(not along)) for _, along, _ in tiles)
-    for step in range(ir.TILE_BYTES // _STEP):
+    for step in range(steps):
         for base, along, dtype in tiles:
             # along k within the rows, or on to other groups of rows
             away = step * _STEP
             if not along:
                 away = step * (_STEP // dtype.itemsize) // 8 * _GROUP_OF_ROWS
             descriptors.append(t.new(f"add i64 {base}, {away >> 4}") if step else base)
-        onto = "none" if fresh and step == 0 else "1"
+        adds = "1" if step or not (fresh or onto) else "more"
         signs = "" if left.sums == "s32" else ", 1, 1"
         turns = f", {turned}" if left.turns else ""
         pair = f"${at + 2 * step}, ${at + 2 * step + 1}"
-        lines.append(f"{instruction} {{{sums}}}, {pair}, {onto}{signs}{turns};")
+        lines.append(f"{instruction} {{{sums}}}, {pair}, {adds}{signs}{turns};")
     lines.append("wgmma.commit_group.sync.aligned;")
-    if fresh:
+    if fresh or onto:
         lines.append("}")
-    return " ".join(lines), descriptors
+    return " ".join(lines), [*descriptors, onto] if onto else descriptors
 
 
 def share(rows: int, columns: int, along: bool, itemsize: int) -> tuple[int, tuple[int, int]]:
@@ -125,7 +130,8 @@ def slice_product(r: Renderer, s: ir.TileSlice) -> None:
         tiles.append((t.new(f"or i64 {bits}, {layout_bits(along, depth)}"), along, dtype))
     count = len(s.sums)
     names = ",".join(f"${i}" for i in range(count))
-    text, descriptors = multiply(r, (tiles[0], tiles[1]), columns, names, 2 * count)
+    onto = None if s.onto is None else x.uniform(s.onto, "the number of a slice")
+    text, descriptors = multiply(r, (tiles[0], tiles[1]), columns, names, 2 * count, onto=onto)
     with_sums(r, s.sums, f"{text} wgmma.wait_group.sync.aligned 0;", descriptors)
     x.pop()
     t.jump(done)
