@@ -211,6 +211,22 @@ def test_a_fork_is_told_that_it_cannot_use_the_device(driver, monkeypatch):
         x.numpy()
 
 
+def test_devices_that_are_too_old_are_not_counted(driver, monkeypatch):
+    majors = [9, 7, 6]
+    driver.cuDeviceGetCount = lambda: (0, len(majors))
+    driver.cuDeviceGet = lambda number: (0, number)
+    driver.cuDeviceGetAttribute = lambda name, device: (0, majors[device])
+    uncached = cuda.count.__wrapped__
+    assert uncached() == 2
+    majors.clear()
+    assert uncached() == 0
+    majors.append(6)
+    assert uncached() == 0
+    assert "compute capability 7.0 or later" in cuda.why_none()
+    driver.cuInit = lambda flags: (100,)
+    assert uncached() == 0
+
+
 def test_a_driver_that_is_too_old_is_told(driver):
     driver.functions = {"cuLaunchKernelEx": 0}
     with pytest.raises(DeviceError, match=r"has no cuLaunchKernelEx; drivers for CUDA 12"):

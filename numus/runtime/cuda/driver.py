@@ -17,16 +17,19 @@ def _module() -> Any:
     return driver
 
 
+_OLDEST = 7  # Volta
+
+
 @functools.cache
 def count() -> int:
-    """How many devices there are; none where the bindings or the driver are missing."""
+    """How many devices there are that numus knows to use; none where the bindings or the driver are
+    missing. The driver tells of the quickest first: older ones come last."""
     try:
-        found = _module()
-        if int(found.cuInit(0)[0]) != 0:
-            return 0
-        error, devices = found.cuDeviceGetCount()
-        return int(devices) if int(error) == 0 else 0
-    except (ImportError, OSError, RuntimeError, AttributeError):
+        call("cuInit", 0)
+        found = [call("cuDeviceGet", i) for i in range(int(call("cuDeviceGetCount")))]
+        majors = [attribute(device, "COMPUTE_CAPABILITY_MAJOR") for device in found]
+        return next((i for i, major in enumerate(majors) if major < _OLDEST), len(majors))
+    except (ImportError, OSError, RuntimeError, AttributeError, DriverError):
         return 0
 
 
@@ -36,7 +39,10 @@ def why_none() -> str:
         _module()
     except ImportError:
         return "install numus[cuda] for NVIDIA GPUs, or use another of nm.devices()"
-    return "the NVIDIA driver finds no GPU; use another of nm.devices()"
+    return (
+        f"the NVIDIA driver finds no GPU (of compute capability {_OLDEST}.0 or later); use another "
+        "of nm.devices()"
+    )
 
 
 def name_of(code: int) -> str:
