@@ -42,6 +42,8 @@ CASES = {
     "short rows anywhere": (lambda x: x[::2, 1:25] * 2 + 1, [(99, 32)]),
     "inverse roots": (lambda x: nm.rsqrt(nm.abs(x) * 1e-30), [(500,)]),
     "sums of columns": (lambda x: x.sum(axis=0), [(100, 1024)]),
+    "few columns of many": (lambda x: nm.softmax(x, axis=1) + x.max(axis=1)[:, None], [(70, 5, 4)]),
+    "small matrices": (lambda x, y: x @ y + 1, [(90, 3, 3), (90, 3, 3)]),
 }
 
 

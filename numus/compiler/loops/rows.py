@@ -38,6 +38,8 @@ KEPT_ROWS = 3  # how many rows kept by groups a unit has memory for, at least
 # Rows that are read again for every stage: few of them at a time stay in a unit's first cache.
 THREADS_READING_AGAIN = 1024
 
+# Rows that lie side by side: where they are so few, and short, threads go on with the next ones.
+FEW_SIDE, SHORT_SIDE = 16, 64
 SIDE_BYTES = 8  # of rows that lie side by side, read at once: more would be fewer threads
 
 Home = ir.Buffer | ir.Register  # where a value is kept
@@ -49,7 +51,10 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
     e = work.emitter()
     g = ir.var("g")
     if lane is not None and not lane.reduced:
-        body, grid = side_by_side(work, space, e, lane, g, whole(e, space), Row.results)
+        if _few_side_by_side(work, space, lane):
+            body, grid = _one_for_each(work, space, e, lane, g)
+        else:
+            body, grid = side_by_side(work, space, e, lane, g, whole(e, space), Row.results)
         return e.blocks("rows", g, body, grid, work.notes)
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
     if work.threads:  # a group for each row, no larger than it can use
@@ -80,6 +85,27 @@ def _one(work: Work, space: Space, e: Emitter, at: At, lane: Dim | None) -> list
     if lane is not None:
         row.keep_costly()
     return row.stages() + row.results()
+
+
+def _few_side_by_side(work: Work, space: Space, lane: Dim) -> bool:
+    """Whether short rows that lie side by side leave most threads of a warp without one, and there
+    are many such: finding its own place then costs a thread less."""
+    short = space.row_size <= SHORT_SIDE and lane.extent < space.row_count
+    return bool(capability(work.facts)) and short and lane.extent <= FEW_SIDE
+
+
+def _one_for_each(
+    work: Work, space: Space, e: Emitter, lane: Dim, number: Expr
+) -> tuple[list[Stmt], int]:
+    """Lanes across all rows, those that lie side by side one after the other."""
+    order = [*(d for d in space.rows if d is not lane), lane]
+    total = extent_of(e, order)
+    j = e.variable("j", total)
+    row = Row(work, space, e, digits(e, j, order), whole(e, space), varying=True)
+    e.group = work.threads
+    span = block(ir.mul(number, const(work.threads)), const(work.threads), total)
+    loop = ir.For(j, *span, "lanes", row.stages() + row.results())
+    return [loop], blocks_of(space.row_count, work.threads)
 
 
 def side_by_side(
