@@ -9,15 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-from numus import config
-from numus.errors import DeviceError
-from numus.runtime.contract import Piece
 from numus.runtime.devices import default
 from numus.shapes import Shape
 
@@ -79,20 +75,6 @@ class View:
         self.storage = storage
         self.offset = offset
         self.strides = strides
-
-
-def view_maker(offset: int, strides: Shape) -> Callable[[Any], View]:
-    """What makes views of some layout on memory."""
-    return lambda memory: View(Storage(memory), offset, strides)
-
-
-def piece_of(view: View) -> Piece:
-    """A view that can be given to other nodes when nobody looks at it any more."""
-    storage = view.storage
-    idle = {"memory": storage.memory, "guard": None, "aliases": None}
-    return Piece(
-        view, (view, storage, storage.memory), [(storage, Storage, *item) for item in idle.items()]
-    )
 
 
 class _Owner:
@@ -175,56 +157,6 @@ class Node:
         return f"<{self.prim.name} {self.dtype.name}{list(self.shape)} {state}>"
 
 
-def place_view(table: Any, slot: int, node: int, strides: Shape, itemsize: int) -> None:
-    """Steps of a native call: where the node in a register has its elements; a miss, if it is
-    pending, or they lie otherwise.
-    """
-    view = table.load(node, Node, "view")
-    offset = table.get(view, View, "offset")  # looks whether there is a view
-    table.like(view, View, "strides", strides)
-    memory = table.load(table.load(view, View, "storage"), Storage, "memory")
-    table.place(slot, memory, offset, itemsize)
-
-
-def write_node(
-    table: Any,
-    like: Node,
-    inputs: int,
-    depth: int,
-    pinned: int,
-    view: int | None = None,
-    handled: bool = False,
-) -> int:
-    """Steps of a native call: a new node like another one. Its inputs, how far the pending graph
-    reaches and, if it has one, its view are in registers. Gives its register. `handled`: whether a
-    tensor will stand for it, which sets its handle.
-    """
-    node: int = table.new(Node)
-    for name in ("prim", "params", "shape", "dtype", "device", "tracked"):
-        table.put(node, Node, name, getattr(like, name))
-    unset = {"abstract": False, "grad_slot": None}
-    unset |= {} if handled else {"handle": None}
-    unset |= {} if view is not None else {"view": None}
-    for name, thing in unset.items():
-        table.put(node, Node, name, thing)
-    given = {"inputs": inputs, "depth": depth, "pinned": pinned}
-    given |= {} if view is None else {"view": view}
-    for name, register in {**given, "serial": table.call(next_serial)}.items():
-        table.set(node, Node, name, register)
-    return node
-
-
-def write_view(table: Any, like: View, base: int) -> int:
-    """Steps of a native call: a new view like another one, of the storage of the node in the
-    register `base` and from where that begins. Gives its register."""
-    view: int = table.new(View)
-    own = table.load(base, Node, "view")
-    for name in ("storage", "offset"):
-        table.set(view, View, name, table.load(own, View, name))
-    table.put(view, View, "strides", like.strides)
-    return view
-
-
 mode = default  # gradients, autocast, traces and watchers of this thread
 TF32 = "tf32"  # float32 that products may round to 11 bits (nm.matmul_precision)
 # One for each trace and watcher that runs, in all threads: what keeps the path of everybody else
@@ -299,88 +231,3 @@ def grad_mode(enabled: bool) -> Iterator[None]:
         yield
     finally:
         mode.grad = before
-
-
-def apply(
-    prim: Primitive, inputs: tuple[Node, ...], params: Any, shape: Shape, dtype: DType
-) -> Node:
-    """A new pending node. Checks devices, inherits tracking, bounds the pending graph."""
-    device = None
-    tracked = False
-    abstract: Any = False
-    depth = 0
-    pinned = 0
-    direct = 0
-    for node in inputs:
-        if node.device is not device and node.device is not None:
-            if device is not None:
-                raise DeviceError(
-                    f"{prim.public}: operands are on {device} and {node.device}; "
-                    "move one of them with .to(device)"
-                )
-            device = node.device
-        if node.tracked:
-            tracked = True
-        if node.view is None:
-            if node.abstract and (abstract is False or abstract is True):
-                abstract = node.abstract
-            if node.depth > depth:
-                depth = node.depth
-            if node.pinned > pinned:
-                pinned = node.pinned
-        else:
-            size = node.dtype.itemsize
-            for extent in node.shape:
-                size *= extent
-            held = node.view.storage.memory.nbytes  # less, if the same elements are seen often
-            direct += size if size < held else held
-    if observers and mode.trace is not None and mode.trace.meets(inputs):
-        abstract = mode.trace
-    node = Node(prim, inputs, params, shape, dtype, device)
-    node.depth = depth + 1
-    node.pinned = pinned + direct
-    if tracked and mode.grad and dtype.kind in ("float", "complex"):
-        node.tracked = True
-    if abstract:  # it cannot be evaluated, however long the graph grows
-        if abstract is not True and abstract is not mode.trace:
-            abstract.check_open()
-        node.abstract = abstract
-    elif depth >= config.MAX_PENDING_DEPTH or (
-        node.pinned > config.MAX_PENDING_BYTES and pinned > direct
-    ):
-        _over_budget(node)
-    if observers and mode.watcher is not None and not node.abstract:
-        mode.watcher(node)
-    return node
-
-
-def _over_budget(node: Node) -> None:
-    place = node.device
-    if place is not None and node.depth <= config.MAX_PENDING_DEPTH:
-        node.pinned = min(node.pinned, _held(node))
-        if node.pinned <= place.pending_bytes:
-            return
-    # Imported late: evaluation stands on this module.
-    from numus import evaluation
-
-    evaluation.relieve(node)
-
-
-def _held(node: Node) -> int:
-    """Bytes that a pending node keeps from being freed. Counted as it was built, memory that it
-    reads in several places was counted as often; here each is counted once."""
-    held: dict[int, int] = {}
-    seen: set[Node] = {node}
-    stack = [node]
-    while stack:
-        for x in stack.pop().inputs:
-            if x in seen:
-                continue
-            seen.add(x)
-            if x.view is None:
-                stack.append(x)
-                continue
-            memory = x.view.storage.memory
-            size = min(x.dtype.itemsize * math.prod(x.shape), memory.nbytes)
-            held[id(memory)] = max(size, held.get(id(memory), 0))
-    return sum(held.values())

@@ -17,7 +17,8 @@ from typing import Any
 from numus import guards
 from numus.compiler.singles import Family, families, forget_structures, structures
 from numus.compiler.watchers import watchers
-from numus.graph import Node, View, piece_of, place_view, view_maker
+from numus.graph import Node, View
+from numus.graph_steps import MISS, place_view, write_fresh_view
 from numus.kernels.choice import rules
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, write_forget
@@ -27,7 +28,6 @@ from numus.shapes import Shape, reshape_strides
 APART = ("transfer", "part")
 SHARING = ("reshape", "permute")  # views of whole results
 
-_MISS: Any = object()
 _NO_WAY: Any = object()  # of structures that have no native function
 _MANY = 512  # structures that are remembered: each keeps some memory for results
 _FAMILIES = 8  # so many times as many families
@@ -51,8 +51,9 @@ def evaluate(nodes: tuple[Node, ...]) -> bool:
             families.clear()
         family = families[kind] = Family()
     for call in family.calls:
-        if call(*nodes) is not _MISS:
-            family.known(call, _TRIED)
+        if call(*nodes) is not MISS:
+            if family.strangers or call is not family.calls[0]:
+                family.known(call, _TRIED)
             return True
     family.strangers += 1
     if family.strangers <= _STRANGERS or family.strangers % _SELDOM == 0:
@@ -77,20 +78,20 @@ def _evaluated_by(nodes: tuple[Node, ...]) -> Any:
         return None
     key = (place.name, rules(), *structure)
     try:
-        call = structures.get(key, _MISS)
+        call = structures.get(key, MISS)
     except TypeError:  # parameters that are told apart by nothing
         return None
-    if call is _MISS:  # the first of them
+    if call is MISS:  # the first of them
         if len(structures) >= _MANY:
             forget_structures()
         structures[key] = None
         return None
     if call is _NO_WAY:
         return None
-    if call is None or call(*nodes) is _MISS:
+    if call is None or call(*nodes) is MISS:
         # what it was made for may have changed: the number of threads, say
         call = structures[key] = _call(nodes) or _NO_WAY
-        if call is _NO_WAY or call(*nodes) is _MISS:
+        if call is _NO_WAY or call(*nodes) is MISS:
             return None
     return call
 
@@ -210,7 +211,7 @@ def _call(roots: tuple[Node, ...]) -> Any:
             table.set(registers[node], Node, "view", view)
             if not node.tracked or is_boundary(node):
                 write_forget(table, registers[node])
-        return table.function(len(roots), registers[roots[0]], _MISS, guards.lock)
+        return table.function(len(roots), registers[roots[0]], MISS, guards.lock)
 
 
 def _write_pattern(table: Any, roots: tuple[Node, ...], pending: Any) -> dict[Node, int] | None:
@@ -279,7 +280,7 @@ def _write_views(table: Any, leaves: int, plan: Any) -> list[int]:
     for slot, (offset, strides) in plan.outputs:
         if slot not in first:
             nbytes = plan.result_bytes[slot - leaves]
-            view = table.fresh(slot, nbytes, view_maker(offset, strides), piece_of, small)
+            view = write_fresh_view(table, slot, nbytes, offset, strides, small)
             first[slot] = view
         else:
             view = table.new(View)

@@ -4,37 +4,39 @@ A composition such as `softmax` runs a dozen lines of Python for each of its ope
 they build depends on nothing but the operands' dtypes and shapes, on the other arguments and on
 what is set around the call. So from the third call of a kind on, its nodes are made natively, as
 they were made the second time, where Python has native calls (`runtime/cpu/calls.py`). They are the
-same nodes: transformations, gradients and evaluation see no difference.
+same nodes: transformations, gradients and evaluation see no difference. A native function looks for
+itself whether a call is of its kind: the last few of them are asked first, and what they do not
+know is looked up.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, NamedTuple, TypeVar
 
-from numus import config
+from numus.compiler.singles import Family
 from numus.dtypes import DType
-from numus.graph import Node, mode, now, observers, write_node, write_view
+from numus.graph import Node, View, mode, now, observers
+from numus.graph_steps import MISS, write_modes, write_node, write_reach, write_view
+from numus.primitives.base import Primitive
 from numus.tensor import Tensor, write_handle
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
 _MANY = 256  # kinds of calls that are remembered of each function
+_TRIED = 4  # native functions that are asked before a call is looked up
 # What may be given besides tensors: others might change, or be kept alive for nothing.
 _PLAIN_KINDS = frozenset({int, bool, str, type(None), DType})
-_MISS: Any = object()
 _NEW: Any = object()  # of calls that are the first of their kind
 _PLAIN: Any = object()  # of calls whose graph cannot be made natively
 
 
 class _Made(NamedTuple):
-    """What makes the graph of a kind of calls."""
+    """What makes the graph of a kind of calls, and the arguments it knows; MISS for operands."""
 
-    build: Callable[..., Any]  # of the operands, and of how far the pending graph reaches then
-    depth: int  # how much deeper it is than the deepest operand
-    direct: int  # bytes of operands that are there
-    reshapes: bool  # whether it reshapes a pending operand
+    build: Callable[..., Any]
+    given: Sequence[Any]
 
 
 def recorded(function: Function) -> Function:
@@ -43,51 +45,29 @@ def recorded(function: Function) -> Function:
     It has to give one tensor, look at no values, and depend on its arguments and `graph.mode` only.
     """
     known: dict[Any, Any] = {}
+    family = Family()
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if observers:
+        given = (*args, *kwargs.values(), *kwargs) if kwargs else args
+        for build in family.calls:
+            found = build(*given)
+            if found is not MISS:
+                if build is not family.calls[0]:
+                    family.known(build, _TRIED)
+                return found
+        kind = None if observers else _kind(given)
+        if kind is None:
             return function(*args, **kwargs)
-        nodes: list[Node] = []
-        kinds: list[Any] = [mode.grad, mode.low]
-        depth = pinned = 0
-        of_views = False
-        for x in (*args, *kwargs.values(), *kwargs) if kwargs else args:
-            if x.__class__ is Tensor or isinstance(x, Tensor):
-                node = x._node
-                place, view = node.device, node.view
-                if node.abstract or place is None:
-                    return function(*args, **kwargs)
-                if node in nodes:  # the same once more
-                    kinds.append(nodes.index(node))
-                nodes.append(node)
-                strides = None
-                if view is not None:
-                    strides = view.strides
-                else:
-                    of_views |= node.prim.kind == "view"
-                    depth = node.depth if node.depth > depth else depth
-                    pinned = node.pinned if node.pinned > pinned else pinned
-                kinds += (node.shape, node.dtype, strides, node.tracked, place.name)
-            elif x.__class__ is float:  # -0.0 is another than 0.0
-                kinds.append(repr(x))
-            elif x.__class__ in _PLAIN_KINDS:  # of numbers that are equal, types may be others
-                kinds += (x, x.__class__)
-            elif x.__class__ is tuple and set(map(type, x)) <= {int}:
-                kinds.append(x)
-            else:
-                return function(*args, **kwargs)
-        key = tuple(kinds)
+        operands, key = kind
         made = known.get(key, _NEW)
         if made.__class__ is _Made:
-            depth += made.depth
-            pinned += made.direct
-            near = depth < config.MAX_PENDING_DEPTH and pinned <= config.MAX_PENDING_BYTES
-            if near and not (of_views and made.reshapes):
-                found = made.build(*nodes, depth, pinned)
-                if found is not _MISS:
-                    return found
-            return function(*args, **kwargs)
+            xs = iter(operands)
+            found = made.build(*[next(xs) if x is MISS else x for x in made.given])
+            if found is MISS:
+                return function(*args, **kwargs)
+            family.known(made.build, _TRIED)
+            return found
         since = now()
         out = function(*args, **kwargs)
         if made is _NEW:
@@ -95,43 +75,110 @@ def recorded(function: Function) -> Function:
                 known.clear()
             known[key] = None
         elif made is None:
-            known[key] = _record(nodes, out, since) or _PLAIN
+            known[key] = _record(given, out, since) or _PLAIN
         return out
 
     return run  # type: ignore[return-value]
 
 
-def _record(inputs: list[Node], out: Any, since: int) -> _Made | None:
-    """What makes a result like this one from nodes like these inputs; None where that depends on
+def _kind(given: Sequence[Any]) -> tuple[list[Tensor], tuple[Any, ...]] | None:
+    """The operands among arguments, and what makes the graph that a function makes of them; None
+    where that is more than can be told."""
+    operands: list[Tensor] = []
+    nodes: list[Node] = []
+    kinds: list[Any] = [mode.grad, mode.low]
+    for x in given:
+        if x.__class__ is Tensor or isinstance(x, Tensor):
+            node = x._node
+            place, view = node.device, node.view
+            if node.abstract or place is None:
+                return None
+            if node in nodes:  # the same once more
+                kinds.append(nodes.index(node))
+            operands.append(x)
+            nodes.append(node)
+            strides = None if view is None else view.strides
+            kinds += (node.shape, node.dtype, strides, node.tracked, place.name)
+        elif x.__class__ is float:  # -0.0 is another than 0.0
+            kinds.append(repr(x))
+        elif x.__class__ in _PLAIN_KINDS:  # of numbers that are equal, types may be others
+            kinds += (x, x.__class__)
+        elif x.__class__ is tuple and set(map(type, x)) <= {int}:
+            kinds.append(x)
+        else:
+            return None
+    return operands, tuple(kinds)
+
+
+def _record(given: Sequence[Any], out: Any, since: int) -> _Made | None:
+    """What makes a result like this one from arguments like these; None where that depends on
     more than their shapes, strides and dtypes, or cannot be done natively."""
+    inputs = [x._node for x in given if isinstance(x, Tensor)]
     found = _between(inputs, out, since)
-    calls = getattr(inputs[0].device.runtime, "native_calls", None) if found else None  # type: ignore[union-attr]
+    calls = getattr(inputs[0].device.runtime, "native_calls", None) if found else None
     native = None if calls is None else calls()
     if not found or native is None:
         return None
     table = native.table()
-    registers = {node: table.argument(i) for i, node in enumerate(inputs)}
-    depth, pinned = (table.argument(len(inputs) + i) for i in (0, 1))
-    nothing = table.object(0)
+    table.empty(observers)
+    write_modes(table, {"grad": mode.grad, "low": mode.low})
+    views = {x for node in found for x in inputs if _views_pending(node, (x,))}
+    operands: list[int] = []
+    registers: dict[Node, int] = {}
+    for i, x in enumerate(given):
+        if isinstance(x, Tensor):
+            operands.append(table.get(table.argument(i), Tensor, "_node"))
+            _write_operand(table, operands[-1], x._node, registers, x._node in views)
+        else:
+            table.same(table.argument(i), x)
     levels: dict[Node, int] = {}
-    reshapes = False
+    for node in found:
+        if node.view is None:
+            levels[node] = 1 + max((levels.get(x, 0) for x in node.inputs), default=0)
+    depth, pinned = write_reach(table, operands, levels[out._node])
+    nothing = table.object(0)
     for node in found:
         for x in node.inputs:
             if x not in registers:
                 registers[x] = table.object(x)  # a constant
-        operands = table.tuple([registers[x] for x in node.inputs])
+        members = {"inputs": table.tuple([registers[x] for x in node.inputs])}
         if node.view is None:
-            reshapes |= _views_pending(node, inputs)
-            levels[node] = 1 + max((levels.get(x, 0) for x in node.inputs), default=0)
-            made = write_node(table, node, operands, depth, pinned, handled=node is out._node)
+            members |= {"depth": depth, "pinned": pinned}
         else:  # of an operand's memory
-            view = write_view(table, node.view, registers[_base(node, inputs)])  # type: ignore[index]
-            made = write_node(table, node, operands, nothing, nothing, view)
-        registers[node] = made
+            base = _base(node, inputs)
+            assert base is not None
+            view = write_view(table, node.view, registers[base])
+            members |= {"depth": nothing, "pinned": nothing, "view": view}
+        names = ("prim", "params", "shape", "dtype", "device", "tracked")
+        known = {name: getattr(node, name) for name in names}
+        registers[node] = write_node(table, known, members, handled=node is out._node)
     handle = write_handle(table, registers[out._node])
-    build = table.function(len(inputs) + 2, handle, _MISS)
-    direct = sum(_bytes(node) for node in inputs if node.view is not None)
-    return _Made(build, levels[out._node], direct, reshapes)
+    build = table.function(len(given), handle, MISS)
+    return _Made(build, [MISS if isinstance(x, Tensor) else x for x in given])
+
+
+def _write_operand(
+    table: Any, at: int, node: Node, registers: dict[Node, int], is_viewed: bool
+) -> None:
+    """That the operand in a register is like this one, and none of those before, if this one is
+    none of them."""
+    if node in registers:
+        table.twins(at, registers[node])
+        return
+    for register in registers.values():
+        table.others(at, register)
+    registers[node] = at
+    for name in ("abstract", "dtype", "device", "tracked"):
+        table.has(at, Node, name, getattr(node, name))
+    table.like(at, Node, "shape", node.shape)
+    if node.view is None:
+        table.has(at, Node, "view", None)
+        if is_viewed:  # a view of a view is one of what that is a view of, maybe
+            table.differs(table.load(at, Node, "prim"), Primitive, "kind", "view")
+    else:
+        view = table.load(at, Node, "view")
+        table.get(view, View, "offset")  # looks whether there is a view
+        table.like(view, View, "strides", node.view.strides)
 
 
 def _between(inputs: list[Node], out: Any, since: int) -> list[Node]:
@@ -181,10 +228,3 @@ def _base(node: Node, inputs: list[Node]) -> Node | None:
     there = {x: x.view for x in inputs if x.view is not None and x.view.storage is view.storage}
     found = [x for x, own in there.items() if own.offset == view.offset]
     return found[0] if found and len(there) == 1 else None
-
-
-def _bytes(node: Node) -> int:
-    size = node.dtype.itemsize
-    for extent in node.shape:
-        size *= extent
-    return size

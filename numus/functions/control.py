@@ -27,8 +27,9 @@ def eval(*values: Any) -> None:
     """
     if len(values) == 1 and values[0].__class__ is Tensor:
         node = values[0]._node
-        if node.view is None or observers:
+        if node.abstract or observers:
             check_known(node, "nm.eval()")
+        if node.view is None:
             evaluate((node,))
         return
     found: list[Tensor] = []

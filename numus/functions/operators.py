@@ -1,6 +1,7 @@
 """What Python's operators do with tensors.
 
-The fast path of an operator is short: two tensors of one dtype go straight to the primitive.
+The fast path of an operator is short: floats of one dtype go straight to the primitive, natively
+where Python has native calls.
 In-place operators re-bind the handle to the result; shape and dtype must not change.
 """
 
@@ -8,19 +9,23 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from numus import dtypes as dt
+from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.functions import arithmetic, comparison
 from numus.functions.contraction import matmul
 from numus.graph import Node, mode
+from numus.graph_steps import MISS, Natively, write_inherited, write_node
 from numus.primitives import elementwise as ew
+from numus.primitives.base import PRIMITIVES, Primitive
 from numus.primitives.contract import contract
-from numus.primitives.source import constant
-from numus.tensor import Tensor
+from numus.primitives.source import constant, write_constant
+from numus.tensor import Tensor, write_handle
 
 Binary = Callable[[Any, Any], Tensor]
 
@@ -29,13 +34,55 @@ def _is_operand(x: Any) -> bool:
     return isinstance(x, (Tensor, np.ndarray, np.generic)) or dt.scalar_kind(x) is not None
 
 
-def _install(name: str, function: Binary, prim: Callable[[Node, Node], Node] | None = None) -> None:
-    """x op y, y op x and x op= y. `prim`: what it comes down to for floats of one dtype."""
+def _write(table: Any, prim: Primitive, kinds: str) -> int:
+    """Steps of a native call: a primitive of two floats of one dtype, a tensor and a tensor ("tt")
+    or a number ("tn", "nt"), as a tensor."""
+    tensors = {
+        i: table.get(table.argument(i), Tensor, "_node") for i, k in enumerate(kinds) if k == "t"
+    }
+    first, *others = tensors.values()
+    dtype = table.load(first, Node, "dtype")
+    table.has(dtype, DType, "kind", "float")
+    shape = table.load(first, Node, "shape")
+    for x in others:
+        table.twins(dtype, table.load(x, Node, "dtype"))
+        shape = table.wider(shape, table.load(x, Node, "shape"))
+    inherited = write_inherited(table, [first, *others])
+    inputs = [
+        tensors[i] if k == "t" else write_constant(table, table.number(i), dtype)
+        for i, k in enumerate(kinds)
+    ]
+    given = {"inputs": table.tuple(inputs), "shape": shape, "dtype": dtype, **inherited}
+    node = write_node(table, {"prim": prim, "params": None}, given, handled=True)
+    return write_handle(table, node)
+
+
+def _install(name: str, function: Binary) -> None:
+    """x op y, y op x and x op= y."""
 
     def forward(self: Tensor, other: Any) -> Tensor:
+        return function(self, other) if _is_operand(other) else NotImplemented
+
+    def reflected(self: Tensor, other: Any) -> Tensor:
+        return function(other, self) if _is_operand(other) else NotImplemented
+
+    _add_methods(name, forward, reflected)
+
+
+def _install_quick(name: str, function: Binary, prim: Callable[[Node, Node], Node]) -> None:
+    """The same for an operation that comes down to one primitive for floats of one dtype."""
+    with_tensor, with_number, from_number = (
+        Natively(2, partial(_write, prim=PRIMITIVES[prim.__name__], kinds=kinds))
+        for kinds in ("tt", "tn", "nt")
+    )
+
+    def forward(self: Tensor, other: Any) -> Tensor:
+        kind = other.__class__
+        found: Tensor = (with_tensor if kind is Tensor else with_number).call(self, other)
+        if found is not MISS:
+            return found
         x = self._node
-        if prim is not None and x.dtype.kind == "float":
-            kind = other.__class__
+        if x.dtype.kind == "float":
             if kind is Tensor:
                 if x.dtype is other._node.dtype:
                     return Tensor(prim(x, other._node))
@@ -44,13 +91,18 @@ def _install(name: str, function: Binary, prim: Callable[[Node, Node], Node] | N
         return function(self, other) if _is_operand(other) else NotImplemented
 
     def reflected(self: Tensor, other: Any) -> Tensor:
-        x = self._node
-        if prim is not None and x.dtype.kind == "float":
-            kind = other.__class__
-            if kind is float or kind is int:
-                return Tensor(prim(constant(float(other), x.dtype), x))
+        found: Tensor = from_number.call(other, self)
+        if found is not MISS:
+            return found
+        x, kind = self._node, other.__class__
+        if x.dtype.kind == "float" and (kind is float or kind is int):
+            return Tensor(prim(constant(float(other), x.dtype), x))
         return function(other, self) if _is_operand(other) else NotImplemented
 
+    _add_methods(name, forward, reflected)
+
+
+def _add_methods(name: str, forward: Binary, reflected: Binary) -> None:
     def in_place(self: Tensor, other: Any) -> Tensor:
         result = forward(self, other)
         if result is NotImplemented:
@@ -78,10 +130,10 @@ def _matmul(x: Any, y: Any) -> Tensor:
     return matmul(x, y)
 
 
-_install("add", arithmetic.add, ew.add)
-_install("sub", arithmetic.subtract, ew.sub)
-_install("mul", arithmetic.multiply, ew.mul)
-_install("truediv", arithmetic.divide, ew.div)
+_install_quick("add", arithmetic.add, ew.add)
+_install_quick("sub", arithmetic.subtract, ew.sub)
+_install_quick("mul", arithmetic.multiply, ew.mul)
+_install_quick("truediv", arithmetic.divide, ew.div)
 _install("floordiv", arithmetic.floor_divide)
 _install("mod", arithmetic.remainder)
 _install("pow", arithmetic.pow)

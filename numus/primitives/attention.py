@@ -27,8 +27,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numus import dtypes as dt
+from numus.applying import apply
 from numus.dtypes import DType
-from numus.graph import Node, apply
+from numus.graph import Node
 from numus.primitives import attention_rules as rules
 from numus.primitives import elementwise as ew
 from numus.primitives.attention_rules import Operands

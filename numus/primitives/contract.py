@@ -8,8 +8,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from numus.applying import apply
 from numus.dtypes import DType, float32
-from numus.graph import TF32, Node, apply, mode
+from numus.graph import TF32, Node, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
 from numus.primitives.views import broadcast, permute, reshape

@@ -8,7 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from numus.graph import Node, apply
+from numus.applying import apply
+from numus.graph import Node
 from numus.primitives.base import Primitive
 from numus.primitives.views import broadcast
 

@@ -14,8 +14,9 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
+from numus.applying import apply
 from numus.dtypes import DType
-from numus.graph import Node, apply
+from numus.graph import Node
 from numus.primitives import references
 from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.primitives.source import constant

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from numus import dtypes as dt
-from numus.graph import Node, apply
+from numus.applying import apply
+from numus.graph import Node
 from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.primitives.elementwise import elementwise_batch
 from numus.shapes import Shape

@@ -12,7 +12,8 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.graph import Node, apply
+from numus.applying import apply
+from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.primitives.source import constant, full

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from numus import dtypes as dt
-from numus.graph import Node, apply
+from numus.applying import apply
+from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.base import Array, Primitive
 from numus.primitives.indexing import gather, scatter

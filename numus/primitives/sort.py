@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from numus import dtypes as dt
-from numus.graph import Node, apply
+from numus.applying import apply
+from numus.graph import Node
 from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.source import full, iota

@@ -9,6 +9,7 @@ import numpy as np
 from numus.dtypes import DType
 from numus.errors import TracingError
 from numus.graph import Node, View
+from numus.graph_steps import write_node
 from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
 from numus.runtime.devices import Device
 from numus.shapes import Shape
@@ -35,6 +36,14 @@ _constant = Primitive(
 def constant(value: Any, dtype: DType) -> Node:
     """A scalar known on the host. Its value is an argument of kernels, not part of their code."""
     return Node(_constant, (), value, (), dtype, None)
+
+
+def write_constant(table: Any, number: int, dtype: int) -> int:
+    """`constant` as steps of a native call, for what is in registers of it."""
+    known = {"prim": _constant, "inputs": (), "shape": (), "device": None, "tracked": False}
+    return write_node(
+        table, {**known, "depth": 0, "pinned": 0}, {"params": number, "dtype": dtype}
+    )
 
 
 def _iota_reference(node: Node) -> Array:

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from numus.graph import Node, apply
+from numus.applying import apply
+from numus.graph import Node
 from numus.primitives.base import Array, Primitive
 from numus.primitives.source import full
 from numus.primitives.views import broadcast, take_range

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from numus.graph import Node, View, apply, is_captured, mode, observers
+from numus.applying import apply
+from numus.graph import Node, View, is_captured, mode, observers
 from numus.primitives.base import Array, Jvp, Primitive
 from numus.primitives.source import VALUE
 from numus.shapes import Shape, check_size, reshape_strides, size_of

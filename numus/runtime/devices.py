@@ -189,6 +189,12 @@ def device(given: Any = None) -> Device:
         return _devices.setdefault(found.name, found)
 
 
+def started(name: str) -> Any:
+    """The runtime of a device; None if it has not been needed yet."""
+    found = _devices.get(name)
+    return None if found is None else found._runtime
+
+
 def of_dlpack(kind: int, index: int) -> Device | None:
     """The device that DLPack names so, None where that is the host or nothing known."""
     for name, number in DLPACK.items():

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from numus.applying import apply
 from numus.dtypes import DType
-from numus.graph import Node, apply, mode
+from numus.graph import Node, mode
 from numus.primitives.base import Primitive
 from numus.primitives.custom import graft
 from numus.runtime.devices import Device

@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from numus.runtime.contract import Piece
 from numus.runtime.cpu import calls_source, pool_source
-from numus.runtime.cpu.calls_source import API, CODES, HEAD, PARTS, SLOTS
+from numus.runtime.cpu.calls_source import API, HEAD
+from numus.runtime.cpu.calls_steps import CODES, PARTS, REACH, SLOTS
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.pool import Pool
 from numus.runtime.memory import Memory
@@ -212,12 +213,50 @@ class Table:
         """One of a tuple."""
         return self._step("element", self._register(), register, index)
 
+    def common(self, register: int, other: int, nothing: Any) -> int:
+        """What two registers both hold, or one of them, if the other holds nothing."""
+        return self._step("common", self._register(), register, other, self._object(nothing))
+
+    def wider(self, register: int, other: int) -> int:
+        """The tuple that two registers both hold, or one of them, if the other's is empty."""
+        return self._step("wider", self._register(), register, other)
+
+    def move(self, register: int, other: int) -> None:
+        """Let a register hold what another does."""
+        self._step("is", register, other)
+
+    def number(self, index: int) -> int:
+        """An argument that is a Python float, or an int as one."""
+        return self._step("number", self._register(), index, id(float), id(int))
+
+    def unless(self, register: int, thing: Any) -> Callable[[], None]:
+        """Begin steps that are left out if a register holds something; to be called at their
+        end."""
+        return self._leaving_out("skip", register, self._object(thing))
+
+    def _leaving_out(self, name: str, a: int, x: int, z: int = 0) -> Callable[[], None]:
+        first = len(self._steps) + 1
+        self._step(name, a, x, 0, z)
+
+        def end() -> None:
+            self._steps[first - 1] = (CODES[name], a, x, len(self._steps) - first, z)
+
+        return end
+
     def same(self, register: int, thing: Any) -> None:
         self._step("same", register, self._object(thing))
+
+    def differs(self, register: int, kind: type, name: str, thing: Any) -> None:
+        """That a slot of an object of this type holds something else."""
+        self._step("differs", register, _offset(kind, name), self._object(thing))
 
     def twins(self, register: int, other: int) -> None:
         """That two registers hold the same thing."""
         self._step("twins", register, other)
+
+    def others(self, register: int, other: int) -> None:
+        """That two registers hold two things."""
+        self._step("twins", register, other, 1)
 
     def counts(self, register: int, length: int) -> None:
         """That a container has so many items."""
@@ -252,19 +291,19 @@ class Table:
         slot: int,
         nbytes: int,
         make: Callable[[Memory], Any],
+        write: Callable[[int], int],
         piece_of: Callable[[Any], Piece],
         total: int | None = None,
     ) -> int:
         """What is made of memory for a result, whose address goes to a slot. Some are made now, to
-        be given again and again, where all results (`total` bytes) are small.
+        be given again and again, where all results (`total` bytes) are small; further ones by the
+        steps that `write` writes, for the register that holds their memory.
         """
-        allocate, addresses = self._allocate, self._image.words
-        word = self._image.word(slot)
         count = _RESULTS_KEPT if (total or nbytes) <= self._small else 0
         kept: list[Any] = []
         words = [count]
         for _ in range(count):
-            memory = allocate(nbytes)
+            memory = self._allocate(nbytes)
             thing, parts, idle = piece_of(make(memory))
             if (len(parts), len(idle)) != (PARTS, SLOTS):
                 raise ValueError(f"a piece has {PARTS} parts and {SLOTS} slots to be looked at")
@@ -272,21 +311,44 @@ class Table:
             words += [id(thing), memory.address, *[id(part) for part in parts]]
             for owner, kind, name, held in idle:
                 words += [id(owner) + _offset(kind, name), id(held)]
-
-        def anew() -> Any:
-            memory = allocate(nbytes)
-            addresses[slot] = memory.address
-            return make(memory)
-
         pieces = (ctypes.c_uint64 * len(words))(*words)
         # the tuple is what holds them: one that nobody else uses has one reference
         self._keep += [pieces, tuple(kept)]
-        at = ctypes.addressof(pieces)
-        return self._step("fresh", self._register(), at, self._object(anew), word)
+        made = self._register()
+        word = self._image.word(slot)
+        end = self._leaving_out("fresh", made, ctypes.addressof(pieces), word)
+        own = self.call(functools.partial(self._allocate, nbytes))
+        self.place(slot, own, self.object(0), 0)
+        self.move(made, write(own))
+        end()
+        return made
 
     def run(self) -> None:
         how = self._starter
         self._step("run", 0, how.planned, how.state, how.failed)
+
+    # -- graphs -----------------------------------------------------------------------------------
+
+    def reach(
+        self, registers: Sequence[int], node: type, dtype: type, view: type, storage: type
+    ) -> None:
+        """These hold what the graph that is made stands on: nodes, whose types are told."""
+        owners = {"itemsize": dtype, "storage": view, "memory": storage}
+        words = {name: _offset(owners.get(name, node), name) for name in REACH[:-2]}
+        words |= {"nbytes": id(Memory.__dict__["nbytes"]), "none": id(None)}
+        where = (ctypes.c_uint64 * len(REACH))(*[words[name] for name in REACH])
+        self._keep.append(where)
+        for register in registers:
+            self._step("reach", register, ctypes.addressof(where))
+
+    def reached(self, levels: int, limits: tuple[int, int]) -> tuple[int, int]:
+        """How deep the graph is, so many levels above what it stands on, and how many bytes it
+        holds: a miss past the limits of both."""
+        bounds = (ctypes.c_int64 * 2)(*limits)
+        self._keep.append(bounds)
+        depth, pinned = self._register(), self._register()
+        self._step("reached", depth, pinned, levels, ctypes.addressof(bounds))
+        return depth, pinned
 
     # -- making things ----------------------------------------------------------------------------
 

@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from numus import guards
 from numus.compiler.watchers import watchers
-from numus.graph import Node, mode, observers, piece_of, place_view, view_maker
+from numus.graph import Node, observers
+from numus.graph_steps import MISS as MISS
+from numus.graph_steps import place_view, write_fresh_view, write_modes
 from numus.tensor import Tensor, write_tensor
 from numus.transforms import tree
 from numus.transforms.jit.program import Native
@@ -20,7 +22,6 @@ from numus.transforms.jit.program import Native
 if TYPE_CHECKING:
     from numus.transforms.jit.ready import Expected, Ready
 
-MISS: Any = object()  # the inputs of a call are not those it is for
 Short = Callable[..., Any]  # of the arguments; gives the result, or MISS
 
 
@@ -60,7 +61,9 @@ def _function(ready: Ready, replay: Any) -> Short | None:
     table = replay.table()
     if table is None:
         return None
-    _write_modes(table, ready)
+    table.empty(observers)
+    grad, low = ready.mode
+    write_modes(table, {"grad": grad, "low": low, "device": ready.default})
     table.empty(watchers)
     table.empty(guards.writers)
     for read, flag in traced.flags:
@@ -71,24 +74,13 @@ def _function(ready: Ready, replay: Any) -> Short | None:
     for x in dict.fromkeys(shown):
         _, block, offset, strides = replay.outputs[x]
         slot, nbytes = replay.first_block + block, replay.block_sizes[block]
-        views[x] = table.fresh(slot, nbytes, view_maker(offset, strides), piece_of)
+        views[x] = write_fresh_view(table, slot, nbytes, offset, strides)
     table.run()
     made = {x: write_tensor(table, view, *ready.kinds[x]) for x, view in views.items()}
     several = traced.structure.kind is not None
     result = table.tuple([made[x] for x in shown]) if several else made[shown[0]]
     function: Short = table.function(ready.arity, result, MISS, guards.lock)
     return function
-
-
-def _write_modes(table: Any, ready: Ready) -> None:
-    """That this thread is in the modes of the trace, and that nobody observes any."""
-    table.empty(observers)
-    mine = table.attribute(mode, "__dict__")
-    grad, low = ready.mode
-    wanted = {"grad": grad, "low": low, "device": ready.default}
-    for name, value in wanted.items():
-        unset = getattr(type(mode), name, None)
-        table.holds(mine, name, value, default=name != "device" and unset is value)
 
 
 def _write_input(table: Any, slot: int, source: Expected) -> None:
