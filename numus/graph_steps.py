@@ -20,6 +20,12 @@ MISS: Any = object()  # of native functions: this is not what they are for
 _OFTEN = 4  # calls from which on a native function is worth making
 
 
+def native_calls_of(device: Any) -> Any:
+    """What makes native calls for nodes on a device; None where there are none."""
+    calls = getattr(device.runtime, "native_calls", None)
+    return None if calls is None else calls()
+
+
 class Natively:
     """`call` is the native function; until there is one, and where there can be none, it gives
     MISS."""
@@ -111,13 +117,16 @@ def write_node(
     return node
 
 
-def write_view(table: Any, like: View, base: int) -> int:
-    """A new view like another one, of the storage of the node in the register `base` and from where
-    that begins. Gives its register."""
+def write_view(table: Any, like: View, base: View, node: int) -> int:
+    """A new view that is to the node in a register as one is to another on the same storage. Gives
+    its register."""
+    own = table.load(node, Node, "view")
+    offset = table.load(own, View, "offset")
+    if like.offset != base.offset:
+        offset = table.plus(offset, like.offset - base.offset)
     view: int = table.new(View)
-    own = table.load(base, Node, "view")
-    for name in ("storage", "offset"):
-        table.set(view, View, name, table.load(own, View, name))
+    table.set(view, View, "storage", table.load(own, View, "storage"))
+    table.set(view, View, "offset", offset)
     table.put(view, View, "strides", like.strides)
     return view
 

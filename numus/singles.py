@@ -248,7 +248,7 @@ def _write_pattern(table: Any, roots: tuple[Node, ...], pending: Any) -> dict[No
                 strides = pending.leaf_strides[slots[x]]
                 place_view(table, slots[x], found, strides, x.dtype.itemsize)
             elif x.prim.name == "constant":
-                if not _write_number(table, found, x):
+                if not write_number(table, found, x):
                     return None
             else:
                 if x in kept:  # others hold it, so that it will have a value of its own
@@ -259,7 +259,7 @@ def _write_pattern(table: Any, roots: tuple[Node, ...], pending: Any) -> dict[No
     return registers
 
 
-def _write_number(table: Any, register: int, node: Node) -> bool:
+def write_number(table: Any, register: int, node: Node) -> bool:
     """That a constant is this one, digit for digit; False where there are no words for that."""
     if node.dtype.is_complex:
         return False

@@ -12,14 +12,20 @@ know is looked up.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 from numus.compiler.singles import Family
 from numus.dtypes import DType
-from numus.graph import Node, View, mode, now, observers
-from numus.graph_steps import MISS, write_modes, write_node, write_reach, write_view
-from numus.primitives.base import Primitive
+from numus.graph import Node, mode, now, observers
+from numus.graph_copies import (
+    made_between,
+    views_pending,
+    write_alike,
+    write_copy,
+    write_is_no_view,
+)
+from numus.graph_steps import MISS, native_calls_of, write_modes
 from numus.tensor import Tensor, write_handle
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -114,117 +120,33 @@ def _record(given: Sequence[Any], out: Any, since: int) -> _Made | None:
     """What makes a result like this one from arguments like these; None where that depends on
     more than their shapes, strides and dtypes, or cannot be done natively."""
     inputs = [x._node for x in given if isinstance(x, Tensor)]
-    found = _between(inputs, out, since)
-    calls = getattr(inputs[0].device.runtime, "native_calls", None) if found else None
-    native = None if calls is None else calls()
-    if not found or native is None:
+    if out.__class__ is not Tensor or not inputs:
+        return None
+    found = made_between(inputs, (out._node,), since)
+    if not found or out._node not in found or out._node.view is not None:
+        return None
+    native = native_calls_of(inputs[0].device)
+    if native is None:
         return None
     table = native.table()
     table.empty(observers)
     write_modes(table, {"grad": mode.grad, "low": mode.low})
-    views = {x for node in found for x in inputs if _views_pending(node, (x,))}
-    operands: list[int] = []
     registers: dict[Node, int] = {}
     for i, x in enumerate(given):
-        if isinstance(x, Tensor):
-            operands.append(table.get(table.argument(i), Tensor, "_node"))
-            _write_operand(table, operands[-1], x._node, registers, x._node in views)
-        else:
+        if not isinstance(x, Tensor):
             table.same(table.argument(i), x)
-    levels: dict[Node, int] = {}
-    for node in found:
-        if node.view is None:
-            levels[node] = 1 + max((levels.get(x, 0) for x in node.inputs), default=0)
-    depth, pinned = write_reach(table, operands, levels[out._node])
-    nothing = table.object(0)
-    for node in found:
-        for x in node.inputs:
-            if x not in registers:
-                registers[x] = table.object(x)  # a constant
-        members = {"inputs": table.tuple([registers[x] for x in node.inputs])}
-        if node.view is None:
-            members |= {"depth": depth, "pinned": pinned}
-        else:  # of an operand's memory
-            base = _base(node, inputs)
-            assert base is not None
-            view = write_view(table, node.view, registers[base])
-            members |= {"depth": nothing, "pinned": nothing, "view": view}
-        names = ("prim", "params", "shape", "dtype", "device", "tracked")
-        known = {name: getattr(node, name) for name in names}
-        registers[node] = write_node(table, known, members, handled=node is out._node)
+            continue
+        node, at = x._node, table.get(table.argument(i), Tensor, "_node")
+        if node in registers:
+            table.twins(at, registers[node])
+            continue
+        for other in registers.values():
+            table.others(at, other)
+        registers[node] = at
+        write_alike(table, at, node)
+        if any(views_pending(made, (node,)) for made in found):
+            write_is_no_view(table, at)
+    registers = write_copy(table, found, registers, handled=out._node)
     handle = write_handle(table, registers[out._node])
     build = table.function(len(given), handle, MISS)
     return _Made(build, [MISS if isinstance(x, Tensor) else x for x in given])
-
-
-def _write_operand(
-    table: Any, at: int, node: Node, registers: dict[Node, int], is_viewed: bool
-) -> None:
-    """That the operand in a register is like this one, and none of those before, if this one is
-    none of them."""
-    if node in registers:
-        table.twins(at, registers[node])
-        return
-    for register in registers.values():
-        table.others(at, register)
-    registers[node] = at
-    for name in ("abstract", "dtype", "device", "tracked"):
-        table.has(at, Node, name, getattr(node, name))
-    table.like(at, Node, "shape", node.shape)
-    if node.view is None:
-        table.has(at, Node, "view", None)
-        if is_viewed:  # a view of a view is one of what that is a view of, maybe
-            table.differs(table.load(at, Node, "prim"), Primitive, "kind", "view")
-    else:
-        view = table.load(at, Node, "view")
-        table.get(view, View, "offset")  # looks whether there is a view
-        table.like(view, View, "strides", node.view.strides)
-
-
-def _between(inputs: list[Node], out: Any, since: int) -> list[Node]:
-    """What a call has made since some time, constants apart, inputs first; nothing, where these
-    nodes are not all that its result stands on, or are not to be made again."""
-    if out.__class__ is not Tensor or not inputs:
-        return []
-    known = set(inputs)
-    found: dict[Node, None] = {}
-    stack: list[Node] = [out._node]
-    while stack:
-        node = stack.pop()
-        if node in known or node in found or node.prim.name == "constant":
-            continue
-        strange = node.grad_slot is not None or node.abstract or node.serial < since
-        if strange or node.device is not inputs[0].device:
-            return []
-        if (_base(node, inputs) is None) if node.view is not None else _is_given(node):
-            return []
-        if _views_pending(node, known) and node.inputs[0].prim.kind == "view":
-            return []  # of what that is a view of, maybe
-        found[node] = None
-        stack += node.inputs
-    last = out._node
-    made = last in found and last.view is None
-    return sorted(found, key=lambda node: node.serial) if made else []
-
-
-def _is_given(node: Node) -> bool:
-    """Whether a pending node is made of nothing, and not always alike: all but counters."""
-    return not node.inputs and node.prim.name != "iota"
-
-
-def _views_pending(node: Node, known: Collection[Node]) -> bool:
-    """Whether a node is a view of a pending one of these."""
-    if node.prim.kind != "view" or not node.inputs:
-        return False
-    source = node.inputs[0]
-    return source in known and source.view is None
-
-
-def _base(node: Node, inputs: list[Node]) -> Node | None:
-    """The input in whose memory a realised node begins where the input does; None if there is none,
-    or several."""
-    view = node.view
-    assert view is not None
-    there = {x: x.view for x in inputs if x.view is not None and x.view.storage is view.storage}
-    found = [x for x, own in there.items() if own.offset == view.offset]
-    return found[0] if found and len(there) == 1 else None

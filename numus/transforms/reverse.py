@@ -7,17 +7,17 @@ it is met and sums are always formed in the same order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numus.errors import GradientError
-from numus.graph import Node, grad_mode, mode
+from numus.graph import Node, grad_mode, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import call_of
 from numus.primitives.source import full_like
 from numus.primitives.structure import concat
 from numus.tensor import GradSlot, Tensor, detached, method, node_of
-from numus.transforms import hooks
+from numus.transforms import hooks, remembered
 from numus.transforms.tape import tape
 
 Ready = Callable[[Node, Node], None]
@@ -26,7 +26,7 @@ Ready = Callable[[Node, Node], None]
 def pull_back(
     order: Sequence[Node],
     seeds: Mapping[Node, Node],
-    wanted: Collection[Node],
+    wanted: Sequence[Node],
     ready: Ready | None = None,
 ) -> dict[Node, Node]:
     """The cotangents of the wanted nodes, from those of some nodes on the tape `order`.
@@ -34,6 +34,24 @@ def pull_back(
     Wanted nodes that the seeds do not depend on are left out. `ready` is told of each as soon as
     it is complete. Under `grad_mode(True)` the cotangents are differentiable themselves.
     """
+    hooked = any(n.grad_slot is not None and n.grad_slot.hooks for n in wanted)
+    known = None if hooked else remembered.pulled_back(order, seeds, wanted)
+    if known is not None:
+        if ready is not None:
+            for node, g in known.items():
+                ready(node, g)
+        return known
+    since = now()
+    found = _walk_back(order, seeds, set(wanted), ready)
+    if not hooked:
+        remembered.remember(order, seeds, wanted, found, since)
+    return found
+
+
+def _walk_back(
+    order: Sequence[Node], seeds: Mapping[Node, Node], wanted: set[Node], ready: Ready | None
+) -> dict[Node, Node]:
+    """`pull_back`, node by node, by the rules of primitives."""
     needed: set[Node] = set()
     last_met: dict[Any, Node] = {}  # of the outputs of one call, the one the walk back meets last
     for node in order:
@@ -155,7 +173,7 @@ def backward(
     seed = start(root, gradient, "backward()")
     order = tape((root,))
     if inputs is None:
-        wanted = {n for n in order if n.grad_slot is not None and n.grad_slot.retains}
+        wanted = [n for n in order if n.grad_slot is not None and n.grad_slot.retains]
     else:
         wanted = _kept_inputs((inputs,) if isinstance(inputs, Tensor) else inputs)
 
@@ -193,15 +211,15 @@ def start(node: Node, gradient: Any, op: str) -> Node:
     return seed
 
 
-def _kept_inputs(inputs: Sequence[Tensor]) -> set[Node]:
-    wanted = set()
+def _kept_inputs(inputs: Sequence[Tensor]) -> list[Node]:
+    wanted: dict[Node, None] = {}
     for i, x in enumerate(inputs):
         if not x._node.tracked:
             raise GradientError(f"backward(): inputs[{i}] does not require gradients")
         if x._node.grad_slot is None:
             x._node.grad_slot = GradSlot(leaf=False, owner=x)
-        wanted.add(x._node)
-    return wanted
+        wanted[x._node] = None
+    return list(wanted)
 
 
 def gradients(
@@ -230,7 +248,7 @@ def gradients(
             raise GradientError(f"{op}: inputs[{i}] does not require gradients")
     order = tape(seeds)
     with grad_mode(create_graph):
-        found = pull_back(order, seeds, {x._node for x in sources})
+        found = pull_back(order, seeds, list({x._node: None for x in sources}))
     out: list[Tensor | None] = []
     for i, x in enumerate(sources):
         g = found.get(x._node)

@@ -103,7 +103,7 @@ class Trace:
                 seeds[y] = ew.add(seeds[y], g) if y in seeds else g
         further = self.outside or (mode.grad and any(g.tracked for g in seeds.values()))
         with grad_mode(further):
-            found = pull_back(self.order, seeds, set(self.variables))
+            found = pull_back(self.order, seeds, list(dict.fromkeys(self.variables)))
         return [found.get(v) for v in self.variables]
 
     def forward(self, tangents: Sequence[Node | None]) -> list[Node | None]:

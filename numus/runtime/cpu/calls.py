@@ -229,6 +229,10 @@ class Table:
         """An argument that is a Python float, or an int as one."""
         return self._step("number", self._register(), index, id(float), id(int))
 
+    def plus(self, register: int, number: int) -> int:
+        """An int and a number more."""
+        return self._step("plus", self._register(), register, number)
+
     def unless(self, register: int, thing: Any) -> Callable[[], None]:
         """Begin steps that are left out if a register holds something; to be called at their
         end."""

@@ -20,6 +20,7 @@ STEPS = {
     "common": "`a` is `x`, or `y` if `x` is the object z; miss if neither is, and they are two",
     "wider": "`a` is the tuple `x`, or `y` if `x` is empty; miss if neither is, and they differ",
     "number": "`a` is argument x, a float; or of it, if it is an int (y, z: these types)",
+    "plus": "`a` is the int `x` plus y",
     "skip": "go on y steps further, if `a` is the object x",
     "same": "miss unless `a` is the object x",
     "holds": "miss unless the dict `a` has y under the key x, or nothing there and z is 1",
@@ -226,6 +227,15 @@ number_made:
   store ptr %number_, ptr %at
   %number_ok = icmp ne ptr %number_, null
   br i1 %number_ok, label %next, label %failed""",
+    "plus": """
+  #%plus_x = %x
+  %plus_object = load ptr, ptr %plus_x
+  !%plus_before = i64 PyLong_AsLongLong(ptr %plus_object)
+  %plus_sum = add i64 %plus_before, %y
+  !%plus_ = ptr PyLong_FromLongLong(i64 %plus_sum)
+  store ptr %plus_, ptr %at
+  %plus_ok = icmp ne ptr %plus_, null
+  br i1 %plus_ok, label %next, label %raised""",
     "skip": """
   %skip_it = load ptr, ptr %at
   %skip_is = icmp eq ptr %skip_it, %xp
