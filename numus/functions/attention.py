@@ -8,6 +8,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, node_of, require, wrap
+from numus.functions._recorded import recorded
 from numus.functions.precision import lowers
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -110,12 +111,27 @@ def scaled_dot_product_attention(
     >>> nm.scaled_dot_product_attention(q, k, v, is_causal=True).tolist()
     [[[1.0, 2.0], [2.0, 3.0]]]
     """
+    if not 0 <= dropout_p <= 1:
+        raise ValueError(f"{_NAME}: dropout_p is a probability, not {dropout_p}")
+    given = (query, key, value, attn_mask, is_causal, scale, enable_gqa)
+    return _attend(*given, dropout_p, dropout_key) if dropout_p else _attend_to_all(*given)
+
+
+def _attend(
+    query: Any,
+    key: Any,
+    value: Any,
+    attn_mask: Any,
+    is_causal: bool,
+    scale: float | None,
+    enable_gqa: bool,
+    dropout_p: float = 0.0,
+    dropout_key: Tensor | None = None,
+) -> Tensor:
     q, k, v = (require(_NAME, x, "float") for x in common(_NAME, query, key, value))
     _check(q, k, v)
     if is_causal and attn_mask is not None:
         raise ValueError(f"{_NAME}: give attn_mask or is_causal, not both")
-    if not 0 <= dropout_p <= 1:
-        raise ValueError(f"{_NAME}: dropout_p is a probability, not {dropout_p}")
     if enable_gqa:
         k, v = _shared_heads(q, k, "key"), _shared_heads(q, v, "value")
     lead: Shape = ()
@@ -140,6 +156,9 @@ def scaled_dot_product_attention(
         stacked(q), stacked(k), stacked(v), number, bias=bias, keep=keep, causal=bool(is_causal)
     )
     return wrap(reshape(out, (*lead, length, v.shape[-1])))
+
+
+_attend_to_all = recorded(_attend)  # without dropout, which draws other numbers each time
 
 
 def _kept(shape: Shape, rate: float, key: Tensor | None, like: Node, wide: dt.DType) -> Node:

@@ -13,6 +13,7 @@ from typing import Any
 
 from numus.errors import ShapeError
 from numus.functions._base import pair, require, wrap
+from numus.functions._recorded import recorded
 from numus.functions._windows import (
     Margins,
     batched,
@@ -72,6 +73,7 @@ def _with_bias(op: str, y: Node, bias: Any, has_batch: bool) -> Tensor:
     return wrap(y if has_batch else reshape(y, y.shape[1:]))
 
 
+@recorded
 def _conv(
     rank: int,
     x: ArrayLike,
@@ -194,6 +196,7 @@ conv3d = lowers(
 # -- transposed -----------------------------------------------------------------------------------
 
 
+@recorded
 def _conv_transpose(
     rank: int,
     x: ArrayLike,

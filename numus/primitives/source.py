@@ -41,9 +41,7 @@ def constant(value: Any, dtype: DType) -> Node:
 def write_constant(table: Any, number: int, dtype: int) -> int:
     """`constant` as steps of a native call, for what is in registers of it."""
     known = {"prim": _constant, "inputs": (), "shape": (), "device": None, "tracked": False}
-    return write_node(
-        table, {**known, "depth": 0, "pinned": 0}, {"params": number, "dtype": dtype}
-    )
+    return write_node(table, {**known, "depth": 0, "pinned": 0}, {"params": number, "dtype": dtype})
 
 
 def _iota_reference(node: Node) -> Array:

@@ -129,9 +129,7 @@ def _function(
     return table.function(len(arguments), table.tuple(pairs), MISS)
 
 
-def _write_tape(
-    table: Any, registers: dict[Node, int], tape: set[Node], wanted: set[Node]
-) -> bool:
+def _write_tape(table: Any, registers: dict[Node, int], tape: set[Node], wanted: set[Node]) -> bool:
     """Steps of a native call: that what is in registers stands on a tape like this. Adds the
     registers of all of it; False where something cannot be told from others."""
     ahead = list(registers)

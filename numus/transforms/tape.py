@@ -9,10 +9,13 @@ them. As every call has its own variables, nested transformations never mistake 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import attrgetter
 
 from numus.graph import Node, mode
 from numus.primitives.source import forget
 from numus.primitives.views import identity
+
+_serial = attrgetter("serial")
 
 
 def variable(x: Node) -> Node:
@@ -31,14 +34,18 @@ def tape(roots: Iterable[Node], since: int = 0) -> list[Node]:
             if node.tracked and node.serial > since and node not in found:
                 found.add(node)
                 stack.append(node)
-    return sorted(found, key=lambda n: n.serial)
+    return sorted(found, key=_serial)
 
 
 def leads_outside(order: Iterable[Node], since: int) -> bool:
     """Whether anything on this stretch of tape is also differentiable by older nodes."""
-    return any(
-        is_leaf(node) or any(x.tracked and x.serial <= since for x in node.inputs) for node in order
-    )
+    for node in order:
+        if node.grad_slot is not None and is_leaf(node):
+            return True
+        for x in node.inputs:
+            if x.tracked and x.serial <= since:
+                return True
+    return False
 
 
 def settle(order: Iterable[Node]) -> None:

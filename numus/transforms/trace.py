@@ -19,6 +19,8 @@ from numus.transforms.tree import Structure
 
 def nodes_of(container: Any, op: str, what: str) -> tuple[list[Node], Structure]:
     """The nodes of a container's leaves; what is not a number is an error that names its place."""
+    if container.__class__ is Tensor:  # most are
+        return [container._node], tree.LEAF
     leaves, structure = tree.flatten(container)
     nodes = []
     for i, leaf in enumerate(leaves):
@@ -40,6 +42,8 @@ def require_function(f: Any, op: str) -> None:
 
 def tensors(structure: Structure, nodes: Sequence[Node | None]) -> Any:
     """A container of tensors; None stays None."""
+    if structure is tree.LEAF and nodes[0] is not None:
+        return Tensor(nodes[0])
     return tree.unflatten(structure, [None if n is None else Tensor(n) for n in nodes])
 
 
@@ -156,6 +160,8 @@ def matching(
 
     None stands for zero, for one leaf or for everything below a place.
     """
+    if structure is tree.LEAF and container.__class__ is Tensor:
+        return [fitting(container, like[0], op, what)]
     leaves = tree.spread_leaves(container, structure, op, what)
     return [
         fitting(leaf, x, op, what + path)

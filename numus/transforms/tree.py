@@ -97,7 +97,7 @@ def _attribute(name: Any) -> str:
     return f".{name}"
 
 
-_LEAF = Structure(None, (), ())
+LEAF = Structure(None, (), ())
 _NONE = Structure(type(None), (), ())
 
 
@@ -209,7 +209,7 @@ def _flatten(tree: Any, found: list[Any]) -> Structure:
     kind = _kind_of(tree)
     if kind is None:
         found.append(tree)
-        return _LEAF
+        return LEAF
     names, entries, static = kind.take(tree)
     return Structure(type(tree), names, tuple(_flatten(x, found) for x in entries), static)
 

@@ -154,7 +154,9 @@ class Table:
         allocate: Callable[[int], Memory],
         keep: Sequence[Any],
         small: int = SMALL_RESULT,
+        prepare: Callable[[Table], None] | None = None,
     ) -> None:
+        self._prepare = prepare  # writes what is to be done just before it runs
         self._small = small  # bytes of results for which memory is kept
         self._calls = calls
         self._starter = starter
@@ -290,6 +292,10 @@ class Table:
         address = self.get(memory, Memory, "address")
         self._step("place", address, offset, itemsize, self._image.word(slot))
 
+    def memory(self, nbytes: int) -> int:
+        """Memory that is there until the call ends, unless somebody else holds it then."""
+        return self.call(functools.partial(self._allocate, nbytes))
+
     def fresh(
         self,
         slot: int,
@@ -321,13 +327,15 @@ class Table:
         made = self._register()
         word = self._image.word(slot)
         end = self._leaving_out("fresh", made, ctypes.addressof(pieces), word)
-        own = self.call(functools.partial(self._allocate, nbytes))
-        self.place(slot, own, self.object(0), 0)
+        own = self.memory(nbytes)
+        self.place(slot, own, self.object(0), 1)
         self.move(made, write(own))
         end()
         return made
 
     def run(self) -> None:
+        if self._prepare is not None:
+            self._prepare(self)
         how = self._starter
         self._step("run", 0, how.planned, how.state, how.failed)
 

@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
     from numus.runtime.memory import Memory
 
-_SMALL_WORKSPACE = 64 << 20  # what native calls keep for temporaries, all of them together
+# What native calls keep for temporaries, all of them together; they allocate more as they run.
+_SMALL_WORKSPACE = 64 << 20
 _GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one by Python
 _NATIVE_STEPS = 16  # programs of more kernels are no native calls: they take longer than Python
 _GRAPHS = 4  # kept for each program
@@ -215,16 +216,18 @@ class Prepared:
         calls = runtime.native_calls()
         start = 0 if arena is None else (arena + 255) & -256
         nbytes = start + self._workspace
+        large = nbytes > _SMALL_WORKSPACE
         if (
             calls is None
             or len(self.steps) > _NATIVE_STEPS
             or self._far
             or not self._all_native
-            or nbytes > _SMALL_WORKSPACE
+            # graphs are told apart by what is in slots: a workspace by itself is in none
+            or (large and arena is None)
         ):
             return None
         image = self._build(called=True)
-        space = runtime.memory.workspace(nbytes) if nbytes else None
+        space = runtime.memory.workspace(nbytes) if nbytes and not large else None
         where = 0 if space is None else space.address
         scratch = [0] * len(self._scratch) + [where + start] * bool(self._workspace)
         self._pack(image.data, 0, *([0] * self.slots), *scratch, *values)
@@ -250,7 +253,15 @@ class Prepared:
         for i, name in enumerate(graph_source.HEAD):
             ctypes.c_int64.from_address(image.head + 8 * i).value = head[name]
         small = max(SMALL_RESULT, runtime.facts.memory >> _KEPT_SHARE)
-        return Table(calls, runtime.starter, image, runtime.allocate, (self, space), small)
+
+        def make_space(table: Table) -> None:
+            memory = table.memory(nbytes)
+            table.place(self.slots - 1, memory, table.object(0), 1)
+            if self._workspace:
+                table.place(self.slots + len(self._scratch), memory, table.object(start), 1)
+
+        keep, prepare = (self, space), make_space if large else None
+        return Table(calls, runtime.starter, image, runtime.allocate, keep, small, prepare)
 
     def _gains_by_graphs(self) -> bool:
         """Whether its launches take longer than that of a graph. A single kernel's does, too, but
