@@ -35,9 +35,9 @@ def made_between(
         if node in known or node in found or node.prim.name == "constant":
             continue
         strange = node.grad_slot is not None or node.abstract or node.serial < since
-        if strange or node.device is not device:
+        if strange or node.device not in (device, None):
             return None
-        if (_base(node, known) is None) if node.view is not None else _is_given(node):
+        if _is_given(node) if node.view is None else _base(node, known, told) is None:
             return None
         if views_pending(node, known):
             source = node.inputs[0]
@@ -61,13 +61,24 @@ def views_pending(node: Node, known: Collection[Node]) -> bool:
     return source in known and source.view is None
 
 
-def _base(node: Node, known: Iterable[Node]) -> Node | None:
-    """The known node whose memory a realised node is a view of; None if there is none, or
-    several."""
+def _base(node: Node, known: Iterable[Node], told: Collection[Node]) -> Node | None:
+    """The known node whose memory a realised node is a view of; None if there is none, or several
+    of which it is not known how they lie in it."""
     view = node.view
     assert view is not None
     there = [x for x in known if x.view is not None and x.view.storage is view.storage]
-    return there[0] if len(there) == 1 else None
+    roots = {_root(x, told) for x in there}
+    return roots.pop() if len(roots) == 1 else None
+
+
+def _root(node: Node, told: Collection[Node]) -> Node:
+    """What a realised node is a view of, as far as that is told."""
+    while node in told and node.prim.kind == "view":
+        below = node.inputs[0]
+        if below.view is None or node.view is None or below.view.storage is not node.view.storage:
+            break
+        node = below
+    return node
 
 
 def write_alike(table: Any, at: int, node: Node) -> None:
@@ -92,10 +103,11 @@ def write_copy(
     table: Any,
     found: Sequence[Node],
     known: Mapping[Node, int],
+    told: Collection[Node] = (),
     handled: Node | None = None,
 ) -> dict[Node, int]:
-    """New nodes like those that were made of known ones, which are in registers. A tensor will
-    stand for the one that is `handled`. Gives the registers of all of them."""
+    """New nodes like those that were made of known ones (see `made_between`), which are in
+    registers. A tensor will stand for the one that is `handled`. Gives the registers of all."""
     levels: dict[Node, int] = {}
     for node in found:
         if node.view is None:
@@ -112,7 +124,7 @@ def write_copy(
         if node.view is None:
             members |= {"depth": depth, "pinned": pinned}
         else:  # of the memory of something known
-            base = _base(node, known)
+            base = _base(node, known, told)
             assert base is not None
             assert base.view is not None
             view = write_view(table, node.view, base.view, registers[base])

@@ -36,6 +36,12 @@ _families: dict[Any, Family] = {}
 _walked: dict[Any, int] = {}  # how often tapes have been walked
 
 
+def forget() -> None:
+    """Walk all tapes again."""
+    _families.clear()
+    _walked.clear()
+
+
 def _family(seeds: Mapping[Node, Node], order: Sequence[Node], wanted: Sequence[Node]) -> Family:
     root = next(iter(seeds))
     kind = (root.prim, root.shape, root.dtype, len(order), len(seeds), len(wanted))
@@ -124,7 +130,7 @@ def _function(
     for node, at in list(registers.items()):
         if any(views_pending(x, (node,)) for x in made) and node not in tape:
             write_is_no_view(table, at)
-    registers = write_copy(table, made, registers)
+    registers = write_copy(table, made, registers, tape)
     pairs = [registers[x] for pair in found.items() for x in pair]
     return table.function(len(arguments), table.tuple(pairs), MISS)
 

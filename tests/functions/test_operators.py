@@ -2,14 +2,18 @@
 
 import copy
 import enum
+import gc
 import math
 import operator
+import sys
 
 import numpy as np
 import pytest
+from described import described
 
 import numus as nm
 from numus.errors import GradientError
+from numus.graph_steps import Natively
 
 BINARY = "add sub mul truediv floordiv mod pow".split()
 BITS = "and_ or_ xor lshift rshift".split()
@@ -358,3 +362,111 @@ def test_short_names_of_operators():
     x.mul(y).sub(x).neg().sum().backward()
     assert x.grad.tolist() == [-1.0, -3.0]
     assert x.cpu().is_gpu() is False
+
+
+# -- the tenth time as the first ------------------------------------------------------------------
+
+
+def _operands():
+    values = np.array([[1.5, -2.0, 3.5], [0.25, 4.0, -1.0]], np.float32)
+    x, y = nm.asarray(values), nm.asarray(values[::-1] + 3)
+    tracked = nm.asarray(values * 2)
+    tracked.requires_grad = True
+    return {
+        "two tensors": (x, y),
+        "one twice": (x, x),
+        "pending ones": (x + 1, y * 2),
+        "tensors of float64": (x.astype("float64"), y.astype("float64")),
+        "of bfloat16": (x.astype("bfloat16"), y.astype("bfloat16")),
+        "of two dtypes": (x, y.astype("float64")),
+        "of integers": (nm.asarray([1, 2]), nm.asarray([3, 4])),
+        "complex ones": (x + 1j, y),
+        "a row": (x, y[0]),
+        "one without axes": (x, nm.asarray(2.5)),
+        "from none": (nm.asarray(2.5), x),
+        "at home everywhere": (nm.ones((2, 3)), x),
+        "views": (x.T, y.T),
+        "nothing": (x[:0], y[:0]),
+        "a float": (x, 2.5),
+        "minus zero": (x, -0.0),
+        "an integer": (x, 3),
+        "a long integer": (x, 1 << 70),
+        "a boolean": (x, True),
+        "a complex number": (x, 2j),
+        "a number of NumPy's": (x, np.float64(2)),
+        "an array": (x, values),
+        "a number first": (2.5, x),
+        "an integer first": (3, y),
+        "a tracked one": (tracked, y),
+        "the other tracked": (x, tracked),
+        "both tracked": (tracked, tracked * 2),
+        "tracked and a number": (tracked, 2.0),
+    }
+
+
+@pytest.mark.parametrize("operands", _operands())
+@pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv"])
+def test_operators_make_the_same_graphs_natively(name, operands):
+    op = getattr(operator, name)
+    Natively.forget()
+    graphs, plain = [], []
+    x, y = _operands()[operands]
+    inputs = [t._node for t in (x, y) if isinstance(t, nm.Tensor)]
+    with np.errstate(all="ignore"):
+        for _ in range(10):
+            out = op(x, y)
+            graphs.append(described(out._node, inputs))
+            reach = out._node.depth, out._node.pinned
+            assert type(out) is nm.Tensor
+            assert out._node.handle() is out
+            graphs[-1].append(reach)
+            with nm.no_grad():
+                plain.append(described(op(x, y)._node, inputs))
+    assert graphs.count(graphs[0]) == 10
+    assert plain.count(plain[0]) == 10
+
+
+def test_operators_refuse_the_same_natively():
+    x = nm.asarray([1.0, 2.0])
+    for _ in range(10):
+        with pytest.raises(OverflowError):
+            x * 10**400
+        with pytest.raises(TypeError):
+            x + "1"
+        with pytest.raises(TypeError):
+            "1" - x
+        with pytest.raises(nm.errors.ShapeError, match="broadcast"):
+            x * nm.asarray([1.0, 2.0, 3.0])
+        with pytest.raises(nm.errors.DeviceError):
+            x * nm.asarray([1.0, 2.0], device="reference")
+
+
+def test_operators_leave_nothing_behind():
+    x, y = nm.asarray([1.0, 2.0]), nm.asarray([3.0, 4.0])
+    x.requires_grad = True
+
+    def turn():
+        z = (x + y) * 2.5 - 1
+        nm.eval(z / y + x, 3 / z)
+
+    for _ in range(30):
+        turn()
+    gc.collect()
+    before = sys.getallocatedblocks()
+    things = (x._node.shape, y._node, nm.float32, 2.5)
+    counts = [sys.getrefcount(thing) for thing in things]
+    for _ in range(500):
+        turn()
+    gc.collect()
+    assert sys.getallocatedblocks() - before < 200
+    now = [sys.getrefcount(thing) for thing in things]
+    assert all(b - a < 20 for a, b in zip(counts, now, strict=True))
+
+
+def test_long_chains_of_operators_are_bounded():
+    x = nm.asarray([0.0, 1.0])
+    y = x
+    for _ in range(3 * nm.config.MAX_PENDING_DEPTH):
+        y = y + 1
+        assert y._node.depth <= nm.config.MAX_PENDING_DEPTH
+    assert y.tolist() == [3.0 * nm.config.MAX_PENDING_DEPTH, 3.0 * nm.config.MAX_PENDING_DEPTH + 1]

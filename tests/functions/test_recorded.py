@@ -7,6 +7,7 @@ import sys
 
 import numpy as np
 import pytest
+from described import described
 
 import numus as nm
 from numus import config
@@ -25,24 +26,6 @@ def tensor(*shape, seed=0, dtype="float32"):
     x = x.astype(dtype)
     nm.eval(x)
     return x
-
-
-def described(node, inputs):
-    """A graph as a value, operands by number."""
-    numbers = {x: i for i, x in enumerate(inputs)}
-    lines = []
-
-    def number(x):
-        if x not in numbers:
-            below = tuple(number(i) for i in x.inputs)
-            numbers[x] = len(numbers)
-            what = x.prim.name, repr(x.params), x.shape, x.dtype.name, str(x.device), x.tracked
-            layout = None if x.view is None else (x.view.offset, x.view.strides)
-            lines.append((*what, layout, below, x.abstract, x.grad_slot))
-        return numbers[x]
-
-    number(node)
-    return lines
 
 
 def classified(x, **options):

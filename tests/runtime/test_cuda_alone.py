@@ -16,7 +16,7 @@ from numus.errors import CompileError, DeviceError, OutOfMemoryError
 from numus.kernels import choice
 from numus.runtime import turns
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.cuda import cublas, cublaslt
+from numus.runtime.cuda import cublas, cublaslt, launch
 
 MIB = 1 << 20
 
@@ -40,6 +40,25 @@ def test_operations_that_come_again_are_native_calls(driver):
         places = {r._node.view.storage.memory.address for r in results}
         assert len(places) == 10
     assert {type(call).__name__ for call in structures.values()} == {"builtin_function_or_method"}
+
+
+def test_large_temporaries_are_allocated_as_calls_run(driver, monkeypatch):
+    monkeypatch.setattr(launch, "_SMALL_WORKSPACE", 0)
+    x = tensor(512, 512)
+    memory = nm.device(driver.device).runtime.memory
+    for _ in range(3):
+        nm.eval((x @ x) @ x)
+    assert {type(call).__name__ for call in structures.values()} == {"builtin_function_or_method"}
+    before, in_use, started = memory.allocations, memory.in_use, driver.started
+    for _ in range(5):
+        nm.eval((x @ x) @ x)
+    assert memory.allocations == before + 10  # for a temporary and a result each
+    assert memory.in_use == in_use
+    assert driver.started > started
+    memory.empty()
+    driver.total = 0  # the device has no more
+    with pytest.raises(OutOfMemoryError):
+        nm.eval((x @ x) @ x)
 
 
 def test_profilers_see_what_kernels_do(driver, monkeypatch, tmp_path):
