@@ -61,7 +61,7 @@ def place_of(*xs: Any) -> Device | None:
 
 def common(op: str, *xs: Any) -> list[Node]:
     """Any number of operands in their common dtype; Python scalars are weak."""
-    kinds = [dt.scalar_kind(x) for x in xs]
+    kinds = [None if x.__class__ is Tensor else dt.scalar_kind(x) for x in xs]
     place = place_of(*xs)
     nodes = [
         None if kind is not None else node_of(x, op, place)
