@@ -26,7 +26,7 @@ from numus.graph_steps import MISS, native_calls_of, write_modes
 from numus.primitives.custom import call_of
 from numus.singles import write_number
 
-_MANY = 256  # families, and tapes that have come once
+_MANY = 64  # families, and tapes whose walks are counted
 _TRIED = 4  # functions of a family that are asked
 _LONGEST = 256  # nodes of a tape
 # What calls functions, or whose value may be another each time.
@@ -56,7 +56,8 @@ def _family(seeds: Mapping[Node, Node], order: Sequence[Node], wanted: Sequence[
 def pulled_back(
     order: Sequence[Node], seeds: Mapping[Node, Node], wanted: Sequence[Node]
 ) -> dict[Node, Node] | None:
-    """`reverse.pull_back` of a tape like one before; None if there was none."""
+    """`reverse.pull_back` of a tape like one before, for wanted nodes each of which is another;
+    None if there was none."""
     if not seeds or observers or len(order) > _LONGEST:
         return None
     family = _family(seeds, order, wanted)
@@ -82,9 +83,9 @@ def remember(
     if not found or observers or len(order) > _LONGEST:
         return
     kinds = tuple([(x.prim, x.shape, x.dtype) for x in (*order, *seeds.values())])
-    count = _walked[kinds] = _walked.pop(kinds, 0) + 1
-    if len(_walked) > _MANY:
-        del _walked[next(iter(_walked))]
+    if len(_walked) >= _MANY:
+        _walked.clear()
+    count = _walked[kinds] = _walked.get(kinds, 0) + 1
     if count < 2 or count & (count - 1):  # more and more seldom, if that leads nowhere
         return
     call = _function(order, seeds, wanted, found, since)
@@ -116,9 +117,6 @@ def _function(
             table.twins(at, registers[node])
         else:
             registers[node] = at
-    for i, node in enumerate(wanted):  # of two that are one, cotangents would be added
-        for other in wanted[:i]:
-            table.others(registers[node], registers[other])
     tape = set(order)
     if not _write_tape(table, registers, tape, set(wanted)):
         return None

@@ -29,7 +29,7 @@ def pull_back(
     wanted: Sequence[Node],
     ready: Ready | None = None,
 ) -> dict[Node, Node]:
-    """The cotangents of the wanted nodes, from those of some nodes on the tape `order`.
+    """The cotangents of the wanted nodes (each another), from those of some on the tape `order`.
 
     Wanted nodes that the seeds do not depend on are left out. `ready` is told of each as soon as
     it is complete. Under `grad_mode(True)` the cotangents are differentiable themselves.
