@@ -94,7 +94,8 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'numus' has no attribute {name!r}{hint}", name=name, obj=here)
 
 
-_INTERNAL = "compiler config display dtypes errors evaluation functions graph guards host_access"
+_INTERNAL = "applying compiler config display dtypes errors evaluation functions graph graph_copies"
+_INTERNAL += " graph_steps guards host_access"
 _INTERNAL += " Any importlib operators sys primitives protocols runtime shapes singles transforms"
 __all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
 __all__ += _LAZY
