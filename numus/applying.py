@@ -22,7 +22,7 @@ def apply(
 ) -> Node:
     """A new pending node. Checks devices, inherits tracking, bounds the pending graph."""
     count = len(inputs)
-    if 0 < count <= _MOST:
+    if 0 < count <= _MOST and not observers:
         made: Node = _natively[count - 1].call(prim, inputs, params, shape, dtype)
         if made is not MISS:
             return made
