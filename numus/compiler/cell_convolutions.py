@@ -105,7 +105,7 @@ class _Kernel:
         if isinstance(tiles, tile.Tiles):
             self.rows, self.depth, threads_ = tile.ROWS, tile.depth_of(self.dtype), tile.THREADS
         elif isinstance(tiles, warp.Tiles):
-            self.rows, threads_ = tiles.rows, warp.THREADS
+            self.rows, threads_ = tiles.rows, tiles.threads
             self.depth = tiles.shape(self.dtype).elements
         else:
             self.rows, self.depth, threads_ = tiles.rows, threads.DEPTH, tiles.threads

@@ -22,6 +22,8 @@ from numus.shapes import Shape
 
 ZERO = const(0)
 
+FAR = 1 << 31  # elements from line to line, from which on copies do not reckon with them
+
 
 def finish(e: Emitter, group: Group, t: Expr, i: Expr, j: Expr, value: Expr) -> list[Stmt]:
     """Store what the group makes of an element of the product."""
@@ -104,6 +106,11 @@ def lying(x: Val, layouts: dict[Val, Shape], line: int) -> Lying | None:
     return Lying(False, k, matrix) if across == 1 else None
 
 
+def is_copied(how: Lying | None, facts: Facts) -> bool:
+    """Whether the target brings slices of an operand that lies so, or in no such way, by itself."""
+    return how is not None and capability(facts) >= slices.COPIES_SINCE and abs(how.line) < FAR
+
+
 def sliced(
     e: Emitter,
     x: Val,
@@ -129,7 +136,7 @@ def sliced(
 
     how = lying(x, layouts, line)
     by_k = along(x, layouts, 3 - line) if how is None else how.along
-    copies = how is not None and capability(facts) >= slices.COPIES_SINCE
+    copies = is_copied(how, facts)
     size = x.dtype.itemsize
     if size < 4:  # elements of a word are neighbours along k
         copies = copies and by_k and _in_runs(x, how)

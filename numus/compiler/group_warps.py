@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.group_operands import capability, sizes_of, sliced, work_of
+from numus.compiler.group_operands import capability, is_copied, lying, sizes_of, sliced, work_of
 from numus.compiler.groups import Group
 from numus.compiler.ir import const
 from numus.compiler.local import Val
@@ -50,11 +50,13 @@ def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[S
     dtype = unit_dtype(product)
     assert dtype is not None
     copies = capability(facts) >= slices.COPIES_SINCE
-    tiles, pieces = warp.choose(facts, dtype, copies, batch, m, n, k)
     near = group.outside(layouts)
+    ways = [lying(x, near, line) for line, x in enumerate(product.inputs, 1)]
+    weaves = all(is_copied(how, facts) for how in ways)
+    tiles, pieces = warp.choose(facts, dtype, copies, batch, m, n, k, weaves)
 
     def by_warps(part: Group) -> Step:
-        e = Emitter(near, group=warp.THREADS)
+        e = Emitter(near, group=tiles.threads)
         shape, depth = (tiles.rows, tiles.columns), tiles.shape(dtype).elements
         sizes, grid = sizes_of(e, facts, product, shape, depth, pieces)
         sides = (

@@ -321,16 +321,17 @@ def runs_out(
     tile: tuple[Expr, Expr, Expr],
     finish: Epilogue,
     tag: str = "",
+    run: int = RUN,
 ) -> Stmt:
-    """What lies in the group's memory leaves through the epilogue, RUN neighbours at a time."""
+    """What lies in the group's memory leaves through the epilogue, so many neighbours at a time."""
     which, m0, n0 = tile
     at = ir.var(f"out{tag}")
-    across = const(shape[1] // RUN)
-    row, column = ir.idiv(at, across), ir.mul(ir.irem(at, across), const(RUN))
+    across = const(shape[1] // run)
+    row, column = ir.idiv(at, across), ir.mul(ir.irem(at, across), const(run))
     base = ir.add(ir.mul(row, pitch), column)
     place = (which, ir.add(m0, row), ir.add(n0, column))
-    body = run_out(stage, base, place, ends, finish, tag)
-    return ir.For(at, ZERO, const(shape[0] * shape[1] // RUN), "lanes", body)
+    body = run_out(stage, base, place, ends, finish, tag, run)
+    return ir.For(at, ZERO, const(shape[0] * shape[1] // run), "lanes", body)
 
 
 def run_out(
@@ -340,10 +341,11 @@ def run_out(
     ends: tuple[Expr, Expr],
     finish: Epilogue,
     tag: str,
+    run: int = RUN,
 ) -> list[Stmt]:
-    """RUN neighbours that lie at `base`, of a row and from a column on, as far as they exist."""
+    """So many neighbours from `base` on, of a row and from a column on, as far as they exist."""
     which, m, n = place
-    values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(RUN)]
+    values = [ir.var(f"v{tag}_{u}", stage.dtype) for u in range(run)]
     loads: list[Stmt] = [
         ir.Let(v, ir.load(stage, ir.add(base, const(u)))) for u, v in enumerate(values)
     ]
@@ -351,7 +353,7 @@ def run_out(
     whole = [element[i] for i in range(len(each[0])) for element in each]
     u = ir.var(f"u{tag}")
     one = finish(which, m, ir.add(n, u), ir.load(stage, ir.add(base, u)))
-    down, last = m < ends[0], ir.add(n, const(RUN))
+    down, last = m < ends[0], ir.add(n, const(run))
     return [
         ir.If(down & (last <= ends[1]), [*loads, *whole]),
         ir.If(down & (last > ends[1]), [ir.For(u, ZERO, ends[1] - n, "serial", one)]),

@@ -21,6 +21,7 @@ from numus.compiler import group_tiles
 from numus.compiler.program import clear_plans
 from numus.kernels import thread_contraction as threads
 from numus.kernels import tile_contraction
+from numus.kernels import warp_contraction as warp
 from numus.kernels.busy import Way, quickest
 from numus.runtime import devices
 
@@ -276,16 +277,20 @@ def test_tiles_of_few_rows(name: str, away: int, monkeypatch: pytest.MonkeyPatch
     compare(case, ours(moved, nm.asarray(arrays[1], device=device)).numpy(), arrays)
 
 
+@pytest.mark.parametrize("k", [67, 64] if ON_GPU else [67])
 @pytest.mark.parametrize("turn", TURNS if ON_GPU else ["nt", "tn"])
-@pytest.mark.parametrize("tile", threads._TIMES, ids=str)
-def test_tiles_of_all_shapes(tile: Any, turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off on all sides, and in lines that lie at no whole runs."""
-    monkeypatch.setattr(threads, "choose", lambda *given: (tile, 1))
+@pytest.mark.parametrize("tile", [*threads._TIMES, *warp._WOVEN_TIMES], ids=str)
+def test_tiles_of_all_shapes(tile: Any, turn: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cut off on all sides, in lines that lie at whole runs and in others."""
+    dtype, found = "f4", tile
+    if not isinstance(tile, threads.Tiles):
+        dtype, found = "f8", warp.Tiles(*tile[:2], warp.DEPTH, 3, *tile[2:])
+    monkeypatch.setattr(threads if dtype == "f4" else warp, "choose", lambda *given: (found, 1))
     beyond = 1 if ON_GPU else -1  # the imitated machine is slow
-    m, n, k = tile.rows + 3 * beyond, tile.columns + 5 * beyond, 67
+    m, n = found.rows + 4 * beyond, found.columns + (5 if k % 4 else 4) * beyond
     shapes = ((m, k) if turn[0] == "n" else (k, m), (k, n) if turn[1] == "n" else (n, k))
     clear_plans()
-    case = _case("f4", *shapes, TURNS[turn])
+    case = _case(dtype, *shapes, TURNS[turn])
     check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
     clear_plans()
 
