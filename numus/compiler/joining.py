@@ -25,6 +25,7 @@ SHORT_ROW = 1 << 16
 # this, so many in all that caches forget them, are merged over several stages only where every unit
 # has several groups of threads for them.
 SIDE_ROW, LITTLE, GROUPS_PER_UNIT = 64, 1 << 16, 4
+KEPT_BYTES = 12  # that a group has for each element of a row that lies in pieces, several at a time
 
 MANY_MEMBERS = 64  # more than this a group does not take in
 
@@ -118,6 +119,9 @@ class Joining:
         large = rows * SIDE_ROW < size_of(group.space) > LITTLE
         if room and large and self._side_by_side(group):
             return rows >= enough * self.facts.group * GROUPS_PER_UNIT
+        kept = size_of(group.space) * KEPT_BYTES <= rows * self.facts.group_memory
+        if room and large and _in_pieces(group) and not kept:
+            return False
         return rows >= enough or size_of(group.space) <= rows * max(SHORT_ROW, room)
 
     def _side_by_side(self, group: Group) -> bool:
@@ -238,3 +242,8 @@ class Joining:
             return None
         (found,) = homes
         return found if found is not None and found.kind in ATTENTION else None
+
+
+def _in_pieces(group: Group) -> bool:
+    """Whether rows are reduced over axes between which there are others."""
+    return bool(group.axes) and max(group.axes) - min(group.axes) >= len(group.axes)

@@ -44,6 +44,9 @@ CASES = {
     "sums of columns": (lambda x: x.sum(axis=0), [(100, 1024)]),
     "few columns of many": (lambda x: nm.softmax(x, axis=1) + x.max(axis=1)[:, None], [(70, 5, 4)]),
     "small matrices": (lambda x, y: x @ y + 1, [(90, 3, 3), (90, 3, 3)]),
+    "deviations of columns": (lambda x: x.var(axis=0) + x.mean(axis=0), [(300, 520)]),
+    "deviations of few columns": (lambda x: x.var(axis=0), [(2048, 3)]),
+    "deviations of rows": (lambda x: x.var(axis=1), [(2, 40_000)]),
 }
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from numus.compiler.loops.rows import neighbours_of
 from numus.compiler.loops.space import Dim, Space, blocks_of
-from numus.compiler.loops.work import Work
+from numus.compiler.loops.work import Work, deviating
 from numus.shapes import is_row_major
 
 _FOLDS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -56,13 +56,13 @@ def _used(columns: int, lane: Dim) -> float:
 
 def _is_plain(work: Work, space: Space) -> bool:
     """Whether sums along the outer of two loops need nothing but contiguous memory."""
-    if len(space.dims) != 2 or not space.dims[0].reduced or work.squares:
+    if len(space.dims) != 2 or not space.dims[0].reduced:
         return False
     positions = any(r.op in ("argmax", "argmin") for r in work.reduces)
     if positions or any(work.is_full(m) for m in work.stored):
         return False
     whole = tuple(work.group.space)
-    stack = [r.inputs[0] for r in work.reduces]
+    stack = [deviating(r) if r in work.squares else r.inputs[0] for r in work.reduces]
     while stack:
         v = stack.pop()
         if v.size == 1 and v.op != "count":

@@ -16,6 +16,7 @@ from numus.compiler.group_operands import capability
 from numus.compiler.groups import place, squeeze
 from numus.compiler.ir import Expr, Stmt, const
 from numus.compiler.local import Val, walk
+from numus.compiler.loops.samples import first_of, sample_of
 from numus.compiler.loops.space import (
     ONE,
     ZERO,
@@ -29,7 +30,7 @@ from numus.compiler.loops.space import (
     extent_of,
     joined,
 )
-from numus.compiler.loops.work import BLOCK, PER_THREAD, Work
+from numus.compiler.loops.work import BLOCK, PER_THREAD, Work, mean_behind, sum_behind
 from numus.compiler.reducers import ArgReducer, Reducer, reducer
 from numus.dtypes import DType
 
@@ -53,8 +54,14 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
     if lane is not None and not lane.reduced:
         if _few_side_by_side(work, space, lane):
             body, grid = _one_for_each(work, space, e, lane, g)
-        else:
-            body, grid = side_by_side(work, space, e, lane, g, whole(e, space), Row.results)
+            return e.blocks("rows", g, body, grid, work.notes)
+        spans = whole(e, space)
+        first = None
+        if space.inner and work.in_one_pass:
+            sample = sample_of(work, lane, space.inner[0].extent)
+            first = first_of(spans[0], sample)
+            work = work.sampling() if sample else work
+        body, grid = side_by_side(work, space, e, lane, g, spans, Row.results, first)
         return e.blocks("rows", g, body, grid, work.notes)
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
     if work.threads:  # a group for each row, no larger than it can use
@@ -116,6 +123,7 @@ def side_by_side(
     number: Expr,
     spans: list[Span],
     ending: Callable[[Row], list[Stmt]],
+    sample: Span | None = None,
 ) -> tuple[list[Stmt], int]:
     """Lanes across rows: block `number` of them, and how many blocks there are."""
     others = [d for d in space.rows if d is not lane]
@@ -134,7 +142,7 @@ def side_by_side(
         e.extents[j] = extent
     else:
         j = e.variable("j", extent)
-    row = Row(work, space, e, {**at, lane: j}, spans, varying=True)
+    row = Row(work, space, e, {**at, lane: j}, spans, varying=True, sample=sample)
     body = row.stages() + ending(row)
     if together > 1:
         whole = lane.extent % columns == 0
@@ -207,6 +215,9 @@ class Row:
     lane: Dim | None = None  # the one of its loops whose iterations are lanes
     varying: bool = False  # whether the row itself is one of several lanes
     holding: Holding | None = None  # how threads hold the row, where they have room for it
+    # the first steps of the outermost loop, whose mean stands for that of the row in the one walk
+    # of which squared deviations then are
+    sample: Span | None = None
     finals: dict[Val, list[Expr]] = field(default_factory=dict)  # before they are finished
     # where values are kept, and since which stage
     cached: dict[Val, tuple[Home, int]] = field(default_factory=dict)
@@ -217,6 +228,9 @@ class Row:
 
     def stages(self) -> list[Stmt]:
         """The loops over the row."""
+        spans = self.spans
+        if self.sample is not None:
+            self.spans = [self.sample, *spans[1:]]
         size = ONE
         for start, stop in self.spans:
             size = ir.mul(size, ir.sub(stop, start))
@@ -226,7 +240,42 @@ class Row:
         for stage in range(self.work.rounds):
             if self.work.reduces_of(stage) or self.work.maps_of(stage):
                 out += self._stage(stage)
+            if stage == 0 and self.sample is not None:
+                self.spans = spans
+                out += self._around_samples(size)
+            elif stage == 1 and self.sample is not None:
+                self._settle()
         return out
+
+    def _around_samples(self, count: Expr) -> list[Stmt]:
+        """Means of samples of so many elements take the place of those of rows, and of sums."""
+        out: list[Stmt] = []
+        for r in (m for m in self.work.members if m in self.work.squares):
+            total = sum_behind(r)
+            (found,) = self.finals[total]
+            name = ir.var(f"around{total.id}", found.dtype)
+            if f"around{total.id}" != found.attr:  # several may deviate from one
+                mean = found / count.cast(found.dtype)
+                zero = const(0, mean.dtype)
+                # one that is not finite would hide what it is the mean of
+                out.append(ir.Let(name, ir.select((mean - mean).eq(zero), mean, zero)))
+                self.finals[total] = [name]
+            self.e.hold(mean_behind(r), name)
+        return out
+
+    def _settle(self) -> None:
+        """From what was summed up around means of samples to the sums that were wanted."""
+        size = ONE
+        for start, stop in self.spans:
+            size = ir.mul(size, ir.sub(stop, start))
+        for r, lean_of in self.work.leans.items():
+            total = sum_behind(r)
+            (squares,), (lean,), (mean,) = (self.finals[x] for x in (r, lean_of, total))
+            count = size.cast(lean.dtype)
+            self.e.hold(total, reducer(total).finish([mean * count + lean]))
+            self.e.hold(r, reducer(r).finish([squares - lean * (lean / count)]))
+        for m, r in self.work.aliases.items():
+            self.e.known[m] = self.e.known[r]
 
     def _stage(self, stage: int) -> list[Stmt]:
         """One loop over the row: reductions of this stage, maps that are ready."""

@@ -98,6 +98,14 @@ class Work:
         found.stage = {**self.stage, **{v: self.stage[r] for r, v in found.leans.items()}}
         return found
 
+    def sampling(self) -> Work:
+        """The same, leaning, for one walk of all there is to reduce, after one of a sample, of
+        which the sums are that deviations are taken around the mean of."""
+        found = self.leaning()
+        sums = {sum_behind(r) for r in self.squares}
+        found.stage = {m: 0 if m in sums else max(1, n) for m, n in found.stage.items()}
+        return found
+
     def _inlined(self, values: Iterable[Val]) -> Iterator[Val]:
         """These values and all that is computed for them, each once; nothing that is in memory."""
         found = walk(values, lambda x: x not in self.layouts)
@@ -240,9 +248,19 @@ def _lean(square: Val) -> Val:
     return Val(square.id - 1, "reduce_sum", "reduce", (off,), square.params, shape, off.dtype)
 
 
-def sum_behind(square: Val) -> Val:
-    """The plain sum that a sum of squared deviations takes its mean from."""
+def deviating(square: Val) -> Val:
+    """What deviates."""
+    off = square.inputs[0].inputs[0]
+    return off.inputs[0]
+
+
+def mean_behind(square: Val) -> Val:
+    """The mean that squared deviations are taken around."""
     off = square.inputs[0].inputs[0]
     flat = off.inputs[1]
-    mean = flat.inputs[0]
-    return mean.inputs[0]
+    return flat.inputs[0]
+
+
+def sum_behind(square: Val) -> Val:
+    """The plain sum that this mean is taken of."""
+    return mean_behind(square).inputs[0]
