@@ -27,8 +27,10 @@ ON_GPU = "cuda" in os.environ.get("NUMUS_TEST_DEVICES", "").split(",")
 
 def older(capability):
     def start(index):
+        from numus.runtime.cuda import driver
         from numus.runtime.cuda.runtime import CudaRuntime
 
+        assert driver.count()  # which starts the driver
         return CudaRuntime(index, capability)
 
     return start
