@@ -139,19 +139,19 @@ def sliced(
     copies = is_copied(how, facts)
     size = x.dtype.itemsize
     if size < 4:  # elements of a word are neighbours along k
-        copies = copies and by_k and _in_runs(x, how)
+        copies = copies and by_k and in_runs(x, how)
         by_k = True
     if not copies:
         return slices.Operand(read, extent, by_k and not across, None, const(False, dt.bool_))
     buffer, _ = where(ZERO, ZERO, ZERO)
-    aligned = (ir.address(buffer) & const(15)).eq(0) & const(_in_runs(x, how), dt.bool_)
+    aligned = (ir.address(buffer) & const(15)).eq(0) & const(in_runs(x, how), dt.bool_)
     assert how is not None
     pitch = e.number(how.line)
     turned = by_k and across
     return slices.Operand(read, extent, by_k and not across, where, aligned, pitch, turned)
 
 
-def _in_runs(x: Val, how: Lying | None) -> bool:
+def in_runs(x: Val, how: Lying | None) -> bool:
     """Whether lines of neighbours lie whole runs of 16 bytes apart."""
     run = 16 // x.dtype.itemsize
     return how is not None and not how.line % run and not how.matrix % run

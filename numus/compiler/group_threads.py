@@ -5,7 +5,15 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus.compiler import ir
 from numus.compiler.emit import Emitter, Step
-from numus.compiler.group_operands import capability, lying, sizes_of, sliced, work_of
+from numus.compiler.group_operands import (
+    capability,
+    in_runs,
+    is_copied,
+    lying,
+    sizes_of,
+    sliced,
+    work_of,
+)
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.compiler.products import whole_or_pieces
@@ -29,17 +37,28 @@ def fits_threads(product: Val, layouts: dict[Val, Shape], facts: Facts) -> bool:
     return all(lying(x, layouts, line) is not None for line, x in enumerate(product.inputs, 1))
 
 
+def _squares(product: Val, layouts: dict[Val, Shape], facts: Facts) -> threads.Tiles | None:
+    """Tiles that warps have squares of, for float32 that is copied in whole runs of 16 bytes."""
+    a, b = product.inputs
+    left, right = lying(a, layouts, 1), lying(b, layouts, 2)
+    copied = is_copied(left, facts) and is_copied(right, facts)
+    if product.dtype is not dt.float32 or not (copied and in_runs(a, left) and in_runs(b, right)):
+        return None
+    assert left is not None
+    return threads.WIDE if left.along else threads.TALL
+
+
 def lower_threads(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     product = group.members[0]
     k = product.inputs[0].shape[2]
     batch, m, n = product.shape
-    tiles, pieces = threads.choose(facts, batch, m, n, k)
     near = group.outside(layouts)
+    tiles, pieces = threads.choose(facts, batch, m, n, k, _squares(product, near, facts))
 
     def by_threads(part: Group) -> Step:
         e = Emitter(near, group=tiles.threads)
         shape = (tiles.rows, tiles.columns)
-        sizes, grid = sizes_of(e, facts, product, shape, threads.DEPTH, pieces)
+        sizes, grid = sizes_of(e, facts, product, shape, tiles.depth, pieces)
         sides = (
             sliced(e, x, line, near, facts, batch > 1, across=True)
             for line, x in enumerate(product.inputs, 1)

@@ -32,6 +32,9 @@ def word_of(dtype: DType) -> DType:
     return dtype if dtype.itemsize >= 4 else dt.uint32
 
 
+Plain = Callable[[Expr, Expr, Expr], tuple[ir.Buffer, Expr]]  # where (batch, line, k) lies
+
+
 @dataclass(slots=True)
 class Operand:
     """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B."""
@@ -39,7 +42,7 @@ class Operand:
     read: Callable[[Expr, Expr, Expr, Expr], Expr]
     extent: Expr  # how many lines there are
     along: bool  # whether lines of neighbours run along k in the group's memory
-    plain: Callable[[Expr, Expr, Expr], tuple[ir.Buffer, Expr]] | None  # where it can be copied
+    plain: Plain | None  # where it can be copied
     aligned: Expr  # whether runs of 16 bytes lie at whole places there
     pitch: Expr = ZERO  # and how far lines of neighbours lie apart there
     turned: bool = False  # whether neighbours in memory run the other way: copied one by one
@@ -58,6 +61,7 @@ class Shape:
     stages: int  # slices in the group's memory
     threads: int
     spare: int  # words between lines across k
+    clamped: bool = False  # whether lines beyond the last are copies of it rather than zeros
 
     @property
     def per_word(self) -> int:
@@ -110,6 +114,8 @@ class Side:
         last = ir.add(self.first, const(self.lines))
         begin = ir.mul(number, const(self.shape.elements))
         end = ir.add(begin, const(self.shape.elements))
+        if self.shape.clamped:
+            return end <= k_size
         whole = (last <= o.extent) & (end <= k_size)
         if hop is None:
             return whole
@@ -125,6 +131,12 @@ class Side:
             return {"read": const(True, dt.bool_)}
         if o.turned:
             return {"ones": inside, "ones cut": ~inside}
+        if self.shape.clamped:  # but for runs in which the last line has others behind it
+            run = const(16 // self.shape.dtype.itemsize)
+            last = ir.add(self.first, const(self.lines))
+            whole = inside & ((last <= o.extent) | ir.irem(o.extent, run).eq(0))
+            runs = {"runs": o.aligned & whole, "runs cut": o.aligned & ~whole}
+            return runs | {"ones": ~o.aligned & inside, "ones cut": ~o.aligned & ~inside}
         other = "ones cut" if self.shape.dtype.itemsize >= 4 else "read"
         return {"runs": o.aligned & inside, "runs cut": o.aligned & ~inside, other: ~o.aligned}
 
@@ -153,9 +165,26 @@ class Side:
             along = ir.add(quick, const(right))
             return (slow, along) if by_k else (along, slow)
 
-        def source(line: Expr, deep: Expr) -> tuple[ir.Buffer, Expr]:
+        def source(below: int, right: int) -> tuple[ir.Buffer, Expr]:
+            """From the first place by a number that is the same for all threads."""
             assert o.plain is not None
-            return o.plain(batch, ir.add(self.first, line), ir.add(begin, deep))
+            if s.clamped:
+                return clamped_source(o.plain, below, right)
+            line, deep = lines_and_k(down)
+            buffer, first = o.plain(batch, ir.add(self.first, line), ir.add(begin, deep))
+            return buffer, ir.add(ir.add(first, const(right)), ir.mul(o.pitch, const(below)))
+
+        def clamped_source(plain: Plain, below: int, right: int) -> tuple[ir.Buffer, Expr]:
+            """The same, but no further than the last line; in 32 bits, which is one product."""
+            line, deep = lines_and_k(down, right)
+            line, far = ir.add(self.first, line), const(below, dt.int32)
+            if not how.endswith("cut"):
+                line = ir.minimum(line, o.extent - (1 if by_k else run))
+                if by_k:
+                    far = ir.minimum(far, (o.extent - 1 - line).cast(dt.int32))
+            buffer, first = plain(batch, line, ir.add(begin, deep))
+            pitch = o.pitch.cast(dt.int32).cast(ir.INDEX)
+            return buffer, ir.add(first, ir.mul(pitch, far.cast(ir.INDEX)))
 
         for share in range(-(-total // s.threads)):
             # of memory's lines: neighbours stay where they are, but where a line has more of them
@@ -168,9 +197,7 @@ class Side:
             k, here = ir.add(begin, deep), ir.add(self.first, line)
             one: list[Stmt] = []
             if how != "read":
-                # from the first place by a number that is the same for all threads
-                buffer, first = source(*lines_and_k(down))
-                index = ir.add(ir.add(first, const(right)), ir.mul(o.pitch, const(below)))
+                buffer, index = source(below, right)
                 left, other = (
                     (k_size - k, here < o.extent) if by_k else (o.extent - here, k < k_size)
                 )

@@ -30,6 +30,7 @@ from numus.runtime.contract import Facts
 
 ZERO = const(0)
 
+WARP = 32
 DEPTH = 16  # of a slice
 STAGES = 3
 RUN = 4  # neighbours that a thread reads at a time
@@ -44,6 +45,9 @@ class Tiles:
     columns: int
     own_rows: int  # of a thread's tile
     own_columns: int
+    depth: int = DEPTH
+    stages: int = STAGES
+    square: bool = False  # whether warps have parts that are nearly square, and sums go to and fro
 
     @property
     def down(self) -> int:
@@ -59,7 +63,7 @@ class Tiles:
         return self.down * self.across
 
 
-# What a unit takes for a slice of one group, of two at the same time, and so on.
+# What a unit takes for DEPTH of k: of one group, of two at the same time, and so on.
 _TIMES = {
     Tiles(128, 128, 8, 16): (5400, 5700),
     Tiles(256, 64, 16, 8): (5600, 6000),
@@ -67,15 +71,27 @@ _TIMES = {
     Tiles(64, 64, 8, 4): (1700, 2600, 3200, 3600),
 }
 _BEGIN = 2500
+# Tiles that have a unit to themselves: nobody else is busy there while they begin and end. Where A
+# lies along k it is turned over on its way, one element at a time, and the fewer lines the better.
+WIDE = Tiles(128, 256, 8, 16, depth=8, stages=4, square=True)
+TALL = Tiles(256, 128, 8, 16, depth=8, stages=4, square=True)
+_SQUARE_TIMES, _SQUARE_BEGIN = (5500,), 10000
 
 
-def choose(facts: Facts, batch: int, m: int, n: int, k: int) -> tuple[Tiles, int]:
-    """Tiles, and into how many pieces k is cut."""
+def choose(
+    facts: Facts, batch: int, m: int, n: int, k: int, squares: Tiles | None = None
+) -> tuple[Tiles, int]:
+    """Tiles, and into how many pieces k is cut. `squares`: WIDE or TALL where they may be taken,
+    which is for all of k."""
     slices = -(-k // DEPTH)
-    ways = [
-        Way(t, batch * -(-m // t.rows) * -(-n // t.columns), slices, times, _BEGIN)
-        for t, times in _TIMES.items()
-    ]
+
+    def groups(t: Tiles) -> int:
+        return batch * -(-m // t.rows) * -(-n // t.columns)
+
+    ways = [Way(t, groups(t), slices, times, _BEGIN) for t, times in _TIMES.items()]
+    if squares is not None:
+        times, begin = _SQUARE_TIMES, _SQUARE_BEGIN
+        ways.append(Way(squares, groups(squares), slices, times, begin, least=slices))
     way, pieces, _ = quickest(facts, ways, 4 * batch * m * n)
     return way.tiles, pieces
 
@@ -122,7 +138,7 @@ def summed(
     """The sums of group g's tile, row by row of a thread's own."""
     s, t = sizes, tiles
     tile, out = corner(s, g, t.rows, t.columns)
-    shape = Shape(dtype, DEPTH, STAGES, t.threads, RUN)
+    shape = Shape(dtype, t.depth, t.stages, t.threads, RUN, clamped=t.square)
     near_a, near_b, words = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
     a, b = _Side(near_a, t.own_rows, t.down), _Side(near_b, t.own_columns, t.across)
     sums = [
@@ -130,10 +146,9 @@ def summed(
         for i in range(t.own_rows)
     ]
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
-    across = const(t.across)
 
     def multiply(lane: Expr, stage: Expr) -> list[Stmt]:
-        down, right_lane = ir.idiv(lane, across), ir.irem(lane, across)
+        down, right_lane = _own(t, lane)
 
         def read(step: int) -> list[Stmt]:
             return [
@@ -142,25 +157,49 @@ def summed(
             ]
 
         body = read(0)
-        for k in range(DEPTH):
-            if k + 1 < DEPTH:  # what comes next is on its way while this is multiplied
+        for k in range(t.depth):
+            if k + 1 < t.depth:  # what comes next is on its way while this is multiplied
                 body += read(k + 1)
-            for i, row in enumerate(sums):
-                for j, c in enumerate(row):
-                    x, y, old = a.name(k, i, "a"), b.name(k, j, "b"), ir.read(c)
-                    new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
-                    body.append(ir.Set(c, new))
+            for i, j in _order(t):
+                x, y, old = a.name(k, i, "a"), b.name(k, j, "b"), ir.read(sums[i][j])
+                new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
+                body.append(ir.Set(sums[i][j], new))
         return body
 
     out += pipeline((near_a, near_b), tile[0], s, multiply)
 
     def place(lane: Expr, number: int) -> tuple[Expr, Expr]:
         i, j = divmod(number, t.own_columns)
-        return a.line(ir.idiv(lane, across), i), b.line(ir.irem(lane, across), j)
+        down, right_lane = _own(t, lane)
+        return a.line(down, i), b.line(right_lane, j)
 
     registers = [c for row in sums for c in row]
     scratch = [near_a.words, near_a.elements]
     return Summed(out, tile, (t.rows, t.columns), t.threads, registers, place, scratch, words)
+
+
+def _own(t: Tiles, lane: Expr) -> tuple[Expr, Expr]:
+    """Where a thread's tile is among those of the group. In squares, pairs of threads read the same
+    columns, and every other thread the same rows: what half of a warp reads is one access."""
+    if not t.square:
+        return ir.idiv(lane, const(t.across)), ir.irem(lane, const(t.across))
+    width = min(8, t.across)
+    warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
+    warps = const(t.across // width)
+    right = ir.irem(ir.idiv(thread, const(2)), const(width))
+    down = ir.add(ir.mul(ir.idiv(thread, const(2 * width)), const(2)), ir.irem(thread, const(2)))
+    return (
+        ir.add(ir.mul(ir.idiv(warp, warps), const(WARP // width)), down),
+        ir.add(ir.mul(ir.irem(warp, warps), const(width)), right),
+    )
+
+
+def _order(t: Tiles) -> list[tuple[int, int]]:
+    """In which order a thread's sums grow: to and fro, a product shares a factor with the next."""
+    rows, columns = range(t.own_rows), range(t.own_columns)
+    if not t.square:
+        return [(i, j) for i in rows for j in columns]
+    return [(i if j % 2 == 0 else t.own_rows - 1 - i, j) for j in columns for i in rows]
 
 
 def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
@@ -170,8 +209,10 @@ def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
     height = RUN * t.down
     pitch = const(t.columns + SPARE)
     dtype = total.registers[0].dtype
-    size = const(height * (t.columns + SPARE))
-    stage = ir.Buffer("stage", dtype, "scratch", size, over=total.scratch[0])
+    size = height * (t.columns + SPARE)
+    slices = total.scratch[0]
+    slices.size = const(max(total.words, size))
+    stage = ir.Buffer("stage", dtype, "scratch", const(size), over=slices)
     out: list[Stmt] = []
     for strip in range(t.own_rows // RUN):
         lane = ir.var(f"lay{strip}")

@@ -277,9 +277,12 @@ def test_tiles_of_few_rows(name: str, away: int, monkeypatch: pytest.MonkeyPatch
     compare(case, ours(moved, nm.asarray(arrays[1], device=device)).numpy(), arrays)
 
 
+SHAPES = [*threads._TIMES, threads.WIDE, threads.TALL]
+
+
 @pytest.mark.parametrize("k", [67, 64] if ON_GPU else [67])
 @pytest.mark.parametrize("turn", TURNS if ON_GPU else ["nt", "tn"])
-@pytest.mark.parametrize("tile", [*threads._TIMES, *warp._WOVEN_TIMES], ids=str)
+@pytest.mark.parametrize("tile", [*SHAPES, *warp._WOVEN_TIMES], ids=str)
 def test_tiles_of_all_shapes(tile: Any, turn: str, k: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut off on all sides, in lines that lie at whole runs and in others."""
     dtype, found = "f4", tile
@@ -293,6 +296,75 @@ def test_tiles_of_all_shapes(tile: Any, turn: str, k: int, monkeypatch: pytest.M
     case = _case(dtype, *shapes, TURNS[turn])
     check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
     clear_plans()
+
+
+SQUARES = {  # rows, columns and k, columns that B is a part of, elements from an aligned place
+    "whole": (128, 256, 16, 256, 0),
+    "cut": (84, 148, 20, 148, 0),
+    "cut within runs": (84, 150, 20, 152, 0),
+    "two groups": (129, 260, 12, 260, 0),
+    "not aligned": (36, 64, 20, 64, 1),
+}
+
+
+@pytest.mark.parametrize("turn", TURNS if ON_GPU else ["nn", "nt", "tt"])
+@pytest.mark.parametrize("name", SQUARES)
+def test_squares(name: str, turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lines beyond the last are copies of it, of which nothing is left; beyond k are zeros."""
+    tile = threads.WIDE if turn[0] == "n" else threads.TALL
+    monkeypatch.setattr(threads, "choose", lambda *given: (tile, 1))
+    m, n, k, wide, away = SQUARES[name]
+    device = NAMES[0] if ON_GPU else "groups_90"
+    rng = np.random.default_rng(m)
+    bias = rng.standard_normal(n, "f4")
+    a = rng.standard_normal((m, k) if turn[0] == "n" else (k, m), "f4")
+    left = nm.asarray(a, device=device)
+    a, left = (a, left) if turn[0] == "n" else (a.T, left.T)
+    flat = rng.standard_normal(k * wide + away, "f4")
+    b = flat[away:].reshape((k, wide) if turn[1] == "n" else (wide, k))
+    near = nm.asarray(flat, device=device)[away:].reshape(b.shape)
+    nm.eval(near)
+    right, ours = (b[:, :n], near[:, :n]) if turn[1] == "n" else (b[:n].T, near[:n].T)
+    clear_plans()
+    found = nm.gelu(left @ ours + nm.asarray(bias, device=device))
+    expected = nm.gelu(nm.asarray(a.astype("f8") @ right + bias)).numpy()
+    np.testing.assert_allclose(found.numpy(), expected, atol=2e-5, rtol=2e-6)
+    clear_plans()
+
+
+def test_squares_are_for_large_products() -> None:
+    import dataclasses
+
+    facts = dataclasses.replace(group_machine.FACTS, parallel_units=132)
+    for size, large in ((256, False), (1024, False), (2048, True), (4096, True)):
+        for squares in (threads.WIDE, threads.TALL):
+            tiles, pieces = threads.choose(facts, 1, size, size, size, squares)
+            assert (tiles is squares) is large
+            assert pieces == 1 or not large
+        assert threads.choose(facts, 1, size, size, size)[0] in threads._TIMES
+    assert threads.choose(facts, 1, 4096, 4096, 8, threads.WIDE)[0] in threads._TIMES
+
+
+@pytest.mark.parametrize(
+    ("turn", "k", "dtype", "squares"),
+    [
+        *(("nn", 64, "f4", threads.WIDE), ("nt", 64, "f4", threads.WIDE)),
+        *(("tn", 64, "f4", threads.TALL), ("nt", 67, "f4", None), ("nn", 64, "i4", None)),
+    ],
+)
+def test_where_squares_may_be(
+    turn: str, k: int, dtype: str, squares: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where float32 lies in whole runs."""
+    asked = []
+    choose = threads.choose
+    monkeypatch.setattr(threads, "choose", lambda *given: asked.append(given[-1]) or choose(*given))
+    left, right = (36, k) if turn[0] == "n" else (k, 36), (k, 40) if turn[1] == "n" else (40, k)
+    case = _case(dtype, left, right, TURNS[turn])
+    clear_plans()
+    check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
+    clear_plans()
+    assert asked == [squares]
 
 
 @pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
