@@ -3,8 +3,8 @@
 python -m tools.cuda_report [--out docs/results/cuda.md] [--only tests,bench,...] [--gpt2]
 
 Tests run in several processes (`tools/device_tests.py`). What is measured, and how, is told in
-`tools/cuda_bench.py`, `tools/cuda_small.py` and `tools/cuda_state.py`. All of it takes about four
-minutes.
+`tools/cuda_bench.py`, `tools/cuda_small.py` and `tools/cuda_state.py`. All of it takes about
+eight minutes.
 """
 
 from __future__ import annotations
