@@ -54,14 +54,14 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
     if lane is not None and not lane.reduced:
         if _few_side_by_side(work, space, lane):
             body, grid = _one_for_each(work, space, e, lane, g)
-            return e.blocks("rows", g, body, grid, work.notes)
-        spans = whole(e, space)
-        first = None
-        if space.inner and work.in_one_pass:
-            sample = sample_of(work, lane, space.inner[0].extent)
-            first = first_of(spans[0], sample)
-            work = work.sampling() if sample else work
-        body, grid = side_by_side(work, space, e, lane, g, spans, Row.results, first)
+        else:
+            spans = whole(e, space)
+            first = None
+            if space.inner and work.in_one_pass:
+                sample = sample_of(work, lane, space.inner[0].extent)
+                first = first_of(spans[0], sample)
+                work = work.sampling() if sample else work
+            body, grid = side_by_side(work, space, e, lane, g, spans, Row.results, first)
         return e.blocks("rows", g, body, grid, work.notes)
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
     if work.threads:  # a group for each row, no larger than it can use

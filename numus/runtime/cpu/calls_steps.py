@@ -91,6 +91,16 @@ def _unused(piece: str) -> str:
     return "\n".join(lines)
 
 
+def _slot_compared(name: str, how: str) -> str:
+    """Whether a slot of the object in a register holds a certain object, or another."""
+    return f"""
+  %{name}_object = load ptr, ptr %at
+  %{name}_at = getelementptr i8, ptr %{name}_object, i64 %x
+  %{name}_ = load ptr, ptr %{name}_at
+  %{name}_ok = icmp {how} ptr %{name}_, %yp
+  br i1 %{name}_ok, label %next, label %miss"""
+
+
 BODIES = {
     "end": """
   %given = load ptr, ptr %at
@@ -127,12 +137,7 @@ BODIES = {
   store ptr %loaded, ptr %at
   %load_ok = icmp ne ptr %loaded, null
   br i1 %load_ok, label %next, label %miss""",
-    "has": """
-  %has_object = load ptr, ptr %at
-  %has_at = getelementptr i8, ptr %has_object, i64 %x
-  %has_ = load ptr, ptr %has_at
-  %has_ok = icmp eq ptr %has_, %yp
-  br i1 %has_ok, label %next, label %miss""",
+    "has": _slot_compared("has", "eq"),
     "like": """
   %like_object = load ptr, ptr %at
   %like_at = getelementptr i8, ptr %like_object, i64 %x
@@ -258,12 +263,7 @@ lacks:
   !%length = i64 PyObject_Size(ptr %xp)
   %empty_ok = icmp eq i64 %length, 0
   br i1 %empty_ok, label %next, label %failed""",
-    "differs": """
-  %differs_object = load ptr, ptr %at
-  %differs_at = getelementptr i8, ptr %differs_object, i64 %x
-  %differs_ = load ptr, ptr %differs_at
-  %differs_ok = icmp ne ptr %differs_, %yp
-  br i1 %differs_ok, label %next, label %miss""",
+    "differs": _slot_compared("differs", "ne"),
     "twins": """
   %twin = load ptr, ptr %at
   #%twins_at = %x
