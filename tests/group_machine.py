@@ -43,7 +43,6 @@ WITH_TILES = replace(
     group=256,
     group_memory=227 << 10,
 )
-IN_LOCKSTEP = {f"lockstep{n}": replace(FACTS, name=f"lockstep{n}", lockstep=n) for n in (4, 8, 16)}
 HOPPER = replace(  # as far as rows that stay in registers care
     FACTS,
     group=256,
@@ -148,22 +147,14 @@ class Machine:
 
 
 def install() -> None:
-    """From now on there are devices "groups"; "tiles", whose groups multiply tiles; "ordered",
-    whose blocks start in order; and "lockstep4", 8 and 16, whose groups are
-    vectors of so many."""
+    """From now on there are devices "groups"; "tiles", whose groups multiply tiles; and "ordered",
+    whose blocks start in order."""
     devices.STARTS.setdefault("groups", lambda index: Machine())
     devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
     devices.STARTS.setdefault("ordered", lambda index: Machine(ORDERED))
-    for name, facts in IN_LOCKSTEP.items():
-        devices.STARTS.setdefault(name, lambda index, f=facts: Machine(f))
     for capability in (75, 80, 90):
         facts = group_tiles.facts_of(FACTS, capability)
         devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=facts: Machine(f))
-
-
-def has_software_adapter() -> bool:
-    """Whether WebGPU is there and runs on the host, its threads lanes of a vector."""
-    return bool(devices.count("webgpu")) and bool(devices.device("webgpu").runtime.facts.lockstep)
 
 
 # -- interpretation -------------------------------------------------------------------------------
@@ -448,10 +439,6 @@ class _Group:
         if e.op == "lanes_xor":
             assert len(c.ids) == self.kernel.group, "threads may not be all here"
             return args[0][c.ids ^ e.attr]
-        if e.op == "lanes_pick":
-            assert len(c.ids) == self.kernel.group, "threads may not be all here"
-            (lane,) = set(np.ravel(args[1]).tolist())
-            return np.full_like(args[0], args[0][lane])
         result = _operation(e, args)
         assert result.dtype == e.dtype.np, (e.op, result.dtype, e.dtype)
         return result

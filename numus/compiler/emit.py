@@ -21,7 +21,6 @@ from numus.compiler.local import Val
 from numus.compiler.ranges import Extents
 from numus.compiler.scalar_ops import lower
 from numus.dtypes import DType
-from numus.kernels.math import exp_below
 from numus.shapes import Shape, row_major
 
 ZERO = const(0)
@@ -57,7 +56,6 @@ class Emitter:
         self.spread = 1  # blocks of a group
         self.board: tuple[ir.Buffer, int] | None = None  # on which they tell each other something
         self.stays = False  # whether groups take one number of the grid after the other
-        self.lockstep = False  # and whether they are lanes of a vector after all
         self.unit = 1  # sizes that are multiples of it are written so, for whoever asks
         self.known: dict[Val, Callable[[Index], Any]] = {}
         self.extents: Extents = {}
@@ -206,7 +204,7 @@ class Emitter:
             else:
                 scalars.append((f"c{place}", dt.int64 if part is dt.bool_ else part))
                 values.append((val.params[1], "whole"))
-        small = self.small and (self.lockstep or not self.group)
+        small = self.small and not self.group
         kernel = ir.Kernel(
             *(name, buffers, tuple(scalars), body, notes, small),
             *(self.group, self.pack, self.spread, self.board, self.stays),
@@ -254,22 +252,9 @@ class Emitter:
             args = []
             for x in val.inputs:
                 args.append((yield x, aligned(x, index), mask))
-            if self.lockstep and val.op == "exp" and _is_below_maximum(val.inputs[0]):
-                return exp_below(args[0])  # without the branches that others skip
             sources = [x.dtype for x in val.inputs]
             return lower(val.op, args, sources, val.dtype, val.params)
         rule = RULES.get(val.op)
         if rule is None:
             raise AssertionError(f"{val.op} is neither in memory nor an expression")
         return (yield from rule(self, val, index, mask))
-
-
-def _is_below_maximum(x: Val) -> bool:
-    """Whether a value is what numbers are less the largest of their row: never above zero."""
-    if x.op != "sub" or x.inputs[1].op != "reshape":
-        return False
-    numbers, top = x.inputs[0], x.inputs[1].inputs[0]
-    if top.op != "reduce_max" or top.inputs[0] is not numbers or numbers.dtype.is_narrow_float:
-        return False
-    kept = tuple(1 if i in top.params else n for i, n in enumerate(numbers.shape))
-    return x.inputs[1].shape == kept

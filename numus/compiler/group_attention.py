@@ -19,7 +19,6 @@ from numus.compiler.emit import Emitter, Step
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr
 from numus.compiler.local import Val
-from numus.compiler.vector_attention import lower_vector_attention, vector_grad_kernel
 from numus.dtypes import DType
 from numus.kernels import group_attention as groups
 from numus.kernels import group_attention_grad as group_grads
@@ -44,10 +43,6 @@ def lower_group_attention(group: Group, layouts: dict[Val, Shape], facts: Facts)
     if not size or (out is not None and not width):
         return lower_attention(group, layouts, facts)
     dtype, wide = _tile_dtype(val, facts), dt.compute_dtype(vals["q"].dtype)
-    if facts.lockstep and wide is dt.float32:
-        by_vectors = lower_vector_attention(group, layouts, facts, out, lse)
-        if by_vectors is not None:
-            return by_vectors
     per_score = sum(name in vals for name in ("bias", "keep"))
     tile = tiles.choose(facts, queries, keys, size, width, per_score) if dtype else None
     plain = None
@@ -104,8 +99,6 @@ def _grad_kernel(
     if not size or not width:
         return None
     dtype, wide = _tile_dtype(val, facts), dt.compute_dtype(vals["q"].dtype)
-    if facts.lockstep and wide is dt.float32:
-        return vector_grad_kernel(wanted, layouts, facts, group)
     rows, others = (queries, keys) if "q" in wanted else (keys, queries)
     tile, plain = None, None
     if dtype is not None and max(size, width) <= tiles.WIDEST:

@@ -12,7 +12,6 @@ from numus.compiler.ir import Expr, Stmt
 from numus.compiler.laying import Laid, in_memory, padded, permuted, reshaped
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_sum
-from numus.compiler.vector_convolution import fits_vector_convolution, lower_vector_convolution
 from numus.kernels import group_convolution as groups
 from numus.kernels import tile_convolution as tiles
 from numus.kernels.tile_matrices import BLOCK, RUN, rounded
@@ -31,8 +30,6 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
     x, w = product.inputs
     if g is None or product.dtype.kind != "float" or g.work < SMALL or x.dtype is not w.dtype:
         return lower_convolution(group, layouts, facts)
-    if fits_vector_convolution(product, g, facts):
-        return lower_vector_convolution(group, g, layouts, facts)
     by_tiles = x.dtype in (dt.bfloat16, dt.float16) and "tiles" in facts.features
     dtype = x.dtype if by_tiles else dt.compute_dtype(x.dtype)
     channels = rounded(g.channels, RUN) if by_tiles else g.channels

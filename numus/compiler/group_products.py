@@ -11,7 +11,6 @@ from numus.compiler.group_shallow import fits_shallow, lower_shallow
 from numus.compiler.group_thin import fits_thin, lower_thin
 from numus.compiler.group_threads import fits_threads, lower_threads
 from numus.compiler.group_tiles import fits_tiles, lower_tiles
-from numus.compiler.group_vectors import fits_vectors, lower_vectors
 from numus.compiler.group_warps import fits_warps, lower_warps
 from numus.compiler.groups import Group
 from numus.compiler.ir import Expr
@@ -50,8 +49,6 @@ def lower_group_contraction(group: Group, layouts: dict[Val, Shape], facts: Fact
         return lower_tiles(group, layouts, facts)
     if fits_warps(product, facts):
         return lower_warps(group, layouts, facts)
-    if fits_vectors(product, facts):
-        return lower_vectors(group, layouts, facts)
     if fits_threads(product, layouts, facts):
         return lower_threads(group, layouts, facts)
     light = len(group.members) == 1

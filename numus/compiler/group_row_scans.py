@@ -37,7 +37,6 @@ def in_teams(val: Val, facts: Facts) -> bool:
     length = val.shape[axis]
     return (
         "shuffles" in facts.features
-        and not facts.lockstep
         and op != "logsumexp"  # so much code to merge two that it is not written out
         and length <= WIDEST * ROOM // _words(val)
         and val.size // length * _width(length) >= facts.parallel_units * facts.group

@@ -7,7 +7,6 @@ from numus.compiler.emit import Step
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.compiler.loops import lower_loops
-from numus.dtypes import DType
 from numus.runtime.contract import Facts
 from numus.shapes import Shape
 
@@ -26,20 +25,17 @@ def permuted(v: Val, *order: int) -> Val:
     return view("permute", v, order, tuple(v.shape[i] for i in order))
 
 
-def padded(v: Val, shape: Shape, before: Shape = (), between: Shape = ()) -> Val:
-    """Zeros before it, between its elements, and after it up to a shape."""
+def padded(v: Val, shape: Shape, before: Shape = ()) -> Val:
+    """Zeros before it, and after it up to a shape."""
     none = (0,) * len(shape)
-    low, inner = before or none, between or none
-    spans = ((n - 1) * (i + 1) + 1 for n, i in zip(v.shape, inner, strict=True))
-    high = tuple(n - a - s for n, a, s in zip(shape, low, spans, strict=True))
-    if low == inner == high == none:
+    low = before or none
+    high = tuple(n - a - s for n, a, s in zip(shape, low, v.shape, strict=True))
+    if low == high == none:
         return v
-    return view("pad", v, (low, high, inner), shape)
+    return view("pad", v, (low, high, none), shape)
 
 
-def in_memory(
-    name: int, v: Val, layouts: dict[Val, Shape], facts: Facts, dtype: DType | None = None
-) -> Laid:
-    """What is as `v` says, by this name, row by row in memory; as `dtype`, if one is given."""
-    found = Val(name, "cast", "elementwise", (v,), None, v.shape, dtype or v.dtype)
+def in_memory(name: int, v: Val, layouts: dict[Val, Shape], facts: Facts) -> Laid:
+    """What is as `v` says, by this name, row by row in memory."""
+    found = Val(name, "cast", "elementwise", (v,), None, v.shape, v.dtype)
     return found, lower_loops(Group.storing(found, 0), layouts, facts)

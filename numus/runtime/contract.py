@@ -40,9 +40,6 @@ class Facts:
     group_memory: int = 0  # memory that a group's threads share
     fixed_scratch: bool = False  # whether kernels say how much of it they use, not their launches
     most_threads: int = 0  # of a group, where it can have more than schedules ask for
-    # Threads that are lanes of one vector of a CPU, where software imitates a GPU; else 0. They
-    # exchange values for little, but a barrier or a part of a vector costs them dearly.
-    lockstep: int = 0
 
 
 class Memory(Protocol):

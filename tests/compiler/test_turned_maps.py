@@ -50,24 +50,3 @@ def test_turned_maps(name, machine):
     made = [p.kernel for p in machine.runtime.programs.values()]
     (kernel,) = [k for k in made if k.name == "tiled_map"]
     assert any(b.access == "scratch" for b in kernel.buffers)
-
-
-@pytest.mark.parametrize(
-    "device", ["lockstep8", *(["webgpu"] if group_machine.has_software_adapter() else [])]
-)
-def test_lanes_turn_runs_among_themselves(device):
-    rng = np.random.default_rng(5)
-    x = rng.standard_normal((2, 72, 40)).astype(np.float32)
-    square, w = rng.standard_normal((80, 80)).astype(np.float32), np.arange(72, dtype=np.int32)
-    a, b, c = (nm.asarray(t).to(device) for t in (x, square, w))
-    turned = np.swapaxes(x, 1, 2)
-    np.testing.assert_array_equal(a.mT.copy().numpy(), turned)
-    np.testing.assert_array_equal((b + b.T).numpy(), square + square.T)
-    got = nm.where(c > 30, a.mT * 2, c.astype(nm.float32)).numpy()
-    np.testing.assert_array_equal(got, np.where(w > 30, turned * np.float32(2), w))
-    got = nm.permute_dims(a, (2, 0, 1)).copy().numpy()
-    np.testing.assert_array_equal(got, x.transpose(2, 0, 1))
-    if device != "webgpu":
-        assert nm.device(device).runtime.launched[-1].name == "turned_map"
-    for part in (np.s_[:, 1:], np.s_[:, :, 3:], np.s_[:, ::-1]):
-        np.testing.assert_array_equal(a[part].mT.copy().numpy(), np.swapaxes(x[part], 1, 2))

@@ -266,12 +266,6 @@ def lanes_last(value: Expr) -> Expr:
     return make("lanes_last", value.dtype, (value,))
 
 
-def lanes_pick(value: Expr, lane: int | Expr) -> Expr:
-    """The value of one of the lanes, the same in all. As above, on targets in `lockstep`."""
-    number = lane if isinstance(lane, Expr) else const(lane)
-    return make("lanes_pick", value.dtype, (value, number))
-
-
 # -- builders that simplify -----------------------------------------------------------------------
 
 
@@ -409,11 +403,6 @@ def fma(a: Expr, b: Operand, c: Operand, loose: bool = False) -> Expr:
     return make("fma", a.dtype, (a, _same(b, a), _same(c, a)), "loose" if loose else None)
 
 
-def scaled(a: Expr, power: Expr) -> Expr:
-    """A product by a power of two (or zero): exact, so that its rounding is nothing to protect."""
-    return make("mul", a.dtype, (a, power), "exact")
-
-
 def ratio(a: Expr, b: Expr) -> Expr:
     """a / b where b is neither tiny nor huge, so that its reciprocal can be rounded: by a target's
     unit for that, and with the error made good, which is all but never off in the last digit."""
@@ -457,10 +446,9 @@ def isnan(a: Expr) -> Expr:
     return make("ne", dt.bool_, (a, a))
 
 
-def guard(rare: Expr, slow: Expr, usual: Expr, whole: bool = False) -> Expr:
+def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
     """`slow` where `rare` holds, `usual` elsewhere; `slow` is skipped when no lane needs it.
 
-    Unlike `select`, only what `usual` and `rare` use is computed always. `whole`: `slow` is right
-    everywhere, which is all that targets compute that cannot skip anything.
+    Unlike `select`, only what `usual` and `rare` use is computed always.
     """
-    return make("guard", usual.dtype, (rare, slow, usual), "whole" if whole else None)
+    return make("guard", usual.dtype, (rare, slow, usual))

@@ -9,7 +9,6 @@ memory (`space`); then, with neighbouring axes merged and the lanes chosen, for 
     streams    the same for plain reductions: blocks of whole lines pass by in memory order, and the
                running results of many rows lie in a scratch line
     narrow     short rows where lanes are threads: a few threads for each of many
-    kept       rows that threads which are lanes of a vector keep in registers
     held       rows that the registers of a group have room for
     spread     the same for groups of several blocks
     splits     few long rows: blocks of a row reduce into partial results, a second kernel merges
@@ -24,7 +23,6 @@ from numus.compiler.group_operands import capability
 from numus.compiler.groups import Group
 from numus.compiler.local import Val
 from numus.compiler.loops.held import holding, ways_to_hold
-from numus.compiler.loops.kept import fits_kept, lower_kept
 from numus.compiler.loops.maps import lower_map
 from numus.compiler.loops.narrow import fits_narrow, lower_narrow
 from numus.compiler.loops.rows import lower_rows
@@ -50,7 +48,6 @@ SHORT_ROW = 16  # elements: rows that a thread takes by itself
 LITTLE = 1 << 16  # elements that are there soon, however they lie,
 LEAST_ALONG = 32  # of rows that long
 LONG_ROW = 1 << 20  # elements: longer rows are split, even if there are enough of them
-LONG_IN_LOCKSTEP = 1 << 12  # the same for each thread, where a group has few
 PARTS = 32  # of a concatenation, that a kernel computes at most: code, and time to make it, grow
 
 
@@ -91,13 +88,10 @@ def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     along = lane is None or lane.reduced
     if fits_narrow(work, space, lane):
         return [lower_narrow(work, space)]
-    if fits_kept(work, space, lane):
-        return [lower_kept(work, space)]
     if work.in_one_pass:
         few = group_blocks(work, space, lane) < work.enough_blocks() // 2
         worth = space.row_size >= 2 * group_part(work, space, lane)
-        most = work.facts.lockstep * LONG_IN_LOCKSTEP or LONG_ROW
-        long = space.row_size > (most if along else 2 * IN_A_ROW)
+        long = space.row_size > (LONG_ROW if along else 2 * IN_A_ROW)
         if (few and worth) or long:
             return lower_split(work, space, lane)
     alone = ways_to_hold(work, space, lane)

@@ -20,7 +20,7 @@ THREADS = 256  # which have one element each: the code is short
 def lower_beside(work: Work, space: Space, lane: Dim) -> Step | None:
     """The kernel; None where there is one map, or enough to do for groups that do all of them."""
     blocks = blocks_of(lane.extent, THREADS)
-    if not work.threads or work.facts.lockstep or len(space.dims) > 1:
+    if not work.threads or len(space.dims) > 1:
         return None
     if len(work.stored) < 2 or blocks * 2 > work.facts.parallel_units:
         return None

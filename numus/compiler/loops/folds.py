@@ -21,8 +21,7 @@ _USED = 0.94  # of threads: more rows side by side would not be worth their merg
 def folded(work: Work, space: Space, lane: Dim | None) -> tuple[Space, Dim | None, int]:
     """The loops, the one across rows, and how many rows lie side by side: as few as let threads
     read several columns at once and leave hardly any of them idle."""
-    groups = work.threads and not work.facts.lockstep
-    if not groups or lane is None or lane.reduced or not _is_plain(work, space):
+    if not work.threads or lane is None or lane.reduced or not _is_plain(work, space):
         return space, lane, 1
     ways = [(neighbours_of(work, *way[:2]), way) for way in _ways(space, lane)]
     most = max(at_once for at_once, _ in ways)

@@ -22,7 +22,6 @@ from numus.compiler.loops.space import (
     extent_of,
 )
 from numus.compiler.loops.turned import lower_turned
-from numus.compiler.loops.turned_lanes import lower_turned_lanes
 from numus.compiler.loops.work import Work
 
 SIDE = 64  # of a tile, where two loops cross
@@ -45,11 +44,8 @@ def lower_map(work: Work, space: Space) -> Step:
             if d.extent >= CROSSING and space.crosses(d, lane):
                 if not work.threads:
                     return _tiled(work, space, lane, d)
-                return (
-                    lower_turned_lanes(work, space, lane, d)
-                    or lower_turned(work, space, lane, d)
-                    or _tiled_group(work, space, lane, d)
-                )
+                turned = lower_turned(work, space, lane, d)
+                return turned or _tiled_group(work, space, lane, d)
     beside = lower_beside(work, space, lane)
     if beside is not None:
         return beside

@@ -31,7 +31,6 @@ def fits_narrow(work: Work, space: Space, lane: Dim | None) -> bool:
     can exchange what they have."""
     return (
         "shuffles" in work.facts.features
-        and not work.facts.lockstep
         and lane is not None
         and [lane] == space.inner
         and EACH < space.row_size <= LONGEST

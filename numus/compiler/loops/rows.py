@@ -65,8 +65,7 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
         return e.blocks("rows", g, body, grid, work.notes)
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
     if work.threads:  # a group for each row, no larger than it can use
-        per_block = max(1, work.share() // max(1, space.row_size)) if work.facts.lockstep else 1
-        most = MOST_THREADS
+        per_block, most = 1, MOST_THREADS
         if work.facts.most_threads and work.rounds > 1 and not _fits(work, space):
             most = min(THREADS_READING_AGAIN, work.facts.most_threads)
         e.group = work.threads_for(blocks_of(space.row_size, PER_THREAD), most=most)

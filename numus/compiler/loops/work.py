@@ -20,9 +20,6 @@ from numus.shapes import Shape, size_of
 SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
 PER_THREAD = 16  # the same for a thread of a group: enough loads under way to hide their latency
-# The same for threads that are lanes of a vector, which hide no latency: to start a group costs as
-# much as some hundred elements, but every unit is to have work to the end.
-IN_LOCKSTEP = (1 << 11, 1 << 15)
 MOST_AT_ONCE = 160  # operations on a column of several rows
 BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
 
@@ -119,19 +116,16 @@ class Work:
     def emitter(self, partials: dict[Val, Shape] | None = None) -> Emitter:
         """What builds one kernel of this work; `partials` are more values that are in memory."""
         e = Emitter({**self.layouts, **(partials or {})}, self.is_small, self.threads)
-        e.lockstep = bool(self.facts.lockstep)
         e.redirect = self.redirect
         return e
 
     @property
     def threads(self) -> int:
         """Threads of a group, 0 where lanes are SIMD."""
-        return self.facts.lockstep or self.facts.group
+        return self.facts.group
 
     def threads_for(self, lanes: int, most: int = 0) -> int:
         """Threads of a group that has this many lanes to fill: a power of two."""
-        if self.facts.lockstep:
-            return self.threads
         return max(32, min(most or self.threads, 1 << max(0, lanes - 1).bit_length()))
 
     @property
@@ -181,10 +175,6 @@ class Work:
 
     def share(self) -> int:
         """How many elements a block handles."""
-        if self.facts.lockstep:
-            least, most = IN_LOCKSTEP
-            fair = size_of(self.group.space) // self.enough_blocks()
-            return max(least, min(most, fair)) // self.cost()
         return self.threads * PER_THREAD or BLOCK // self.cost()
 
     def rows_at_once(self) -> int:

@@ -65,7 +65,7 @@ class Growths:
         if e.op == "lanes_shift":  # what comes in differs even where all lanes were equal
             return None
         growths = [self.known[a] for a in e.args]
-        if e.op in ("lanes_last", "lanes_pick") or all(g == 0 for g in growths):
+        if e.op == "lanes_last" or all(g == 0 for g in growths):
             return 0
         if e.op == "lanes_xor":
             return None

@@ -31,7 +31,7 @@ class Origins:
             found = found | {e.attr[1]}
         elif e.op == "lanes_least":
             found = found | {*e.attr}
-        elif e.op in ("load", "load4", "load8") and e.attr.access != "read":
+        elif e.op in ("load", "load4") and e.attr.access != "read":
             found = found | {e.attr}
         if found:
             self.of[e] = found

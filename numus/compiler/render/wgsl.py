@@ -20,10 +20,9 @@ from numus.compiler.render import wgsl_group as group
 from numus.compiler.render import wgsl_memory as memory
 from numus.compiler.render.wgsl_across import BUILTINS, Across
 from numus.compiler.render.wgsl_bindings import Bindings, Word
-from numus.compiler.render.wgsl_lanes import Lanes
+from numus.compiler.render.wgsl_lanes import Lanes, changed
 from numus.compiler.render.wgsl_narrow import Narrow
 from numus.compiler.render.wgsl_prelude import called, prelude
-from numus.compiler.render.wgsl_runs import changed
 from numus.errors import CompileError
 from numus.runtime.webgpu.target import Target
 
@@ -57,16 +56,14 @@ def render(
     unroll: int = 1,
     pooled: bool = False,
     windows: Mapping[int, int] = MappingProxyType({}),
-    aligned: bool = True,
 ) -> Shader:
     """The kernel as a shader. `wide`: indices need 64 bits; `shared`: buffers that are only read
     but must be bound as the others are, because they lie in memory that is written to; `unroll`:
     turns of the innermost loops that are written out; `pooled`: buffers of one type lie in one
     buffer, because there are more than can be bound; `windows`: of buffers larger than can be bound
-    at once, how many parts they are bound as; `aligned`: all buffers begin at multiples of 32
-    bytes of what is bound.
+    at once, how many parts they are bound as.
     """
-    return _Renderer(kernel, target, wide, shared, unroll, pooled, windows, aligned).shader()
+    return _Renderer(kernel, target, wide, shared, unroll, pooled, windows).shader()
 
 
 class _Renderer:
@@ -79,25 +76,22 @@ class _Renderer:
         unroll: int,
         pooled: bool,
         windows: Mapping[int, int],
-        aligned: bool,
     ) -> None:
         self.kernel, self.target, self.unroll = kernel, target, unroll
         self.per_thread = not group.has_lanes(kernel.body)
         self.threads = min(64, target.group) if self.per_thread else kernel.group or target.group
-        # threads that are one vector merge by exchange
-        self.meetings = group.Meetings(kernel, self.threads != target.lockstep)
+        self.meetings = group.Meetings(kernel)
         self.reducing: set[str] = set()  # types of which there is shared memory to reduce in
         self.lane: ir.For | None = None
         # what merging takes comes first, scratch gets the rest
         room = target.group_memory - self._merging_bytes()
         self.given = Bindings(
-            *(kernel, target, wide, shared, pooled, windows, aligned),
+            *(kernel, target, wide, shared, pooled, windows),
             *(self.per_thread, room, self.meetings.near),
         )
         self.x = self.given.x
         self.lanes = Lanes(
-            *(self.x, self.threads, unroll, self._iteration, self._loop, self._alone),
-            self.given.wide_name,
+            *(self.x, self.threads, unroll, self._iteration, self._loop, self._alone)
         )
         self.across = Across(self.x, self.threads, self._shared_array)
 
@@ -249,15 +243,8 @@ class _Renderer:
             for s in body:
                 self._shared(s)
             return
-        at = 0
-        while at < len(body):
-            run = memory.stores_of_run(self.x, body, at)
-            if run:
-                memory.store_run(self.x, run)
-                self.x.forget((run[0].buffer,))
-            else:
-                self._alone(body[at])
-            at += len(run) or 1
+        for s in body:
+            self._alone(s)
 
     def _shared(self, s: ir.Stmt) -> None:
         """A statement that a whole group has come to."""

@@ -47,9 +47,6 @@ class Across:
         # memory that threads share holds no bool that every driver gets right: a word instead
         types = [_shared_type(x.type_of(r.dtype)) for r in s.registers]
         by_subgroups = x.target.subgroups and all(ty in _SHUFFLED for ty in types)
-        if by_subgroups and isinstance(s, ir.Combine) and self.threads == x.target.lockstep:
-            self._finish(s, self._combine_vector(s))
-            return
         arrays = [self.shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
         if isinstance(s, ir.Scan):
             totals = self._scan(s, arrays)
@@ -105,18 +102,6 @@ class Across:
 
     def _named(self, s: ir.Combine | ir.Scan, words: list[str]) -> list[str]:
         return [self.x.new(self._own(r, w)) for r, w in zip(s.registers, words, strict=True)]
-
-    def _combine_vector(self, s: ir.Combine) -> list[str]:
-        """Halves of a group that is one vector, by exchange: a fixed tree, without memory."""
-        x = self.x
-        states = [x.new(self._word(r, x.registers[r])) for r in s.registers]
-        half = self.threads // 2
-        while half:
-            others = [x.new(f"subgroupShuffleXor({state}, {half}u)") for state in states]
-            with x.scope():
-                states = self._merged(s, states, others)
-            half //= 2
-        return self._named(s, states)
 
     def _combine_subgroups(self, s: ir.Combine, arrays: list[str]) -> list[str]:
         """Halves of each subgroup by exchange; then halves of what the subgroups have, likewise: a

@@ -36,7 +36,7 @@ _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "
 class Bindings:
     """Words, bindings and declarations of one shader; `x` writes its expressions.
 
-    `shared`, `pooled`, `windows`, `aligned`: as `wgsl.render` is given them. `room`: bytes of a
+    `shared`, `pooled`, `windows`: as `wgsl.render` is given them. `room`: bytes of a
     group's memory that scratch buffers may have; those that lie there join `near`.
     """
 
@@ -48,7 +48,6 @@ class Bindings:
         shared: frozenset[int],
         pooled: bool,
         windows: Mapping[int, int],
-        aligned: bool,
         per_thread: bool,
         room: int,
         near: set[ir.Buffer],
@@ -62,9 +61,8 @@ class Bindings:
         self.bound: list[list[int]] = []  # for each binding the kernel's buffers that lie there
         self.window_of: list[int] = []  # and which of its buffer's windows it is
         self.pools: dict[str, tuple[str, list[int]]] = {}  # by type: a variable, and what is there
-        self.wide_names: set[str] = set()
         self.scratch: list[tuple[int, int]] = []
-        self.x = Values(kernel, target, wide, Narrow(kernel), {}, {}, self.wide_name, aligned)
+        self.x = Values(kernel, target, wide, Narrow(kernel), {}, {})
 
     def word(self, at: int) -> str:
         """A word of `P`."""
@@ -130,21 +128,6 @@ class Bindings:
             for w in range(count):
                 self._bind(i, f"var<storage, {access}> {name}_{w}: array<{element}>;", w)
             self.globals += place.functions(not only_read)
-
-    def wide_name(self, buffer: ir.Buffer, run: memory.Run) -> str | None:
-        """The variable by which whole runs of a buffer's elements are accessed: the buffer is bound
-        once more. None where that cannot be."""
-        place = self.x.places[buffer]
-        if self.pooled or place.form != "plain" or place.windows > 1 or buffer.dtype.itemsize != 4:
-            return None
-        name = f"{place.name}_{run.count}"
-        if name not in self.wide_names:
-            self.wide_names.add(name)
-            which = self.kernel.buffers.index(buffer)
-            only_read = buffer.access == "read" and which not in self.bound_as_written
-            access = "read" if only_read else "read_write"
-            self._bind(which, f"var<storage, {access}> {name}: array<{run.type}>;")
-        return name
 
     def _pool(self, which: int, element: str) -> str:
         """The variable in which all buffers of a type lie."""

@@ -73,8 +73,7 @@ Pending = set[tuple[str, str, ir.Buffer]]  # (who, "r" or "w", what) since the l
 class Meetings:
     """Knows what threads have done to memory since they last met."""
 
-    def __init__(self, kernel: ir.Kernel, merging_meets: bool = True) -> None:
-        self.merging_meets = merging_meets  # whether threads that merge have met
+    def __init__(self, kernel: ir.Kernel) -> None:
         self.pending: Pending = set()
         self.private = _private(kernel)
         self.near: set[ir.Buffer] = set()  # those in the group's own memory
@@ -117,8 +116,7 @@ class Meetings:
 
     def merged(self) -> None:
         """Threads have merged what they have, through the group's memory."""
-        if self.merging_meets:
-            self.met(NEAR)
+        self.met(NEAR)
 
     def after(self, body: list[ir.Stmt]) -> Pending:
         """What would be pending after a body, which a loop then runs again."""

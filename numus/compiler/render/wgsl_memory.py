@@ -8,7 +8,6 @@ whole words.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,42 +20,6 @@ from numus.runtime.webgpu.target import Target
 
 if TYPE_CHECKING:
     from numus.compiler.render.wgsl_values import Values
-
-
-LONG, SHORT = 8, 4  # neighbours of 4 bytes that are accessed at once
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """So many neighbours of 4 bytes in one vector of words."""
-
-    count: int
-    words: int  # of 64 bits each, or of 32
-
-    @property
-    def type(self) -> str:
-        return f"vec{self.words}<u{32 * self.count // self.words}>"
-
-    def part(self, vector: str, number: int, carrier: str) -> str:
-        """An element of a run that was loaded."""
-        if self.words == self.count:
-            word = f"{vector}.{'xyzw'[number]}"
-        else:
-            half = "high32" if number % 2 else "low32"
-            word = f"{half}({vector}.{'xyzw'[number // 2]})"
-        return word if carrier == "u32" else f"bitcast<{carrier}>({word})"
-
-    def whole(self, parts: Sequence[str]) -> str:
-        """A run to be stored, from the bits of its elements."""
-        if self.words < self.count:
-            pairs = zip(parts[::2], parts[1::2], strict=True)
-            parts = [f"pair32({low}, {high})" for low, high in pairs]
-        return f"{self.type}({', '.join(parts)})"
-
-
-def run_of(count: int, has_words: bool) -> Run:
-    """The vector for runs of some length; `has_words`: the adapter has integers of 64 bits."""
-    return Run(count, count // 2) if has_words else Run(SHORT, SHORT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +113,6 @@ def load(x: Values, e: ir.Expr) -> str:
         found = quad_of(e)
         if found is not None:
             return f"{x.value(found[0])}.{'xyzw'[found[1]]}"
-    if len(e.args) == 1 and x.target.lockstep and x.aligned:
-        part = _part_of_run(x, e)
-        if part is not None:
-            return part
     at = address(x, place, e.args[0])
     if len(e.args) == 1:
         return fetch(x, buffer.dtype, place, at)
@@ -174,30 +133,12 @@ def load_wide(x: Values, e: ir.Expr) -> str:
     return f"select(0.0f, f32({place.at(at)}), {mask})"
 
 
-def _part_of_run(x: Values, e: ir.Expr) -> str | None:
-    """A load as part of a run, where it can be shown where that begins."""
-    index, offset = _apart(e.args[0])
-    run = run_of(LONG, x.target.i64)
-    if not _multiple(index, LONG) or x.wide_names(e.attr, run) is None:
-        return None
-    whole = ir.add(index, ir.const(offset // run.count * run.count))
-    vector = x.value(ir.make("load8", e.dtype, (whole,), e.attr))
-    return run.part(vector, offset % run.count, x.type_of(e.dtype))
-
-
-def load_run(x: Values, e: ir.Expr) -> str:
-    """A run of neighbours as a vector."""
-    run = run_of(LONG, x.target.i64)
-    at = address(x, x.places[e.attr], e.args[0])
-    return f"{x.wide_names(e.attr, run)}[({at}) >> {run.count.bit_length() - 1}u]"
-
-
 def quad_of(e: ir.Expr) -> tuple[ir.Expr, int] | None:
     """A load as part of a vector of four neighbours, where it can be shown that those begin at a
     multiple of four: the load of the vector, by its number, and which part.
     """
     index, offset = _apart(e.args[0])
-    if not _multiple(index, 4):
+    if not _multiple(index):
         return None
     number = ir.add(_quarter(index), ir.const(offset // 4))
     return ir.make("load4", e.dtype, (number,), e.attr), offset % 4
@@ -211,7 +152,7 @@ def _quarter(e: ir.Expr) -> ir.Expr:
     a, b = e.args
     if e.op == "add":
         return ir.add(_quarter(a), _quarter(b))
-    return ir.mul(_quarter(a), b) if _multiple(a, 4) else ir.mul(a, _quarter(b))
+    return ir.mul(_quarter(a), b) if _multiple(a) else ir.mul(a, _quarter(b))
 
 
 def _apart(index: ir.Expr) -> tuple[ir.Expr, int]:
@@ -221,47 +162,13 @@ def _apart(index: ir.Expr) -> tuple[ir.Expr, int]:
     return index, 0
 
 
-def stores_of_run(x: Values, body: Sequence[ir.Stmt], first: int) -> Sequence[ir.Store]:
-    """The stores that begin at a statement and fill a run one after the other; else none."""
-    run = run_of(LONG, x.target.i64)
-    found = body[first : first + run.count]
-    head = found[0]
-    if not x.target.lockstep or not x.aligned or not isinstance(head, ir.Store):
-        return ()
-    index, offset = _apart(head.index)
-    if len(found) < run.count or offset % run.count or not _multiple(index, LONG):
-        return ()
-    stores = []
-    for k, s in enumerate(found):
-        if not isinstance(s, ir.Store) or s.buffer is not head.buffer or s.mask is not None:
-            return ()
-        if _apart(s.index) != (index, offset + k):
-            return ()
-        stores.append(s)
-    return stores if x.wide_names(head.buffer, run) else ()
-
-
-def store_run(x: Values, stores: Sequence[ir.Store]) -> None:
-    """Write a run of neighbours at once."""
-    run = run_of(LONG, x.target.i64)
-    head = stores[0]
-    put_run(x, head, run, [element_bits(x, s) for s in stores])
-
-
-def put_run(x: Values, head: ir.Store, run: Run, bits: list[str]) -> None:
-    """Write the bits of a run that begins where a store says."""
-    at = address(x, x.places[head.buffer], head.index)
-    name = x.wide_names(head.buffer, run)
-    x.do(f"{name}[({at}) >> {run.count.bit_length() - 1}u] = {run.whole(bits)};")
-
-
-def _multiple(e: ir.Expr, of: int) -> bool:
-    """Whether an index is a multiple of a number, as far as one can see."""
+def _multiple(e: ir.Expr) -> bool:
+    """Whether an index is a multiple of four, as far as one can see."""
     if e.op == "const":
-        return bool(e.attr % of == 0)
+        return bool(e.attr % 4 == 0)
     if e.op == "add":
-        return all(_multiple(a, of) for a in e.args)
-    return e.op == "mul" and any(_multiple(a, of) for a in e.args)
+        return all(_multiple(a) for a in e.args)
+    return e.op == "mul" and any(_multiple(a) for a in e.args)
 
 
 def has_quads(kernel: ir.Kernel, buffer: ir.Buffer) -> bool:
@@ -327,12 +234,10 @@ def bits_of(value: str, ty: str) -> str:
 
 
 def element_bits(x: Values, s: ir.Store) -> str:
-    """The bits that a store would write, named."""
+    """The bits that a store of an element narrower than a word would write, named."""
     ty = x.type_of(s.buffer.dtype)
     value = bits_of(x.carried(s.value, ty), ty)
-    if s.buffer.dtype.bits < 32:
-        value = f"{value} & {(1 << s.buffer.dtype.bits) - 1}u"
-    return x.new(value)
+    return x.new(f"{value} & {(1 << s.buffer.dtype.bits) - 1}u")
 
 
 def _store_shared(x: Values, place: Place, dtype: DType, at: str, bits: str) -> None:
@@ -346,12 +251,11 @@ def _store_shared(x: Values, place: Place, dtype: DType, at: str, bits: str) -> 
     x.do(place.atomic("Xor", where, f"(({old} ^ {bits}) & {mask}u) << {shift}") + ";")
 
 
-def store_words(x: Values, s: ir.Store, bits: list[str], later: int = 0) -> None:
-    """Write four neighbours, the first of which begins a word: nobody else has a part in it. They
-    are so much `later` than the store says."""
+def store_words(x: Values, s: ir.Store, bits: list[str]) -> None:
+    """Write four neighbours, the first of which begins a word: nobody else has a part in it."""
     place, width = x.places[s.buffer], s.buffer.dtype.bits
     per = 32 // width
-    at = x.new(f"u32({address(x, place, s.index)} + {later}) >> {per.bit_length() - 1}u")
+    at = x.new(f"u32({address(x, place, s.index)} + 0) >> {per.bit_length() - 1}u")
     for word in range(4 // per):
         parts = [
             f"({b} << {k * width}u)" for k, b in enumerate(bits[word * per : (word + 1) * per])

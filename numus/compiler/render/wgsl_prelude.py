@@ -44,12 +44,6 @@ fn copysign64(x: f64, y: f64) -> f64 {
 }
 """)
 
-_add("""
-fn low32(x: u64) -> u32 { return u32(x & 0xfffffffflu); }
-fn high32(x: u64) -> u32 { return u32(x >> 32u); }
-fn pair32(low: u32, high: u32) -> u64 { return u64(low) | (u64(high) << 32u); }
-""")
-
 for _bits in ("32", "64"):
     for _op, _order in (("min", "<"), ("max", ">")):
         _f = f"f{_bits}"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,16 +12,13 @@ from numus.compiler import ir
 from numus.compiler.ir import Expr, below, expressions_of, statements
 from numus.compiler.render import wgsl_memory, wgsl_ops
 from numus.compiler.render.origins import Origins
-from numus.compiler.render.wgsl_memory import Run
 from numus.compiler.render.wgsl_narrow import Narrow
 from numus.errors import CompileError, DTypeError
 from numus.runtime.webgpu.target import Target
 
 _ROUNDED = ("add", "sub", "mul")
 # What a compiler may combine with the sum or product that it is given.
-_CHANGING = frozenset(
-    "load load4 load8 read lanes_reduce lanes_xor lanes_shift lanes_last lanes_pick".split()
-)
+_CHANGING = frozenset("load load4 read lanes_reduce lanes_xor lanes_shift lanes_last".split())
 _COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".split())
 
 
@@ -33,15 +30,15 @@ def exposed(kernel: ir.Kernel) -> set[Expr]:
         if isinstance(s, ir.Let) and _is_rounded(s.value):
             found.add(s.value)
         for e in below(expressions_of(s), seen):
-            if e.op in _COMBINES and e.attr != "exact" and wgsl_ops.is_float(e):
+            if e.op in _COMBINES and wgsl_ops.is_float(e):
                 found.update(a for a in e.args if _is_rounded(a))
     return found
 
 
 def _is_rounded(e: Expr) -> bool:
     """Whether a value is a sum or a product of floats, in the eyes of a compiler."""
-    rounded = e.op in _ROUNDED and e.attr != "exact"
-    return (rounded or (e.op == "fma" and e.attr == "loose")) and wgsl_ops.is_float(e)
+    rounded = e.op in _ROUNDED or (e.op == "fma" and e.attr == "loose")
+    return rounded and wgsl_ops.is_float(e)
 
 
 def _opposed(op: str, a: Expr, b: Expr) -> bool:
@@ -63,8 +60,6 @@ class Values:
     narrow: Narrow
     scalars: dict[str, str]
     places: dict[ir.Buffer, wgsl_memory.Place]
-    wide_names: Callable[[ir.Buffer, Run], str | None]  # how runs of a buffer are accessed
-    aligned: bool  # whether all buffers begin where runs do
     fragile: set[Expr] = field(default_factory=set)
     lines: list[str] = field(default_factory=list)
     depth: int = 1
@@ -190,10 +185,6 @@ class Values:
             if missing:
                 stack.extend(reversed(missing))
                 continue
-            if top.op == "guard" and self._whole(top):
-                stack.pop()
-                self.keep(top, self.carried(top.args[1], self.type(top)))
-                continue
             if top.op == "guard":
                 name = self.name()
                 self.do(f"var {name} = {self.carried(top.args[2], self.type(top))};")
@@ -218,14 +209,10 @@ class Values:
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         """The operands that must be written before this one (addresses are written as such)."""
         if e.op == "guard":
-            return (e.args[1],) if self._whole(e) else (e.args[0], e.args[2])
+            return (e.args[0], e.args[2])
         if self._widens_half(e):
             return e.args[0].args[1:]
-        return e.args[1:] if e.op in ("load", "load4", "load8") else e.args
-
-    def _whole(self, e: Expr) -> bool:
-        """Whether the slow side of a guard is all that is computed: nothing could be skipped."""
-        return bool(self.target.lockstep) and e.attr == "whole"
+        return e.args[1:] if e.op in ("load", "load4") else e.args
 
     def _widens_half(self, e: Expr) -> bool:
         """Whether an expression casts a half in memory to float32."""
@@ -249,13 +236,6 @@ class Values:
             return self.new(self.registers[e.attr])
         if op == "load":
             return self.new(wgsl_memory.load(self, e))
-        if op == "load8":
-            return self.new(wgsl_memory.load_run(self, e))
-        if op == "lanes_xor":
-            return self.new(f"subgroupShuffleXor({self.value(args[0])}, {e.attr}u)")
-        if op == "lanes_pick":
-            lane = f"u32({self.value(args[1])})"
-            return self.new(f"subgroupShuffle({self.value(args[0])}, {lane})")
         if op == "load4":
             return self.new(f"{self.places[e.attr].name}[{self.index(args[0])}]")
         if op == "lanes_reduce":

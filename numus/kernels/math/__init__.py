@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 from numus.compiler.ir import Expr
 from numus.kernels.math.error_function import erf, erfc, erfinv, ndtr
-from numus.kernels.math.exponential import exp, exp2, exp_below, exp_decay, expm1
+from numus.kernels.math.exponential import exp, exp2, exp_decay, expm1
 from numus.kernels.math.gamma import digamma, lgamma, trigamma
 from numus.kernels.math.hyperbolic import acosh, asinh, atanh, cosh, sigmoid, sinh, tanh
 from numus.kernels.math.inverse_trig import acos, asin, atan, atan2
@@ -30,4 +30,4 @@ FUNCTIONS: dict[str, Callable[..., Expr]] = {
     )
 }
 
-__all__ = ["FUNCTIONS", "exp_below", "exp_decay", "frexp", "ldexp", "sincos"]
+__all__ = ["FUNCTIONS", "exp_decay", "frexp", "ldexp", "sincos"]

@@ -133,12 +133,12 @@ def chain(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
     return result
 
 
-def nearest_integer(x: Expr, scale: float, more: int = 0) -> Pair:
-    """rint(x * scale) as a float, and a float that holds it, and `more`, in its lowest bits.
+def nearest_integer(x: Expr, scale: float) -> Pair:
+    """rint(x * scale) as a float, and a float that holds it in its lowest bits.
 
     For results below 2**(mantissa - 2); two instructions.
     """
-    rounder = format_of(x).rounder + more
+    rounder = format_of(x).rounder
     held = fma(x, scale, rounder, loose=True)  # near a half, either neighbour is as good
     return held - rounder, held
 

@@ -6,7 +6,7 @@ integer addition to the exponent as long as the result is a normal number; a gua
 
 from __future__ import annotations
 
-from numus.compiler.ir import Expr, const, fma, guard, scaled, select
+from numus.compiler.ir import Expr, const, fma, guard, select
 from numus.kernels.math._coefficients import EXP, EXP2, LN2, LOG2_E
 from numus.kernels.math._tools import (
     absolute,
@@ -32,10 +32,10 @@ _LN2_PARTS = (
 )
 
 
-def reduce_exp(x: Expr, more: int = 0) -> tuple[Expr, Expr]:
-    """r with x = n ln 2 + r, and a float that holds n + `more` in its lowest bits; |x| < 2**10."""
+def reduce_exp(x: Expr) -> tuple[Expr, Expr]:
+    """r with x = n ln 2 + r, and a float that holds n in its lowest bits; |x| < 2**10."""
     high, low = parts(x, _LN2_PARTS)
-    n, held = nearest_integer(x, parts(x, LOG2_E)[0], more)
+    n, held = nearest_integer(x, parts(x, LOG2_E)[0])
     return fma(n, -low, fma(n, -high, x, loose=True), loose=True), held
 
 
@@ -65,7 +65,7 @@ def exp(x: Expr) -> Expr:
     near = at_most(at_least(x, -110.0 if is32(x) else -760.0), 89.0 if is32(x) else 710.0)
     r, held = reduce_exp(near)
     slow = scaled_positive(exp_of_reduced(r), held_integer(held))
-    return guard(~(absolute(x) <= top), slow, usual, whole=True)
+    return guard(~(absolute(x) <= top), slow, usual)
 
 
 def exp_decay(x: Expr) -> Expr:
@@ -77,18 +77,6 @@ def exp_decay(x: Expr) -> Expr:
     r, held = reduce_exp(at_least(x, lowest))
     usual = times_power_of_two(exp_of_reduced(r), held)
     return select(x < lowest, const(0.0, x.dtype), usual)
-
-
-def exp_below(x: Expr) -> Expr:
-    """e**x for x <= 0 or NaN, which is kept, without a branch: 0 where it would be subnormal. 0.9
-    ulp.
-
-    Unlike `exp_decay` by a product, which is 0 or NaN where a factor is.
-    """
-    f = format_of(x)
-    # what is held is the exponent of 2**n, and that of 0 for the lowest n
-    r, held = reduce_exp(at_least(x, -88.0 if is32(x) else -709.0), more=f.bias)
-    return scaled(exp_of_reduced(r), from_bits(bits(held) << f.mantissa))
 
 
 def exp2_of_reduced(r: Expr) -> Expr:

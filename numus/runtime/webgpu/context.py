@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import threading
 import warnings
 from collections.abc import Sequence
@@ -99,8 +98,6 @@ class GpuContext:
             f16="shader-f16" in self.features,
             subgroups="subgroup" in self.features,
         )
-        if software and given.subgroups:
-            given = dataclasses.replace(given, lockstep=probe.lockstep(self))
         return probe.measured(self, given)
 
     def _most_threads(self) -> int:
@@ -130,7 +127,6 @@ class GpuContext:
             group_memory=target.group_memory,
             fixed_scratch=True,
             most_threads=0 if software else self._most_threads(),
-            lockstep=target.lockstep,
         )
 
     # -- work -------------------------------------------------------------------------------------

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from numus.runtime.webgpu.runtime import WebGpuRuntime
 
 _OFFSET = (1 << SHIFT) - 1
-_RUN = 32  # bytes that are accessed at once
 _ALIGNMENT = 256  # of the numbers of a step, and of parts of buffers that are bound
 _SCRATCH = 64 << 20  # bytes of scratch that one launch takes, where fewer workers can do
 _MOST_GROUPS = 64  # bind groups that a step keeps
@@ -44,7 +43,6 @@ class _Work:
         self.offsets: list[int] = []
         self.shared: frozenset[int] = frozenset()
         self.windows: Windows = ()
-        self.aligned = True
         self.form: Pipeline | None = None
         self.x = self.y = self.workers = 0
         self.scratch: list[int] = []  # bytes of each scratch buffer that is bound
@@ -78,7 +76,7 @@ class _Work:
         grid = int(values[0])
         self.sizes = dict(zip(self.program.slots, values[1:], strict=True))
         needs = self.program.needs(self.sizes)
-        self.form = self.program.form(*needs, self.shared, self.windows, self.aligned)
+        self.form = self.program.form(*needs, self.shared, self.windows)
         shader, target = self.form.shader, context.target
         groups = -(-grid // shader.threads) if shader.per_thread else grid
         per_group = shader.threads if shader.per_thread else 1
@@ -297,14 +295,10 @@ class Prepared:
             if block is not None and block[0].buffer.size > most
         )
         before = work.shape
-        # only threads in lockstep gain by it: no second form for others
-        aligned = not self._context.target.lockstep or all(
-            block is None or block[1] % _RUN == 0 for block in blocks
-        )
-        facts = (shared, windows, aligned)
-        same = work.values == values and (work.shared, work.windows, work.aligned) == facts
+        facts = (shared, windows)
+        same = work.values == values and (work.shared, work.windows) == facts
         if not same:
-            work.shared, work.windows, work.aligned = facts
+            work.shared, work.windows = facts
             work.set_values(values, self._context)
             if work.form is not before[0]:
                 work.bound.clear()

@@ -49,25 +49,6 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 }
 """
 
-_LANES = """
-@group(0) @binding(0) var<storage, read> a: array<f32>;
-@group(0) @binding(1) var<storage, read_write> r: array<f32>;
-@compute @workgroup_size(64)
-fn main(@builtin(global_invocation_id) id: vec3<u32>, @builtin(subgroup_size) size: u32,
-        @builtin(subgroup_invocation_id) lane: u32) {
-  let inside = size <= 64u && lane == id.x % size;
-  r[id.x] = select(0.0, f32(size), inside && subgroupShuffle(a[id.x], 1u) == a[id.x - lane + 1u]);
-}
-"""
-
-
-def lockstep(context: GpuContext) -> int:
-    """How many neighbouring threads of a group are lanes of one vector; 0 where it can't be told.
-    Only to be asked where there are subgroups."""
-    found = _run(context, _LANES, (np.arange(_COUNT, dtype=np.float32),))[:_COUNT]
-    size = int(found[0])
-    return size if np.all(found == size) and size & (size - 1) == 0 else 0
-
 
 def measured(context: GpuContext, target: Target) -> Target:
     """The target with what was found out."""

@@ -125,14 +125,12 @@ class WebGpuProgram:
         unroll: int,
         shared: frozenset[int],
         windows: Windows = (),
-        aligned: bool = True,
     ) -> Pipeline:
         """The pipeline whose indices have 64 bits if `wide`, and whose buffers `shared` are bound
         as written to though they are only read: they lie in a buffer that is written to. Buffers
-        that are too large to be bound at once are bound as several `windows`. `aligned`: all of
-        them begin at multiples of 32 bytes.
+        that are too large to be bound at once are bound as several `windows`.
         """
-        key = (wide, unroll, shared, windows, aligned)
+        key = (wide, unroll, shared, windows)
         found = self._forms.get(key)
         if found is None:
             found = self._forms[key] = self._cache.make(self, *key)
@@ -174,7 +172,6 @@ class PipelineCache:
         unroll: int,
         shared: frozenset[int],
         windows: Windows,
-        aligned: bool,
     ) -> Pipeline:
         began = time.perf_counter()
         context = self.context
@@ -185,9 +182,7 @@ class PipelineCache:
             )
         kernel = program.kernel
         parts = dict(windows)
-        shader = _renderer().render(
-            kernel, context.target, wide, shared, unroll, windows=parts, aligned=aligned
-        )
+        shader = _renderer().render(kernel, context.target, wide, shared, unroll, windows=parts)
         if len(shader.bound) > context.target.most_buffers:
             if parts:
                 raise DeviceError(

@@ -28,6 +28,3 @@ class Target:
     roots: bool = False  # whether square roots of float32 are
     subnormals: bool = True  # whether they are kept
     most_turns: int = 0  # of all loops of a thread together, where the driver ends them; 0: any
-    # Of software: threads that are the lanes of one vector. They run what others skip, meet for
-    # nothing, and read memory one by one, so that a thread had better read neighbours together.
-    lockstep: int = 0
