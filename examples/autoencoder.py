@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 import numus as nm
 from numus import data, nn, optim
-from numus.pictures import mosaic, write_png
+from numus.png import mosaic, write_png
 
 SIZE = 20
 

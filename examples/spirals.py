@@ -18,7 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
 import numus as nm
-from numus.pictures import write_png
+from numus.png import write_png
 
 POINTS = 400  # per spiral
 HIDDEN = 64

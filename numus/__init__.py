@@ -36,43 +36,50 @@ from numus.runtime.devices import Device, device
 from numus.tensor import Tensor
 from numus.transforms import *
 from numus import autograd
-from numus.functions.attention import *
-from numus.functions.activations import *
-from numus.functions.arithmetic import *
-from numus.functions.comparison import *
-from numus.functions.control import *
-from numus.functions.looking import *
-from numus.functions.conversion import *
-from numus.functions.creation import *
-from numus.functions.dtype_functions import *
-from numus.functions.precision import *
-from numus.functions.inspection import *
-from numus.functions.transcendental import *
-from numus.functions.indexing import *
-from numus.functions.manipulation import *
-from numus.functions.parts import *
-from numus.functions.joining import *
-from numus.functions.repeating import *
-from numus.functions.gathering import *
-from numus.functions.searching import *
-from numus.functions.sorting import *
-from numus.functions.histograms import *
-from numus.functions.segments import *
-from numus.functions.sets import *
-from numus.functions.reductions import *
-from numus.functions.statistics import *
-from numus.functions.normalisation import *
-from numus.functions.channel_norms import *
-from numus.functions.cumulative import *
-from numus.functions.contraction import *
-from numus.functions.convolution import *
-from numus.functions.max_pooling import *
-from numus.functions.mean_pooling import *
-from numus.functions.resizing import *
-from numus.functions.grid_sampling import *
-from numus.functions.einsum import *
-from numus.functions import display, host_access, operators, protocols
+from numus.functions.layers.attention import *
+from numus.functions.elementwise.activations import *
+from numus.functions.elementwise.arithmetic import *
+from numus.functions.elementwise.comparison import *
+from numus.functions.synchronization import *
+from numus.functions.inspect import *
+from numus.functions.creation.conversion import *
+from numus.functions.creation.creation import *
+from numus.functions.creation.dtype_functions import *
+from numus.functions.autocast import *
+from numus.functions.interop.namespace_info import *
+from numus.functions.elementwise.transcendental import *
+from numus.functions.indexing.indexing import *
+from numus.functions.shape.manipulation import *
+from numus.functions.shape.splitting import *
+from numus.functions.shape.concatenation import *
+from numus.functions.shape.tiling import *
+from numus.functions.indexing.gather_scatter import *
+from numus.functions.indexing.searching import *
+from numus.functions.ordering.sorting import *
+from numus.functions.reduction.histograms import *
+from numus.functions.reduction.segments import *
+from numus.functions.ordering.sets import *
+from numus.functions.reduction.reductions import *
+from numus.functions.reduction.statistics import *
+from numus.functions.layers.normalization import *
+from numus.functions.layers.channel_norms import *
+from numus.functions.reduction.cumulative import *
+from numus.functions.linear.matmul import *
+from numus.functions.layers.convolution import *
+from numus.functions.layers.max_pooling import *
+from numus.functions.layers.mean_pooling import *
+from numus.functions.layers.resizing import *
+from numus.functions.layers.grid_sampling import *
+from numus.functions.linear.einsum import *
+from numus.functions import operators
+from numus.functions.interop import display
+from numus.functions.interop import host_access
+from numus.functions.interop import protocols
+from numus.functions.custom_op import CustomOp as _CustomOp, Spec as _Spec
 from numus import kernels, random
+
+# Operations with kernels of the user's own; they stand on tensors, above `kernels/`.
+kernels.CustomOp, kernels.Spec = _CustomOp, _Spec
 
 __version__ = "0.1.0.dev0"
 __array_api_version__ = "2024.12"
@@ -94,9 +101,10 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module 'numus' has no attribute {name!r}{hint}", name=name, obj=here)
 
 
-_INTERNAL = "applying compiler config display dtypes errors evaluation functions graph graph_copies"
-_INTERNAL += " graph_steps guards host_access"
-_INTERNAL += " Any importlib operators sys primitives protocols runtime shapes singles transforms"
-__all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL.split()]
+_INTERNAL = """
+Any codegen compiler config dispatch display dtypes errors evaluation functions graph host_access
+importlib ir operators primitives protocols runtime shapes sys transforms
+""".split()
+__all__ = [n for n in dir() if n[0] != "_" and n not in _INTERNAL]
 __all__ += _LAZY
 __all__ += ["__array_api_version__", "__array_namespace_info__", "__version__"]

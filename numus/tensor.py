@@ -16,7 +16,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.errors import GradientError
-from numus.evaluation import check_known, evaluate, from_host, host_array
+from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
 from numus.graph import Node, View, current_trace, is_captured, mode, next_serial, now, observers
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft

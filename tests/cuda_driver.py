@@ -185,7 +185,7 @@ _numbers = itertools.count()
 
 def install(monkeypatch: Any, memory: int = 1 << 30) -> tuple[Driver, str]:
     """The driver, and the name of a new device whose runtime is on it."""
-    from numus.compiler.program import clear_plans
+    from numus.compiler.plan import clear_plans
     from numus.runtime import devices
     from numus.runtime.cuda.runtime import CudaRuntime
 

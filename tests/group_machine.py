@@ -15,9 +15,9 @@ import numpy as np
 import tile_machine
 
 from numus import dtypes as dt
-from numus.compiler import ir
-from numus.compiler.ir import statements
-from numus.compiler.render.ptx_plan import registers_of
+from numus import ir
+from numus.codegen.nvptx.analysis import registers_of
+from numus.ir import statements
 from numus.runtime import devices
 from numus.runtime.contract import Facts, Launch
 

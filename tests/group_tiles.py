@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from tile_machine import GARBAGE
 
-from numus.compiler import ir
+from numus import ir
 
 WORKERS = 256
 

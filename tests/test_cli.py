@@ -9,7 +9,7 @@ from PIL import Image
 
 from numus import cli
 from numus.cli.demo import Sums, run
-from numus.pictures import curves, write_png
+from numus.png import curves, write_png
 
 
 def test_info_lists_the_devices(capsys):

@@ -6,10 +6,10 @@ import pytest
 
 import numus as nm
 from numus import dtypes as dt
+from numus.dispatch.node_ops import Natively
 from numus.errors import TracingError
-from numus.evaluation import host_array
+from numus.evaluation.evaluate import host_array
 from numus.graph import grad_mode
-from numus.graph_steps import Natively
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant, placeholder
 from numus.primitives.views import reshape

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.program import clear_plans
+from numus.compiler.plan import clear_plans
 from numus.graph import Node
 
 stats = nm.device().runtime.memory_stats

@@ -12,12 +12,12 @@ from in_threads import in_threads
 
 import numus as nm
 from numus import runtime
-from numus.compiler import singles
-from numus.compiler.program import clear_plans
-from numus.runtime.cpu import calls
+from numus.compiler.plan import clear_plans
+from numus.dispatch import call_cache
+from numus.runtime.pycall import vm
 
 pytestmark = [
-    pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
+    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
     pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
 ]
 
@@ -37,7 +37,7 @@ def tensor(*shape, seed=0):
 
 def native():
     """How many structures have a native function."""
-    return sum(type(call).__name__.startswith("builtin") for call in singles.structures.values())
+    return sum(type(call).__name__.startswith("builtin") for call in call_cache.structures.values())
 
 
 def test_the_third_is_like_the_first():
@@ -160,13 +160,13 @@ def test_devices_without_native_calls():
 
 
 def test_the_table_is_bounded(monkeypatch):
-    monkeypatch.setattr("numus.singles._MANY", 4)
+    monkeypatch.setattr("numus.evaluation.eager_cache._MANY", 4)
     for n in range(1, 20):
         x = tensor(n)
         for _ in range(3):
             assert np.array_equal((x + x).numpy(), x.numpy() * 2)
-    assert len(singles.structures) <= 4
-    assert len(singles.families) <= 32
+    assert len(call_cache.structures) <= 4
+    assert len(call_cache.families) <= 32
 
 
 # -- a handful of operations ----------------------------------------------------------------------
@@ -392,14 +392,14 @@ def test_while_somebody_writes_or_watches_python_evaluates():
     x, y = tensor(5), tensor(5, seed=1)
     for _ in range(3):
         nm.eval(nm.exp(x + y))
-    (call,) = singles.structures.values()
+    (call,) = call_cache.structures.values()
     with y.data_write() as a:
         a[:] = 2.0
         for _ in range(3):
             np.testing.assert_allclose(nm.exp(x + x).numpy(), np.exp(2 * x.numpy()), rtol=1e-6)
-    assert list(singles.structures.values()) == [call]
+    assert list(call_cache.structures.values()) == [call]
     assert "exp" in str(nm.explain(lambda: nm.exp(x + y)))
-    assert call in singles.structures.values()
+    assert call in call_cache.structures.values()
     np.testing.assert_allclose(nm.exp(x + y).numpy(), np.exp(x.numpy() + 2), rtol=1e-6)
 
 
@@ -418,9 +418,9 @@ def test_a_training_step_is_one_call():
     twin = nm.nn.Sequential(nm.nn.Linear(4, 8), nm.nn.ReLU(), nm.nn.Linear(8, 3))
     twin.load_state_dict(model.state_dict())
     losses = [step() for _ in range(6)]
-    before = len(singles.structures)
+    before = len(call_cache.structures)
     losses += [step() for _ in range(6)]
-    assert len(singles.structures) == before
+    assert len(call_cache.structures) == before
     assert native() >= 1
     model, optimizer = twin, nm.optim.AdamW(twin.parameters(), 1e-2)
     again = []

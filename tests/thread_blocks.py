@@ -20,7 +20,7 @@ import group_machine
 import llvmlite.binding as llvm
 import numpy as np
 
-from numus.compiler.render import ptx
+from numus.codegen.nvptx import renderer
 
 PATIENCE = 120  # seconds that threads wait for each other
 _me = threading.local()
@@ -158,8 +158,8 @@ class Machine(group_machine.Machine):
 
     def run_kernel(self, kernel: Any, places: list[Any], scalars: Any, grid: int) -> None:
         scratch = [b for b in kernel.buffers if b.access == "scratch"]
-        nbytes, shared = ptx.shared_by_size(kernel)
-        in_shared = scratch == shared and nbytes <= ptx.STATIC_SHARED
+        nbytes, shared = renderer.shared_by_size(kernel)
+        in_shared = scratch == shared and nbytes <= renderer.STATIC_SHARED
         if scratch and not (in_shared and self.with_scratch):
             group_machine.run(kernel, places, scalars, grid)
             return
@@ -174,17 +174,17 @@ class Machine(group_machine.Machine):
         codes = self._codes(kernel)
         functions = [ctypes.CFUNCTYPE(None, *kinds)(address) for address, _ in codes]
         for first in range(0, grid, kernel.spread):
-            cluster = _Cluster(ptx.threads(kernel) * kernel.spread)
+            cluster = _Cluster(renderer.threads(kernel) * kernel.spread)
             for rank, (_, shared) in enumerate(codes):
                 number = first + rank
-                cluster.blocks.append(_Block(ptx.threads(kernel), number, shared, cluster))
-            _run(functions, values, ptx.threads(kernel), cluster.blocks)
+                cluster.blocks.append(_Block(renderer.threads(kernel), number, shared, cluster))
+            _run(functions, values, renderer.threads(kernel), cluster.blocks)
 
     def _codes(self, kernel: Any) -> list[tuple[int, list[int]]]:
         """For each block of a group the address of the code, and those of its shared memory."""
         text = kernel.text()
         if text not in self.compiled:
-            source = ptx.render(kernel, ptx.Target(90)).replace("ptx_kernel ", "")
+            source = renderer.render(kernel, renderer.Target(90)).replace("ptx_kernel ", "")
             source = source.replace("= internal addrspace(3)", "= addrspace(3)")
             lines = source.splitlines()
             unknown = ("griddepcontrol", "target triple")
@@ -194,7 +194,7 @@ class Machine(group_machine.Machine):
             for name, ours in _NAMES.items():
                 source = source.replace(name, ours)
             self.compiled[text] = [_compiled(source) for _ in range(kernel.spread)]
-        names = range(len(_SHARED.findall(ptx.render(kernel, ptx.Target(90)))))
+        names = range(len(_SHARED.findall(renderer.render(kernel, renderer.Target(90)))))
         return [
             (
                 int(code.get_function_address("kernel")),

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from numus.compiler import ir
+from numus import ir
 
 GARBAGE = 0xA5
 

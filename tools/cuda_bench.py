@@ -575,7 +575,7 @@ class Bench:
 
     def _captured(self, call: Callable[[], None], many: int) -> Callable[[], None]:
         """A CUDA graph of so many calls, as one that starts it."""
-        from numus.compiler.program import clear_plans
+        from numus.compiler.plan import clear_plans
         from numus.runtime.cuda import driver, launch
 
         runtime = self.runtime

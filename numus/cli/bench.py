@@ -14,7 +14,7 @@ from rich.table import Table
 
 import numus as nm
 from numus import nn, optim
-from numus.functions.looking import limits
+from numus.functions.inspect import limits
 
 __all__ = ["run"]
 

@@ -16,7 +16,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
 import numus as nm
 from numus import nn, optim
-from numus.pictures import curves, write_png
+from numus.png import curves, write_png
 from numus.tensor import Tensor
 
 __all__ = ["run"]

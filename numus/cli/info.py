@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 import numus as nm
-from numus.functions.looking import limits
+from numus.functions.inspect import limits
 
 __all__ = ["show"]
 

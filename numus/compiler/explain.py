@@ -8,11 +8,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numus.compiler import costs
-from numus.compiler.groups import Group
-from numus.compiler.local import Val
-from numus.compiler.program import Plan
-from numus.compiler.watchers import watchers
+from numus.compiler.fusion.group import Group
+from numus.compiler.graph import cost_model
+from numus.compiler.graph.builder import Val
+from numus.compiler.hooks import watchers
+from numus.compiler.plan import Plan
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
                 step.grid,
                 read,
                 written,
-                costs.flops(_inside(group, plan)) if first else 0,
+                cost_model.flops(_inside(group, plan)) if first else 0,
                 None if seconds is None else seconds[i],
                 program,
             )
@@ -129,7 +129,7 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
 
 def _inside(group: Group, plan: Plan) -> list[Val]:
     """The values that a group computes, in order."""
-    return costs.inside(group.members, plan.slot)
+    return cost_model.inside(group.members, plan.slot)
 
 
 def _fused(group: Group, plan: Plan) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from numus.data.encoding import HEAD_SIZE, Layout, head, heads, layout
 from numus.dtypes import DType, as_dtype
 from numus.graph import Storage, View
 from numus.primitives.source import value
-from numus.runtime.cpu.stretches import Source
+from numus.runtime.cpu.byte_ops import Source
 from numus.runtime.devices import device
 from numus.shapes import Shape, row_major
 from numus.tensor import Tensor

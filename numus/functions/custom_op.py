@@ -10,8 +10,8 @@ import numpy as np
 
 from numus.dtypes import DType, as_dtype
 from numus.errors import DeviceError, DTypeError, GradientError, ShapeError
-from numus.evaluation import elements, evaluate
-from numus.functions.conversion import asarray
+from numus.evaluation.evaluate import elements, evaluate
+from numus.functions.creation.conversion import asarray
 from numus.graph import Node, Storage, View, grad_mode
 from numus.primitives.control import call
 from numus.primitives.source import value
@@ -371,7 +371,7 @@ class _PortableRunner:
         self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
     ) -> None:
         # Imported late: the compiler is needed only by those who run something.
-        from numus.compiler.portable import build
+        from numus.compiler.lower.custom_kernel import build
 
         assert op.portable is not None
         names = op.named(specs, results)
@@ -405,12 +405,12 @@ class _WgslRunner:
     def __init__(
         self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
     ) -> None:
-        from numus.runtime.webgpu import sources
+        from numus.runtime.webgpu import user_kernels
 
         assert op.wgsl is not None
         text = op.source_for(op.wgsl, (*specs, *results)[0].dtype, "WGSL")
         runtime = get(place.name)
-        self._shader = sources.written(
+        self._shader = user_kernels.written(
             op.name, text, *op.named(specs, results), runtime.context.features
         )
         self._sources = runtime.sources
@@ -432,11 +432,11 @@ class _CudaRunner:
     def __init__(
         self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
     ) -> None:
-        from numus.runtime.cuda import sources
+        from numus.runtime.cuda import user_kernels
 
         assert op.cuda is not None
         text = op.source_for(op.cuda, (*specs, *results)[0].dtype, "CUDA")
-        self._kernel = sources.written(op.name, text, *op.named(specs, results))
+        self._kernel = user_kernels.written(op.name, text, *op.named(specs, results))
         self._sources = get(place.name).sources
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:

@@ -15,14 +15,13 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
+from numus.dispatch.node_ops import MISS, Natively, write_inherited, write_node
 from numus.dtypes import DType
 from numus.errors import DTypeError
-from numus.functions import arithmetic, comparison
-from numus.functions.contraction import matmul
-from numus.graph import Node, mode
-from numus.graph_steps import MISS, Natively, write_inherited, write_node
+from numus.functions.elementwise import arithmetic, comparison
+from numus.functions.linear.matmul import matmul
+from numus.graph import PRIMITIVES, Node, Primitive, mode
 from numus.primitives import elementwise as ew
-from numus.primitives.base import PRIMITIVES, Primitive
 from numus.primitives.contract import contract
 from numus.primitives.source import constant, write_constant
 from numus.tensor import Tensor, write_handle

@@ -5,17 +5,13 @@ for stands in this file: vendors' kernels beside numus's own (`prefer`, `registe
 their own (`CustomOp`).
 """
 
-import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from numus.kernels import vendor_products  # noqa: F401  registers NVIDIA's
-from numus.kernels.choice import Vendor, available, prefer, preference, register
+from numus.kernels.vendor import matmul as _matmul  # noqa: F401  registers NVIDIA's
+from numus.kernels.vendor.registry import Vendor, available, prefer, preference, register
 
 __all__ = ["CustomOp", "Spec", "Vendor", "available", "prefer", "preference", "register"]
 
-
-def __getattr__(name: str) -> Any:
-    if name in ("CustomOp", "Spec"):
-        # by name: operations on tensors live on a floor above this one
-        return getattr(importlib.import_module("numus.functions.custom_op"), name)
-    raise AttributeError(f"module 'numus.kernels' has no attribute {name!r}")
+if TYPE_CHECKING:
+    CustomOp: Any  # set by `numus/__init__.py`: they are classes of the layer of functions
+    Spec: Any

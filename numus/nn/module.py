@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 import numus as nm
-from numus.functions.inspection import destination
+from numus.functions.interop.namespace_info import destination
 from numus.nn._hooks import Hooks
 from numus.nn.parameter import Parameter, replace
 from numus.tensor import Tensor

@@ -12,7 +12,7 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.functions.precision import lowers
+from numus.functions.autocast import lowers
 from numus.nn import functional as F
 from numus.nn import init
 from numus.nn.module import Module

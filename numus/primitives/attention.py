@@ -27,13 +27,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from numus import dtypes as dt
-from numus.applying import apply
+from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Node
+from numus.graph import Array, Node, Primitive
 from numus.primitives import attention_rules as rules
 from numus.primitives import elementwise as ew
 from numus.primitives.attention_rules import Operands
-from numus.primitives.base import Array, Primitive
 from numus.primitives.reduce import reduce_sum
 from numus.primitives.views import broadcast, reshape
 from numus.shapes import Shape

@@ -8,11 +8,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from numus.applying import apply
+from numus.dispatch.apply import apply
 from numus.dtypes import DType, float32
-from numus.graph import TF32, Node, mode
+from numus.graph import TF32, Array, Node, Primitive, mode
 from numus.primitives import elementwise as ew
-from numus.primitives.base import Array, Primitive
 from numus.primitives.views import broadcast, permute, reshape
 from numus.shapes import size_of
 

@@ -10,10 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from numus.applying import apply
+from numus.dispatch.apply import apply
 from numus.dtypes import DType, bool_
-from numus.graph import Node, View
-from numus.primitives.base import Array, Primitive
+from numus.graph import Array, Node, Primitive, View
 from numus.primitives.views import permute
 from numus.shapes import Shape
 

@@ -18,11 +18,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numus.applying import apply
+from numus.dispatch.apply import apply
 from numus.dtypes import DType, float32
-from numus.graph import TF32, Node, mode
+from numus.graph import TF32, Array, Node, Primitive, mode
 from numus.primitives import elementwise as ew
-from numus.primitives.base import Array, Primitive
 from numus.primitives.contract import contract
 from numus.primitives.source import full
 from numus.primitives.views import broadcast, flip, permute, reshape, slice_

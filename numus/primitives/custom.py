@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from numus.applying import apply
-from numus.graph import Node
-from numus.primitives.base import Primitive
+from numus.dispatch.apply import apply
+from numus.graph import Node, Primitive
 from numus.primitives.views import broadcast
 
 # -- graft ----------------------------------------------------------------------------------------

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.applying import apply
+from numus.dispatch.apply import apply
 from numus.dtypes import DType
-from numus.graph import Node
+from numus.graph import Array, Node, Primitive
 from numus.primitives import references
-from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.primitives.base import zero_jvp, zero_vjp
 from numus.primitives.source import constant
 from numus.primitives.views import reshape, unbroadcast
 from numus.shapes import Shape

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from numus import dtypes as dt
-from numus.applying import apply
-from numus.graph import Node
-from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.dispatch.apply import apply
+from numus.graph import Array, Node, Primitive
+from numus.primitives.base import zero_jvp, zero_vjp
 from numus.primitives.elementwise import elementwise_batch
 from numus.shapes import Shape
 from numus.shapes import broadcast as broadcast_shapes

@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.applying import apply
-from numus.graph import Node
+from numus.dispatch.apply import apply
+from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
-from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.primitives.base import zero_jvp, zero_vjp
 from numus.primitives.source import constant, full
 from numus.primitives.views import broadcast, reshape
 from numus.shapes import Shape, size_of

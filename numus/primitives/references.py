@@ -8,7 +8,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.primitives.base import Array
+from numus.graph import Array
 
 
 def special(name: str) -> Callable[..., Array]:

@@ -8,10 +8,9 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from numus import dtypes as dt
-from numus.applying import apply
-from numus.graph import Node
+from numus.dispatch.apply import apply
+from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
-from numus.primitives.base import Array, Primitive
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.source import constant, full, iota
 from numus.primitives.structure import concat

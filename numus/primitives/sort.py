@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 
 from numus import dtypes as dt
-from numus.applying import apply
-from numus.graph import Node
-from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.dispatch.apply import apply
+from numus.graph import Array, Node, Primitive
+from numus.primitives.base import zero_jvp, zero_vjp
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.source import full, iota
 from numus.primitives.views import broadcast, reshape

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from numus.dispatch.node_ops import write_node
 from numus.dtypes import DType
 from numus.errors import TracingError
-from numus.graph import Node, View
-from numus.graph_steps import write_node
-from numus.primitives.base import Array, Primitive, zero_jvp, zero_vjp
+from numus.graph import Array, Node, Primitive, View
+from numus.primitives.base import zero_jvp, zero_vjp
 from numus.runtime.devices import Device
 from numus.shapes import Shape
 

@@ -7,9 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from numus.applying import apply
-from numus.graph import Node
-from numus.primitives.base import Array, Primitive
+from numus.dispatch.apply import apply
+from numus.graph import Array, Node, Primitive
 from numus.primitives.source import full
 from numus.primitives.views import broadcast, take_range
 from numus.runtime.devices import Device

@@ -13,9 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from numus.applying import apply
-from numus.graph import Node, View, is_captured, mode, observers
-from numus.primitives.base import Array, Jvp, Primitive
+from numus.dispatch.apply import apply
+from numus.graph import Array, Jvp, Node, Primitive, View, is_captured, mode, observers
 from numus.primitives.source import VALUE
 from numus.shapes import Shape, check_size, reshape_strides, size_of
 

@@ -8,7 +8,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import node_of, require, to_float, wrap
-from numus.functions.searching import count_before
+from numus.functions.indexing.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.indexing import gather

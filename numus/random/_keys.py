@@ -11,7 +11,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.errors import ShapeError, TracingError
-from numus.evaluation import from_host
+from numus.evaluation.evaluate import from_host
 from numus.functions._base import node_of, wrap
 from numus.graph import Node, current_trace, mode
 from numus.primitives import elementwise as ew

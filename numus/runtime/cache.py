@@ -19,14 +19,15 @@ _MAGIC = b"numus-object-1\n"
 
 
 @functools.cache
-def version(beside: Path, *renderers: str) -> str:
-    """A name for the code that makes code: it changes when LLVM does, a renderer (files of
-    `compiler/render/`, by patterns), or the file beside the compiler that drives LLVM."""
+def version(driver: Path, *packages: str) -> str:
+    """A digest of the code generator: LLVM's version, the modules of these packages of `codegen/`
+    with what all targets share, and the module that drives LLVM."""
     import llvmlite
 
     digest = hashlib.sha256(llvmlite.__version__.encode())
-    render = Path(__file__).parent.parent / "compiler" / "render"
-    for path in [*(p for x in renderers for p in sorted(render.glob(x))), beside]:
+    codegen = Path(__file__).parent.parent / "codegen"
+    folders = [codegen, *(codegen / name for name in packages)]
+    for path in [*(p for folder in folders for p in sorted(folder.glob("*.py"))), driver]:
         digest.update(path.read_bytes())
     return digest.hexdigest()
 

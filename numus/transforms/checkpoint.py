@@ -10,8 +10,8 @@ from numus.graph import Node, mode, now
 from numus.primitives.source import forget
 from numus.primitives.structure import barrier
 from numus.tensor import Tensor
-from numus.transforms.recipe import Recipe
 from numus.transforms.rules import CallRule, connected, taken_apart
+from numus.transforms.subgraph import Recipe
 from numus.transforms.tape import is_leaf
 from numus.transforms.trace import Trace, require_function
 

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 
 from numus.errors import NonFiniteError, TracingError
-from numus.evaluation import elements, is_users_frame
+from numus.evaluation.evaluate import elements, is_users_frame
 from numus.graph import Node, current_trace, watching
 
 

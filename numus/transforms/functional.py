@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus.errors import GradientError
-from numus.evaluation import evaluate
+from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
 from numus.primitives.source import full_like, placeholder
-from numus.transforms.recipe import Recipe, dependents
+from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.trace import Trace, filled, matching, require_function, tensors
 
 __all__ = ["grad", "hvp", "jvp", "linearize", "value_and_grad", "vjp"]

@@ -17,7 +17,7 @@ from numus.primitives.custom import call_of
 from numus.primitives.source import full_like
 from numus.primitives.structure import concat
 from numus.tensor import GradSlot, Tensor, detached, method, node_of
-from numus.transforms import hooks, remembered
+from numus.transforms import hooks, vjp_cache
 from numus.transforms.tape import tape
 
 Ready = Callable[[Node, Node], None]
@@ -35,7 +35,7 @@ def pull_back(
     it is complete. Under `grad_mode(True)` the cotangents are differentiable themselves.
     """
     hooked = any(n.grad_slot is not None and n.grad_slot.hooks for n in wanted)
-    known = None if hooked else remembered.pulled_back(order, seeds, wanted)
+    known = None if hooked else vjp_cache.pulled_back(order, seeds, wanted)
     if known is not None:
         if ready is not None:
             for node, g in known.items():
@@ -44,7 +44,7 @@ def pull_back(
     since = now()
     found = _walk_back(order, seeds, set(wanted), ready)
     if not hooked:
-        remembered.remember(order, seeds, wanted, found, since)
+        vjp_cache.remember(order, seeds, wanted, found, since)
     return found
 
 

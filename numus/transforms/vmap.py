@@ -13,8 +13,8 @@ from numus.primitives.views import broadcast, permute
 from numus.shapes import normal_axis
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
-from numus.transforms.inside import Inside
-from numus.transforms.recipe import dependents
+from numus.transforms.effects import Inside
+from numus.transforms.subgraph import dependents
 from numus.transforms.trace import nodes_of, require_function
 
 __all__ = ["vmap"]

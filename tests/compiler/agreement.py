@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from numus import dtypes as dt
-from numus.evaluation import evaluate, from_host, host_array
+from numus.evaluation.evaluate import evaluate, from_host, host_array
 from numus.runtime.devices import device
 
 CPU, REFERENCE = device("cpu"), device("reference")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import llvm_harness as harness
 import pytest
 
-from numus.compiler import ir
+from numus import ir
 
 
 @pytest.fixture(autouse=True)

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.compiler.program import clear_plans
-from numus.evaluation import evaluate, from_host, host_array
+from numus.compiler.plan import clear_plans
+from numus.evaluation.evaluate import evaluate, from_host, host_array
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import reduce, views

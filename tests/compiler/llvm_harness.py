@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus.compiler import ir
-from numus.compiler.ir import INDEX, Buffer, For, const, scalar, var
-from numus.compiler.render.llvm import render
+from numus import ir
+from numus.codegen.cpu.renderer import render
+from numus.codegen.cpu.target import Target, host
+from numus.ir import INDEX, Buffer, For, const, scalar, var
 from numus.runtime.cpu.jit import Jit
-from numus.runtime.cpu.target import Target, host
 
 _NATIVE = ctypes.CFUNCTYPE(
     None, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p

@@ -5,21 +5,21 @@ import pytest
 
 import numus as nm
 from numus import nn
-from numus.compiler import tuning
-from numus.compiler.program import clear_plans
+from numus.compiler.lower import autotune
+from numus.compiler.plan import clear_plans
 
 
 @pytest.fixture
 def lowered(monkeypatch):
     """The groups that were lowered, and not taken from others."""
     found = []
-    lower = tuning.lower
+    lower = autotune.lower
 
     def watched(group, layouts, runtime):
         found.append(group)
         return lower(group, layouts, runtime)
 
-    monkeypatch.setattr(tuning, "lower", watched)
+    monkeypatch.setattr(autotune, "lower", watched)
     clear_plans()
     return found
 

@@ -4,7 +4,7 @@ import group_machine
 import numpy as np
 
 import numus as nm
-from numus.compiler.program import clear_plans
+from numus.compiler.plan import clear_plans
 
 group_machine.install()
 MACHINE = nm.device("tiles").runtime

@@ -8,9 +8,9 @@ from agreement import CPU, REFERENCE, check, sample
 
 import numus as nm
 from numus import dtypes as dt
-from numus.compiler.program import clear_plans
+from numus.compiler.plan import clear_plans
 from numus.errors import OutOfMemoryError
-from numus.evaluation import evaluate, from_host, host_array
+from numus.evaluation.evaluate import evaluate, from_host, host_array
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.reduce import argmax, reduce_max, reduce_sum

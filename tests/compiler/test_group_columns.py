@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import group_columns
-from numus.compiler.program import clear_plans
+from numus.compiler.lower.scan import gpu_columns
+from numus.compiler.plan import clear_plans
 
 group_machine.install()
 rng = np.random.default_rng(0)
@@ -44,8 +44,8 @@ def test_running_sums(shape, axis, names):
 
 
 def test_parts_of_parts(monkeypatch):
-    monkeypatch.setattr(group_columns, "LEAST_PART", 8)
-    monkeypatch.setattr(group_columns, "AT_A_TIME", 2)
+    monkeypatch.setattr(gpu_columns, "LEAST_PART", 8)
+    monkeypatch.setattr(gpu_columns, "AT_A_TIME", 2)
     x = rng.integers(-50, 50, (700, 40)).astype(np.int32)
     found, launched = scanned(lambda x: nm.cumsum(x, axis=0, dtype=nm.int32), x)
     assert launched == [PARTS[0], *PARTS, "scan_sum"]

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import group_topk
-from numus.compiler.program import clear_plans
+from numus.compiler.lower.sort import topk_gpu
+from numus.compiler.plan import clear_plans
 
 group_machine.install()
 rng = np.random.default_rng(0)
@@ -53,12 +53,12 @@ def test_equal_elements_come_in_order():
 
 
 def test_parts_of_long_rows(monkeypatch):
-    monkeypatch.setattr(group_topk, "PART", 600)
+    monkeypatch.setattr(topk_gpu, "PART", 600)
     x = rng.integers(0, 900, (1, 9001)).astype(np.int32)
     found, names = selected(x, 100, largest=False)
     assert names == ["topk_parts", "topk"]
     np.testing.assert_array_equal(found, wanted(x, 100, largest=False))
-    monkeypatch.setattr(group_topk, "PARTS_PER_UNIT", 40)
+    monkeypatch.setattr(topk_gpu, "PARTS_PER_UNIT", 40)
     found, names = selected(x, 100)
     assert names == ["topk_parts", "topk_parts", "topk"]
     np.testing.assert_array_equal(found, wanted(x, 100))

@@ -154,7 +154,7 @@ def test_scans_in_one_pass(name, dtype):
 
 
 def test_scans_in_one_pass_look_back_further_than_a_span(monkeypatch):
-    from numus.kernels.look_back import Carry
+    from numus.kernels.scan.gpu_lookback import Carry
 
     monkeypatch.setattr(Carry, "span", staticmethod(lambda threads: 4))
     x = rng.integers(-100, 100, 80_000).astype(np.int32)
@@ -182,7 +182,7 @@ def test_sorts_by_one_pass_for_each_digit(dtype, descending):
 
 
 def test_sorts_look_back_through_spans_of_tiles(monkeypatch):
-    monkeypatch.setattr("numus.kernels.digits.BASE", 2)
+    monkeypatch.setattr("numus.kernels.sort.gpu_onesweep.BASE", 2)
     x = rng.integers(0, 1 << 8, 40_000).astype(np.uint8)
     got, _ = on_ordered(lambda x: nm.sort(x), x)
     np.testing.assert_array_equal(got, np.sort(x))

@@ -11,8 +11,10 @@ import pytest
 from llvm_harness import LENGTHS, N, buffers, lane, lanes, rand
 
 from numus import dtypes as dt
-from numus.compiler import ir
-from numus.compiler.ir import (
+from numus import ir
+from numus.codegen.cpu.renderer import render
+from numus.codegen.cpu.target import host
+from numus.ir import (
     INDEX,
     Buffer,
     Kernel,
@@ -21,8 +23,6 @@ from numus.compiler.ir import (
     load,
     scalar,
 )
-from numus.compiler.render.llvm import render
-from numus.runtime.cpu.target import host
 
 f32, f64, i32, i64 = dt.float32, dt.float64, dt.int32, dt.int64
 

@@ -8,8 +8,8 @@ import pytest
 from llvm_harness import N, buffers, lane, lanes, rand
 
 from numus import dtypes as dt
-from numus.compiler import ir
-from numus.compiler.ir import (
+from numus import ir
+from numus.ir import (
     INDEX,
     Buffer,
     Kernel,

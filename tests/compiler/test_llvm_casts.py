@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from numus import dtypes as dt
-from numus.compiler import ir
+from numus import ir
 
 REAL = [d for d in dt.ALL if d.kind != "complex"]
 

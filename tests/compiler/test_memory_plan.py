@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import peak, products
-from numus.compiler.arena import aligned
-from numus.compiler.schedule import LOOK_BACK
-from numus.compiler.watchers import watchers
+from numus.compiler.hooks import watchers
+from numus.compiler.lower.matmul import cpu as cpu_matmul
+from numus.compiler.schedule import rematerialize
+from numus.compiler.schedule.memory_plan import aligned
+from numus.compiler.schedule.order import LOOK_BACK
 
 NULL = nm.device("null")
 
@@ -189,13 +190,13 @@ def test_products_at_the_peak_pack_one_operand_beforehand():
 
 
 def test_frugal_products_are_right(monkeypatch):
-    usual = products.choose
+    usual = cpu_matmul.choose
     rng = np.random.default_rng(6)
     for m, k, n in ((700, 500, 300), (300, 500, 700), (513, 257, 511)):
         a, b = (rng.standard_normal(s).astype("f") for s in ((k, m), (k, n)))
         want = (a * 2.0).T @ (b + 1.0)
         for frugal in (False, True):
-            monkeypatch.setattr(products, "choose", lambda *args, f=frugal: usual(*args[:-1], f))
+            monkeypatch.setattr(cpu_matmul, "choose", lambda *args, f=frugal: usual(*args[:-1], f))
             found = nm.jit(lambda a, b: (a * 2).T @ (b + 1))(nm.asarray(a), nm.asarray(b))
             np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-2)
 
@@ -251,9 +252,9 @@ def test_little_is_made_again_for_little_memory():
 def test_values_made_again_are_the_same():
     """The same step, with and without: the same bits."""
     results = []
-    for part in (peak.PART, 1 << 60):
+    for part in (rematerialize.PART, 1 << 60):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(peak, "PART", part)
+            patch.setattr(rematerialize, "PART", part)
             rng = np.random.default_rng(0)
             shapes = [(192, 768), (768, 192)] * 3
             ws = [nm.asarray(rng.standard_normal(s).astype("f") / s[0] ** 0.5) for s in shapes]

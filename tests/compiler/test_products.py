@@ -9,7 +9,7 @@ import pytest
 from llvm_harness import targets
 
 import numus as nm
-from numus.compiler import program
+from numus.compiler import plan as plans
 from numus.runtime.cpu.jit import Jit
 from numus.runtime.cpu.runtime import CpuRuntime
 from numus.runtime.devices import Device
@@ -40,12 +40,12 @@ def kernels(function):
     def watch(place, plan, leaves, constants):
         found.extend(step.kernel.name for step in plan.steps)
 
-    program.watchers.append(watch)
+    plans.watchers.append(watch)
     try:
         y = function()
         nm.eval(y)
     finally:
-        program.watchers.remove(watch)
+        plans.watchers.remove(watch)
     return found, y
 
 
@@ -157,11 +157,11 @@ def test_rows_from_afar_are_fetched_ahead():
     def text(*shape):
         found = []
         a = given(numbers(shape, np.float32), False)
-        program.watchers.append(lambda _, plan, *__: found.extend(plan.steps))
+        plans.watchers.append(lambda _, plan, *__: found.extend(plan.steps))
         try:
             nm.eval(a @ given(numbers((shape[-1], 33), np.float32), False))
         finally:
-            program.watchers.pop()
+            plans.watchers.pop()
         return found[-1].kernel.text()
 
     assert "to read" in text(CpuRuntime().facts.cache_l2 // 512, 200)
@@ -214,7 +214,7 @@ def test_small_caches_give_the_same_bits(dtype):
             )
             agrees(z, a, b, lambda x, bias=bias, end=end: end(x, bias))
             np.testing.assert_array_equal(y, z)
-    program.clear_plans()  # they hold the other runtime
+    plans.clear_plans()  # they hold the other runtime
 
 
 @pytest.mark.parametrize("target", [t for t in targets() if t != "host"])
@@ -235,7 +235,7 @@ def test_narrower_vectors_give_the_same_bits(target):
     for dtype in ("float64", "complex128"):  # tiles with more rows than columns
         a, b = numbers((65, 67), dtype), numbers((67, 33), dtype)
         agrees(nm.asarray(a, device=place) @ nm.asarray(b, device=place), a, b)
-    program.clear_plans()  # they hold the narrow runtime
+    plans.clear_plans()  # they hold the narrow runtime
 
 
 @pytest.mark.parametrize("target", [t for t in targets() if t != "host"])
@@ -253,4 +253,4 @@ def test_attention_in_narrower_vectors(target, dtype):
 
     for found, want in zip(results(place), results("reference"), strict=True):
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
-    program.clear_plans()  # they hold the narrow runtime
+    plans.clear_plans()  # they hold the narrow runtime

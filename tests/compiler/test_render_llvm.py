@@ -10,8 +10,11 @@ import pytest
 from llvm_harness import LENGTHS, N, buffers, lane, lanes, rand, serial
 
 from numus import dtypes as dt
-from numus.compiler import ir
-from numus.compiler.ir import (
+from numus import ir
+from numus.codegen.cpu.renderer import render
+from numus.codegen.cpu.target import Target, host
+from numus.errors import CompileError
+from numus.ir import (
     INDEX,
     Buffer,
     For,
@@ -28,9 +31,6 @@ from numus.compiler.ir import (
     scalar,
     var,
 )
-from numus.compiler.render.llvm import render
-from numus.errors import CompileError
-from numus.runtime.cpu.target import Target, host
 
 f32, f64, i32, i64 = dt.float32, dt.float64, dt.int32, dt.int64
 

@@ -10,12 +10,12 @@ import test_snapshots
 
 import numus as nm
 from numus import dtypes as dt
-from numus.compiler.program import clear_plans
-from numus.compiler.render import ptx
-from numus.kernels import tile_contraction
+from numus.codegen.nvptx import renderer
+from numus.codegen.nvptx.assembler import Assembler
+from numus.compiler.plan import clear_plans
+from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
 from numus.runtime import devices
 from numus.runtime.contract import Facts
-from numus.runtime.cuda.assembler import Assembler
 from numus.runtime.null import NullProgram, NullRuntime
 
 FACTS = Facts(
@@ -41,14 +41,14 @@ class PtxRuntime(NullRuntime):
         super().__init__()
         self.facts = FACTS
         self.assembler = Assembler(capability)
-        self.target = ptx.Target(capability)
+        self.target = renderer.Target(capability)
         self.made = []
 
     def compile(self, kernel):
         known = kernel.text() in self._programs
         program = super().compile(kernel)
         if not known:
-            self.made.append((kernel, self.assembler.ptx(ptx.render(kernel, self.target))))
+            self.made.append((kernel, self.assembler.ptx(renderer.render(kernel, self.target))))
         assert isinstance(program, NullProgram)
         return program
 
@@ -72,7 +72,7 @@ def test_graphs_become_ptx(name, machine, monkeypatch):
     nm.eval(test_snapshots.GRAPHS[name]())
     assert machine.made
     for kernel, text in machine.made:
-        assert f".reqntid {ptx.threads(kernel)}" in text
+        assert f".reqntid {renderer.threads(kernel)}" in text
         assert re.search(r"\.entry kernel\(", text)
         assert "local" not in text, "registers are in memory"
 
@@ -175,9 +175,9 @@ SIZES = {  # of a batch, rows, columns, depth: the tile, and pieces of k
 @pytest.mark.parametrize("size", SIZES)
 def test_tiles_are_as_large_as_leaves_every_unit_some(size):
     *shape, k = size
-    tiles, pieces = tile_contraction.choose(FACTS, dt.bfloat16, tuple(shape), k, stays=True)
+    tiles, pieces = wgmma_kernel.choose(FACTS, dt.bfloat16, tuple(shape), k, stays=True)
     assert ((tiles.rows, tiles.columns), pieces) == SIZES[size]
-    assert tile_contraction.choose(FACTS, dt.bfloat16, tuple(shape), k)[0].rows == 128
+    assert wgmma_kernel.choose(FACTS, dt.bfloat16, tuple(shape), k)[0].rows == 128
 
 
 @pytest.mark.parametrize(("shape", "last"), [((512, 512), "warp"), ((8, 512, 512), "tile")])
@@ -290,7 +290,7 @@ def test_kernels_that_wait_read_no_constants(machine):
     ((kernel, text),) = machine.made
     assert "griddepcontrol.wait" in text
     assert "ld.global.nc" not in text
-    older = Assembler(80).ptx(ptx.render(kernel, ptx.Target(80)))
+    older = Assembler(80).ptx(renderer.render(kernel, renderer.Target(80)))
     assert "griddepcontrol" not in older
     assert "ld.global.nc" in older
 

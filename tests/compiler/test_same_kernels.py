@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 import numus as nm
-from numus.compiler import ir, program
+from numus import ir
+from numus.compiler import plan as plans
 
 
 def statistics(x, axis):
@@ -23,15 +24,15 @@ def test_a_graph_that_is_built_anew_becomes_the_same_kernels(shape, axis):
     def watch(place, plan, leaves, constants):
         texts.add(tuple(step.kernel.text() for step in plan.steps))
 
-    program.watchers.append(watch)
+    plans.watchers.append(watch)
     try:
         held = []
         for i in range(12):
-            program.clear_plans()
+            plans.clear_plans()
             nm.eval(*statistics(x, axis))
             held.append([object() for _ in range(i)])  # other addresses for what comes next
     finally:
-        program.watchers.remove(watch)
+        plans.watchers.remove(watch)
     assert len(texts) == 1
 
 

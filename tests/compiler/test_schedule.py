@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.arena import pack
+from numus.compiler.schedule.memory_plan import pack
 from numus.runtime.devices import device
 
 

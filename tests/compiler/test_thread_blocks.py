@@ -7,8 +7,9 @@ import pytest
 import thread_blocks
 
 import numus as nm
-from numus.compiler import loops, program
-from numus.compiler.loops import spread
+from numus.compiler import plan as plans
+from numus.compiler.lower import loops
+from numus.compiler.lower.loops import reduce_rows_cluster
 from numus.runtime import devices
 
 
@@ -88,7 +89,7 @@ def test_what_meets_in_shared_memory(name, machine, monkeypatch):
     monkeypatch.setattr(machine, "with_scratch", True)
     x = np.random.default_rng(0).integers(-40, 40, shape).astype(np.int32)
     machine.rendered.clear()
-    program.clear_plans()
+    plans.clear_plans()
     got = function(nm.asarray(x, device="blocks")).numpy()
     assert kind in {k.name for k in machine.rendered}
     np.testing.assert_array_equal(got, function(nm.asarray(x)).numpy())
@@ -110,21 +111,21 @@ def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, m
     """Blocks of a cluster, and blocks that meet at a board."""
     facts = replace(machine.facts, features=machine.facts.features | {"ordered"}, parallel_units=8)
     monkeypatch.setattr(machine, "facts", facts)
-    ways = spread.ways_to_hold
+    ways = reduce_rows_cluster.ways_to_hold
 
     def one_way(work, space, lane, many=1):
         return [h for h in ways(work, space, lane, many) if (many, h.threads) == (blocks, threads)]
 
-    for module in (loops, spread):
+    for module in (loops, reduce_rows_cluster):
         monkeypatch.setattr(module, "ways_to_hold", one_way)
-    monkeypatch.setattr(spread, "MOST_BLOCKS", 1 if board else 8)
+    monkeypatch.setattr(reduce_rows_cluster, "MOST_BLOCKS", 1 if board else 8)
     x = np.random.default_rng(0).standard_normal((3, length)).astype(np.float32)
     machine.rendered.clear()
-    program.clear_plans()
+    plans.clear_plans()
     got = SPREAD[name](nm.asarray(x, device="blocks")).numpy()
     (kernel,) = (k for k in machine.rendered if k.spread > 1)
     assert (kernel.spread, kernel.group) == (blocks, blocks * threads)
     assert (kernel.board is not None) == board
     want = SPREAD[name](nm.asarray(x)).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6 * np.abs(want).max())
-    program.clear_plans()
+    plans.clear_plans()

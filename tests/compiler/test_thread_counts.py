@@ -14,7 +14,7 @@ from in_threads import in_threads
 
 import numus as nm
 from numus import dtypes as dt
-from numus.evaluation import evaluate, from_host, host_array
+from numus.evaluation.evaluate import evaluate, from_host, host_array
 from numus.primitives import elementwise as ew
 from numus.primitives import views
 from numus.primitives.contract import contract

@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import tuning
-from numus.compiler.program import clear_plans
-from numus.compiler.tuning import _reach
+from numus.compiler.lower import autotune
+from numus.compiler.lower.autotune import _reach
+from numus.compiler.plan import clear_plans
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     """A cache of its own, in which nothing is remembered."""
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(tuning, "choices", tuning._Choices())
-    monkeypatch.setattr(tuning, "SECONDS", 1e-4)
+    monkeypatch.setattr(autotune, "choices", autotune._Choices())
+    monkeypatch.setattr(autotune, "SECONDS", 1e-4)
     clear_plans()
     yield tmp_path
     clear_plans()
@@ -30,12 +30,12 @@ def operands():
 
 def forget():
     """As a new process would."""
-    tuning.choices = tuning._Choices()
+    autotune.choices = autotune._Choices()
     clear_plans()
 
 
 def test_nothing_is_measured_unless_asked_for(folder, monkeypatch):
-    monkeypatch.setattr(tuning, "_best", None)
+    monkeypatch.setattr(autotune, "_best", None)
     x, y = operands()
     nm.eval(x @ y)
     assert not (folder / "tuning.json").exists()
@@ -49,19 +49,19 @@ def test_what_is_measured_is_remembered(folder, monkeypatch):
     assert tuned.tobytes() == usual.tobytes()
     found = json.loads((folder / "tuning.json").read_text())
     assert len(found) == 1
-    assert set(found.values()) <= {"", *tuning.VARIANTS}
+    assert set(found.values()) <= {"", *autotune.VARIANTS}
     forget()
-    monkeypatch.setattr(tuning, "_best", None)  # nothing is measured again
+    monkeypatch.setattr(autotune, "_best", None)  # nothing is measured again
     with nm.tune():
         assert (x @ y).numpy().tobytes() == usual.tobytes()
 
 
 def let_win(monkeypatch, variant):
     """A variant is measured to be quicker than all others."""
-    monkeypatch.setattr(tuning, "_times", lambda runs, _: {n: float(n != variant) for n in runs})
+    monkeypatch.setattr(autotune, "_times", lambda runs, _: {n: float(n != variant) for n in runs})
 
 
-@pytest.mark.parametrize("variant", tuning.VARIANTS)
+@pytest.mark.parametrize("variant", autotune.VARIANTS)
 def test_every_choice_gives_the_same_bits(folder, monkeypatch, variant):
     x, y = operands()
     image, weight = nm.reshape(x, (2, 5, 100, 40)), nm.reshape(y, (16, 5, 5, 100))[..., :5]
@@ -81,7 +81,7 @@ def test_every_choice_gives_the_same_bits(folder, monkeypatch, variant):
 def test_what_gives_other_bits_is_no_choice(folder, monkeypatch):
     """Vectors of another width add up otherwise, as more units of a GPU do."""
     narrow = {"narrow": lambda facts: replace(facts, lanes_bytes=facts.lanes_bytes // 2)}
-    monkeypatch.setattr(tuning, "VARIANTS", narrow)
+    monkeypatch.setattr(autotune, "VARIANTS", narrow)
     let_win(monkeypatch, "narrow")
     x, y = operands()
     for of in (lambda: x @ y, lambda: x @ y[0]):
@@ -94,7 +94,7 @@ def test_what_gives_other_bits_is_no_choice(folder, monkeypatch):
 @pytest.mark.on_cpu("variants that differ")
 def test_operands_that_lie_anyhow_are_measured_in_memory_of_their_size(folder, monkeypatch):
     reached = []
-    monkeypatch.setattr(tuning, "_reach", lambda *of: reached.append(_reach(*of)) or reached[-1])
+    monkeypatch.setattr(autotune, "_reach", lambda *of: reached.append(_reach(*of)) or reached[-1])
     x, y = operands()
     nm.eval(x, y)
     with nm.tune():

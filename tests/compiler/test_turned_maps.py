@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.program import clear_plans
+from numus.compiler.plan import clear_plans
 from numus.runtime import devices
 
 group_machine.install()

@@ -239,14 +239,14 @@ def test_the_number_of_threads_does_not_show(shape, options):
 
 
 def test_one_kernel_or_two_give_the_same_bits(monkeypatch):
-    from numus.compiler import program
-    from numus.kernels import attention_grad
+    from numus.compiler import plan as plans
+    from numus.kernels.attention.cpu import backward as backward_kernel
 
     arrays, cotangent = [drawn(2, 300, 16) for _ in range(3)], drawn(2, 300, 16)
     found = []
     for apart in (False, True):
-        monkeypatch.setattr(attention_grad, "apart", lambda facts, stack, a=apart: a)
-        monkeypatch.setattr(program, "_plans", type(program._plans)())
+        monkeypatch.setattr(backward_kernel, "apart", lambda facts, stack, a=apart: a)
+        monkeypatch.setattr(plans, "_plans", type(plans._plans)())
         found.append(gradients(arrays, cotangent, is_causal=True))
     for a, b in zip(*found, strict=True):
         np.testing.assert_array_equal(a, b)

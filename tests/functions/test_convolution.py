@@ -4,7 +4,9 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import convolutions, program, spreading_convolutions
+from numus.compiler import plan as plans
+from numus.compiler.lower.conv import cpu as cpu_conv
+from numus.compiler.lower.conv import cpu_channels
 from numus.errors import DTypeError, ShapeError
 
 # (shape of the data, of the weights, options)
@@ -71,12 +73,12 @@ CONVOLUTIONS = {
 @pytest.fixture(params=["as costs say", "vectors along outputs"])
 def schedule(request, monkeypatch):
     """Every convolution of a test by the schedule it would get, then by the other one."""
-    program.clear_plans()
+    plans.clear_plans()
     if request.param == "vectors along outputs":
-        monkeypatch.setattr(spreading_convolutions, "WORTH_PACKING", 0)
-        monkeypatch.setattr(convolutions, "sliding_cost", lambda *_: float("inf"))
+        monkeypatch.setattr(cpu_channels, "WORTH_PACKING", 0)
+        monkeypatch.setattr(cpu_conv, "sliding_cost", lambda *_: float("inf"))
     yield
-    program.clear_plans()
+    plans.clear_plans()
 
 
 def results(function, arrays, options, device):

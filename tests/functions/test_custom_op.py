@@ -438,7 +438,7 @@ def test_kernels_for_cuda(source):
 
 
 def test_what_is_read_off_a_cuda_source():
-    from numus.runtime.cuda.sources import written
+    from numus.runtime.cuda.user_kernels import written
 
     arrays = [("x", nm.float16)], [("out", nm.float16)], [("alpha", nm.float32)]
     assert written("op", PTX, *arrays).entry == "axpy"

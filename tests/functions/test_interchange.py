@@ -179,7 +179,7 @@ def test_pickle_holds_plain_data_only():
         for _, argument, _ in pickletools.genops(pickle.dumps(nm.ones(2), protocol=4))
         if isinstance(argument, str)
     }
-    assert names == {"numus.functions.protocols", "_rebuilt", "float32"}
+    assert names == {"numus.functions.interop.protocols", "_rebuilt", "float32"}
 
 
 def test_numpy_files():

@@ -12,8 +12,8 @@ import pytest
 from described import described
 
 import numus as nm
+from numus.dispatch.node_ops import Natively
 from numus.errors import GradientError
-from numus.graph_steps import Natively
 
 BINARY = "add sub mul truediv floordiv mod pow".split()
 BITS = "and_ or_ xor lshift rshift".split()
@@ -326,9 +326,9 @@ def test_moving_and_converting():
 
 @pytest.mark.on_cpu("tensors that stay there")
 def test_without_a_gpu_it_stays_and_says_so_once(monkeypatch):
-    from numus.functions import inspection
+    from numus.functions.interop import namespace_info
 
-    monkeypatch.setattr(inspection, "_told", set())
+    monkeypatch.setattr(namespace_info, "_told", set())
     x = nm.ones(2)
     with pytest.warns(RuntimeWarning, match="no GPU"):
         assert x.to_gpu() is x

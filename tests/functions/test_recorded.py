@@ -11,12 +11,12 @@ from described import described
 
 import numus as nm
 from numus import config
-from numus.functions import _recorded
+from numus.functions import template_cache
 from numus.nn.functional import classification
-from numus.runtime.cpu import calls
+from numus.runtime.pycall import vm
 
 pytestmark = [
-    pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
+    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
     pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
 ]
 
@@ -83,7 +83,7 @@ def test_targets_of_cross_entropy_are_looked_at_every_time():
     wanted = [classified(x).item() for _ in range(4)]
     assert wanted.count(wanted[0]) == 4
     counted = [c for c in _recorded_of(classification._against_classes).values() if c is not None]
-    assert any(type(c) is _recorded._Made for c in counted)
+    assert any(type(c) is template_cache._Made for c in counted)
     other = nm.nn.functional.cross_entropy(x, nm.asarray([3, 3, -100])).item()
     log_p = np.log(np.exp(x.numpy()) / np.exp(x.numpy()).sum(1, keepdims=True))
     np.testing.assert_allclose(other, -log_p[:2, 3].mean(), rtol=1e-5)
@@ -103,7 +103,7 @@ def test_graphs_are_made_natively_from_the_third_on():
     for i in range(4):
         nm.gelu(x)
         (made,) = known.values()
-        assert isinstance(made, _recorded._Made) == (i > 0)
+        assert isinstance(made, template_cache._Made) == (i > 0)
 
 
 @pytest.mark.parametrize("left", [(3, 4), (2, 3, 4), (5, 2, 3, 4), (4,)])
@@ -225,7 +225,7 @@ def test_parameters_and_others_are_not_kept():
 
 
 def test_nothing_is_left_behind(monkeypatch):
-    monkeypatch.setattr(_recorded, "_MANY", 8)
+    monkeypatch.setattr(template_cache, "_MANY", 8)
     x, w = tensor(4, 6), tensor(2, 6, 4, seed=1)
     for _ in range(20):
         nm.eval(nm.softmax(nm.gelu(x @ w)))

@@ -13,12 +13,13 @@ import pytest
 import thread_blocks
 
 import numus as nm
-from numus.compiler import cell_convolutions, cell_plans, ir, window_sums, winograd
-from numus.compiler.convolution_parts import Geometry
-from numus.compiler.ir import statements
-from numus.compiler.program import clear_plans
-from numus.kernels import cells
-from numus.kernels import winograd as kernels
+from numus import ir
+from numus.compiler.lower.conv import depthwise, padded_gemm, padded_gemm_plan, winograd
+from numus.compiler.lower.conv.geometry import Geometry
+from numus.compiler.plan import clear_plans
+from numus.ir import statements
+from numus.kernels.conv.gpu import padded_gemm as padded_gemm_kernel
+from numus.kernels.conv.gpu import winograd as kernels
 from numus.runtime import devices
 
 group_machine.install()
@@ -59,17 +60,17 @@ def take(monkeypatch):
 
     def only(pieces=1, **like):
         def choose(g, unit):
-            found = cell_plans.plans(g, unit)
+            found = padded_gemm_plan.plans(g, unit)
             best = [p for p in found if all(getattr(p, k) == v for k, v in like.items())]
             return (best or found)[0]
 
-        tiles = cell_convolutions._tiles
+        tiles = padded_gemm._tiles
         if not ON_GPU:
-            monkeypatch.setattr(cell_plans, "OVERLAPPING", ("tiles", "warps", "threads"))
-        monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+            monkeypatch.setattr(padded_gemm_plan, "OVERLAPPING", ("tiles", "warps", "threads"))
+        monkeypatch.setattr(padded_gemm, "SMALL", 1)
         monkeypatch.setattr(winograd, "fits", lambda g: False)
-        monkeypatch.setattr(cell_convolutions, "choose", choose)
-        monkeypatch.setattr(cell_convolutions, "_tiles", lambda *a: (tiles(*a)[0], pieces))
+        monkeypatch.setattr(padded_gemm, "choose", choose)
+        monkeypatch.setattr(padded_gemm, "_tiles", lambda *a: (tiles(*a)[0], pieces))
         clear_plans()
 
     yield only
@@ -202,7 +203,7 @@ def test_what_lies_beside_a_window_is_not_in_its_sum(take):
     ],
 )
 def test_with_fewer_multiplications(x, w, padding, monkeypatch):
-    monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+    monkeypatch.setattr(padded_gemm, "SMALL", 1)
     monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
     clear_plans()
     compare(
@@ -223,10 +224,10 @@ WINDOWS = {
 
 @pytest.fixture
 def by_sums(monkeypatch):
-    monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+    monkeypatch.setattr(padded_gemm, "SMALL", 1)
     monkeypatch.setattr(winograd, "fits", lambda g: False)
-    monkeypatch.setattr(cell_convolutions, "choose", lambda g, unit: "sums")
-    monkeypatch.setattr(window_sums, "_enough", lambda facts: 0)
+    monkeypatch.setattr(padded_gemm, "choose", lambda g, unit: "sums")
+    monkeypatch.setattr(depthwise, "_enough", lambda facts: 0)
     clear_plans()
     yield
     clear_plans()
@@ -239,7 +240,7 @@ def test_sums_over_single_windows(name, gathers, by_sums, monkeypatch):
     unit = {"one axis": "tiles bfloat16", "three axes": "warps float64"}
     given = (unit.get(name, "threads float32"), x, w)
     if gathers:
-        monkeypatch.setattr(window_sums, "LEAST", 1)
+        monkeypatch.setattr(depthwise, "LEAST", 1)
     kinds = ("window_sums", "gathered_sums")
     launched = nm.device(UNITS[given[0]][0]).runtime
     compare(lambda x, w: function(x, w, **options), *given, kind=kinds)
@@ -262,14 +263,14 @@ def as_rendered(function, x, w):
 
 
 def test_sums_as_rendered(by_sums, monkeypatch):
-    monkeypatch.setattr(window_sums, "LEAST", 1)
+    monkeypatch.setattr(depthwise, "LEAST", 1)
     function, x, w, options = WINDOWS["one each"]
     names = as_rendered(lambda x, w: function(x, w, **options), x, w)
     assert {"window_sums", "gathered_sums"} <= names
 
 
 def test_forms_as_rendered(monkeypatch):
-    monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+    monkeypatch.setattr(padded_gemm, "SMALL", 1)
     monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
     clear_plans()
     shapes = (1, 3, 6, 5), (2, 3, 3, 3)
@@ -338,8 +339,8 @@ def geometry(batch, channels, outputs, space, taps, stride=1, groups=1, by_weigh
     return Geometry(*sizes, (1, extents, extents), *steps[::-1], (1, 1, 1), low)
 
 
-HOPPER = cell_plans.Unit("tiles", 2, 64, 128, 64, 80)
-PLAIN = cell_plans.Unit("threads", 4, 16, 64, 32, 6)
+HOPPER = padded_gemm_plan.Unit("tiles", 2, 64, 128, 64, 80)
+PLAIN = padded_gemm_plan.Unit("threads", 4, 16, 64, 32, 6)
 
 
 @pytest.mark.parametrize(
@@ -360,8 +361,8 @@ PLAIN = cell_plans.Unit("threads", 4, 16, 64, 32, 6)
     ],
 )
 def test_which_way_it_goes(g, unit, way):
-    found = cell_plans.choose(g, unit)
-    if isinstance(found, cell_plans.Plan):
+    found = padded_gemm_plan.choose(g, unit)
+    if isinstance(found, padded_gemm_plan.Plan):
         found = (found.merged, found.by_results)
     assert found == way
 
@@ -377,5 +378,5 @@ def test_which_way_it_goes(g, unit, way):
     ],
 )
 def test_the_grid_has_room_for_data_zeros_and_results(axis, up, count):
-    found = cells.Axis(*axis)
+    found = padded_gemm_kernel.Axis(*axis)
     assert (found.up, found.cells) == (up, count)

@@ -3,14 +3,14 @@
 import pytest
 
 import numus as nm
-from numus.kernels import choice
+from numus.kernels.vendor import registry
 
 
 @pytest.fixture
 def vendors(monkeypatch):
     """A registry of the test's own."""
-    monkeypatch.setattr(choice._State, "registered", ())
-    monkeypatch.setattr(choice._State, "preferred", "auto")
+    monkeypatch.setattr(registry._State, "registered", ())
+    monkeypatch.setattr(registry._State, "preferred", "auto")
 
     def add(name, takes, quicker):
         vendor = nm.kernels.Vendor(name, "double", takes, quicker, lambda runtime, question: None)
@@ -39,16 +39,16 @@ def test_preferences_hold_inside_and_after():
 def test_who_is_chosen(vendors):
     small = vendors("small", lambda n, facts: n < 10, lambda n, facts: n > 5)
     assert nm.kernels.available() == ("small",)
-    assert choice.choose("double", 8, None) is small
-    assert choice.choose("double", 3, None) is None  # not quicker
-    assert choice.choose("halve", 8, None) is None
+    assert registry.choose("double", 8, None) is small
+    assert registry.choose("double", 3, None) is None  # not quicker
+    assert registry.choose("halve", 8, None) is None
     with nm.kernels.prefer("vendor"):
-        assert choice.choose("double", 3, None) is small
-        assert choice.choose("double", 30, None) is None  # not taken
+        assert registry.choose("double", 3, None) is small
+        assert registry.choose("double", 30, None) is None  # not taken
     with nm.kernels.prefer("native"):
-        assert choice.choose("double", 8, None) is None
+        assert registry.choose("double", 8, None) is None
     large = vendors("large", lambda n, facts: n > 6, lambda n, facts: True)
-    assert choice.choose("double", 8, None) is large  # the younger is asked first
+    assert registry.choose("double", 8, None) is large  # the younger is asked first
     again = vendors("small", lambda n, facts: True, lambda n, facts: True)
     assert nm.kernels.available() == ("large", "small")
-    assert choice.choose("double", 8, None) is again
+    assert registry.choose("double", 8, None) is again

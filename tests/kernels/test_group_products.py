@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import group_tiles
-from numus.compiler.program import clear_plans
-from numus.kernels import thread_contraction as threads
-from numus.kernels import tile_contraction
-from numus.kernels import warp_contraction as warp
-from numus.kernels.busy import Way, quickest
+from numus.compiler.lower.matmul import wgmma
+from numus.compiler.plan import clear_plans
+from numus.kernels.matmul.gpu import mma_sync as warp
+from numus.kernels.matmul.gpu import simt_async as threads
+from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
+from numus.kernels.matmul.gpu.cost_model import Way, quickest
 from numus.runtime import devices
 
 group_machine.install()
@@ -242,7 +242,7 @@ PACKED = {
 
 @pytest.mark.parametrize("name", PACKED)
 def test_operands_that_are_packed(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(group_tiles, "REUSED", dict.fromkeys((1, 2, 4), 64))
+    monkeypatch.setattr(wgmma, "REUSED", dict.fromkeys((1, 2, 4), 64))
     check(PACKED[name], PACKED[name].arrays(), NAMES[0] if ON_GPU else "groups_90")
 
 
@@ -261,9 +261,9 @@ def test_tiles_of_few_rows(name: str, away: int, monkeypatch: pytest.MonkeyPatch
     """Half of the columns for every 128 threads, where there are 64 rows."""
     dtype, ours, tolerance = FEW_ROWS[name]
     device = NAMES[0] if ON_GPU else "groups_90"
-    tiles = tile_contraction.Tiles(64, 3, 64)
-    monkeypatch.setattr(tile_contraction, "choose", lambda *given, **how: (tiles, 1))
-    monkeypatch.setattr(group_tiles, "REUSED", dict.fromkeys((1, 2, 4), 64))
+    tiles = wgmma_kernel.Tiles(64, 3, 64)
+    monkeypatch.setattr(wgmma_kernel, "choose", lambda *given, **how: (tiles, 1))
+    monkeypatch.setattr(wgmma, "REUSED", dict.fromkeys((1, 2, 4), 64))
     rows, columns, k = (40, 48, 72) if away else (80, 96, 144)
     turned = name.split()[-1] if name.startswith("bf16") else "nt"
     left, right = (rows, k), (k, columns)

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from numus import dtypes as dt
+from numus.codegen.cpu.target import Target, host
 from numus.kernels.math import FUNCTIONS, frexp, ldexp, sincos
 from numus.kernels.math import random_bits as rb
 from numus.kernels.math._coefficients import EXP, LN2, NORMAL_BELOW, NORMAL_TOP
-from numus.runtime.cpu.target import Target, host
 from tools import accuracy
 from tools.lanes import Lanes
 from tools.minimax import fit, ratio, split

@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import group_tiles
-from numus.compiler.program import clear_plans
-from numus.kernels import tile_contraction
+from numus.compiler.lower.matmul import wgmma
+from numus.compiler.plan import clear_plans
+from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
 
 group_machine.install()
 
@@ -38,8 +38,8 @@ def own_kernels() -> Any:
 @pytest.fixture
 def stays(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Ask for tiles; a list of which were taken."""
-    taken: list[tile_contraction.Tiles] = []
-    contraction = tile_contraction.contraction
+    taken: list[wgmma_kernel.Tiles] = []
+    contraction = wgmma_kernel.contraction
 
     def seen(work: Any, g: Any) -> Any:
         taken.append(work.tiles)
@@ -47,13 +47,13 @@ def stays(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     def ask(tile: tuple[int, int], together: int = 1, pieces: int = 1) -> Any:
         def choose(facts: Any, *given: Any, stays: bool) -> Any:
-            return tile_contraction.fitted(facts, tile, together, stays=stays), pieces
+            return wgmma_kernel.fitted(facts, tile, together, stays=stays), pieces
 
-        monkeypatch.setattr(tile_contraction, "choose", choose)
+        monkeypatch.setattr(wgmma_kernel, "choose", choose)
         return taken
 
-    monkeypatch.setattr(tile_contraction, "contraction", seen)
-    monkeypatch.setattr(group_tiles, "REUSED", dict.fromkeys((1, 2, 4), 64))
+    monkeypatch.setattr(wgmma_kernel, "contraction", seen)
+    monkeypatch.setattr(wgmma, "REUSED", dict.fromkeys((1, 2, 4), 64))
     return ask
 
 

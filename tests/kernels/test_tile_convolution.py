@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import group_convolutions
-from numus.compiler.program import clear_plans
-from numus.kernels import tile_convolution
+from numus.compiler.lower.conv import gpu as gpu_conv
+from numus.compiler.plan import clear_plans
+from numus.kernels.conv.gpu import implicit_gemm_wgmma
 
 group_machine.install()
 MACHINE = nm.device("tiles").runtime
@@ -16,7 +16,7 @@ MACHINE = nm.device("tiles").runtime
 
 @pytest.fixture(autouse=True)
 def even_small_ones(monkeypatch):
-    monkeypatch.setattr(group_convolutions, "SMALL", 1)
+    monkeypatch.setattr(gpu_conv, "SMALL", 1)
     clear_plans()
     yield
     clear_plans()
@@ -67,7 +67,7 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_values_and_gradients(name, pieces, monkeypatch):
     function, *shapes, options = CASES[name]
-    monkeypatch.setattr(tile_convolution, "pieces_of", lambda *a: min(pieces, -(-a[-1] // 64)))
+    monkeypatch.setattr(implicit_gemm_wgmma, "pieces_of", lambda *a: min(pieces, -(-a[-1] // 64)))
     dtype = "float16" if name == "one axis" else "bfloat16"
     compare(lambda x, w: function(x, w, **options), *shapes, dtype=dtype)
 
@@ -116,5 +116,5 @@ def test_views_and_expressions_are_laid_out_at_once():
 )
 def test_tiles_follow_from_sizes(rows, outputs, depth, columns, pieces):
     facts = group_machine.replace(group_machine.WITH_TILES, parallel_units=132)
-    assert tile_convolution.columns_of(facts, 1, rows, outputs, depth) == columns
-    assert tile_convolution.pieces_of(facts, 1, rows, outputs, columns, depth) == pieces
+    assert implicit_gemm_wgmma.columns_of(facts, 1, rows, outputs, depth) == columns
+    assert implicit_gemm_wgmma.pieces_of(facts, 1, rows, outputs, columns, depth) == pieces

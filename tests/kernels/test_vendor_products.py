@@ -6,8 +6,8 @@ import pytest
 
 import numus as nm
 from numus import dtypes as dt
-from numus.kernels import choice
-from numus.kernels.vendor_products import BIASED, Matrix, Product, quicker
+from numus.kernels.vendor import registry
+from numus.kernels.vendor.matmul import BIASED, Matrix, Product, quicker
 
 group_machine.install()
 rng = np.random.default_rng(0)
@@ -52,7 +52,7 @@ class ByNumpy:
 
 @pytest.fixture(autouse=True)
 def by_numpy(monkeypatch):
-    monkeypatch.setattr(choice._State, "registered", ())
+    monkeypatch.setattr(registry._State, "registered", ())
     for operation in ("contract", BIASED):
         nm.kernels.register(
             nm.kernels.Vendor("numpy", operation, lambda p, facts: True, quicker, ByNumpy)
@@ -60,7 +60,7 @@ def by_numpy(monkeypatch):
     with nm.kernels.prefer("vendor"):
         yield
     # plans that hold this vendor are for this test alone
-    from numus.compiler.program import clear_plans
+    from numus.compiler.plan import clear_plans
 
     clear_plans()
 
@@ -185,7 +185,7 @@ def test_biases_have_gradients():
 
 
 def test_a_vendor_that_knows_no_biases_is_asked_for_none(monkeypatch):
-    monkeypatch.setattr(choice._State, "registered", ())
+    monkeypatch.setattr(registry._State, "registered", ())
     yes = lambda p, facts: True
     nm.kernels.register(nm.kernels.Vendor("numpy", "contract", yes, quicker, ByNumpy))
     function, arrays, *_ = BIASES["plain"]
@@ -273,9 +273,9 @@ def test_empty_products_are_nobodys():
 
 
 def test_convolutions_with_fewer_multiplications_have_their_products_of_it(monkeypatch):
-    from numus.compiler import cell_convolutions, winograd
+    from numus.compiler.lower.conv import padded_gemm, winograd
 
-    monkeypatch.setattr(cell_convolutions, "SMALL", 1)
+    monkeypatch.setattr(padded_gemm, "SMALL", 1)
     monkeypatch.setattr(winograd, "cost", lambda g, unit: 0)
     x, w, up = draw(2, 3, 6, 5), draw(4, 3, 3, 3), draw(2, 4, 6, 5)
 

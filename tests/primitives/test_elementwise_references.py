@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numus import dtypes as dt
-from numus.evaluation import from_host, host_array
+from numus.evaluation.evaluate import from_host, host_array
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
 from numus.runtime.devices import device

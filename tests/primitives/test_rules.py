@@ -6,10 +6,9 @@ import numpy as np
 import pytest
 from rule_cases import CASES
 
-from numus.evaluation import host_array
-from numus.graph import grad_mode
+from numus.evaluation.evaluate import host_array
+from numus.graph import PRIMITIVES, grad_mode
 from numus.primitives import elementwise as ew
-from numus.primitives.base import PRIMITIVES
 from numus.primitives.reduce import reduce_sum
 from numus.primitives.source import placeholder
 from numus.runtime.devices import default, device

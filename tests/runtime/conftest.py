@@ -4,8 +4,8 @@ import cuda_driver
 import pytest
 
 import numus as nm
-from numus.compiler.program import clear_plans
-from numus.compiler.singles import structures
+from numus.compiler.plan import clear_plans
+from numus.dispatch.call_cache import structures
 from numus.runtime.cuda import cublas, cublaslt
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.compiler import ir
+from numus import ir
 
 BLOCK = 64
 

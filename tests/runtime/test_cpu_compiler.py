@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from in_threads import in_threads
 
+from numus.codegen.cpu.target import Target, host
 from numus.runtime import cache
 from numus.runtime.cpu.compiler import Compiler
-from numus.runtime.cpu.target import Target, host
 
 
 @pytest.fixture(autouse=True)
@@ -49,7 +49,7 @@ def test_the_disk_serves_another_compiler_without_rendering(monkeypatch):
     def unwanted():
         raise AssertionError("rendered although the code was there")
 
-    monkeypatch.setattr("numus.runtime.cpu.compiler._renderer", unwanted)
+    monkeypatch.setattr("numus.runtime.cpu.compiler.renderer.render", unwanted)
     second.compile(kernels.affine())
     assert [r.cause for r in second.log] == ["disk"]
 
@@ -61,7 +61,7 @@ sys.path.insert(0, sys.argv[1])
 import kernels_by_hand as kernels
 from numus import runtime
 runtime.get("cpu").compile(kernels.affine())
-rendered = "numus.compiler.render.llvm" in sys.modules
+rendered = "numus.codegen.cpu.renderer" in sys.modules
 print([r.cause for r in runtime.get("cpu").compile_log], rendered)
 """
 
@@ -153,7 +153,7 @@ def test_targets_describe_machines():
 
 
 def test_facts():
-    from numus.runtime.cpu.facts import facts
+    from numus.runtime.cpu.properties import facts
 
     found = facts()
     assert found.lanes_bytes == host().lanes_bytes

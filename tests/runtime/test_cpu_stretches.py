@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from numus import runtime
-from numus.runtime.cpu import stretches_source
+from numus.codegen.cpu.target import Target, host
+from numus.runtime.cpu import byte_ops_source
+from numus.runtime.cpu.byte_ops import Source
 from numus.runtime.cpu.jit import Jit
-from numus.runtime.cpu.stretches import Source
-from numus.runtime.cpu.target import Target, host
 
 CPU = runtime.get("cpu")
 BYTES = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
@@ -18,7 +18,7 @@ BYTES = np.random.default_rng(0).integers(0, 256, 1 << 20, dtype=np.uint8)
 
 def checksums_by(target, starts, sizes):
     """What the code for another target says, run on this one."""
-    address = CPU.compiler.native(stretches_source.source(target), stretches_source.SYMBOLS)[1]
+    address = CPU.compiler.native(byte_ops_source.source(target), byte_ops_source.SYMBOLS)[1]
     kind = ctypes.CFUNCTYPE(None, *[ctypes.c_int64] * 3, ctypes.c_void_p, ctypes.c_void_p)
     sums = np.zeros(len(starts), np.uint32)
     words = np.array([x.ctypes.data for x in (BYTES, starts, sizes, sums)])
@@ -48,7 +48,7 @@ def test_code_for_arm_can_be_made(features):
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
     target = Target("aarch64-unknown-linux-gnu", "generic", features)
-    assembly = Jit(target).assembly(stretches_source.source(target))
+    assembly = Jit(target).assembly(byte_ops_source.source(target))
     assert ("crc32x" in assembly) == bool(features)
 
 

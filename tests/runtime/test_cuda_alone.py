@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.program import clear_plans
-from numus.compiler.singles import structures
+from numus.compiler.plan import clear_plans
+from numus.dispatch.call_cache import structures
 from numus.errors import CompileError, DeviceError, OutOfMemoryError
-from numus.kernels import choice
-from numus.runtime import turns
+from numus.kernels.vendor import registry
+from numus.runtime import launch_lock
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cuda import cublas, cublaslt, launch
 
@@ -211,7 +211,7 @@ def test_results_of_one_size_come_to_the_same_places_again(driver):
 @pytest.fixture
 def library(driver, monkeypatch):
     """A vendor whose library takes every product."""
-    monkeypatch.setattr(choice._State, "registered", ())
+    monkeypatch.setattr(registry._State, "registered", ())
     made.clear()
     yes = lambda product, facts: True
     nm.kernels.register(nm.kernels.Vendor("library", "contract", yes, yes, Library))
@@ -367,7 +367,7 @@ def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
     holds, go = threading.Event(), threading.Event()
 
     def evaluates():
-        with turns.lock:
+        with launch_lock.lock:
             holds.set()
             go.wait(10)
 
@@ -393,7 +393,7 @@ def test_nothing_is_copied_while_another_thread_records(driver):
         runtime.synchronize()
         done.append(x.numpy())
 
-    with turns.lock:
+    with launch_lock.lock:
         other = threading.Thread(target=copies)
         other.start()
         other.join(0.05)

@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 
 import numus as nm
-from numus.compiler.program import clear_plans
-from numus.compiler.render import ptx
+from numus.codegen.nvptx import renderer
+from numus.compiler.plan import clear_plans
 from numus.runtime import devices
 from numus.runtime.contract import Step
 from numus.runtime.cuda import launch as launching
@@ -73,7 +73,7 @@ def kernel_of_a_product():
 def test_the_engine_is_told_of_operands_at_every_launch():
     kernel = kernel_of_a_product()
     assert kernel.name == "tile_contraction"
-    _, near = ptx.shared_by_size(kernel)
+    _, near = renderer.shared_by_size(kernel)
     fixed = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
     program = types.SimpleNamespace(
         kernel=kernel,
@@ -84,7 +84,7 @@ def test_the_engine_is_told_of_operands_at_every_launch():
         address=77,
         buffers=len(kernel.buffers),
         fixed=fixed,
-        maps=ptx.maps(kernel),
+        maps=renderer.maps(kernel),
         take_shared=lambda nbytes: None,
         label="a product",
         overlaps=True,

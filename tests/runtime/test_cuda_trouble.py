@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 import numus as nm
+from numus.codegen.nvptx.assembler import Assembler
 from numus.errors import DeviceError, OutOfMemoryError
-from numus.kernels import choice
+from numus.kernels.vendor import registry
 from numus.runtime.contract import Launch
 from numus.runtime.cuda import cublas
 from numus.runtime.cuda import driver as cuda
-from numus.runtime.cuda.assembler import Assembler
 from numus.runtime.cuda.runtime import CudaRuntime
 
 MIB = 1 << 20
@@ -113,10 +113,10 @@ def test_launches_that_cannot_be_recorded_are_made_one_by_one(driver, monkeypatc
             if runtime.recording:
                 raise RuntimeError("not while others record")
 
-    monkeypatch.setattr(choice._State, "registered", choice._State.registered)
+    monkeypatch.setattr(registry._State, "registered", registry._State.registered)
     always = lambda question, facts: True
     nm.kernels.register(
-        choice.Vendor("somebodys", "contract", always, always, lambda r, q: Launcher())
+        registry.Vendor("somebodys", "contract", always, always, lambda r, q: Launcher())
     )
     x = tensor(8, 8)
     function = nm.jit(lambda x: nm.sort(nm.cumsum(nm.sort(x, axis=0) @ x, axis=0), axis=1))
@@ -141,7 +141,7 @@ def test_a_graph_that_cannot_be_made_is_done_without(driver):
 def test_kernels_that_are_registered_later_are_used(driver, monkeypatch):
     """Programs that were made before do not stay."""
     for state in ("registered", "count", "rules"):
-        monkeypatch.setattr(choice._State, state, getattr(choice._State, state))
+        monkeypatch.setattr(registry._State, state, getattr(registry._State, state))
 
     class Launcher:
         workspace = 0
@@ -156,7 +156,7 @@ def test_kernels_that_are_registered_later_are_used(driver, monkeypatch):
         nm.eval([f() for f in products])
     always = lambda question, facts: True
     nm.kernels.register(
-        choice.Vendor("laters", "contract", always, always, lambda r, q: Launcher())
+        registry.Vendor("laters", "contract", always, always, lambda r, q: Launcher())
     )
     for f in products:
         names = [k.name for p in nm.explain(f, timed=False).programs for k in p.kernels]

@@ -12,7 +12,7 @@ import pytest
 
 import numus as nm
 from numus import config, nn, optim
-from numus.compiler.render import wgsl_prelude
+from numus.codegen.wgsl import prelude
 from numus.errors import CompileError, DeviceError, DTypeError, OutOfMemoryError
 from numus.runtime.devices import count
 
@@ -108,13 +108,13 @@ def test_division_and_roots_of_drivers_that_round_them_badly(place, monkeypatch)
 def test_roots_of_every_size_whose_last_place_the_driver_gets_wrong(place, monkeypatch, off):
     runtime = place.runtime
     careful = dataclasses.replace(runtime.context.target, roots=False)
-    worse = wgsl_prelude._CAREFUL_ROOT.replace("sqrt(y)", f"sqrt(y) * {off}")
+    worse = prelude._CAREFUL_ROOT.replace("sqrt(y)", f"sqrt(y) * {off}")
     assert off in worse
-    monkeypatch.setattr(wgsl_prelude, "_CAREFUL_ROOT", worse)
-    flushing = wgsl_prelude._FMA32_BY_64.replace("return", "let r =").replace(
+    monkeypatch.setattr(prelude, "_CAREFUL_ROOT", worse)
+    flushing = prelude._FMA32_BY_64.replace("return", "let r =").replace(
         "}", "return select(r, 0.0f, abs(r) < 1.1754944e-38f); }"
     )
-    monkeypatch.setattr(wgsl_prelude, "_FMA32_BY_64", flushing)  # as most GPUs do
+    monkeypatch.setattr(prelude, "_FMA32_BY_64", flushing)  # as most GPUs do
     monkeypatch.setattr(runtime.context, "target", careful)
     runtime.pipelines.restart()
     rng = np.random.default_rng(6)
@@ -294,7 +294,7 @@ def test_a_dtype_that_the_adapter_lacks_is_refused_at_the_call(place, monkeypatc
 
 def test_kernels_for_an_adapter_with_nothing_but_32_bits(place):
     """Indices are 32-bit, and so is what a sort counts with; no 64-bit type is in the source."""
-    from numus.compiler.render import wgsl
+    from numus.codegen.wgsl import renderer
 
     x = there(np.random.default_rng(4).standard_normal((20, 33)).astype(np.float32))
     nm.eval([nm.sort(x, axis=1), nm.softmax(x, axis=1), x @ x.T, nm.cumsum(x, axis=1)])
@@ -306,7 +306,7 @@ def test_kernels_for_an_adapter_with_nothing_but_32_bits(place):
         kernel = program.kernel
         if all(b.dtype.itemsize <= 4 for b in kernel.buffers if b.access != "scratch"):
             try:
-                source = wgsl.render(kernel, plain).source
+                source = renderer.render(kernel, plain).source
             except DTypeError:  # it computes in float64
                 continue
             assert not re.search(r"\b[iuf]64\b", source)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import group_convolutions
-from numus.compiler.loops import work
+from numus.compiler.lower.conv import gpu as gpu_conv
+from numus.compiler.lower.loops import stages
 from numus.runtime.devices import count
 
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
@@ -126,7 +126,7 @@ def softmax(x):
 
 @pytest.mark.parametrize("columns", [64, 100, 168, 257, 512, 1001])
 def test_softmax_of_special_rows(columns, monkeypatch):
-    monkeypatch.setattr(work, "SMALL", 0)
+    monkeypatch.setattr(stages, "SMALL", 0)
     x = np.random.default_rng(0).standard_normal((200, columns)).astype(np.float32) * 4
     x[0, ::3] = -np.inf
     x[1] = -np.inf
@@ -145,7 +145,7 @@ def test_softmax_of_special_rows(columns, monkeypatch):
 
 
 def test_norms_places_gradients_and_dtypes_of_rows(monkeypatch):
-    monkeypatch.setattr(work, "SMALL", 0)
+    monkeypatch.setattr(stages, "SMALL", 0)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((11, 168)).astype(np.float32)
     w, g = rng.standard_normal((2, 168)).astype(np.float32)
@@ -193,7 +193,7 @@ CONVOLUTIONS = [  # data, weights, and how: small and large images, taps outside
 
 @pytest.mark.parametrize("case", CONVOLUTIONS, ids=str)
 def test_convolutions_and_their_gradients(case, monkeypatch):
-    monkeypatch.setattr(group_convolutions, "SMALL", 0)
+    monkeypatch.setattr(gpu_conv, "SMALL", 0)
     shape, taps, how = case
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal(s).astype(np.float32) for s in (shape, taps, taps[:1])]
@@ -209,7 +209,7 @@ def test_convolutions_and_their_gradients(case, monkeypatch):
 
 
 def test_convolutions_of_views_narrow_floats_and_transposed_ones(monkeypatch):
-    monkeypatch.setattr(group_convolutions, "SMALL", 0)
+    monkeypatch.setattr(gpu_conv, "SMALL", 0)
     rng = np.random.default_rng(1)
     x = rng.standard_normal((3, 9, 13, 8)).astype(np.float32)
     w = rng.standard_normal((8, 12, 3, 3)).astype(np.float32)

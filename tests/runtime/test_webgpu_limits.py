@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler import ir
+from numus import ir
 from numus.errors import DeviceError
 from numus.runtime.devices import count
 
@@ -75,7 +75,7 @@ def test_more_windows_than_can_be_bound_are_an_error_that_names_both_limits(narr
 
 def test_products_keep_within_a_groups_memory():
     """A tile that does not fit into it would go through the device's memory."""
-    from numus.kernels.group_contraction import choose
+    from numus.kernels.matmul.gpu.simt import choose
 
     facts = nm.device("webgpu").runtime.facts
     for group, memory in ((256, 48 << 10), (256, 16 << 10), (64, 16 << 10)):

@@ -19,18 +19,19 @@ import pytest
 from in_threads import in_threads
 
 import numus as nm
-from numus import guards, runtime
+from numus import runtime
+from numus.evaluation import storage_lock
 from numus.graph import Storage, View
 from numus.primitives.source import value
-from numus.runtime import turns
-from numus.runtime.cpu import calls
+from numus.runtime import launch_lock
+from numus.runtime.pycall import vm
 from numus.tensor import Tensor
 
 SECONDS = float(os.environ.get("NUMUS_STRESS_SECONDS", "0.5"))
 REPLAYS = 100_000 if SECONDS >= 10 else 10_000
 
 pytestmark = [
-    pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
+    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
     pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
 ]
 
@@ -199,7 +200,15 @@ def test_references_are_given_back():
     x = tensor(3, 3)
     f = warmed(lambda x: (x + 1, x - 1), x)
     f(x)
-    things = [x, x._node, x._node.view, x._node.shape, nm.float32, x._node.device, guards.lock]
+    things = [
+        x,
+        x._node,
+        x._node.view,
+        x._node.shape,
+        nm.float32,
+        x._node.device,
+        storage_lock.lock,
+    ]
     before = [sys.getrefcount(thing) for thing in things]
     for _ in range(1000):
         f(x)
@@ -252,8 +261,8 @@ def test_errors_leave_nothing_behind(error, monkeypatch):
         with pytest.raises(error):
             native(x)
         failing = False
-        assert guards.lock.acquire(blocking=False)
-        guards.lock.release()
+        assert storage_lock.lock.acquire(blocking=False)
+        storage_lock.lock.release()
         assert short_way(f) is native
         assert same(f(x), x.numpy() + 1)
 
@@ -302,7 +311,7 @@ def test_a_fork_while_another_thread_evaluates():
     begun = threading.Event()
 
     def evaluates():
-        with turns.lock:
+        with launch_lock.lock:
             begun.set()
             time.sleep(0.1)
 

@@ -10,18 +10,18 @@ import pytest
 from described import described
 
 import numus as nm
-from numus.runtime.cpu import calls
-from numus.transforms import remembered
+from numus.runtime.pycall import vm
+from numus.transforms import vjp_cache
 
 pytestmark = [
-    pytest.mark.skipif(not calls.possible(), reason="this Python has no native calls"),
+    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
     pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def _forget():
-    remembered.forget()
+    vjp_cache.forget()
 
 
 def tensor(*shape, seed=0):
@@ -30,7 +30,7 @@ def tensor(*shape, seed=0):
 
 def known():
     """How many functions there are for tapes."""
-    return sum(len(family.calls) for family in remembered._families.values())
+    return sum(len(family.calls) for family in vjp_cache._families.values())
 
 
 FUNCTIONS = {
@@ -82,7 +82,7 @@ def test_other_numbers_and_layouts(name):
         y, pull = nm.vjp(f, x, w)
         g = nm.ones_like(y) if turn > 3 else tensor(*y.shape, seed=2)
         ours = [t.numpy() for t in pull(g)]
-        remembered.forget()
+        vjp_cache.forget()
         walked = [t.numpy() for t in nm.vjp(f, x, w)[1](g)]
         for a, b in zip(ours, walked, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -246,9 +246,9 @@ def test_nothing_is_left_behind():
 
 
 def test_tapes_that_never_come_again_are_not_kept(monkeypatch):
-    monkeypatch.setattr(remembered, "_MANY", 8)
+    monkeypatch.setattr(vjp_cache, "_MANY", 8)
     for n in range(1, 40):
         nm.grad(lambda x: (x * x).sum())(tensor(n))
-    assert len(remembered._walked) <= 8
-    assert len(remembered._families) <= 8
+    assert len(vjp_cache._walked) <= 8
+    assert len(vjp_cache._families) <= 8
     assert known() == 0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numus.compiler.ir import Expr
+from numus.ir import Expr
 from numus.kernels.math.error_function import erf, erfc, erfinv, ndtr
 from numus.kernels.math.exponential import exp, exp2, exp_decay, expm1
 from numus.kernels.math.gamma import digamma, lgamma, trigamma

@@ -11,8 +11,8 @@ import struct
 from collections.abc import Sequence
 
 from numus import dtypes as dt
-from numus.compiler.ir import Expr, binary, const, fma, select, unary
 from numus.dtypes import DType
+from numus.ir import Expr, binary, const, fma, select, unary
 from numus.kernels.math._coefficients import Table
 
 Pair = tuple[Expr, Expr]

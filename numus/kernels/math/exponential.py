@@ -6,7 +6,7 @@ integer addition to the exponent as long as the result is a normal number; a gua
 
 from __future__ import annotations
 
-from numus.compiler.ir import Expr, const, fma, guard, select
+from numus.ir import Expr, const, fma, guard, select
 from numus.kernels.math._coefficients import EXP, EXP2, LN2, LOG2_E
 from numus.kernels.math._tools import (
     absolute,

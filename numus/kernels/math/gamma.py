@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numus.compiler.ir import Expr, fma, guard, select, unary
+from numus.ir import Expr, fma, guard, select, unary
 from numus.kernels.math._coefficients import (
     DIGAMMA,
     DIGAMMA_FAR,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numus.compiler.ir import Expr, fma, guard, ratio, select, sqrt
+from numus.ir import Expr, fma, guard, ratio, select, sqrt
 from numus.kernels.math._coefficients import COSH, LN2, LOG2_E, SINH, TANH
 from numus.kernels.math._tools import (
     Pair,

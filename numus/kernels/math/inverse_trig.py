@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numus.compiler.ir import Expr, fma, select, sqrt
+from numus.ir import Expr, fma, select, sqrt
 from numus.kernels.math._coefficients import ASIN, ATAN, PI, PI_2
 from numus.kernels.math._tools import (
     Pair,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from numus.compiler.ir import Expr, fma, guard, select
+from numus.ir import Expr, fma, guard, select
 from numus.kernels.math._coefficients import LN2, LOG, LOG2_E, LOG10_2, LOG10_E
 from numus.kernels.math._tools import (
     bits,

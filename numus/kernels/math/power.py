@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numus.compiler.ir import Expr, fma, guard, isnan, near_inverse_root, select, sqrt, unary
+from numus.ir import Expr, fma, guard, isnan, near_inverse_root, select, sqrt, unary
 from numus.kernels.math._coefficients import ATANH_TAIL, CBRT, THIRD, TWO_OVER_LN2
 from numus.kernels.math._tools import (
     Pair,

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 
 from numus import dtypes as dt
-from numus.compiler.ir import Expr, fma, select, sqrt
+from numus.ir import Expr, fma, select, sqrt
 from numus.kernels.math._tools import from_bits, unsigned_bits
 from numus.kernels.math.logarithm import natural, reduce_log
 from numus.kernels.math.trigonometry import cos_reduced, sin_reduced

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numus.compiler.ir import Expr, fma, guard, isnan, maximum, minimum, select, unary
+from numus.ir import Expr, fma, guard, isnan, maximum, minimum, select, unary
 from numus.kernels.math._tools import (
     absolute,
     bits,

@@ -12,7 +12,7 @@ import itertools
 import math
 
 from numus import dtypes as dt
-from numus.compiler.ir import Expr, binary, const, fma, guard, select
+from numus.ir import Expr, binary, const, fma, guard, select
 from numus.kernels.math._coefficients import COS, PI_2, SIN
 from numus.kernels.math._tools import (
     absolute,

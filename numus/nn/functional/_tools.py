@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import numus as nm
-from numus.functions.precision import widens
+from numus.functions.autocast import widens
 from numus.tensor import Tensor
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.functions.attention import scaled_dot_product_attention
+from numus.functions.layers.attention import scaled_dot_product_attention
 from numus.tensor import Tensor
 
 __all__ = ["causal_mask", "rotary_embedding", "scaled_dot_product_attention"]

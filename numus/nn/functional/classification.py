@@ -6,8 +6,8 @@ from typing import Any
 
 import numus as nm
 from numus.errors import DTypeError, IndexRangeError, ShapeError
-from numus.functions._places import host_values
-from numus.functions._recorded import recorded
+from numus.functions.indexing.index_checks import host_values
+from numus.functions.template_cache import recorded
 from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 

@@ -8,8 +8,8 @@ import numpy as np
 
 import numus as nm
 from numus.errors import ShapeError
-from numus.functions._recorded import recorded
-from numus.functions.precision import lowers
+from numus.functions.autocast import lowers
+from numus.functions.template_cache import recorded
 from numus.nn.functional._tools import in_place, measured, rounds_once
 from numus.tensor import Tensor
 

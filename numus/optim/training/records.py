@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any, TextIO
 
-from numus.pictures import curves, write_png
+from numus.png import curves, write_png
 
 Record = dict[str, Any]
 

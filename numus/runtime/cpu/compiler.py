@@ -8,25 +8,20 @@ becomes wrong.
 from __future__ import annotations
 
 import hashlib
-import importlib
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from numus.codegen.cpu import renderer
 from numus.runtime import cache
+from numus.runtime.compile_log import CompileRecord
 from numus.runtime.cpu.jit import Jit
 from numus.runtime.cpu.program import CpuProgram
-from numus.runtime.records import CompileRecord
 
 _JIT = Path(__file__).with_name("jit.py")
-_RENDERERS = ("llvm*.py", "origins.py")
-
-
-def _renderer() -> Any:
-    # by name: renderers live on a floor above this one
-    return importlib.import_module("numus.compiler.render.llvm")
+_CODEGEN = ("llvm", "cpu")
 
 
 class Compiler:
@@ -63,7 +58,7 @@ class Compiler:
         target = self.jit.target
 
         def render() -> str:
-            return str(_renderer().render(kernel, target))
+            return str(renderer.render(kernel, target))
 
         (address,), key, cause = self._load(text, render, ("kernel",), kernel.small)
         program = CpuProgram(kernel, key, address, render)
@@ -81,7 +76,7 @@ class Compiler:
     ) -> tuple[tuple[int, ...], str, str]:
         jit = self.jit
         target = jit.target
-        parts = (text, cache.version(_JIT, *_RENDERERS), repr(target))
+        parts = (text, cache.version(_JIT, *_CODEGEN), repr(target))
         key = hashlib.sha256("\0".join(parts).encode()).hexdigest()
         code, cause = cache.get(key), "disk"
         if code is None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
+from numus.codegen.cpu.target import Target, host
 from numus.errors import CompileError
-from numus.runtime.cpu.target import Target, host
 
 
 class Jit:

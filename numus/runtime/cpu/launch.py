@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import LaunchFixed, Step, fixed_by_run
 from numus.runtime.cpu import launch_source
-from numus.runtime.cpu.calls import Calls, Table
-from numus.runtime.cpu.pool import Pool
+from numus.runtime.cpu.thread_pool import Pool
+from numus.runtime.pycall.vm import Calls, Table
 
 if TYPE_CHECKING:
     from numus.runtime.cpu.memory import MemoryPool
-    from numus.runtime.memory import Memory
+    from numus.runtime.memory_pool import Memory
 
 _UNBOUNDED = 1 << 30
 _SMALL_WORKSPACE = 4 << 20  # what native calls keep for temporaries; more is worth an allocation

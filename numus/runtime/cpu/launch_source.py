@@ -8,7 +8,7 @@ anybody for (`pool_source.py`).
 
 from __future__ import annotations
 
-from numus.runtime.native_text import PLACE, written_out
+from numus.runtime.pycall.llvm_macros import PLACE, written_out
 
 # Words of what `numus_run` is given, and of each launch in it.
 IMAGE = ("pool", "launches", "count", "slots", "threads")

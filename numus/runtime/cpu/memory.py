@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from numus.runtime import memory as pools
-from numus.runtime.memory import gib
+from numus.runtime import memory_pool as pools
+from numus.runtime.memory_pool import gib
 
 _HUGE = 1 << 21
 _POOLED_FRACTION = 4  # free blocks may hold one part in this many of the machine's memory

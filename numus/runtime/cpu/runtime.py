@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from numus.runtime.compile_log import CompileRecord
 from numus.runtime.contract import Launch, Step, arguments_of, steps_of
-from numus.runtime.cpu import calls, facts
+from numus.runtime.cpu import properties
+from numus.runtime.cpu.byte_ops import Stretches
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import Prepared
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
-from numus.runtime.cpu.pool import Pool
 from numus.runtime.cpu.program import CpuProgram
-from numus.runtime.cpu.stretches import Stretches
-from numus.runtime.records import CompileRecord
+from numus.runtime.cpu.thread_pool import Pool
+from numus.runtime.pycall import vm
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -30,12 +31,12 @@ class CpuRuntime:
     """The CPU as a device. One per process is enough: `numus.runtime.get("cpu")`."""
 
     def __init__(self) -> None:
-        self.facts = facts.facts()
+        self.facts = properties.facts()
         self.memory = MemoryPool()
         self.compiler = Compiler()
         self.allocate = self.memory.allocate
         self._pool: Pool | None = None
-        self._calls: calls.Calls | None = None
+        self._calls: vm.Calls | None = None
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
@@ -91,9 +92,9 @@ class CpuRuntime:
         workers = self.facts.parallel_units
         return Prepared(self.pool, self.memory, steps, slots, workers, self.native_calls)
 
-    def native_calls(self) -> calls.Calls | None:
-        if self._calls is None and calls.possible():
-            self._calls = calls.Calls(self.compiler, self.pool)
+    def native_calls(self) -> vm.Calls | None:
+        if self._calls is None and vm.possible():
+            self._calls = vm.Calls(self.compiler, self.pool)
         return self._calls
 
     def run(self, launches: Sequence[Launch]) -> None:

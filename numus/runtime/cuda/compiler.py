@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import functools
 import hashlib
-import importlib
 import os
 import threading
 import time
@@ -19,20 +18,15 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numus.codegen.nvptx import assembler, renderer
+from numus.codegen.nvptx.assembler import Assembler
 from numus.errors import CompileError
 from numus.runtime import cache
+from numus.runtime.compile_log import CompileRecord
 from numus.runtime.cuda import driver
-from numus.runtime.cuda.assembler import Assembler
 from numus.runtime.cuda.program import CudaProgram, symbol
-from numus.runtime.records import CompileRecord
 
-_ASSEMBLER = Path(__file__).with_name("assembler.py")
-_RENDERERS = ("llvm*.py", "ptx*.py", "origins.py")
-
-
-def _renderer() -> Any:
-    # by name: renderers live on a floor above this one
-    return importlib.import_module("numus.compiler.render.ptx")
+_CODEGEN = ("llvm", "nvptx")
 
 
 class Compiler:
@@ -76,7 +70,6 @@ class Compiler:
         return [self._programs[text] for text in texts]
 
     def render(self, kernel: Any) -> str:
-        renderer = _renderer()
         return str(renderer.render(kernel, renderer.Target(self.capability), symbol(kernel)))
 
     def ptx(self, kernel: Any) -> str:
@@ -86,7 +79,7 @@ class Compiler:
 
     def key(self, text: str, name: str) -> str:
         """Names everything that a kernel's machine code depends on."""
-        version = cache.version(_ASSEMBLER, *_RENDERERS)
+        version = cache.version(Path(assembler.__file__), *_CODEGEN)
         parts = (text, name, version, str(self.capability), str(self._driver_version))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
@@ -150,7 +143,7 @@ class _Build:
     def program(self) -> CudaProgram:
         code = self._code()
         began = time.perf_counter()
-        compiler, kernel, renderer = self._compiler, self._kernel, _renderer()
+        compiler, kernel = self._compiler, self._kernel
         fixed = renderer.shared_by_size(kernel)
         program = CudaProgram(
             *(kernel, self._key, code, renderer.threads(kernel), fixed, renderer.STATIC_SHARED),

@@ -13,10 +13,10 @@ import functools
 from typing import Any
 
 from numus.dtypes import DType
-from numus.runtime import capsules, turns
+from numus.runtime import dlpack_abi, launch_lock
 from numus.runtime.cuda import driver
-from numus.runtime.memory import Memory
-from numus.runtime.native_text import written_out
+from numus.runtime.memory_pool import Memory
+from numus.runtime.pycall.llvm_macros import written_out
 from numus.shapes import Shape
 
 CUDA = 2  # DLPack's number for memory on CUDA devices
@@ -27,7 +27,7 @@ def order(runtime: Any, before: Any, after: Any) -> None:
     """What comes on stream `after` from now on waits for what is on `before` by now."""
     runtime.activate()
     event = runtime.event()
-    with turns.lock:
+    with launch_lock.lock:
         driver.call("cuEventRecord", event, before)
         driver.call("cuStreamWaitEvent", after, event, 0)
     runtime.spare_events.append(event)  # who records it anew does not change what waits
@@ -74,7 +74,7 @@ class _Return:
 def settle(runtime: Any) -> None:
     """Let go of what waits for it, as far as it can be done by now."""
     # never waits: what is collected may be so in the middle of anything
-    if not runtime.leaving or not turns.lock.acquire(blocking=False):
+    if not runtime.leaving or not launch_lock.lock.acquire(blocking=False):
         return
     try:
         if runtime.recording:
@@ -87,19 +87,19 @@ def settle(runtime: Any) -> None:
                 still.append(left)
         runtime.leaving += still
     finally:
-        turns.lock.release()
+        launch_lock.lock.release()
 
 
 def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
     """Memory of another library: the block, offset and strides in elements, shape, and dtype."""
     settle(runtime)
-    with turns.lock:  # the producer lets our stream wait
+    with launch_lock.lock:  # the producer lets our stream wait
         try:
             capsule = producer.__dlpack__(stream=runtime.stream_id, max_version=(1, 0))
         except TypeError:  # a producer from before versions
             capsule = producer.__dlpack__(stream=runtime.stream_id)
-    name, managed = capsules.opened(capsule)
-    capsules.rename(capsule, _USED[name])
+    name, managed = dlpack_abi.opened(capsule)
+    dlpack_abi.rename(capsule, _USED[name])
     lent = _Lent(runtime, managed)
     tensor = managed.tensor
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
@@ -109,7 +109,7 @@ def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]
         strides, below = (), 1
         for n in reversed(shape):
             strides, below = (below, *strides), below * n
-    dtype = capsules.BY_CODE.get((tensor.code, tensor.bits))
+    dtype = dlpack_abi.BY_CODE.get((tensor.code, tensor.bits))
     if dtype is None or tensor.lanes != 1:
         raise TypeError(f"from_dlpack: no dtype for code {tensor.code}, {tensor.bits} bits")
     first = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s < 0)
@@ -120,7 +120,7 @@ def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]
 
 
 # the names must outlive the capsules
-_USED = {name: b"used_" + name for name in (capsules.PLAIN, capsules.VERSIONED)}
+_USED = {name: b"used_" + name for name in (dlpack_abi.PLAIN, dlpack_abi.VERSIONED)}
 
 
 # -- giving ---------------------------------------------------------------------------------------
@@ -147,7 +147,7 @@ def _let_go(address: int) -> None:
         settle(held[0])
 
 
-_let_go_native = capsules.Deleter(_let_go)
+_let_go_native = dlpack_abi.Deleter(_let_go)
 
 # Words of what the native function below knows: functions of Python's, one of ours, and the names
 # that our capsules have, from the last word on.
@@ -235,21 +235,21 @@ def give(
         order(runtime, runtime.stream, _stream(stream))
     numbers = ctypes.c_int64 * max(1, len(shape))
     held_shape, held_strides = numbers(*shape), numbers(*strides)
-    managed: Any = capsules.Versioned() if versioned else capsules.Managed()
+    managed: Any = dlpack_abi.Versioned() if versioned else dlpack_abi.Managed()
     tensor = managed.tensor
     tensor.data = memory.address
     tensor.device_type, tensor.device_id = CUDA, runtime.index
     tensor.ndim = len(shape)
-    tensor.code, tensor.lanes = capsules.code(dtype), 1
+    tensor.code, tensor.lanes = dlpack_abi.code(dtype), 1
     tensor.bits = 8 if dtype.kind == "bool" else dtype.bits
     tensor.shape, tensor.strides = held_shape, held_strides
     tensor.byte_offset = offset * dtype.itemsize
     managed.deleter = _let_go_native
     if versioned:
         managed.major, managed.minor = 1, 0
-        managed.flags = capsules.READ_ONLY if read_only else 0
+        managed.flags = dlpack_abi.READ_ONLY if read_only else 0
     address = ctypes.addressof(managed)
     back = None if stream == -1 else stream
     _given[address] = (runtime, back, managed, held_shape, held_strides, memory)
     name = _NAMES[1] if versioned else _NAMES[0]
-    return capsules.new(address, ctypes.addressof(name), _unused_native()[0])
+    return dlpack_abi.new(address, ctypes.addressof(name), _unused_native()[0])

@@ -18,15 +18,15 @@ from typing import TYPE_CHECKING, Any
 
 from numus.errors import DeviceError
 from numus.runtime.contract import Step
-from numus.runtime.cpu.calls import SMALL_RESULT, Table
 from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.program import VendorProgram
 from numus.runtime.cuda.staging import EARLY
+from numus.runtime.pycall.vm import SMALL_RESULT, Table
 
 if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
-    from numus.runtime.memory import Memory
+    from numus.runtime.memory_pool import Memory
 
 # What native calls keep for temporaries, all of them together; they allocate more as they run.
 _SMALL_WORKSPACE = 64 << 20

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus.runtime.cuda import graph_source, vendor_source
-from numus.runtime.native_text import PLACE, written_out
+from numus.runtime.pycall.llvm_macros import PLACE, written_out
 
 # Words of a launch in the image, in the order in which the loop reads them.
 RECORD = (

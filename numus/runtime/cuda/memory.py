@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numus.runtime import memory
+from numus.runtime import memory_pool
 from numus.runtime.cuda import driver
-from numus.runtime.memory import gib
+from numus.runtime.memory_pool import gib
 
 
-class MemoryPool(memory.MemoryPool):
+class MemoryPool(memory_pool.MemoryPool):
     """Blocks of a GPU's memory."""
 
     least = 256  # what the driver aligns to

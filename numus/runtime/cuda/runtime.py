@@ -12,19 +12,19 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from numus import dtypes
-from numus.runtime import turns
+from numus.runtime import launch_lock
+from numus.runtime.compile_log import CompileRecord
 from numus.runtime.contract import Facts, Launch, Step, arguments_of, steps_of
-from numus.runtime.cpu.calls import Calls, Starter
 from numus.runtime.cuda import dlpack, driver, graph_source
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.launch import Prepared, launcher
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
 from numus.runtime.cuda.memory import MemoryPool
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
-from numus.runtime.cuda.sources import Sources
 from numus.runtime.cuda.staging import Staging
-from numus.runtime.memory import Memory
-from numus.runtime.records import CompileRecord
+from numus.runtime.cuda.user_kernels import Sources
+from numus.runtime.memory_pool import Memory
+from numus.runtime.pycall.vm import Calls, Starter
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -128,11 +128,11 @@ class CudaRuntime:
         if self.recording:
             return False
         leaving, pooled = bool(self.leaving), self.memory.pooled
-        if leaving and turns.lock.acquire(blocking=False):
+        if leaving and launch_lock.lock.acquire(blocking=False):
             try:
                 self.synchronize()
             finally:
-                turns.lock.release()
+                launch_lock.lock.release()
         self.memory.empty()
         return leaving or self.memory.pooled < pooled
 
@@ -270,7 +270,7 @@ class CudaRuntime:
         self.activate()
         doing = self._doing()
         event = self.event()
-        with turns.lock:
+        with launch_lock.lock:
             driver.call("cuEventRecord", event, self.stream, doing=doing)
         driver.call("cuEventSynchronize", event, doing=doing)
         self.spare_events.append(event)

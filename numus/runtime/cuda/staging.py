@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from numus.runtime import turns
+from numus.runtime import launch_lock
 from numus.runtime.cuda import driver
 
 _PIECE = 8 << 20
@@ -55,7 +55,7 @@ class Staging:
             size = min(_PIECE, array.nbytes - at)
             driver.call("cuEventSynchronize", done)
             ctypes.memmove(piece, source + at, size)
-            with turns.lock:
+            with launch_lock.lock:
                 driver.call("cuMemcpyHtoDAsync", address + at, piece, size, self._stream)
                 driver.call("cuEventRecord", done, self._stream)
         # the first piece of the next array waits for its event
@@ -71,7 +71,7 @@ class Staging:
                 self._take(target, *waiting.pop(0))
             size = min(_PIECE, array.nbytes - at)
             piece = self._pieces[which]
-            with turns.lock:
+            with launch_lock.lock:
                 driver.call("cuMemcpyDtoHAsync", piece, address + at, size, self._stream)
                 driver.call("cuEventRecord", self._done[which], self._stream)
             waiting.append((which, at, size))

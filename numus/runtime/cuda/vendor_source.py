@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.native_text import written_out
+from numus.runtime.pycall.llvm_macros import written_out
 
 # Words of a vendor's launch. First a function of so many words, and these words; one more, beside
 # them, is for a function that may be called before: it is given two numbers, where that word lies,

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus import dtypes as dt
+from numus.codegen.wgsl.target import Target
 from numus.errors import DeviceError
 from numus.runtime.contract import Facts
 from numus.runtime.webgpu import probe
 from numus.runtime.webgpu.adapters import adapters, describe, is_software
-from numus.runtime.webgpu.target import Target
 
 # Asked for where the adapter has them.
 _FEATURES = ("shader-f64", "shader-int64", "shader-f16", "subgroup", "timestamp-query")

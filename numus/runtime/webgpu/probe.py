@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.runtime.webgpu.target import Target
+from numus.codegen.wgsl.target import Target
 
 if TYPE_CHECKING:
     from numus.runtime.webgpu.context import GpuContext

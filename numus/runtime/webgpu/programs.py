@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from numus.codegen.wgsl import index_width, renderer
 from numus.errors import CompileError, DeviceError
 
 if TYPE_CHECKING:
@@ -34,15 +35,6 @@ class CompileRecord:
     @property
     def source(self) -> str:
         return str(self.program.source)
-
-
-def _renderer() -> Any:
-    # by name: renderers live on a floor above this one
-    return importlib.import_module("numus.compiler.render.wgsl")
-
-
-def _narrow() -> Any:
-    return importlib.import_module("numus.compiler.render.wgsl_narrow")
 
 
 Windows = tuple[tuple[int, int], ...]  # buffers bound as several parts, and how many
@@ -70,7 +62,7 @@ class WebGpuProgram:
         self._forms: dict[tuple[Any, ...], Pipeline] = {}
         self._needs: dict[tuple[int, ...], tuple[bool, int]] = {}
         self._narrow: Any = None
-        self.sizes = frozenset(slot for slot in self.slots if _narrow().is_size(slot))
+        self.sizes = frozenset(slot for slot in self.slots if index_width.is_size(slot))
 
     def restart(self) -> None:
         self._forms.clear()
@@ -85,14 +77,14 @@ class WebGpuProgram:
         """The WGSL of the first form; of the usual one where there is none yet."""
         for form in self._forms.values():
             return str(form.shader.source)
-        return str(_renderer().render(self.kernel, self._cache.context.target).source)
+        return str(renderer.render(self.kernel, self._cache.context.target).source)
 
     def needs(self, sizes: dict[str, int]) -> tuple[bool, int]:
         """Whether indices of a launch with these numbers leave 32 bits; and how many turns of its
         loops have to be written out, for a driver that ends loops.
         """
         if self._narrow is None:
-            self._narrow = _narrow().Narrow(self.kernel)
+            self._narrow = index_width.Narrow(self.kernel)
         sizes = {slot: sizes[slot] for slot in self.slots if slot in self.sizes}
         key = tuple(sizes.values())
         found = self._needs.get(key)
@@ -182,7 +174,7 @@ class PipelineCache:
             )
         kernel = program.kernel
         parts = dict(windows)
-        shader = _renderer().render(kernel, context.target, wide, shared, unroll, windows=parts)
+        shader = renderer.render(kernel, context.target, wide, shared, unroll, windows=parts)
         if len(shader.bound) > context.target.most_buffers:
             if parts:
                 raise DeviceError(
@@ -191,7 +183,7 @@ class PipelineCache:
                     f"(max-storage-buffer-binding-size), and it binds {context.target.most_buffers}"
                     " (max-storage-buffers-per-shader-stage); use smaller tensors"
                 )
-            shader = _renderer().render(kernel, context.target, wide, shared, unroll, pooled=True)
+            shader = renderer.render(kernel, context.target, wide, shared, unroll, pooled=True)
         kinds = tuple(
             "storage"
             if shader.pooled or kernel.buffers[i].access != "read" or i in shared

@@ -14,7 +14,7 @@ from numus.runtime.webgpu.context import GpuContext, lost
 from numus.runtime.webgpu.launch import Prepared
 from numus.runtime.webgpu.memory import BufferPool, Memory
 from numus.runtime.webgpu.programs import CompileRecord, PipelineCache, WebGpuProgram
-from numus.runtime.webgpu.sources import Sources
+from numus.runtime.webgpu.user_kernels import Sources
 
 if TYPE_CHECKING:
     from numus.dtypes import DType

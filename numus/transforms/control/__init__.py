@@ -5,8 +5,8 @@ of loops are loops again.
 """
 
 from numus.transforms.control.associative import associative_scan
-from numus.transforms.control.branch import cond
-from numus.transforms.control.scans import fori_loop, scan
-from numus.transforms.control.whiles import while_loop
+from numus.transforms.control.cond import cond
+from numus.transforms.control.scan import fori_loop, scan
+from numus.transforms.control.while_loop import while_loop
 
 __all__ = ["associative_scan", "cond", "fori_loop", "scan", "while_loop"]

@@ -10,10 +10,11 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler.watchers import watchers
+from numus.compiler.hooks import watchers
 from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.evaluation import evaluate
+from numus.evaluation.eager_cache import APART
+from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, View, grad_mode, mode, running_inside
 from numus.primitives.source import placeholder, value
 from numus.primitives.structure import copy as copied
@@ -21,11 +22,10 @@ from numus.primitives.structure import copy_apart
 from numus.primitives.views import broadcast
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, row_major, size_of
-from numus.singles import APART
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.inside import Inside
-from numus.transforms.recipe import Recipe, dependents
+from numus.transforms.effects import Inside
+from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.vmap import batch
 
 Type = tuple[Shape, DType]
@@ -128,7 +128,7 @@ class Body:
 
     def _compile(self, place: Device, layout: tuple[Shape, ...]) -> Any:
         # Imported late: the compiler is needed only by those who run something.
-        from numus.compiler.replay import cached
+        from numus.compiler.traced_plan import cached
 
         arguments = spots(self.inputs, place, "a body", False)
         with grad_mode(False):

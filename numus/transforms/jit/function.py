@@ -14,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
-from numus import guards
-from numus.evaluation import evaluate, from_host
+from numus.evaluation import storage_lock
+from numus.evaluation.evaluate import evaluate, from_host
 from numus.graph import is_observed, mode
 from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.jit.places import is_leaf_node
+from numus.transforms.jit.fast_path import MISS, Short
+from numus.transforms.jit.inputs import is_leaf_node
 from numus.transforms.jit.scalars import Scalar
-from numus.transforms.jit.short import MISS, Short
 from numus.transforms.jit.traced import Traced
 from numus.transforms.jit.tracing import Inline, Trace
 from numus.transforms.jit.variables import Variables
@@ -120,7 +120,7 @@ class Jitted:
             return self._f(*args, **kwargs)
         key = (structure, specs, mode.grad, mode.low, default.device)
         try:
-            with guards.lock:
+            with storage_lock.lock:
                 return self._call(key, leaves, numbers)
         except Inline:
             return self._f(*args, **kwargs)

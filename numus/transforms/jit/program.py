@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler.watchers import watchers
-from numus.evaluation import evaluate
+from numus.compiler.hooks import watchers
+from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, Storage, View, grad_mode
 from numus.primitives.source import constant, placeholder, value
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape
-from numus.transforms.recipe import Recipe
+from numus.transforms.subgraph import Recipe
 
 Run = Callable[[Sequence[View], Sequence[Any]], list[View]]
 
@@ -57,7 +57,7 @@ class Program:
         if any(x.prim.name == "call" for x in self._order):
             return self._in_segments()
         # Imported late: the compiler is needed only by those who run something.
-        from numus.compiler.replay import Replay
+        from numus.compiler.traced_plan import Replay
 
         replay = Replay(
             *(self.place, self._outputs, self._inputs, layout, self._scalars, self._replaced)

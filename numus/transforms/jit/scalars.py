@@ -14,7 +14,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus.errors import TracingError
-from numus.evaluation import user_line
+from numus.evaluation.evaluate import user_line
 from numus.graph import Node
 
 _KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}

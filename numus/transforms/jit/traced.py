@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from numus.errors import TracingError
-from numus.evaluation import evaluate
+from numus.evaluation.evaluate import evaluate
 from numus.graph import Node
 from numus.primitives.source import placeholder
 from numus.tensor import GradSlot, Tensor, detached
 from numus.transforms import tree
-from numus.transforms.jit.places import (
+from numus.transforms.jit.executable import Ready
+from numus.transforms.jit.inputs import (
     Argument,
     Gradient,
     Handle,
@@ -20,7 +21,6 @@ from numus.transforms.jit.places import (
     is_leaf_node,
 )
 from numus.transforms.jit.program import Program
-from numus.transforms.jit.ready import Ready
 from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.tracing import Inline, Trace, handles_of
 from numus.transforms.jit.variables import ABSENT, Change, Precondition, Variable, Variables

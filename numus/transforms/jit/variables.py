@@ -21,7 +21,7 @@ import numpy as np
 
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.jit.places import Place
+from numus.transforms.jit.inputs import Place
 
 ABSENT: Any = object()  # the value of a variable that is not there
 ALL: Any = object()  # the key of a list as a whole

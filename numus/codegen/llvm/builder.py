@@ -1,0 +1,165 @@
+"""The words of LLVM IR: types, constants, and the buffer that instructions are written into."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+from numus import dtypes as dt
+from numus import ir
+from numus.dtypes import DType
+
+_FLOATS = {"float32": "float", "float64": "double"}
+
+
+def register_type(dtype: DType) -> str:
+    """The LLVM type of a value. Narrow floats are carried as their bits."""
+    if dtype.kind == "bool":
+        return "i1"
+    return _FLOATS.get(dtype.name) or f"i{dtype.bits}"
+
+
+def memory_type(dtype: DType) -> str:
+    """The LLVM type of an element in a buffer: a bool is a byte."""
+    return "i8" if dtype.kind == "bool" else register_type(dtype)
+
+
+def literal(value: Any, dtype: DType) -> str:
+    """A constant as LLVM writes it (its type not included)."""
+    if dtype.kind == "bool":
+        return "true" if value else "false"
+    if dtype.is_integer:
+        return str(int(value))
+    if dtype.is_narrow_float:
+        import numpy as np
+
+        bits = np.array(value, np.float64).astype(dtype.np).tobytes()
+        return str(int.from_bytes(bits, "little"))
+    return float_literal(value, dtype)
+
+
+def float_literal(value: float, dtype: DType) -> str:
+    """LLVM writes a float as the bits of the double of the same value."""
+    if dtype is dt.float32:
+        try:
+            value = struct.unpack("<f", struct.pack("<f", value))[0]
+        except OverflowError:
+            value = float("inf") if value > 0 else float("-inf")
+    return f"0x{struct.unpack('<Q', struct.pack('<d', value))[0]:016X}"
+
+
+def const_literal(e: ir.Expr) -> str:
+    return literal(ir.const_value(e), e.dtype)
+
+
+class Shape:
+    """Whether code works on one value or on a vector of them; writes types and constants so."""
+
+    __slots__ = ("width",)
+
+    def __init__(self, width: int) -> None:
+        self.width = width  # 0: a scalar
+
+    def of(self, scalar: str) -> str:
+        return f"<{self.width} x {scalar}>" if self.width else scalar
+
+    def type(self, dtype: DType) -> str:
+        return self.of(register_type(dtype))
+
+    def const(self, scalar: str, text: str | int) -> str:
+        return f"splat ({scalar} {text})" if self.width else str(text)
+
+    def suffix(self, scalar: str) -> str:
+        """The ending of an overloaded intrinsic's name for this type."""
+        name = {"float": "f32", "double": "f64", "half": "f16"}.get(scalar, scalar)
+        return f"v{self.width}{name}" if self.width else name
+
+
+SCALAR = Shape(0)
+
+
+class Text:
+    """A function under construction: instructions, labels, and the intrinsics they call.
+
+    Instructions go to `lines`, which is `body` unless something is being written elsewhere: the
+    code before a loop is a list of its own, standing in `body`, that is added to while the loop
+    is written.
+    """
+
+    def __init__(self) -> None:
+        self.body: list[Any] = []
+        self.lines: list[Any] = self.body
+        self.allocas: list[str] = []
+        self.declares: dict[str, str] = {}
+        self.functions: dict[str, str] = {}
+        self.count = 0
+        self.block = "entry"
+
+    def name(self, prefix: str = "t") -> str:
+        self.count += 1
+        return f"%{prefix}{self.count}"
+
+    def new(self, instruction: str) -> str:
+        """Write an instruction with a result; give the result's name."""
+        self.count += 1
+        name = f"%t{self.count}"
+        self.lines.append(f"  {name} = {instruction}")
+        return name
+
+    def do(self, instruction: str) -> None:
+        self.lines.append(f"  {instruction}")
+
+    def alloca(self, type_: str) -> str:
+        name = self.name("r")
+        self.allocas.append(f"  {name} = alloca {type_}, align 64")
+        return name
+
+    def label(self, prefix: str) -> str:
+        self.count += 1
+        return f"{prefix}{self.count}"
+
+    def start(self, label: str) -> None:
+        self.lines.append(f"{label}:")
+        self.block = label
+
+    def jump(self, label: str) -> None:
+        self.lines.append(f"  br label %{label}")
+
+    def branch(self, condition: str, yes: str, no: str) -> None:
+        self.lines.append(f"  br i1 {condition}, label %{yes}, label %{no}")
+
+    def written(self) -> list[str]:
+        """All lines of the body in order."""
+        flat: list[str] = []
+        for line in self.body:
+            if isinstance(line, list):
+                flat += line
+            else:
+                flat.append(line)
+        return flat
+
+    def call(self, result: str, name: str, *args: tuple[str, str], tags: str = "") -> str:
+        """Call an intrinsic with (type, value) arguments; give the result's name, if it has one."""
+        if name not in self.declares:
+            # attributes such as `align 4` belong to the call, not to the declaration
+            types = ", ".join(t.split(" align ")[0] for t, _ in args)
+            self.declares[name] = f"declare {result} @{name}({types})"
+        text = f"call {result} @{name}({', '.join(f'{t} {v}' for t, v in args)}){tags}"
+        if result == "void":
+            self.do(text)
+            return ""
+        return self.new(text)
+
+
+class Value:
+    """Names of a written value: one scalar, or the vectors of a varying one.
+
+    `level` is the innermost scope that it depends on: it may be computed there or further in.
+    """
+
+    __slots__ = ("level", "names", "vec")
+
+    def __init__(self, names: tuple[str, ...], vec: bool, level: int = 0) -> None:
+        self.names = names
+        self.vec = vec
+        self.level = level

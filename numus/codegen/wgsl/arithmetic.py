@@ -1,0 +1,264 @@
+"""Operations of the kernel IR as WGSL expressions.
+
+Integers of 8 and 16 bits are carried in 32, wrapped after every operation that can leave their
+range; narrow floats as their bits in a u32. `Type` says how a value is carried.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from typing import Any
+
+from numus import dtypes as dt
+from numus import ir
+from numus.dtypes import DType
+from numus.errors import CompileError
+
+SUFFIX = {"f32": "f", "f64": "lf", "i32": "i", "u32": "u", "i64": "li", "u64": "lu"}
+
+
+def carrier(dtype: DType) -> str:
+    """The WGSL type that carries values of a dtype."""
+    if dtype.kind == "bool":
+        return "bool"
+    if dtype.kind == "float":
+        return {4: "f32", 8: "f64"}.get(dtype.itemsize, "u32")
+    return ("i" if dtype.kind == "int" else "u") + ("64" if dtype.bits == 64 else "32")
+
+
+def integer(value: int, ty: str) -> str:
+    """An integer literal; the most negative ones cannot be written as such."""
+    if ty[0] == "i" and value == -(1 << (int(ty[1:]) - 1)):
+        return f"({value + 1}{SUFFIX[ty]} - 1{SUFFIX[ty]})"
+    return f"{value}{SUFFIX[ty]}" if value >= 0 else f"({value}{SUFFIX[ty]})"
+
+
+def float_bits(value: float, ty: str) -> int:
+    if ty == "f64":
+        return int.from_bytes(struct.pack("<d", value), "little")
+    try:
+        data = struct.pack("<f", value)
+    except OverflowError:
+        data = struct.pack("<f", math.copysign(math.inf, value))
+    return int.from_bytes(data, "little")
+
+
+def floating(value: float, ty: str, exposed: bool) -> str:
+    """A float literal. What is not finite and normal, and (where it is `exposed` to arithmetic that
+    could be simplified) 0 and 1, comes from bits that a compiler does not see through.
+    """
+    bits = float_bits(value, ty)
+    if ty == "f32":
+        value = struct.unpack("<f", struct.pack("<I", bits))[0]
+    smallest = 2.0**-126 if ty == "f32" else 2.0**-1022
+    usual = math.isfinite(value) and abs(value) >= smallest and abs(value) != 1.0
+    positive_zero = bits == 0
+    if usual or ((positive_zero or abs(value) == 1.0) and not exposed):
+        return f"{value!r}{SUFFIX[ty]}" if value >= 0 else f"({value!r}{SUFFIX[ty]})"
+    return f"bits32({bits}u)" if ty == "f32" else f"bits64({bits}lu)"
+
+
+def literal(value: Any, dtype: DType, ty: str, exposed: bool = False) -> str:
+    """A constant of a dtype, carried as `ty`."""
+    if ty == "bool":
+        return "true" if value else "false"
+    if dtype.is_narrow_float:
+        import numpy as np
+
+        bits = np.array(value, np.float64).astype(dtype.np).tobytes()
+        return f"{int.from_bytes(bits, 'little')}u"
+    return floating(value, ty, exposed) if dtype.kind == "float" else integer(int(value), ty)
+
+
+def hidden_constant(value: float) -> str:
+    """A constant of float32 that compilers do not see."""
+    return f"bits32({int.from_bytes(struct.pack('<f', value), 'little')}u)"
+
+
+def wrapped(text: str, dtype: DType) -> str:
+    """A result of 32-bit arithmetic as an integer of 8 or 16 bits."""
+    if not dtype.is_integer or dtype.bits >= 32:
+        return text
+    if dtype.kind == "uint":
+        return f"({text} & {(1 << dtype.bits) - 1}u)"
+    return f"extractBits({text}, 0u, {dtype.bits}u)"
+
+
+_INFIX = {
+    **{"add": "+", "sub": "-", "mul": "*", "idiv": "/", "irem": "%"},
+    **{"and": "&", "or": "|", "xor": "^"},
+}
+_WRAPS = frozenset("add sub mul neg shl not abs".split())
+
+
+def unary(op: str, dtype: DType, ty: str, x: str) -> str:
+    if dtype.is_narrow_float:
+        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+    if dtype.kind == "float":
+        if op == "neg":
+            return f"-{x}"
+        if op == "sqrt":
+            return f"sqrt32({x})" if ty == "f32" else f"sqrt({x})"
+        if op in ("abs", "floor", "ceil", "trunc"):
+            return f"{op}({x})"
+        if op == "rint":
+            return f"round({x})"
+        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+    if op == "not":
+        return f"!hidden({x})" if ty == "bool" else wrapped(f"~{x}", dtype)
+    if op in ("floor", "ceil", "trunc", "rint") or (op == "abs" and dtype.kind != "int"):
+        return x
+    zero = integer(0, ty)
+    if op == "neg":
+        return wrapped(f"({zero} - {x})", dtype)
+    if op == "abs":
+        return wrapped(f"select({x}, {zero} - {x}, {x} < {zero})", dtype)
+    if op == "popcount":
+        if dtype.bits == 64:
+            return f"bitcast<{ty}>(popcount64(bitcast<u64>({x})))"
+        mask = f" & {(1 << dtype.bits) - 1}" if dtype.bits < 32 else ""
+        return f"countOneBits({x}{mask})"
+    if op == "clz":
+        if dtype.bits == 64:
+            return f"bitcast<{ty}>(clz64(bitcast<u64>({x})))"
+        own = (1 << dtype.bits) - 1
+        count = f"countLeadingZeros(bitcast<u32>({x}) & {own}u) - {32 - dtype.bits}u"
+        return f"bitcast<{ty}>({count})"
+    raise CompileError(f"the kernel IR has no {op} on {dtype}")
+
+
+def compare(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
+    if dtype.is_narrow_float:
+        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+    if op == "ne" and dtype.kind == "float":
+        if x == y:
+            return f"nan{ty[1:]}({x})"
+        return f"!hidden({x} == {y})"  # unlike WGSL's own, true of NaN
+    sign = {"lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!="}[op]
+    if ty == "bool" and op in ("lt", "le", "gt", "ge"):
+        return f"(u32({x}) {sign} u32({y}))"
+    return f"({x} {sign} {y})"
+
+
+def binary(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
+    """Any binary operation but comparisons."""
+    if dtype.is_narrow_float:
+        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+    if dtype.kind == "float":
+        bits = ty[1:]
+        if op in ("add", "sub", "mul"):
+            return f"({x} {_INFIX[op]} {y})"
+        if op == "div":
+            return f"div32({x}, {y})" if ty == "f32" else f"({x} / {y})"
+        if op in ("min", "max", "copysign"):
+            return f"{op}{bits}({x}, {y})"
+        raise CompileError(f"the kernel IR has no {op} on {dtype}")
+    if ty == "bool":
+        return {"and": f"({x} && {y})", "or": f"({x} || {y})", "xor": f"({x} != {y})"}[op]
+    if op in _INFIX:
+        text = f"({x} {_INFIX[op]} {y})"
+        return wrapped(text, dtype) if op in _WRAPS else text
+    if op in ("min", "max"):
+        return f"{op}({x}, {y})"
+    if op == "mulhi":
+        return _mulhi(dtype, ty, x, y)
+    raise CompileError(f"the kernel IR has no {op} on {dtype}")
+
+
+def shift(op: str, dtype: DType, ty: str, x: str, by: str) -> str:
+    """x shifted by an amount that is a u32."""
+    if op == "shl":
+        return wrapped(f"({x} << {by})", dtype)
+    other = ("u" if op == "lshr" else "i") + ty[1:]
+    if other == ty:
+        return f"({x} >> {by})"
+    if dtype.bits < 32:  # the bits of the narrow integer alone
+        if op == "lshr":
+            x = f"(bitcast<u32>({x}) & {(1 << dtype.bits) - 1}u)"
+        else:
+            x = f"extractBits(bitcast<i32>({x}), 0u, {dtype.bits}u)"
+        return wrapped(f"bitcast<{ty}>({x} >> {by})", dtype)
+    return f"bitcast<{ty}>(bitcast<{other}>({x}) >> {by})"
+
+
+def _mulhi(dtype: DType, ty: str, x: str, y: str) -> str:
+    if dtype.bits >= 32:
+        return f"mulhi_{ty}({x}, {y})"
+    return wrapped(f"(({x} * {y}) >> {dtype.bits}u)", dtype)
+
+
+# -- conversions ----------------------------------------------------------------------------------
+
+
+def cast(x: str, source: DType, given: str, to: DType, wanted: str) -> str:
+    """`x`, a value of `source` carried as `given`, as one of `to` carried as `wanted`."""
+    if source is to:
+        return x if given == wanted else f"{wanted}({x})"
+    if wanted == "bool":
+        if source.is_narrow_float:  # any bit but the sign
+            return f"(({x} & {(1 << (source.bits - 1)) - 1}u) != 0u)"
+        if source.kind == "float":
+            return f"!hidden({x} == {floating(0.0, given, False)})"
+        return f"({x} != {integer(0, given)})"
+    if given == "bool":
+        one, zero = literal(1, to, wanted), literal(0, to, wanted)
+        return f"select({zero}, {one}, {x})"
+    if source.is_integer:
+        if to.is_integer:
+            return _resized(x, given, to, wanted)
+        if to.is_narrow_float:
+            if source.itemsize >= 4 and to is dt.bfloat16:
+                # float32 would round once already, and bfloat16 reaches that far
+                return f"bfloat16_encode(odd_{given}({x}))"
+            return f"{to.name}_encode(f32({x}))"
+        return f"{wanted}({x})"
+    if source.is_narrow_float:
+        return cast(f"{source.name}_decode({x})", dt.float32, "f32", to, wanted)
+    if to.is_integer:
+        if to.bits < 32:
+            low, high = dt.int_range(to)
+            clamped = f"clamp(i32_{given}({x}), {low}, {high})"
+            return clamped if wanted == "i32" else f"u32({clamped})"
+        return f"{wanted}_{given}({x})"
+    if to.is_narrow_float:
+        return f"{to.name}_encode({f'odd_f64({x})' if given == 'f64' else x})"
+    return f"{wanted}({x})"
+
+
+def _resized(x: str, given: str, to: DType, wanted: str) -> str:
+    """An integer in another size, its low bits kept."""
+    if given[1:] != wanted[1:]:
+        # by the same sign first: extending depends on where it comes from
+        x = f"{given[0]}{wanted[1:]}({x})"
+        given = given[0] + wanted[1:]
+    if given != wanted:
+        x = f"bitcast<{wanted}>({x})"
+    return wrapped(x, to)
+
+
+def bitcast(x: str, source: DType, given: str, to: DType, wanted: str) -> str:
+    """The same bits as another dtype of the same size."""
+    if source.itemsize != to.itemsize:
+        raise CompileError(f"bitcast from {source} to {to}: their sizes differ")
+    if source.bits == 64:  # small indices are carried in 32
+        x = x if given[1:] == "64" else f"{given[0]}64({x})"
+        whole = wanted[0] + "64"
+        x = x if carrier(source) == whole else f"bitcast<{whole}>({x})"
+        return x if whole == wanted else f"{wanted}({x})"
+    if source.bits == 32:
+        return x if given == wanted else f"bitcast<{wanted}>({x})"
+    mask = (1 << source.bits) - 1
+    if given == "bool":
+        x = f"select(0u, 1u, {x})"
+    elif given == "i32":
+        x = f"(bitcast<u32>({x}) & {mask}u)"
+    if wanted == "bool":
+        return f"({x} != 0u)"
+    if wanted == "i32":
+        return f"extractBits(bitcast<i32>({x}), 0u, {to.bits}u)"
+    return x
+
+
+def is_float(e: ir.Expr) -> bool:
+    return e.dtype.kind == "float" and not e.dtype.is_narrow_float

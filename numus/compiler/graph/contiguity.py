@@ -1,0 +1,14 @@
+"""Values that are others seen differently."""
+
+from __future__ import annotations
+
+from numus.compiler.graph.builder import Val
+
+
+def source_of(x: Val) -> tuple[Val, list[Val]]:
+    """What a value is made of by reshapes and permutations alone, and these, innermost first."""
+    views: list[Val] = []
+    while x.op in ("reshape", "permute"):
+        views.append(x)
+        x = x.inputs[0]
+    return x, views[::-1]

@@ -1,0 +1,1 @@
+"""Fused groups to kernel IR: `dispatch` selects, one package a family of schedules."""

@@ -1,0 +1,76 @@
+"""Convolution groups: which schedule a convolution gets; and plain sums of products for others."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus.compiler.fusion.group import Group
+from numus.compiler.graph.builder import Val
+from numus.compiler.lower.conv.cpu_channels import lower_spreading, spreading_blocks
+from numus.compiler.lower.conv.cpu_spatial import lower_sliding, sliding_cost
+from numus.compiler.lower.conv.cpu_wgrad import lower_gathering
+from numus.compiler.lower.conv.geometry import Geometry
+from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.loops import lower_sum
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, size_of
+
+FEW_OUTPUTS = 3  # do not fill a vector
+SMALL = 1 << 14  # convolutions of fewer multiplications are plain loops
+
+
+def lower_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """Tiles where they pay; plain sums of products for complex, tiny and unusual ones."""
+    product = group.members[0]
+    g = Geometry.of(product)
+    if g is None or product.dtype.is_complex or g.work < SMALL or facts.group:
+        return _sums(group, layouts, facts)
+    if size_of(g.extents) < size_of(g.taps):
+        if any(gap > 1 for gap in g.gap) or g.outputs < FEW_OUTPUTS:
+            return _sums(group, layouts, facts)
+        return lower_gathering(group, g, layouts, facts)
+    spread = spreading_blocks(g, product, facts)
+    if spread is not None and spread.cost < sliding_cost(g, product, facts):
+        return lower_spreading(group, spread, layouts, facts)
+    return [lower_sliding(group, g, layouts, facts)]
+
+
+def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    """A convolution as a plain sum of products over a view of its windows."""
+    product = group.members[0]
+    x, w = product.inputs
+    groups, windows, _ = product.params
+    n, q, *extents = product.shape
+    c, *taps = w.shape[1:]
+    size = x.shape[2:]
+    rank = len(size)
+    wide = product.dtype
+    if wide.is_floating:  # products of narrow floats are not rounded one by one
+        wide = dt.promote(dt.compute_dtype(wide), x.dtype)
+
+    def view(op: str, v: Val, params: object, shape: tuple[int, ...]) -> Val:
+        return Val(-10, op, "view", (v,), params, shape, v.dtype)
+
+    def reshaped(v: Val, *shape: int) -> Val:
+        return view("reshape", v, shape, shape)
+
+    def widened(v: Val) -> Val:
+        return v if v.dtype is wide else Val(-11, "cast", "elementwise", (v,), None, v.shape, wide)
+
+    # every output sees the channels of its group: (n, outputs, *space, channels, *taps)
+    shape = (n, groups, q // groups, c, *size)
+    data = view("broadcast", reshaped(x, n, groups, 1, c, *size), shape, shape)
+    data = reshaped(data, n, q, c, *size)
+    order = (0, 1, *range(3, 3 + rank), 2)
+    data = view("permute", data, order, (n, q, *size, c))
+    data = reshaped(data, *data.shape, *(1,) * rank)
+    data = view("broadcast", data, (n, q, *size, c, *taps), (n, q, *size, c, *taps))
+    for i, v in enumerate(windows):
+        params = (2 + i, 3 + rank + i, extents[i], v.stride, v.dilation, -v.low, v.gap)
+        shape = (*data.shape[: 2 + i], extents[i], *data.shape[3 + i :])
+        data = view("shear", data, params, shape)
+    weights = reshaped(w, 1, q, *(1,) * rank, c, *taps)
+    factors = (widened(data), widened(weights))
+    terms = Val(-13, "mul", "elementwise", factors, None, data.shape, wide)
+    axes = tuple(range(2 + rank, 3 + 2 * rank))
+    total = Val(-14, "reduce_sum", "reduce", (terms,), axes, product.shape, product.dtype)
+    return lower_sum(group, total, layouts, facts)

@@ -1,0 +1,298 @@
+"""Kernels that users write in Python, an element of the work at a time, for every backend.
+
+The user's function is called once per dtypes and target, with a `Builder`, an `Array` for each
+input and output and an expression for each scalar. What it does to them becomes kernel IR: SIMD
+lanes on a CPU (plain loops, where what it does differs from element to element), threads on a GPU.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.lower.elementwise import lower
+from numus.dtypes import DType
+from numus.errors import DTypeError
+from numus.ir import Expr, Stmt, const
+from numus.kernels.math import FUNCTIONS
+from numus.runtime.contract import Facts
+
+_OPERATIONS = frozenset(FUNCTIONS) | frozenset(
+    "abs ceil copysign floor floor_divide maximum minimum mod rint sign sqrt trunc".split()
+)
+_BLOCK = 4096  # elements that a thread of a CPU takes at a time
+
+Function = Callable[..., None]
+Place = Expr | int
+
+
+@dataclass(frozen=True, slots=True)
+class Portable:
+    """A kernel, and how many elements one of its blocks covers."""
+
+    kernel: ir.Kernel
+    block: int
+
+
+def build(
+    name: str,
+    function: Function,
+    inputs: Sequence[tuple[str, DType, int]],
+    outputs: Sequence[tuple[str, DType, int]],
+    scalars: Sequence[tuple[str, DType]],
+    facts: Facts,
+) -> Portable:
+    """The kernel that a function describes. Arrays are (name, dtype, number of axes).
+
+    It is launched with the number of elements, the extents of all arrays, and the scalars.
+    """
+    for array, dtype, _ in (*inputs, *outputs):
+        if dtype.is_complex:
+            raise DTypeError(
+                f"{name}: {array} is {dtype.name}, and portable kernels compute with real numbers; "
+                "give real and imaginary parts as arrays of their own"
+            )
+    if facts.group:
+        return _built(name, function, inputs, outputs, scalars, facts.group, True)
+    try:
+        return _built(name, function, inputs, outputs, scalars, 0, True)
+    except _VariesError:  # lanes cannot part ways: elements one by one
+        return _built(name, function, inputs, outputs, scalars, 0, False)
+
+
+class _VariesError(Exception):
+    """Elements do different things."""
+
+
+def _built(
+    name: str,
+    function: Function,
+    inputs: Sequence[tuple[str, DType, int]],
+    outputs: Sequence[tuple[str, DType, int]],
+    scalars: Sequence[tuple[str, DType]],
+    group: int,
+    lanes: bool,
+) -> Portable:
+    ir.fresh()
+    k = Builder(name, lanes, may_vary=bool(group) or not lanes)
+    slots: list[tuple[str, DType]] = [("s0", dt.int64)]
+    arrays = []
+    for given, access in ((inputs, "read"), (outputs, "write")):
+        for array, dtype, ndim in given:
+            shape = []
+            for _ in range(ndim):
+                slots.append((f"s{len(slots)}", dt.int64))
+                shape.append(ir.scalar(slots[-1][0]))
+            arrays.append(Array(k, array, ir.Buffer(array, dtype, access), tuple(shape)))
+    values = []
+    for i, (_, dtype) in enumerate(scalars):
+        carried = dt.int64 if dtype is dt.bool_ else dt.compute_dtype(dtype)
+        slots.append((f"c{i}", carried))
+        value = ir.scalar(f"c{i}", carried)
+        values.append(value.ne(0) if dtype is dt.bool_ else value)
+    function(k, *arrays, **dict(zip((n for n, _ in scalars), values, strict=True)))
+    block = group or _BLOCK
+    count, g = ir.scalar("s0"), ir.var("g")
+    start = ir.mul(g, const(block))
+    stop = ir.minimum(ir.add(start, const(block)), count)
+    each = ir.For(k.index, start, stop, "lanes" if lanes else "serial", k.body)
+    blocks = ir.idiv(ir.add(count, const(block - 1)), const(block))
+    body: list[Stmt] = [ir.For(g, const(0), blocks, "grid", [each])]
+    buffers = tuple(a.buffer for a in arrays)
+    return Portable(ir.Kernel(name, buffers, tuple(slots), body, (name,), group=group), block)
+
+
+class Array:
+    """An input or output in a kernel: `x[i]` is an element, counted row by row, `x[i, j]` one by
+    its place along each axis; `x.shape` has the extents. Places must lie inside.
+    """
+
+    def __init__(self, k: Builder, name: str, buffer: ir.Buffer, shape: tuple[Expr, ...]) -> None:
+        self._k = k
+        self.name = name
+        self.buffer = buffer
+        self.shape = shape
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of its elements; narrow floats are read as float32."""
+        return self.buffer.dtype
+
+    def __getitem__(self, at: Place | tuple[Place, ...]) -> Expr:
+        return self.load(at)
+
+    def load(self, at: Place | tuple[Place, ...], where: Expr | None = None) -> Expr:
+        """An element; zero, with nothing read, where the condition does not hold."""
+        found = ir.load(self.buffer, self._at(at), where)
+        if self.dtype.is_narrow_float:
+            found = found.cast(dt.float32)
+        return self._k.named(found) if self.buffer.access == "write" else found
+
+    def __setitem__(self, at: Place | tuple[Place, ...], value: Expr | float) -> None:
+        if self.buffer.access == "read":
+            raise TypeError(f"{self._k.name}: {self.name} is an input, which is never written to")
+        if not isinstance(value, Expr):
+            value = const(value, dt.compute_dtype(self.dtype))
+        self._k.do(ir.Store(self.buffer, self._at(at), value.cast(self.dtype)))
+
+    def _at(self, at: Place | tuple[Place, ...]) -> Expr:
+        places = at if isinstance(at, tuple) else (at,)
+        exprs = [const(p) if isinstance(p, int) else p for p in places]
+        for p in exprs:
+            if not (isinstance(p, Expr) and p.dtype.is_integer):
+                raise TypeError(f"{self._k.name}: {self.name}[{p!r}]: places are integers")
+        exprs = [p.cast(ir.INDEX) for p in exprs]
+        if len(exprs) == 1:
+            return exprs[0]
+        if len(exprs) != len(self.shape):
+            raise IndexError(
+                f"{self._k.name}: {self.name} has {len(self.shape)} axes, not {len(exprs)}"
+            )
+        total = exprs[0]
+        for extent, p in zip(self.shape[1:], exprs[1:], strict=True):
+            total = ir.add(ir.mul(total, extent), p)
+        return total
+
+
+class Variable:
+    """A number that a kernel changes as it goes: `v.value`, `v.set(...)`, `v += ...`."""
+
+    def __init__(self, k: Builder, register: ir.Register) -> None:
+        self._k = k
+        self._register = register
+
+    @property
+    def value(self) -> Expr:
+        """What it is now."""
+        return self._k.named(ir.read(self._register))
+
+    def set(self, value: Expr | float) -> None:
+        """Give it another value."""
+        if not isinstance(value, Expr):
+            value = const(value, self._register.dtype)
+        if value.dtype is not self._register.dtype:
+            raise TypeError(
+                f"{self._k.name}: a {self._register.dtype.name} variable is set to "
+                f"{value.dtype.name}; use k.cast"
+            )
+        self._k.do(ir.Set(self._register, value))
+
+    def __iadd__(self, other: Expr | float) -> Variable:
+        self.set(self.value + other)
+        return self
+
+    def __isub__(self, other: Expr | float) -> Variable:
+        self.set(self.value - other)
+        return self
+
+    def __imul__(self, other: Expr | float) -> Variable:
+        self.set(self.value * other)
+        return self
+
+
+class Builder:
+    """What a kernel is written with: `k.index` is the number of the element that is computed.
+
+    Expressions know Python's operators; equality is `a.eq(b)` and `a.ne(b)`, and both sides have
+    one dtype. Math functions are methods (`k.exp(x)`), with the errors that numus's own have.
+    """
+
+    def __init__(self, name: str, lanes: bool, may_vary: bool) -> None:
+        self.name = name
+        self.index = ir.var("i")
+        self.body: list[Stmt] = []
+        self._lanes = lanes
+        self._may_vary = may_vary
+        self._count = 0
+        self._uniform: set[Expr] = set()  # variables of loops that all elements go through alike
+
+    def do(self, statement: Stmt) -> None:
+        """Add a statement to what is being written."""
+        self.body.append(statement)
+
+    def named(self, value: Expr) -> Expr:
+        """A value as it is at this point."""
+        name = ir.var(self._name(), value.dtype)
+        self.do(ir.Let(name, value))
+        return name
+
+    def _name(self) -> str:
+        self._count += 1
+        return f"k{self._count}"
+
+    def variable(self, value: Expr | float, dtype: DType = dt.float32) -> Variable:
+        """A number that can change; its dtype is that of `value` if that is an expression."""
+        dtype = value.dtype if isinstance(value, Expr) else dt.compute_dtype(dtype)
+        found = Variable(self, ir.Register(self._name(), dtype, lanes=self._lanes))
+        found.set(value)
+        return found
+
+    @contextlib.contextmanager
+    def loop(self, start: Place, stop: Place | None = None, step: int = 1) -> Iterator[Expr]:
+        """`with k.loop(n) as j:` runs what is inside for j = 0 … n - 1."""
+        if stop is None:
+            start, stop = 0, start
+        first, last = (const(x) if isinstance(x, int) else x.cast(ir.INDEX) for x in (start, stop))
+        self._same_for_all(first)
+        self._same_for_all(last)
+        j = ir.var(self._name())
+        self._uniform.add(j)
+        with self._inside() as body:
+            yield j
+        self.do(ir.For(j, first, last, "serial", body, step=const(step)))
+
+    @contextlib.contextmanager
+    def when(self, condition: Expr) -> Iterator[None]:
+        """`with k.when(c):` runs what is inside only where the condition holds."""
+        self._same_for_all(condition)
+        with self._inside() as body:
+            yield
+        self.do(ir.If(condition, body))
+
+    @contextlib.contextmanager
+    def _inside(self) -> Iterator[list[Stmt]]:
+        outside, self.body = self.body, []
+        inside = self.body
+        try:
+            yield inside
+        finally:
+            self.body = outside
+
+    def _same_for_all(self, e: Expr) -> None:
+        """Lanes of a CPU go the same way together."""
+        if self._may_vary:
+            return
+        for x in ir.walk(e, lambda x: True):
+            if x.op in ("read", "load") or (x.op == "var" and x not in self._uniform):
+                raise _VariesError
+
+    def cast(self, value: Expr | float, dtype: DType) -> Expr:
+        """A value in another dtype; narrow floats are kept as float32, rounded."""
+        value = value if isinstance(value, Expr) else const(value, dt.compute_dtype(dtype))
+        return value.cast(dtype).cast(dt.compute_dtype(dtype))
+
+    def where(self, condition: Expr, yes: Expr, no: Expr | float) -> Expr:
+        """One of two values. Both are computed."""
+        return ir.select(condition, yes, no if isinstance(no, Expr) else const(no, yes.dtype))
+
+    def fma(self, a: Expr, b: Expr | float, c: Expr | float) -> Expr:
+        """a * b + c, rounded once."""
+        return ir.fma(a, b, c)
+
+    def __getattr__(self, op: str) -> Callable[..., Expr]:
+        if op not in _OPERATIONS:
+            raise AttributeError(
+                f"{self.__dict__.get('name', 'a kernel')}: portable kernels have no {op!r}; there "
+                f"are {', '.join(sorted(_OPERATIONS))}, cast, fma, where, loop, when and variable"
+            )
+
+        def operation(*args: Expr | float) -> Expr:
+            first = next((a for a in args if isinstance(a, Expr)), const(0.0, dt.float32))
+            exprs = [a if isinstance(a, Expr) else const(a, first.dtype) for a in args]
+            found: Expr = lower(op, exprs, [a.dtype for a in exprs], first.dtype, None)
+            return found
+
+        return operation

@@ -1,0 +1,76 @@
+"""Products by units that 32 threads drive: which get them, and how they read their operands."""
+
+from __future__ import annotations
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.fusion.group import Group
+from numus.compiler.graph.builder import Val
+from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.matmul.cpu import whole_or_pieces
+from numus.compiler.lower.matmul.gpu_operands import (
+    capability,
+    is_copied,
+    lying,
+    sizes_of,
+    sliced,
+    work_of,
+)
+from numus.dtypes import DType
+from numus.ir import const
+from numus.kernels.matmul.gpu import mainloop
+from numus.kernels.matmul.gpu import mma_sync as warp
+from numus.runtime.contract import Facts
+from numus.shapes import Shape
+
+ZERO = const(0)
+
+LEAST = 16  # rows, columns and depth below which products are mostly empty
+
+
+def unit_dtype(product: Val) -> DType | None:
+    """What units multiply for a product; None where they would round or overflow."""
+    a, b = (x.dtype for x in product.inputs)
+    if a is not b or a not in warp.SINCE:
+        return None
+    if a.is_integer:
+        return a if product.dtype.is_integer and product.dtype.itemsize <= 4 else None
+    if a is dt.float32:
+        return a if product.params == "tf32" and product.dtype is dt.float32 else None
+    return a if dt.compute_dtype(product.dtype) is dt.compute_dtype(a) else None
+
+
+def fits_warps(product: Val, facts: Facts) -> bool:
+    """Whether a product is for these units."""
+    _, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    dtype = unit_dtype(product)
+    if dtype is None or capability(facts) < warp.SINCE[dtype]:
+        return False
+    return min(m, n, k) >= LEAST
+
+
+def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+    product = group.members[0]
+    batch, m, n = product.shape
+    k = product.inputs[0].shape[2]
+    dtype = unit_dtype(product)
+    assert dtype is not None
+    copies = capability(facts) >= mainloop.COPIES_SINCE
+    near = group.outside(layouts)
+    ways = [lying(x, near, line) for line, x in enumerate(product.inputs, 1)]
+    weaves = all(is_copied(how, facts) for how in ways)
+    tiles, pieces = warp.choose(facts, dtype, copies, batch, m, n, k, weaves)
+
+    def by_warps(part: Group) -> Step:
+        e = Emitter(near, group=tiles.threads)
+        shape, depth = (tiles.rows, tiles.columns), tiles.shape(dtype).elements
+        sizes, grid = sizes_of(e, facts, product, shape, depth, pieces)
+        sides = (
+            sliced(e, x, line, near, facts, batch > 1) for line, x in enumerate(product.inputs, 1)
+        )
+        g = ir.var("g")
+        body, e.scratch = warp.contraction(work_of(e, part, tiles, sizes, dtype, sides), g)
+        return e.blocks("warp_contraction", g, body, grid, part.notes)
+
+    return whole_or_pieces(group, layouts, facts, pieces, by_warps)

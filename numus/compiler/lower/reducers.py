@@ -1,0 +1,176 @@
+"""How each reduction accumulates: its registers, one step, and the merging of partial results."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.graph.builder import Val
+from numus.compiler.lower.elementwise import complex_mul
+from numus.dtypes import DType
+from numus.ir import Expr, const, select
+
+State = list[Expr]
+
+
+class Reducer:
+    """A reduction with one register: sum, product, max, min (any, all on bool)."""
+
+    def __init__(self, val: Val) -> None:
+        self.val = val
+        self.source = val.inputs[0].dtype
+        self.acc = dt.compute_dtype(dt.real_of(self.source))
+        self.op = val.op.removeprefix("reduce_")
+
+    @property
+    def dtypes(self) -> list[DType]:
+        return [self.acc]
+
+    @property
+    def lanes(self) -> str | None:
+        """The operation that combines lanes, None where lanes cannot be combined by one."""
+        if self.acc is dt.bool_:
+            return {"max": "or", "min": "and", "sum": "or", "prod": "and"}[self.op]
+        return {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[self.op]
+
+    @property
+    def by_vectors(self) -> bool:
+        """Whether lanes of vectors can be combined."""
+        return self.lanes is not None
+
+    def initial(self) -> State:
+        if self.acc is dt.bool_:
+            return [const(self.op in ("min", "prod"), dt.bool_)]
+        if self.op in ("sum", "prod"):
+            return [const(0 if self.op == "sum" else 1, self.acc)]
+        return [lowest(self.acc) if self.op == "max" else highest(self.acc)]
+
+    def widen(self, value: Any) -> Any:
+        return value.cast(self.acc)
+
+    def step(self, state: State, value: Any, position: Expr) -> State:
+        return self.merge(state, [self.widen(value)])
+
+    def merge(self, a: State, b: State) -> State:
+        x, y = a[0], b[0]
+        if self.acc is dt.bool_:
+            return [x | y if self.op in ("max", "sum") else x & y]
+        op = {"sum": "add", "prod": "mul"}.get(self.op, self.op)
+        return [ir.binary(op, x, y)]
+
+    def combine(self, a: State, b: State) -> State:
+        """Merge states of which neither stands for earlier elements than the other."""
+        return self.merge(a, b)
+
+    def finish(self, state: State) -> Any:
+        return state[0].cast(self.val.dtype)
+
+
+class ComplexReducer(Reducer):
+    """Sum or product of pairs."""
+
+    @property
+    def dtypes(self) -> list[DType]:
+        return [self.acc, self.acc]
+
+    @property
+    def lanes(self) -> str | None:
+        return "add" if self.op == "sum" else None
+
+    def initial(self) -> State:
+        return [const(0.0 if self.op == "sum" else 1.0, self.acc), const(0.0, self.acc)]
+
+    def step(self, state: State, value: Any, position: Expr) -> State:
+        return self.merge(state, list(value))
+
+    def merge(self, a: State, b: State) -> State:
+        if self.op == "sum":
+            return [a[0] + b[0], a[1] + b[1]]
+        return list(complex_mul((a[0], a[1]), (b[0], b[1])))
+
+    def finish(self, state: State) -> Any:
+        return (state[0], state[1])
+
+
+class ArgReducer(Reducer):
+    """The place of the first largest (smallest) element; NaN wins.
+
+    -1 stands for no place: that of elements which are no better than the start, of which the first
+    is meant if there are no others.
+    """
+
+    @property
+    def place(self) -> DType:
+        """Of places: short where they have room, since there are as many of them as of elements."""
+        shape = self.val.inputs[0].shape
+        size = math.prod(shape[a] for a in self.val.params)
+        return dt.place_of(size)
+
+    @property
+    def dtypes(self) -> list[DType]:
+        return [self.acc, self.place]
+
+    @property
+    def lanes(self) -> str | None:
+        return None
+
+    @property
+    def by_vectors(self) -> bool:
+        return self.acc is not dt.bool_
+
+    def initial(self) -> State:
+        return [
+            lowest(self.acc) if self.op == "argmax" else highest(self.acc),
+            const(-1, self.place),
+        ]
+
+    def step(self, state: State, value: Any, position: Expr) -> State:
+        new = [self.widen(value), position.cast(self.place)]
+        return _chosen(self._better(state[0], new[0]), state, new)
+
+    def merge(self, a: State, b: State) -> State:
+        return _chosen(self._better(a[0], b[0]), a, b)
+
+    def combine(self, a: State, b: State) -> State:
+        x, y = a[0], b[0]
+        same = x.eq(y)
+        if self.acc.kind == "float":
+            same = same | (ir.isnan(y) & ir.isnan(x))
+        return _chosen(self._better(x, y) | (same & (b[1] < a[1])), a, b)
+
+    def _better(self, x: Expr, y: Expr) -> Expr:
+        """Whether y is better than x."""
+        if self.acc is dt.bool_:
+            return y & ~x if self.op == "argmax" else x & ~y
+        better = y > x if self.op == "argmax" else y < x
+        if self.acc.kind == "float":
+            better = better | (ir.isnan(y) & ~ir.isnan(x))
+        return better
+
+    def finish(self, state: State) -> Any:
+        return ir.maximum(state[1], const(0, self.place)).cast(dt.int64)
+
+
+def _chosen(better: Expr, a: State, b: State) -> State:
+    return [select(better, y, x) for x, y in zip(a, b, strict=True)]
+
+
+def reducer(val: Val) -> Reducer:
+    """The way a reduction value accumulates."""
+    if val.op in ("argmax", "argmin"):
+        return ArgReducer(val)
+    return ComplexReducer(val) if val.inputs[0].dtype.is_complex else Reducer(val)
+
+
+def lowest(dtype: DType) -> Expr:
+    if dtype is dt.bool_:
+        return const(False, dtype)
+    return const(-math.inf if dtype.kind == "float" else dt.int_range(dtype)[0], dtype)
+
+
+def highest(dtype: DType) -> Expr:
+    if dtype is dt.bool_:
+        return const(True, dtype)
+    return const(math.inf if dtype.kind == "float" else dt.int_range(dtype)[1], dtype)

@@ -1,0 +1,104 @@
+"""Groups that ask where something holds."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.fusion.group import Group
+from numus.compiler.graph.builder import Val
+from numus.compiler.lower.axis import Rows, temporary, without
+from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.loops import lower_loops
+from numus.compiler.lower.scan.gpu import lower_group_scan
+from numus.compiler.lower.scatter.gpu import lower_group_scatter
+from numus.ir import Expr, const
+from numus.kernels.sort import nonzero
+from numus.runtime.contract import Facts
+from numus.shapes import Shape, row_major
+
+ZERO, ONE = const(0), const(1)
+
+Layouts = dict[Val, Shape]
+
+
+def lower_compact(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+    """Blocks of rows are counted, the counts added up, the hits written."""
+    (val,) = group.members
+    mask = val.inputs[0]
+    layouts = without(layouts, val)
+    length, wanted = mask.shape[-1], val.shape[-1]
+    rows = math.prod(mask.shape[:-1])
+    blocks = max(1, -(-length // nonzero.BLOCK))
+    counts = temporary((rows, blocks + 1), dt.int64)
+
+    def kernel(name: str, per_row: int) -> Step:
+        e = Emitter(layouts)
+        g, each = ir.var("g"), e.parameter(per_row)
+        row, block = (ir.idiv(g, each), ir.irem(g, each)) if per_row > 1 else (g, ZERO)
+        index = Rows(e, mask.shape, len(mask.shape) - 1).one(row)
+        sizes = nonzero.Rows(e.number(length), e.number(wanted), e.parameter(blocks))
+        first = ir.mul(row, ir.add(sizes.blocks, ONE))
+        memory = e.buffer(counts, "read" if name == "write" else "write")
+
+        def holds(i: Expr) -> Expr:
+            found: Expr = e.value(mask, index(i))
+            return found
+
+        if name == "count":
+            body, hits = nonzero.count(sizes, block, holds)
+            body.append(ir.Store(memory, ir.add(first, block), hits))
+        elif name == "add":
+            body = nonzero.add_up(sizes, memory, first)
+        else:
+            before = ir.load(memory, ir.add(first, block))
+            total = ir.load(memory, ir.add(first, sizes.blocks))
+            body, scratch = nonzero.gather_hits(
+                sizes, block, before, total, holds, lambda k, at: e.store(val, index(k), at)
+            )
+            e.scratch += scratch
+        return e.blocks(f"compact_{name}", g, body, rows * per_row, (val.op,))
+
+    return [kernel("count", blocks), kernel("add", 1), kernel("write", blocks)]
+
+
+def lower_group_compact(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+    """Each hit is written to its rank among the hits, which a running sum tells."""
+    (val,) = group.members
+    mask = val.inputs[0]
+    length, wanted = mask.shape[-1], val.shape[-1]
+    rows = math.prod(mask.shape[:-1])
+    shape, numbers = (rows, length), iter(range(-100, 0))
+
+    def make(op: str, kind: str, inputs: tuple[Val, ...], params: Any, shape: Shape) -> Val:
+        return Val(next(numbers), op, kind, inputs, params, shape, dt.int64)
+
+    flat = Val(-101, "reshape", "view", (mask,), shape, shape, mask.dtype)
+    hit = make("cast", "elementwise", (flat,), None, shape)
+    running = make("scan", "scan", (hit,), ("sum", 1, False), shape)
+    one = make("constant", "source", (), (1, None), ())
+    # the rank of a hit; -1, where nothing is written, for others
+    ranked = make("mul", "elementwise", (running, hit), None, shape)
+    rank = make("sub", "elementwise", (ranked, one), None, shape)
+    line = make("iota", "source", (), None, (rows,))
+    column = make("reshape", "view", (line,), (rows, 1), (rows, 1))
+    row = make("broadcast", "view", (column,), shape, shape)
+    place = make("iota", "source", (), None, (length,))
+    places = make("broadcast", "view", (place,), shape, shape)
+    end = make("extent", "source", (), length, ())
+    blank = make("broadcast", "view", (end,), (rows, wanted), (rows, wanted))
+    inputs = (blank, places, row, rank)
+    found = make("scatter", "scatter", inputs, ((0, 1), "set"), (rows, wanted))
+    result = make("reshape", "view", (found,), val.shape, val.shape)
+    copy = make("copy", "barrier", (result,), None, val.shape)
+    layouts = {**layouts, running: row_major(shape), found: row_major(found.shape)}
+    groups = [Group(v, group.position) for v in (running, found, copy)]
+    for g in groups:
+        g.stored = set(g.members)
+    return [
+        *lower_group_scan(groups[0], layouts, facts),
+        *lower_group_scatter(groups[1], layouts, facts),
+        *lower_loops(groups[2], layouts, facts, redirect={copy: (val, 0, 0)}),
+    ]

@@ -1,0 +1,458 @@
+"""Tensors from numbers: filled, counted, spaced, triangular."""
+
+from __future__ import annotations
+
+import math
+import operator
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType, as_dtype
+from numus.errors import DTypeError, ShapeError
+from numus.functions._base import like, method, moved, node_of, require, wrap
+from numus.functions.creation.dtype_functions import convert
+from numus.functions.elementwise.arithmetic import pow as power
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.source import constant, iota
+from numus.primitives.views import broadcast, reshape
+from numus.runtime.devices import Device
+from numus.runtime.devices import device as as_device
+from numus.shapes import Shape, as_shape, check_size, size_of
+from numus.tensor import ArrayLike, Tensor, scalar_node
+
+__all__ = [
+    "arange",
+    "empty",
+    "empty_like",
+    "eye",
+    "full",
+    "full_like",
+    "identity",
+    "linspace",
+    "logspace",
+    "meshgrid",
+    "one_hot",
+    "ones",
+    "ones_like",
+    "tri",
+    "tril",
+    "triu",
+    "zeros",
+    "zeros_like",
+]
+
+DeviceLike = Device | str | None
+
+
+def _finish(node: Node, dtype: DType, device: Device, requires_grad: bool = False) -> Tensor:
+    """A new tensor at home on its device."""
+    node = ew.cast(node, dtype)
+    node.device = device
+    out = wrap(node)
+    if requires_grad:
+        out.requires_grad = True
+    return out
+
+
+# -- one number everywhere ------------------------------------------------------------------------
+
+
+def full(
+    shape: Any,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """A tensor in which every element is `fill_value`.
+
+    >>> nm.full((2, 2), 7)
+    tensor([[7, 7],
+            [7, 7]])
+    """
+    wanted = as_shape(shape, "full")
+    place = as_device(device)
+    if dt.scalar_kind(fill_value) is None:  # a tensor of one element, say
+        node = node_of(fill_value, "full")
+        out = node.dtype if dtype is None else as_dtype(dtype)
+        node = moved(convert(node, out, "full"), place)
+        return _finish(broadcast(_fits(node, wanted), wanted), out, place, requires_grad)
+    out = dt.scalar_dtype(fill_value) if dtype is None else as_dtype(dtype)
+    return _finish(broadcast(scalar_node(fill_value, out), wanted), out, place, requires_grad)
+
+
+def _fits(node: Node, shape: Shape) -> Node:
+    from numus.shapes import broadcast as broadcast_shapes
+
+    if broadcast_shapes(node.shape, shape, "full") != shape:
+        raise ShapeError(f"full: a fill value of shape {node.shape} does not broadcast to {shape}")
+    return node
+
+
+def zeros(
+    shape: Any, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of zeros (float32, unless another dtype is asked for).
+
+    >>> nm.zeros((2, 3))
+    tensor([[0., 0., 0.],
+            [0., 0., 0.]])
+    """
+    out = dt.default_float if dtype is None else as_dtype(dtype)
+    return full(as_shape(shape, "zeros"), 0, dtype=out, device=device, requires_grad=requires_grad)
+
+
+def ones(
+    shape: Any, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor of ones.
+
+    >>> nm.ones((2, 2), dtype=nm.int32).tolist()
+    [[1, 1], [1, 1]]
+    """
+    out = dt.default_float if dtype is None else as_dtype(dtype)
+    return full(as_shape(shape, "ones"), 1, dtype=out, device=device, requires_grad=requires_grad)
+
+
+def empty(
+    shape: Any, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """A tensor whose elements do not matter (they are zeros)."""
+    return zeros(shape, dtype=dtype, device=device, requires_grad=requires_grad)
+
+
+def _like(x: Any, dtype: Any, device: DeviceLike, op: str) -> dict[str, Any]:
+    """The dtype and device of another tensor, where no other is asked for."""
+    node = node_of(x, op)
+    return {
+        "shape": node.shape,
+        "dtype": node.dtype if dtype is None else dtype,
+        "device": node.device if device is None else device,
+    }
+
+
+def full_like(
+    x: ArrayLike,
+    /,
+    fill_value: Any,
+    *,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`fill_value` in the shape, dtype and device of x.
+
+    >>> nm.full_like(nm.zeros(2), 3.0).tolist()
+    [3.0, 3.0]
+    """
+    given = _like(x, dtype, device, "full_like")
+    return full(fill_value=fill_value, requires_grad=requires_grad, **given)
+
+
+def zeros_like(
+    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Zeros in the shape, dtype and device of x."""
+    return zeros(requires_grad=requires_grad, **_like(x, dtype, device, "zeros_like"))
+
+
+def ones_like(
+    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Ones in the shape, dtype and device of x."""
+    return ones(requires_grad=requires_grad, **_like(x, dtype, device, "ones_like"))
+
+
+def empty_like(
+    x: ArrayLike, /, *, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+) -> Tensor:
+    """Elements that do not matter in the shape, dtype and device of x."""
+    return empty(requires_grad=requires_grad, **_like(x, dtype, device, "empty_like"))
+
+
+# -- counted and spaced ---------------------------------------------------------------------------
+
+
+def arange(
+    start: float,
+    /,
+    stop: float | None = None,
+    step: float = 1,
+    *,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    requires_grad: bool = False,
+) -> Tensor:
+    """start, start + step, … up to but without `stop`; one argument is the stop.
+
+    >>> nm.arange(2, 8, 2)
+    tensor([2, 4, 6])
+    """
+    if stop is None:
+        start, stop = 0, start
+    first, last, move = (_number(n, "arange") for n in (start, stop, step))
+    whole = all(isinstance(n, int) for n in (first, last, move))
+    out = as_dtype(dtype) if dtype is not None else dt.default_int if whole else dt.default_float
+    if out is dt.bool_:
+        raise DTypeError("arange: bool cannot count; use an integer dtype and compare")
+    if move == 0:
+        raise ValueError("arange: step must not be 0")
+    if whole:
+        count = max(0, -((first - last) // move))
+    else:
+        span = (last - first) / move
+        if not math.isfinite(span):
+            raise ValueError(
+                f"arange: {first}, {last}, {move} do not give a finite number of steps"
+            )
+        count = max(0, math.ceil(span))
+    check_size((int(count),), "arange")
+    place = as_device(device)
+    if whole and out.is_integer and count:
+        for end in (first, first + (int(count) - 1) * move):
+            scalar_node(end, out)  # raises where the dtype cannot hold it
+    node = _counted(int(count), first, move, out, place)
+    return _finish(node, out, place, requires_grad)
+
+
+def _number(n: Any, op: str) -> int | float:
+    if isinstance(n, Tensor):
+        n = n.item()
+    if isinstance(n, (bool, int)) or (not isinstance(n, float) and hasattr(n, "__index__")):
+        return operator.index(n)
+    return float(n)
+
+
+def _counted(count: int, first: float, step: float, out: DType, place: Device) -> Node:
+    """first + i * step, with whole numbers counted as such."""
+    if isinstance(first, int) and isinstance(step, int):
+        whole = out if out.is_integer else dt.int64
+        wide = dt.uint64 if whole is dt.uint64 else dt.int64
+        node = iota(count, wide, place)
+        node = ew.mul(node, _wrapped(step, wide))
+        return ew.cast(ew.add(node, _wrapped(first, wide)), out)
+    compute = dt.float64 if out.is_integer or out in (dt.float64, dt.complex128) else dt.float32
+    node = ew.cast(iota(count, dt.int64, place), compute)
+    return ew.add(ew.mul(node, like(node, step)), like(node, first))
+
+
+def _wrapped(number: int, dtype: DType) -> Node:
+    """A constant modulo 2**64: sums that end in range may pass outside it."""
+    number &= (1 << 64) - 1
+    if dtype is dt.int64 and number >> 63:
+        number -= 1 << 64
+    return constant(number, dtype)
+
+
+def linspace(
+    start: complex,
+    stop: complex,
+    /,
+    num: int = 50,
+    *,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    endpoint: bool = True,
+    requires_grad: bool = False,
+) -> Tensor:
+    """`num` evenly spaced numbers from start to stop.
+
+    Args:
+        endpoint: whether stop is the last of them, or one step further.
+
+    >>> nm.linspace(0, 1, 5)
+    tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
+    """
+    (count,) = as_shape(operator.index(num), "linspace")
+    place = as_device(device)
+    first, last = (n.item() if isinstance(n, Tensor) else n for n in (start, stop))
+    is_complex = "complex" in (dt.scalar_kind(first), dt.scalar_kind(last))
+    default = dt.default_complex if is_complex else dt.default_float
+    out = default if dtype is None else as_dtype(dtype)
+    if is_complex and not out.is_complex:
+        raise DTypeError(f"linspace: complex ends do not fit {out.name}")
+    compute = dt.float64 if out.is_integer or out in (dt.float64, dt.complex128) else dt.float32
+    parts = [_spaced(count, first.real, last.real, endpoint, compute, place)]
+    if out.is_complex:
+        parts.append(_spaced(count, first.imag, last.imag, endpoint, compute, place))
+        return _finish(ew.complex_(*parts), out, place, requires_grad)
+    node = ew.floor(parts[0]) if out.is_integer else parts[0]
+    return _finish(node, out, place, requires_grad)
+
+
+def _spaced(
+    count: int, first: float, last: float, endpoint: bool, dtype: DType, place: Device
+) -> Node:
+    """Counted from the nearer end, so that both are exact."""
+    steps = max(count - 1 if endpoint else count, 1)
+    # not (last - first) / steps, which may overflow
+    step = last / steps - first / steps if count > 1 else 0.0
+    index = iota(count, dt.int64, place)
+    behind = ew.cast(ew.sub(constant(steps, dt.int64), index), dtype)
+    ahead = ew.cast(index, dtype)
+    from_first = ew.add(scalar_node(first, dtype), ew.mul(scalar_node(step, dtype), ahead))
+    from_last = ew.sub(scalar_node(last, dtype), ew.mul(scalar_node(step, dtype), behind))
+    return ew.where(ew.le(ahead, behind), from_first, from_last)
+
+
+def logspace(
+    start: float,
+    stop: float,
+    /,
+    num: int = 50,
+    *,
+    base: float = 10.0,
+    dtype: Any = None,
+    device: DeviceLike = None,
+    endpoint: bool = True,
+) -> Tensor:
+    """`num` numbers from base**start to base**stop with evenly spaced logarithms.
+
+    >>> nm.logspace(0, 2, 3).tolist()
+    [1.0, 10.0, 100.0]
+    """
+    out = dt.default_float if dtype is None else as_dtype(dtype)
+    compute = out if out.is_inexact else dt.float64
+    exponents = linspace(start, stop, num, dtype=compute, device=device, endpoint=endpoint)
+    values = power(base, exponents)
+    return wrap(convert(values._node, out, "logspace"))
+
+
+# -- matrices -------------------------------------------------------------------------------------
+
+
+def _offset(rows: int, columns: int, place: Device | None) -> Node:
+    """column - row."""
+    down = reshape(iota(rows, dt.int64, place), (rows, 1))
+    return ew.sub(reshape(iota(columns, dt.int64, place), (1, columns)), down)
+
+
+def eye(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: Any = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """Ones on the k-th diagonal, zeros elsewhere.
+
+    >>> nm.eye(2)
+    tensor([[1., 0.],
+            [0., 1.]])
+    """
+    rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
+    out = dt.default_float if dtype is None else as_dtype(dtype)
+    place = as_device(device)
+    on = ew.eq(_offset(rows, columns, place), _diagonal(k, rows, columns, "eye"))
+    return _finish(on, out, place)
+
+
+def _diagonal(k: int, rows: int, columns: int, op: str) -> Node:
+    """k as a constant; all diagonals outside the matrix are the one beside it."""
+    try:
+        return constant(min(max(operator.index(k), -rows), columns), dt.int64)
+    except TypeError:
+        raise TypeError(f"{op}: k must be an integer, not {k!r}") from None
+
+
+def identity(n: int, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+    """The identity matrix."""
+    return eye(n, dtype=dtype, device=device)
+
+
+def tri(
+    n_rows: int,
+    n_cols: int | None = None,
+    /,
+    *,
+    k: int = 0,
+    dtype: Any = None,
+    device: DeviceLike = None,
+) -> Tensor:
+    """Ones on and below the k-th diagonal."""
+    rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "tri")
+    out = dt.default_float if dtype is None else as_dtype(dtype)
+    place = as_device(device)
+    return _finish(
+        ew.le(_offset(rows, columns, place), _diagonal(k, rows, columns, "tri")), out, place
+    )
+
+
+def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
+    node = node_of(x, op)
+    if node.ndim < 2:
+        raise ShapeError(f"{op}: needs a matrix (or a stack of them), not shape {node.shape}")
+    rows, columns = node.shape[-2:]
+    offset, diagonal = _offset(rows, columns, node.device), _diagonal(k, rows, columns, op)
+    kept = ew.le(offset, diagonal) if lower else ew.le(diagonal, offset)
+    return wrap(ew.where(kept, node, like(node, 0)))
+
+
+@method()
+def tril(x: ArrayLike, /, k: int = 0) -> Tensor:
+    """x with zeros above the k-th diagonal.
+
+    >>> nm.tril(nm.ones((2, 2), dtype=nm.int32)).tolist()
+    [[1, 0], [1, 1]]
+    """
+    return _triangle(x, k, "tril", lower=True)
+
+
+@method()
+def triu(x: ArrayLike, /, k: int = 0) -> Tensor:
+    """x with zeros below the k-th diagonal."""
+    return _triangle(x, k, "triu", lower=False)
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinates of a grid from those of its axes.
+
+    Args:
+        indexing: "xy" lets the first array run along columns, "ij" along rows.
+
+    >>> rows, columns = nm.meshgrid(nm.arange(2), nm.arange(3), indexing="ij")
+    >>> (rows * 10 + columns).tolist()
+    [[0, 1, 2], [10, 11, 12]]
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f'meshgrid: indexing must be "xy" or "ij", not {indexing!r}')
+    nodes = [node_of(a, "meshgrid") for a in arrays]
+    for node in nodes:
+        if node.ndim > 1:
+            raise ShapeError(f"meshgrid: axes must be one-dimensional, not of shape {node.shape}")
+    rank = len(nodes)
+    order = list(range(rank))
+    if indexing == "xy" and rank > 1:
+        order[:2] = [1, 0]
+    extents = [size_of(n.shape) for n in nodes]
+    shape = tuple(extents[order.index(i)] for i in range(rank))
+    grids = []
+    for node, extent, axis in zip(nodes, extents, order, strict=True):
+        line = tuple(extent if i == axis else 1 for i in range(rank))
+        grids.append(wrap(broadcast(reshape(node, line), check_size(shape, "meshgrid"))))
+    return grids
+
+
+def one_hot(x: ArrayLike, /, num_classes: int = -1, *, dtype: Any = dt.int64) -> Tensor:
+    """A new last axis with a one at the place that x names; places outside it give zeros.
+
+    Args:
+        num_classes: the extent of that axis; -1 reads the largest place from x.
+
+    >>> nm.one_hot(nm.asarray([0, 2]), 3)
+    tensor([[1, 0, 0],
+            [0, 0, 1]])
+    """
+    node = require("one_hot", node_of(x, "one_hot"), "uint", "int")
+    if num_classes == -1:
+        if 0 in node.shape:
+            raise ValueError("one_hot: num_classes is needed for a tensor without elements")
+        num_classes = int(wrap(node).numpy().max()) + 1
+    (classes,) = as_shape(num_classes, "one_hot")
+    places = ew.cast(iota(classes, dt.int64, node.device), dt.int64)
+    chosen = reshape(ew.cast(node, dt.int64), (*node.shape, 1))
+    return wrap(ew.cast(ew.eq(chosen, places), as_dtype(dtype)))

@@ -1,0 +1,356 @@
+"""Comparisons, logic, bits, and choosing by condition."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, overload
+
+from numus import dtypes as dt
+from numus.errors import DTypeError
+from numus.functions._base import like, method, node_of, pair, place_of, require, same, wrap
+from numus.functions.creation.dtype_functions import finfo
+from numus.functions.indexing.searching import nonzero
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.reduce import reduce_min
+from numus.primitives.source import full
+from numus.runtime.devices import Device
+from numus.tensor import ArrayLike, Tensor
+
+__all__ = [
+    "allclose",
+    "bitwise_and",
+    "bitwise_count",
+    "bitwise_invert",
+    "bitwise_left_shift",
+    "bitwise_not",
+    "bitwise_or",
+    "bitwise_right_shift",
+    "bitwise_xor",
+    "equal",
+    "greater",
+    "greater_equal",
+    "invert",
+    "isclose",
+    "isfinite",
+    "isinf",
+    "isnan",
+    "isneginf",
+    "isposinf",
+    "left_shift",
+    "less",
+    "less_equal",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "logical_xor",
+    "nan_to_num",
+    "not_equal",
+    "right_shift",
+    "where",
+]
+
+# -- comparisons ----------------------------------------------------------------------------------
+
+
+def _compare(
+    op: str,
+    x1: Any,
+    x2: Any,
+    build: Callable[[Node, Node], Node],
+    against_larger: bool,
+    against_smaller: bool,
+) -> Tensor:
+    """Two operands compared. An integer that the other side's dtype cannot hold is larger (or
+    smaller) than all that it can."""
+    try:
+        x, y = pair(op, x1, x2)
+    except OverflowError:
+        array, number = (x1, x2) if isinstance(x1, Tensor) else (x2, x1)
+        if not isinstance(array, Tensor):
+            raise
+        above = (number > 0) == (array is x1)
+        return wrap(
+            full(array.shape, against_larger if above else against_smaller, dt.bool_, array._node)
+        )
+    if x.dtype.is_complex and build not in (ew.eq, ew.ne):
+        raise DTypeError(f"{op}: complex numbers have no order; compare their abs or real parts")
+    return wrap(build(x, y))
+
+
+def equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether x1 == x2."""
+    return _compare("equal", x1, x2, ew.eq, False, False)
+
+
+def not_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether x1 != x2."""
+    return _compare("not_equal", x1, x2, ew.ne, True, True)
+
+
+def less(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether x1 < x2."""
+    return _compare("less", x1, x2, ew.lt, True, False)
+
+
+def less_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether x1 <= x2."""
+    return _compare("less_equal", x1, x2, ew.le, True, False)
+
+
+def greater(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether x1 > x2."""
+    return _compare("greater", x1, x2, _gt, False, True)
+
+
+def greater_equal(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether x1 >= x2."""
+    return _compare("greater_equal", x1, x2, _ge, False, True)
+
+
+def _gt(x: Node, y: Node) -> Node:
+    return ew.lt(y, x)
+
+
+def _ge(x: Node, y: Node) -> Node:
+    return ew.le(y, x)
+
+
+def isclose(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> Tensor:
+    """Whether |x1 - x2| <= atol + rtol * |x2|; equal infinities are close.
+
+    >>> nm.isclose(nm.asarray([1.0, 2.0]), nm.asarray([1.0, 2.1])).tolist()
+    [True, False]
+    """
+    x, y = pair("isclose", x1, x2)
+    if not x.dtype.is_inexact:
+        wide = dt.float64 if x.dtype.itemsize > 2 else dt.float32
+        x, y = ew.cast(x, wide), ew.cast(y, wide)
+    elif x.dtype.is_narrow_float:
+        x, y = ew.cast(x, dt.float32), ew.cast(y, dt.float32)
+    size = ew.abs_(y)
+    bound = ew.add(like(size, atol), ew.mul(like(size, rtol), size))
+    near = ew.and_(ew.le(ew.abs_(ew.sub(x, y)), bound), _isfinite(y))
+    near = ew.or_(near, ew.eq(x, y))
+    if equal_nan:
+        near = ew.or_(near, ew.and_(ew.ne(x, x), ew.ne(y, y)))
+    return wrap(near)
+
+
+def allclose(
+    x1: ArrayLike,
+    x2: ArrayLike,
+    /,
+    *,
+    rtol: float = 1e-5,
+    atol: float = 1e-8,
+    equal_nan: bool = False,
+) -> Tensor:
+    """Whether all elements are close: see isclose. A tensor of one bool.
+
+    >>> nm.allclose(nm.asarray([1.0, 2.0]), nm.asarray([1.0, 2.000001])).item()
+    True
+    """
+    near = isclose(x1, x2, rtol=rtol, atol=atol, equal_nan=equal_nan)._node
+    if 0 in near.shape:
+        return wrap(full((), True, dt.bool_, near))
+    return wrap(reduce_min(near, tuple(range(near.ndim))))
+
+
+# -- what kind of number --------------------------------------------------------------------------
+
+
+def _by_parts(x: Node, test: Callable[[Node], Node], join: Callable[[Node, Node], Node]) -> Node:
+    if x.dtype.is_complex:
+        return join(test(ew.real(x)), test(ew.imag(x)))
+    return test(x)
+
+
+def _isfinite(x: Node) -> Node:
+    if not x.dtype.is_inexact:
+        return full(x.shape, True, dt.bool_, x)
+    return _by_parts(x, lambda p: ew.le(ew.abs_(p), like(p, finfo(p.dtype).max)), ew.and_)
+
+
+@method()
+def isfinite(x: ArrayLike, /) -> Tensor:
+    """Whether it is neither infinite nor NaN."""
+    return wrap(_isfinite(node_of(x, "isfinite")))
+
+
+@method()
+def isnan(x: ArrayLike, /) -> Tensor:
+    """Whether it is NaN."""
+    node = node_of(x, "isnan")
+    return wrap(ew.ne(node, node))
+
+
+@method()
+def isinf(x: ArrayLike, /) -> Tensor:
+    """Whether it is infinite, on either side."""
+    node = node_of(x, "isinf")
+    return wrap(_by_parts(node, lambda p: ew.or_(_is_end(p, 1), _is_end(p, -1)), ew.or_))
+
+
+def isposinf(x: ArrayLike, /) -> Tensor:
+    """Whether it is +infinity."""
+    return wrap(_is_end(require("isposinf", node_of(x, "isposinf"), *_ORDERED), 1))
+
+
+def isneginf(x: ArrayLike, /) -> Tensor:
+    """Whether it is -infinity."""
+    return wrap(_is_end(require("isneginf", node_of(x, "isneginf"), *_ORDERED), -1))
+
+
+_ORDERED = ("bool", "uint", "int", "float")
+
+
+def _is_end(x: Node, sign: int) -> Node:
+    if x.dtype.kind != "float" or x.dtype is dt.float8_e4m3fn:  # these have no infinities
+        return full(x.shape, False, dt.bool_, x)
+    return ew.eq(x, like(x, sign * math.inf))
+
+
+@method()
+def nan_to_num(
+    x: ArrayLike,
+    /,
+    nan: float = 0.0,
+    posinf: float | None = None,
+    neginf: float | None = None,
+) -> Tensor:
+    """Numbers in place of NaN and infinities (the largest finite ones, unless others are given).
+
+    >>> nm.nan_to_num(nm.asarray([1.0, float("nan")]), nan=9.0).tolist()
+    [1.0, 9.0]
+    """
+    node = node_of(x, "nan_to_num")
+    if node.dtype.is_complex:
+        parts = (wrap(part) for part in (ew.real(node), ew.imag(node)))
+        return wrap(ew.complex_(*(nan_to_num(p, nan, posinf, neginf)._node for p in parts)))
+    if node.dtype.kind != "float":
+        return wrap(same(node))
+    info = finfo(node.dtype)
+    node = ew.where(ew.ne(node, node), like(node, nan), node)
+    top = like(node, info.max if posinf is None else posinf)
+    bottom = like(node, info.min if neginf is None else neginf)
+    return wrap(ew.where(_is_end(node, 1), top, ew.where(_is_end(node, -1), bottom, node)))
+
+
+# -- logic ----------------------------------------------------------------------------------------
+
+
+def _truth(x: Any, op: str, beside: Device | None = None) -> Node:
+    return ew.cast(node_of(x, op, beside), dt.bool_)
+
+
+def _truths(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
+    place = place_of(x1, x2)
+    return _truth(x1, op, place), _truth(x2, op, place)
+
+
+def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether both are true (not zero)."""
+    return wrap(ew.and_(*_truths("logical_and", x1, x2)))
+
+
+def logical_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether either is true (not zero)."""
+    return wrap(ew.or_(*_truths("logical_or", x1, x2)))
+
+
+def logical_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """Whether exactly one is true (not zero)."""
+    return wrap(ew.xor(*_truths("logical_xor", x1, x2)))
+
+
+def logical_not(x: ArrayLike, /) -> Tensor:
+    """Whether it is false (zero)."""
+    return wrap(ew.invert(_truth(x, "logical_not")))
+
+
+# -- bits -----------------------------------------------------------------------------------------
+
+_BITS = ("bool", "uint", "int")
+
+
+def _bits(op: str, x1: Any, x2: Any, *kinds: str) -> tuple[Node, Node]:
+    x, y = pair(op, x1, x2)
+    return require(op, x, *kinds), y
+
+
+def bitwise_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """x1 & x2."""
+    return wrap(ew.and_(*_bits("bitwise_and", x1, x2, *_BITS)))
+
+
+def bitwise_or(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """x1 | x2."""
+    return wrap(ew.or_(*_bits("bitwise_or", x1, x2, *_BITS)))
+
+
+def bitwise_xor(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """x1 ^ x2."""
+    return wrap(ew.xor(*_bits("bitwise_xor", x1, x2, *_BITS)))
+
+
+def bitwise_invert(x: ArrayLike, /) -> Tensor:
+    """~x."""
+    return wrap(ew.invert(require("bitwise_invert", node_of(x, "bitwise_invert"), *_BITS)))
+
+
+def bitwise_left_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """x1 << x2; all bits are gone when x2 reaches their number."""
+    return wrap(ew.shift_left(*_bits("bitwise_left_shift", x1, x2, "uint", "int")))
+
+
+def bitwise_right_shift(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
+    """x1 >> x2, keeping the sign."""
+    return wrap(ew.shift_right(*_bits("bitwise_right_shift", x1, x2, "uint", "int")))
+
+
+def bitwise_count(x: ArrayLike, /) -> Tensor:
+    """The number of ones among the bits of |x|."""
+    node = require("bitwise_count", node_of(x, "bitwise_count"), "uint", "int")
+    size = ew.abs_(node) if node.dtype.kind == "int" else node
+    return wrap(ew.cast(ew.popcount(size), dt.uint8))
+
+
+# -- choosing -------------------------------------------------------------------------------------
+
+
+@overload
+def where(condition: ArrayLike, /) -> tuple[Tensor, ...]: ...
+
+
+@overload
+def where(condition: ArrayLike, x1: ArrayLike, x2: ArrayLike, /) -> Tensor: ...
+
+
+def where(condition: ArrayLike, x1: Any = None, x2: Any = None, /) -> Tensor | tuple[Tensor, ...]:
+    """x1 where the condition holds, x2 elsewhere; without them, where it holds (`nonzero`).
+
+    >>> nm.where(nm.asarray([True, False]), 1.0, 0.0)
+    tensor([1., 0.])
+    """
+    if x1 is None and x2 is None:
+        return nonzero(condition)
+    if x1 is None or x2 is None:
+        raise TypeError("where: takes a condition alone, or with both of what it chooses between")
+    a, b = pair("where", x1, x2, place_of(condition))
+    return wrap(ew.where(_truth(condition, "where", a.device or b.device), a, b))
+
+
+bitwise_not = bitwise_invert
+invert = bitwise_invert
+left_shift = bitwise_left_shift
+right_shift = bitwise_right_shift

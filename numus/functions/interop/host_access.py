@@ -1,0 +1,205 @@
+"""Guarded access to a tensor's memory from the host.
+
+    with x.data() as a:        # a NumPy array to read, shared with other readers
+    with x.data_write() as a:  # a NumPy array to write, nobody else reads it meanwhile
+
+What is written is seen by the tensor and its views, and by nothing that was computed, or is still
+to be computed, from what stood there before. So a write goes to the memory itself only where
+nothing but these tensors knows of it. Otherwise the tensors move, together, to a copy, and leave
+the old contents to those who hold them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from numus.errors import GradientError
+from numus.evaluation import storage_lock
+from numus.evaluation.evaluate import check_known, evaluate, host_array, strided
+from numus.functions._base import method
+from numus.graph import ONE_HOLDER, Node, Storage, View
+from numus.primitives.source import value
+from numus.runtime.devices import default
+from numus.shapes import Shape, row_major, size_of
+from numus.tensor import Tensor
+
+Array = np.ndarray[Any, Any]
+
+
+def _view(x: Tensor) -> View:
+    check_known(x._node, "data()")
+    if x._node.view is None:
+        evaluate((x._node,))
+    assert x._node.view is not None
+    return x._node.view
+
+
+@method()
+@contextlib.contextmanager
+def data(self: Tensor) -> Iterator[Array]:
+    """The elements as a read-only NumPy array, for the length of a `with`.
+
+    >>> with nm.arange(3).data() as a:
+    ...     print(a.sum())
+    3
+    """
+    with storage_lock.reading(lambda: _view(self).storage) as storage:
+        array = strided(_lent(self, storage), self.shape, _view(self))
+        array.flags.writeable = False
+        yield array
+
+
+@method()
+@contextlib.contextmanager
+def data_write(self: Tensor) -> Iterator[Array]:
+    """The elements as a NumPy array to write to, for the length of a `with`.
+
+    Views of the tensor see what is written; results computed from it do not change, nor do those
+    that are still pending. Gradients are not told: it is as if the tensor had always held the new
+    values.
+
+    >>> x = nm.zeros(3)
+    >>> with x.data_write() as a:
+    ...     a[1] = 5
+    >>> x
+    tensor([0., 5., 0.])
+    """
+    if self.requires_grad and not self.is_leaf and self._node.prim.kind != "view":
+        raise GradientError(
+            "data_write: this tensor was computed from others that require gradients, which its "
+            "new values would contradict; write to x.detach(), or to x.copy()"
+        )
+    with storage_lock.writing(lambda: _view(self).storage, lambda: _prepare(self)) as storage:
+        flat = _lent(self, storage)
+        try:
+            yield strided(flat, self.shape, _view(self))
+        finally:
+            storage.host = None
+            if flat.size and flat.ctypes.data != storage.memory.address:  # a copy on the host
+                self.device.runtime.upload(storage.memory, flat)
+
+
+def _lent(x: Tensor, storage: Storage) -> Array:
+    """All of the storage's memory as a flat array, which is known not to be anybody's copy."""
+    flat = _flat(x, storage)
+    base = flat
+    while isinstance(base.base, np.ndarray):
+        base = base.base
+    lent = storage_lock.guard_of(storage).lent
+    lent[:] = [r for r in lent if r() is not None]
+    lent.append(weakref.ref(base))
+    return flat
+
+
+def _flat(x: Tensor, storage: Storage) -> Array:
+    runtime, dtype, memory = x.device.runtime, x.dtype, storage.memory
+    return runtime.download(memory, dtype, memory.nbytes // dtype.itemsize)
+
+
+# -- where a write goes ---------------------------------------------------------------------------
+
+
+def _prepare(x: Tensor) -> Storage:
+    """The storage to write to, on which x and its views now stand."""
+    tensors = _together(x)
+    if _overlap(x.shape, _view(x).strides):
+        if len(tensors) > 1:
+            raise ValueError(
+                f"data_write: elements of this view (shape {x.shape}, strides {x.strides}) share "
+                "memory, as a broadcast's do; write to x.copy()"
+            )
+        own = np.ascontiguousarray(host_array(x._node))
+        _move(tensors, _stored(x, own), row_major(x.shape))
+    elif not _alone(tensors):
+        # all of the memory, of which x may see only a part
+        _move(tensors, _stored(x, _flat(x, _view(x).storage)))
+    return _view(x).storage
+
+
+def _together(x: Tensor) -> list[Tensor]:
+    """x and its views, in the order in which they were made."""
+    found = {id(x): x}
+    for node in {*_view(x).storage.sharers(), x._node}:
+        handles = node.handle or ()
+        for handle in handles if isinstance(handles, tuple) else (handles,):
+            tensor = handle()
+            if tensor is not None and tensor._node is node:
+                found[id(tensor)] = tensor
+    return sorted(found.values(), key=lambda t: t._node.serial)
+
+
+def _alone(tensors: list[Tensor]) -> bool:
+    """Whether nothing but these tensors holds their nodes, views, storage and memory.
+
+    Counting too many holders costs a copy; none can be missed.
+    """
+    if ONE_HOLDER is None:
+        return False
+    extra = ONE_HOLDER - 1
+    handles: dict[int, int] = {}
+    for t in tensors:
+        handles[id(t._node)] = handles.get(id(t._node), 0) + 1
+    nodes: dict[int, set[int]] = {}
+    for t in tensors:
+        nodes.setdefault(id(t._node.view), set()).add(id(t._node))
+        if sys.getrefcount(t._node) - extra > handles[id(t._node)]:
+            return False
+    for t in tensors:
+        if sys.getrefcount(t._node.view) - extra > len(nodes[id(t._node.view)]):
+            return False
+    first = _view(tensors[0])
+    if sys.getrefcount(first.storage) - extra > len(nodes):
+        return False
+    lent = sum(r() is not None for r in storage_lock.guard_of(first.storage).lent)
+    return sys.getrefcount(first.storage.memory) - extra <= 1 + lent
+
+
+def _overlap(shape: Shape, strides: Shape) -> bool:
+    """Whether two elements may lie in one place."""
+    reach = 0
+    for stride, n in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1):
+        if stride <= reach:
+            return size_of(shape) > 0
+        reach += stride * (n - 1)
+    return False
+
+
+def _stored(x: Tensor, array: Array) -> Storage:
+    """A storage of its own for x, with these contents."""
+    runtime = x.device.runtime
+    memory = runtime.allocate(array.nbytes)
+    runtime.upload(memory, array)
+    return Storage(memory)
+
+
+def _move(tensors: list[Tensor], storage: Storage, strides: Shape | None = None) -> None:
+    """Let tensors stand for new nodes on another storage, laid out as before (or as given)."""
+    moved: dict[Node, Node] = {}
+    for tensor in tensors:
+        node = tensor._node
+        if node not in moved:
+            old = _view(tensor)
+            view = View(storage, 0 if strides else old.offset, strides or old.strides)
+            moved[node] = _replica(node, view, moved)
+            storage.share(moved[node])
+        tensor._bind(moved[node])
+
+
+def _replica(node: Node, view: View, moved: dict[Node, Node]) -> Node:
+    """The same node over other memory: a leaf stays one, a view becomes one of its moved base."""
+    place = node.device or default.device
+    if not node.tracked or (node.grad_slot is not None and node.grad_slot.leaf):
+        out = value(view, node.shape, node.dtype, place)
+    else:
+        inputs = tuple(moved.get(n, n) for n in node.inputs)
+        out = Node(node.prim, inputs, node.params, node.shape, node.dtype, place)
+        out.view = view
+    out.tracked = node.tracked
+    out.grad_slot = node.grad_slot
+    return out

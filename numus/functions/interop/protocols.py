@@ -1,0 +1,151 @@
+"""How other libraries and Python itself take tensors: NumPy, DLPack, buffers, copies, pickles."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.evaluation.evaluate import check_known, evaluate, host_array
+from numus.functions._base import method
+from numus.functions.creation.conversion import asarray, to_dlpack
+from numus.functions.elementwise.transcendental import imag, real
+from numus.primitives.structure import copy as copied
+from numus.runtime import get
+from numus.tensor import Tensor, attribute, detached
+
+Array = np.ndarray[Any, Any]
+
+
+def _shared(x: Tensor, what: str) -> Array:
+    """The elements in host memory, not copied where they lie there already."""
+    check_known(x._node, what)
+    return host_array(x._node)
+
+
+# -- NumPy and the array API ----------------------------------------------------------------------
+
+
+@method("__array__")
+def array_(self: Tensor, dtype: Any = None, copy: bool | None = None) -> Array:
+    """numpy.asarray(x): a read-only view where it can be one, a writable copy where asked for."""
+    array = _shared(self, "numpy.asarray()")
+    wanted = array.dtype if dtype is None else np.dtype(dtype)
+    if copy or (wanted != array.dtype and copy is None):
+        return array.astype(wanted, copy=True)
+    if wanted != array.dtype:
+        raise ValueError(f"numpy.asarray: {self.dtype.name} to {wanted} needs a copy")
+    array.flags.writeable = False
+    return array
+
+
+@method("__array_namespace__")
+def array_namespace(self: Tensor, /, *, api_version: str | None = None) -> Any:
+    """The module whose functions take this tensor."""
+    import numus
+
+    if api_version is not None and api_version not in ("2021.12", "2022.12", "2023.12", "2024.12"):
+        raise ValueError(f"numus follows the array API 2024.12, not {api_version}")
+    return numus
+
+
+# -- DLPack and buffers ---------------------------------------------------------------------------
+
+_HOST = (1, 0)  # kDLCPU
+_WRITABLE = 1  # PyBUF_WRITABLE
+
+
+@method("__dlpack__")
+def dlpack(
+    self: Tensor,
+    *,
+    stream: Any = None,
+    max_version: tuple[int, int] | None = None,
+    dl_device: tuple[int, int] | None = None,
+    copy: bool | None = None,
+) -> Any:
+    """A DLPack capsule: the tensor's own memory, unless a copy is asked for.
+
+    Consumers that take DLPack 1.0 are told that it is not to be written to.
+    """
+    place = self.device
+    wanted = place.dlpack if dl_device is None else tuple(dl_device)
+    if wanted == place.dlpack != _HOST:
+        return _on_device(self, stream, max_version, bool(copy))
+    if stream is not None:
+        raise ValueError("__dlpack__: memory on the host has no stream; leave stream at None")
+    if dl_device is not None and tuple(dl_device) != _HOST:
+        raise BufferError(f"__dlpack__: cannot export to device {dl_device}, only to the host")
+    array = _shared(self, "DLPack export")
+    return to_dlpack(array.copy() if copy else array, self.dtype, max_version, owned=bool(copy))
+
+
+def _on_device(x: Tensor, stream: Any, max_version: Any, copy: bool) -> Any:
+    """The capsule of memory on a device that DLPack knows."""
+    check_known(x._node, "DLPack export")
+    if copy:
+        x = Tensor(copied(x._node))
+    evaluate((x._node,))
+    view = x._node.view
+    assert view is not None
+    view.storage.host = None  # whoever gets the memory may write to it all the same
+    versioned = max_version is not None and max_version[0] >= 1
+    return get(x.device.name).give_dlpack(
+        *(view.storage.memory, view.offset, x.shape, view.strides, x.dtype),
+        *(stream, versioned, not copy),
+    )
+
+
+@method("__dlpack_device__")
+def dlpack_device(self: Tensor) -> tuple[int, int]:
+    """Where DLPack finds the memory: on its device, or on the host."""
+    return self.device.dlpack
+
+
+@method("__buffer__")
+def buffer(self: Tensor, flags: int, /) -> memoryview:
+    """memoryview(x), read-only (Python 3.12 and later)."""
+    if flags & _WRITABLE:
+        raise BufferError("a tensor's buffer is read-only; write with x.data_write()")
+    array = _shared(self, "the buffer protocol")
+    array.flags.writeable = False
+    return array.data
+
+
+# -- copies and pickles ---------------------------------------------------------------------------
+
+
+@method("__reduce__")
+def reduce(self: Tensor) -> Any:
+    """Pickled by value: bytes, dtype, shape, and whether it is a leaf that requires gradients."""
+    data = np.ascontiguousarray(_shared(self, "pickling")).tobytes()
+    leaf = self.requires_grad and self.is_leaf
+    return _rebuilt, (data, self.dtype.name, self.shape, leaf)
+
+
+def _rebuilt(data: bytes, dtype: str, shape: tuple[int, ...], requires_grad: bool) -> Tensor:
+    array = np.frombuffer(data, dt.as_dtype(dtype).np).reshape(shape)
+    return asarray(array, requires_grad=requires_grad)
+
+
+@method("__deepcopy__")
+def deepcopy(self: Tensor, memo: dict[int, Any]) -> Tensor:
+    """A tensor of its own, with the same values; a leaf stays one, and takes its gradient along."""
+    out = Tensor(detached(self._node, sees_writes=False))
+    if self.requires_grad and self.is_leaf:
+        out.requires_grad = True
+        if self.grad is not None:
+            out.grad = deepcopy(self.grad, memo)
+    memo[id(self)] = out
+    return out
+
+
+@method("__copy__")
+def copy_(self: Tensor) -> Tensor:
+    """As a deep copy: tensors hold nothing but numbers."""
+    return deepcopy(self, {})
+
+
+attribute("real", real, "The real part.")
+attribute("imag", imag, "The imaginary part.")

@@ -1,0 +1,317 @@
+"""The largest element of every window of space, with PyTorch's arguments, and the way back.
+
+A window is a view of its data, so a pooling is one reduction that fuses with its neighbours, and
+its gradient gathers, for every element, from the windows that cover it: nothing is added up in
+memory. It goes to the first of equal elements.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.errors import ShapeError
+from numus.functions._base import like
+from numus.functions.indexing.index_checks import int_constant, upload
+from numus.functions.layers.pooling_windows import (
+    Sizes,
+    Windows,
+    adaptive,
+    even,
+    from_windows,
+    pooled,
+    taps_of,
+    unbatched,
+    windows_of,
+)
+from numus.functions.layers.window_arguments import of_rank, per_axis
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.custom import custom
+from numus.primitives.indexing import scatter
+from numus.primitives.reduce import argmax, reduce_max, reduce_sum
+from numus.primitives.source import constant, full, iota
+from numus.primitives.views import broadcast, reshape
+from numus.shapes import Shape, size_of
+from numus.tensor import ArrayLike, Tensor
+
+__all__ = [
+    "adaptive_max_pool1d",
+    "adaptive_max_pool2d",
+    "adaptive_max_pool3d",
+    "max_pool1d",
+    "max_pool2d",
+    "max_pool3d",
+    "max_unpool1d",
+    "max_unpool2d",
+    "max_unpool3d",
+]
+
+
+# -- the largest ----------------------------------------------------------------------------------
+
+
+def _lowest(x: Node) -> Node:
+    if x.dtype.is_floating:
+        return constant(-math.inf, x.dtype)
+    return constant(dt.int_range(x.dtype)[0], x.dtype)
+
+
+def _seen(x: Node, axes: Sequence[Windows]) -> Node:
+    """Windows of x in which nothing outside is the largest."""
+    wide, inside = windows_of(x, axes)
+    return wide if inside is None else ew.where(inside, wide, _lowest(x))
+
+
+def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
+    """The largest of each window, and its place: a running number over space."""
+    seen = _seen(x, axes)
+    best = reduce_max(seen, taps_of(seen, len(axes)))
+    # from x itself and not from what is tracked, which would be kept for its gradient
+    seen = _seen(ew.stop_gradient(x), axes)
+    shape = (*best.shape, size_of(tuple(a.taps for a in axes)))
+    which = _there(argmax(reshape(seen, shape), best.ndim), axes, x.device)
+    return custom(_First(tuple(axes)), 0, best, (x, which)), _place(which, axes, x.device)
+
+
+class _First:
+    """The derivative of the largest elements: that of a sum over windows of which all but the
+    first largest element is zero.
+    """
+
+    count = 1
+
+    def __init__(self, axes: tuple[Windows, ...]) -> None:
+        self.axes = axes
+
+    def _chosen(self, which: Node) -> Node:
+        taps = tuple(a.taps for a in self.axes)
+        tap = reshape(iota(size_of(taps), dt.int64, which.device), taps)
+        return ew.eq(tap, reshape(which, (*which.shape, *(1,) * len(taps))))
+
+    def vjp(
+        self, operands: Sequence[Node], cotangents: Sequence[Node | None]
+    ) -> Sequence[Node | None]:
+        (g,), (_, which) = cotangents, operands
+        if g is None:
+            return None, None
+        wide = reshape(g, (*g.shape, *(1,) * len(self.axes)))
+        return from_windows(ew.where(self._chosen(which), wide, like(g, 0)), self.axes), None
+
+    def jvp(
+        self, operands: Sequence[Node], tangents: Sequence[Node | None]
+    ) -> Sequence[Node | None]:
+        t, which = tangents[0], operands[1]
+        if t is None:
+            return (None,)
+        wide, _ = windows_of(t, self.axes)
+        kept = ew.where(self._chosen(which), wide, like(t, 0))
+        return (reduce_sum(kept, taps_of(kept, len(self.axes))),)
+
+    def batched(self, size: int, flags: tuple[bool, ...]) -> _First:
+        return self  # windows are over the last axes, however many come before
+
+
+def _there(which: Node, axes: Sequence[Windows], device: Any) -> Node:
+    """Taps, of windows in which nothing is larger than -inf the first that is inside."""
+    if not any(a.low for a in axes):
+        return which
+    ks = []
+    for i, (a, k) in enumerate(zip(axes, _taps(which, axes), strict=True)):
+        if a.low:
+            ahead = ew.sub(int_constant(a.low + a.dilation - 1), _starts(i, axes, device, 0))
+            k = ew.maximum(k, ew.floor_divide(ahead, int_constant(a.dilation)))
+        ks.append(k)
+    return _running(ks, [a.taps for a in axes])
+
+
+def _place(which: Node, axes: Sequence[Windows], device: Any) -> Node:
+    """Places in space, from which tap of its window each is."""
+    at = []
+    for i, (a, k) in enumerate(zip(axes, _taps(which, axes), strict=True)):
+        if a.starts is None:
+            k = ew.mul(k, int_constant(a.dilation))
+        at.append(ew.add(_starts(i, axes, device, a.low), k))
+    return _running(at, [a.size for a in axes])
+
+
+def _taps(which: Node, axes: Sequence[Windows]) -> list[Node]:
+    """The tap along each axis, from a running number."""
+    found = []
+    for i, a in reversed(list(enumerate(axes))):
+        found.append(ew.mod(which, int_constant(a.taps)) if i else which)
+        which = ew.floor_divide(which, int_constant(a.taps))
+    return found[::-1]
+
+
+def _starts(i: int, axes: Sequence[Windows], device: Any, low: int) -> Node:
+    """Where the windows along an axis begin, if they reach out so far."""
+    a = axes[i]
+    if a.starts is not None:
+        first: Node = upload(np.asarray(a.starts, np.int64), iota(a.count, dt.int64, device))
+    else:
+        first = ew.mul(iota(a.count, dt.int64, device), int_constant(a.stride))
+        first = ew.sub(first, int_constant(low))
+    return reshape(first, (1, 1, *(a.count if j == i else 1 for j in range(len(axes)))))
+
+
+def _running(numbers: Sequence[Node], extents: Sequence[int]) -> Node:
+    """A running number of the numbers along axes."""
+    total = numbers[0]
+    for number, extent in zip(numbers[1:], extents[1:], strict=True):
+        total = ew.add(ew.mul(total, int_constant(extent)), number)
+    return total
+
+
+def max_pool(
+    rank: int,
+    x: ArrayLike,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    dilation: Sizes = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """The largest element of every window of so many axes."""
+    op = f"max_pool{rank}d"
+    node, has_batch = pooled(op, x, rank, "uint", "int", "float")
+    axes = even(op, node, kernel_size, stride, padding, dilation, ceil_mode, rank)
+    best, place = _largest(node, axes)
+    if return_indices:
+        return unbatched(best, has_batch), unbatched(place, has_batch)
+    return unbatched(best, has_batch)
+
+
+max_pool1d = of_rank(
+    max_pool,
+    1,
+    "max_pool1d",
+    """The largest element of every window of (batch, channels, width).
+
+    Args:
+        stride: from window to window; without one, the size of the window.
+        padding: how far windows reach beyond both ends, at most half of one.
+        ceil_mode: whether a last window that is not full counts.
+        return_indices: give the places of the largest elements too, as `max_unpool1d` takes them.
+
+    >>> nm.max_pool1d(nm.asarray([[1.0, 5.0, 2.0, 3.0]]), 2).tolist()
+    [[5.0, 3.0]]
+    """,
+)
+
+max_pool2d = of_rank(
+    max_pool,
+    2,
+    "max_pool2d",
+    """The largest element of every window of (batch, channels, height, width); as `max_pool1d`.""",
+)
+
+max_pool3d = of_rank(
+    max_pool,
+    3,
+    "max_pool3d",
+    """The largest element of every window of three axes of space; as `max_pool1d`.""",
+)
+
+
+def _adaptive_max(
+    rank: int, x: ArrayLike, /, output_size: Any, return_indices: bool = False
+) -> Any:
+    op = f"adaptive_max_pool{rank}d"
+    node, has_batch = pooled(op, x, rank, "uint", "int", "float")
+    best, place = _largest(node, adaptive(op, node, output_size, rank))
+    if return_indices:
+        return unbatched(best, has_batch), unbatched(place, has_batch)
+    return unbatched(best, has_batch)
+
+
+adaptive_max_pool1d = of_rank(
+    _adaptive_max,
+    1,
+    "adaptive_max_pool1d",
+    """The largest elements of output_size windows that cover (batch, channels, width) evenly.
+
+    None for an axis keeps its size.
+    """,
+)
+
+adaptive_max_pool2d = of_rank(
+    _adaptive_max,
+    2,
+    "adaptive_max_pool2d",
+    """The largest elements of windows that cover two axes evenly; as `adaptive_max_pool1d`.""",
+)
+
+adaptive_max_pool3d = of_rank(
+    _adaptive_max,
+    3,
+    "adaptive_max_pool3d",
+    """The largest elements of windows that cover three axes evenly; as `adaptive_max_pool1d`.""",
+)
+
+# -- the largest, put back ------------------------------------------------------------------------
+
+
+def _max_unpool(
+    rank: int,
+    x: ArrayLike,
+    indices: ArrayLike,
+    /,
+    kernel_size: Sizes,
+    stride: Sizes | None = None,
+    padding: Sizes = 0,
+    output_size: Sequence[int] | None = None,
+) -> Tensor:
+    op = f"max_unpool{rank}d"
+    node, has_batch = pooled(op, x, rank, "uint", "int", "float")
+    at, _ = pooled(op, indices, rank, "uint", "int")
+    if at.shape != node.shape:
+        raise ShapeError(f"{op}: indices of shape {at.shape} for data of shape {node.shape}")
+    taps = per_axis(op, "kernel_size", kernel_size, rank)
+    strides = taps if stride is None else per_axis(op, "stride", stride, rank)
+    low = per_axis(op, "padding", padding, rank, 0)
+    size: Shape = tuple(
+        (n - 1) * s - 2 * p + k
+        for n, s, p, k in zip(node.shape[2:], strides, low, taps, strict=True)
+    )
+    if output_size is not None:
+        wanted = tuple(operator.index(n) for n in output_size)[-rank:]
+        fits = zip(wanted, size, strides, strict=False)
+        if len(wanted) != rank or any(abs(w - n) >= s for w, n, s in fits):
+            raise ShapeError(f"{op}: output_size={output_size!r} is not near {size}")
+        size = wanted
+    rows, pixels = size_of(node.shape[:2]), size_of(node.shape[2:])
+    row = reshape(iota(rows, dt.int64, node.device), (rows, 1))
+    where = (broadcast(row, (rows, pixels)), reshape(ew.cast(at, dt.int64), (rows, pixels)))
+    blank = full((rows, size_of(size)), 0, node.dtype)
+    y = scatter(blank, where, reshape(node, (rows, pixels)), (0, 1), "set")
+    return unbatched(reshape(y, (*node.shape[:2], *size)), has_batch)
+
+
+max_unpool1d = of_rank(
+    _max_unpool,
+    1,
+    "max_unpool1d",
+    """Elements put where `max_pool1d(..., return_indices=True)` found them; zeros elsewhere.""",
+)
+
+max_unpool2d = of_rank(
+    _max_unpool,
+    2,
+    "max_unpool2d",
+    """Elements put where `max_pool2d(..., return_indices=True)` found them; zeros elsewhere.""",
+)
+
+max_unpool3d = of_rank(
+    _max_unpool,
+    3,
+    "max_unpool3d",
+    """Elements put where `max_pool3d(..., return_indices=True)` found them; zeros elsewhere.""",
+)

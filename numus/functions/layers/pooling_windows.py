@@ -1,0 +1,211 @@
+"""What poolings share: windows over axes of space, evenly spaced or not, as views of the data."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from numus import dtypes as dt
+from numus.errors import ShapeError
+from numus.functions._base import node_of, require, wrap
+from numus.functions.indexing.index_checks import upload
+from numus.functions.layers.resampling import Table, resample
+from numus.functions.layers.window_arguments import batched, per_axis
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.reduce import reduce_sum
+from numus.primitives.source import full, iota
+from numus.primitives.views import broadcast, pad, permute, reshape, shear, take_range
+from numus.shapes import Shape
+from numus.tensor import Tensor
+
+Sizes = int | Sequence[int]
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The windows along one axis: where each begins (it may be before the data), and its taps."""
+
+    size: int
+    count: int
+    taps: int
+    stride: int = 1
+    dilation: int = 1
+    low: int = 0
+    starts: tuple[int, ...] | None = None  # of windows that are not evenly spaced,
+    lengths: tuple[int, ...] | None = None  # which may differ in length too
+
+    @functools.cached_property
+    def table(self) -> Table:
+        """What the taps of windows read that are not evenly spaced, one after the other."""
+        assert self.starts is not None
+        assert self.lengths is not None
+        k = np.arange(self.taps)
+        places = (np.asarray(self.starts)[:, None] + k).reshape(-1, 1)
+        there = (k < np.asarray(self.lengths)[:, None]).reshape(-1, 1)
+        return Table(np.minimum(places, self.size - 1), there.astype(float), self.size)
+
+    @property
+    def are_blocks(self) -> bool:
+        """Whether windows neither overlap nor leave gaps: a reshape parts them."""
+        side_by_side = self.stride == self.taps and self.dilation == 1 and self.low == 0
+        return self.starts is None and side_by_side and self.count * self.taps <= self.size
+
+    @property
+    def is_full(self) -> bool:
+        """Whether every tap of every window is an element."""
+        if self.lengths is not None:
+            return len(set(self.lengths)) == 1
+        reach = (self.count - 1) * self.stride + (self.taps - 1) * self.dilation - self.low
+        return self.low <= 0 and reach < self.size
+
+    def inside(self, device: Any) -> Node:
+        """(count, taps): whether a tap is an element of its window and of the data."""
+        if self.lengths is not None:
+            k = reshape(iota(self.taps, dt.int64, device), (1, self.taps))
+            length = upload(np.asarray(self.lengths, np.int64), k)
+            return ew.lt(k, reshape(length, (self.count, 1)))
+        # a window over ones sees zeros beyond them
+        ones = broadcast(full((1, 1), True, dt.bool_), (self.size, self.taps))
+        return shear(ones, 0, 1, self.count, self.stride, self.dilation, -self.low, 1)
+
+
+def windows_of(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node | None]:
+    """The windows over the last axes of x, (…, *counts, *taps), zero outside; and which of their
+    elements exist (None: all).
+    """
+    rank = len(axes)
+    lead = x.ndim - rank
+    wide = reshape(x, (*x.shape, *(1,) * rank))
+    for i, a in enumerate(axes):
+        if a.are_blocks:
+            wide = take_range(wide, lead + i, 0, a.count * a.taps)
+        elif a.starts is not None:
+            wide = resample(wide, lead + i, a.table)
+        else:
+            continue
+        shape = list(wide.shape)  # the axis parted, its taps moved behind
+        shape[lead + i : lead + i + 1] = [a.count, a.taps]
+        del shape[lead + rank + i + 1]
+        order = _moved(wide.ndim, lead + i + 1, lead + rank + i)
+        wide = permute(reshape(wide, tuple(shape)), order)
+    # one broadcast for all axes, so that its transpose is one sum
+    wide = broadcast(wide, (*wide.shape[: lead + rank], *(a.taps for a in axes)))
+    inside: Node | None = None
+    for i, a in enumerate(axes):
+        if a.starts is None and not a.are_blocks:
+            wide = shear(wide, lead + i, lead + rank + i, a.count, a.stride, a.dilation, -a.low, 1)
+        if not a.is_full:
+            shape = [a.count if j == i else a.taps if j == rank + i else 1 for j in range(2 * rank)]
+            mine = reshape(a.inside(x.device), tuple(shape))
+            inside = mine if inside is None else ew.and_(inside, mine)
+    return wide, inside
+
+
+def from_windows(wide: Node, axes: Sequence[Windows]) -> Node:
+    """The transpose of `windows_of`: every element is the sum of what windows have for it."""
+    rank = len(axes)
+    lead = wide.ndim - 2 * rank
+    sheared = [i for i, a in enumerate(axes) if a.starts is None and not a.are_blocks]
+    for i in sheared:
+        a = axes[i]
+        wide = shear(wide, lead + i, lead + rank + i, a.size, 1, -a.dilation, a.low, a.stride)
+    summed = tuple(lead + rank + i for i in sheared)
+    shape = tuple(1 if i in summed else n for i, n in enumerate(wide.shape))
+    wide = reshape(reduce_sum(wide, summed), shape)
+    for i, a in reversed(list(enumerate(axes))):
+        if i in sheared:
+            continue
+        wide = permute(wide, _moved(wide.ndim, lead + rank + i, lead + i + 1))
+        shape = (*wide.shape[: lead + i], a.count * a.taps, *wide.shape[lead + i + 2 :])
+        wide = reshape(wide, shape)
+        if a.starts is not None:
+            wide = resample(wide, lead + i, a.table.transposed)
+        else:
+            after = tuple(a.size - n if k == lead + i else 0 for k, n in enumerate(wide.shape))
+            wide = pad(wide, (0,) * wide.ndim, after)
+        shape = (*wide.shape[: lead + rank + i], 1, *wide.shape[lead + rank + i :])
+        wide = reshape(wide, shape)
+    return reshape(wide, wide.shape[: lead + rank])
+
+
+def _moved(ndim: int, source: int, target: int) -> Shape:
+    """The permutation that moves an axis."""
+    order = [i for i in range(ndim) if i != source]
+    order.insert(target, source)
+    return tuple(order)
+
+
+def taps_of(wide: Node, rank: int) -> Shape:
+    """The axes of windows that are their taps."""
+    return tuple(range(wide.ndim - rank, wide.ndim))
+
+
+def even(
+    op: str,
+    x: Node,
+    kernel_size: Sizes,
+    stride: Sizes | None,
+    padding: Sizes,
+    dilation: Sizes,
+    ceil_mode: bool,
+    rank: int,
+) -> list[Windows]:
+    """Evenly spaced windows, as PyTorch counts them."""
+    taps = per_axis(op, "kernel_size", kernel_size, rank)
+    strides = taps if stride is None else per_axis(op, "stride", stride, rank)
+    low = per_axis(op, "padding", padding, rank, 0)
+    dilations = per_axis(op, "dilation", dilation, rank)
+    axes = []
+    for n, k, s, p, d in zip(x.shape[2:], taps, strides, low, dilations, strict=True):
+        reach = (k - 1) * d + 1
+        if 2 * p > reach:
+            raise ShapeError(
+                f"{op}: padding={padding!r} is more than half of a window of {reach}: some windows "
+                "would see nothing"
+            )
+        room = n + 2 * p - reach
+        count = (-(-room // s) if ceil_mode else room // s) + 1
+        if ceil_mode and (count - 1) * s >= n + p:  # the last window must begin within the data
+            count -= 1
+        if count < 1:
+            raise ShapeError(
+                f"{op}: windows of {kernel_size!r} (dilation {dilation!r}) are larger than data of "
+                f"{x.shape[2:]} with padding={padding!r}"
+            )
+        axes.append(Windows(n, count, k, s, d, p))
+    return axes
+
+
+def adaptive(op: str, x: Node, output_size: Any, rank: int) -> list[Windows]:
+    """Windows that part each axis into so many, as evenly as whole elements allow."""
+    given = output_size if isinstance(output_size, (tuple, list)) else (output_size,) * rank
+    if len(given) != rank:
+        raise ShapeError(f"{op}: output_size={output_size!r} for {rank} axes")
+    axes = []
+    for n, want in zip(x.shape[2:], given, strict=True):
+        count = n if want is None else operator.index(want)
+        if count < 0:
+            raise ShapeError(f"{op}: output_size must not be negative, not {output_size!r}")
+        if n == 0:
+            raise ShapeError(f"{op}: data of shape {x.shape} has no space to pool")
+        if count and n % count == 0:
+            axes.append(Windows(n, count, n // count, n // count))
+            continue
+        starts = tuple(i * n // count for i in range(count))
+        lengths = tuple(-(-(i + 1) * n // count) - s for i, s in enumerate(starts))
+        axes.append(Windows(n, count, max(lengths, default=1), starts=starts, lengths=lengths))
+    return axes
+
+
+def pooled(op: str, x: Any, rank: int, *kinds: str) -> tuple[Node, bool]:
+    return batched(op, require(op, node_of(x, op), *kinds), rank)
+
+
+def unbatched(y: Node, has_batch: bool) -> Tensor:
+    return wrap(y if has_batch else reshape(y, y.shape[1:]))

@@ -1,0 +1,181 @@
+"""Einstein summation: products of any number of tensors, axes named by letters."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable
+from itertools import combinations
+from typing import Any
+
+from numus import dtypes as dt
+from numus.errors import ShapeError
+from numus.functions._base import common, wrap
+from numus.functions.autocast import lowers
+from numus.functions.linear.labelled_contraction import Labels, Operand, arrange, product, sum_out
+from numus.functions.linear.matmul import preferred
+from numus.functions.shape.splitting import diagonal
+from numus.functions.template_cache import recorded
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.views import reshape
+from numus.shapes import Shape, size_of
+from numus.tensor import Tensor
+
+__all__ = ["einsum"]
+
+Term = tuple[Any, ...]  # labels and, at most once, Ellipsis
+
+
+@recorded
+@lowers
+def einsum(subscripts: Any, /, *operands: Any, preferred_element_type: Any = None) -> Tensor:
+    """Products summed over the axes whose labels are not in the output.
+
+    "ij,jk->ik" is a matrix product, "ii->i" a diagonal, "...ij->...ji" a transpose. Without "->"
+    the output has the labels that occur once, in alphabetical order. Axes under "..." and axes of
+    extent 1 broadcast. `einsum(x, [0, 1], y, [1, 2], [0, 2])` names axes by integers. More than
+    two operands are multiplied in pairs, small results first. `preferred_element_type` is what
+    products are accumulated in and what comes out.
+
+    >>> import numus as nm
+    >>> a = nm.asarray([[1, 2], [3, 4]])
+    >>> nm.einsum("ij,kj->ik", a, a).tolist()
+    [[5, 11], [11, 25]]
+    """
+    if isinstance(subscripts, str):
+        terms, output = _parse(subscripts)
+    else:
+        flat = [subscripts, *operands]
+        output = tuple(flat.pop()) if len(flat) % 2 else None
+        terms, operands = tuple(tuple(t) for t in flat[1::2]), tuple(flat[::2])
+    if len(terms) != len(operands):
+        raise ShapeError(
+            f"einsum: {subscripts!r} names {len(terms)} operands, but {len(operands)} were given"
+        )
+    nodes = preferred("einsum", common("einsum", *operands), preferred_element_type)
+    dtype = nodes[0].dtype
+    if dtype.kind == "bool":  # counts, of which those above zero are true
+        nodes = [ew.cast(x, dt.int32) for x in nodes]
+    labels, out, extents = _label(terms, output, tuple(x.shape for x in nodes))
+    parts = [_single(x, own, extents) for x, own in zip(nodes, labels, strict=True)]
+    return wrap(ew.cast(_contract(parts, out), dtype))
+
+
+# -- reading the subscripts -----------------------------------------------------------------------
+
+
+@functools.lru_cache(maxsize=1024)
+def _parse(subscripts: str) -> tuple[tuple[Term, ...], Term | None]:
+    """One term per operand, and the output's term if there is one."""
+
+    def term(text: str) -> Term:
+        head, dots, tail = text.partition("...")
+        if not (head + tail).isalpha() and head + tail:
+            raise ShapeError(f"einsum: {text!r} in {subscripts!r} is not letters and '...'")
+        return (*head, *([...] if dots else []), *tail)
+
+    left, arrow, right = subscripts.replace(" ", "").partition("->")
+    return tuple(term(t) for t in left.split(",")), term(right) if arrow else None
+
+
+@functools.lru_cache(maxsize=1024)
+def _label(
+    terms: tuple[Term, ...], output: Term | None, shapes: tuple[Shape, ...]
+) -> tuple[list[Labels], Labels, dict[Hashable, int]]:
+    """A label for each axis of each operand, the output's labels, the extent of every label."""
+    spread = [_spread(t, s, i) for i, (t, s) in enumerate(zip(terms, shapes, strict=True))]
+    dots = max((sum(isinstance(label, tuple) for label in s) for s in spread), default=0)
+    ellipsis: Labels = tuple(("...", i) for i in range(-dots, 0))
+    extents: dict[Hashable, int] = {}
+    for labels, shape in zip(spread, shapes, strict=True):
+        for label, n in zip(labels, shape, strict=True):
+            known = extents.setdefault(label, n)
+            if known == 1:
+                extents[label] = n
+            elif n not in (1, known):
+                name = "..." if isinstance(label, tuple) else label
+                raise ShapeError(f"einsum: axes named {name!r} have extents {known} and {n}")
+    if output is not None:
+        return spread, _output(output, ellipsis, extents), extents
+    every: list[Any] = [x for s in spread for x in s if not isinstance(x, tuple)]
+    return spread, (*ellipsis, *sorted(x for x in set(every) if every.count(x) == 1)), extents
+
+
+def _spread(term: Term, shape: Shape, place: int) -> Labels:
+    """The term with a label for every axis that its ellipsis stands for, counted from the back."""
+    named = len(term) - term.count(...)
+    hidden = len(shape) - named
+    if hidden < 0 or (hidden and ... not in term) or term.count(...) > 1:
+        raise ShapeError(
+            f"einsum: operand {place} of shape {shape} has {len(shape)} axes, but its subscripts "
+            f"name {named}"
+        )
+    if ... not in term:
+        return term
+    at = term.index(...)
+    return (*term[:at], *(("...", i) for i in range(-hidden, 0)), *term[at + 1 :])
+
+
+def _output(term: Term, ellipsis: Labels, extents: dict[Hashable, int]) -> Labels:
+    if ellipsis and ... not in term:
+        raise ShapeError("einsum: operands have axes under '...', so the output needs '...' too")
+    out: list[Hashable] = []
+    for label in term:
+        if label is ...:
+            out.extend(ellipsis)
+        elif label not in extents:
+            raise ShapeError(f"einsum: the output names {label!r}, which no operand has")
+        else:
+            out.append(label)
+    if len(set(out)) != len(out):
+        raise ShapeError("einsum: the output names an axis twice")
+    return tuple(out)
+
+
+def _single(x: Node, labels: Labels, extents: dict[Hashable, int]) -> Operand:
+    """Repeated labels become diagonals; axes of extent 1 that broadcast are dropped."""
+    left = list(labels)
+    if len(set(labels)) < len(labels):
+        for label in dict.fromkeys(labels):
+            while left.count(label) > 1:
+                first = left.index(label)
+                second = left.index(label, first + 1)
+                if x.shape[first] != x.shape[second]:
+                    raise ShapeError(f"einsum: the diagonal {label!r} of {x.shape} is not square")
+                x = diagonal(wrap(x), 0, first, second)._node
+                del left[second], left[first]
+                left.append(label)
+    kept = [i for i, label in enumerate(left) if x.shape[i] == extents[label]]
+    return Operand(reshape(x, tuple([x.shape[i] for i in kept])), tuple([left[i] for i in kept]))
+
+
+# -- multiplying ----------------------------------------------------------------------------------
+
+
+def _contract(parts: list[Operand], out: Labels) -> Node:
+    """The product of all parts, pair by pair: the pair that shrinks the whole most comes first."""
+    while len(parts) > 1:
+        if len(parts) == 2:
+            i, j = 0, 1
+        else:
+            pairs = combinations(range(len(parts)), 2)
+            i, j = min(pairs, key=lambda p: _growth(parts, p[0], p[1], out))
+        rest = [p for k, p in enumerate(parts) if k not in (i, j)]
+        dtype = dt.compute_dtype(dt.promote(parts[i].node.dtype, parts[j].node.dtype))
+        wanted = _wanted(parts, i, j, out)
+        parts = [product(parts[i], parts[j], wanted, dtype), *rest]
+    return arrange(sum_out(parts[0], out), out)
+
+
+def _wanted(parts: list[Operand], i: int, j: int, out: Labels) -> Labels:
+    """The labels of a pair that the output or another operand needs, in the output's order."""
+    others = {x for k, p in enumerate(parts) if k not in (i, j) for x in p.labels}
+    own = dict.fromkeys((*parts[i].labels, *parts[j].labels))
+    return (*(x for x in out if x in own), *(x for x in own if x in others and x not in out))
+
+
+def _growth(parts: list[Operand], i: int, j: int, out: Labels) -> int:
+    a, b = parts[i], parts[j]
+    wanted = _wanted(parts, i, j, out)
+    result = size_of(tuple(a.extent(x) if x in a.labels else b.extent(x) for x in wanted))
+    return result - size_of(a.node.shape) - size_of(b.node.shape)

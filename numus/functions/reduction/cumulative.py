@@ -1,0 +1,173 @@
+"""Running sums, products and extremes along an axis, and their inverse, differences."""
+
+from __future__ import annotations
+
+import operator
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import ShapeError
+from numus.functions._base import common, method, node_of, require, to_float, wrap
+from numus.functions.autocast import widens
+from numus.functions.reduction.reductions import accumulator
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.scan import scan
+from numus.primitives.source import full
+from numus.primitives.structure import concat
+from numus.primitives.views import broadcast, reshape, take_range
+from numus.shapes import normal_axis, size_of
+from numus.tensor import Tensor
+
+__all__ = [
+    "cummax",
+    "cummin",
+    "cumprod",
+    "cumsum",
+    "cumulative_prod",
+    "cumulative_sum",
+    "diff",
+    "logcumsumexp",
+]
+
+
+# -- running sums and products --------------------------------------------------------------------
+
+
+def _cumulative(
+    op: str, kind: str, x: Any, axis: int | None, dtype: Any, include_initial: bool
+) -> Tensor:
+    node = accumulator(op, node_of(x, op), dtype)
+    if axis is None:
+        if node.ndim != 1:
+            raise ShapeError(f"{op}: axis must be given for x of shape {node.shape}")
+        axis = 0
+    axis = normal_axis(axis, node.ndim, op)
+    y = scan(kind, node, axis)
+    if include_initial:
+        first = tuple(1 if i == axis else n for i, n in enumerate(node.shape))
+        y = concat((full(first, 0 if kind == "sum" else 1, node.dtype), y), axis)
+    return wrap(y)
+
+
+@method()
+def cumulative_sum(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """The running sum along an axis; with `include_initial` it starts with the empty sum, 0."""
+    return _cumulative("cumulative_sum", "sum", x, axis, dtype, include_initial)
+
+
+@method()
+def cumulative_prod(
+    x: Any, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """The running product along an axis; with `include_initial` it starts with 1."""
+    return _cumulative("cumulative_prod", "prod", x, axis, dtype, include_initial)
+
+
+def _flat_unless(x: Node, axis: int | None, op: str) -> tuple[Node, int]:
+    """NumPy's rule: without an axis the elements are taken in row-major order."""
+    if axis is None:
+        return reshape(x, (size_of(x.shape),)), 0
+    return x, normal_axis(axis, x.ndim, op)
+
+
+@method()
+@widens
+def cumsum(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """The running sum along an axis, of all elements in row-major order where none is given.
+
+    >>> import numus as nm
+    >>> nm.cumsum(nm.asarray([1, 2, 3])).tolist()
+    [1, 3, 6]
+    """
+    node = accumulator("cumsum", node_of(x, "cumsum"), dtype)
+    return wrap(scan("sum", *_flat_unless(node, axis, "cumsum")))
+
+
+@method()
+@widens
+def cumprod(x: Any, /, axis: int | None = None, *, dtype: Any = None) -> Tensor:
+    """The running product along an axis, of all elements where none is given."""
+    node = accumulator("cumprod", node_of(x, "cumprod"), dtype)
+    return wrap(scan("prod", *_flat_unless(node, axis, "cumprod")))
+
+
+# -- running extremes -----------------------------------------------------------------------------
+
+
+def _running_extreme(op: str, kind: str, x: Any, axis: int | None) -> Tensor:
+    node = require(op, node_of(x, op), "bool", "uint", "int", "float")
+    ordered: DType = dt.uint8 if node.dtype.kind == "bool" else node.dtype
+    y = scan(kind, *_flat_unless(ew.cast(node, ordered), axis, op))
+    return wrap(ew.cast(y, node.dtype))
+
+
+@method()
+def cummax(x: Any, /, axis: int | None = None) -> Tensor:
+    """The largest element so far along an axis; NaN from the first NaN on.
+
+    Values only, as NumPy's `maximum.accumulate`: there is no tensor of places beside them.
+    """
+    return _running_extreme("cummax", "max", x, axis)
+
+
+@method()
+def cummin(x: Any, /, axis: int | None = None) -> Tensor:
+    """The smallest element so far along an axis; NaN from the first NaN on. Values only."""
+    return _running_extreme("cummin", "min", x, axis)
+
+
+@method()
+def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
+    """log(cumsum(exp(x))) along an axis, without overflow."""
+    node = require("logcumsumexp", to_float(node_of(x, "logcumsumexp")), "float")
+    return wrap(scan("logsumexp", *_flat_unless(node, axis, "logcumsumexp")))
+
+
+# -- differences ----------------------------------------------------------------------------------
+
+
+def _beside(op: str, part: Node, x: Node, axis: int) -> Node:
+    """What is put before or after x: of its shape but for the axis; a scalar is one layer."""
+    if part.ndim == 0:
+        return broadcast(part, tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
+    others = [n for i, n in enumerate(x.shape) if i != axis]
+    if part.ndim != x.ndim or [n for i, n in enumerate(part.shape) if i != axis] != others:
+        raise ShapeError(
+            f"{op}: a part of shape {part.shape} does not fit x of shape {x.shape}: "
+            f"they may differ only along axis {axis}"
+        )
+    return part
+
+
+@method()
+def diff(
+    x: Any, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+) -> Tensor:
+    """The n-th difference between neighbours along an axis.
+
+    `prepend` and `append` are joined to x first. Between booleans it is whether they differ.
+
+    >>> import numus as nm
+    >>> nm.diff(nm.asarray([1, 4, 9, 16])).tolist()
+    [3, 5, 7]
+    """
+    n = operator.index(n)
+    if n < 0:
+        raise ValueError(f"diff: n must not be negative, but is {n}")
+    if n == 0:
+        return wrap(node_of(x, "diff"))
+    given = [part for part in (prepend, x, append) if part is not None]
+    nodes = common("diff", *given)
+    node = nodes[0 if prepend is None else 1]
+    axis = normal_axis(axis, node.ndim, "diff")
+    node = concat(tuple(_beside("diff", part, node, axis) for part in nodes), axis)
+    subtract = ew.xor if node.dtype.kind == "bool" else ew.sub
+    for _ in range(n):
+        extent = node.shape[axis]
+        later = take_range(node, axis, min(1, extent), extent)
+        node = subtract(later, take_range(node, axis, 0, later.shape[axis]))
+    return wrap(node)

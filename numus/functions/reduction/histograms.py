@@ -1,0 +1,201 @@
+"""Counting how often values occur."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import DTypeError, ShapeError
+from numus.evaluation.evaluate import check_known, evaluate, host_array
+from numus.functions._base import common, method, node_of, require, wrap
+from numus.functions.indexing.index_checks import int_constant
+from numus.functions.indexing.searching import count_before
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.indexing import gather, scatter
+from numus.primitives.reduce import reduce_max, reduce_min, reduce_sum
+from numus.primitives.source import constant, full, iota
+from numus.primitives.views import broadcast, flip, reshape, take_range
+from numus.shapes import size_of
+from numus.tensor import ArrayLike, Tensor
+
+__all__ = ["bincount", "digitize", "histogram"]
+
+
+def _counted(index: Node, weights: Node | None, length: int) -> Node:
+    """How often (or with what weight) each of 0 … length - 1 occurs; other indices are dropped."""
+    if weights is None:
+        weights = full(index.shape, 1, dt.int64)
+    return scatter(full((length,), 0, weights.dtype), (index,), weights, (0,), "add")
+
+
+def _weights(given: Any, like: Node, op: str) -> Node | None:
+    if given is None:
+        return None
+    weights = node_of(given, op, like.device)
+    if weights.shape != like.shape:
+        raise ShapeError(f"{op}: weights of shape {weights.shape} for values of shape {like.shape}")
+    if weights.dtype is dt.bool_:
+        weights = ew.cast(weights, dt.int64)
+    return reshape(weights, (size_of(weights.shape),))
+
+
+@method()
+def bincount(
+    x: ArrayLike, /, weights: Any = None, minlength: int = 0, *, length: int | None = None
+) -> Tensor:
+    """How often each of 0, 1, 2, … occurs among integers that are not negative.
+
+    Args:
+        weights: what each element counts for, instead of 1.
+        minlength: the result has at least so many bins. How many it has depends on the largest
+            element: x is evaluated.
+        length: the result has exactly so many bins, whatever x holds; nothing is evaluated, and
+            elements outside count nowhere.
+
+    >>> nm.bincount(nm.asarray([0, 1, 1, 3])).tolist()
+    [1, 2, 0, 1]
+    """
+    op = "bincount"
+    node = node_of(x, op)
+    if node.ndim != 1 or not (node.dtype.is_integer or node.dtype is dt.bool_):
+        raise DTypeError(
+            f"{op}: takes a vector of integers, not {node.dtype.name} of shape {node.shape}"
+        )
+    index = ew.cast(node, dt.int64)
+    if length is None:
+        length = max(minlength, _span(index))
+    return wrap(_counted(index, _weights(weights, node, op), length))
+
+
+def _span(index: Node) -> int:
+    """One more than the largest of indices, none of which may be negative."""
+    check_known(index, "bincount", "give the number of bins by length=")
+    if size_of(index.shape) == 0:
+        return 0
+    ends = reduce_min(index, (0,)), reduce_max(index, (0,))
+    evaluate(ends)
+    low, high = (int(host_array(n)) for n in ends)
+    if low < 0:
+        raise ValueError(f"bincount: there is no bin for {low}: elements must not be negative")
+    return high + 1
+
+
+def histogram(
+    x: ArrayLike,
+    /,
+    bins: int | Any = 10,
+    range: tuple[float, float] | None = None,
+    density: bool = False,
+    weights: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """How many elements fall into each bin, and the edges of the bins.
+
+    Args:
+        bins: how many of equal width, or the edges, ascending.
+        range: where the bins of equal width begin and end; the least and largest element, unless
+            told otherwise. Elements outside count nowhere.
+        density: scale so that the integral over the bins is 1.
+        weights: what each element counts for, instead of 1.
+
+    Each bin holds its left edge and not its right one, except the last, which holds both.
+
+    >>> counts, edges = nm.histogram(nm.asarray([1.0, 2.0, 2.0, 4.0]), bins=3)
+    >>> counts.tolist(), edges.tolist()
+    ([1, 2, 1], [1.0, 2.0, 3.0, 4.0])
+    """
+    op = "histogram"
+    given = require(op, node_of(x, op), "bool", "uint", "int", "float")
+    node = reshape(given, (size_of(given.shape),))
+    if isinstance(bins, int):
+        edges = _edges(node, bins, range)
+    else:
+        edges = require(op, node_of(bins, op), "uint", "int", "float")
+        if edges.ndim != 1 or edges.shape[0] < 1:
+            raise ShapeError(f"{op}: edges are a vector, not an array of shape {edges.shape}")
+    count = edges.shape[0] - 1
+    line, values = common(op, wrap(edges), wrap(node))
+    # among more bins than this a quotient may miss by more than one
+    even = isinstance(bins, int) and bins <= 1 << 16
+    place = _even_bins(line, values) if even else _search_bins(line, values)
+    found = _counted(place, _weights(weights, given, op), count)
+    if density:
+        widths = ew.sub(take_range(edges, 0, 1, count + 1), take_range(edges, 0, 0, count))
+        heights, widths = common(op, wrap(found), wrap(widths))
+        if not heights.dtype.is_inexact:
+            heights, widths = (ew.cast(n, dt.default_float) for n in (heights, widths))
+        found = ew.div(ew.div(heights, widths), reduce_sum(heights, (0,)))
+    return wrap(found), wrap(edges)
+
+
+def _search_bins(edges: Node, values: Node) -> Node:
+    """The bin of each value; one outside, where it falls into none."""
+    count = edges.shape[0] - 1
+    place = ew.sub(count_before(edges, values, "right"), int_constant(1))
+    last = reshape(take_range(edges, 0, count, count + 1), ())
+    return ew.where(ew.eq(values, last), int_constant(count - 1), place)
+
+
+def _even_bins(edges: Node, values: Node) -> Node:
+    """The same for bins of equal width: a quotient, set right by the edges beside it."""
+    count = edges.shape[0] - 1
+    first, last = (reshape(take_range(edges, 0, i, i + 1), ()) for i in (0, count))
+    one, most = int_constant(1), int_constant(count - 1)
+    scale = ew.div(constant(float(count), edges.dtype), ew.sub(last, first))
+    guess = ew.cast(ew.mul(ew.sub(values, first), scale), dt.int64)
+    guess = ew.minimum(ew.maximum(guess, int_constant(0)), most)
+    left, right = (gather(edges, (i,), (0,)) for i in (guess, ew.add(guess, one)))
+    guess = ew.where(ew.lt(values, left), ew.sub(guess, one), guess)
+    guess = ew.where(ew.le(right, values), ew.add(guess, one), guess)
+    inside = ew.and_(ew.le(first, values), ew.le(values, last))
+    return ew.where(inside, ew.minimum(guess, most), int_constant(count))
+
+
+def _edges(node: Node, bins: int, limits: tuple[float, float] | None) -> Node:
+    """The edges of bins of equal width, in a float dtype that tells the values apart."""
+    if bins < 1:
+        raise ValueError(f"histogram: needs at least one bin, not {bins}")
+    dtype: DType = dt.promote(node.dtype, dt.default_float)
+    if limits is not None:
+        low, high = map(float, limits)
+        if not (math.isfinite(low) and math.isfinite(high) and low <= high):
+            raise ValueError(f"histogram: {limits} is not a range of finite numbers, least first")
+        first, end = constant(low, dtype), constant(high, dtype)
+    elif node.shape[0] == 0:
+        first, end = constant(0.0, dtype), constant(1.0, dtype)
+    else:
+        first = ew.cast(reduce_min(node, (0,)), dtype)
+        end = ew.cast(reduce_max(node, (0,)), dtype)
+    half = ew.where(ew.eq(first, end), constant(0.5, dtype), constant(0.0, dtype))
+    first, end = ew.sub(first, half), ew.add(end, half)
+    count = iota(bins + 1, dt.int64, node.device)
+    step = ew.div(ew.sub(end, first), constant(float(bins), dtype))
+    inner = ew.add(ew.mul(ew.cast(count, dtype), step), first)
+    return ew.where(ew.eq(count, int_constant(bins)), end, inner)
+
+
+def digitize(x: ArrayLike, bins: Any, /, right: bool = False) -> Tensor:
+    """The bin of each element: i, where bins[i - 1] <= x < bins[i].
+
+    Args:
+        bins: edges, ascending or descending.
+        right: whether a bin holds its right edge instead of its left one.
+
+    >>> nm.digitize(nm.asarray([0.5, 1.0, 9.0]), nm.asarray([1.0, 2.0])).tolist()
+    [0, 1, 2]
+    """
+    op = "digitize"
+    values, edges = (require(op, n, "bool", "uint", "int", "float") for n in common(op, x, bins))
+    if edges.ndim != 1:
+        raise ShapeError(f"{op}: bins are a vector of edges, not an array of shape {edges.shape}")
+    count = edges.shape[0]
+    if count == 0:
+        return wrap(full(values.shape, 0, dt.int64, values))
+    ends = (take_range(edges, 0, i, i + 1) for i in (count - 1, 0))
+    falling = ew.lt(*ends)
+    line = ew.where(falling, flip(edges, (0,)), edges)
+    found = count_before(line, values, "left" if right else "right")
+    falling = broadcast(reshape(falling, ()), found.shape)
+    return wrap(ew.where(falling, ew.sub(int_constant(count), found), found))

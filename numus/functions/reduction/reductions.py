@@ -1,0 +1,348 @@
+"""Reductions: many elements to one, over any axes.
+
+`axis` is None (all axes), an integer or a tuple; `keepdims` keeps the axes with extent 1. Sums and
+products of small integers and booleans are made in int64 or uint64; floats keep their dtype (the
+narrow ones are accumulated in float32). With `dtype=` the elements are cast first.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import DTypeError, ShapeError
+from numus.functions._base import method, node_of, require, to_float, wrap
+from numus.functions.autocast import widens
+from numus.functions.creation.dtype_functions import ends
+from numus.functions.template_cache import recorded
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod, reduce_sum
+from numus.primitives.source import constant, full
+from numus.primitives.views import reshape
+from numus.shapes import Shape, normal_axes, size_of
+from numus.tensor import Tensor
+
+Axis = int | Sequence[int] | None
+
+__all__ = [
+    "all",
+    "amax",
+    "amin",
+    "any",
+    "count_nonzero",
+    "max",
+    "min",
+    "nanmax",
+    "nanmin",
+    "nansum",
+    "norm",
+    "prod",
+    "ptp",
+    "sum",
+    "vector_norm",
+]
+
+
+# -- what every reduction needs -------------------------------------------------------------------
+
+
+def kept_shape(shape: Shape, axes: Shape) -> Shape:
+    """The shape in which the reduced axes have extent 1."""
+    return tuple(1 if i in axes else n for i, n in enumerate(shape))
+
+
+def finish(y: Node, x: Node, axes: Shape, keepdims: bool) -> Tensor:
+    """The result of reducing x over axes, which come back with extent 1 where they are kept."""
+    return wrap(reshape(y, kept_shape(x.shape, axes)) if keepdims else y)
+
+
+def count_over(x: Node, axes: Shape) -> int:
+    """How many elements of x go into one result."""
+    return size_of(tuple(x.shape[a] for a in axes))
+
+
+def in_dtype(op: str, x: Node, dtype: Any) -> Node:
+    """x cast to a dtype that the caller named; complex values are not cut to their real part."""
+    dtype = dt.as_dtype(dtype)
+    if x.dtype.is_complex and not dtype.is_complex:
+        raise DTypeError(
+            f"{op}: dtype={dtype.name} would drop the imaginary part of {x.dtype.name}; "
+            "take nm.real(x) first"
+        )
+    return ew.cast(x, dtype)
+
+
+def accumulator(op: str, x: Node, dtype: Any) -> Node:
+    """x in the dtype in which it is summed or multiplied."""
+    if dtype is not None:
+        x = in_dtype(op, x, dtype)
+        if x.dtype.kind == "bool":
+            raise DTypeError(f"{op}: cannot accumulate in bool; use nm.any or nm.all")
+        return x
+    return ew.cast(x, _widened(x.dtype))
+
+
+def _widened(dtype: DType) -> DType:
+    if dtype.kind == "uint":
+        return dt.uint64
+    return dt.int64 if dtype.kind in ("int", "bool") else dtype
+
+
+# -- sums and products ----------------------------------------------------------------------------
+
+
+@method()
+@recorded
+@widens
+def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The sum over axes; 0 where there is nothing to add.
+
+    >>> import numus as nm
+    >>> nm.sum(nm.asarray([[1, 2], [3, 4]]), axis=0).tolist()
+    [4, 6]
+    """
+    node = accumulator("sum", node_of(x, "sum"), dtype)
+    axes = normal_axes(axis, node.ndim, "sum")
+    return finish(reduce_sum(node, axes), node, axes, keepdims)
+
+
+@method()
+@recorded
+@widens
+def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The product over axes; 1 where there is nothing to multiply.
+
+    >>> nm.prod(nm.asarray([[1, 2], [3, 4]]), axis=1).tolist()
+    [2, 12]
+    """
+    node = accumulator("prod", node_of(x, "prod"), dtype)
+    axes = normal_axes(axis, node.ndim, "prod")
+    return finish(reduce_prod(node, axes), node, axes, keepdims)
+
+
+@method()
+def count_nonzero(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """How many elements are not zero (NaN is not zero), as int64.
+
+    >>> nm.count_nonzero(nm.asarray([0, 3, 0, 5])).item()
+    2
+    """
+    node = ew.cast(ew.cast(node_of(x, "count_nonzero"), dt.bool_), dt.int64)
+    axes = normal_axes(axis, node.ndim, "count_nonzero")
+    return finish(reduce_sum(node, axes), node, axes, keepdims)
+
+
+@method()
+def nansum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The sum over axes of the elements that are not NaN."""
+    return sum(wrap(without_nan(node_of(x, "nansum"), 0)), axis, dtype=dtype, keepdims=keepdims)
+
+
+def without_nan(x: Node, instead: float) -> Node:
+    """x with a number in the places of NaN."""
+    return ew.where(ew.ne(x, x), constant(instead, x.dtype), x) if x.dtype.is_inexact else x
+
+
+# -- extremes -------------------------------------------------------------------------------------
+
+
+def _extreme(
+    op: str, reduce: Callable[[Node, Shape], Node], x: Node, axis: Axis, keepdims: bool
+) -> Tensor:
+    require(op, x, "bool", "uint", "int", "float")
+    axes = normal_axes(axis, x.ndim, op)
+    if count_over(x, axes) == 0 and size_of(kept_shape(x.shape, axes)):
+        raise ShapeError(
+            f"{op}: there is no element to choose from over axis {axis} of shape {x.shape}; "
+            "reduce over axes that are not empty"
+        )
+    if count_over(x, axes) == 0:  # nothing is asked for either
+        y = full(tuple(n for i, n in enumerate(x.shape) if i not in axes), 0, x.dtype, x)
+    else:
+        y = reduce(x, axes)
+    return finish(y, x, axes, keepdims)
+
+
+@method("max", "amax")
+@recorded
+def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The largest element over axes; NaN where there is one.
+
+    >>> import numus as nm
+    >>> nm.max(nm.asarray([[1.0, 5.0], [7.0, 3.0]]), axis=1).tolist()
+    [5.0, 7.0]
+    """
+    return _extreme("max", reduce_max, node_of(x, "max"), axis, keepdims)
+
+
+@method("min", "amin")
+@recorded
+def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The smallest element over axes; NaN where there is one.
+
+    >>> nm.min(nm.asarray([[3, 1], [2, 4]]), axis=0).tolist()
+    [2, 1]
+    """
+    return _extreme("min", reduce_min, node_of(x, "min"), axis, keepdims)
+
+
+amax = max
+amin = min
+
+
+@method()
+def ptp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """Peak to peak: the largest element minus the smallest.
+
+    >>> nm.ptp(nm.asarray([3, 9, 4])).item()
+    6
+    """
+    node = require("ptp", node_of(x, "ptp"), "uint", "int", "float")
+    high = _extreme("ptp", reduce_max, node, axis, keepdims)
+    low = _extreme("ptp", reduce_min, node, axis, keepdims)
+    return wrap(ew.sub(high._node, low._node))
+
+
+def _nan_extreme(
+    op: str, reduce: Callable[[Node, Shape], Node], x: Any, axis: Axis, keepdims: bool
+) -> Tensor:
+    node = node_of(x, op)
+    if not node.dtype.is_floating:
+        return _extreme(op, reduce, node, axis, keepdims)
+    low, high = ends(node.dtype)
+    worst = low if reduce is reduce_max else high
+    y = _extreme(op, reduce, without_nan(node, worst), axis, keepdims)._node
+    only_nan = _extreme(op, reduce_min, ew.ne(node, node), axis, keepdims)._node
+    return wrap(ew.where(only_nan, constant(math.nan, y.dtype), y))
+
+
+@method()
+def nanmax(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The largest element that is not NaN; NaN where all are."""
+    return _nan_extreme("nanmax", reduce_max, x, axis, keepdims)
+
+
+@method()
+def nanmin(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The smallest element that is not NaN; NaN where all are."""
+    return _nan_extreme("nanmin", reduce_min, x, axis, keepdims)
+
+
+# -- truth ----------------------------------------------------------------------------------------
+
+
+def _truth(
+    op: str, reduce: Callable[[Node, Shape], Node], x: Any, axis: Axis, keepdims: bool
+) -> Tensor:
+    node = ew.cast(node_of(x, op), dt.bool_)
+    axes = normal_axes(axis, node.ndim, op)
+    if count_over(node, axes) == 0:
+        shape = tuple(n for i, n in enumerate(node.shape) if i not in axes)
+        return finish(full(shape, reduce is reduce_min, dt.bool_, node), node, axes, keepdims)
+    return finish(reduce(node, axes), node, axes, keepdims)
+
+
+@method()
+def any(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """Whether some element is not zero; False where there is none.
+
+    >>> nm.any(nm.asarray([[True, False], [False, False]]), axis=1).tolist()
+    [True, False]
+    """
+    return _truth("any", reduce_max, x, axis, keepdims)
+
+
+@method()
+def all(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """Whether no element is zero; True where there is none.
+
+    >>> nm.all(nm.asarray([[True, False], [True, True]]), axis=1).tolist()
+    [False, True]
+    """
+    return _truth("all", reduce_min, x, axis, keepdims)
+
+
+# -- norms ----------------------------------------------------------------------------------------
+
+
+def masked_root(x: Node, root: Callable[[Node], Node]) -> Node:
+    """The root of x ≥ 0 whose derivative at 0 is 0 instead of infinite."""
+    zero = constant(0.0, x.dtype)
+    at_zero = ew.eq(x, zero)
+    return ew.where(at_zero, zero, root(ew.where(at_zero, constant(1.0, x.dtype), x)))
+
+
+def _squares(x: Node) -> Node:
+    if x.dtype.is_complex:
+        re, im = ew.real(x), ew.imag(x)
+        return ew.add(ew.mul(re, re), ew.mul(im, im))
+    return ew.mul(x, x)
+
+
+def _power_norm(x: Node, axes: Shape, p: float) -> Node:
+    """(sum of |x|^p)^(1/p), with zero for the derivative at zeros, where it has none."""
+    size = ew.abs_(x)
+    power, root = constant(p, size.dtype), constant(1 / p, size.dtype)
+    zero, one = constant(0.0, size.dtype), constant(1.0, size.dtype)
+    at_zero = ew.eq(size, zero)
+    of_zero = zero if p > 0 else constant(math.inf, size.dtype)
+    powers = ew.where(at_zero, of_zero, ew.pow_(ew.where(at_zero, one, size), power))
+    total = reduce_sum(powers, axes)
+    if p > 0:
+        return masked_root(total, lambda t: ew.pow_(t, root))
+    return ew.pow_(total, root)
+
+
+def _norm(op: str, x: Any, order: Any, axis: Axis, keepdims: bool) -> Tensor:
+    node = to_float(node_of(x, op))
+    axes = normal_axes(axis, node.ndim, op)
+    wide = ew.cast(node, dt.compute_dtype(node.dtype))
+    if order in (2, "fro", None):
+        y = masked_root(reduce_sum(_squares(wide), axes), ew.sqrt)
+    elif isinstance(order, (str, bool)) or not isinstance(order, (int, float)):
+        raise ValueError(f"{op}: ord must be a number, inf, -inf or 'fro', not {order!r}")
+    elif order == 0:
+        y = reduce_sum(ew.cast(ew.cast(wide, dt.bool_), dt.real_of(wide.dtype)), axes)
+    elif order == 1:
+        y = reduce_sum(ew.abs_(wide), axes)
+    elif order == math.inf:
+        empty = count_over(node, axes) == 0
+        y = (reduce_sum if empty else reduce_max)(ew.abs_(wide), axes)
+    elif order == -math.inf:
+        y = _extreme(op, reduce_min, ew.abs_(wide), axes, keepdims=False)._node
+    else:
+        y = _power_norm(wide, axes, float(order))
+    return finish(ew.cast(y, dt.real_of(node.dtype)), node, axes, keepdims)
+
+
+@method()
+@widens
+def vector_norm(x: Any, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2) -> Tensor:
+    """The vector norm over axes: ord is any number, inf or -inf; 0 counts the non-zeros.
+
+    Its gradient at zero is zero.
+
+    >>> nm.vector_norm(nm.asarray([[3.0, 4.0]]), axis=1).tolist()
+    [5.0]
+    """
+    return _norm("vector_norm", x, ord, axis, keepdims)
+
+
+@method()
+@widens
+def norm(
+    x: Any, /, ord: float | str | None = None, axis: Axis = None, *, keepdims: bool = False
+) -> Tensor:
+    """The vector norm over axes, Euclidean (Frobenius) where `ord` is None or "fro".
+
+    It never is a matrix norm: those are `nm.linalg.norm`'s.
+
+    >>> import numus as nm
+    >>> nm.norm(nm.asarray([3.0, 4.0])).item()
+    5.0
+    """
+    return _norm("norm", x, ord, axis, keepdims)

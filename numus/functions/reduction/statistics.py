@@ -1,0 +1,182 @@
+"""Means and variances. Integers are taken as the default float; `dtype=` asks for another.
+
+The mean and the variance of one input are one pass over it. Narrow floats are computed in float32
+and rounded once, at the end.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numus import dtypes as dt
+from numus.dtypes import DType
+from numus.errors import DTypeError, ShapeError
+from numus.functions._base import common, method, node_of, to_float
+from numus.functions.reduction.reductions import (
+    Axis,
+    count_over,
+    finish,
+    in_dtype,
+    masked_root,
+    without_nan,
+)
+from numus.functions.template_cache import recorded
+from numus.graph import Node
+from numus.primitives import elementwise as ew
+from numus.primitives.reduce import reduce_sqdev, reduce_sum
+from numus.primitives.source import constant, full
+from numus.primitives.views import broadcast, reshape
+from numus.shapes import Shape, normal_axes
+from numus.tensor import Tensor
+
+__all__ = ["average", "mean", "nanmean", "std", "var", "var_mean"]
+
+_EXACT = 100  # exponents whose inverses are normal numbers of every dtype that sums are in
+
+
+def _inexact(op: str, x: Any, dtype: Any) -> tuple[Node, DType]:
+    """x in the dtype it is computed in, and the dtype of the result."""
+    node = node_of(x, op)
+    node = to_float(node) if dtype is None else in_dtype(op, node, dtype)
+    if not node.dtype.is_inexact:
+        raise DTypeError(f"{op}: the result is not an integer, as dtype={node.dtype.name} asks")
+    return ew.cast(node, dt.compute_dtype(node.dtype)), node.dtype
+
+
+def mean_over(x: Node, axes: Shape) -> Node:
+    """The mean of an inexact node; NaN where there is nothing."""
+    return over_count(reduce_sum(x, axes), float(count_over(x, axes)))
+
+
+def over_count(total: Node, count: float) -> Node:
+    """total / count. A power of two has an inverse, by which a product is the same and quicker."""
+    fraction, exponent = math.frexp(count)
+    if fraction == 0.5 and exponent < _EXACT and total.dtype.is_floating:
+        return ew.mul(total, constant(1 / count, total.dtype))
+    return ew.div(total, constant(count, total.dtype))
+
+
+def variance_over(x: Node, axes: Shape, correction: float) -> Node:
+    """The variance of an inexact node, real; NaN where too few elements are left."""
+    real = dt.real_of(x.dtype)
+    free = count_over(x, axes) - correction
+    if count_over(x, axes) == 0 or free <= 0:
+        return full(tuple(n for i, n in enumerate(x.shape) if i not in axes), math.nan, real, x)
+    if x.dtype.is_complex:
+        total = ew.add(reduce_sqdev(ew.real(x), axes), reduce_sqdev(ew.imag(x), axes))
+    else:
+        total = reduce_sqdev(x, axes)
+    return over_count(total, float(free))
+
+
+@method()
+@recorded
+def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The arithmetic mean over axes; NaN where there is nothing.
+
+    >>> import numus as nm
+    >>> nm.mean(nm.asarray([[1.0, 2.0], [3.0, 6.0]]), axis=1).tolist()
+    [1.5, 4.5]
+    """
+    node, result = _inexact("mean", x, dtype)
+    axes = normal_axes(axis, node.ndim, "mean")
+    return finish(ew.cast(mean_over(node, axes), result), node, axes, keepdims)
+
+
+@method()
+@recorded
+def var(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    dtype: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The variance over axes: squared deviations from the mean, summed, over N - correction.
+
+    It is real for complex x, and NaN where N - correction is not positive.
+
+    >>> nm.var(nm.asarray([1.0, 3.0])).item()
+    1.0
+    """
+    node, result = _inexact("var", x, dtype)
+    axes = normal_axes(axis, node.ndim, "var")
+    y = ew.cast(variance_over(node, axes, correction), dt.real_of(result))
+    return finish(y, node, axes, keepdims)
+
+
+@method()
+@recorded
+def std(
+    x: Any,
+    /,
+    axis: Axis = None,
+    *,
+    correction: float = 0.0,
+    dtype: Any = None,
+    keepdims: bool = False,
+) -> Tensor:
+    """The standard deviation over axes, the root of `var`. Its gradient is 0 where it is 0.
+
+    >>> nm.std(nm.asarray([1.0, 3.0])).item()
+    1.0
+    """
+    node, result = _inexact("std", x, dtype)
+    axes = normal_axes(axis, node.ndim, "std")
+    y = masked_root(variance_over(node, axes, correction), ew.sqrt)
+    return finish(ew.cast(y, dt.real_of(result)), node, axes, keepdims)
+
+
+@method()
+def var_mean(
+    x: Any, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
+) -> tuple[Tensor, Tensor]:
+    """The variance and the mean over axes, in one pass.
+
+    >>> [x.item() for x in nm.var_mean(nm.asarray([1.0, 3.0]))]
+    [1.0, 2.0]
+    """
+    node, result = _inexact("var_mean", x, None)
+    axes = normal_axes(axis, node.ndim, "var_mean")
+    variance = ew.cast(variance_over(node, axes, correction), dt.real_of(result))
+    centre = ew.cast(mean_over(node, axes), result)
+    return finish(variance, node, axes, keepdims), finish(centre, node, axes, keepdims)
+
+
+@method()
+def nanmean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The mean over axes of the elements that are not NaN; NaN where there are none."""
+    node, result = _inexact("nanmean", x, dtype)
+    axes = normal_axes(axis, node.ndim, "nanmean")
+    count = reduce_sum(ew.cast(ew.eq(node, node), node.dtype), axes)
+    y = ew.div(reduce_sum(without_nan(node, 0.0), axes), count)
+    return finish(ew.cast(y, result), node, axes, keepdims)
+
+
+def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool = False) -> Tensor:
+    """The mean over axes, each element counted by its weight.
+
+    `weights` have x's shape or, with one axis, its extent.
+
+    >>> nm.average(nm.asarray([1.0, 4.0]), weights=nm.asarray([2.0, 1.0])).item()
+    2.0
+    """
+    if weights is None:
+        return mean(x, axis, keepdims=keepdims)
+    node, w = (to_float(n) for n in common("average", x, weights))
+    axes = normal_axes(axis, node.ndim, "average")
+    if w.shape != node.shape:
+        if len(axes) != 1 or w.shape != (node.shape[axes[0]],):
+            raise ShapeError(
+                f"average: weights of shape {w.shape} fit neither x of shape {node.shape} nor "
+                f"axis {axis}; give one weight per element, or per place along one axis"
+            )
+        line = tuple(n if i == axes[0] else 1 for i, n in enumerate(node.shape))
+        w = broadcast(reshape(w, line), node.shape)
+    wide = dt.compute_dtype(node.dtype)
+    x_wide, w_wide = ew.cast(node, wide), ew.cast(w, wide)
+    y = ew.div(reduce_sum(ew.mul(x_wide, w_wide), axes), reduce_sum(w_wide, axes))
+    return finish(ew.cast(y, node.dtype), node, axes, keepdims)

@@ -1,0 +1,92 @@
+"""Functions by a target's units for powers, logarithms and reciprocals, for what is rounded to 16
+bits afterwards (compiler/rounding.py): errors of 2**-15 at most, mostly of a few 2**-22.
+
+The units take and give float32. They flush subnormal results to zero: a power is the square of its
+root, which is rounded where it should be.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from numus.ir import Expr, fma, reciprocal, select
+from numus.ir import exp2 as unit_exp2
+from numus.ir import log2 as unit_log2
+from numus.kernels.math._tools import absolute, chain, copysign, like
+
+_LOG2_E, _LN2 = math.log2(math.e), math.log(2)
+
+# The share of the normal distribution below -t is exp(-t**2 / 2) times this polynomial in
+# 1 / (1 + _BEND t), to 2e-6 for t up to 13.7.
+_BEND = 0.3
+_NORMAL_TAIL = (
+    *(-7.97803e-05, 0.121274568, 0.106705278, 0.164762333),
+    *(-0.0486411303, 0.240570232, -0.0845924392),
+)
+
+
+def _root_of_exp(x: Expr, part: float = 0.5) -> Expr:
+    return unit_exp2(x * like(x, part * _LOG2_E))
+
+
+def exp(x: Expr) -> Expr:
+    root = _root_of_exp(x)
+    return root * root
+
+
+def expm1(x: Expr) -> Expr:
+    near = x * chain(x, (1.0, 1 / 2, 1 / 6, 1 / 24))  # which keeps the sign of zero
+    return select(absolute(x) < 0.125, near, exp(x) - 1.0)
+
+
+def sigmoid(x: Expr) -> Expr:
+    e = exp(-absolute(x))
+    return select(x < 0.0, e, like(x, 1.0)) * reciprocal(e + 1.0)
+
+
+def tanh(x: Expr) -> Expr:
+    square = x * x
+    near = x * chain(square, (1.0, -1 / 3, 2 / 15))
+    e = unit_exp2(absolute(x) * like(x, -2 * _LOG2_E))  # where that is flushed the result is 1
+    far = copysign((1.0 - e) * reciprocal(e + 1.0), x)
+    return select(absolute(x) < 0.125, near, far)
+
+
+def ndtr(x: Expr) -> Expr:
+    size = absolute(x)
+    scale = chain(reciprocal(fma(size, _BEND, 1.0)), _NORMAL_TAIL)
+    root = unit_exp2(size * size * like(x, -0.25 * _LOG2_E))
+    tail = root * (root * absolute(scale))  # it is below zero only where the root has become that
+    return select(x > 0.0, 1.0 - tail, tail)
+
+
+def log(x: Expr) -> Expr:
+    return unit_log2(x) * like(x, _LN2)
+
+
+def log10(x: Expr) -> Expr:
+    return unit_log2(x) * like(x, math.log10(2))
+
+
+def log1p(x: Expr) -> Expr:
+    near = fma(x * x, chain(x, (-1 / 2, 1 / 3)), x)
+    return select(absolute(x) < 2.0**-5, near, log(x + 1.0))
+
+
+# Those whose relative error is small wherever they are taken.
+ANYWHERE: dict[str, Callable[[Expr], Expr]] = {
+    "exp": exp,
+    "expm1": expm1,
+    "ndtr": ndtr,
+    "sigmoid": sigmoid,
+    "tanh": tanh,
+}
+# Those that are near zero where their argument is near one: to which bfloat16 keeps its distance.
+OF_BFLOAT16: dict[str, Callable[[Expr], Expr]] = {
+    "log": log,
+    "log10": log10,
+    "log1p": log1p,
+    "log2": unit_log2,
+}
+FORMS = {**ANYWHERE, **OF_BFLOAT16}

@@ -1,0 +1,368 @@
+"""The native side of the worker pool, in LLVM IR.
+
+Two functions are entered from Python: `numus_worker`, in which every worker thread lives, and
+`numus_run` (`launch_source.py`), which runs a list of launches one after the other without coming
+back in between.
+
+A launch is opened by writing its job and then the state word: a generation number, a bit that says
+closed, and how many workers are inside. A worker enters by adding one to the word while it is open,
+takes chunks of blocks off a counter until none are left, and leaves by taking one off. The caller
+takes chunks as well, then closes the word and waits until nobody is inside. A worker that wakes up
+too late finds the word closed and keeps out, so nothing ever waits for a thread to be scheduled.
+
+Chunks shrink as the end comes near, so that all threads finish together.
+
+Idle workers spin for some microseconds, then sleep until they are woken. Handing blocks to another
+core has a price, waking a thread a higher one: `SHARE_FROM` and `WAKE_FROM` say from which length
+on a launch is worth it.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from numus.codegen.cpu.target import Target
+from numus.runtime.cpu import launch_source
+from numus.runtime.pycall.llvm_macros import written_out
+
+# Words (of 8 bytes) of the pool's shared memory; what is written often has a line to itself.
+STATE = 0  # generation << 17 | closed << 16 | workers inside
+NEXT = 16  # the next block to be taken
+JOB = 32  # the open launch, see `OPEN`
+SLEEPERS = 48
+LIMIT = 49  # workers with an id from here on go home; 0 ends all
+SPINS = 50  # how long an idle worker spins before it sleeps
+THREADS = 51  # how many threads, the caller's included, may share a launch
+SHARE_FROM = 52  # ticks of work from which on launches are shared with workers that are awake
+WAKE_FROM = 53  # and from which on sleeping workers are woken
+STARTED = 54  # how many threads have been started, the caller's included; 0: to be started first
+LOCK = 64  # 1 while a caller uses the pool
+CALLS = 80  # addresses of the system's functions, see `SYSTEM`
+MUTEX = 96
+CONDITION = 112
+WORDS = 160
+
+CLOSED = 1 << 16
+GENERATION = 17
+
+# Words of the system's functions, by which threads yield, sleep and wake.
+SYSTEM = ("yield", "lock", "unlock", "wait", "broadcast")
+if sys.platform == "win32":
+    SYSTEM = ("yield", "wait", "wake")
+
+# Words of the open launch.
+OPEN = (
+    *("function", "buffers", "scalars", "grid"),
+    "parts",  # of what is left, so many make a chunk
+    *("threads", "share"),  # how many may take part, and the share of one
+    "joined",  # whether any worker did
+)
+
+SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin", "numus_repeat", "numus_ticks")
+
+
+def pause(target: Target) -> str:
+    """Tells the core that this is a spin loop."""
+    hint = {"x86": "pause", "arm": "isb"}.get(target.arch)
+    return f'call void asm sideeffect "{hint}", ""()' if hint else ""
+
+
+def ticks(target: Target) -> str:
+    """A function that reads a clock which goes evenly; 0 where there is none that is cheap."""
+    clock = {
+        "x86": "call i64 @llvm.readcyclecounter()",
+        "arm": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
+    }.get(target.arch, "add i64 0, 0")
+    return f"""
+define i64 @numus_ticks() {{
+  %now = {clock}
+  ret i64 %now
+}}
+declare i64 @llvm.readcyclecounter()
+"""
+
+
+def source(target: Target) -> str:
+    """The module with the functions named in `SYMBOLS`."""
+    sleep = _SLEEP_WINDOWS if sys.platform == "win32" else _SLEEP_POSIX
+    words = "STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS SHARE_FROM WAKE_FROM LOCK CALLS MUTEX"
+    places = {name: globals()[name] for name in [*words.split(), "CONDITION"]}
+    text = written_out(
+        _COMMON + sleep + launch_source.SOURCE,
+        **{"OPEN": OPEN, "SYSTEM": SYSTEM, **places},
+        CLOSED=CLOSED,
+        GENERATION=GENERATION,
+        PAUSE=pause(target),
+    )
+    return f'target triple = "{target.triple}"\n' + text + ticks(target)
+
+
+_COMMON = """
+; Take chunks of the open launch until none are left.
+define internal void @work(ptr %pool, i64 %id) {
+entry:
+  %job = getelementptr i64, ptr %pool, i64 $JOB$
+  ?%fn = ptr OPEN.function of %job
+  ?%buffers = ptr OPEN.buffers of %job
+  ?%scalars = ptr OPEN.scalars of %job
+  ?%grid = i64 OPEN.grid of %job
+  ?%parts = i64 OPEN.parts of %job
+  ?%share = i64 OPEN.share of %job
+  %worker = or i64 %share, %id
+  %next = getelementptr i64, ptr %pool, i64 $NEXT$
+  br label %loop
+loop:
+  %taken = load atomic i64, ptr %next monotonic, align 8
+  %left = sub i64 %grid, %taken
+  %any = icmp sgt i64 %left, 0
+  br i1 %any, label %take, label %done
+take:
+  %part = udiv i64 %left, %parts
+  %chunk = call i64 @llvm.umax.i64(i64 %part, i64 1)
+  %begin = atomicrmw add ptr %next, i64 %chunk monotonic
+  %more = icmp slt i64 %begin, %grid
+  br i1 %more, label %run, label %done
+run:
+  %sum = add i64 %begin, %chunk
+  %past = icmp slt i64 %sum, %grid
+  %end = select i1 %past, i64 %sum, i64 %grid
+  call void %fn(i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars)
+  br label %loop
+done:
+  ret void
+}
+
+define void @numus_spin(i64 %count) {
+entry:
+  br label %loop
+loop:
+  %i = phi i64 [ 0, %entry ], [ %j, %loop ]
+  $PAUSE$
+  %j = add i64 %i, 1
+  %more = icmp slt i64 %j, %count
+  br i1 %more, label %loop, label %done
+done:
+  ret void
+}
+
+define void @numus_worker(ptr %pool, i64 %id) {
+entry:
+  %state = getelementptr i64, ptr %pool, i64 $STATE$
+  %limit = getelementptr i64, ptr %pool, i64 $LIMIT$
+  %spins = getelementptr i64, ptr %pool, i64 $SPINS$
+  br label %look
+look:
+  %seen = phi i64 [ -1, %entry ], [ %gen, %close ], [ %gen, %leave ], [ %seen, %retry ],
+                  [ %seen1, %wait ], [ %seen1, %sleep ]
+  %spun = phi i64 [ 0, %entry ], [ 0, %close ], [ 0, %leave ], [ %spun, %retry ],
+                  [ %spun1, %wait ], [ 0, %sleep ]
+  %now = load atomic i64, ptr %state acquire, align 8
+  %gen = lshr i64 %now, $GENERATION$
+  %new = icmp ne i64 %gen, %seen
+  br i1 %new, label %fresh, label %idle
+fresh:
+  %bit = and i64 %now, $CLOSED$
+  %closed = icmp ne i64 %bit, 0
+  br i1 %closed, label %close, label %enter
+close:
+  br label %look
+enter:
+  %inside = add i64 %now, 1
+  %swap = cmpxchg ptr %state, i64 %now, i64 %inside acq_rel acquire
+  %won = extractvalue { i64, i1 } %swap, 1
+  br i1 %won, label %entered, label %retry
+retry:
+  br label %look
+entered:
+  %job = getelementptr i64, ptr %pool, i64 $JOB$
+  ?%most = i64 OPEN.threads of %job
+  %mine = icmp slt i64 %id, %most
+  br i1 %mine, label %work, label %leave
+work:
+  ?%joined = OPEN.joined of %job
+  store atomic i64 1, ptr %joined monotonic, align 8
+  call void @work(ptr %pool, i64 %id)
+  br label %leave
+leave:
+  %was = atomicrmw sub ptr %state, i64 1 release
+  br label %look
+idle:
+  %seen1 = phi i64 [ %seen, %look ]
+  %last = load atomic i64, ptr %limit monotonic, align 8
+  %stay = icmp slt i64 %id, %last
+  br i1 %stay, label %decide, label %home
+decide:
+  %patience = load atomic i64, ptr %spins monotonic, align 8
+  %spun1 = add i64 %spun, 1
+  %on = icmp slt i64 %spun1, %patience
+  br i1 %on, label %wait, label %sleep
+wait:
+  $PAUSE$
+  br label %look
+sleep:
+  call void @sleep(ptr %pool, i64 %seen1, i64 %id)
+  br label %look
+home:
+  ret void
+}
+
+; One launch, shared with the workers: those that sleep are woken if `wake`. Gives the number of
+; threads that may have taken part.
+define internal i64 @share(
+    ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i1 %wake) {
+entry:
+  %state = getelementptr i64, ptr %pool, i64 $STATE$
+  %parts = shl i64 %threads, 2
+  %job = getelementptr i64, ptr %pool, i64 $JOB$
+  ?%fn.at = OPEN.function of %job
+  store ptr %fn, ptr %fn.at
+  ?%buffers.at = OPEN.buffers of %job
+  store ptr %buffers, ptr %buffers.at
+  ?%scalars.at = OPEN.scalars of %job
+  store ptr %scalars, ptr %scalars.at
+  ?%grid.at = OPEN.grid of %job
+  store i64 %grid, ptr %grid.at
+  ?%parts.at = OPEN.parts of %job
+  store i64 %parts, ptr %parts.at
+  %team = call i64 @llvm.smin.i64(i64 %threads, i64 %grid)  ; one for each block at most
+  ?%team.at = OPEN.threads of %job
+  store i64 %team, ptr %team.at
+  %per_thread = udiv i64 %grid, %threads
+  %share = shl i64 %per_thread, 16
+  ?%share.at = OPEN.share of %job
+  store i64 %share, ptr %share.at
+  ?%joined = OPEN.joined of %job
+  store atomic i64 0, ptr %joined monotonic, align 8
+  %next = getelementptr i64, ptr %pool, i64 $NEXT$
+  store atomic i64 0, ptr %next monotonic, align 8
+  %old = load atomic i64, ptr %state monotonic, align 8
+  %gen = lshr i64 %old, $GENERATION$
+  %gen1 = add i64 %gen, 1
+  %open = shl i64 %gen1, $GENERATION$
+  store atomic i64 %open, ptr %state seq_cst, align 8
+  br i1 %wake, label %count, label %join
+count:
+  %sleepers_at = getelementptr i64, ptr %pool, i64 $SLEEPERS$
+  %sleepers = load atomic i64, ptr %sleepers_at seq_cst, align 8
+  %asleep = icmp sgt i64 %sleepers, 0
+  br i1 %asleep, label %rouse, label %join
+rouse:
+  call void @numus_wake(ptr %pool)
+  br label %join
+join:
+  call void @work(ptr %pool, i64 0)
+  %shut = atomicrmw or ptr %state, i64 $CLOSED$ acq_rel
+  br label %wait
+wait:
+  %spun = phi i64 [ 0, %join ], [ %spun1, %again ]
+  %now = load atomic i64, ptr %state acquire, align 8
+  %inside = and i64 %now, 65535
+  %empty = icmp eq i64 %inside, 0
+  br i1 %empty, label %done, label %still
+still:
+  $PAUSE$
+  %spun1 = add i64 %spun, 1
+  %long = icmp sgt i64 %spun1, 4000
+  br i1 %long, label %yield, label %again
+yield:
+  %calls = getelementptr i64, ptr %pool, i64 $CALLS$
+  ?%yield_fn = ptr SYSTEM.yield of %calls
+  %ignored = call i32 %yield_fn()
+  br label %again
+again:
+  br label %wait
+done:
+  %others = load atomic i64, ptr %joined monotonic, align 8
+  %alone = icmp eq i64 %others, 0
+  %busy = select i1 %alone, i64 1, i64 %threads
+  ret i64 %busy
+}
+
+declare i64 @llvm.umax.i64(i64, i64)
+declare i64 @llvm.smin.i64(i64, i64)
+"""
+
+_SLEEP_POSIX = """
+define internal void @sleep(ptr %pool, i64 %seen, i64 %id) noinline {
+entry:
+  %state = getelementptr i64, ptr %pool, i64 $STATE$
+  %limit = getelementptr i64, ptr %pool, i64 $LIMIT$
+  %sleepers = getelementptr i64, ptr %pool, i64 $SLEEPERS$
+  %mutex = getelementptr i64, ptr %pool, i64 $MUTEX$
+  %condition = getelementptr i64, ptr %pool, i64 $CONDITION$
+  %calls = getelementptr i64, ptr %pool, i64 $CALLS$
+  ?%lock = ptr SYSTEM.lock of %calls
+  ?%unlock = ptr SYSTEM.unlock of %calls
+  ?%wait = ptr SYSTEM.wait of %calls
+  %r1 = call i32 %lock(ptr %mutex)
+  %before = atomicrmw add ptr %sleepers, i64 1 seq_cst
+  br label %loop
+loop:
+  %now = load atomic i64, ptr %state seq_cst, align 8
+  %gen = lshr i64 %now, $GENERATION$
+  %same = icmp eq i64 %gen, %seen
+  %last = load atomic i64, ptr %limit seq_cst, align 8
+  %stay = icmp slt i64 %id, %last
+  %on = and i1 %same, %stay
+  br i1 %on, label %doze, label %up
+doze:
+  %r2 = call i32 %wait(ptr %condition, ptr %mutex)
+  br label %loop
+up:
+  %after = atomicrmw sub ptr %sleepers, i64 1 seq_cst
+  %r3 = call i32 %unlock(ptr %mutex)
+  ret void
+}
+
+define void @numus_wake(ptr %pool) noinline {
+  %mutex = getelementptr i64, ptr %pool, i64 $MUTEX$
+  %condition = getelementptr i64, ptr %pool, i64 $CONDITION$
+  %calls = getelementptr i64, ptr %pool, i64 $CALLS$
+  ?%lock = ptr SYSTEM.lock of %calls
+  ?%unlock = ptr SYSTEM.unlock of %calls
+  ?%broadcast = ptr SYSTEM.broadcast of %calls
+  ; who is about to wait does so before we have the mutex; it is free when they wake
+  %r1 = call i32 %lock(ptr %mutex)
+  %r2 = call i32 %unlock(ptr %mutex)
+  %r3 = call i32 %broadcast(ptr %condition)
+  ret void
+}
+"""
+
+# a word is slept on directly, no mutex is needed
+_SLEEP_WINDOWS = """
+define internal void @sleep(ptr %pool, i64 %seen, i64 %id) noinline {
+entry:
+  %copy = alloca i64
+  %state = getelementptr i64, ptr %pool, i64 $STATE$
+  %limit = getelementptr i64, ptr %pool, i64 $LIMIT$
+  %sleepers = getelementptr i64, ptr %pool, i64 $SLEEPERS$
+  %calls = getelementptr i64, ptr %pool, i64 $CALLS$
+  ?%wait = ptr SYSTEM.wait of %calls
+  %before = atomicrmw add ptr %sleepers, i64 1 seq_cst
+  br label %loop
+loop:
+  %now = load atomic i64, ptr %state seq_cst, align 8
+  %gen = lshr i64 %now, $GENERATION$
+  %same = icmp eq i64 %gen, %seen
+  %last = load atomic i64, ptr %limit seq_cst, align 8
+  %stay = icmp slt i64 %id, %last
+  %on = and i1 %same, %stay
+  br i1 %on, label %doze, label %up
+doze:
+  store i64 %now, ptr %copy
+  %r = call i32 %wait(ptr %state, ptr %copy, i64 8, i32 -1)
+  br label %loop
+up:
+  %after = atomicrmw sub ptr %sleepers, i64 1 seq_cst
+  ret void
+}
+
+define void @numus_wake(ptr %pool) noinline {
+  %state = getelementptr i64, ptr %pool, i64 $STATE$
+  %calls = getelementptr i64, ptr %pool, i64 $CALLS$
+  ?%wake = ptr SYSTEM.wake of %calls
+  call void %wake(ptr %state)
+  ret void
+}
+"""

@@ -1,0 +1,108 @@
+"""A stretch of graph as a recipe: what to do with which operands, holding no values."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from numus.dispatch.apply import apply
+from numus.dtypes import DType
+from numus.graph import Node, Primitive, mode
+from numus.primitives.custom import graft
+from numus.runtime.devices import Device
+from numus.shapes import Shape
+
+
+class _Step(NamedTuple):
+    prim: Primitive
+    operands: tuple[int | Node, ...]  # a place among the operands and earlier steps, or a node
+    params: Any
+    shape: Shape
+    dtype: DType
+    device: Device | None
+    tracked: bool
+
+
+class Recipe:
+    """How some nodes were made from others, to be made again from different ones.
+
+    `order` lists the nodes to make, inputs first; `inputs` are those that `replay` replaces.
+    Other nodes that they stand on are used as they are.
+    """
+
+    def __init__(
+        self, order: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]
+    ) -> None:
+        place: dict[Node, int] = {}
+        for node in inputs:
+            place[node] = len(place)
+        self._steps = []
+        self._shapes = [x.shape for x in inputs]  # by place
+        for node in order:
+            operands = tuple(place.get(x, x) for x in node.inputs)
+            what = (node.prim, operands, node.params, node.shape, node.dtype)
+            self._steps.append(_Step(*what, node.device, node.tracked))
+            place[node] = len(place)
+            self._shapes.append(node.shape)
+        self._outputs = [place.get(x, x) for x in outputs]
+
+    def products(self, least: int) -> list[int]:
+        """Which steps are products of matrices that sum over at least so many elements."""
+        return [
+            number
+            for number, step in enumerate(self._steps)
+            if step.prim.name == "contract" and self._shape(step.operands[0])[-1] >= least
+        ]
+
+    def _shape(self, operand: int | Node) -> Shape:
+        return self._shapes[operand] if isinstance(operand, int) else operand.shape
+
+    def replay(
+        self,
+        operands: Sequence[Node],
+        known: Mapping[int, Node] | None = None,
+        wanted: Sequence[int] = (),
+    ) -> list[Node]:
+        """The outputs that follow from other inputs of the same shapes and dtypes; after them, what
+        the `wanted` steps gave.
+
+        Steps that were recorded under `no_grad` are not tracked this time either. What is `known`
+        of steps is not computed again, only differentiated.
+        """
+        made = list(operands)
+        ambient = mode.grad
+        try:
+            for number, step in enumerate(self._steps):
+                mode.grad = ambient and step.tracked
+                inputs = tuple(made[x] if isinstance(x, int) else x for x in step.operands)
+                node = apply(step.prim, inputs, step.params, step.shape, step.dtype)
+                if step.device is not None:
+                    node.device = step.device
+                if known and number in known:
+                    node = graft(known[number], node)
+                made.append(node)
+        finally:
+            mode.grad = ambient
+        outputs = [made[x] if isinstance(x, int) else x for x in self._outputs]
+        return outputs + [made[len(operands) + number] for number in wanted]
+
+
+def dependents(outputs: Iterable[Node], placeholders: Collection[Node]) -> list[Node]:
+    """The nodes that the outputs stand on and that stand on these placeholders, inputs first."""
+    if not placeholders:
+        return []
+    since = min(p.serial for p in placeholders)
+    seen = {n for n in outputs if n.abstract}
+    stack = list(seen)
+    while stack:
+        for node in stack.pop().inputs:
+            if node.abstract and node.serial > since and node not in seen:
+                seen.add(node)
+                stack.append(node)
+    found: set[Node] = set(placeholders)
+    order = []
+    for node in sorted(seen, key=lambda n: n.serial):
+        if node not in found and any(x in found for x in node.inputs):
+            found.add(node)
+            order.append(node)
+    return order
