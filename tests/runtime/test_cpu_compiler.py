@@ -49,7 +49,7 @@ def test_the_disk_serves_another_compiler_without_rendering(monkeypatch):
     def unwanted():
         raise AssertionError("rendered although the code was there")
 
-    monkeypatch.setattr("numus.runtime.cpu.compiler.renderer.render", unwanted)
+    monkeypatch.setattr("numus.codegen.cpu.renderer.render", unwanted)
     second.compile(kernels.affine())
     assert [r.cause for r in second.log] == ["disk"]
 

@@ -14,7 +14,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from numus.codegen.cpu import renderer
 from numus.runtime import cache
 from numus.runtime.compile_log import CompileRecord
 from numus.runtime.cpu.jit import Jit
@@ -58,7 +57,10 @@ class Compiler:
         target = self.jit.target
 
         def render() -> str:
-            return str(renderer.render(kernel, target))
+            # Imported here: a start whose kernels are all on disk never renders.
+            from numus.codegen.cpu.renderer import render
+
+            return str(render(kernel, target))
 
         (address,), key, cause = self._load(text, render, ("kernel",), kernel.small)
         program = CpuProgram(kernel, key, address, render)
