@@ -19,38 +19,45 @@ from numus import ir
 from numus.codegen.nvptx.analysis import registers_of
 from numus.ir import statements
 from numus.runtime import devices
-from numus.runtime.contract import Facts, Launch
+from numus.runtime.contract import Launch
+from numus.runtime.cuda.properties import capability_fields
+from numus.target import Target
 
 GROUP = 64
 
-FACTS = Facts(
+TARGET = Target(
     name="groups",
     description="thread groups, imitated",
     dtypes=frozenset(d.name for d in dt.ALL),
-    lanes_bytes=128,
+    vector_bytes=128,
     vector_registers=64,
-    cache_l1=1 << 16,
-    cache_l2=1 << 20,
-    parallel_units=2,
-    renderer="none",
-    group=GROUP,
-    group_memory=48 << 10,
+    l1_bytes=1 << 16,
+    l2_bytes=1 << 20,
+    num_cores=2,
+    language="none",
+    block_size=GROUP,
+    shared_bytes=48 << 10,
 )
 WITH_TILES = replace(
-    FACTS,
+    TARGET,
     name="tiles",
-    features=frozenset({"tiles", "shuffles"}),
-    group=256,
-    group_memory=227 << 10,
+    wgmma=True,
+    approx_math=True,
+    subgroup_size=32,
+    block_size=256,
+    shared_bytes=227 << 10,
 )
 HOPPER = replace(  # as far as rows that stay in registers care
-    FACTS,
-    group=256,
-    group_memory=227 << 10,
-    features=frozenset({"sm_90", "shuffles"}),
-    most_threads=1024,
+    TARGET,
+    block_size=256,
+    shared_bytes=227 << 10,
+    max_block_size=1024,
+    **{
+        **capability_fields(90),
+        **{"wgmma": False, "approx_math": False, "forward_progress": False},
+    },
 )
-ORDERED = replace(FACTS, name="ordered", group=256, features=frozenset({"ordered"}))
+ORDERED = replace(TARGET, name="ordered", block_size=256, forward_progress=True)
 
 
 class Block:
@@ -86,7 +93,7 @@ class Prepared:
                 for b in step.buffers
             ]
             if kernel.vendor is not None:
-                launch = kernel.vendor.start(self.runtime, kernel.work)
+                launch = kernel.vendor.start(self.runtime, kernel.problem)
                 launch([addresses[slot] + offset for slot, offset in step.buffers], 0)
             else:
                 self.runtime.run_kernel(kernel, places, scalars, grid)
@@ -96,8 +103,8 @@ class Prepared:
 class Machine:
     """The runtime."""
 
-    def __init__(self, facts: Facts = FACTS) -> None:
-        self.facts = facts
+    def __init__(self, target: Target = TARGET) -> None:
+        self.target = target
         self.blocks: dict[int, Any] = {}
         self.programs: dict[str, Program] = {}
         self.launched: list[Program] = []
@@ -125,7 +132,7 @@ class Machine:
         return memory.array[start * size : (start + count) * size].copy().view(dtype.np)
 
     def compile(self, kernel: ir.Kernel) -> Program:
-        kernel.group = kernel.group or 32  # lanes that were meant to be SIMD
+        kernel.block_size = kernel.block_size or 32  # lanes that were meant to be SIMD
         return self.programs.setdefault(kernel.text(), Program(kernel))
 
     def prepare(self, steps: Any, slots: int) -> Prepared:
@@ -153,8 +160,8 @@ def install() -> None:
     devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
     devices.STARTS.setdefault("ordered", lambda index: Machine(ORDERED))
     for capability in (75, 80, 90):
-        facts = group_tiles.facts_of(FACTS, capability)
-        devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=facts: Machine(f))
+        target = group_tiles.facts_of(TARGET, capability)
+        devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=target: Machine(f))
 
 
 # -- interpretation -------------------------------------------------------------------------------
@@ -165,7 +172,7 @@ def run(kernel: ir.Kernel, places: list[Any], scalars: Any, grid: int) -> None:
     for (slot, dtype), v in zip(kernel.scalars, scalars, strict=True):
         values[slot] = np.asarray(v).astype(dtype.np)
     with np.errstate(all="ignore"):
-        count = grid * kernel.pack // kernel.spread
+        count = grid * kernel.packed_blocks // kernel.cluster_size
         for g in range(count):
             _Group(kernel, places, values, g, count).run()
 
@@ -189,7 +196,7 @@ class _Group:
     ) -> None:
         self.kernel, self.g, self.groups, self.scalars = kernel, g, groups, scalars
         self.registers: dict[ir.Register, Any] = {}
-        held = [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.held]
+        held = [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.resident]
         self.slots = max((s.unroll * s.width for s in held), default=1)
         seen = [r for s in held for r in {r for y in s.body for r in registers_of(y)}]
         self.kept = {r for r in seen if seen.count(r) > 1}  # with a place for every iteration
@@ -198,10 +205,10 @@ class _Group:
         self.origins: dict[ir.Buffer, int] = {}  # where addresses point, in elements
         top = _Context({})
         for i, b in enumerate(kernel.buffers):
-            if b.over is not None:
-                raw = self.memory[b.over].view(np.uint8)
+            if b.aliases is not None:
+                raw = self.memory[b.aliases].view(np.uint8)
                 size = int(self.value(b.size, top)) * b.dtype.itemsize
-                assert size <= len(raw), f"{b.name} does not fit in the place of {b.over.name}"
+                assert size <= len(raw), f"{b.name} does not fit in the place of {b.aliases.name}"
                 self.memory[b] = raw[:size].view(b.dtype.np)
             elif b.access == "scratch":
                 size = int(self.value(b.size, top))
@@ -238,10 +245,10 @@ class _Group:
                 self.block(s.body, c.narrowed(np.nonzero(condition)[0]))
         elif isinstance(s, ir.For):
             self.loop(s, c)
-        elif isinstance(s, (ir.Combine, ir.Scan)):
+        elif isinstance(s, (ir.BlockReduce, ir.BlockScan)):
             assert c.ids is None, "threads may not be all here"
             self.across(s, c)
-        elif isinstance(s, (ir.Add, ir.Tally, ir.Post, ir.Await)):
+        elif isinstance(s, (ir.AtomicAdd, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait)):
             assert c.ids is not None, "this is for lanes"
             self.between(s, c)
         elif isinstance(s, group_tiles.KINDS):
@@ -251,9 +258,9 @@ class _Group:
 
     def between(self, s: ir.Stmt, c: _Context) -> None:
         n = len(c.ids)
-        given = [np.broadcast_to(self.value(e, c), n) for e in ir.between(s)]
-        if isinstance(s, ir.Tally):
-            assert n == self.kernel.group, "somebody is missing"
+        given = [np.broadcast_to(self.value(e, c), n) for e in ir.operands_of(s)]
+        if isinstance(s, ir.WarpMultisplit):
+            assert n == self.kernel.block_size, "somebody is missing"
             assert (given[1] < 1 << s.bits).all()
             teams = given[0].reshape(-1, 32)
             assert (teams == teams[:, :1]).all()
@@ -265,7 +272,7 @@ class _Group:
                 memory[at] += 1
             c.env[s.result] = result
             return
-        buffer = s.buffer if isinstance(s, ir.Add) else s.board
+        buffer = s.buffer if isinstance(s, ir.AtomicAdd) else s.flags
         memory, origin = self.memory[buffer], self.origins.get(buffer, 0)
 
         def check(at: Any) -> None:
@@ -273,8 +280,8 @@ class _Group:
                 f"{self.kernel.name}: {buffer.name}[{at}]"
             )
 
-        if isinstance(s, ir.Await):
-            for run, index, count in zip(s.words, given[::2], given[1::2], strict=True):
+        if isinstance(s, ir.SpinWait):
+            for run, index, count in zip(s.reads, given[::2], given[1::2], strict=True):
                 for k, name in enumerate(run.results):
                     here = k < count
                     at = np.where(here, index + origin + k * run.stride, 0)
@@ -285,7 +292,7 @@ class _Group:
             return
         at = given[0] + origin
         check(at)
-        if isinstance(s, ir.Add):
+        if isinstance(s, ir.AtomicAdd):
             np.add.at(memory, at, given[1])
         else:
             assert (given[1] != 0).all()
@@ -302,7 +309,7 @@ class _Group:
         held = self.registers.get(s.register)
         if held is None:
             kept = s.register in self.kept
-            shape = (self.slots, self.kernel.group) if kept else self.kernel.group
+            shape = (self.slots, self.kernel.block_size) if kept else self.kernel.block_size
             held = self.registers[s.register] = np.zeros(shape, s.register.dtype.np)
         if c.ids is None:
             held[...] = v
@@ -331,19 +338,19 @@ class _Group:
     def loop(self, s: ir.For, c: _Context) -> None:
         start, stop, step = (self.value(e, c) for e in (s.start, s.stop, s.step))
         if s.kind == "grid":
-            assert self.kernel.pack > 1 or self.g < stop
-            last = stop if self.kernel.stays else min(stop, self.g + 1)
+            assert self.kernel.packed_blocks > 1 or self.g < stop
+            last = stop if self.kernel.persistent else min(stop, self.g + 1)
             for g in range(self.g, int(last), self.groups):
                 c.env[s.var] = np.int64(start + g * step)
                 self.block(s.body, c)
         elif s.kind == "lanes":
             assert c.ids is None, "a lanes loop inside a lanes loop"
             every = np.arange(start, stop, step, dtype=np.int64)
-            if s.held:
+            if s.resident:
                 self.held(s, c, len(every))
                 return
-            for first in range(0, len(every), self.kernel.group):
-                now = every[first : first + self.kernel.group]
+            for first in range(0, len(every), self.kernel.block_size):
+                now = every[first : first + self.kernel.block_size]
                 self.block(s.body, _Context({**c.env, s.var: now}, np.arange(len(now))))
         elif np.ndim(start) == np.ndim(stop) == 0:
             for i in range(int(start), int(stop), int(step)):
@@ -362,25 +369,27 @@ class _Group:
 
     def held(self, s: ir.For, c: _Context, count: int) -> None:
         """All iterations of a thread have registers of their own."""
-        threads = np.arange(self.kernel.group)
-        assert count <= s.unroll * s.width * self.kernel.group, "threads have no room for so many"
-        assert count >= s.full * s.width * self.kernel.group, "vectors are missing"
+        threads = np.arange(self.kernel.block_size)
+        assert count <= s.unroll * s.width * self.kernel.block_size, (
+            "threads have no room for so many"
+        )
+        assert count >= s.full_vectors * s.width * self.kernel.block_size, "vectors are missing"
         for slot in range(s.unroll * s.width):
             vector, place = divmod(slot, s.width)
-            at = (vector * self.kernel.group + threads) * s.width + place
+            at = (vector * self.kernel.block_size + threads) * s.width + place
             here = at < count
             if here.any():
                 env = {**c.env, s.var: at[here]}
                 self.block(s.body, _Context(env, threads[here], slot))
 
-    def across(self, s: ir.Combine | ir.Scan, c: _Context) -> None:
+    def across(self, s: ir.BlockReduce | ir.BlockScan, c: _Context) -> None:
         states = list(zip(*(self.registers[r].reshape(-1) for r in s.registers), strict=True))
 
         def merge(a: Any, b: Any) -> Any:
             env = {**c.env, **dict(zip((*s.left, *s.right), (*a, *b), strict=True))}
             return [self.value(e, _Context(env)) for e in s.merged]
 
-        if isinstance(s, ir.Combine):
+        if isinstance(s, ir.BlockReduce):
             while len(states) > 1:
                 half = len(states) // 2
                 left = states[2 * half :]
@@ -437,7 +446,7 @@ class _Group:
             memory, origin = self.memory[e.attr], self.origins.get(e.attr, 0)
             return np.int64(memory.ctypes.data + origin * memory.itemsize)
         if e.op == "lanes_xor":
-            assert len(c.ids) == self.kernel.group, "threads may not be all here"
+            assert len(c.ids) == self.kernel.block_size, "threads may not be all here"
             return args[0][c.ids ^ e.attr]
         result = _operation(e, args)
         assert result.dtype == e.dtype.np, (e.op, result.dtype, e.dtype)

@@ -22,8 +22,8 @@ def _elements(words: Any, dtype: Any) -> Any:
     return raw.view(dtype.np) if dtype.itemsize < raw.dtype.itemsize else raw
 
 
-def warp_product(group: Any, s: ir.WarpProduct, c: Any) -> None:
-    threads = group.kernel.group
+def warp_product(group: Any, s: ir.MmaSync, c: Any) -> None:
+    threads = group.kernel.block_size
     assert len(c.ids) == threads, "some threads are missing"
     left, right = (
         [_elements(np.broadcast_to(group.value(e, c), threads), s.dtype) for e in side]
@@ -41,7 +41,7 @@ def warp_product(group: Any, s: ir.WarpProduct, c: Any) -> None:
             for j, y in enumerate(right):
                 k = (word + j * 4) * per
                 b[k : k + per, line] = y[first + t]
-        _add(group, s.sums, first, a @ b)
+        _add(group, s.accumulators, first, a @ b)
 
 
 def _add(group: Any, sums: list[ir.Register], first: int, product: Any) -> None:
@@ -54,67 +54,67 @@ def _add(group: Any, sums: list[ir.Register], first: int, product: Any) -> None:
             held[first + t] = (held[first + t] + product[row, column]).astype(held.dtype)
 
 
-def tile_slice(group: Any, s: ir.TileSlice, c: Any) -> None:
+def tile_slice(group: Any, s: ir.WgmmaTile, c: Any) -> None:
     dtype = s.scratch.dtype
     itemsize = dtype.itemsize
-    depth, run = ir.TILE_BYTES // itemsize, 16 // itemsize
+    depth, run = ir.SWIZZLE_BYTES // itemsize, 16 // itemsize
 
     def tile(start: int, lines: int, along: bool) -> Any:
         out = np.zeros((lines, depth), _wide(dtype))
         for line in range(lines):
             for k in range(depth):
                 lead = (line, k - k % run) if along else (line - line % run, k)
-                place = ir.tile_place(along, *map(ir.const, lead), depth, itemsize)
+                place = ir.swizzle(along, *map(ir.const, lead), depth, itemsize)
                 where = int(group.value(place, c)) + (k % run if along else line % run)
                 out[line, k] = group.memory[s.scratch][start + where]
         return out
 
-    if s.onto is not None and int(group.value(s.onto, c)) == 0:
-        _clear(group, s.sums)
-    left = tile(0, s.rows, s.along[0])
-    _tiles(group, s.sums, left, tile(s.rows * depth, s.columns, s.along[1]))
+    if s.accumulate is not None and int(group.value(s.accumulate, c)) == 0:
+        _clear(group, s.accumulators)
+    left = tile(0, s.rows, s.k_major[0])
+    _tiles(group, s.accumulators, left, tile(s.rows * depth, s.columns, s.k_major[1]))
 
 
-def tile_sum(group: Any, s: ir.TileSum, c: Any) -> None:
-    start, slices = (int(group.value(e, c)) for e in (s.start, s.slices))
-    depth = ir.TILE_BYTES // s.left.buffer.dtype.itemsize
+def tile_sum(group: Any, s: ir.WgmmaMainloop, c: Any) -> None:
+    start, slices = (int(group.value(e, c)) for e in (s.start, s.k_tiles))
+    depth = ir.SWIZZLE_BYTES // s.left.buffer.dtype.itemsize
 
-    def tile(o: ir.TileSource) -> Any:
+    def tile(o: ir.TmaTensor) -> Any:
         neighbours, lines, matrices = (int(group.value(e, c)) for e in o.extents)
         step, far = (int(group.value(e, c)) for e in o.strides)
         first, matrix = int(group.value(o.first, c)), int(group.value(o.matrix, c))
         assert 0 <= matrix < matrices
         assert step * o.buffer.dtype.itemsize % 16 == 0
-        assert o.along or o.buffer.dtype.itemsize == 2, "tile units turn nothing else"
+        assert o.k_major or o.buffer.dtype.itemsize == 2, "tile units turn nothing else"
         out = np.zeros((o.lines, slices * depth), _wide(o.buffer.dtype))
         memory, origin = group.memory[o.buffer], group.origins[o.buffer]
         ks, begins = np.arange(start, start + slices * depth), first
-        if o.at is not None:
+        if o.origin is not None:
             places = []
             for number in range(slices):
-                here = type(c)({**c.env, o.slice: np.int64(number)}, c.ids)
-                places.append([int(group.value(e, here)) for e in o.at])
+                here = type(c)({**c.env, o.k_tile: np.int64(number)}, c.ids)
+                places.append([int(group.value(e, here)) for e in o.origin])
             quick, slow = np.repeat(np.array(places).reshape(-1, 2), depth, axis=0).T
-            ks, begins = (quick, slow) if o.along else (slow, quick)
+            ks, begins = (quick, slow) if o.k_major else (slow, quick)
             ks = ks + np.arange(slices * depth) % depth
         for i in range(o.lines):
             line = np.full_like(ks, begins) + i
-            quick, slow = (ks, line) if o.along else (line, ks)
+            quick, slow = (ks, line) if o.k_major else (line, ks)
             inside = (quick < neighbours) & (slow < lines) & (quick >= 0) & (slow >= 0)
             at = origin + matrix * far * (matrices > 1) + slow * step + quick
             out[i, inside] = memory[at[inside]]
         return out
 
     group.memory[s.scratch].view(np.uint8)[:] = GARBAGE
-    if s.fresh:
+    if s.zero_init:
         assert slices > 0
-        _clear(group, s.sums)
-    _tiles(group, s.sums, tile(s.left), tile(s.right))
+        _clear(group, s.accumulators)
+    _tiles(group, s.accumulators, tile(s.left), tile(s.right))
 
 
 def _clear(group: Any, sums: list[ir.Register]) -> None:
     for register in sums:
-        group.registers[register] = np.zeros(group.kernel.group, register.dtype.np)
+        group.registers[register] = np.zeros(group.kernel.block_size, register.dtype.np)
 
 
 def _tiles(group: Any, sums: list[ir.Register], left: Any, right: Any) -> None:
@@ -127,25 +127,25 @@ def _tiles(group: Any, sums: list[ir.Register], left: Any, right: Any) -> None:
         _add(group, sums, 32 * warp, part)
 
 
-KINDS = (ir.WarpProduct, ir.TileSlice, ir.TileSum)
+KINDS = (ir.MmaSync, ir.WgmmaTile, ir.WgmmaMainloop)
 
 
 def statement(group: Any, s: ir.Stmt, c: Any) -> None:
-    if isinstance(s, ir.WarpProduct):
+    if isinstance(s, ir.MmaSync):
         warp_product(group, s, c)
         return
     assert c.ids is None, "threads may not be all here"
-    if isinstance(s, ir.TileSlice):
+    if isinstance(s, ir.WgmmaTile):
         tile_slice(group, s, c)
-    elif isinstance(s, ir.TileSum):
+    elif isinstance(s, ir.WgmmaMainloop):
         tile_sum(group, s, c)
 
 
-def facts_of(facts: Any, capability: int) -> Any:
-    """The imitated machine's facts with an NVIDIA GPU's units."""
+def facts_of(target: Any, capability: int) -> Any:
+    """The imitated machine's target with an NVIDIA GPU's units."""
     import dataclasses
 
-    features = {f"sm_{capability}", "shuffles", *(("tiles",) if capability // 10 == 9 else ())}
-    return dataclasses.replace(
-        facts, features=frozenset(features), group=256, group_memory=200 << 10
-    )
+    from numus.runtime.cuda.properties import capability_fields
+
+    fields = {**capability_fields(capability), "forward_progress": False}
+    return dataclasses.replace(target, block_size=256, shared_bytes=200 << 10, **fields)

@@ -127,7 +127,7 @@ def disagreement(row, case, got, want, dtype):
         if not row.relative:
             bound = np.max(bound[finite], initial=_largest(case))
         smallest = nm.finfo(dtype).smallest_subnormal
-        if "flushes-subnormals" in got.device.runtime.facts.features:
+        if "flushes-subnormals" in got.device.runtime.target.features:
             # a factor that became zero may have had another one, of moderate size
             smallest = max(smallest, 128 * nm.finfo(nm.float32).smallest_normal)
         with np.errstate(all="ignore"):
@@ -155,7 +155,7 @@ def _largest(case):
 
 def value_calls(row, place):
     """All cases in the first dtype, also from strided memory; one of each kind in the others."""
-    known = place.runtime.facts.dtypes
+    known = place.runtime.target.dtypes
     dtypes = [d for d in row.dtypes if d in known]
     for name in dtypes:
         dtype = dt.as_dtype(name)

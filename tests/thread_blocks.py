@@ -173,8 +173,8 @@ class Machine(group_machine.Machine):
             kinds.append(ctypes.c_double if real else ctypes.c_int64)
         codes = self._codes(kernel)
         functions = [ctypes.CFUNCTYPE(None, *kinds)(address) for address, _ in codes]
-        for first in range(0, grid, kernel.spread):
-            cluster = _Cluster(renderer.threads(kernel) * kernel.spread)
+        for first in range(0, grid, kernel.cluster_size):
+            cluster = _Cluster(renderer.threads(kernel) * kernel.cluster_size)
             for rank, (_, shared) in enumerate(codes):
                 number = first + rank
                 cluster.blocks.append(_Block(renderer.threads(kernel), number, shared, cluster))
@@ -184,7 +184,7 @@ class Machine(group_machine.Machine):
         """For each block of a group the address of the code, and those of its shared memory."""
         text = kernel.text()
         if text not in self.compiled:
-            source = renderer.render(kernel, renderer.Target(90)).replace("ptx_kernel ", "")
+            source = renderer.render(kernel, renderer.NvptxTarget(90)).replace("ptx_kernel ", "")
             source = source.replace("= internal addrspace(3)", "= addrspace(3)")
             lines = source.splitlines()
             unknown = ("griddepcontrol", "target triple")
@@ -193,8 +193,8 @@ class Machine(group_machine.Machine):
             source += f"declare i64 @{_WORD}(ptr addrspace(1))\n"
             for name, ours in _NAMES.items():
                 source = source.replace(name, ours)
-            self.compiled[text] = [_compiled(source) for _ in range(kernel.spread)]
-        names = range(len(_SHARED.findall(renderer.render(kernel, renderer.Target(90)))))
+            self.compiled[text] = [_compiled(source) for _ in range(kernel.cluster_size)]
+        names = range(len(_SHARED.findall(renderer.render(kernel, renderer.NvptxTarget(90)))))
         return [
             (
                 int(code.get_function_address("kernel")),

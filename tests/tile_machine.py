@@ -38,9 +38,9 @@ class Tiles:
             while len(self.committed) > s.pending:
                 for memory, at, values in self.committed.pop(0):
                     memory[at] = values
-        elif isinstance(s, ir.TileProduct):
+        elif isinstance(s, ir.Wgmma):
             self.product(s, c)
-        elif isinstance(s, ir.TileWait):
+        elif isinstance(s, ir.WgmmaWait):
             while len(self.products) > s.pending:
                 sums, result, operands, then = self.products.pop(0)
                 for *operand, before in operands:
@@ -74,9 +74,9 @@ class Tiles:
 
     # -- products ---------------------------------------------------------------------------------
 
-    def product(self, s: ir.TileProduct, c: Any) -> None:
+    def product(self, s: ir.Wgmma, c: Any) -> None:
         g = self.group
-        threads = g.kernel.group
+        threads = g.kernel.block_size
         rows = threads // 2
         right = self.matrix(s.right, s.columns, s.depth, c)
         places = [self.place(i) for i in range(max(s.columns, s.depth) // 2)]
@@ -93,9 +93,9 @@ class Tiles:
             r: x for sums, result, *_ in self.products for r, x in zip(sums, result, strict=True)
         }
         result = []
-        for register, (row, column) in zip(s.sums, places, strict=False):
+        for register, (row, column) in zip(s.accumulators, places, strict=False):
             own = whole[row, column]
-            if not s.fresh:
+            if not s.zero_init:
                 own = own + (held[register] if register in held else g.registers[register])
             result.append(own.astype(np.float32))
         operands = [s.right] if isinstance(s.left, list) else [s.left, s.right]
@@ -104,23 +104,24 @@ class Tiles:
             (o, n, s.depth, self.matrix(o, n, s.depth, c))
             for o, n in zip(operands, sizes, strict=True)
         ]
-        self.products.append((s.sums, result, now, c))
-        assert len(s.sums) == s.columns // 2
+        self.products.append((s.accumulators, result, now, c))
+        assert len(s.accumulators) == s.columns // 2
 
     def place(self, number: int) -> tuple[Any, Any]:
-        thread = np.arange(self.group.kernel.group)
+        thread = np.arange(self.group.kernel.block_size)
         row, column = (
-            self.group.value(e, _Env(thread)) for e in ir.sum_place(ir.var("thread"), number)
+            self.group.value(e, _Env(thread))
+            for e in ir.accumulator_element(ir.var("thread"), number)
         )
         return row, column
 
-    def matrix(self, o: ir.TileOperand, lines: int, depth: int, c: Any) -> Any:
+    def matrix(self, o: ir.MmaOperand, lines: int, depth: int, c: Any) -> Any:
         """The operand as [line][k]."""
         g = self.group
         start = int(g.value(o.start, c))
         line, k = np.meshgrid(np.arange(lines), np.arange(depth), indexing="ij")
-        row, column, stored = (line, k, o.lines) if o.along else (k, line, depth)
-        assert not o.along or depth <= 64 or stored >= lines
+        row, column, stored = (line, k, o.lines) if o.k_major else (k, line, depth)
+        assert not o.k_major or depth <= 64 or stored >= lines
         run = (column % 64 // 8) ^ (row % 8)
         at = column // 64 * stored * 64 + row * 64 + run * 8 + column % 8
         return g.memory[o.buffer][start + at].astype(np.float32)

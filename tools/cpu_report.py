@@ -80,7 +80,7 @@ def kept(page: Path) -> dict[str, str]:
 
 
 def head() -> str:
-    facts = nm.device("cpu").runtime.facts
+    target = nm.device("cpu").runtime.target
     versions = []
     for name in ("numpy", "torch", "jax"):
         try:
@@ -91,7 +91,7 @@ def head() -> str:
     return (
         "# numus on a CPU\n\n"
         f"Written by `python -m tools.cpu_report` on {os.cpu_count()} cores of "
-        f"{facts.description}, {today.day} {today:%B %Y}, with {', '.join(versions)}."
+        f"{target.description}, {today.day} {today:%B %Y}, with {', '.join(versions)}."
     )
 
 

@@ -91,7 +91,7 @@ def main() -> None:
     import numus as nm
     from tools import cuda_bench, cuda_small, cuda_state
 
-    facts = nm.device("cuda").runtime.facts
+    target = nm.device("cuda").runtime.target
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -100,7 +100,7 @@ def main() -> None:
         Path(given.out).write_text("\n".join([*lines, ""]))
 
     say("# numus on an NVIDIA GPU\n")
-    say(f"Written by `python -m tools.cuda_report` on {date.today()}, on one {facts.description}")
+    say(f"Written by `python -m tools.cuda_report` on {date.today()}, on one {target.description}")
     python, torch = platform.python_version(), version("torch")
     say(f"with {driver_in_words()}, Python {python} and PyTorch {torch}.")
     sanitizer = cuda_state.Sanitizer() if "sanitizer" in parts else None

@@ -16,7 +16,7 @@ import numpy as np
 
 from numus import ir
 from numus.codegen.cpu.renderer import render
-from numus.codegen.cpu.target import Target, host
+from numus.codegen.cpu.target import LlvmTarget, host
 from numus.dtypes import DType
 from numus.runtime.cpu.jit import Jit
 
@@ -26,13 +26,13 @@ _NATIVE = ctypes.CFUNCTYPE(
 
 
 @functools.cache
-def _jit(target: Target) -> Jit:
+def _jit(target: LlvmTarget) -> Jit:
     return Jit(target)
 
 
 def kernel(f: Callable[..., Any], dtypes: Sequence[DType]) -> tuple[ir.Kernel, bool]:
     """f over flat buffers, in one block; whether it has one result."""
-    ir.fresh()
+    ir.new_build()
     i = ir.var("i")
     inputs = [ir.Buffer(f"x{k}", d, "read") for k, d in enumerate(dtypes)]
     built = f(*(ir.load(b, i) for b in inputs))
@@ -49,7 +49,7 @@ class Lanes:
     """A compiled loop over 1-D arrays of equal length."""
 
     def __init__(
-        self, f: Callable[..., Any], dtypes: Sequence[DType], target: Target | None = None
+        self, f: Callable[..., Any], dtypes: Sequence[DType], target: LlvmTarget | None = None
     ) -> None:
         self.inputs = tuple(dtypes)
         self.kernel, self._single = kernel(f, dtypes)

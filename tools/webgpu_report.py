@@ -180,10 +180,10 @@ def main() -> None:
     given = parser.parse_args()
     import numus as nm
 
-    facts = nm.device("webgpu").runtime.facts
-    features = ", ".join(sorted(facts.features))
+    target = nm.device("webgpu").runtime.target
+    features = ", ".join(sorted(target.features))
     title = ["# numus on a GPU through WebGPU", ""]
-    title += [f"Written by `python -m tools.webgpu_report` on one {facts.description}, with ", ""]
+    title += [f"Written by `python -m tools.webgpu_report` on one {target.description}, with ", ""]
     title[-2] += f"{features}."
     parts: dict[str, list[str]] = {"": title}
     if given.only in (None, "tests"):

@@ -24,17 +24,17 @@ def show(*, measured: bool = True) -> None:
     for name in ("cpu", *(str(d) for d in nm.devices() if str(d) != "cpu")):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)  # of software, which the table says
-            facts = nm.device(name).runtime.facts
-        features = " ".join(sorted(facts.features)) or "-"
+            target = nm.device(name).runtime.target
+        features = " ".join(sorted(target.features)) or "-"
         if name == "cpu":  # dozens of instruction sets, which the description sums up
-            features = f"{len(facts.features)} instruction sets"
+            features = f"{len(target.features)} instruction sets"
         speeds = ["-", "-"]
         if measured:
             bandwidth, flops = limits(name)
             speeds = [f"{bandwidth / 1e9:.1f}", f"{flops / 1e9:.0f}"]
-        memory = facts.memory or (_host_memory() if name == "cpu" else 0)
+        memory = target.memory_bytes or (_host_memory() if name == "cpu" else 0)
         held = f"{memory / 1e9:.1f} GB" if memory else "-"
-        table.add_row(name, facts.description, features, held, *speeds)
+        table.add_row(name, target.description, features, held, *speeds)
     console.print(table)
     console.print(f"threads {nm.get_num_threads()} of {os.cpu_count()} cores")
 

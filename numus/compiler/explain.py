@@ -8,9 +8,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numus.compiler.fusion.group import Group
+from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import cost_model
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.hooks import watchers
 from numus.compiler.plan import Plan
 
@@ -92,7 +92,7 @@ def _time_steps(plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> 
 
 def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramReport:
     kernels = []
-    told: set[Group] = set()  # what a group does is told of its first kernel that computes
+    told: set[FusionGroup] = set()  # what a group does is told of its first kernel that computes
     for i, (step, program) in enumerate(zip(plan.steps, plan.programs, strict=True)):
         read = written = 0
         for buffer, val in zip(step.kernel.buffers, step.buffers, strict=False):
@@ -127,11 +127,11 @@ def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramRepor
     )
 
 
-def _inside(group: Group, plan: Plan) -> list[Val]:
+def _inside(group: FusionGroup, plan: Plan) -> list[Value]:
     """The values that a group computes, in order."""
     return cost_model.inside(group.members, plan.slot)
 
 
-def _fused(group: Group, plan: Plan) -> tuple[str, ...]:
+def _fused(group: FusionGroup, plan: Plan) -> tuple[str, ...]:
     quiet = ("constant", "broadcast", "reshape", "permute")
     return tuple(v.op for v in _inside(group, plan) if v.op not in quiet)

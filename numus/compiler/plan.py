@@ -13,13 +13,13 @@ from typing import Any
 
 from numus import ir
 from numus.compiler.fusion.fuser import Fuser
-from numus.compiler.fusion.group import Group
+from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import approx_math, cost_model
-from numus.compiler.graph.builder import Local, Val
-from numus.compiler.graph.signature import Pending
+from numus.compiler.graph.builder import GraphBuilder, Value
+from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.hooks import on_clear_plans, watchers
 from numus.compiler.lower.dedup import Lowering
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.schedule import memory_plan, rematerialize
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import Places, takeovers
@@ -48,13 +48,13 @@ class Plan:
         replaced: Sequence[tuple[Any, Any]] = (),
     ) -> None:
         self.runtime: contract.Runtime[Any] = place.runtime
-        facts = self.runtime.facts
+        target = self.runtime.target
         # that need scratch memory of the program's; groups of threads have their own
-        self._workers = 0 if facts.group else facts.parallel_units
-        ir.fresh()
-        local = Local()
-        vals: list[Val] = []
-        leaf_vals: list[Val] = []
+        self._workers = 0 if target.block_size else target.num_cores
+        ir.new_build()
+        local = GraphBuilder()
+        vals: list[Value] = []
+        leaf_vals: list[Value] = []
         leaves, constants = set(pending.leaves), {n: i for i, n in enumerate(pending.constants)}
         for node in pending.nodes:
             if node in leaves:
@@ -76,7 +76,7 @@ class Plan:
         self._replaced = {
             base[vals[pending.number[new]]]: vals[pending.number[old]] for old, new in replaced
         }
-        approx_math.mark(local.values, wanted, self.runtime.facts)
+        approx_math.mark(local.values, wanted, self.runtime.target)
         self._fuse([b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
         # What has to be in memory anyway is kept for the gradients that may ask for it.
         done = {*pending.kept, *(pending.number[r] for r in roots)}
@@ -88,11 +88,11 @@ class Plan:
         self.outputs: list[tuple[int, Layout]] = [(self.slot[b], layout) for b, layout in bases]
         self._prepare()
 
-    def _fuse(self, roots: list[Val], leaves: list[Val]) -> None:
+    def _fuse(self, roots: list[Value], leaves: list[Value]) -> None:
         """Groups of the values, and the programs of their kernels."""
-        fuser = Fuser(roots, self.leaf_strides, self.runtime.facts)
-        self.groups: list[Group] = fuser.run()
-        layouts: dict[Val, Shape] = dict(self.leaf_strides)
+        fuser = Fuser(roots, self.leaf_strides, self.runtime.target)
+        self.groups: list[FusionGroup] = fuser.run()
+        layouts: dict[Value, Shape] = dict(self.leaf_strides)
         for group in self.groups:
             for v in group.stored:
                 layouts[v] = row_major(v.shape)
@@ -104,23 +104,27 @@ class Plan:
             step.kernel = program.kernel  # plans of one structure hold one kernel
 
     def _schedule(
-        self, groups: list[Group], layouts: dict[Val, Shape], held: set[Val], own: set[Val]
+        self,
+        groups: list[FusionGroup],
+        layouts: dict[Value, Shape],
+        held: set[Value],
+        own: set[Value],
     ) -> None:
         """The kernels of the groups, in the order and the waves in which they run. What is `held`
         is there before or after; `own` is in memory at some time."""
         lower = Lowering(layouts, self.runtime)
         jobs = [lower(group) for group in groups]
 
-        def temporary(v: Val) -> int:
+        def temporary(v: Value) -> int:
             return 0 if v in held else v.size * v.dtype.itemsize
 
         order = kernel_order.order(jobs, temporary, self._replaced)
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
         if self._workers:
-            least = self.runtime.facts.cache_l2  # what fits there is not worth any time
+            least = self.runtime.target.l2_bytes  # what fits there is not worth any time
 
-            def scratch(step: Step) -> int:
-                return step.held(self._workers)
+            def scratch(step: LoweredKernel) -> int:
+                return step.scratch_bytes(self._workers)
 
             total = sum(cost_model.flops(cost_model.inside(group.members, own)) for group in groups)
             steps = rematerialize.frugal(steps, temporary, scratch, lower, least)
@@ -131,8 +135,8 @@ class Plan:
         found = kernel_order.waves(
             *([step for step, _ in steps], temporary, takes, self._replaced, self._workers)
         )
-        self.steps: list[Step] = [steps[i][0] for wave in found for i in wave]
-        self.group_of_step: list[Group] = [steps[i][1] for wave in found for i in wave]
+        self.steps: list[LoweredKernel] = [steps[i][0] for wave in found for i in wave]
+        self.group_of_step: list[FusionGroup] = [steps[i][1] for wave in found for i in wave]
         self.takeovers = [takes[i] for wave in found for i in wave]
         self.waves = [len(wave) for wave in found]  # steps that may run at the same time, in order
 
@@ -140,7 +144,7 @@ class Plan:
         """Lay out the launches, so that a run only fills in addresses and constants."""
         self.values: list[Any] = []
         self.holes: list[tuple[int, int, str]] = []  # (place in values, constant, part)
-        self.calls: list[contract.Step] = []
+        self.calls: list[contract.ProgramStep] = []
         self.blocks = [*self.result_bytes, *([self.arena] if self.arena else [])]
         self.slots = len(self.leaf_strides) + len(self.blocks)
         wave = [(w, n > 0) for w, count in enumerate(self.waves) for n in range(count)]
@@ -161,7 +165,9 @@ class Plan:
                     places[i] = (self.slots - 1, start)
                     start += memory_plan.aligned(nbytes)
             sizes = [v.size * v.dtype.itemsize for v in step.buffers]
-            self.calls.append(contract.Step(program, places, sizes, step.scratch, joins, pitch))
+            self.calls.append(
+                contract.ProgramStep(program, places, sizes, step.scratch, joins, pitch)
+            )
         self.prepared = self.runtime.prepare(self.calls, self.slots) if self.calls else None
 
     def single_launches(self) -> list[Callable[..., None]]:
@@ -169,9 +175,9 @@ class Plan:
         alone = [dataclasses.replace(call, joins=False) for call in self.calls]
         return [self.runtime.prepare([call], self.slots).run for call in alone]
 
-    def _place(self, leaves: list[Val], results: set[Val]) -> None:
+    def _place(self, leaves: list[Value], results: set[Value]) -> None:
         """Give every value in memory a place; temporaries share theirs when their lives allow."""
-        self.slot: dict[Val, int] = {v: i for i, v in enumerate(leaves)}
+        self.slot: dict[Value, int] = {v: i for i, v in enumerate(leaves)}
         self.result_bytes: list[int] = []
         for group in self.groups:
             for v in group.members:
@@ -191,7 +197,7 @@ class Plan:
         slot, _ = self.outputs[output]
         if (
             slot < len(self.leaf_strides)
-            or self.runtime.facts.group
+            or self.runtime.target.block_size
             or any(other == leaf for other, _ in self.outputs)
         ):
             return False
@@ -204,12 +210,12 @@ class Plan:
         ]
         if len(writes) != 1:
             return False
-        ((writer, target),) = writes
+        ((writer, dest),) = writes
         for i, step in enumerate(self.steps):
             for at, v in enumerate(step.buffers):
                 if self.slot[v] != leaf or wave[i] < wave[writer]:
                     continue
-                if i != writer or not Places(step.kernel).may_overwrite(at, target):
+                if i != writer or not Places(step.kernel).may_overwrite(at, dest):
                     return False
         return True
 
@@ -252,12 +258,12 @@ def number_part(number: Any, part: str) -> Any:
     return number.real if part == "real" else number.imag
 
 
-def _base(v: Val, leaf_strides: dict[Val, Shape]) -> tuple[Val, Layout]:
+def _base(v: Value, leaf_strides: dict[Value, Shape]) -> tuple[Value, Layout]:
     """The value to store for a wanted one, and how the wanted one lies in it.
 
     Reshapes and permutations of something that is computed anyway need no kernel of their own.
     """
-    chain: list[Val] = []
+    chain: list[Value] = []
     x = v
     while x.op in ("reshape", "permute"):
         chain.append(x)
@@ -285,7 +291,7 @@ def _base(v: Val, leaf_strides: dict[Val, Shape]) -> tuple[Val, Layout]:
 _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
-def plan_of(place: Any, pending: Pending, roots: Sequence[Any]) -> Plan:
+def plan_of(place: Any, pending: GraphSignature, roots: Sequence[Any]) -> Plan:
     """The plan for a pending graph on a device."""
     key = (place.name, rules(), pending.key)
     plan = _plans.get(key)
@@ -302,7 +308,7 @@ def realise(
     """Compute the roots, and what else is kept: the node, the leaf it is a view of (or None), its
     memory and its layout. `settle` makes a transfer from another device.
     """
-    pending = Pending(roots)
+    pending = GraphSignature(roots)
     if pending.transfers:
         transfers = pending.transfers
         del pending  # it holds nodes, of which those that others hold are kept

@@ -13,7 +13,7 @@ from numus import config
 from numus.dtypes import DType
 from numus.graph import Node, Storage, View, mode, next_serial, observers
 from numus.runtime import devices
-from numus.runtime.contract import Piece
+from numus.runtime.contract import RecycledOutput
 from numus.shapes import Shape
 
 MISS: Any = object()  # of native functions: this is not what they are for
@@ -154,11 +154,11 @@ def write_fresh_view(
     return found
 
 
-def _piece_of(view: View) -> Piece:
+def _piece_of(view: View) -> RecycledOutput:
     """A view that can be given to other nodes when nobody looks at it any more."""
     storage = view.storage
     idle = {"memory": storage.memory, "guard": None, "aliases": None}
-    return Piece(
+    return RecycledOutput(
         view, (view, storage, storage.memory), [(storage, Storage, *item) for item in idle.items()]
     )
 

@@ -177,7 +177,7 @@ def _call(roots: tuple[Node, ...]) -> Any:
     """The native function for nodes like these; None where there is none."""
     # Imported late: the compiler is needed only by those who evaluate something.
     from numus.compiler import plan as plans
-    from numus.compiler.graph.signature import Pending
+    from numus.compiler.graph.signature import GraphSignature
 
     place: Any = roots[0].device
     if place.kind == "reference":
@@ -185,7 +185,7 @@ def _call(roots: tuple[Node, ...]) -> Any:
     with storage_lock.lock:  # so that no other thread evaluates any of the nodes meanwhile
         if any(root.view is not None for root in roots):
             return None
-        pending = Pending(roots)
+        pending = GraphSignature(roots)
         if pending.transfers:
             return None
         plan = plans.plan_of(place, pending, roots)

@@ -230,10 +230,10 @@ class CustomOp:
     def _runner(self, place: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
         for spec in (*specs, *results):
             place.require(spec.dtype, self.name)
-        renderer = place.runtime.facts.renderer
-        if renderer == "wgsl" and self.wgsl is not None:
+        language = place.runtime.target.language
+        if language == "wgsl" and self.wgsl is not None:
             return _WgslRunner(self, place, specs, results)
-        if renderer == "ptx" and self.cuda is not None:
+        if language == "ptx" and self.cuda is not None:
             return _CudaRunner(self, place, specs, results)
         if place.kind == "reference" and self.reference is not None:
             return _ReferenceRunner(self)
@@ -379,7 +379,7 @@ class _PortableRunner:
             [(n, d, s.ndim) for (n, d), s in zip(named, given, strict=True)]
             for named, given in ((names[0], specs), (names[1], results))
         )
-        made = build(op.name, op.portable, inputs, outputs, names[2], place.runtime.facts)
+        made = build(op.name, op.portable, inputs, outputs, names[2], place.runtime.target)
         self._block = made.block
         program = place.runtime.compile(made.kernel)
         slots = [(i, 0) for i in range(len(inputs) + len(outputs))]
@@ -393,7 +393,7 @@ class _PortableRunner:
         if prepared is None:
             if len(self._prepared) > 64:
                 self._prepared.clear()
-            step = contract.Step(self._program, self._slots, nbytes)
+            step = contract.ProgramStep(self._program, self._slots, nbytes)
             prepared = self._runtime.prepare([step], len(nodes))
             self._prepared[nbytes] = prepared
         extents = [n for x in nodes for n in x.shape]

@@ -123,7 +123,7 @@ _table: dict[tuple[Any, ...], Expr] = {}
 _constants: dict[tuple[Any, ...], Expr] = {}  # outlive builds: modules keep some of them
 
 
-def fresh() -> None:
+def new_build() -> None:
     """Start a new build: forget the expressions of earlier ones."""
     _table.clear()
 
@@ -149,13 +149,15 @@ class Buffer:
     dtype: DType
     access: str  # "read", "write", "scratch"
     size: Expr | None = None  # scratch only: elements needed by one worker
-    over: Buffer | None = None  # scratch only: another, no longer needed, in whose place it may lie
-    by_warp: bool = False  # scratch only: by which threads tell only their warp something
+    aliases: Buffer | None = (
+        None  # scratch only: another, no longer needed, in whose place it may lie
+    )
+    warp_private: bool = False  # scratch only: by which threads tell only their warp something
 
     def count(self, scalars: Mapping[str, int]) -> int:
         """Scratch only: the elements that one worker needs if the kernel is given these scalars."""
         assert self.size is not None
-        return number(self.size, scalars)
+        return evaluate_size(self.size, scalars)
 
 
 @dataclass(eq=False, slots=True)
@@ -175,13 +177,13 @@ _NUMBERS: dict[str, Callable[..., int]] = {
 }
 
 
-def number(e: Expr, scalars: Mapping[str, int]) -> int:
+def evaluate_size(e: Expr, scalars: Mapping[str, int]) -> int:
     """What a size comes to: few operations on numbers that are not negative."""
     if e.op == "const":
         return int(e.attr)
     if e.op == "scalar":
         return int(scalars[e.attr])
-    return int(_NUMBERS[e.op](*(number(a, scalars) for a in e.args)))
+    return int(_NUMBERS[e.op](*(evaluate_size(a, scalars) for a in e.args)))
 
 
 # -- leaves ---------------------------------------------------------------------------------------
@@ -409,7 +411,7 @@ def ratio(a: Expr, b: Expr) -> Expr:
     return make("div", a.dtype, (a, b), "tame")
 
 
-def near_inverse_root(a: Expr) -> Expr:
+def approx_rsqrt(a: Expr) -> Expr:
     """1 / sqrt(a) to a few last digits, where these are made good afterwards: by a target's unit
     for that."""
     return make("div", a.dtype, (_same(1.0, a), sqrt(a)), "root")
@@ -446,7 +448,7 @@ def isnan(a: Expr) -> Expr:
     return make("ne", dt.bool_, (a, a))
 
 
-def guard(rare: Expr, slow: Expr, usual: Expr) -> Expr:
+def slow_path_select(rare: Expr, slow: Expr, usual: Expr) -> Expr:
     """`slow` where `rare` holds, `usual` elsewhere; `slow` is skipped when no lane needs it.
 
     Unlike `select`, only what `usual` and `rare` use is computed always.

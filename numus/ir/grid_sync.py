@@ -9,7 +9,7 @@ from numus.ir.statements import Stmt
 
 
 @dataclass(eq=False, slots=True)
-class Add(Stmt):
+class AtomicAdd(Stmt):
     """Add an integer to an element of memory, whoever else is adding to it at the same time."""
 
     buffer: Buffer
@@ -18,7 +18,7 @@ class Add(Stmt):
 
 
 @dataclass(eq=False, slots=True)
-class Tally(Stmt):
+class WarpMultisplit(Stmt):
     """Every thread counts itself at a place of `counters`, and learns how many came before it.
 
     32 neighbouring threads form a team and come in order. The place is `start`, which is the same
@@ -33,22 +33,22 @@ class Tally(Stmt):
     result: Expr  # a variable of the counters' dtype
 
 
-# On targets whose facts list the feature "ordered", blocks of a grid start in order, and those that
-# have started get on: they may wait for what earlier ones tell.
+# Only on targets with forward progress (`Target.forward_progress`): blocks of a grid start in order
+# and run on, so a block may spin on flags of earlier ones.
 
 
 @dataclass(eq=False, slots=True)
-class Post(Stmt):
+class SetFlag(Stmt):
     """Put a word, which is not 0, on a board: memory that was all zeros when the kernel started.
     Nothing is said of other memory."""
 
-    board: Buffer  # of 32- or 64-bit unsigned integers
+    flags: Buffer  # of 32- or 64-bit unsigned integers
     index: Expr
     value: Expr
 
 
 @dataclass(eq=False, slots=True)
-class Posted:
+class FlagRead:
     """The first `count` of these words of a board, from `index` on, `stride` apart; the results of
     others are 0."""
 
@@ -59,20 +59,20 @@ class Posted:
 
 
 @dataclass(eq=False, slots=True)
-class Await(Stmt):
+class SpinWait(Stmt):
     """Name words of a board as soon as all of them are there. Those who post them are this block,
     before this statement, and earlier ones."""
 
-    board: Buffer
-    words: list[Posted]
+    flags: Buffer
+    reads: list[FlagRead]
 
 
-def between(s: Stmt) -> list[Expr]:
+def operands_of(s: Stmt) -> list[Expr]:
     """What the statements above are given."""
-    if isinstance(s, Add):
+    if isinstance(s, AtomicAdd):
         return [s.index, s.value]
-    if isinstance(s, Tally):
+    if isinstance(s, WarpMultisplit):
         return [s.start, s.digit]
-    if isinstance(s, Post):
+    if isinstance(s, SetFlag):
         return [s.index, s.value]
-    return [e for run in s.words for e in (run.index, run.count)] if isinstance(s, Await) else []
+    return [e for run in s.reads for e in (run.index, run.count)] if isinstance(s, SpinWait) else []

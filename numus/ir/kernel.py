@@ -31,13 +31,13 @@ class Kernel:
     body: list[Stmt]
     notes: tuple[str, ...] = ()
     small: bool = False
-    group: int = 0
-    pack: int = 1
-    spread: int = 1
-    board: tuple[Buffer, int] | None = None
-    stays: bool = False
+    block_size: int = 0
+    packed_blocks: int = 1
+    cluster_size: int = 1
+    flags: tuple[Buffer, int] | None = None
+    persistent: bool = False
     vendor: Any = None
-    work: Any = None
+    problem: Any = None
     _text: str | None = None
 
     def text(self) -> str:

@@ -11,19 +11,19 @@ from numus.ir.expressions import (
     Register,
     const_value,
 )
-from numus.ir.grid_sync import Add, Await, Post, Tally, between
-from numus.ir.statements import Combine, For, If, Let, Prefetch, Scan, Set, Stmt, Store
+from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit, operands_of
+from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import (
     AsyncCommit,
     AsyncCopy,
     AsyncFence,
     AsyncWait,
-    TileOperand,
-    TileProduct,
-    TileSlice,
-    TileSum,
-    TileWait,
-    WarpProduct,
+    MmaOperand,
+    MmaSync,
+    Wgmma,
+    WgmmaMainloop,
+    WgmmaTile,
+    WgmmaWait,
 )
 
 if TYPE_CHECKING:
@@ -43,22 +43,22 @@ class Printer:
     def text(self) -> str:
         k = self.kernel
         if k.vendor is not None:
-            self.lines.append(f"{k.vendor.name}: {k.work}")
+            self.lines.append(f"{k.vendor.name}: {k.problem}")
         if k.small:
             self.lines.append("small")
-        if k.group:
-            how = (("pack", k.pack), ("spread", k.spread))
+        if k.block_size:
+            how = (("pack", k.packed_blocks), ("spread", k.cluster_size))
             more = "".join(f" {w} {n}" for w, n in how if n > 1)
-            more += " stays" * k.stays
-            self.lines.append(f"group {k.group}{more}")
+            more += " stays" * k.persistent
+            self.lines.append(f"group {k.block_size}{more}")
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
-            size += f" over {self.names[b.over]}" if b.over is not None else ""
-            size += " by warp" * b.by_warp
+            size += f" over {self.names[b.aliases]}" if b.aliases is not None else ""
+            size += " by warp" * b.warp_private
             self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
-        if k.board is not None:
-            self.lines.append(f"board {self.names[k.board[0]]}: {k.board[1]} words")
+        if k.flags is not None:
+            self.lines.append(f"board {self.names[k.flags[0]]}: {k.flags[1]} words")
         for slot, dtype in k.scalars:
             self.lines.append(f"scalar {slot}: {dtype.name}")
         self.block(k.body, 0)
@@ -119,8 +119,8 @@ class Printer:
                 by = f" by {step}" if step != "1" else ""
                 times = f" x{s.unroll}" if s.unroll != 1 else ""
                 times += f" by vectors of {s.width}" if s.width else ""
-                times += " held" if s.held else ""
-                times += f" {s.full} full" if s.full else ""
+                times += " held" if s.resident else ""
+                times += f" {s.full_vectors} full" if s.full_vectors else ""
                 self.lines.append(
                     f"{pad}for {self.name(s.var, 'v')} in {start}..{stop}{by}: {s.kind}{times}"
                 )
@@ -131,7 +131,7 @@ class Printer:
                 self.inner(s.body, depth + 1)
             elif isinstance(s, Let):
                 value = self.expr(s.value, depth)
-                how = " ahead" if s.ahead else f" run of {s.run}" if s.run else ""
+                how = " ahead" if s.early else f" run of {s.vector}" if s.vector else ""
                 self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}{how}")
             elif isinstance(s, Set):
                 value = self.expr(s.value, depth)
@@ -143,34 +143,34 @@ class Printer:
             elif isinstance(s, Store):
                 index, value = self.expr(s.index, depth), self.expr(s.value, depth)
                 mask = f" if {self.expr(s.mask, depth)}" if s.mask is not None else ""
-                how = f" run of {s.run}" if s.run else ""
+                how = f" run of {s.vector}" if s.vector else ""
                 self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}{how}")
-            elif isinstance(s, (Combine, Scan)):
+            elif isinstance(s, (BlockReduce, BlockScan)):
                 self.across(s, depth)
             elif isinstance(s, Prefetch):
                 index, why = self.expr(s.index, depth), "" if s.write else " to read"
                 self.lines.append(f"{pad}prefetch {self.names[s.buffer]}[{index}]{why}")
-            elif isinstance(s, (Add, Tally, Post, Await)):
+            elif isinstance(s, (AtomicAdd, WarpMultisplit, SetFlag, SpinWait)):
                 self.between(s, depth)
             else:
                 self.tiles(s, depth)
 
     def between(self, s: Stmt, depth: int) -> None:
         pad = "  " * depth
-        given = [self.expr(e, depth) for e in between(s)]
-        if isinstance(s, Add):
+        given = [self.expr(e, depth) for e in operands_of(s)]
+        if isinstance(s, AtomicAdd):
             self.lines.append(f"{pad}{self.names[s.buffer]}[{given[0]}] += {given[1]}")
-        elif isinstance(s, Tally):
+        elif isinstance(s, WarpMultisplit):
             name, counters = self.name(s.result, "v"), self.names[s.counters]
             self.lines.append(
                 f"{pad}{name} = tally {counters}[{given[0]} + {given[1]} of {s.bits} bits]"
             )
-        elif isinstance(s, Post):
-            self.lines.append(f"{pad}post {self.names[s.board]}[{given[0]}] = {given[1]}")
-        elif isinstance(s, Await):
-            for run, index, count in zip(s.words, given[::2], given[1::2], strict=True):
+        elif isinstance(s, SetFlag):
+            self.lines.append(f"{pad}post {self.names[s.flags]}[{given[0]}] = {given[1]}")
+        elif isinstance(s, SpinWait):
+            for run, index, count in zip(s.reads, given[::2], given[1::2], strict=True):
                 names = ", ".join(self.name(v, "v") for v in run.results)
-                where = f"{self.names[s.board]}[{index} by {run.stride}]"
+                where = f"{self.names[s.flags]}[{index} by {run.stride}]"
                 self.lines.append(f"{pad}{names} = await {where} upto {count}")
 
     def tiles(self, s: Stmt, depth: int) -> None:
@@ -182,8 +182,8 @@ class Printer:
             target, source = self.names[s.target], self.names[s.source]
             what = f"copy {s.nbytes} {target}[{to}] = {source}[{frm}]"
             self.lines.append(f"{pad}{what} upto {limit}")
-        elif isinstance(s, TileWait):
-            sums = ", ".join(self.name(r, "r") for r in s.sums)
+        elif isinstance(s, WgmmaWait):
+            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
             self.lines.append(f"{pad}tile wait {s.pending}: {sums}")
         elif isinstance(s, AsyncCommit):
             self.lines.append(f"{pad}commit")
@@ -191,58 +191,58 @@ class Printer:
             self.lines.append(f"{pad}fence")
         elif isinstance(s, AsyncWait):
             self.lines.append(f"{pad}wait {s.pending}{' fence' if s.fence else ''}")
-        elif isinstance(s, TileProduct):
-            sums = ", ".join(self.name(r, "r") for r in s.sums)
+        elif isinstance(s, Wgmma):
+            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
             left, right = (self.operand(o, depth) for o in (s.left, s.right))
-            what = f"tile {s.columns} {s.depth}{' fresh' if s.fresh else ''}"
+            what = f"tile {s.columns} {s.depth}{' fresh' if s.zero_init else ''}"
             self.lines.append(f"{pad}{what} {left} {right}: {sums}")
         else:
             self.units(s, depth)
 
     def units(self, s: Stmt, depth: int) -> None:
         pad = "  " * depth
-        if isinstance(s, WarpProduct):
+        if isinstance(s, MmaSync):
             words = ", ".join(self.expr(e, depth) for e in (*s.left, *s.right))
-            sums = ", ".join(self.name(r, "r") for r in s.sums)
+            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
             self.lines.append(f"{pad}product {s.dtype.name} {words}: {sums}")
-        elif isinstance(s, TileSlice):
-            sums = ", ".join(self.name(r, "r") for r in s.sums)
-            what = f"slice {self.names[s.scratch]} {s.rows} {s.columns} {s.along}"
-            what += f" onto {self.expr(s.onto, depth)}" if s.onto is not None else ""
+        elif isinstance(s, WgmmaTile):
+            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
+            what = f"slice {self.names[s.scratch]} {s.rows} {s.columns} {s.k_major}"
+            what += f" onto {self.expr(s.accumulate, depth)}" if s.accumulate is not None else ""
             self.lines.append(f"{pad}{what}: {sums}")
-        elif isinstance(s, TileSum):
-            start, slices = self.expr(s.start, depth), self.expr(s.slices, depth)
+        elif isinstance(s, WgmmaMainloop):
+            start, slices = self.expr(s.start, depth), self.expr(s.k_tiles, depth)
             for side in (s.left, s.right):
-                how = "along" if side.along else "across"
+                how = "along" if side.k_major else "across"
                 numbers = (*side.extents, *side.strides, side.first, side.matrix)
                 values = ", ".join(self.expr(e, depth) for e in numbers)
                 self.lines.append(f"{pad}{how} {self.names[side.buffer]}({values}) x{side.lines}")
-                if side.slice is not None and side.at is not None:
-                    name = self.name(side.slice, "v")
-                    where = ", ".join(self.expr(e, depth) for e in side.at)
+                if side.k_tile is not None and side.origin is not None:
+                    name = self.name(side.k_tile, "v")
+                    where = ", ".join(self.expr(e, depth) for e in side.origin)
                     self.lines.append(f"{pad}  of slice {name} at {where}")
-            sums = ", ".join(self.name(r, "r") for r in s.sums)
+            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
             scratch = self.names[s.scratch]
-            how = "fresh sum" if s.fresh else "sum"
+            how = "fresh sum" if s.zero_init else "sum"
             self.lines.append(f"{pad}{how} {start} +{slices} by {s.stages} in {scratch}: {sums}")
         else:  # what is not written would not tell kernels apart
             raise AssertionError(f"no statement of the kernel IR: {s!r}")
 
-    def operand(self, o: TileOperand | list[Register], depth: int) -> str:
+    def operand(self, o: MmaOperand | list[Register], depth: int) -> str:
         if isinstance(o, list):
             return f"({', '.join(self.name(r, 'r') for r in o)})"
         lines = f" of {o.lines}" if o.lines else ""
         where = f"{self.names[o.buffer]}[{self.expr(o.start, depth)}]"
-        return f"{where}{'' if o.along else 't'}{lines}"
+        return f"{where}{'' if o.k_major else 't'}{lines}"
 
-    def across(self, s: Combine | Scan, depth: int) -> None:
+    def across(self, s: BlockReduce | BlockScan, depth: int) -> None:
         pad = "  " * depth
         registers = ", ".join(self.name(r, "r") for r in s.registers)
         start = ""
-        if isinstance(s, Scan):
+        if isinstance(s, BlockScan):
             start = f" from {', '.join(self.expr(x, depth) for x in s.initial)}"
         sides = [", ".join(self.name(v, "v") for v in side) for side in (s.left, s.right)]
-        head = "scan" if isinstance(s, Scan) else "combine"
+        head = "scan" if isinstance(s, BlockScan) else "combine"
         self.lines.append(f"{pad}{head} {registers}{start}: ({sides[0]}), ({sides[1]})")
         self.scopes.append([])
         merged = ", ".join(self.expr(x, depth + 1) for x in s.merged)

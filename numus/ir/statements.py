@@ -32,8 +32,8 @@ class For(Stmt):
     step: Expr = field(default_factory=lambda: const(1))
     unroll: int = 1
     width: int = 0
-    held: bool = False
-    full: int = 0
+    resident: bool = False
+    full_vectors: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -55,8 +55,8 @@ class Let(Stmt):
 
     var: Expr
     value: Expr
-    ahead: bool = False
-    run: int = 0
+    early: bool = False
+    vector: int = 0
 
 
 @dataclass(eq=False, slots=True)
@@ -76,11 +76,11 @@ class Store(Stmt):
     index: Expr
     value: Expr
     mask: Expr | None = None
-    run: int = 0
+    vector: int = 0
 
 
 @dataclass(eq=False, slots=True)
-class Combine(Stmt):
+class BlockReduce(Stmt):
     """Merge what the threads of a group have in `registers` (per-lane ones) in a fixed tree.
 
     `merged` says what two states, named `left` and `right`, come to, in whichever order they
@@ -96,7 +96,7 @@ class Combine(Stmt):
 
 
 @dataclass(eq=False, slots=True)
-class Scan(Stmt):
+class BlockScan(Stmt):
     """The same in order: each thread's registers become the merged states of the threads before it
     (`initial` for the first); `results` name what all of them come to.
     """

@@ -1,6 +1,6 @@
 """Units that multiply whole tiles in a group's memory, and copies into it that go on by themselves.
 
-Only on targets whose facts list the feature "tiles".
+Only on targets whose target list the feature "tiles".
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class AsyncWait(Stmt):
 
 
 @dataclass(eq=False, slots=True)
-class TileOperand:
+class MmaOperand:
     """A tile in scratch memory, `depth` along k: lines of k one after the other (`along`), or lines
     of neighbours across k in blocks of 64; in runs of 8 elements, exchanged as `tile_place` says.
 
@@ -71,12 +71,12 @@ class TileOperand:
 
     buffer: Buffer
     start: Expr  # in elements
-    along: bool
+    k_major: bool
     lines: int = 0  # that are stored, where k goes on beyond 64
 
 
 @dataclass(eq=False, slots=True)
-class TileProduct(Stmt):
+class Wgmma(Stmt):
     """Every 128 threads begin to add 64 rows of the product of two tiles to the sums in their
     registers, which are there after a `TileWait`. Outside lanes loops.
 
@@ -84,23 +84,23 @@ class TileProduct(Stmt):
     the right one. Those that are `fresh` begin with zeros, whatever the sums held.
     """
 
-    sums: list[Register]  # per lane, float32
-    left: TileOperand | list[Register]
-    right: TileOperand
+    accumulators: list[Register]  # per lane, float32
+    left: MmaOperand | list[Register]
+    right: MmaOperand
     columns: int
     depth: int
-    fresh: bool = False
+    zero_init: bool = False
 
 
 @dataclass(eq=False, slots=True)
-class TileWait(Stmt):
+class WgmmaWait(Stmt):
     """Wait until all but the last `pending` tile products into these sums are done."""
 
-    sums: list[Register]
+    accumulators: list[Register]
     pending: int
 
 
-def sum_place(thread: Expr, number: int) -> tuple[Expr, Expr]:
+def accumulator_element(thread: Expr, number: int) -> tuple[Expr, Expr]:
     """The row and the column of a tile product that a thread has in its `number`-th sum: of every
     8 columns, two neighbours in each of two rows."""
     warp, lane = idiv(thread, const(32)), irem(thread, const(32))
@@ -111,7 +111,7 @@ def sum_place(thread: Expr, number: int) -> tuple[Expr, Expr]:
 
 
 @dataclass(eq=False, slots=True)
-class TileSource:
+class TmaTensor:
     """Matrices in memory of which an engine brings tiles: 16-byte aligned lines of neighbours.
 
     All extents and strides are slots or constants. A line of neighbours runs along k, or across it.
@@ -121,18 +121,18 @@ class TileSource:
     """
 
     buffer: Buffer
-    along: bool
+    k_major: bool
     extents: tuple[Expr, Expr, Expr]  # neighbours, lines of them, matrices
     strides: tuple[Expr, Expr]  # from line to line and from matrix to matrix, in elements
     first: Expr  # row of A, column of B, at which the tile begins
     lines: int  # how many rows or columns it has
     matrix: Expr  # which one
-    slice: Expr | None = None
-    at: tuple[Expr, Expr] | None = None
+    k_tile: Expr | None = None
+    origin: tuple[Expr, Expr] | None = None
 
 
 @dataclass(eq=False, slots=True)
-class TileSum(Stmt):
+class WgmmaMainloop(Stmt):
     """Every 128 of the first 256 threads add 64 rows of a product of tiles to their sums, or half
     of the columns where there are no more rows: over `slices` of TILE_BYTES along k, the first of
     which begins at `start`. Another 32 threads bring the tiles, `stages` ahead; where the kernel
@@ -140,59 +140,61 @@ class TileSum(Stmt):
     lanes loops.
     """
 
-    sums: list[Register]  # per lane, as `TileProduct` has them
-    left: TileSource
-    right: TileSource
+    accumulators: list[Register]  # per lane, as `TileProduct` has them
+    left: TmaTensor
+    right: TmaTensor
     start: Expr  # in elements
-    slices: Expr
+    k_tiles: Expr
     stages: int
     scratch: Buffer
-    fresh: bool = False  # whether it begins with zeros, whatever the sums held; there are slices
+    zero_init: bool = (
+        False  # whether it begins with zeros, whatever the sums held; there are slices
+    )
 
 
 @dataclass(eq=False, slots=True)
-class TileSlice(Stmt):
+class WgmmaTile(Stmt):
     """One slice of such a sum that threads have put into `scratch` themselves, by `tile_place`: the
     rows of A first, then the columns of B. It is done when the statement is."""
 
-    sums: list[Register]
+    accumulators: list[Register]
     scratch: Buffer
     rows: int
     columns: int
-    along: tuple[bool, bool]
-    onto: Expr | None = None  # where this is 0, sums begin with zeros, whatever they held
+    k_major: tuple[bool, bool]
+    accumulate: Expr | None = None  # where this is 0, sums begin with zeros, whatever they held
 
 
 @dataclass(eq=False, slots=True)
-class WarpProduct(Stmt):
+class MmaSync(Stmt):
     """Every 32 threads add a product of 16 rows and 8 columns to their sums. Thread t has, of line
     t / 4 (and, of A, of 8 lines on) the words t % 4 and t % 4 + 4 along k; of C two neighbours in
     each of these lines. A word is 4 bytes of elements, or a float64. Inside a lanes loop that gives
     every thread one iteration.
     """
 
-    sums: list[Register]  # 4, per lane
+    accumulators: list[Register]  # 4, per lane
     left: list[Expr]  # 4: lines first, then places
     right: list[Expr]  # 2
     dtype: DType  # of elements
 
 
-TILE_BYTES = 128  # of a line of a tile
+SWIZZLE_BYTES = 128  # of a line of a tile
 
 
-def tile_scratch(dtype: DType, rows: int, columns: int, stages: int) -> int:
+def pipeline_smem_elements(dtype: DType, rows: int, columns: int, stages: int) -> int:
     """Elements of scratch that a `TileSum` needs: slices, and what tells that they are there."""
-    return (stages * ((rows + columns) * TILE_BYTES + 16)) // dtype.itemsize
+    return (stages * ((rows + columns) * SWIZZLE_BYTES + 16)) // dtype.itemsize
 
 
-def tile_place(along: bool, line: Expr, k: Expr, depth: int, itemsize: int) -> Expr:
+def swizzle(along: bool, line: Expr, k: Expr, depth: int, itemsize: int) -> Expr:
     """Where the run of 16 bytes that begins at a line and a k lies in a tile: in lines of
     TILE_BYTES, whose runs are exchanged by the number of the line."""
-    run, wide = const(16 // itemsize), const(TILE_BYTES // itemsize)
+    run, wide = const(16 // itemsize), const(SWIZZLE_BYTES // itemsize)
     eight = const(8)
     if along:
         at = binary("xor", idiv(k, run), irem(line, eight))
         return add(mul(line, wide), mul(at, run))
     at = binary("xor", idiv(irem(line, wide), run), irem(k, eight))
-    block = mul(idiv(line, wide), const(TILE_BYTES // itemsize * depth))
+    block = mul(idiv(line, wide), const(SWIZZLE_BYTES // itemsize * depth))
     return add(add(block, mul(k, wide)), mul(at, run))

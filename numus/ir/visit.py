@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 
 from numus.ir.expressions import Expr
-from numus.ir.grid_sync import between
-from numus.ir.statements import Combine, For, If, Let, Prefetch, Scan, Set, Stmt, Store
-from numus.ir.tensor_core import WarpProduct
+from numus.ir.grid_sync import operands_of
+from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
+from numus.ir.tensor_core import MmaSync
 
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
@@ -28,15 +28,15 @@ def expressions_of(s: Stmt) -> list[Expr]:
         return [s.start, s.stop, s.step]
     if isinstance(s, If):
         return [s.condition]
-    if isinstance(s, Combine):
+    if isinstance(s, BlockReduce):
         return list(s.merged)
-    if isinstance(s, Scan):
+    if isinstance(s, BlockScan):
         return [*s.merged, *s.initial]
     if isinstance(s, Prefetch):
         return [s.index]
-    if isinstance(s, WarpProduct):
+    if isinstance(s, MmaSync):
         return [*s.left, *s.right]
-    return between(s)
+    return operands_of(s)
 
 
 def walk(e: Expr, past: Callable[[Expr], bool]) -> Iterator[Expr]:
@@ -52,7 +52,7 @@ def walk(e: Expr, past: Callable[[Expr], bool]) -> Iterator[Expr]:
                 stack.extend(x.args)
 
 
-def below(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
+def post_order(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
     """Expressions not seen before, operands first. Iterative: chains may be thousands deep."""
     for root in roots:
         stack: list[tuple[Expr, bool]] = [(root, False)]
@@ -66,18 +66,18 @@ def below(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
                 stack.extend((a, False) for a in e.args)
 
 
-def steady(loop: For, changing: Callable[[Expr], bool]) -> list[Expr]:
+def loop_invariant(loop: For, changing: Callable[[Expr], bool]) -> list[Expr]:
     """What a loop's body computes to the same in all turns, operands first. `changing`: what may
     come to something else each time, beside the variables that the loop itself has."""
     inner = list(statements(loop.body))
     own = {loop.var, *(s.var for s in inner if isinstance(s, (For, Let)))}
     for s in inner:
-        if isinstance(s, (Combine, Scan)):
+        if isinstance(s, (BlockReduce, BlockScan)):
             own |= {*s.left, *s.right, *s.results}
     same: dict[Expr, None] = {}
     seen: set[Expr] = set()
     for s in inner:
-        for e in below(expressions_of(s), seen):
+        for e in post_order(expressions_of(s), seen):
             if e not in own and not changing(e) and all(a in same for a in e.args):
                 same[e] = None
     return list(same)

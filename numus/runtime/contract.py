@@ -1,13 +1,13 @@
 """What a backend must provide. Read this first when you add one.
 
 Nothing above `runtime/` asks which backend it is on: it speaks to a `Runtime` through the methods
-below, and reads the target's description (`Facts`) where a schedule has to choose.
+below, and reads the target's description (`Target`) where a schedule has to choose.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 import numpy as np
@@ -16,30 +16,7 @@ from numus.dtypes import bool_
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
-
-
-@dataclass(frozen=True)
-class Facts:
-    """A target as schedules see it. Sizes are in bytes."""
-
-    name: str  # "cpu", "cuda", "webgpu", "null", "reference"
-    description: str
-    dtypes: frozenset[str]
-    lanes_bytes: int  # width of a vector register (or of a group's natural access)
-    vector_registers: int
-    cache_l1: int
-    cache_l2: int
-    parallel_units: int  # cores (or multiprocessors)
-    renderer: str  # "llvm", "ptx", "wgsl", "none"
-    features: frozenset[str] = field(default_factory=frozenset)
-    cache_l1_ways: int = 8  # lines that have room in a set of the first cache
-    masks_from: int = 1 << 10  # the smallest item of which parts of vectors are stored at once
-    memory: int = 0  # that tensors can have, where it is the device's own
-    # Of targets whose lanes are threads of a group (docs/design/0004-lanes-as-threads.md):
-    group: int = 0  # threads of a group that is not asked for another number; 0: lanes are SIMD
-    group_memory: int = 0  # memory that a group's threads share
-    fixed_scratch: bool = False  # whether kernels say how much of it they use, not their launches
-    most_threads: int = 0  # of a group, where it can have more than schedules ask for
+    from numus.target import Target
 
 
 class Memory(Protocol):
@@ -57,7 +34,7 @@ class Memory(Protocol):
 Block = TypeVar("Block", bound=Memory)
 
 
-class Piece(NamedTuple):
+class RecycledOutput(NamedTuple):
     """Something made of memory that may be used again as soon as nobody but its owner holds it."""
 
     thing: Any
@@ -84,7 +61,7 @@ class Program(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class ProgramStep:
     """One kernel of a prepared program.
 
     `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
@@ -216,17 +193,19 @@ class Launch:
 
 def steps_of(
     launches: Sequence[Launch], scratch: Callable[[Launch], Sequence[int] | None] | None = None
-) -> tuple[list[Step], int]:
+) -> tuple[list[ProgramStep], int]:
     """Launches as steps, and how many slots they have: one for each memory, in order. `scratch`
     tells the bytes of a launch's scratch buffers."""
     slots = 0
-    steps: list[Step] = []
+    steps: list[ProgramStep] = []
     for launch in launches:
         places: list[tuple[int, int] | None] = []
         for memory in launch.memories:
             places.append(None if memory is None else (slots, 0))
             slots += memory is not None
-        steps.append(Step(launch.program, places, scratch=scratch(launch) if scratch else None))
+        steps.append(
+            ProgramStep(launch.program, places, scratch=scratch(launch) if scratch else None)
+        )
     return steps, slots
 
 
@@ -247,7 +226,7 @@ class Runtime(Protocol[Block]):
     """
 
     @property
-    def facts(self) -> Facts: ...
+    def target(self) -> Target: ...
 
     @property
     def allocate(self) -> Callable[[int], Block]:
@@ -270,7 +249,7 @@ class Runtime(Protocol[Block]):
         """A program for a kernel in IR, from the cache where it is there."""
         ...
 
-    def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
+    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
         """A list of kernels to be run many times over memory in numbered slots."""
         ...
 

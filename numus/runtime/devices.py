@@ -127,7 +127,7 @@ class Device:
     @property
     def pending_bytes(self) -> int:
         """How much memory a pending graph may hold: more where there is much of it."""
-        return max(config.MAX_PENDING_BYTES, int(self.runtime.facts.memory) // 8)
+        return max(config.MAX_PENDING_BYTES, int(self.runtime.target.memory_bytes) // 8)
 
     @property
     def dlpack(self) -> tuple[int, int]:
@@ -153,12 +153,12 @@ class Device:
 
     def require(self, dtype: Any, operation: str) -> None:
         """Refuse a dtype that the device has not got."""
-        facts = self.runtime.facts
-        if dtype.name not in facts.dtypes:
+        target = self.runtime.target
+        if dtype.name not in target.dtypes:
             missing = getattr(self.runtime, "missing", lambda name: "")(dtype.name)
             why = f": it lacks {missing}" if missing else ""
             raise DTypeError(
-                f"{operation}: {self.name} ({facts.description}) has no {dtype.name}{why}; use a "
+                f"{operation}: {self.name} ({target.description}) has no {dtype.name}{why}; use a "
                 "narrower dtype, or device 'cpu'"
             )
 

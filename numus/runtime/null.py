@@ -15,21 +15,22 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus import dtypes
-from numus.runtime.contract import Facts, Launch, Step
+from numus.runtime.contract import Launch, ProgramStep
+from numus.target import Target
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
 
-FACTS = Facts(
+TARGET = Target(
     name="null",
     description="nothing, with 256-bit vectors",
     dtypes=frozenset(d.name for d in dtypes.ALL),
-    lanes_bytes=32,
+    vector_bytes=32,
     vector_registers=16,
-    cache_l1=32 << 10,
-    cache_l2=1 << 20,
-    parallel_units=4,
-    renderer="none",
+    l1_bytes=32 << 10,
+    l2_bytes=1 << 20,
+    num_cores=4,
+    language="none",
 )
 
 
@@ -89,7 +90,7 @@ class NullProgram:
 class NullPrepared:
     """Launches that are counted each time they would run."""
 
-    def __init__(self, runtime: NullRuntime, steps: Sequence[Step]) -> None:
+    def __init__(self, runtime: NullRuntime, steps: Sequence[ProgramStep]) -> None:
         self._runtime = runtime
         self._steps = steps
 
@@ -103,7 +104,7 @@ class NullRuntime:
     """The device on which nothing runs."""
 
     def __init__(self) -> None:
-        self.facts = FACTS
+        self.target = TARGET
         self.counts = Counts()
         self.launched: list[NullProgram] = []  # in order
         self._programs: dict[str, NullProgram] = {}
@@ -146,7 +147,7 @@ class NullRuntime:
             found = self._programs[text] = NullProgram(kernel)
         return found
 
-    def prepare(self, steps: Sequence[Step], slots: int) -> NullPrepared:
+    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> NullPrepared:
         return NullPrepared(self, steps)
 
     def run(self, launches: Sequence[Launch]) -> None:

@@ -12,7 +12,8 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.runtime.contract import Facts, Launch, Step
+from numus.runtime.contract import Launch, ProgramStep
+from numus.target import Target
 
 
 class HostMemory:
@@ -36,16 +37,16 @@ class HostMemory:
 class ReferenceRuntime:
     """NumPy as a device."""
 
-    facts = Facts(
+    target = Target(
         name="reference",
         description=f"NumPy {np.__version__}",
         dtypes=frozenset(d.name for d in dt.ALL),
-        lanes_bytes=16,
+        vector_bytes=16,
         vector_registers=16,
-        cache_l1=1 << 15,
-        cache_l2=1 << 20,
-        parallel_units=1,
-        renderer="none",
+        l1_bytes=1 << 15,
+        l2_bytes=1 << 20,
+        num_cores=1,
+        language="none",
     )
 
     def allocate(self, nbytes: int) -> HostMemory:
@@ -68,7 +69,7 @@ class ReferenceRuntime:
     def compile(self, kernel: Any) -> Any:
         raise TypeError("the reference device evaluates primitives; it has no kernels")
 
-    def prepare(self, steps: Sequence[Step], slots: int) -> Any:
+    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Any:
         self.compile(steps)
 
     def run(self, launches: Sequence[Launch]) -> None:

@@ -10,7 +10,7 @@ from numus import ir
 
 @pytest.fixture(autouse=True)
 def _fresh():
-    ir.fresh()
+    ir.new_build()
 
 
 @pytest.fixture(params=list(harness.ALL_TARGETS))

@@ -12,7 +12,7 @@ import numpy as np
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.cpu.renderer import render
-from numus.codegen.cpu.target import Target, host
+from numus.codegen.cpu.target import LlvmTarget, host
 from numus.ir import INDEX, Buffer, For, const, scalar, var
 from numus.runtime.cpu.jit import Jit
 
@@ -21,24 +21,24 @@ _NATIVE = ctypes.CFUNCTYPE(
 )
 
 
-def targets() -> dict[str, Target]:
+def targets() -> dict[str, LlvmTarget]:
     """This machine, and on x86 what older machines of its kind can do."""
     found = {"host": host()}
     if host().arch == "x86":
         if host().lanes_bytes == 64:
-            found["avx2"] = Target(
+            found["avx2"] = LlvmTarget(
                 host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt"
             )
-        found["sse4"] = Target(host().triple, "x86-64-v2", "+sse4.1,+sse4.2,+popcnt")
+        found["sse4"] = LlvmTarget(host().triple, "x86-64-v2", "+sse4.1,+sse4.2,+popcnt")
     return found
 
 
 @functools.cache
-def jit(target: Target) -> Jit:
+def jit(target: LlvmTarget) -> Jit:
     return Jit(target)
 
 
-def compiled(kernel: ir.Kernel, target: Target | None = None) -> Any:
+def compiled(kernel: ir.Kernel, target: LlvmTarget | None = None) -> Any:
     j = jit(target or host())
     address = j.link(j.object_code(render(kernel, j.target), kernel.small), ("kernel",))[0]
     return _NATIVE(address)
@@ -49,7 +49,7 @@ def run(
     arrays: list[np.ndarray[Any, Any]],
     scalars: tuple[Any, ...] = (),
     grid: int = 1,
-    target: Target | None = None,
+    target: LlvmTarget | None = None,
     native: Any = None,
     worker: int = 0,
 ) -> None:

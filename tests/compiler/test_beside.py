@@ -25,7 +25,7 @@ def updated(count, size, device):
 
 
 def test_each_has_groups_of_its_own(monkeypatch):
-    monkeypatch.setattr(MACHINE, "facts", group_machine.replace(MACHINE.facts, parallel_units=8))
+    monkeypatch.setattr(MACHINE, "target", group_machine.replace(MACHINE.target, num_cores=8))
     for count, size in ((5, 700), (2, 1), (3, 512)):
         want = updated(count, size, "cpu")
         MACHINE.launched.clear()
@@ -37,7 +37,7 @@ def test_each_has_groups_of_its_own(monkeypatch):
 
 
 def test_one_or_large_ones_are_plain_maps(monkeypatch):
-    monkeypatch.setattr(MACHINE, "facts", group_machine.replace(MACHINE.facts, parallel_units=8))
+    monkeypatch.setattr(MACHINE, "target", group_machine.replace(MACHINE.target, num_cores=8))
     x = nm.asarray(np.ones(700, np.float32), device="tiles")
     y = [x + 1, x * 2]  # one reads what the other reads
     clear_plans()

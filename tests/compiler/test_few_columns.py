@@ -15,7 +15,7 @@ RNG = np.random.default_rng(4)
 @pytest.fixture(scope="module")
 def machine():
     devices.STARTS["columns"] = lambda index: group_machine.Machine(
-        replace(group_machine.HOPPER, features=frozenset({"sm_90", "shuffles", "ordered"}))
+        replace(group_machine.HOPPER, forward_progress=True)
     )
     return nm.device("columns").runtime
 

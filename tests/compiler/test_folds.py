@@ -45,6 +45,6 @@ def test_rows_lie_side_by_side(machine):
         machine.launched.clear()
         nm.eval(f(nm.asarray(np.ones((8192, 16), np.float32), device="holding")))
         first = next(p for p in machine.launched if p.name == "split_rows")
-        return first.kernel.group
+        return first.kernel.block_size
 
     assert steps(PROGRAMS["sum"]) > steps(PROGRAMS["weights"])

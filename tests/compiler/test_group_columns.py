@@ -78,5 +78,5 @@ def test_rows_share_out_few_threads():
     runtime = nm.device("groups").runtime
     found, launched = scanned(lambda x: nm.cumsum(x, axis=1, dtype=nm.int32), x)
     assert launched == WHOLE
-    assert runtime.launched[0].kernel.group == 32
+    assert runtime.launched[0].kernel.block_size == 32
     np.testing.assert_array_equal(found, np.cumsum(x, axis=1))

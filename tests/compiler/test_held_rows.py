@@ -18,12 +18,12 @@ def machine():
 
 @pytest.fixture(scope="module")
 def waiting():
-    facts = replace(
+    target = replace(
         group_machine.HOPPER,
-        features=group_machine.HOPPER.features | {"ordered"},
-        parallel_units=40,
+        forward_progress=True,
+        num_cores=40,
     )
-    devices.STARTS["waiting"] = lambda index: group_machine.Machine(facts)
+    devices.STARTS["waiting"] = lambda index: group_machine.Machine(target)
     return nm.device("waiting").runtime
 
 
@@ -75,7 +75,7 @@ def test_rows_are_read_once(machine):
     nm.eval(nm.softmax(x, axis=-1))
     (program,) = machine.launched
     assert program.source.count("load b0") == 1
-    assert program.kernel.group == 256
+    assert program.kernel.block_size == 256
     assert not [b for b in program.kernel.buffers if b.access == "scratch"]
 
 
@@ -92,7 +92,7 @@ def test_long_rows_are_spread_over_blocks(name, length, blocks, waiting):
     x = np.random.default_rng(length).standard_normal((2, length)).astype(np.float32)
     waiting.launched.clear()
     got = PROGRAMS[name](nm.asarray(x, device="waiting")).numpy()
-    spread = [p.kernel.spread for p in waiting.launched if p.name == "held_rows"]
+    spread = [p.kernel.cluster_size for p in waiting.launched if p.name == "held_rows"]
     assert max(spread) == blocks or (name == "backwards" and max(spread) > 1)
     want = PROGRAMS[name](nm.asarray(x)).numpy()
     atol = (3e-3 if name == "narrow" else 1e-5) * np.abs(want).max()

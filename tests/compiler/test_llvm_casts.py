@@ -98,7 +98,7 @@ def same(got, want):
 @pytest.mark.parametrize("target", harness.targets())
 @pytest.mark.parametrize("source", REAL, ids=lambda d: d.name)
 def test_casts(source, target):
-    ir.fresh()
+    ir.new_build()
     values = samples(source)
     if target != "host":
         values = values[:: max(1, len(values) // 5000)].copy()
@@ -119,7 +119,7 @@ def test_casts(source, target):
 
 def test_scalar_casts_agree():
     """The same code without lanes, on a few values."""
-    ir.fresh()
+    ir.new_build()
     values = np.array([0.0, -1.5, 1e-40, 7e4, 300.7, np.inf, np.nan], np.float64)
     x = ir.Buffer("x", dt.float64, "read")
     outs = [ir.Buffer(f"y{i}", d, "write") for i, d in enumerate(REAL)]

@@ -67,13 +67,13 @@ def test_scratch_is_as_much_as_a_worker_needs_at_a_time():
         needs = [sum(map(aligned, next(steps).scratch)) for _ in range(count)]
         assert pitch == max(needs)
         several += len([n for n in needs if n]) > 1
-        assert start + NULL.runtime.facts.parallel_units * pitch <= plan.arena
+        assert start + NULL.runtime.target.num_cores * pitch <= plan.arena
     assert several  # waves in which more than one kernel has scratch memory
 
 
 def test_scratch_lies_where_nothing_lives():
     plan = network()
-    workers = NULL.runtime.facts.parallel_units
+    workers = NULL.runtime.target.num_cores
     for wave, (start, pitch) in enumerate(plan.scratch):
         end = start + workers * pitch
         for v, (first, last) in lives(plan).items():
@@ -244,7 +244,7 @@ def test_activations_are_partly_made_again():
 def test_little_is_made_again_for_little_memory():
     """What a cache can hold is no reason to compute anything twice."""
     plan = plan_of(nm.jit(blocks(6, 32)), given(32, 32))
-    assert plan.arena < NULL.runtime.facts.cache_l2
+    assert plan.arena < NULL.runtime.target.l2_bytes
     assert not made_again(plan)
 
 

@@ -164,7 +164,7 @@ def test_rows_from_afar_are_fetched_ahead():
             plans.watchers.pop()
         return found[-1].kernel.text()
 
-    assert "to read" in text(CpuRuntime().facts.cache_l2 // 512, 200)
+    assert "to read" in text(CpuRuntime().target.l2_bytes // 512, 200)
     assert "to read" not in text(50, 200)
 
 
@@ -178,16 +178,16 @@ def test_a_matrix_by_itself():
 
 def narrow(name):
     """A CPU of this machine's kind with shorter vectors, as a device."""
-    target = targets()[name]
+    llvm_target = targets()[name]
     place = Device("cpu", 1 + list(targets()).index(name))
     runtime = CpuRuntime()
-    runtime.facts = replace(
-        runtime.facts,
-        lanes_bytes=target.lanes_bytes,
-        vector_registers=target.vector_registers,
-        masks_from=target.masks_from,
+    runtime.target = replace(
+        runtime.target,
+        vector_bytes=llvm_target.lanes_bytes,
+        vector_registers=llvm_target.vector_registers,
+        masked_store_min_bytes=llvm_target.masks_from,
     )
-    runtime.compiler._jit = Jit(target)
+    runtime.compiler._jit = Jit(llvm_target)
     place._runtime = runtime
     return place
 
@@ -197,7 +197,7 @@ def test_small_caches_give_the_same_bits(dtype):
     """The inner axis in blocks, whose unfinished tiles wait; rows that push each other out."""
     place = Device("cpu", 8)
     place._runtime = runtime = CpuRuntime()
-    runtime.facts = replace(runtime.facts, cache_l1=1 << 14, cache_l1_ways=4, cache_l2=1 << 16)
+    runtime.target = replace(runtime.target, l1_bytes=1 << 14, l1_ways=4, l2_bytes=1 << 16)
     for name in ("blocks of k", "rows that share a place in the cache", "both shared"):
         first, second, turned = SIZES[name]
         a, b = numbers(first, dtype), numbers(second, dtype)
@@ -217,10 +217,10 @@ def test_small_caches_give_the_same_bits(dtype):
     plans.clear_plans()  # they hold the other runtime
 
 
-@pytest.mark.parametrize("target", [t for t in targets() if t != "host"])
-def test_narrower_vectors_give_the_same_bits(target):
+@pytest.mark.parametrize("llvm_target", [t for t in targets() if t != "host"])
+def test_narrower_vectors_give_the_same_bits(llvm_target):
     """A running sum over k knows nothing of tiles; without fma it is rounded twice."""
-    place = narrow(target)
+    place = narrow(llvm_target)
     names = ("odd", "transposed", "shared columns", "blocks of k", "strips", "rows of dots")
     for name in (*names, "few columns", "one column more than tiles have"):
         first, second, turned = SIZES[name]
@@ -238,11 +238,11 @@ def test_narrower_vectors_give_the_same_bits(target):
     plans.clear_plans()  # they hold the narrow runtime
 
 
-@pytest.mark.parametrize("target", [t for t in targets() if t != "host"])
+@pytest.mark.parametrize("llvm_target", [t for t in targets() if t != "host"])
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-def test_attention_in_narrower_vectors(target, dtype):
+def test_attention_in_narrower_vectors(llvm_target, dtype):
     """Also where a vector is shorter than the stretch of a product that is written out."""
-    place = narrow(target)
+    place = narrow(llvm_target)
     arrays = [numbers(shape, dtype) for shape in ((2, 9, 5), (2, 11, 5), (2, 11, 4))]
 
     def results(device):

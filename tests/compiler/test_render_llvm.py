@@ -12,7 +12,7 @@ from llvm_harness import LENGTHS, N, buffers, lane, lanes, rand, serial
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.cpu.renderer import render
-from numus.codegen.cpu.target import Target, host
+from numus.codegen.cpu.target import LlvmTarget, host
 from numus.errors import CompileError
 from numus.ir import (
     INDEX,
@@ -403,7 +403,7 @@ def test_guard_computes_the_slow_side_where_needed(target):
     x, y = buffers(f32)
     v = load(x, lane())
     slow = ir.sqrt(v) * 3.0
-    value = ir.guard(v > 1.0, slow, v + 1.0) * 2.0
+    value = ir.slow_path_select(v > 1.0, slow, v + 1.0) * 2.0
     kernel = Kernel(
         "guard", (x, y), N, harness.one_block(lanes([Store(y, lane(), value)], unroll=2))
     )
@@ -422,9 +422,9 @@ def test_guard_nested_uniform_and_reused(target):
     z = Buffer("z", f32, "write")
     v = load(x, lane())
     slow = v * 7.0
-    inner = ir.guard(v > 2.0, slow, v * 3.0)
-    outer = ir.guard(v > 1.0, inner + 1.0, v)
-    uniform = ir.guard(scalar("n") > 20, load(x, const(0)) * 2.0, const(5, f32))
+    inner = ir.slow_path_select(v > 2.0, slow, v * 3.0)
+    outer = ir.slow_path_select(v > 1.0, inner + 1.0, v)
+    uniform = ir.slow_path_select(scalar("n") > 20, load(x, const(0)) * 2.0, const(5, f32))
     body = lanes([Store(y, lane(), outer + uniform), Store(z, lane(), slow)])
     kernel = Kernel("guards", (x, y, z), N, harness.one_block(body))
     native = harness.compiled(kernel, target)
@@ -442,7 +442,7 @@ def test_chains_may_be_thousands_deep():
     x, y = buffers(f32)
     v = load(x, lane())
     for k in range(3000):
-        v = v + 1.0 if k % 3 else ir.guard(v > 1e9, v * 0.5, v)
+        v = v + 1.0 if k % 3 else ir.slow_path_select(v > 1e9, v * 0.5, v)
     kernel = Kernel("deep", (x, y), N, harness.one_block(lanes([Store(y, lane(), v)])))
     text = render(kernel, host())
     assert text.count("fadd") == 4000  # full vectors and the masked rest
@@ -479,7 +479,7 @@ def test_text_compiles_for_arm():
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    arm = Target("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon,+fullfp16")
+    arm = LlvmTarget("aarch64-unknown-linux-gnu", "neoverse-n1", "+neon,+fullfp16")
     x, y = buffers(f32)
     h = Buffer("h", dt.float16, "write")
     acc = Register("acc", f32, lanes=True)
@@ -488,7 +488,7 @@ def test_text_compiles_for_arm():
         Set(acc, const(0, f32)),
         lanes(
             [
-                Store(y, lane(), ir.guard(v > 3.0, ir.sqrt(v), ir.maximum(v, 0.0))),
+                Store(y, lane(), ir.slow_path_select(v > 3.0, ir.sqrt(v), ir.maximum(v, 0.0))),
                 Store(h, lane(), ir.cast(ir.cast(v, i32), dt.float16)),
                 Set(acc, read(acc) + v),
             ],

@@ -15,22 +15,23 @@ from numus.codegen.nvptx.assembler import Assembler
 from numus.compiler.plan import clear_plans
 from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
 from numus.runtime import devices
-from numus.runtime.contract import Facts
+from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.null import NullProgram, NullRuntime
+from numus.target import Target
 
-FACTS = Facts(
+TARGET = Target(
     name="cuda",
     description="an H100, as far as schedules care",
     dtypes=frozenset(d.name for d in dt.ALL),
-    lanes_bytes=128,
+    vector_bytes=128,
     vector_registers=64,
-    cache_l1=227 << 10,
-    cache_l2=50 << 20,
-    parallel_units=132,
-    renderer="ptx",
-    features=frozenset({"sm_90", "tiles", "ordered", "shuffles"}),
-    group=256,
-    group_memory=227 << 10,
+    l1_bytes=227 << 10,
+    l2_bytes=50 << 20,
+    num_cores=132,
+    language="ptx",
+    block_size=256,
+    shared_bytes=227 << 10,
+    **capability_fields(90),
 )
 
 
@@ -39,16 +40,16 @@ class PtxRuntime(NullRuntime):
 
     def __init__(self, capability=90):
         super().__init__()
-        self.facts = FACTS
+        self.target = TARGET
         self.assembler = Assembler(capability)
-        self.target = renderer.Target(capability)
+        self.nvptx = renderer.NvptxTarget(capability)
         self.made = []
 
     def compile(self, kernel):
         known = kernel.text() in self._programs
         program = super().compile(kernel)
         if not known:
-            self.made.append((kernel, self.assembler.ptx(renderer.render(kernel, self.target))))
+            self.made.append((kernel, self.assembler.ptx(renderer.render(kernel, self.nvptx))))
         assert isinstance(program, NullProgram)
         return program
 
@@ -152,8 +153,8 @@ def test_groups_that_stay_have_what_registers_there_are(machine):
     with nm.kernels.prefer("native"):
         nm.eval(x @ x.T)
     ((kernel, text),) = machine.made
-    assert kernel.stays
-    assert kernel.group == 384
+    assert kernel.persistent
+    assert kernel.block_size == 384
     assert "setmaxnreg.inc.sync.aligned.u32 240" in text
     assert "setmaxnreg.dec.sync.aligned.u32 24" in text
     assert "local" not in text
@@ -175,9 +176,9 @@ SIZES = {  # of a batch, rows, columns, depth: the tile, and pieces of k
 @pytest.mark.parametrize("size", SIZES)
 def test_tiles_are_as_large_as_leaves_every_unit_some(size):
     *shape, k = size
-    tiles, pieces = wgmma_kernel.choose(FACTS, dt.bfloat16, tuple(shape), k, stays=True)
+    tiles, pieces = wgmma_kernel.choose(TARGET, dt.bfloat16, tuple(shape), k, stays=True)
     assert ((tiles.rows, tiles.columns), pieces) == SIZES[size]
-    assert wgmma_kernel.choose(FACTS, dt.bfloat16, tuple(shape), k)[0].rows == 128
+    assert wgmma_kernel.choose(TARGET, dt.bfloat16, tuple(shape), k)[0].rows == 128
 
 
 @pytest.mark.parametrize(("shape", "last"), [((512, 512), "warp"), ((8, 512, 512), "tile")])
@@ -244,8 +245,7 @@ OLDER = {
 @pytest.mark.parametrize(("capability", "dtype", "precision"), OLDER)
 def test_products_of_older_devices_use_their_units(capability, dtype, precision):
     older = PtxRuntime(capability)
-    tiles = ("tiles",) if capability == 90 else ()
-    older.facts = dataclasses.replace(FACTS, features=frozenset({f"sm_{capability}", *tiles}))
+    older.target = dataclasses.replace(TARGET, **capability_fields(capability))
     devices.STARTS.setdefault(f"units{capability}", lambda index: older)
     text = product_text(f"units{capability}", dtype, "warp_contraction", precision)
     assert f"mma.sync.aligned.{OLDER[capability, dtype, precision]}" in text
@@ -290,7 +290,7 @@ def test_kernels_that_wait_read_no_constants(machine):
     ((kernel, text),) = machine.made
     assert "griddepcontrol.wait" in text
     assert "ld.global.nc" not in text
-    older = Assembler(80).ptx(renderer.render(kernel, renderer.Target(80)))
+    older = Assembler(80).ptx(renderer.render(kernel, renderer.NvptxTarget(80)))
     assert "griddepcontrol" not in older
     assert "ld.global.nc" in older
 

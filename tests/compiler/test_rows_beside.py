@@ -9,14 +9,13 @@ import pytest
 import numus as nm
 from numus.runtime import devices
 
-FEATURES = frozenset({"sm_90", "shuffles", "ordered"})
 RNG = np.random.default_rng(5)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    facts = replace(group_machine.HOPPER, features=FEATURES)
-    devices.STARTS["beside"] = lambda index: group_machine.Machine(facts)
+    target = replace(group_machine.HOPPER, forward_progress=True)
+    devices.STARTS["beside"] = lambda index: group_machine.Machine(target)
     return nm.device("beside").runtime
 
 

@@ -12,8 +12,8 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    facts = replace(group_machine.HOPPER, parallel_units=4)
-    devices.STARTS["lines"] = lambda index: group_machine.Machine(facts)
+    target = replace(group_machine.HOPPER, num_cores=4)
+    devices.STARTS["lines"] = lambda index: group_machine.Machine(target)
     return nm.device("lines").runtime
 
 

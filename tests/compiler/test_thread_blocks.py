@@ -62,7 +62,7 @@ def test_as_rendered(name, machine):
     assert machine.rendered
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6 * np.abs(want).max())
     if "packed" in name:
-        assert machine.rendered[0].pack > 1
+        assert machine.rendered[0].packed_blocks > 1
 
 
 IN_ORDER = {
@@ -84,8 +84,8 @@ IN_ORDER = {
 @pytest.mark.parametrize("name", IN_ORDER)
 def test_what_meets_in_shared_memory(name, machine, monkeypatch):
     function, shape, kind = IN_ORDER[name]
-    facts = replace(machine.facts, features=machine.facts.features | {"ordered"}, parallel_units=2)
-    monkeypatch.setattr(machine, "facts", facts)
+    target = replace(machine.target, forward_progress=True, num_cores=2)
+    monkeypatch.setattr(machine, "target", target)
     monkeypatch.setattr(machine, "with_scratch", True)
     x = np.random.default_rng(0).integers(-40, 40, shape).astype(np.int32)
     machine.rendered.clear()
@@ -109,8 +109,8 @@ SPREAD = {
 @pytest.mark.parametrize("name", SPREAD)
 def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, monkeypatch):
     """Blocks of a cluster, and blocks that meet at a board."""
-    facts = replace(machine.facts, features=machine.facts.features | {"ordered"}, parallel_units=8)
-    monkeypatch.setattr(machine, "facts", facts)
+    target = replace(machine.target, forward_progress=True, num_cores=8)
+    monkeypatch.setattr(machine, "target", target)
     ways = reduce_rows_cluster.ways_to_hold
 
     def one_way(work, space, lane, many=1):
@@ -124,8 +124,8 @@ def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, m
     plans.clear_plans()
     got = SPREAD[name](nm.asarray(x, device="blocks")).numpy()
     (kernel,) = (k for k in machine.rendered if k.spread > 1)
-    assert (kernel.spread, kernel.group) == (blocks, blocks * threads)
-    assert (kernel.board is not None) == board
+    assert (kernel.cluster_size, kernel.block_size) == (blocks, blocks * threads)
+    assert (kernel.flags is not None) == board
     want = SPREAD[name](nm.asarray(x)).numpy()
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=2e-6 * np.abs(want).max())
     plans.clear_plans()

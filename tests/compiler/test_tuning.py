@@ -80,7 +80,7 @@ def test_every_choice_gives_the_same_bits(folder, monkeypatch, variant):
 @pytest.mark.on_cpu("the order of sums in its vectors")
 def test_what_gives_other_bits_is_no_choice(folder, monkeypatch):
     """Vectors of another width add up otherwise, as more units of a GPU do."""
-    narrow = {"narrow": lambda facts: replace(facts, lanes_bytes=facts.lanes_bytes // 2)}
+    narrow = {"narrow": lambda target: replace(target, vector_bytes=target.vector_bytes // 2)}
     monkeypatch.setattr(autotune, "VARIANTS", narrow)
     let_win(monkeypatch, "narrow")
     x, y = operands()

@@ -13,15 +13,15 @@ from numus.runtime import devices
 
 group_machine.install()
 
-FACTS = dataclasses.replace(group_machine.FACTS, group_memory=227 << 10)
+TARGET = dataclasses.replace(group_machine.TARGET, shared_bytes=227 << 10)
 
 
 @pytest.fixture(params=[64, 256])
 def machine(request):
     """In large groups, threads have so few elements that all are under way before they meet."""
-    facts = dataclasses.replace(FACTS, group=request.param)
+    target = dataclasses.replace(TARGET, group=request.param)
     name = f"turning{request.param}"
-    devices.STARTS[name] = lambda index: group_machine.Machine(facts)
+    devices.STARTS[name] = lambda index: group_machine.Machine(target)
     runtime = nm.device(name).runtime
     runtime.programs.clear()  # what one test makes is no other's
     clear_plans()

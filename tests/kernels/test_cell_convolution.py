@@ -227,7 +227,7 @@ def by_sums(monkeypatch):
     monkeypatch.setattr(padded_gemm, "SMALL", 1)
     monkeypatch.setattr(winograd, "fits", lambda g: False)
     monkeypatch.setattr(padded_gemm, "choose", lambda g, unit: "sums")
-    monkeypatch.setattr(depthwise, "_enough", lambda facts: 0)
+    monkeypatch.setattr(depthwise, "_enough", lambda target: 0)
     clear_plans()
     yield
     clear_plans()

@@ -37,7 +37,7 @@ def test_preferences_hold_inside_and_after():
 
 
 def test_who_is_chosen(vendors):
-    small = vendors("small", lambda n, facts: n < 10, lambda n, facts: n > 5)
+    small = vendors("small", lambda n, target: n < 10, lambda n, target: n > 5)
     assert nm.kernels.available() == ("small",)
     assert registry.choose("double", 8, None) is small
     assert registry.choose("double", 3, None) is None  # not quicker
@@ -47,8 +47,8 @@ def test_who_is_chosen(vendors):
         assert registry.choose("double", 30, None) is None  # not taken
     with nm.kernels.prefer("native"):
         assert registry.choose("double", 8, None) is None
-    large = vendors("large", lambda n, facts: n > 6, lambda n, facts: True)
+    large = vendors("large", lambda n, target: n > 6, lambda n, target: True)
     assert registry.choose("double", 8, None) is large  # the younger is asked first
-    again = vendors("small", lambda n, facts: True, lambda n, facts: True)
+    again = vendors("small", lambda n, target: True, lambda n, target: True)
     assert nm.kernels.available() == ("large", "small")
     assert registry.choose("double", 8, None) is again

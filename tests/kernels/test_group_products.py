@@ -335,14 +335,14 @@ def test_squares(name: str, turn: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_squares_are_for_large_products() -> None:
     import dataclasses
 
-    facts = dataclasses.replace(group_machine.FACTS, parallel_units=132)
+    target = dataclasses.replace(group_machine.TARGET, num_cores=132)
     for size, large in ((256, False), (1024, False), (2048, True), (4096, True)):
         for squares in (threads.WIDE, threads.TALL):
-            tiles, pieces = threads.choose(facts, 1, size, size, size, squares)
+            tiles, pieces = threads.choose(target, 1, size, size, size, squares)
             assert (tiles is squares) is large
             assert pieces == 1 or not large
-        assert threads.choose(facts, 1, size, size, size)[0] in threads._TIMES
-    assert threads.choose(facts, 1, 4096, 4096, 8, threads.WIDE)[0] in threads._TIMES
+        assert threads.choose(target, 1, size, size, size)[0] in threads._TIMES
+    assert threads.choose(target, 1, 4096, 4096, 8, threads.WIDE)[0] in threads._TIMES
 
 
 @pytest.mark.parametrize(
@@ -375,8 +375,8 @@ def test_long_sums_in_pieces(dtype: Any, device: str, monkeypatch: pytest.Monkey
         import dataclasses
 
         runtime = nm.device(device).runtime
-        many = dataclasses.replace(runtime.facts, parallel_units=12)
-        monkeypatch.setattr(runtime, "facts", many)
+        many = dataclasses.replace(runtime.target, num_cores=12)
+        monkeypatch.setattr(runtime, "target", many)
     case = _case(dtype, (66, depth), (depth, 72))
     check(case, case.arrays(), device)
 
@@ -411,13 +411,13 @@ def test_runs_that_are_not_aligned(dtype: Any, side: int, shapes: Any, device: s
 
 
 def test_pieces_keep_all_units_busy() -> None:
-    facts = group_machine.FACTS
-    units = facts.parallel_units
+    target = group_machine.TARGET
+    units = target.num_cores
     small = Way("small", 1, 64, (1e4, 1.2e4), 5)
     large = Way("large", 8 * units, 64, (3e4,), 5)
-    way, pieces, together = quickest(facts, [large, small], 0)
+    way, pieces, together = quickest(target, [large, small], 0)
     assert (way.tiles, pieces, together) == ("small", 2 * units, 2)  # two groups for each
-    assert quickest(facts, [large], 0)[1:] == (1, 1)
-    assert quickest(facts, [small], 1 << 40)[1] == 1  # pieces cost what they move
+    assert quickest(target, [large], 0)[1:] == (1, 1)
+    assert quickest(target, [small], 1 << 40)[1] == 1  # pieces cost what they move
     few = Way("few", 1, 5, (1e4,), 5, least=1)
-    assert quickest(facts, [few], 0)[1] in (2, 3, 5)  # of whole slices, none of them empty
+    assert quickest(target, [few], 0)[1] in (2, 3, 5)  # of whole slices, none of them empty

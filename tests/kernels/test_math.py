@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from numus import dtypes as dt
-from numus.codegen.cpu.target import Target, host
+from numus.codegen.cpu.target import LlvmTarget, host
 from numus.kernels.math import FUNCTIONS, frexp, ldexp, sincos
 from numus.kernels.math import random_bits as rb
 from numus.kernels.math._coefficients import EXP, LN2, NORMAL_BELOW, NORMAL_TOP
@@ -32,7 +32,7 @@ def test_every_function_has_a_bar():
 @pytest.mark.skipif(host().lanes_bytes < 64, reason="there is no narrower target to compare with")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_narrower_vectors_give_the_same_bits(name):
-    narrow = Target(host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")
+    narrow = LlvmTarget(host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")
     case = accuracy.CASES[name]
     points = accuracy.binary_points if case in accuracy.BINARY else accuracy.unary_points
     arrays = points(case, dt.float32, 500)

@@ -46,8 +46,8 @@ def stays(monkeypatch: pytest.MonkeyPatch) -> Any:
         return contraction(work, g)
 
     def ask(tile: tuple[int, int], together: int = 1, pieces: int = 1) -> Any:
-        def choose(facts: Any, *given: Any, stays: bool) -> Any:
-            return wgmma_kernel.fitted(facts, tile, together, stays=stays), pieces
+        def choose(target: Any, *given: Any, stays: bool) -> Any:
+            return wgmma_kernel.fitted(target, tile, together, stays=stays), pieces
 
         monkeypatch.setattr(wgmma_kernel, "choose", choose)
         return taken

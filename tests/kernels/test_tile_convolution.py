@@ -115,6 +115,6 @@ def test_views_and_expressions_are_laid_out_at_once():
     ],
 )
 def test_tiles_follow_from_sizes(rows, outputs, depth, columns, pieces):
-    facts = group_machine.replace(group_machine.WITH_TILES, parallel_units=132)
-    assert implicit_gemm_wgmma.columns_of(facts, 1, rows, outputs, depth) == columns
-    assert implicit_gemm_wgmma.pieces_of(facts, 1, rows, outputs, columns, depth) == pieces
+    target = group_machine.replace(group_machine.WITH_TILES, num_cores=132)
+    assert implicit_gemm_wgmma.columns_of(target, 1, rows, outputs, depth) == columns
+    assert implicit_gemm_wgmma.pieces_of(target, 1, rows, outputs, columns, depth) == pieces

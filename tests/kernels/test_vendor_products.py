@@ -55,7 +55,7 @@ def by_numpy(monkeypatch):
     monkeypatch.setattr(registry._State, "registered", ())
     for operation in ("contract", BIASED):
         nm.kernels.register(
-            nm.kernels.Vendor("numpy", operation, lambda p, facts: True, quicker, ByNumpy)
+            nm.kernels.Vendor("numpy", operation, lambda p, target: True, quicker, ByNumpy)
         )
     with nm.kernels.prefer("vendor"):
         yield
@@ -186,7 +186,7 @@ def test_biases_have_gradients():
 
 def test_a_vendor_that_knows_no_biases_is_asked_for_none(monkeypatch):
     monkeypatch.setattr(registry._State, "registered", ())
-    yes = lambda p, facts: True
+    yes = lambda p, target: True
     nm.kernels.register(nm.kernels.Vendor("numpy", "contract", yes, quicker, ByNumpy))
     function, arrays, *_ = BIASES["plain"]
     asked.clear()

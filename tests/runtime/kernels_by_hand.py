@@ -10,7 +10,7 @@ BLOCK = 64
 
 def affine(scale: float = 2.0, shift: float = 1.0, name: str = "affine") -> ir.Kernel:
     """y = x * scale + shift over blocks of 64."""
-    ir.fresh()
+    ir.new_build()
     x, y = ir.Buffer("x", dt.float32, "read"), ir.Buffer("y", dt.float32, "write")
     b, i, n = ir.var("b"), ir.var("i"), ir.scalar("n")
     value = ir.load(x, i) * scale + shift
@@ -21,7 +21,7 @@ def affine(scale: float = 2.0, shift: float = 1.0, name: str = "affine") -> ir.K
 
 def scratch_reverse() -> ir.Kernel:
     """Each block of 64 reversed, by way of the worker's own scratch memory."""
-    ir.fresh()
+    ir.new_build()
     x, y = ir.Buffer("x", dt.float32, "read"), ir.Buffer("y", dt.float32, "write")
     t = ir.Buffer("t", dt.float32, "scratch", ir.scalar("size"))
     b, i, size = ir.var("b"), ir.var("i"), ir.scalar("size")

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from in_threads import in_threads
 
-from numus.codegen.cpu.target import Target, host
+from numus.codegen.cpu.target import LlvmTarget, host
 from numus.runtime import cache
 from numus.runtime.cpu.compiler import Compiler
 
@@ -143,9 +143,9 @@ def test_threads_that_want_the_same_kernel_share_it():
 
 
 def test_targets_describe_machines():
-    new = Target("x86_64-pc-linux-gnu", "x", "+avx512f,+avx512bw,+avx512dq,+avx512vl,+f16c")
-    old = Target("x86_64-pc-linux-gnu", "x", "+sse4.2,-avx")
-    arm = Target("arm64-apple-darwin", "apple-m1", "+neon")
+    new = LlvmTarget("x86_64-pc-linux-gnu", "x", "+avx512f,+avx512bw,+avx512dq,+avx512vl,+f16c")
+    old = LlvmTarget("x86_64-pc-linux-gnu", "x", "+sse4.2,-avx")
+    arm = LlvmTarget("arm64-apple-darwin", "apple-m1", "+neon")
     assert (new.arch, new.lanes_bytes, new.vector_registers, new.half) == ("x86", 64, 32, True)
     assert (old.arch, old.lanes_bytes, old.vector_registers, old.half) == ("x86", 16, 16, False)
     assert (arm.arch, arm.lanes_bytes, arm.vector_registers, arm.half) == ("arm", 16, 32, True)
@@ -153,10 +153,10 @@ def test_targets_describe_machines():
 
 
 def test_facts():
-    from numus.runtime.cpu.properties import facts
+    from numus.runtime.cpu.properties import target
 
-    found = facts()
-    assert found.lanes_bytes == host().lanes_bytes
-    assert 8 << 10 <= found.cache_l1 <= found.cache_l2
-    assert found.parallel_units >= 1
+    found = target()
+    assert found.vector_bytes == host().lanes_bytes
+    assert 8 << 10 <= found.l1_bytes <= found.l2_bytes
+    assert found.num_cores >= 1
     assert np.float32.__name__ in found.dtypes

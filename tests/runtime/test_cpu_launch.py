@@ -16,7 +16,7 @@ import pytest
 from in_threads import in_threads
 
 from numus import runtime as runtimes
-from numus.runtime.contract import Launch, Step
+from numus.runtime.contract import Launch, ProgramStep
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def floats(n, seed=0):
 
 def test_the_registry_gives_one_runtime():
     assert runtimes.get("cpu") is runtimes.get("cpu")
-    assert runtimes.get("cpu").facts.name == "cpu"
+    assert runtimes.get("cpu").target.name == "cpu"
 
 
 @pytest.mark.parametrize("n", [0, 1, 63, 64, 1000, 20001])
@@ -94,9 +94,9 @@ def test_scratch_may_lie_in_a_slot(cpu, threads):
     program = cpu.compile(kernels.scratch_reverse())
     x = floats(64 * 33)
     a, b = memory_of(cpu, x), cpu.allocate(x.nbytes)
-    workers, pitch = cpu.facts.parallel_units, 448
+    workers, pitch = cpu.target.num_cores, 448
     own = cpu.allocate(64 + workers * pitch)
-    step = Step(program, [(0, 0), (1, 0), (2, 64)], scratch=[256], pitch=pitch)
+    step = ProgramStep(program, [(0, 0), (1, 0), (2, 64)], scratch=[256], pitch=pitch)
     # a wave of two kernels that share the scratch memory, and a kernel by itself
     steps = [step, dataclasses.replace(step, buffers=[(0, 0), (3, 0), (2, 64)], joins=True)]
     prepared = cpu.prepare([*steps, step], slots=4)
@@ -128,7 +128,8 @@ def test_prepared_steps_take_offsets_and_values(cpu, threads):
     x = floats(n)
     # input in slot 0; both results in slot 1, the second behind the first
     prepared = cpu.prepare(
-        [Step(program, [(0, 0), (1, 0)]), Step(program, [(1, 0), (1, 4 * 1000)])], slots=2
+        [ProgramStep(program, [(0, 0), (1, 0)]), ProgramStep(program, [(1, 0), (1, 4 * 1000)])],
+        slots=2,
     )
     for count in (n, 100, 1):
         a, b = memory_of(cpu, x), cpu.allocate(8000)
@@ -142,7 +143,7 @@ def test_prepared_steps_take_offsets_and_values(cpu, threads):
 
 def test_several_python_threads_launch_at_once(cpu, threads):
     program = cpu.compile(kernels.affine())
-    prepared = cpu.prepare([Step(program, [(0, 0), (1, 0)])], slots=2)
+    prepared = cpu.prepare([ProgramStep(program, [(0, 0), (1, 0)])], slots=2)
 
     def work(seed):
         x = floats(5000, seed)

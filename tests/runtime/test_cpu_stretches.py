@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from numus import runtime
-from numus.codegen.cpu.target import Target, host
+from numus.codegen.cpu.target import LlvmTarget, host
 from numus.runtime.cpu import byte_ops_source
 from numus.runtime.cpu.byte_ops import Source
 from numus.runtime.cpu.jit import Jit
@@ -33,7 +33,7 @@ def test_checksums(plain):
         starts = np.arange(first, first + len(sizes))
         expected = [zlib.crc32(BYTES[a : a + n]) for a, n in zip(starts, sizes, strict=True)]
         if plain:
-            bare = Target(host().triple, host().cpu, "")
+            bare = LlvmTarget(host().triple, host().cpu, "")
             found = checksums_by(bare, starts, sizes)
         else:
             found = CPU.stretches.checksums(BYTES, starts, sizes)
@@ -47,7 +47,7 @@ def test_code_for_arm_can_be_made(features):
 
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    target = Target("aarch64-unknown-linux-gnu", "generic", features)
+    target = LlvmTarget("aarch64-unknown-linux-gnu", "generic", features)
     assembly = Jit(target).assembly(byte_ops_source.source(target))
     assert ("crc32x" in assembly) == bool(features)
 

@@ -13,7 +13,7 @@ import pytest
 import numus as nm
 from numus.errors import DeviceError, OutOfMemoryError
 from numus.runtime import devices
-from numus.runtime.contract import Step
+from numus.runtime.contract import ProgramStep
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.runtime import CudaRuntime
 
@@ -110,7 +110,7 @@ def test_errors_name_the_kernel():
     nm.eval(x)
     program = runtime.compile_log[-1].program
     assert ".entry numus_" in program.source
-    prepared = runtime.prepare([Step(program, [(0, 0)] * program.buffers, scratch=[])], 1)
+    prepared = runtime.prepare([ProgramStep(program, [(0, 0)] * program.buffers, scratch=[])], 1)
     values = [1 << 31, *([0] * len(program.formats))]  # more blocks than a grid can have
     with pytest.raises(DeviceError, match=f"launching kernel '{program.name}'"):
         prepared.run([0], values)

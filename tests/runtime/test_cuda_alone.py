@@ -213,7 +213,7 @@ def library(driver, monkeypatch):
     """A vendor whose library takes every product."""
     monkeypatch.setattr(registry._State, "registered", ())
     made.clear()
-    yes = lambda product, facts: True
+    yes = lambda product, target: True
     nm.kernels.register(nm.kernels.Vendor("library", "contract", yes, yes, Library))
     return Library
 

@@ -12,7 +12,7 @@ import numus as nm
 from numus.codegen.nvptx import renderer
 from numus.compiler.plan import clear_plans
 from numus.runtime import devices
-from numus.runtime.contract import Step
+from numus.runtime.contract import ProgramStep
 from numus.runtime.cuda import launch as launching
 from numus.runtime.cuda import launch_source
 from numus.runtime.null import NullRuntime
@@ -60,7 +60,7 @@ class Driver:
 
 def kernel_of_a_product():
     runtime = NullRuntime()
-    runtime.facts = group_tiles.facts_of(group_machine.FACTS, 90)
+    runtime.target = group_tiles.facts_of(group_machine.TARGET, 90)
     found = []
     runtime.compile = lambda kernel: (found.append(kernel), NullRuntime.compile(runtime, kernel))[1]
     devices.STARTS["launches"] = lambda index: runtime
@@ -108,7 +108,7 @@ def test_the_engine_is_told_of_operands_at_every_launch():
         encode_address=encode,
     )
     places = [(i, 0) if b.access != "scratch" else None for i, b in enumerate(kernel.buffers)]
-    prepared = launching.Prepared(runtime, [Step(program, places)], given)
+    prepared = launching.Prepared(runtime, [ProgramStep(program, places)], given)
     numbers = {slot: 100 + i for i, (slot, _) in enumerate(kernel.scalars)}
     addresses = [0x10000, 0x20000, 0x30000]
     prepared.run(addresses, [33, *numbers.values()])

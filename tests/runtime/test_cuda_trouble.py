@@ -114,7 +114,7 @@ def test_launches_that_cannot_be_recorded_are_made_one_by_one(driver, monkeypatc
                 raise RuntimeError("not while others record")
 
     monkeypatch.setattr(registry._State, "registered", registry._State.registered)
-    always = lambda question, facts: True
+    always = lambda question, target: True
     nm.kernels.register(
         registry.Vendor("somebodys", "contract", always, always, lambda r, q: Launcher())
     )
@@ -154,7 +154,7 @@ def test_kernels_that_are_registered_later_are_used(driver, monkeypatch):
     products = (lambda: x @ x, chain)
     for _ in range(4):
         nm.eval([f() for f in products])
-    always = lambda question, facts: True
+    always = lambda question, target: True
     nm.kernels.register(
         registry.Vendor("laters", "contract", always, always, lambda r, q: Launcher())
     )

@@ -36,5 +36,5 @@ def test_it_counts_kernels_bytes_and_peak():
 
 
 def test_it_describes_the_same_machine_everywhere():
-    assert runtime.get("null").facts == NullRuntime().facts
-    assert runtime.get("null").facts.lanes_bytes == 32
+    assert runtime.get("null").target == NullRuntime().target
+    assert runtime.get("null").target.vector_bytes == 32

@@ -80,8 +80,8 @@ def test_rounding_is_that_of_the_host():
 def test_division_and_roots_of_drivers_that_round_them_badly(place, monkeypatch):
     """The same written out, as it is for adapters whose own are not exact."""
     runtime = place.runtime
-    careful = dataclasses.replace(runtime.context.target, divides=False, roots=False)
-    monkeypatch.setattr(runtime.context, "target", careful)
+    careful = dataclasses.replace(runtime.context.shader_target, divides=False, roots=False)
+    monkeypatch.setattr(runtime.context, "shader_target", careful)
     runtime.pipelines.restart()
     rng = np.random.default_rng(5)
     sizes = 2.0 ** rng.integers(-148, 127, (2, 20000))
@@ -107,7 +107,7 @@ def test_division_and_roots_of_drivers_that_round_them_badly(place, monkeypatch)
 @pytest.mark.parametrize("off", ["0.9999999f", "1.0f", "1.0000001f"])
 def test_roots_of_every_size_whose_last_place_the_driver_gets_wrong(place, monkeypatch, off):
     runtime = place.runtime
-    careful = dataclasses.replace(runtime.context.target, roots=False)
+    careful = dataclasses.replace(runtime.context.shader_target, roots=False)
     worse = prelude._CAREFUL_ROOT.replace("sqrt(y)", f"sqrt(y) * {off}")
     assert off in worse
     monkeypatch.setattr(prelude, "_CAREFUL_ROOT", worse)
@@ -115,7 +115,7 @@ def test_roots_of_every_size_whose_last_place_the_driver_gets_wrong(place, monke
         "}", "return select(r, 0.0f, abs(r) < 1.1754944e-38f); }"
     )
     monkeypatch.setattr(prelude, "_FMA32_BY_64", flushing)  # as most GPUs do
-    monkeypatch.setattr(runtime.context, "target", careful)
+    monkeypatch.setattr(runtime.context, "shader_target", careful)
     runtime.pipelines.restart()
     rng = np.random.default_rng(6)
     low = 1 if careful.subnormals else 0x00800000
@@ -191,7 +191,7 @@ def test_special_values_are_what_ieee_says():
 
 
 def test_more_groups_than_one_dimension_holds(place):
-    rows = place.runtime.context.target.most_groups + 7
+    rows = place.runtime.context.shader_target.max_workgroups + 7
     x = np.arange(rows * 20, dtype=np.float32).reshape(rows, 20) % 97
     np.testing.assert_array_equal(nm.sum(there(x), axis=1).numpy(), x.sum(1))
 
@@ -202,7 +202,7 @@ def test_more_buffers_than_can_be_bound(place, monkeypatch, kind):
     monkeypatch.setattr(
         place.runtime.context,
         "target",
-        dataclasses.replace(place.runtime.context.target, most_buffers=8),
+        dataclasses.replace(place.runtime.context.shader_target, max_buffers=8),
     )
     count = 13
     arrays = [np.arange(100 + i).astype(kind) for i in range(count)]
@@ -283,8 +283,8 @@ def test_wide_indices_where_the_sizes_ask_for_them(place):
 
 def test_a_dtype_that_the_adapter_lacks_is_refused_at_the_call(place, monkeypatch):
     context = place.runtime.context
-    lacking = context.facts.dtypes - {"float64", "complex128", "int64", "uint64"}
-    monkeypatch.setattr(context, "facts", dataclasses.replace(context.facts, dtypes=lacking))
+    lacking = context.target.dtypes - {"float64", "complex128", "int64", "uint64"}
+    monkeypatch.setattr(context, "target", dataclasses.replace(context.target, dtypes=lacking))
     x = there(np.ones(3, np.float32))
     with pytest.raises(DTypeError, match=r"astype: webgpu .* has no float64: .*shader-f64"):
         x.astype(nm.float64)
@@ -299,7 +299,7 @@ def test_kernels_for_an_adapter_with_nothing_but_32_bits(place):
     x = there(np.random.default_rng(4).standard_normal((20, 33)).astype(np.float32))
     nm.eval([nm.sort(x, axis=1), nm.softmax(x, axis=1), x @ x.T, nm.cumsum(x, axis=1)])
     plain = dataclasses.replace(
-        place.runtime.context.target, i64=False, f64=False, f16=False, subgroups=False
+        place.runtime.context.shader_target, i64=False, f64=False, f16=False, subgroups=False
     )
     device = place.runtime.context.device
     for program in list(place.runtime.pipelines._programs.values()):

@@ -69,8 +69,8 @@ def test_products_of_batches_integers_halves_and_views():
 
 def test_adapters_without_wide_integers(monkeypatch):
     runtime = nm.device("webgpu").runtime
-    plain = dataclasses.replace(runtime.context.target, i64=False, f64=False)
-    monkeypatch.setattr(runtime.context, "target", plain)
+    plain = dataclasses.replace(runtime.context.shader_target, i64=False, f64=False)
+    monkeypatch.setattr(runtime.context, "shader_target", plain)
     runtime.pipelines.restart()
     rng = np.random.default_rng(5)
     a = rng.standard_normal((96, 104)).astype(np.float32)
@@ -173,7 +173,7 @@ def test_norms_places_gradients_and_dtypes_of_rows(monkeypatch):
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_powers_within_rows_keep_their_fractions(kind):
     """A driver added and took off again what rounds to integers, and left out both."""
-    if kind not in nm.device("webgpu").runtime.facts.dtypes:
+    if kind not in nm.device("webgpu").runtime.target.dtypes:
         pytest.skip(f"this adapter has no {kind}")
     x = np.random.default_rng(6).uniform(1, 3, (2, 4)).astype(kind)
     got = nm.sum(there(x) ** 2.5, axis=-1) ** 0.3

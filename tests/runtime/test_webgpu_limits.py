@@ -23,8 +23,8 @@ def narrow(monkeypatch):
     runtime = nm.device("webgpu").runtime
 
     def make(most):
-        target = dataclasses.replace(runtime.context.target, most_bound=most)
-        monkeypatch.setattr(runtime.context, "target", target)
+        target = dataclasses.replace(runtime.context.shader_target, max_binding_bytes=most)
+        monkeypatch.setattr(runtime.context, "shader_target", target)
         runtime.pipelines.restart()
         return runtime
 
@@ -65,8 +65,8 @@ def test_kernels_of_every_shape_over_windows(narrow):
 
 def test_more_windows_than_can_be_bound_are_an_error_that_names_both_limits(narrow, monkeypatch):
     context = narrow(4096).context
-    target = dataclasses.replace(context.target, most_buffers=8)
-    monkeypatch.setattr(context, "target", target)
+    target = dataclasses.replace(context.shader_target, max_buffers=8)
+    monkeypatch.setattr(context, "shader_target", target)
     x = there(np.ones(20000, np.float32))
     with pytest.raises(DeviceError, match="max-storage-buffer-binding-size") as told:
         nm.eval(x + 1)
@@ -77,15 +77,15 @@ def test_products_keep_within_a_groups_memory():
     """A tile that does not fit into it would go through the device's memory."""
     from numus.kernels.matmul.gpu.simt import choose
 
-    facts = nm.device("webgpu").runtime.facts
+    target = nm.device("webgpu").runtime.target
     for group, memory in ((256, 48 << 10), (256, 16 << 10), (64, 16 << 10)):
-        given = dataclasses.replace(facts, group=group, group_memory=memory, parallel_units=1)
+        given = dataclasses.replace(target, block_size=group, shared_bytes=memory, num_cores=1)
         for dtype in (nm.float32, nm.float64, nm.int64):
             for light, straight in itertools.product((True, False), repeat=2):
                 tiles = choose(given, dtype, 1, 4096, 4096, light, straight)
                 assert tiles.nbytes(dtype, light) <= memory
                 lanes = [ir.const(lane) for lane in range(tiles.threads)]
-                places = {tuple(ir.number(x, {}) for x in tiles.own(lane)) for lane in lanes}
+                places = {tuple(ir.evaluate_size(x, {}) for x in tiles.own(lane)) for lane in lanes}
                 assert places == set(np.ndindex(tiles.threads // tiles.across, tiles.across))
 
 
@@ -94,9 +94,11 @@ def test_products_on_an_adapter_with_little_memory_for_groups(monkeypatch):
     runtime = nm.device("webgpu").runtime
     context = runtime.context
     small = 16 << 10
-    monkeypatch.setattr(context, "facts", dataclasses.replace(context.facts, group_memory=small))
-    target = dataclasses.replace(context.target, group_memory=small)
-    monkeypatch.setattr(context, "target", target)
+    monkeypatch.setattr(
+        context, "target", dataclasses.replace(context.shader_target, shared_bytes=small)
+    )
+    target = dataclasses.replace(context.shader_target, shared_bytes=small)
+    monkeypatch.setattr(context, "shader_target", target)
     nm.device("cpu")
     a = np.random.default_rng(1).standard_normal((190, 170)).astype(np.float32)
     x = there(a)

@@ -243,7 +243,7 @@ def test_calls_from_within_calls():
 def test_errors_leave_nothing_behind(error, monkeypatch):
     device = nm.device().runtime
     # large enough for memory to be asked for at each call: GPUs keep that of smaller results
-    x = tensor(max(1 << 15, device.facts.memory >> 16))
+    x = tensor(max(1 << 15, device.target.memory_bytes >> 16))
     allocate = device.memory.allocate
     failing = False
 

@@ -28,7 +28,7 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.codegen.cpu import memory
-from numus.codegen.cpu.target import Target
+from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.llvm import casts
 from numus.codegen.llvm.builder import SCALAR, Shape, Text, Value, register_type
 from numus.codegen.llvm.control_flow import Control
@@ -44,7 +44,7 @@ _SMALL = 150
 _LARGE = 300
 
 
-def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
+def render(kernel: ir.Kernel, target: LlvmTarget, symbol: str = "kernel") -> str:
     """The kernel as an LLVM module with one function, `symbol`."""
     return _Renderer(kernel, target).module(symbol)
 
@@ -61,7 +61,7 @@ class _Part:
 
 
 class _Renderer(Control):
-    def __init__(self, kernel: ir.Kernel, target: Target) -> None:
+    def __init__(self, kernel: ir.Kernel, target: LlvmTarget) -> None:
         self.kernel = kernel
         self.target = target
         self.t = Text()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 
 @dataclass(frozen=True)
-class Target:
+class LlvmTarget:
     """A CPU to compile for. `features` is LLVM's list, as in "+avx2,+fma,-avx512f"."""
 
     triple: str
@@ -74,7 +74,7 @@ class Target:
 
 
 @functools.cache
-def host() -> Target:
+def host() -> LlvmTarget:
     """The CPU this process runs on."""
     import llvmlite.binding as llvm
 
@@ -83,7 +83,7 @@ def host() -> Target:
     except RuntimeError:  # LLVM cannot tell on some systems: the baseline of the architecture
         features = ""
     triple, cpu = llvm.get_process_triple(), llvm.get_host_cpu_name()
-    return Target(triple, cpu, features, cache_sizes()[1])
+    return LlvmTarget(triple, cpu, features, cache_sizes()[1])
 
 
 def cache_sizes() -> tuple[int, int]:

@@ -6,7 +6,7 @@ Strict IEEE: no fast-math flags, and a multiply-add is fused only where the IR s
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.cpu.target import Target
+from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.llvm.builder import Shape, Text, float_literal, register_type
 from numus.dtypes import DType
 
@@ -67,7 +67,7 @@ def compare(t: Text, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
     return t.new(f"icmp {op} {ty} {x}, {y}")
 
 
-def binary(t: Text, target: Target, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
+def binary(t: Text, target: LlvmTarget, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
     """Any binary operation but comparisons, divisions of integers, min and max."""
     ty, scalar = s.type(dtype), register_type(dtype)
     if dtype.is_narrow_float:
@@ -86,7 +86,7 @@ def binary(t: Text, target: Target, s: Shape, op: str, dtype: DType, x: str, y: 
 
 
 def extreme(
-    t: Text, target: Target, s: Shape, op: str, dtype: DType, x: str, y: str, tame: str = ""
+    t: Text, target: LlvmTarget, s: Shape, op: str, dtype: DType, x: str, y: str, tame: str = ""
 ) -> str:
     """min or max; a NaN on either side wins, which of two zeros does is not said.
 

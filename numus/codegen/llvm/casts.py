@@ -9,12 +9,12 @@ those of ml_dtypes.
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.cpu.target import Target
+from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.llvm.builder import Shape, Text, float_literal, literal, register_type
 from numus.dtypes import DType
 
 
-def cast(t: Text, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
+def cast(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, to: DType) -> str:
     """`x`, a value (or vector) of `source`, as one of `to`."""
     if source is to:
         return x
@@ -75,7 +75,7 @@ def _int_to_int(t: Text, s: Shape, x: str, source: DType, to: DType) -> str:
     return t.new(f"{op} {s.type(source)} {x} to {s.type(to)}")
 
 
-def _int_to_narrow(t: Text, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
+def _int_to_narrow(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, to: DType) -> str:
     if source.itemsize >= 4 and to is dt.bfloat16:
         # float32 would round once already, and bfloat16 reaches that far: go by float64 and odd
         if source.itemsize == 8:
@@ -106,7 +106,7 @@ def _keep_53_bits_odd(t: Text, s: Shape, x: str, source: DType) -> str:
     return t.new(f"select {s.of('i1')} {large}, {ty} {odd}, {ty} {x}")
 
 
-def _float_to_int(t: Text, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
+def _float_to_int(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, to: DType) -> str:
     if to.bits < 32:  # through int32: one clamp more, but no target converts to less in vectors
         wide = _float_to_int(t, target, s, x, source, dt.int32)
         low, high = dt.int_range(to)
@@ -158,7 +158,7 @@ def _bias(dtype: DType) -> int:
     return (1 << (dtype.exponent - 1)) - 1
 
 
-def _decode(t: Text, target: Target, s: Shape, x: str, source: DType) -> str:
+def _decode(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType) -> str:
     """The float32 of a narrow float's bits (always exact)."""
     it, ft, b = s.of("i32"), s.of("float"), s.of("i1")
     if source is dt.float16 and target.half:
@@ -200,7 +200,7 @@ def _decode(t: Text, target: Target, s: Shape, x: str, source: DType) -> str:
     return t.new(f"bitcast {it} {bits} to {ft}")
 
 
-def _encode(t: Text, target: Target, s: Shape, x: str, to: DType) -> str:
+def _encode(t: Text, target: LlvmTarget, s: Shape, x: str, to: DType) -> str:
     """The bits of a float32 rounded to a narrow float."""
     it, ft, b = s.of("i32"), s.of("float"), s.of("i1")
     if to is dt.float16 and target.half:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.errors import CompileError
-from numus.ir import below, expressions_of, statements
+from numus.ir import expressions_of, post_order, statements
 
 # The growth of a value from lane to lane; None: it varies, and not by a constant.
 Growth = int | None
@@ -211,7 +211,7 @@ def _loads(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
     """Every load that a block makes."""
     seen: set[ir.Expr] = set()
     for s in statements(body):
-        yield from (e for e in below(expressions_of(s), seen) if e.op == "load")
+        yield from (e for e in post_order(expressions_of(s), seen) if e.op == "load")
 
 
 def _narrowest(body: Sequence[ir.Stmt]) -> int:
@@ -238,13 +238,13 @@ def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
     for s in statements(body):
         if isinstance(s, ir.Set):
             found.add(s.register)
-        elif isinstance(s, (ir.Store, ir.Add)):
+        elif isinstance(s, (ir.Store, ir.AtomicAdd)):
             found.add(s.buffer)
         elif isinstance(s, ir.AsyncCopy):
             found.add(s.target)
-        elif isinstance(s, (ir.TileProduct, ir.TileWait)):
-            found.update(s.sums)
-        elif isinstance(s, ir.Tally):
+        elif isinstance(s, (ir.Wgmma, ir.WgmmaWait)):
+            found.update(s.accumulators)
+        elif isinstance(s, ir.WarpMultisplit):
             found.add(s.counters)
     return frozenset(found)
 

@@ -17,7 +17,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.cpu import cross_lane, memory
-from numus.codegen.cpu.target import Target
+from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.invalidation import Origins
 from numus.codegen.llvm import arithmetic, casts, int_division
 from numus.codegen.llvm.builder import (
@@ -85,7 +85,7 @@ _FIXED = frozenset(("read", "lanes_reduce", "lanes_least"))
 class Expressions:
     """Writes expressions; remembers what is written and takes it back when a scope ends."""
 
-    target: Target
+    target: LlvmTarget
     plan: Plan
     t: Text
     scalars: dict[str, str]

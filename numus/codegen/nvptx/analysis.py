@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.nvptx.warp import WARP
-from numus.ir import below, expressions_of, statements
+from numus.ir import expressions_of, post_order, statements
 
 
 def threads(kernel: ir.Kernel) -> int:
     """Threads of a block. Lanes that were meant to be SIMD find room in a warp."""
-    return (kernel.group or WARP) * kernel.pack // kernel.spread
+    return (kernel.block_size or WARP) * kernel.packed_blocks // kernel.cluster_size
 
 
 def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
@@ -22,7 +22,7 @@ def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
         for b in kernel.buffers
         if b.access == "scratch" and b.size is not None and b.size.op == "const"
     ]
-    return sum(scratch_bytes(b) for b in fixed if b.over is None), fixed
+    return sum(scratch_bytes(b) for b in fixed if b.aliases is None), fixed
 
 
 def scratch_bytes(b: ir.Buffer) -> int:
@@ -38,9 +38,9 @@ def communicating(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[
 
 def changes(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
     """The memory that a statement changes, boards left out."""
-    if isinstance(s, (ir.Store, ir.Add)):
+    if isinstance(s, (ir.Store, ir.AtomicAdd)):
         return (s.buffer,)
-    return (s.counters,) if isinstance(s, ir.Tally) else ()
+    return (s.counters,) if isinstance(s, ir.WarpMultisplit) else ()
 
 
 def held_words(kernel: ir.Kernel) -> int:
@@ -62,7 +62,7 @@ def held_words(kernel: ir.Kernel) -> int:
 
 
 def held_loops(kernel: ir.Kernel) -> list[ir.For]:
-    return [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.held]
+    return [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.resident]
 
 
 def read_at_once(kernel: ir.Kernel) -> int:
@@ -98,7 +98,7 @@ def steady(loop: ir.For) -> list[ir.Expr]:
             return bool(e.attr.lanes) or e.attr in sets
         return e.op in ("load", "lanes_reduce", "guard")
 
-    return [e for e in ir.steady(loop, changing) if e.args and e.dtype.kind == "float"]
+    return [e for e in ir.loop_invariant(loop, changing) if e.args and e.dtype.kind == "float"]
 
 
 _SHORT = 32  # operations of a loop's body that is written several times
@@ -119,14 +119,14 @@ def reads_on(loop: ir.For) -> bool:
 
 
 def tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
-    kinds = (ir.TileProduct, ir.TileSum, ir.TileSlice)
+    kinds = (ir.Wgmma, ir.WgmmaMainloop, ir.WgmmaTile)
     products = [s for s in statements(kernel.body) if isinstance(s, kinds)]
-    return {register for s in products for register in s.sums}
+    return {register for s in products for register in s.accumulators}
 
 
-def tile_sources(kernel: ir.Kernel) -> list[ir.TileSource]:
+def tile_sources(kernel: ir.Kernel) -> list[ir.TmaTensor]:
     """The matrices of which an engine brings tiles, in the order of the kernel's parameters."""
-    sums = [s for s in statements(kernel.body) if isinstance(s, ir.TileSum)]
+    sums = [s for s in statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
     return [source for s in sums for source in (s.left, s.right)]
 
 
@@ -148,7 +148,7 @@ def maps(kernel: ir.Kernel) -> list[Map]:
     found = []
     for source in tile_sources(kernel):
         dtype = source.buffer.dtype
-        wide = ir.TILE_BYTES // dtype.itemsize
+        wide = ir.SWIZZLE_BYTES // dtype.itemsize
         found.append(
             Map(
                 kernel.buffers.index(source.buffer),
@@ -156,7 +156,7 @@ def maps(kernel: ir.Kernel) -> list[Map]:
                 dtype is dt.float32,
                 tuple(e.attr for e in source.extents),
                 tuple(e.attr for e in source.strides),
-                (wide, source.lines if source.along else wide, 1),
+                (wide, source.lines if source.k_major else wide, 1),
             )
         )
     return found
@@ -165,8 +165,8 @@ def maps(kernel: ir.Kernel) -> list[Map]:
 def registers_of(s: ir.Stmt) -> list[ir.Register]:
     """The registers that a statement sets or reads, those of statements inside it left out."""
     found = [s.register] if isinstance(s, ir.Set) else []
-    if isinstance(s, ir.WarpProduct):
-        found += s.sums
+    if isinstance(s, ir.MmaSync):
+        found += s.accumulators
     for root in expressions_of(s):
         found += [e.attr for e in ir.walk(root, lambda e: True) if e.op == "read"]
     return found
@@ -183,4 +183,4 @@ def loads(loop: ir.For) -> list[ir.Expr]:
     """Every load of a body, once."""
     seen: set[ir.Expr] = set()
     inner = statements(loop.body)
-    return [e for s in inner for e in below(expressions_of(s), seen) if e.op == "load"]
+    return [e for s in inner for e in post_order(expressions_of(s), seen) if e.op == "load"]

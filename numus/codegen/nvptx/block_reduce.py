@@ -31,7 +31,7 @@ def from_lane_xor(r: Renderer, dtype: DType, value: str, mask: int) -> str:
     return shuffle(r, "bfly", dtype, value, mask)
 
 
-def combine(r: Renderer, s: ir.Combine) -> None:
+def combine(r: Renderer, s: ir.BlockReduce) -> None:
     _name(r, s.results, _combine(r, s.registers, lambda a, b: _merge(r, s, a, b)))
 
 
@@ -40,7 +40,7 @@ def _name(r: Renderer, results: Sequence[ir.Expr], names: State) -> None:
         r.x.remember(r.x.values, e, Value((name,), False, r.x.depth))
 
 
-def _merge(r: Renderer, s: ir.Combine | ir.Scan, a: State, b: State) -> State:
+def _merge(r: Renderer, s: ir.BlockReduce | ir.BlockScan, a: State, b: State) -> State:
     """Two states merged by the expressions that the statement gives."""
     x = r.x
     x.push()
@@ -61,7 +61,7 @@ def _combine(r: Renderer, registers: Sequence[ir.Register], merge: Merge) -> Sta
     return cluster.combined(r, dtypes, state, merge)
 
 
-def scan(r: Renderer, s: ir.Scan) -> None:
+def scan(r: Renderer, s: ir.BlockScan) -> None:
     x, t = r.x, r.t
     dtypes = [register.dtype for register in s.registers]
     state = [x.own(register)[0] for register in s.registers]

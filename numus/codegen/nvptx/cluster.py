@@ -29,18 +29,18 @@ _SCOPE = 'syncscope("device") monotonic, align 8'
 
 
 def in_clusters(kernel: ir.Kernel) -> bool:
-    return kernel.spread > 1 and kernel.board is None
+    return kernel.cluster_size > 1 and kernel.flags is None
 
 
 def check(r: Renderer) -> None:
     """Say what cannot be written."""
     kernel = r.kernel
-    if kernel.spread == 1:
+    if kernel.cluster_size == 1:
         return
-    if kernel.spread & (kernel.spread - 1) or kernel.pack > 1:
-        raise CompileError(f"groups are spread over 2, 4, 8 … blocks, not {kernel.spread}")
-    if in_clusters(kernel) and (r.capability < CLUSTERS_SINCE or kernel.spread > MOST_BLOCKS):
-        raise CompileError(f"sm_{r.capability} has no clusters of {kernel.spread} blocks")
+    if kernel.cluster_size & (kernel.cluster_size - 1) or kernel.packed_blocks > 1:
+        raise CompileError(f"groups are spread over 2, 4, 8 … blocks, not {kernel.cluster_size}")
+    if in_clusters(kernel) and (r.capability < CLUSTERS_SINCE or kernel.cluster_size > MOST_BLOCKS):
+        raise CompileError(f"sm_{r.capability} has no clusters of {kernel.cluster_size} blocks")
     if r.talking or any(b.access == "scratch" for b in kernel.buffers):
         raise CompileError("groups that are spread over blocks have no memory in common")
 
@@ -53,14 +53,14 @@ def arrive(r: Renderer) -> None:
 
 def combined(r: Renderer, dtypes: Sequence[DType], state: State, merge: Merge) -> State:
     """What the blocks of a group come to, of what each of them has."""
-    if r.kernel.spread == 1:
+    if r.kernel.cluster_size == 1:
         return state
     if r.in_loop:
         raise CompileError("groups that are spread over blocks meet outside of loops")
-    if r.kernel.board is None:
+    if r.kernel.flags is None:
         parts = _through_cluster(r, dtypes, state)
     else:
-        parts = _through_board(r, *r.kernel.board, dtypes, state, merge)
+        parts = _through_board(r, *r.kernel.flags, dtypes, state, merge)
     return warp.in_pairs(parts, merge)
 
 
@@ -69,7 +69,7 @@ def combined(r: Renderer, dtypes: Sequence[DType], state: State, merge: Merge) -
 
 def _through_cluster(r: Renderer, dtypes: Sequence[DType], state: State) -> list[State]:
     """Thread k of a block writes to block k; all read what has come to their own."""
-    t, blocks = r.t, r.kernel.spread
+    t, blocks = r.t, r.kernel.cluster_size
     places = [r.shared(f"[{blocks} x {memory_type(d)}]") for d in dtypes]
     if not r.met:
         r.met = True
@@ -105,7 +105,7 @@ def _through_board(
 ) -> list[State]:
     """The first thread of a block posts; a thread for each block waits for its words. What the
     warps of these come to is what all threads read."""
-    t, blocks = r.t, r.kernel.spread
+    t, blocks = r.t, r.kernel.cluster_size
     pieces = [x for d, name in zip(dtypes, state, strict=True) for x in _words(r, d, name)]
     first, r.posted = r.posted, r.posted + blocks * len(pieces)
     if r.posted > words or blocks > WARP * r.warps:

@@ -72,7 +72,7 @@ def copy(r: Renderer, s: ir.AsyncCopy) -> None:
     _asm(r, f"{way}, $2;", "r,l,r,~{memory}", f"{given}, i32 {nbytes}")
 
 
-def _descriptor(r: Renderer, operand: ir.TileOperand, depth: int, *, left: bool) -> str:
+def _descriptor(r: Renderer, operand: ir.MmaOperand, depth: int, *, left: bool) -> str:
     """How wgmma finds a tile: address, distances of its blocks, and the exchange of runs."""
     t = r.t
     where = r.x.uniform(operand.start, "a tile's place")
@@ -82,33 +82,33 @@ def _descriptor(r: Renderer, operand: ir.TileOperand, depth: int, *, left: bool)
     address = t.new(f"ptrtoint {SHARED} {p} to i64")
     block = 64 * depth * size  # bytes of 64 lines across k
     if left:  # the 64 rows of this thread's warp group
-        rows = 64 * _BLOCK * size if operand.along else block
+        rows = 64 * _BLOCK * size if operand.k_major else block
         address = t.new(f"add i64 {address}, {t.new(f'mul i64 {r.warp_group}, {rows}')}")
     bits = t.new(f"and i64 {address}, {(1 << 18) - 1}")
     bits = t.new(f"lshr i64 {bits}, 4")
-    leading = 1 if operand.along else block >> 4
+    leading = 1 if operand.k_major else block >> 4
     return t.new(f"or i64 {bits}, {leading << 16 | (_GROUP_OF_ROWS >> 4) << 32 | _SWIZZLE_128}")
 
 
-def _step(operand: ir.TileOperand, step: int) -> int:
+def _step(operand: ir.MmaOperand, step: int) -> int:
     """How many bytes the k of a step lie behind the first: in its rows, or in other rows."""
     size, k = operand.buffer.dtype.itemsize, step * _STEP
-    if operand.along:
+    if operand.k_major:
         return k // _BLOCK * operand.lines * _BLOCK * size + k % _BLOCK * size
     return k // 8 * _GROUP_OF_ROWS
 
 
-def product(r: Renderer, s: ir.TileProduct) -> None:
+def product(r: Renderer, s: ir.Wgmma) -> None:
     t = r.t
     dtype = s.right.buffer.dtype
     kind = "bf16" if dtype is dt.bfloat16 else "f16"
-    in_memory = isinstance(s.left, ir.TileOperand)
-    sides = [o for o in (s.left, s.right) if isinstance(o, ir.TileOperand)]
+    in_memory = isinstance(s.left, ir.MmaOperand)
+    sides = [o for o in (s.left, s.right) if isinstance(o, ir.MmaOperand)]
     bases = [_descriptor(r, o, s.depth, left=o is s.left) for o in sides]
-    turned = ", ".join(str(int(not o.along)) for o in sides)
-    sums = ",".join(f"${i}" for i in range(len(s.sums)))
+    turned = ", ".join(str(int(not o.k_major)) for o in sides)
+    sums = ",".join(f"${i}" for i in range(len(s.accumulators)))
     others: list[tuple[str, str]] = []  # what else the assembly is given: constraint, value
-    first = len(s.sums) * (1 if s.fresh else 2)
+    first = len(s.accumulators) * (1 if s.zero_init else 2)
     words = [] if in_memory else _packed(r, s.left, kind)  # type: ignore[arg-type]
     lines = ["wgmma.fence.sync.aligned;"]
     for step in range(s.depth // _STEP):
@@ -121,13 +121,13 @@ def product(r: Renderer, s: ir.TileProduct) -> None:
             own = words[4 * step : 4 * step + 4]
             names.insert(0, "{" + ",".join(f"${at + 1 + i}" for i in range(4)) + "}")
             others += [("r", f"i32 {word}") for word in own]
-        keeps = 0 if s.fresh and step == 0 else 1
+        keeps = 0 if s.zero_init and step == 0 else 1
         lines.append(
             f"wgmma.mma_async.sync.aligned.m64n{s.columns}k16.f32.{kind}.{kind} "
             f"{{{sums}}}, {', '.join(names)}, {keeps}, 1, 1, {turned};"
         )
     lines.append("wgmma.commit_group.sync.aligned;")
-    _with_sums(r, s.sums, " ".join(lines), others, fresh=s.fresh)
+    _with_sums(r, s.accumulators, " ".join(lines), others, fresh=s.zero_init)
 
 
 def _packed(r: Renderer, registers: list[ir.Register], kind: str) -> list[str]:
@@ -143,8 +143,8 @@ def _packed(r: Renderer, registers: list[ir.Register], kind: str) -> list[str]:
     ]
 
 
-def wait_products(r: Renderer, s: ir.TileWait) -> None:
-    _with_sums(r, s.sums, f"wgmma.wait_group.sync.aligned {s.pending};", [])
+def wait_products(r: Renderer, s: ir.WgmmaWait) -> None:
+    _with_sums(r, s.accumulators, f"wgmma.wait_group.sync.aligned {s.pending};", [])
 
 
 def _with_sums(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 ALL = ("i32", "-1")  # threads of a warp
 
 
-def add(r: Renderer, s: ir.Add) -> None:
+def add(r: Renderer, s: ir.AtomicAdd) -> None:
     """What is read nowhere needs no answer from memory: LLVM makes reductions of these."""
     x, t = r.x, r.t
     values = x.value(s.value).names
@@ -28,7 +28,7 @@ def add(r: Renderer, s: ir.Add) -> None:
     x.forget((s.buffer,))
 
 
-def tally(r: Renderer, s: ir.Tally) -> None:
+def tally(r: Renderer, s: ir.WarpMultisplit) -> None:
     """The first of the lanes with one digit counts for all of them."""
     x, t = r.x, r.t
     digit = x.uniform(s.digit.cast(dt.uint32), "a digit")
@@ -73,33 +73,33 @@ def _word(board: ir.Buffer) -> tuple[str, str]:
     return ("l", "u64") if board.dtype.itemsize == 8 else ("r", "u32")
 
 
-def post(r: Renderer, s: ir.Post) -> None:
+def post(r: Renderer, s: ir.SetFlag) -> None:
     x, t = r.x, r.t
-    letter, kind = _word(s.board)
+    letter, kind = _word(s.flags)
     value = x.uniform(s.value, "a word")
-    (place,) = memory.pointers(x, s.board, s.index)
+    (place,) = memory.pointers(x, s.flags, s.index)
     text = f"st.relaxed.gpu.global.{kind} [$0], $1;"
     t.do(
         f'call void asm sideeffect "{text}", "l,{letter},~{{memory}}"'
-        f"({x.spaces[s.board]} {place}, {register_type(s.board.dtype)} {value})"
+        f"({x.spaces[s.flags]} {place}, {register_type(s.flags.dtype)} {value})"
     )
 
 
-def await_(r: Renderer, s: ir.Await) -> None:
+def await_(r: Renderer, s: ir.SpinWait) -> None:
     """Read all words, again and again until none is 0 of those that are counted."""
     x, t = r.x, r.t
-    letter, kind = _word(s.board)
-    ty, size = register_type(s.board.dtype), s.board.dtype.itemsize
-    results = [name for run in s.words for name in run.results]
+    letter, kind = _word(s.flags)
+    ty, size = register_type(s.flags.dtype), s.flags.dtype.itemsize
+    results = [name for run in s.reads for name in run.results]
     n = len(results)
     lines = ["{ .reg .pred zero, counts;", "again: setp.ne.u32 zero, 0, 0;"]
     arguments: list[str] = []
     checks: list[str] = []
-    for run in s.words:
-        (place,) = memory.pointers(x, s.board, run.index)
+    for run in s.reads:
+        (place,) = memory.pointers(x, s.flags, run.index)
         count = t.new(f"trunc i64 {x.uniform(run.count, 'a count of words')} to i32")
         at = n + len(arguments)
-        arguments += [f"{x.spaces[s.board]} {place}", f"i32 {count}"]
+        arguments += [f"{x.spaces[s.flags]} {place}", f"i32 {count}"]
         for k in range(len(run.results)):
             to, away = len(checks), k * run.stride * size
             lines.append(f"setp.gt.s32 counts, ${at + 1}, {k}; mov.{kind} ${to}, 0;")
@@ -109,7 +109,7 @@ def await_(r: Renderer, s: ir.Await) -> None:
                 "or.pred zero, zero, counts;"
             )
     lines += [*checks, "@zero bra again; }"]
-    constraints = ",".join([f"=&{letter}"] * n + ["l,r"] * len(s.words) + ["~{memory}"])
+    constraints = ",".join([f"=&{letter}"] * n + ["l,r"] * len(s.reads) + ["~{memory}"])
     result = ty if n == 1 else "{ " + ", ".join([ty] * n) + " }"
     text = " ".join(lines)
     given = ", ".join(arguments)

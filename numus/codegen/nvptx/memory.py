@@ -209,7 +209,7 @@ def _load_neighbours(r: ThreadExpressions, lets: list[ir.Stmt]) -> bool:
     (pointer,) = pointers(r, buffer, first.value.args[0])
     align = count * dtype.itemsize
     # what is volatile is not moved to where it is needed: the latency passes meanwhile
-    how = "load volatile" if first.ahead else "load"
+    how = "load volatile" if first.early else "load"
     whole = t.new(f"{how} <{count} x {ty}>, {SHARED} {pointer}, align {align}")
     for i, s in enumerate(lets):
         assert isinstance(s, ir.Let)
@@ -269,10 +269,10 @@ def store_run(r: ThreadExpressions, stores: list[ir.Stmt]) -> int:
         return 0
     near = r.spaces[first.buffer] == SHARED
     size = first.buffer.dtype.itemsize
-    if first.run and not _store_neighbours(r, stores[: first.run], first.run, near):
+    if first.vector and not _store_neighbours(r, stores[: first.vector], first.vector, near):
         raise CompileError(f"no neighbours in {first.buffer.name}: {first!r:.200}")
-    if first.run:
-        return first.run
+    if first.vector:
+        return first.vector
     for nbytes in (16, 8, 4) if near else (16, 8):
         count = nbytes // size
         least = 2 if near or (size >= 4 and count * size == 16) else 4
@@ -293,7 +293,7 @@ def _store_neighbours(r: ThreadExpressions, stores: list[ir.Stmt], count: int, n
             return False
         if _offset(s.index) != (base, start + i):
             return False
-    known = first.run == count or (near and is_multiple(base, count) and start % count == 0)
+    known = first.vector == count or (near and is_multiple(base, count) and start % count == 0)
     if near and not known and count * dtype.itemsize < 16:
         return False
     t, ty, space = r.t, memory_type(dtype), r.spaces[first.buffer]

@@ -23,7 +23,7 @@ _WHOLE = {
 _CONSTRAINTS = {"float": "f", "double": "d", "i32": "r"}
 
 
-def product(r: Renderer, s: ir.WarpProduct) -> None:
+def product(r: Renderer, s: ir.MmaSync) -> None:
     left, right = ([r.x.uniform(e, "a word") for e in side] for side in (s.left, s.right))
     depth, name, total = _WHOLE[s.dtype]
     capability = r.capability
@@ -32,15 +32,15 @@ def product(r: Renderer, s: ir.WarpProduct) -> None:
     if s.dtype is dt.float64 and capability < 90:
         for line in range(2):  # 8 rows and half of k at a time
             for half in range(2):
-                sums = s.sums[2 * line : 2 * line + 2]
+                sums = s.accumulators[2 * line : 2 * line + 2]
                 _multiply(r, sums, "m8n8k4", name, total, [left[line + 2 * half]], [right[half]])
     elif capability < 80:
         for half in range(2):
             shape = f"m16n8k{depth // 2}"
             words = left[2 * half : 2 * half + 2]
-            _multiply(r, s.sums, shape, name, total, words, [right[half]])
+            _multiply(r, s.accumulators, shape, name, total, words, [right[half]])
     else:
-        _multiply(r, s.sums, f"m16n8k{depth}", name, total, left, right)
+        _multiply(r, s.accumulators, f"m16n8k{depth}", name, total, left, right)
 
 
 def _rounded(r: Renderer, name: str) -> str:

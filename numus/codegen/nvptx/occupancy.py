@@ -25,29 +25,29 @@ def share(kernel: ir.Kernel, threads: int) -> str:
     """The attribute by which threads that keep many values in registers leave room for other groups
     of them, if they do not need all there is; nothing where they may have what they like."""
     inside = list(statements(kernel.body))
-    if any(isinstance(s, ir.Await) for s in inside):
-        tallying = any(isinstance(s, ir.Tally) for s in inside)
+    if any(isinstance(s, ir.SpinWait) for s in inside):
+        tallying = any(isinstance(s, ir.WarpMultisplit) for s in inside)
         return f'"nvvm.minctasm"="{3 if tallying else 4}"'
     if analysis.held_words(kernel):
         groups, _ = held(kernel, threads)
         return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
     if 0 < tma_pipeline.registers(kernel) <= tma_pipeline.SHARED_SUMS:
         return '"nvvm.minctasm"="2"'
-    if kernel.stays:
+    if kernel.persistent:
         return '"nvvm.minctasm"="1"'  # without which registers do not change hands
     sums = analysis.tile_sums(kernel)
-    if any(isinstance(s, ir.TileProduct) and isinstance(s.left, list) for s in inside):
+    if any(isinstance(s, ir.Wgmma) and isinstance(s.left, list) for s in inside):
         groups = _REGISTERS // (threads * (len(sums) + _OTHERS))
         return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
     registers = {r for s in inside for r in analysis.registers_of(s) if r.lanes} - sums
     words = sum(max(1, r.dtype.itemsize // 4) for r in registers)
     lets = [s for s in inside if isinstance(s, ir.Let)]
-    if any(s.ahead for s in lets):  # takes registers that the assembler saves if it is not told
+    if any(s.early for s in lets):  # takes registers that the assembler saves if it is not told
         words = max(words, _MANY)
     groups = _REGISTERS // (threads * (words + _OTHERS))
     near, _ = analysis.shared_by_size(kernel)
     groups = min(groups, _SHARED // max(near, 1))
-    many = words >= _MANY or any(s.run for s in lets)
+    many = words >= _MANY or any(s.vector for s in lets)
     return f'"nvvm.minctasm"="{groups}"' if many and groups > 1 else ""
 
 
@@ -73,7 +73,10 @@ def shape(loop: ir.For, size: int) -> tuple[int, int]:
     """(vectors at a time, elements of a vector) of a lanes loop with so many operations."""
     if loop.step.op != "const" or loop.step.attr != 1 or size > _VECTORS:
         return 1, 1
-    if any(isinstance(x, (ir.For, ir.If, ir.Tally, ir.Post, ir.Await)) for x in loop.body):
+    if any(
+        isinstance(x, (ir.For, ir.If, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait))
+        for x in loop.body
+    ):
         return 1, 1
     accesses = analysis.accesses(loop)
     if any(mask for *_, mask in accesses):

@@ -29,8 +29,8 @@ def write(r: Renderer, s: ir.For, count: str) -> None:
     starts = [v * r.group * width for v in range(many)]
     active: list[str] = []  # whether an iteration exists; none where all do
     if count != str(many * width * r.group):
-        active = ["true"] * (s.full * width)
-        for start in starts[s.full :]:
+        active = ["true"] * (s.full_vectors * width)
+        for start in starts[s.full_vectors :]:
             at = t.new(f"add i64 {first}, {start}") if start else first
             active += [t.new(f"icmp slt i64 {at}, {count}")] * width
     offsets = tuple(start + u for start in starts for u in range(width))

@@ -48,7 +48,7 @@ _AT_A_TIME = 16  # iterations of a thread's own loop
 
 
 @dataclass(frozen=True)
-class Target:
+class NvptxTarget:
     """What the parts of the renderer that CPUs share ask about a target."""
 
     capability: int  # 90: sm_90
@@ -71,7 +71,7 @@ def waits(capability: int) -> bool:
     return capability >= _WAITS_SINCE
 
 
-def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
+def render(kernel: ir.Kernel, target: NvptxTarget, symbol: str = "kernel") -> str:
     """The kernel as an LLVM module with one function, `symbol`."""
     return Renderer(kernel, target).module(symbol)
 
@@ -79,15 +79,15 @@ def render(kernel: ir.Kernel, target: Target, symbol: str = "kernel") -> str:
 class Renderer(Control):
     x: ThreadExpressions
 
-    def __init__(self, kernel: ir.Kernel, target: Target) -> None:
+    def __init__(self, kernel: ir.Kernel, target: NvptxTarget) -> None:
         self.kernel = kernel
         self.capability = target.capability
-        self.group = analysis.threads(kernel) // kernel.pack * kernel.spread
-        self.warps = self.group // kernel.spread // WARP  # of a group, in one block
+        self.group = analysis.threads(kernel) // kernel.packed_blocks * kernel.cluster_size
+        self.warps = self.group // kernel.cluster_size // WARP  # of a group, in one block
         self.met, self.posted = False, 0  # what blocks of a group have done so far
         self.half = ""  # which 128 threads this one is of, where that is the same for its warp
         self.role: tma_pipeline.Role | None = None  # of the threads that what is written is for
-        if kernel.pack > 1 and self.group != WARP:
+        if kernel.packed_blocks > 1 and self.group != WARP:
             raise CompileError("groups that are more than a warp share barriers")
         self.t = Text()
         self.plan = plan(kernel, ACCESS)
@@ -103,7 +103,7 @@ class Renderer(Control):
         self.globals: list[str] = []
         self.serial = 0  # loops around what is being written
         self.shapes = thread_loops.shapes(kernel, self.plan)
-        self.held = [loop for loop in self.shapes if loop.held]
+        self.held = [loop for loop in self.shapes if loop.resident]
         # whether what held loops read besides is all under way before anything is computed of it
         self.at_once = bool(self.held) and occupancy.held(kernel, analysis.threads(kernel))[1]
 
@@ -122,7 +122,7 @@ class Renderer(Control):
         threads = analysis.threads(self.kernel)
         share = occupancy.share(self.kernel, threads)
         if cluster.in_clusters(self.kernel):
-            share += f' "nvvm.cluster_dim"="{self.kernel.spread}"'
+            share += f' "nvvm.cluster_dim"="{self.kernel.cluster_size}"'
         return "\n".join(
             [
                 'target triple = "nvptx64-nvidia-cuda"',
@@ -152,16 +152,16 @@ class Renderer(Control):
         parameters: list[str] = []
         thread = self._special("tid.x")
         block = self._special("ctaid.x")
-        if self.kernel.pack > 1:
-            before = t.new(f"mul i32 {block}, {self.kernel.pack}")
+        if self.kernel.packed_blocks > 1:
+            before = t.new(f"mul i32 {block}, {self.kernel.packed_blocks}")
             block = t.new(f"add i32 {before}, {t.new(f'lshr i32 {thread}, 5')}")
             thread = t.new(f"and i32 {thread}, {WARP - 1}")
         self.lane = t.new(f"and i32 {thread}, {WARP - 1}")
         self.warp = t.new(f"lshr i32 {thread}, 5")
         self.in_block, self.rank = thread, "0"
-        if self.kernel.spread > 1:  # threads of a group are numbered through
-            self.rank = t.new(f"and i32 {block}, {self.kernel.spread - 1}")
-            block = t.new(f"lshr i32 {block}, {self.kernel.spread.bit_length() - 1}")
+        if self.kernel.cluster_size > 1:  # threads of a group are numbered through
+            self.rank = t.new(f"and i32 {block}, {self.kernel.cluster_size - 1}")
+            block = t.new(f"lshr i32 {block}, {self.kernel.cluster_size.bit_length() - 1}")
             before = t.new(f"mul i32 {self.rank}, {WARP * self.warps}")
             thread = t.new(f"add i32 {before}, {thread}")
         self.thread = t.new(f"zext i32 {thread} to i64")
@@ -196,8 +196,8 @@ class Renderer(Control):
         offset = "0"
         for b in fixed:
             x.spaces[b] = SHARED
-            if b.over is not None:
-                x.buffers[b] = x.buffers[b.over]
+            if b.aliases is not None:
+                x.buffers[b] = x.buffers[b.aliases]
             elif fixed_bytes <= STATIC_SHARED:
                 assert b.size is not None
                 tile = tiled and not analysis.scratch_bytes(b) % TILE_ALIGNMENT
@@ -274,8 +274,8 @@ class Renderer(Control):
                     x.forget((s.buffer,))
                     continue
             if isinstance(s, ir.Let):
-                if s.run > 1:
-                    memory.load_whole(x, body[i : i + s.run])
+                if s.vector > 1:
+                    memory.load_whole(x, body[i : i + s.vector])
                 elif x.lane is not None and s.var not in x.values:
                     memory.load_run(x, body[i : i + memory.RUN])
                 self._let(s)
@@ -394,17 +394,17 @@ class Renderer(Control):
         if (start, step) == ("0", "1"):
             self.x.block_numbers.add(s.var)
         yes, done = t.label("block"), t.label("done")
-        if self.kernel.stays:
+        if self.kernel.persistent:
             tma_pipeline.stay(self, s)
             return
-        if self.kernel.pack > 1:  # the last ones may be past the end
+        if self.kernel.packed_blocks > 1:  # the last ones may be past the end
             stop = self.x.uniform(s.stop, "the size of the grid")
             t.branch(t.new(f"icmp slt i64 {i}, {stop}"), yes, done)
             t.start(yes)
         self.x.push()
         self._iteration(s, i)
         self.x.pop()
-        if self.kernel.pack > 1:
+        if self.kernel.packed_blocks > 1:
             t.jump(done)
             t.start(done)
 
@@ -412,11 +412,11 @@ class Renderer(Control):
         if self.x.lane is not None:
             raise CompileError("a lanes loop inside a lanes loop")
         told = {b for y in statements(s.body) for b in analysis.changes(y)} & self.talking
-        meet = self._warp_barrier if all(b.by_warp for b in told) else self.barrier
+        meet = self._warp_barrier if all(b.warp_private for b in told) else self.barrier
         if told:
             meet()
         count = self.trips(start, stop, step)
-        if s.held:
+        if s.resident:
             register_loops.write(self, s, count)
             return
         thread_loops.write(self, s, start, step, count)
@@ -427,12 +427,12 @@ class Renderer(Control):
 # Statements that threads have beyond those of loops, and how each is written.
 _WRITTEN: dict[type[ir.Stmt], Callable[[Renderer, Any], None]] = {
     ir.Prefetch: lambda r, s: None,  # other threads hide the latency
-    **{ir.Combine: block_reduce.combine, ir.Scan: block_reduce.scan},
-    **{ir.Add: grid_sync.add, ir.Tally: grid_sync.tally},
-    **{ir.Post: grid_sync.post, ir.Await: grid_sync.await_},
+    **{ir.BlockReduce: block_reduce.combine, ir.BlockScan: block_reduce.scan},
+    **{ir.AtomicAdd: grid_sync.add, ir.WarpMultisplit: grid_sync.tally},
+    **{ir.SetFlag: grid_sync.post, ir.SpinWait: grid_sync.await_},
     **{ir.AsyncCopy: cp_async.copy, ir.AsyncCommit: cp_async.commit},
     **{ir.AsyncFence: cp_async.fence, ir.AsyncWait: cp_async.wait},
-    **{ir.TileProduct: cp_async.product, ir.TileWait: cp_async.wait_products},
-    **{ir.WarpProduct: mma_sync.product, ir.TileSlice: wgmma.slice_product},
-    ir.TileSum: tma_pipeline.tile_sum,
+    **{ir.Wgmma: cp_async.product, ir.WgmmaWait: cp_async.wait_products},
+    **{ir.MmaSync: mma_sync.product, ir.WgmmaTile: wgmma.slice_product},
+    ir.WgmmaMainloop: tma_pipeline.tile_sum,
 }

@@ -42,7 +42,7 @@ def shapes(kernel: ir.Kernel, plan: Plan) -> dict[ir.For, tuple[int, int]]:
     }
 
     def shape(loop: ir.For) -> tuple[int, int]:
-        if loop.held:
+        if loop.resident:
             return loop.unroll, loop.width
         if loop in shared:
             return 1, 1
@@ -50,7 +50,7 @@ def shapes(kernel: ir.Kernel, plan: Plan) -> dict[ir.For, tuple[int, int]]:
 
     found = {loop: shape(loop) for loop in plan.widths}
     for register, loops in homes.items():
-        running = len(loops) == 1 and next(iter(loops)).held
+        running = len(loops) == 1 and next(iter(loops)).resident
         each = [found[s] for s in loops]
         plan.vectors[register] = max(v if running else u * v for u, v in each)
     return found
@@ -153,7 +153,7 @@ def enter(
 
 def growths(s: ir.For) -> Growths:
     """How expressions grow along a lanes loop."""
-    return Growths(s.var, s.step, s.width if s.held and s.unroll == 1 else 0)
+    return Growths(s.var, s.step, s.width if s.resident and s.unroll == 1 else 0)
 
 
 def aligned(r: Renderer, s: ir.For, start: str, step: str, width: int) -> str | None:
@@ -161,7 +161,7 @@ def aligned(r: Renderer, s: ir.For, start: str, step: str, width: int) -> str | 
     x, t = r.x, r.t
     x.push()
     for inner in statements(s.body):  # what they count lies whole vectors apart, if it is held
-        if s.held and isinstance(inner, ir.For):
+        if s.resident and isinstance(inner, ir.For):
             x.remember(x.values, inner.var, Value(("0",), False, x.depth))
     enter(r, s, start, step, (0,), 1)
     found = growths(s)

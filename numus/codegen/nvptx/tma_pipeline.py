@@ -37,11 +37,11 @@ _MANY, _FEW = 240, 24  # registers of threads that multiply, where others leave 
 
 def registers(kernel: ir.Kernel) -> int:
     """Registers that a thread needs for the sums of a kernel; 0 where it has no such sums."""
-    found = [s for s in statements(kernel.body) if isinstance(s, ir.TileSum)]
-    return max((len(s.sums) * (2 if _promotes(s) else 1) for s in found), default=0)
+    found = [s for s in statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
+    return max((len(s.accumulators) * (2 if _promotes(s) else 1) for s in found), default=0)
 
 
-def _promotes(s: ir.TileSum) -> bool:
+def _promotes(s: ir.WgmmaMainloop) -> bool:
     """Whether slices are summed by themselves before they are added to the sums."""
     dtype = s.left.buffer.dtype
     return dtype.itemsize == 1 and dtype.kind == "float"
@@ -50,10 +50,10 @@ def _promotes(s: ir.TileSum) -> bool:
 class _Stages:
     """Where the slices and the barriers of a sum lie in its scratch memory."""
 
-    def __init__(self, r: Renderer, s: ir.TileSum) -> None:
+    def __init__(self, r: Renderer, s: ir.WgmmaMainloop) -> None:
         self.t, self.count = r.t, s.stages
-        self.bytes_left = s.left.lines * ir.TILE_BYTES
-        self.bytes_right = s.right.lines * ir.TILE_BYTES
+        self.bytes_left = s.left.lines * ir.SWIZZLE_BYTES
+        self.bytes_right = s.right.lines * ir.SWIZZLE_BYTES
         self.base = r.t.new(f"ptrtoint {SHARED} {r.x.buffers[s.scratch]} to i32")
         self.right = self._away(self.base, s.stages * self.bytes_left)
         self.full = self._away(self.right, s.stages * self.bytes_right)
@@ -83,7 +83,7 @@ class _Stages:
 class _Counted(_Stages):
     """The same where slices of one sum follow those of another: a thread counts stages."""
 
-    def __init__(self, r: Renderer, s: ir.TileSum) -> None:
+    def __init__(self, r: Renderer, s: ir.WgmmaMainloop) -> None:
         super().__init__(r, s)
         self.number, self.turn = r.t.alloca("i32"), r.t.alloca("i32")
         for slot in (self.number, self.turn):
@@ -120,7 +120,7 @@ def stay(r: Renderer, loop: ir.For) -> None:
     """A block that takes one number of the grid after the other: a loop for those who multiply and
     store, and one for who orders tiles."""
     t, x = r.t, r.x
-    (s,) = (s for s in statements(loop.body) if isinstance(s, ir.TileSum))
+    (s,) = (s for s in statements(loop.body) if isinstance(s, ir.WgmmaMainloop))
     stop = x.uniform(loop.stop, "the size of the grid")
     blocks = t.call("i32", "llvm.nvvm.read.ptx.sreg.nctaid.x")
     step = t.new(f"zext i32 {blocks} to i64")
@@ -140,7 +140,7 @@ def stay(r: Renderer, loop: ir.For) -> None:
 
     def multiply() -> None:
         r.group = WORKERS
-        for register in s.sums:  # once: assemblers want to see registers that have values
+        for register in s.accumulators:  # once: assemblers want to see registers that have values
             ty = register_type(register.dtype)
             t.do(f"store {ty} {'0.0' if ty == 'float' else '0'}, ptr {x.storage(register)[0]}")
         through(Role(True, stages), loop.body)
@@ -163,9 +163,11 @@ def _orders(body: list[ir.Stmt]) -> list[ir.Stmt]:
     """What of a block's work concerns who orders tiles."""
     found: list[ir.Stmt] = []
     for s in body:
-        if isinstance(s, (ir.Let, ir.TileSum)):
+        if isinstance(s, (ir.Let, ir.WgmmaMainloop)):
             found.append(s)
-        elif isinstance(s, ir.If) and any(isinstance(y, ir.TileSum) for y in statements(s.body)):
+        elif isinstance(s, ir.If) and any(
+            isinstance(y, ir.WgmmaMainloop) for y in statements(s.body)
+        ):
             found.append(ir.If(s.condition, _orders(s.body)))
     return found
 
@@ -177,9 +179,9 @@ def meet(r: Renderer) -> None:
     asm(r, f"bar.sync 1, {WORKERS};", "~{memory}")
 
 
-def tile_sum(r: Renderer, s: ir.TileSum) -> None:
+def tile_sum(r: Renderer, s: ir.WgmmaMainloop) -> None:
     if r.role is not None and r.role.multiplies:
-        _consume(r, s, r.role.stages, r.x.uniform(s.slices, "the slices of a sum"))
+        _consume(r, s, r.role.stages, r.x.uniform(s.k_tiles, "the slices of a sum"))
         return
     slices, start, places = _numbers(r, s)
     if r.role is not None:
@@ -192,13 +194,13 @@ def tile_sum(r: Renderer, s: ir.TileSum) -> None:
         lambda: _consume(r, s, stages, slices),
         lambda: _produce(r, s, stages, start, places, slices),
     )
-    r.x.forget(s.sums)
+    r.x.forget(s.accumulators)
 
 
-def _numbers(r: Renderer, s: ir.TileSum) -> tuple[str, str, list[list[str]]]:
+def _numbers(r: Renderer, s: ir.WgmmaMainloop) -> tuple[str, str, list[list[str]]]:
     """How many slices there are, and where they begin."""
     t, x = r.t, r.x
-    slices = x.uniform(s.slices, "the slices of a sum")
+    slices = x.uniform(s.k_tiles, "the slices of a sum")
     start = t.new(f"trunc i64 {x.uniform(s.start, 'the start of a sum')} to i32")
     places = [
         [t.new(f"trunc i64 {x.uniform(e, 'a tile')} to i32") for e in (o.first, o.matrix)]
@@ -273,7 +275,7 @@ def _wait(r: Renderer, barrier: str, phase: str) -> None:
     asm(r, text, "r,r,~{memory}", f"i32 {barrier}, i32 {phase}")
 
 
-def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, slices: str) -> None:
+def _consume(r: Renderer, s: ir.WgmmaMainloop, stages: _Stages, slices: str) -> None:
     t, x = r.t, r.x
     speaks = t.new(f"and i64 {r.thread}, 127")
     speaks = t.new(f"icmp eq i64 {speaks}, 0")
@@ -283,7 +285,7 @@ def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, slices: str) -> None:
 
     sides = (s.left, s.right)
     size = s.right.buffer.dtype.itemsize
-    columns, away = share(s.left.lines, s.right.lines, s.right.along, size)
+    columns, away = share(s.left.lines, s.right.lines, s.right.k_major, size)
     bases = tuple(
         t.new(f"add i32 {base}, {t.new(f'mul i32 {r.half}, {nbytes}')}") if nbytes else base
         for base, nbytes in zip((stages.base, stages.right), away, strict=True)
@@ -299,22 +301,22 @@ def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, slices: str) -> None:
         for base, nbytes, side in zip(bases, sizes, sides, strict=True):
             address = stages.of(base, nbytes, stage)
             bits = t.new(f"lshr i32 {t.new(f'and i32 {address}, {(1 << 18) - 1}')}, 4")
-            layout = layout_bits(side.along, ir.TILE_BYTES // side.buffer.dtype.itemsize)
+            layout = layout_bits(side.k_major, ir.SWIZZLE_BYTES // side.buffer.dtype.itemsize)
             wide = t.new(f"or i64 {t.new(f'zext i32 {bits} to i64')}, {layout}")
-            tiles.append((wide, side.along, side.buffer.dtype))
+            tiles.append((wide, side.k_major, side.buffer.dtype))
         pair = (tiles[0], tiles[1])
-        count = len(s.sums)
+        count = len(s.accumulators)
         names = ",".join(f"${i}" for i in range(count))
         if promotes:
             _promoted(r, s, pair, columns, names)
             leave(stage, speaks)
             stages.go_on()
             return
-        later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.fresh else None
+        later = t.new(f"zext i1 {t.new(f'icmp ne i64 {q}, 0')} to i64") if s.zero_init else None
         text, descriptors = multiply(r, pair, columns, names, 2 * count, onto=later)
-        with_sums(r, s.sums, text, descriptors)
+        with_sums(r, s.accumulators, text, descriptors)
         # the product before is done: its stage may be filled again
-        with_sums(r, s.sums, "wgmma.wait_group.sync.aligned 1;", [])
+        with_sums(r, s.accumulators, "wgmma.wait_group.sync.aligned 1;", [])
         begun = f"i32 {number}" if r.role is None else f"i64 {q}"
         tells = t.new(f"and i1 {speaks}, {t.new(f'icmp ne {begun}, 0')}")
         leave(stages.before(number), tells)
@@ -322,11 +324,11 @@ def _consume(r: Renderer, s: ir.TileSum, stages: _Stages, slices: str) -> None:
 
     r.loop("0", slices, "1", slice_)
     if r.role is None or not promotes:
-        with_sums(r, s.sums, "wgmma.wait_group.sync.aligned 0;", [])
+        with_sums(r, s.accumulators, "wgmma.wait_group.sync.aligned 0;", [])
     if r.role is not None and not promotes:
         tells = t.new(f"and i1 {speaks}, {t.new(f'icmp sgt i64 {slices}, 0')}")
         leave(stages.before(""), tells)
-    x.forget(s.sums)
+    x.forget(s.accumulators)
 
 
 def _leave(r: Renderer, barrier: str, condition: str) -> None:
@@ -339,20 +341,20 @@ def _leave(r: Renderer, barrier: str, condition: str) -> None:
 
 
 def _promoted(
-    r: Renderer, s: ir.TileSum, pair: tuple[Tile, Tile], columns: int, names: str
+    r: Renderer, s: ir.WgmmaMainloop, pair: tuple[Tile, Tile], columns: int, names: str
 ) -> None:
     """A slice by itself, added to the sums in full precision: the units keep fewer digits of sums
     of 8-bit floats than float32 has."""
     t, x = r.t, r.x
-    count = len(s.sums)
+    count = len(s.accumulators)
     text, descriptors = multiply(r, pair, columns, names, count, fresh=True)
     text += " wgmma.wait_group.sync.aligned 0;"
-    ty = register_type(s.sums[0].dtype)
+    ty = register_type(s.accumulators[0].dtype)
     result = "{ " + ", ".join([ty] * count) + " }"
     constraints = ",".join([*["=&f"] * count, *["l"] * len(descriptors), "~{memory}"])
     arguments = ", ".join(f"i64 {name}" for name in descriptors)
     whole = t.new(f'call {result} asm sideeffect "{text}", "{constraints}"({arguments})')
-    for i, register in enumerate(s.sums):
+    for i, register in enumerate(s.accumulators):
         (slot,) = x.storage(register)
         part = t.new(f"extractvalue {result} {whole}, {i}")
         old = t.new(f"load {ty}, ptr {slot}")
@@ -361,7 +363,7 @@ def _promoted(
 
 def _produce(
     r: Renderer,
-    s: ir.TileSum,
+    s: ir.WgmmaMainloop,
     stages: _Stages,
     start: str,
     places: list[list[str]],
@@ -383,20 +385,20 @@ def _produce(
         bases = (stages.base, stages.right)
         sides = zip((s.left, s.right), bases, sizes, maps, places, strict=True)
         for side, base, nbytes, name, (first, matrix) in sides:
-            wide = ir.TILE_BYTES // side.buffer.dtype.itemsize
+            wide = ir.SWIZZLE_BYTES // side.buffer.dtype.itemsize
             to = stages.of(base, nbytes, stage)
-            if side.at is not None:
-                r.x.remember(r.x.values, side.slice, Value((q,), False, r.x.depth))
+            if side.origin is not None:
+                r.x.remember(r.x.values, side.k_tile, Value((q,), False, r.x.depth))
                 quick, slow = (
-                    t.new(f"trunc i64 {r.x.uniform(e, 'a tile')} to i32") for e in side.at
+                    t.new(f"trunc i64 {r.x.uniform(e, 'a tile')} to i32") for e in side.origin
                 )
-                k, first = (quick, slow) if side.along else (slow, quick)
+                k, first = (quick, slow) if side.k_major else (slow, quick)
             else:
                 k = t.new(f"add i32 {start}, {t.new(f'mul i32 {number}, {wide}')}")
-            if side.along:
+            if side.k_major:
                 _order(r, name, to, (k, first, matrix), full)
                 continue
-            block = wide * ir.TILE_BYTES  # bytes of a block of lines across k
+            block = wide * ir.SWIZZLE_BYTES  # bytes of a block of lines across k
             for part in range(side.lines // wide):
                 line = t.new(f"add i32 {first}, {part * wide}")
                 _order(r, name, t.new(f"add i32 {to}, {part * block}"), (line, k, matrix), full)

@@ -30,7 +30,7 @@ def asm(r: Renderer, text: str, constraints: str = "", arguments: str = "") -> N
 
 def layout_bits(along: bool, depth: int) -> int:
     """What a descriptor tells besides the address: distances of blocks and groups of rows."""
-    leading = 1 if along else ir.TILE_BYTES * depth >> 4
+    leading = 1 if along else ir.SWIZZLE_BYTES * depth >> 4
     return leading << 16 | (_GROUP_OF_ROWS >> 4) << 32 | _SWIZZLE_128
 
 
@@ -75,7 +75,7 @@ def multiply(
     t = r.t
     left, right = (UNITS[dtype] for *_, dtype in tiles)
     lines = ["wgmma.fence.sync.aligned;"]
-    steps = ir.TILE_BYTES // _STEP
+    steps = ir.SWIZZLE_BYTES // _STEP
     if fresh:
         lines.insert(0, "{ .reg .pred more; setp.ne.b32 more, 0, 0;")
     elif onto is not None:
@@ -105,13 +105,13 @@ def share(rows: int, columns: int, along: bool, itemsize: int) -> tuple[int, tup
     """How many columns every 128 threads multiply, and by how many bytes what they read of A and B
     lies behind what those before them read: 64 rows are all of them, or the columns are halved."""
     if rows > 64:
-        return columns, (64 * ir.TILE_BYTES, 0)
+        return columns, (64 * ir.SWIZZLE_BYTES, 0)
     half = columns // 2
-    in_line = not along and half * itemsize < ir.TILE_BYTES
-    return half, (0, half * (itemsize if in_line else ir.TILE_BYTES))
+    in_line = not along and half * itemsize < ir.SWIZZLE_BYTES
+    return half, (0, half * (itemsize if in_line else ir.SWIZZLE_BYTES))
 
 
-def slice_product(r: Renderer, s: ir.TileSlice) -> None:
+def slice_product(r: Renderer, s: ir.WgmmaTile) -> None:
     """Of two tiles that threads have filled, by those of them that multiply."""
     t, x = r.t, r.x
     mine, done = t.label("mine"), t.label("done")
@@ -120,19 +120,19 @@ def slice_product(r: Renderer, s: ir.TileSlice) -> None:
     x.push("branch")
     base = t.new(f"ptrtoint {SHARED} {x.buffers[s.scratch]} to i64")
     dtype = s.scratch.dtype
-    columns, away = share(s.rows, s.columns, s.along[1], dtype.itemsize)
-    places = (base, t.new(f"add i64 {base}, {s.rows * ir.TILE_BYTES}"))
-    depth = ir.TILE_BYTES // dtype.itemsize
+    columns, away = share(s.rows, s.columns, s.k_major[1], dtype.itemsize)
+    places = (base, t.new(f"add i64 {base}, {s.rows * ir.SWIZZLE_BYTES}"))
+    depth = ir.SWIZZLE_BYTES // dtype.itemsize
     tiles = []
-    for place, own, along in zip(places, away, s.along, strict=True):
+    for place, own, along in zip(places, away, s.k_major, strict=True):
         address = t.new(f"add i64 {place}, {t.new(f'mul i64 {r.warp_group}, {own}')}")
         bits = t.new(f"lshr i64 {t.new(f'and i64 {address}, {(1 << 18) - 1}')}, 4")
         tiles.append((t.new(f"or i64 {bits}, {layout_bits(along, depth)}"), along, dtype))
-    count = len(s.sums)
+    count = len(s.accumulators)
     names = ",".join(f"${i}" for i in range(count))
-    onto = None if s.onto is None else x.uniform(s.onto, "the number of a slice")
+    onto = None if s.accumulate is None else x.uniform(s.accumulate, "the number of a slice")
     text, descriptors = multiply(r, (tiles[0], tiles[1]), columns, names, 2 * count, onto=onto)
-    with_sums(r, s.sums, f"{text} wgmma.wait_group.sync.aligned 0;", descriptors)
+    with_sums(r, s.accumulators, f"{text} wgmma.wait_group.sync.aligned 0;", descriptors)
     x.pop()
     t.jump(done)
     t.start(done)

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from numus import ir
-from numus.ir import Expr, below, expressions_of, statements
+from numus.ir import Expr, expressions_of, post_order, statements
 
 ALL, FIRST = "all", "first"  # who runs a statement
 NEAR, FAR = "near", "far"  # a barrier for the group's own memory; one for buffers too
@@ -28,12 +28,12 @@ def has_lanes(body: Iterable[ir.Stmt]) -> bool:
 
 def is_meeting(s: ir.Stmt) -> bool:
     """Whether threads merge what they have."""
-    return isinstance(s, (ir.Combine, ir.Scan)) or bool(reductions(s))
+    return isinstance(s, (ir.BlockReduce, ir.BlockScan)) or bool(reductions(s))
 
 
 def reductions(s: ir.Stmt) -> list[Expr]:
     """The reductions of lanes in what a statement evaluates."""
-    return [e for e in below(expressions_of(s), set()) if e.op == "lanes_reduce"]
+    return [e for e in post_order(expressions_of(s), set()) if e.op == "lanes_reduce"]
 
 
 def is_solo(s: ir.Stmt) -> bool:
@@ -59,7 +59,7 @@ def touched(body: Iterable[ir.Stmt]) -> Touched:
     out = Touched()
     seen: set[Expr] = set()
     for s in statements(body):
-        for e in below(expressions_of(s), seen):
+        for e in post_order(expressions_of(s), seen):
             if e.op == "load" and e.attr.access != "read":
                 out.reads.add(e.attr)
         if isinstance(s, ir.Store):
@@ -152,7 +152,7 @@ def s_is_shared(s: ir.For | ir.If) -> bool:
 def touched_head(s: ir.Stmt) -> Touched:
     """What a statement reads before its body."""
     out = Touched()
-    for e in below(expressions_of(s), set()):
+    for e in post_order(expressions_of(s), set()):
         if e.op == "load" and e.attr.access != "read":
             out.reads.add(e.attr)
     return out
@@ -182,7 +182,9 @@ def _collect(
     shared: set[ir.Buffer],
 ) -> None:
     for s in body:
-        accesses = [(e.attr, e.args[0]) for e in below(expressions_of(s), set()) if e.op == "load"]
+        accesses = [
+            (e.attr, e.args[0]) for e in post_order(expressions_of(s), set()) if e.op == "load"
+        ]
         if isinstance(s, ir.Store):
             accesses.append((s.buffer, s.index))
         for buffer, index in accesses:
@@ -219,7 +221,7 @@ def _form(index: Expr, names: dict[Expr, object], lane: ir.For) -> tuple[object,
     rest = [t for t in terms if t is not lane.var]
     parts: list[object] = []
     for t in rest:
-        leaves = list(below((t,), set()))
+        leaves = list(post_order((t,), set()))
         if lane.var in leaves or any(x.op in ("load", "read") for x in leaves):
             return None
         if any(x.op == "var" and x not in names for x in leaves):

@@ -14,7 +14,7 @@ from numus.codegen.wgsl import arithmetic as ops
 from numus.codegen.wgsl import memory
 from numus.codegen.wgsl.expressions import Values
 from numus.codegen.wgsl.index_width import Narrow, is_size
-from numus.codegen.wgsl.target import Target
+from numus.codegen.wgsl.target import WgslTarget
 from numus.errors import CompileError, DTypeError
 
 # words of `P` before the buffers' offsets: zero, groups in a row, all groups or threads, zero
@@ -43,7 +43,7 @@ class Bindings:
     def __init__(
         self,
         kernel: ir.Kernel,
-        target: Target,
+        target: WgslTarget,
         wide: bool,
         shared: frozenset[int],
         pooled: bool,
@@ -122,7 +122,7 @@ class Bindings:
                 x.places[buffer] = memory.Place(name, f"o{i}", form, element)
                 self._bind(i, f"var<storage, {access}> {name}: array<{element}>;")
                 continue
-            per = self.target.most_bound // _element_bytes(element)
+            per = self.target.max_binding_bytes // _element_bytes(element)
             place = memory.Place(name, f"o{i}", form, element, count, per)
             x.places[buffer] = place
             for w in range(count):

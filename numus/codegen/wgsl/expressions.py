@@ -12,9 +12,9 @@ from numus import ir
 from numus.codegen.invalidation import Origins
 from numus.codegen.wgsl import arithmetic, memory
 from numus.codegen.wgsl.index_width import Narrow
-from numus.codegen.wgsl.target import Target
+from numus.codegen.wgsl.target import WgslTarget
 from numus.errors import CompileError, DTypeError
-from numus.ir import Expr, below, expressions_of, statements
+from numus.ir import Expr, expressions_of, post_order, statements
 
 _ROUNDED = ("add", "sub", "mul")
 # What a compiler may combine with the sum or product that it is given.
@@ -29,7 +29,7 @@ def exposed(kernel: ir.Kernel) -> set[Expr]:
     for s in statements(kernel.body):
         if isinstance(s, ir.Let) and _is_rounded(s.value):
             found.add(s.value)
-        for e in below(expressions_of(s), seen):
+        for e in post_order(expressions_of(s), seen):
             if e.op in _COMBINES and arithmetic.is_float(e):
                 found.update(a for a in e.args if _is_rounded(a))
     return found
@@ -55,7 +55,7 @@ class Values:
     """Writes expressions; remembers what is written and takes it back when a scope ends."""
 
     kernel: ir.Kernel
-    target: Target
+    target: WgslTarget
     wide: bool  # whether indices need 64 bits
     narrow: Narrow
     scalars: dict[str, str]
@@ -127,7 +127,7 @@ class Values:
         """Write what is the same in all turns of a loop ahead of it: drivers see through little of
         the arithmetic that is written out.
         """
-        for e in ir.steady(s, lambda e: e.op in _CHANGING):
+        for e in ir.loop_invariant(s, lambda e: e.op in _CHANGING):
             if e.args and e not in self.values and arithmetic.is_float(e):
                 self.value(e)
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from numus import ir
-from numus.ir import Expr, below, expressions_of, statements
+from numus.ir import Expr, expressions_of, post_order, statements
 
 _LIMIT = (1 << 31) - 1
 UNKNOWN = 16  # turns of loops whose end depends on data: passes of a sort, say
@@ -35,9 +35,9 @@ class Narrow:
         seen: set[Expr] = set()
         for b in kernel.buffers:
             if b.size is not None:
-                self._note(below((b.size,), seen))
+                self._note(post_order((b.size,), seen))
         for s in statements(kernel.body):
-            self._note(below(expressions_of(s), seen))
+            self._note(post_order(expressions_of(s), seen))
             # a loop whose end depends on data counts as wide as that
             counts = isinstance(s, ir.For) and {s.start, s.stop, s.step} <= self.found
             if counts or (isinstance(s, ir.Let) and s.value in self.found):
@@ -87,7 +87,7 @@ class Narrow:
                     elif not any(isinstance(x, ir.For) for x in statements(s.body)):
                         count = -(-count // unroll)
                     total += count * (1 + inner)
-                elif isinstance(s, (ir.Combine, ir.Scan, ir.Let)):
+                elif isinstance(s, (ir.BlockReduce, ir.BlockScan, ir.Let)):
                     total += threads.bit_length() if not isinstance(s, ir.Let) else 0
             return total
 

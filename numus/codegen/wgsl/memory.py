@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from numus import dtypes as dt
 from numus import ir
 from numus.codegen.wgsl import arithmetic
-from numus.codegen.wgsl.target import Target
+from numus.codegen.wgsl.target import WgslTarget
 from numus.dtypes import DType
-from numus.ir import below, expressions_of, statements
+from numus.ir import expressions_of, post_order, statements
 
 if TYPE_CHECKING:
     from numus.codegen.wgsl.expressions import Values
@@ -79,7 +79,7 @@ class Place:
         return out
 
 
-def form_of(buffer: ir.Buffer, target: Target) -> str:
+def form_of(buffer: ir.Buffer, target: WgslTarget) -> str:
     if buffer.access == "scratch":
         return "word"
     if buffer.dtype.bits >= 32:
@@ -176,7 +176,7 @@ def has_quads(kernel: ir.Kernel, buffer: ir.Buffer) -> bool:
     seen: set[ir.Expr] = set()
     found: dict[ir.Expr, int] = {}
     for s in statements(kernel.body):
-        for e in below(expressions_of(s), seen):
+        for e in post_order(expressions_of(s), seen):
             if e.op == "load" and e.attr is buffer and len(e.args) == 1:
                 quad = quad_of(e)
                 if quad is not None:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable
 
 from numus import dtypes as dt
-from numus.codegen.wgsl.target import Target
+from numus.codegen.wgsl.target import WgslTarget
 from numus.dtypes import DType
 
 FUNCTIONS: dict[str, str] = {}  # by name; those for which a target has a choice are below
@@ -143,7 +143,7 @@ fn sqrt32(x: f32) -> f32 {
 """
 
 
-def _chosen(target: Target) -> dict[str, str]:
+def _chosen(target: WgslTarget) -> dict[str, str]:
     by_64 = _FMA32_BY_64 if target.f64 and target.i64 else _fma_in_parts("32")
     return {
         "quotient32": _CAREFUL_DIVIDE.strip().split("\nfn div32")[0],
@@ -309,7 +309,7 @@ for _d in (dt.float16, dt.float8_e4m3fn, dt.float8_e5m2):
 _WORD = re.compile(r"\b[a-z]\w+(?=\()")
 
 
-def prelude(used: Iterable[str], target: Target) -> str:
+def prelude(used: Iterable[str], target: WgslTarget) -> str:
     """The functions with these names and all that they call, those first."""
     table = {**FUNCTIONS, **_chosen(target)}
     done: dict[str, str] = {}

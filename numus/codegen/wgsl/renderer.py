@@ -20,11 +20,11 @@ from numus.codegen.wgsl import memory
 from numus.codegen.wgsl.bindings import Bindings, Word
 from numus.codegen.wgsl.index_width import Narrow
 from numus.codegen.wgsl.prelude import called, prelude
-from numus.codegen.wgsl.target import Target
+from numus.codegen.wgsl.target import WgslTarget
 from numus.codegen.wgsl.thread_loops import Lanes, changed
 from numus.codegen.wgsl.workgroup_reduce import BUILTINS, Across
 from numus.errors import CompileError
-from numus.ir import below, expressions_of, statements
+from numus.ir import expressions_of, post_order, statements
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ class Shader:
 
 def render(
     kernel: ir.Kernel,
-    target: Target,
+    target: WgslTarget,
     wide: bool = False,
     shared: frozenset[int] = frozenset(),
     unroll: int = 1,
@@ -70,7 +70,7 @@ class _Renderer:
     def __init__(
         self,
         kernel: ir.Kernel,
-        target: Target,
+        target: WgslTarget,
         wide: bool,
         shared: frozenset[int],
         unroll: int,
@@ -79,12 +79,16 @@ class _Renderer:
     ) -> None:
         self.kernel, self.target, self.unroll = kernel, target, unroll
         self.per_thread = not group.has_lanes(kernel.body)
-        self.threads = min(64, target.group) if self.per_thread else kernel.group or target.group
+        self.threads = (
+            min(64, target.block_size)
+            if self.per_thread
+            else kernel.block_size or target.block_size
+        )
         self.meetings = group.Meetings(kernel)
         self.reducing: set[str] = set()  # types of which there is shared memory to reduce in
         self.lane: ir.For | None = None
         # what merging takes comes first, scratch gets the rest
-        room = target.group_memory - self._merging_bytes()
+        room = target.shared_bytes - self._merging_bytes()
         self.given = Bindings(
             *(kernel, target, wide, shared, pooled, windows),
             *(self.per_thread, room, self.meetings.near),
@@ -99,7 +103,7 @@ class _Renderer:
         """Memory that threads need to merge what they have: an array per register, at most."""
         most = 0
         for s in statements(self.kernel.body):
-            if isinstance(s, (ir.Combine, ir.Scan)):
+            if isinstance(s, (ir.BlockReduce, ir.BlockScan)):
                 most += sum(max(4, r.dtype.itemsize) for r in s.registers)
             elif group.is_meeting(s):
                 most += 8
@@ -249,7 +253,7 @@ class _Renderer:
     def _shared(self, s: ir.Stmt) -> None:
         """A statement that a whole group has come to."""
         x = self.x
-        if isinstance(s, (ir.Combine, ir.Scan)):
+        if isinstance(s, (ir.BlockReduce, ir.BlockScan)):
             self.across.write(s)
             self.meetings.merged()
             return
@@ -296,7 +300,7 @@ class _Renderer:
         for other in statements(self.kernel.body):
             if id(other) in inside or isinstance(other, (ir.For, ir.If)):
                 continue
-            for e in below(expressions_of(other), set()):
+            for e in post_order(expressions_of(other), set()):
                 if e.op == "read" and e.attr in sets:
                     raise CompileError(
                         f"register {e.attr.name!r} is set by one thread and read by all"

@@ -14,7 +14,7 @@ from numus import ir
 from numus.codegen.llvm.divergence import Growths
 from numus.codegen.wgsl import memory
 from numus.codegen.wgsl.expressions import Values
-from numus.ir import below, expressions_of, statements
+from numus.ir import expressions_of, post_order, statements
 
 TOGETHER = ((24, 8), (80, 4))  # iterations that are under way at a time, by expressions in each
 WORDS = 300  # the same for one whose results share words
@@ -103,7 +103,7 @@ class Lanes:
             seen: set[ir.Expr] = set()
             named = {inner.var for inner in s.body if isinstance(inner, ir.Let)}
             for inner in s.body:
-                for e in below(expressions_of(inner), seen):
+                for e in post_order(expressions_of(inner), seen):
                     if e.op == "load" and is_free(e, changes, named):
                         x.value(e)
             return {key: x.values[key] for table, key, _ in written if table is x.values}
@@ -126,7 +126,7 @@ class Lanes:
         loaded = {
             e.attr
             for inner in s.body
-            for e in below(expressions_of(inner), set())
+            for e in post_order(expressions_of(inner), set())
             if e.op == "load"
         }
         if any(
@@ -219,12 +219,12 @@ def weight(s: ir.For) -> int:
     if any(isinstance(inner, (ir.For, ir.If)) for inner in s.body):
         return 1 << 30
     seen: set[ir.Expr] = set()
-    return sum(1 for inner in s.body for _ in below(expressions_of(inner), seen))
+    return sum(1 for inner in s.body for _ in post_order(expressions_of(inner), seen))
 
 
 def is_free(e: ir.Expr, changes: list[Any], named: set[ir.Expr]) -> bool:
     """Whether an expression stands on nothing that its loop changes or names."""
-    for inner in below((e,), set()):
+    for inner in post_order((e,), set()):
         if inner in named or inner.op in ("read", "lanes_reduce", "guard"):
             return False
         if inner.op == "load" and inner.attr in changes:

@@ -39,16 +39,16 @@ class Across:
         op, register = e.attr
         left, right, total = (ir.var(name, e.dtype) for name in ("left", "right", "total"))
         merged = ir.make(op, e.dtype, (left, right))
-        self.write(ir.Combine([register], [left], [right], [merged], [total]))
+        self.write(ir.BlockReduce([register], [left], [right], [merged], [total]))
         x.keep(e, x.values[total])
 
-    def write(self, s: ir.Combine | ir.Scan) -> None:
+    def write(self, s: ir.BlockReduce | ir.BlockScan) -> None:
         x = self.x
         # memory that threads share holds no bool that every driver gets right: a word instead
         types = [_shared_type(x.type_of(r.dtype)) for r in s.registers]
         by_subgroups = x.target.subgroups and all(ty in _SHUFFLED for ty in types)
         arrays = [self.shared_array(ty, types[:i].count(ty)) for i, ty in enumerate(types)]
-        if isinstance(s, ir.Scan):
+        if isinstance(s, ir.BlockScan):
             totals = self._scan(s, arrays)
         elif by_subgroups:
             totals = self._combine_subgroups(s, arrays)
@@ -56,13 +56,15 @@ class Across:
             totals = self._combine(s, arrays)
         self._finish(s, totals)
 
-    def _finish(self, s: ir.Combine | ir.Scan, totals: list[str]) -> None:
+    def _finish(self, s: ir.BlockReduce | ir.BlockScan, totals: list[str]) -> None:
         x = self.x
         x.forget(s.registers)
         for var, total in zip(s.results, totals, strict=True):
             x.remember(x.values, var, total)
 
-    def _merged(self, s: ir.Combine | ir.Scan, left: list[str], right: list[str]) -> list[str]:
+    def _merged(
+        self, s: ir.BlockReduce | ir.BlockScan, left: list[str], right: list[str]
+    ) -> list[str]:
         """What two states come to, in the scope of the caller."""
         x = self.x
         for side, names in ((s.left, left), (s.right, right)):
@@ -79,12 +81,12 @@ class Across:
         """The reverse."""
         return f"({word} != 0u)" if self.x.type_of(register.dtype) == "bool" else word
 
-    def _lay_out(self, s: ir.Combine | ir.Scan, arrays: list[str]) -> None:
+    def _lay_out(self, s: ir.BlockReduce | ir.BlockScan, arrays: list[str]) -> None:
         for array, register in zip(arrays, s.registers, strict=True):
             self.x.do(f"{array}[thread] = {self._word(register, self.x.registers[register])};")
         self.x.do("workgroupBarrier();")
 
-    def _combine(self, s: ir.Combine, arrays: list[str]) -> list[str]:
+    def _combine(self, s: ir.BlockReduce, arrays: list[str]) -> list[str]:
         """Halves of the group, down to one thread: a fixed tree."""
         x = self.x
         self._lay_out(s, arrays)
@@ -100,10 +102,10 @@ class Across:
         x.do("workgroupBarrier();")
         return totals
 
-    def _named(self, s: ir.Combine | ir.Scan, words: list[str]) -> list[str]:
+    def _named(self, s: ir.BlockReduce | ir.BlockScan, words: list[str]) -> list[str]:
         return [self.x.new(self._own(r, w)) for r, w in zip(s.registers, words, strict=True)]
 
-    def _combine_subgroups(self, s: ir.Combine, arrays: list[str]) -> list[str]:
+    def _combine_subgroups(self, s: ir.BlockReduce, arrays: list[str]) -> list[str]:
         """Halves of each subgroup by exchange; then halves of what the subgroups have, likewise: a
         fixed tree. Where one subgroup cannot hold that, it is merged in order."""
         x = self.x
@@ -134,7 +136,7 @@ class Across:
         x.do("workgroupBarrier();")
         return self._named(s, states)
 
-    def _halves(self, s: ir.Combine, states: list[str], count: str) -> None:
+    def _halves(self, s: ir.BlockReduce, states: list[str], count: str) -> None:
         """Merge the states of so many neighbouring threads of a subgroup; all of them know it."""
         x = self.x
         x.open(f"for (var half: u32 = {count} >> 1u; half > 0u; half >>= 1u)")
@@ -143,7 +145,7 @@ class Across:
             x.do(f"{state} = {new};")
         x.close()
 
-    def _scan(self, s: ir.Scan, arrays: list[str]) -> list[str]:
+    def _scan(self, s: ir.BlockScan, arrays: list[str]) -> list[str]:
         """Each thread merges with the one `reach` before it, which has merged as many already."""
         x = self.x
         self._lay_out(s, arrays)

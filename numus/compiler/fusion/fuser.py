@@ -15,12 +15,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from numus.compiler.fusion.group import Group, Grouping
-from numus.compiler.fusion.legality import MANY_MEMBERS, Joining
-from numus.compiler.fusion.materialize import Storing
-from numus.compiler.graph.builder import Val, walk
-from numus.runtime.contract import Facts
+from numus.compiler.fusion.group import FusionGroup, Grouping
+from numus.compiler.fusion.legality import MANY_MEMBERS, Legality
+from numus.compiler.fusion.materialize import Materialization
+from numus.compiler.graph.builder import Value, walk
 from numus.shapes import Shape
+from numus.target import Target
 
 
 class Fuser:
@@ -28,17 +28,17 @@ class Fuser:
     `roots` must come to be.
     """
 
-    def __init__(self, roots: Sequence[Val], strides: dict[Val, Shape], facts: Facts) -> None:
-        self.facts = facts
+    def __init__(self, roots: Sequence[Value], strides: dict[Value, Shape], target: Target) -> None:
+        self.target = target
         self.roots = set(roots)
         self.strides = strides
         leaves = self.leaves = set(strides)
         needed = walk(roots, lambda v: v not in leaves)
         self.order = sorted(needed, key=lambda v: v.id)
-        self.storing = Storing(self.order, self.roots, leaves, facts)
+        self.storing = Materialization(self.order, self.roots, leaves, target)
         self._known: dict[Any, bool] = {}
 
-    def run(self) -> list[Group]:
+    def run(self) -> list[FusionGroup]:
         """The groups in an order in which they can run."""
         grouping = self._settled(self.storing.at_first(), set())
         again = self.storing.quickly_made_again(grouping)
@@ -46,7 +46,7 @@ class Fuser:
             grouping = self._settled(grouping.in_memory - self.leaves - again, again)
         return grouping.ordered()
 
-    def _settled(self, stored: set[Val], never: set[Val]) -> Grouping:
+    def _settled(self, stored: set[Value], never: set[Value]) -> Grouping:
         """Group until nothing more is worth storing."""
         while True:
             grouping = self._grouped(stored)
@@ -56,22 +56,22 @@ class Fuser:
                 return grouping
             stored = stored | shared
 
-    def _grouped(self, stored: set[Val]) -> Grouping:
+    def _grouped(self, stored: set[Value]) -> Grouping:
         grouping = Grouping(self.order, stored, self.leaves)
-        joining = Joining(grouping, self.facts, self.storing.sums, self._known, self.strides)
+        joining = Legality(grouping, self.target, self.storing.sums, self._known, self.strides)
         for v in grouping.read_by:
-            group = Group(v, v.id)
+            group = FusionGroup(v, v.id)
             _unite(joining, group, v)
             needs = grouping.needed(v)
-            target = joining.target(group, v, needs)
-            if target is None:
+            host = joining.find_host(group, v, needs)
+            if host is None:
                 grouping.begin(group, v, needs)
             else:
-                grouping.join(target, group, v, needs)
+                grouping.join(host, group, v, needs)
         return grouping
 
 
-def _unite(joining: Joining, group: Group, v: Val) -> None:
+def _unite(joining: Legality, group: FusionGroup, v: Value) -> None:
     """Make one of row programs over the same rows that know nothing of each other, where v is
     the next stage of both.
     """

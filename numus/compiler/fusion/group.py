@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from numus import ir
-from numus.compiler.graph.builder import PRODUCTS, Val, walk
+from numus.compiler.graph.builder import GEMM_KINDS, Value, walk
 from numus.compiler.lower.index_rules import Index, is_inline
 from numus.shapes import Shape
 
 # Kinds whose kernels compute elementwise values that follow from their results.
-TAILED = (*PRODUCTS, "scan")
+EPILOGUE_KINDS = (*GEMM_KINDS, "scan")
 
 
 def squeeze(shape: Shape) -> Shape:
@@ -18,25 +18,25 @@ def squeeze(shape: Shape) -> Shape:
     return tuple(n for n in shape if n != 1)
 
 
-def place(shape: Shape, variables: Sequence[ir.Expr]) -> Index:
+def index_of(shape: Shape, variables: Sequence[ir.Expr]) -> Index:
     """An index of `shape` whose axes longer than 1 take the variables in order."""
     left = iter(variables)
     return tuple(ir.const(0) if n == 1 else next(left) for n in shape)
 
 
-class Group:
+class FusionGroup:
     """Values computed by one kernel (or one hand-written schedule).
 
     Loops run over `space` (squeezed); `axes` are the places in it that reductions run over.
     """
 
-    __slots__ = ("axes", "frugal", "kind", "members", "position", "space", "stored")
+    __slots__ = ("axes", "kind", "low_memory", "members", "position", "space", "stored")
 
-    def __init__(self, val: Val, position: int) -> None:
+    def __init__(self, val: Value, position: int) -> None:
         self.members = [val]
         self.position = position
-        self.stored: set[Val] = set()
-        self.frugal = False  # whether its kernels are to do with less memory
+        self.stored: set[Value] = set()
+        self.low_memory = False  # whether its kernels are to do with less memory
         self.axes: Shape = ()
         if val.kind == "reduce":
             self.kind = "loop"
@@ -51,9 +51,9 @@ class Group:
             self.space = squeeze(val.shape)
 
     @staticmethod
-    def storing(val: Val, position: int) -> Group:
+    def of_stored(val: Value, position: int) -> FusionGroup:
         """A group of one value, which is stored."""
-        group = Group(val, position)
+        group = FusionGroup(val, position)
         group.stored = {val}
         return group
 
@@ -67,7 +67,7 @@ class Group:
         """What its kernel is said to do."""
         return tuple(v.op for v in self.members)
 
-    def outside(self, layouts: dict[Val, Shape]) -> dict[Val, Shape]:
+    def outside(self, layouts: dict[Value, Shape]) -> dict[Value, Shape]:
         """The layouts of what is in memory before the group runs: of all but its own members."""
         inside = set(self.members)
         return {v: s for v, s in layouts.items() if v not in inside}
@@ -81,14 +81,14 @@ def _squeezed_axes(shape: Shape, axes: Shape) -> Shape:
     return tuple(places.index(a) for a in axes if shape[a] != 1)
 
 
-def level(group: Group, val: Val) -> str:
+def level(group: FusionGroup, val: Value) -> str:
     """Where a member of a loop group is computed: "reduce", at every point ("full"), or per row."""
     if val.kind == "reduce":
         return "reduce"
     return "full" if squeeze(val.shape) == group.space or not group.axes else "outer"
 
 
-def leaves_of(val: Val, in_memory: set[Val]) -> set[Val]:
+def leaves_of(val: Value, in_memory: set[Value]) -> set[Value]:
     """The values in memory that an expression reads."""
     return {x for x in walk(val.inputs, lambda x: x not in in_memory) if x in in_memory}
 
@@ -99,40 +99,44 @@ class Grouping:
     Values that are stored come in, in order: each begins a group or joins one.
     """
 
-    def __init__(self, order: Iterable[Val], stored: set[Val], leaves: set[Val]) -> None:
+    def __init__(self, order: Iterable[Value], stored: set[Value], leaves: set[Value]) -> None:
         self.in_memory = stored | leaves
-        self.groups: list[Group] = []
-        self.home: dict[Val, Group] = {}
-        self.reads: dict[Group, set[Val]] = {}  # from memory
-        self.needs: dict[Group, set[Group]] = {}  # what runs before it, however long before
-        self.by_space: dict[Shape, list[Group]] = {}  # those that others may join
+        self.groups: list[FusionGroup] = []
+        self.home: dict[Value, FusionGroup] = {}
+        self.reads: dict[FusionGroup, set[Value]] = {}  # from memory
+        self.needs: dict[
+            FusionGroup, set[FusionGroup]
+        ] = {}  # what runs before it, however long before
+        self.by_space: dict[Shape, list[FusionGroup]] = {}  # those that others may join
         self.read_by = {v: leaves_of(v, self.in_memory) for v in order if v in stored}
-        self.readers: dict[Val, list[Val]] = {}
+        self.readers: dict[Value, list[Value]] = {}
         for v, reads in self.read_by.items():
             for r in reads:
                 self.readers.setdefault(r, []).append(v)
 
-    def producers(self, v: Val) -> set[Group]:
+    def producers(self, v: Value) -> set[FusionGroup]:
         """The groups whose members a value reads."""
         return {self.home[r] for r in self.read_by[v] if r in self.home}
 
-    def needed(self, v: Val) -> set[Group]:
+    def needed(self, v: Value) -> set[FusionGroup]:
         """The groups that have to run before a value is computed."""
         needs = self.producers(v)
         for n in list(needs):
             needs |= self.needs[n]
         return needs
 
-    def begin(self, group: Group, v: Val, needs: set[Group]) -> None:
+    def begin(self, group: FusionGroup, v: Value, needs: set[FusionGroup]) -> None:
         """A group of this value alone."""
         self.home[v] = group
         self.groups.append(group)
         self.reads[group] = self.read_by[v]
         self.needs[group] = needs
-        if group.kind == "loop" or group.kind in TAILED:
+        if group.kind == "loop" or group.kind in EPILOGUE_KINDS:
             self.by_space.setdefault(group.space, []).append(group)
 
-    def join(self, target: Group, group: Group, v: Val, needs: set[Group]) -> None:
+    def join(
+        self, target: FusionGroup, group: FusionGroup, v: Value, needs: set[FusionGroup]
+    ) -> None:
         """The value, which by itself would be the other group, becomes a member of the target."""
         target.members.append(v)
         target.position = max(target.position, v.id)
@@ -146,11 +150,11 @@ class Grouping:
             if target in self.needs[other]:
                 self.needs[other] |= needs
 
-    def independent(self, a: Group, b: Group) -> bool:
+    def independent(self, a: FusionGroup, b: FusionGroup) -> bool:
         """Whether neither of two groups waits for the other, not even through a third."""
         return a not in self.needs[b] and b not in self.needs[a]
 
-    def absorb(self, into: Group, other: Group) -> None:
+    def absorb(self, into: FusionGroup, other: FusionGroup) -> None:
         """Make one of two groups that are independent of each other."""
         into.members = sorted([*into.members, *other.members], key=lambda m: m.id)
         into.position = max(into.position, other.position)
@@ -165,7 +169,7 @@ class Grouping:
             if other in self.needs[g] or into in self.needs[g]:
                 self.needs[g] = (self.needs[g] - {other}) | {into} | needs
 
-    def mark_stored(self, roots: set[Val]) -> None:
+    def mark_stored(self, roots: set[Value]) -> None:
         """Of each group's members, find those that others read: they go to memory, as roots do."""
         for group in self.groups:
             group.stored = set()
@@ -178,10 +182,10 @@ class Grouping:
                 if home is not None and home is not group:
                     home.stored.add(r)
 
-    def ordered(self) -> list[Group]:
+    def ordered(self) -> list[FusionGroup]:
         """The groups in an order in which they can run."""
-        out: list[Group] = []
-        done: set[Group] = set()
+        out: list[FusionGroup] = []
+        done: set[FusionGroup] = set()
         waiting = sorted(self.groups, key=lambda g: g.position)
         while waiting:
             rest = []

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from numus import dtypes as dt
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.kernels.math import approximate
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ROUGH = "rough"  # what such a function has for parameters
 
@@ -17,22 +17,22 @@ _ARITHMETIC = _SCALING | {"add", "sub"}
 _BOUNDED = ("sigmoid", "ndtr")  # in sums, their errors stay small beside the terms
 
 
-def mark(values: Sequence[Val], roots: Collection[Val], facts: Facts) -> None:
+def mark(values: Sequence[Value], roots: Collection[Value], target: Target) -> None:
     """Mark functions whose results are rounded to 16-bit floats, on targets that have units for the
     rough forms: functions of such floats, and those of float32 whose results reach nothing but
     casts to them, through arithmetic alone that leaves relative errors as small as they are. Where
     powers are of differences from the largest of such floats (scores), that one is 1, and exact: no
     difference of theirs loses digits, and the logarithm of their sum (the loss) may be float32."""
-    if "tiles" not in facts.features or not any(v.op in approximate.FORMS for v in values):
+    if not target.approx_math or not any(v.op in approximate.FORMS for v in values):
         return
     ends = set(roots)
-    users: dict[Val, list[Val]] = {}
+    users: dict[Value, list[Value]] = {}
     for v in values:
         for x in v.inputs:
             users.setdefault(x, []).append(v)
     # whether all that is made of a value is rounded: by scaling, by any arithmetic, or by that but
     # for logarithms of sums
-    rounded: dict[Val, tuple[bool, bool, bool]] = {}
+    rounded: dict[Value, tuple[bool, bool, bool]] = {}
     for v in reversed(values):
         rounded[v] = _all_rounded(v, users, rounded, ends)
         if v.op not in approximate.FORMS or v.params is not None:
@@ -46,10 +46,10 @@ def mark(values: Sequence[Val], roots: Collection[Val], facts: Facts) -> None:
 
 
 def _all_rounded(
-    v: Val,
-    users: dict[Val, list[Val]],
-    rounded: dict[Val, tuple[bool, bool, bool]],
-    ends: set[Val],
+    v: Value,
+    users: dict[Value, list[Value]],
+    rounded: dict[Value, tuple[bool, bool, bool]],
+    ends: set[Value],
 ) -> tuple[bool, bool, bool]:
     def through(operations: frozenset[str], which: int, logs: bool = False) -> bool:
         return v not in ends and all(
@@ -63,7 +63,7 @@ def _all_rounded(
     return through(_SCALING, 0), through(_ARITHMETIC, 1), through(_ARITHMETIC, 2, is_sum)
 
 
-def _is_below_largest(v: Val) -> bool:
+def _is_below_largest(v: Value) -> bool:
     """Whether a value is how far 16-bit floats are below the largest of them, in a row."""
     if v.op != "sub":
         return False
@@ -72,7 +72,7 @@ def _is_below_largest(v: Val) -> bool:
     return halves and largest.op == "reduce_max" and _source(largest.inputs[0]) is scores
 
 
-def _source(v: Val) -> Val:
+def _source(v: Value) -> Value:
     """What a value is a view of."""
     while v.kind == "view":
         v = v.inputs[0]

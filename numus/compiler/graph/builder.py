@@ -19,13 +19,13 @@ from numus.shapes import Shape
 IDENTITIES = frozenset({"stop_gradient", "custom", "graft"})
 
 # Kinds of value that have schedules of their own with an elementwise tail.
-PRODUCTS = ("contract", "convolve")
+GEMM_KINDS = ("contract", "convolve")
 
 # Kinds whose values are computed together.
 ATTENTION = ("attention", "attention_grad")
 
 
-class Val:
+class Value:
     """One value of the graph being compiled."""
 
     __slots__ = ("dtype", "id", "inputs", "kind", "op", "params", "shape")
@@ -35,7 +35,7 @@ class Val:
         id: int,
         op: str,
         kind: str,
-        inputs: tuple[Val, ...],
+        inputs: tuple[Value, ...],
         params: Any,
         shape: Shape,
         dtype: DType,
@@ -60,11 +60,11 @@ class Val:
         return f"%{self.id} = {self.op}({args}) {self.dtype.name}{list(self.shape)}"
 
 
-def walk(roots: Iterable[Val], past: Callable[[Val], bool]) -> Iterator[Val]:
+def walk(roots: Iterable[Value], past: Callable[[Value], bool]) -> Iterator[Value]:
     """These values and what they are computed from, each once, going on only past those that say
     so.
     """
-    seen: set[Val] = set()
+    seen: set[Value] = set()
     stack = list(roots)
     while stack:
         x = stack.pop()
@@ -75,26 +75,28 @@ def walk(roots: Iterable[Val], past: Callable[[Val], bool]) -> Iterator[Val]:
                 stack.extend(x.inputs)
 
 
-class Local:
+class GraphBuilder:
     """A graph under construction."""
 
     def __init__(self) -> None:
-        self.values: list[Val] = []
-        self._table: dict[Any, Val] = {}
-        self._tails: set[Val] = set()  # products, and what is computed from them element by element
-        self._late: set[Val] = set()  # what is computed from reductions, scans and the like
+        self.values: list[Value] = []
+        self._table: dict[Any, Value] = {}
+        self._tails: set[Value] = (
+            set()
+        )  # products, and what is computed from them element by element
+        self._late: set[Value] = set()  # what is computed from reductions, scans and the like
 
     def make(
         self,
         op: str,
         kind: str,
-        inputs: tuple[Val, ...],
+        inputs: tuple[Value, ...],
         params: Any,
         shape: Shape,
         dtype: DType,
-    ) -> Val:
+    ) -> Value:
         """The value of an operation, or a simpler one that equals it bit for bit."""
-        v = Val(-1, op, kind, inputs, params, shape, dtype)
+        v = Value(-1, op, kind, inputs, params, shape, dtype)
         simpler = self._simpler(v)
         if simpler is not None:
             return simpler
@@ -107,8 +109,8 @@ class Local:
             self._classify(v)
         return found
 
-    def _classify(self, v: Val) -> None:
-        if v.kind in PRODUCTS:
+    def _classify(self, v: Value) -> None:
+        if v.kind in GEMM_KINDS:
             self._tails.add(v)
         elif v.kind in ("elementwise", "view", "gather"):
             if not self._late.isdisjoint(v.inputs):
@@ -118,14 +120,14 @@ class Local:
         elif v.kind not in ("leaf", "source"):
             self._late.add(v)
 
-    def _simpler(self, v: Val) -> Val | None:
+    def _simpler(self, v: Value) -> Value | None:
         if v.op in IDENTITIES:
             return v.inputs[0]
         rule = _SIMPLER.get(v.op)
         found = None if rule is None else rule(self, v)
         return self._under_reshape(v) if found is None and v.kind == "elementwise" else found
 
-    def _under_reshape(self, v: Val) -> Val | None:
+    def _under_reshape(self, v: Value) -> Value | None:
         """What is done to a reshaped product, done before the reshape: there it can be the tail of
         the kernel that computes the product. What waits for a reduction can't be.
         """
@@ -139,10 +141,10 @@ class Local:
                 return self.reshaped(out, v.shape)
         return None
 
-    def reshaped(self, x: Val, shape: Shape) -> Val:
+    def reshaped(self, x: Value, shape: Shape) -> Value:
         return self.make("reshape", "view", (x,), shape, shape, x.dtype)
 
-    def _regrouped(self, x: Val, outer: Shape, shape: Shape) -> Val:
+    def _regrouped(self, x: Value, outer: Shape, shape: Shape) -> Value:
         """What broadcasts to `outer`, as it is in another shape of the same size. A broadcast along
         leading axes stays one.
         """
@@ -162,14 +164,14 @@ class Local:
 # -- what equals something simpler: a rule gives it, or None where the operation stays ------------
 
 
-def _contract(g: Local, v: Val) -> Val | None:
+def _contract(g: GraphBuilder, v: Value) -> Value | None:
     if len(v.shape) != 2:
         return None
     one = tuple(g.reshaped(x, (1, *x.shape)) for x in v.inputs)  # a batch of one
     return g.reshaped(g.make(v.op, v.kind, one, v.params, (1, *v.shape), v.dtype), v.shape)
 
 
-def _reshape(g: Local, v: Val) -> Val | None:
+def _reshape(g: GraphBuilder, v: Value) -> Value | None:
     x = v.inputs[0]
     while x.op == "reshape":
         x = x.inputs[0]
@@ -178,7 +180,7 @@ def _reshape(g: Local, v: Val) -> Val | None:
     return None if x is v.inputs[0] else g.reshaped(x, v.shape)
 
 
-def _permute(g: Local, v: Val) -> Val | None:
+def _permute(g: GraphBuilder, v: Value) -> Value | None:
     x = v.inputs[0]
     if x.op == "permute":
         axes = tuple(x.params[a] for a in v.params)
@@ -194,7 +196,7 @@ def _permute(g: Local, v: Val) -> Val | None:
     return None
 
 
-def _broadcast(g: Local, v: Val) -> Val | None:
+def _broadcast(g: GraphBuilder, v: Value) -> Value | None:
     x = v.inputs[0]
     if x.shape == v.shape:
         return x
@@ -203,46 +205,46 @@ def _broadcast(g: Local, v: Val) -> Val | None:
     return None
 
 
-def _neg(g: Local, v: Val) -> Val | None:
+def _neg(g: GraphBuilder, v: Value) -> Value | None:
     return v.inputs[0].inputs[0] if v.inputs[0].op == "neg" else None
 
 
-def _add(g: Local, v: Val) -> Val | None:
+def _add(g: GraphBuilder, v: Value) -> Value | None:
     return _first(v, 0) if v.dtype.is_integer else None  # -0.0 + 0.0 is another number
 
 
-def _sub(g: Local, v: Val) -> Val | None:
+def _sub(g: GraphBuilder, v: Value) -> Value | None:
     return _first(v, 0)
 
 
-def _mul(g: Local, v: Val) -> Val | None:
+def _mul(g: GraphBuilder, v: Value) -> Value | None:
     if v.dtype.is_complex:  # numbers that are not finite are changed even by 1
         return None
     x, y = v.inputs
     return _first(v, 1) or (y if y.shape == v.shape and _is_constant(x, 1) else None)
 
 
-def _div(g: Local, v: Val) -> Val | None:
+def _div(g: GraphBuilder, v: Value) -> Value | None:
     return None if v.dtype.is_complex else _first(v, 1)
 
 
-def _sum(g: Local, v: Val) -> Val | None:
+def _sum(g: GraphBuilder, v: Value) -> Value | None:
     return picked(g, v.inputs[0], v.params[0], v.shape) if len(v.params) == 1 else None
 
 
-_SIMPLER: dict[str, Callable[[Local, Val], Val | None]] = {
+_SIMPLER: dict[str, Callable[[GraphBuilder, Value], Value | None]] = {
     **{"contract": _contract, "reshape": _reshape, "permute": _permute, "broadcast": _broadcast},
     **{"neg": _neg, "add": _add, "sub": _sub, "mul": _mul, "div": _div, "reduce_sum": _sum},
 }
 
 
-def _first(v: Val, neutral: int) -> Val | None:
+def _first(v: Value, neutral: int) -> Value | None:
     """The first of two operands, where the second leaves it as it is."""
     x, y = v.inputs
     return x if x.shape == v.shape and _is_constant(y, neutral) else None
 
 
-def _is_constant(v: Val, number: int) -> bool:
+def _is_constant(v: Value, number: int) -> bool:
     while v.op in ("broadcast", "reshape"):
         v = v.inputs[0]
     return v.op == "constant" and v.params[0] == number and v.params[0] is not None

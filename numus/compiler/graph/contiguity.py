@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 
 
-def source_of(x: Val) -> tuple[Val, list[Val]]:
+def source_of(x: Value) -> tuple[Value, list[Value]]:
     """What a value is made of by reshapes and permutations alone, and these, innermost first."""
-    views: list[Val] = []
+    views: list[Value] = []
     while x.op in ("reshape", "permute"):
         views.append(x)
         x = x.inputs[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from numus.compiler.graph.builder import ATTENTION, Val, walk
+from numus.compiler.graph.builder import ATTENTION, Value, walk
 from numus.shapes import size_of
 
 # Functions of many instructions.
@@ -21,7 +21,7 @@ MADE_AGAIN = frozenset("exp exp2 expm1 log log2 log1p tanh sigmoid erf".split())
 SLOW = frozenset("div sqrt rsqrt".split())  # that are more than one instruction of a thread
 
 
-def inside(members: Iterable[Val], in_memory: Container[Val]) -> list[Val]:
+def inside(members: Iterable[Value], in_memory: Container[Value]) -> list[Value]:
     """These values and those that are computed on the way to them, in order: all that is not read
     from memory.
     """
@@ -30,13 +30,13 @@ def inside(members: Iterable[Val], in_memory: Container[Val]) -> list[Val]:
     return sorted((v for v in found if v in own or v not in in_memory), key=lambda v: v.id)
 
 
-def flops(values: Iterable[Val]) -> int:
+def flops(values: Iterable[Value]) -> int:
     """Arithmetic operations of a kernel, each elementwise function counted as one."""
     values = list(values)
     return sum(map(_flops, values)) + _of_scores([v for v in values if v.kind in ATTENTION])
 
 
-def _of_scores(values: list[Val]) -> int:
+def _of_scores(values: list[Value]) -> int:
     """What the parts of attention take of a kernel: they share the scores of queries and keys, and
     the cotangents of these.
     """
@@ -60,7 +60,7 @@ def _of_scores(values: list[Val]) -> int:
     return stack * pairs * each
 
 
-def _flops(v: Val) -> int:
+def _flops(v: Value) -> int:
     if v.kind == "elementwise" and v.op not in ("cast", "bitcast"):
         return v.size
     if v.kind == "reduce":

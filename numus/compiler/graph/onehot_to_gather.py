@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from numus.shapes import Shape
 
 if TYPE_CHECKING:
-    from numus.compiler.graph.builder import Local, Val
+    from numus.compiler.graph.builder import GraphBuilder, Value
 
 
-def picked(local: Local, x: Val, axis: int, shape: Shape) -> Val | None:
+def picked(local: GraphBuilder, x: Value, axis: int, shape: Shape) -> Value | None:
     """The sum of x over an axis as a pick, where x is not zero at one place of it at most."""
     signs = 0
     while x.op == "neg":
@@ -44,18 +44,18 @@ def picked(local: Local, x: Val, axis: int, shape: Shape) -> Val | None:
     return None
 
 
-def _narrowed(v: Val) -> Val:
+def _narrowed(v: Value) -> Value:
     """A value before it was broadcast; axes keep their distance from the last."""
     while v.op == "broadcast":
         v = v.inputs[0]
     return v
 
 
-def _extent(v: Val, from_end: int) -> int:
+def _extent(v: Value, from_end: int) -> int:
     return v.shape[-from_end] if from_end <= len(v.shape) else 1
 
 
-def _counts(v: Val, extent: int, from_end: int) -> bool:
+def _counts(v: Value, extent: int, from_end: int) -> bool:
     """Whether a value is 0, 1, 2 … along one axis, and the same along all others."""
     v = _narrowed(v)
     if _extent(v, from_end) != extent or v.size != extent:
@@ -65,7 +65,7 @@ def _counts(v: Val, extent: int, from_end: int) -> bool:
     return v.op == "iota"
 
 
-def _is_zero(v: Val) -> bool:
+def _is_zero(v: Value) -> bool:
     while v.op in ("broadcast", "reshape"):
         v = v.inputs[0]
     return v.op == "constant" and v.params[0] == 0 and v.params[0] is not None

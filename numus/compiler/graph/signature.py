@@ -12,7 +12,7 @@ from numus.compiler.graph.builder import IDENTITIES, number_class
 from numus.shapes import Shape
 
 
-class Pending:
+class GraphSignature:
     """What there is, numbered, and what it is like."""
 
     __slots__ = (

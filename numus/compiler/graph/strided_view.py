@@ -4,22 +4,22 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.shapes import Shape, reshape_strides
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
+class StridedView:
     """In whose memory, where it begins there, and by which strides it goes on, in elements."""
 
-    base: Val
+    base: Value
     offset: int
     strides: Shape
 
 
-def lying(x: Val, layouts: dict[Val, Shape]) -> Lying | None:
+def lying(x: Value, layouts: dict[Value, Shape]) -> StridedView | None:
     """None where it is more than views, or where no strides say how it lies."""
-    chain: list[Val] = []
+    chain: list[Value] = []
     while x not in layouts:
         if x.op not in ("reshape", "permute", "broadcast", "slice"):
             return None
@@ -44,4 +44,4 @@ def lying(x: Val, layouts: dict[Val, Shape]) -> Lying | None:
             offset += sum(a * s for a, s in zip(starts, strides, strict=True))
             strides = tuple(s * step for s, step in zip(strides, steps, strict=True))
         shape = view.shape
-    return Lying(base, offset, strides)
+    return StridedView(base, offset, strides)

@@ -13,14 +13,14 @@ Coefficients = dict[Expr, int]
 def accesses(emitter: Emitter) -> list[Coefficients]:
     """The strides by which a kernel goes through memory, of every place where it does."""
     strides = Strides(emitter)
-    return [part for index in emitter.touched for part in strides.parts(index)]
+    return [part for index in emitter.accesses for part in strides.parts(index)]
 
 
 class Strides:
     """Reads expressions of one emitter, whose slots have known numbers."""
 
     def __init__(self, emitter: Emitter) -> None:
-        self.numbers = {slot: n for n, slot in emitter.numbers.items()}
+        self.numbers = {slot: n for n, slot in emitter.dims.items()}
         self._memo: dict[Expr, Coefficients | None] = {}
 
     def of(self, e: Expr) -> Coefficients | None:

@@ -13,36 +13,37 @@ import hashlib
 import json
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from numus import config
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import PRODUCTS, Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import GEMM_KINDS, Value
 from numus.compiler.lower.dispatch import lower_group
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.dtypes import DType
 from numus.runtime import cache, contract
-from numus.runtime.contract import Facts, Runtime
+from numus.runtime.contract import Runtime
 from numus.shapes import Shape, row_major
+from numus.target import Target
 
 SECONDS = 0.02  # that one schedule is timed for, at least
 CLEARLY = 0.97  # of the default's time: what is not below it is not worth another choice
 
 # Targets to pretend, by the names under which choices are remembered.
-VARIANTS: dict[str, Callable[[Facts], Facts]] = {
-    "half the first cache": lambda f: replace(f, cache_l1=f.cache_l1 // 2),
-    "twice the first cache": lambda f: replace(f, cache_l1=f.cache_l1 * 2),
-    "half the second cache": lambda f: replace(f, cache_l2=f.cache_l2 // 2),
-    "twice the second cache": lambda f: replace(f, cache_l2=f.cache_l2 * 2),
-    "twice the cores": lambda f: replace(f, parallel_units=f.parallel_units * 2),
-    "one core": lambda f: replace(f, parallel_units=1),
+VARIANTS: dict[str, Callable[[Target], Target]] = {
+    "half the first cache": lambda f: replace(f, l1_bytes=f.l1_bytes // 2),
+    "twice the first cache": lambda f: replace(f, l1_bytes=f.l1_bytes * 2),
+    "half the second cache": lambda f: replace(f, l2_bytes=f.l2_bytes // 2),
+    "twice the second cache": lambda f: replace(f, l2_bytes=f.l2_bytes * 2),
+    "twice the cores": lambda f: replace(f, num_cores=f.num_cores * 2),
+    "one core": lambda f: replace(f, num_cores=1),
 }
 
-Job = list[Step]
+Job = list[LoweredKernel]
 
 
 class _Choices:
@@ -76,27 +77,29 @@ def tuned() -> Iterator[None]:
         choices.measuring -= 1
 
 
-def lower(group: Group, layouts: dict[Val, Shape], runtime: Runtime[Any]) -> Job:
+def lower(group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> Job:
     """The kernels of a group, by the schedule that was found best for them."""
-    usual = lower_group(group, layouts, runtime.facts)
-    if group.kind not in PRODUCTS or not (choices.measuring or choices.known):
+    usual = lower_group(group, layouts, runtime.target)
+    if group.kind not in GEMM_KINDS or not (choices.measuring or choices.known):
         return usual
-    key = _key(usual, runtime.facts)
+    key = _key(usual, runtime.target)
     variant = choices.known.get(key)
     if variant is None and choices.measuring:
         variant = _best(usual, group, layouts, runtime)
         choices.keep(key, variant)
     if not variant or variant not in VARIANTS:
         return usual
-    return lower_group(group, layouts, VARIANTS[variant](runtime.facts))
+    return lower_group(group, layouts, VARIANTS[variant](runtime.target))
 
 
-def _best(usual: Job, group: Group, layouts: dict[Val, Shape], runtime: Runtime[Any]) -> str:
+def _best(
+    usual: Job, group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]
+) -> str:
     """The name of the quickest variant; "" where none is clearly quicker than the usual."""
     jobs = {"": usual}
     seen = {_signature(usual)}
     for name, variant in VARIANTS.items():
-        job = lower_group(group, layouts, variant(runtime.facts))
+        job = lower_group(group, layouts, variant(runtime.target))
         if _signature(job) not in seen:
             seen.add(_signature(job))
             jobs[name] = job
@@ -130,12 +133,12 @@ def _times(runs: dict[str, _Run], runtime: Runtime[Any]) -> dict[str, float]:
 class _Run:
     """A job on memory of its own: floats are random numbers, everything else is zero."""
 
-    def __init__(self, job: Job, layouts: dict[Val, Shape], runtime: Runtime[Any]) -> None:
+    def __init__(self, job: Job, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> None:
         self._runtime = runtime
-        self._memories: dict[Val, Any] = {}
+        self._memories: dict[Value, Any] = {}
         self._addresses: list[int] = []
         self._values: list[int | float] = []
-        slots: dict[Val, int] = {}
+        slots: dict[Value, int] = {}
         steps = []
         for step in job:
             for v in step.buffers:
@@ -149,7 +152,7 @@ class _Run:
             places += [None] * len(step.scratch)
             nbytes = [v.size * v.dtype.itemsize for v in step.buffers]
             program = runtime.compile(step.kernel)
-            steps.append(contract.Step(program, places, nbytes, step.scratch))
+            steps.append(contract.ProgramStep(program, places, nbytes, step.scratch))
             self._values += [step.grid, *(1 if s.__class__ is tuple else s for s in step.scalars)]
         self._launch = runtime.prepare(steps, len(slots)).run
         self()  # once, for what only the first run does
@@ -157,14 +160,14 @@ class _Run:
     def __call__(self) -> None:
         self._launch(self._addresses, self._values)
 
-    def results(self, stored: Iterable[Val]) -> list[bytes]:
+    def results(self, stored: Iterable[Value]) -> list[bytes]:
         """The bits of what it stores."""
         download, memories = self._runtime.download, self._memories
         wanted = sorted((v for v in stored if v in memories), key=lambda v: v.id)
         return [download(memories[v], v.dtype, v.size).tobytes() for v in wanted]
 
 
-def _reach(v: Val, layouts: dict[Val, Shape]) -> tuple[int, int]:
+def _reach(v: Value, layouts: dict[Value, Shape]) -> tuple[int, int]:
     """How many elements of a value's memory lie before its first one, and how many there are."""
     strides = layouts.get(v, row_major(v.shape))
     ways = [(n - 1) * step for n, step in zip(v.shape, strides, strict=True)]
@@ -183,16 +186,16 @@ def _numbers(dtype: DType, count: int) -> np.ndarray[Any, Any]:
 # -- keys and the file ----------------------------------------------------------------------------
 
 
-def _signature(job: Sequence[Step]) -> Any:
+def _signature(job: Sequence[LoweredKernel]) -> Any:
     """What a job runs, and on which sizes."""
     numbers = ([s for s in step.scalars if s.__class__ is not tuple] for step in job)
     texts = (step.kernel.text() for step in job)
     return tuple((t, step.grid, tuple(n)) for t, n, step in zip(texts, numbers, job, strict=True))
 
 
-def _key(job: Sequence[Step], facts: Facts) -> str:
-    features = sorted(facts.features)
-    whole = repr((_signature(job), replace(facts, features=frozenset()), features))
+def _key(job: Sequence[LoweredKernel], target: Target) -> str:
+    fields = [sorted(x) if isinstance(x, frozenset) else x for x in astuple(target)]
+    whole = repr((_signature(job), fields))
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 

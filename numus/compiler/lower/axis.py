@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.index_rules import Index
 from numus.dtypes import DType
@@ -18,12 +18,12 @@ ZERO, ONE = const(0), const(1)
 At = Callable[[Expr], Index]  # from a place along the axis to a whole index
 
 
-def temporary(shape: Shape, dtype: DType) -> Val:
+def temporary(shape: Shape, dtype: DType) -> Value:
     """Memory that the kernels of one group hand on to each other."""
-    return Val(-1, "temporary", "temporary", (), None, shape, dtype)
+    return Value(-1, "temporary", "temporary", (), None, shape, dtype)
 
 
-def without(layouts: dict[Val, Shape], val: Val) -> dict[Val, Shape]:
+def without(layouts: dict[Value, Shape], val: Value) -> dict[Value, Shape]:
     return {v: s for v, s in layouts.items() if v is not val}
 
 
@@ -34,9 +34,9 @@ def digits(e: Emitter, linear: Expr, extents: list[int]) -> list[Expr]:
         below = math.prod(extents[i + 1 :])
         digit = linear
         if below != 1:
-            digit = ir.idiv(digit, e.number(below))
+            digit = ir.idiv(digit, e.dim(below))
         if i:
-            digit = ir.irem(digit, e.number(n))
+            digit = ir.irem(digit, e.dim(n))
         out.append(digit if n != 1 else ZERO)
     return out
 
@@ -72,12 +72,12 @@ class Rows:
             extent = self.shape[last]
             outer = self.others[:-1]
             each = -(-extent // lanes)
-            per_row = e.parameter(each)
+            per_row = e.scalar_arg(each)
             start = ir.mul(ir.irem(block, per_row), const(lanes))
             found = digits(e, ir.idiv(block, per_row), [self.shape[i] for i in outer])
             known = dict(zip(outer, found, strict=True))
             known[last] = ir.add(start, lane)
-            row = ir.add(ir.mul(ir.idiv(block, per_row), e.number(extent)), known[last])
+            row = ir.add(ir.mul(ir.idiv(block, per_row), e.dim(extent)), known[last])
             grid = each * math.prod(self.shape[i] for i in outer)
         else:
             extent = self.count
@@ -86,5 +86,5 @@ class Rows:
             found = digits(e, row, [self.shape[i] for i in self.others])
             known = dict(zip(self.others, found, strict=True))
             grid = -(-extent // lanes)
-        count = ir.minimum(ir.sub(e.number(extent), start), const(lanes))
+        count = ir.minimum(ir.sub(e.dim(extent), start), const(lanes))
         return self._index(known), row, count, grid

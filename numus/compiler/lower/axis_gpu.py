@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.index_rules import Index
 from numus.ir import Expr, const
@@ -15,10 +15,10 @@ from numus.shapes import Shape
 
 ZERO, ONE = const(0), const(1)
 
-Layouts = dict[Val, Shape]
+Layouts = dict[Value, Shape]
 
 
-def outside(layouts: Layouts, *vals: Val) -> Layouts:
+def outside(layouts: Layouts, *vals: Value) -> Layouts:
     return {v: s for v, s in layouts.items() if v not in vals}
 
 
@@ -28,28 +28,28 @@ def rows_along(e: Emitter, number: Expr, shape: Shape, axis: int) -> Callable[[E
     digits: dict[int, Expr] = {}
     for place, i in enumerate(others):
         below = math.prod(shape[k] for k in others[place + 1 :])
-        digit = number if below == 1 else ir.idiv(number, e.number(below))
-        digits[i] = ir.irem(digit, e.number(shape[i])) if place else digit
+        digit = number if below == 1 else ir.idiv(number, e.dim(below))
+        digits[i] = ir.irem(digit, e.dim(shape[i])) if place else digit
         if shape[i] == 1:
             digits[i] = ZERO
     return lambda at: tuple(at if i == axis else digits[i] for i in range(len(shape)))
 
 
-def elements_along(e: Emitter, val: Val) -> tuple[Expr, Callable[[Expr], Expr]]:
+def elements_along(e: Emitter, val: Value) -> tuple[Expr, Callable[[Expr], Expr]]:
     """How long rows are, and where the i-th element of a scan lies along its axis."""
     _, axis, reverse = val.params
-    length = e.number(val.shape[axis])
+    length = e.dim(val.shape[axis])
     return length, lambda i: ir.sub(ir.sub(length, ONE), i) if reverse else i
 
 
-def wants_places(val: Val) -> bool:
+def wants_places(val: Value) -> bool:
     """Whether places are asked for: values are told by their keys."""
     return val.op == "argsort"
 
 
-def key_of(e: Emitter, val: Val, index: Index) -> Expr:
+def key_of(e: Emitter, val: Value, index: Index) -> Expr:
     return encode(e.value(val.inputs[0], index), val.params[1], ties=wants_places(val))
 
 
-def value_of(val: Val, key: Expr) -> Expr:
+def value_of(val: Value, key: Expr) -> Expr:
     return decode(key, val.inputs[0].dtype, val.params[1])

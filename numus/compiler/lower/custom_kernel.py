@@ -18,7 +18,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.ir import Expr, Stmt, const
 from numus.kernels.math import FUNCTIONS
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 _OPERATIONS = frozenset(FUNCTIONS) | frozenset(
     "abs ceil copysign floor floor_divide maximum minimum mod rint sign sqrt trunc".split()
@@ -43,7 +43,7 @@ def build(
     inputs: Sequence[tuple[str, DType, int]],
     outputs: Sequence[tuple[str, DType, int]],
     scalars: Sequence[tuple[str, DType]],
-    facts: Facts,
+    target: Target,
 ) -> Portable:
     """The kernel that a function describes. Arrays are (name, dtype, number of axes).
 
@@ -55,8 +55,8 @@ def build(
                 f"{name}: {array} is {dtype.name}, and portable kernels compute with real numbers; "
                 "give real and imaginary parts as arrays of their own"
             )
-    if facts.group:
-        return _built(name, function, inputs, outputs, scalars, facts.group, True)
+    if target.block_size:
+        return _built(name, function, inputs, outputs, scalars, target.block_size, True)
     try:
         return _built(name, function, inputs, outputs, scalars, 0, True)
     except _VariesError:  # lanes cannot part ways: elements one by one
@@ -76,7 +76,7 @@ def _built(
     group: int,
     lanes: bool,
 ) -> Portable:
-    ir.fresh()
+    ir.new_build()
     k = Builder(name, lanes, may_vary=bool(group) or not lanes)
     slots: list[tuple[str, DType]] = [("s0", dt.int64)]
     arrays = []
@@ -102,7 +102,7 @@ def _built(
     blocks = ir.idiv(ir.add(count, const(block - 1)), const(block))
     body: list[Stmt] = [ir.For(g, const(0), blocks, "grid", [each])]
     buffers = tuple(a.buffer for a in arrays)
-    return Portable(ir.Kernel(name, buffers, tuple(slots), body, (name,), group=group), block)
+    return Portable(ir.Kernel(name, buffers, tuple(slots), body, (name,), block_size=group), block)
 
 
 class Array:

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val, walk
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value, walk
 from numus.compiler.lower import autotune
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.runtime.contract import Runtime
 from numus.shapes import Shape
 
-Job = list[Step]
+Job = list[LoweredKernel]
 
 
 class Lowering:
@@ -20,12 +20,12 @@ class Lowering:
     its own values and constants.
     """
 
-    def __init__(self, layouts: dict[Val, Shape], runtime: Runtime[Any]) -> None:
+    def __init__(self, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> None:
         self._layouts = layouts
         self._runtime = runtime
-        self._known: dict[Any, tuple[list[Val], Job]] = {}
+        self._known: dict[Any, tuple[list[Value], Job]] = {}
 
-    def __call__(self, group: Group) -> Job:
+    def __call__(self, group: FusionGroup) -> Job:
         inside = set(group.members)
         found = walk(group.members, lambda v: v in inside or v not in self._layouts)
         values = sorted(found, key=lambda v: v.id)
@@ -38,7 +38,7 @@ class Lowering:
         before, job = like
         return _with_values(job, dict(zip(before, values, strict=True)))
 
-    def _key(self, group: Group, inside: set[Val], values: list[Val]) -> Any:
+    def _key(self, group: FusionGroup, inside: set[Value], values: list[Value]) -> Any:
         """Equal for groups that differ in nothing but which values and constants they are about."""
         number = {v: i for i, v in enumerate(values)}
         parts = []
@@ -52,20 +52,20 @@ class Lowering:
             inputs = None if read else tuple([number[x] for x in v.inputs])
             parts.append((v.op, v.kind, None if read else params, v.shape, v.dtype, layout, inputs))
         members = tuple([(number[v], v in group.stored) for v in group.members])
-        return (group.kind, group.space, group.axes, group.frugal, members, tuple(parts))
+        return (group.kind, group.space, group.axes, group.low_memory, members, tuple(parts))
 
 
 _NUMBERED = ("leaf", "constant")  # their parameters tell which of the program's they are
 
 
-def _with_values(job: Job, now: dict[Val, Val]) -> Job:
+def _with_values(job: Job, now: dict[Value, Value]) -> Job:
     """The same kernels on other values. What lies between them is not the graph's, but the job's
     own: it gets new ones.
     """
     constants = {v.params[-1]: w.params[-1] for v, w in now.items() if v.op == "constant"}
     for v in [v for step in job for v in step.buffers]:
         if v not in now:
-            now[v] = Val(v.id, v.op, v.kind, v.inputs, v.params, v.shape, v.dtype)
+            now[v] = Value(v.id, v.op, v.kind, v.inputs, v.params, v.shape, v.dtype)
     return [
         replace(
             step,

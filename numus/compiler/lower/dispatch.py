@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.attention.cpu import lower_attention, lower_attention_grad
 from numus.compiler.lower.attention.gpu import lower_group_attention, lower_group_attention_grad
 from numus.compiler.lower.conv.cpu import lower_convolution
 from numus.compiler.lower.conv.gpu import lower_group_convolution
 from numus.compiler.lower.conv.padded_gemm import lower_cell_convolution
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_concat, lower_loops
 from numus.compiler.lower.matmul.cpu import lower_contraction
 from numus.compiler.lower.matmul.gpu import lower_group_contraction
@@ -27,10 +27,10 @@ from numus.compiler.lower.sort.cpu import lower_sort
 from numus.compiler.lower.sort.nonzero import lower_compact, lower_group_compact
 from numus.compiler.lower.sort.topk_cpu import lower_topk
 from numus.compiler.lower.sort.topk_gpu import lower_group_topk
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
+from numus.target import Target
 
-Lowering = Callable[[Group, dict[Val, Shape], Facts], list[Step]]
+Lowering = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
 
 LOWERINGS: dict[str, Lowering] = {
     "loop": lower_loops,
@@ -47,26 +47,32 @@ LOWERINGS: dict[str, Lowering] = {
 }
 
 
-def _scan_then_tail(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def _scan_then_tail(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """A scan by itself, then what follows from it: group kernels have no room for a tail."""
     first, *tail = group.members
     if not tail:
-        return lower_group_scan(group, layouts, facts)
-    alone, rest = Group.storing(first, group.position), Group(tail[0], group.position)
+        return lower_group_scan(group, layouts, target)
+    alone, rest = FusionGroup.of_stored(first, group.position), FusionGroup(tail[0], group.position)
     rest.members = tail
     rest.stored = group.stored - {first}
     layouts = {**layouts, first: row_major(first.shape)}
-    return lower_group_scan(alone, layouts, facts) + lower_loops(rest, layouts, facts)
+    return lower_group_scan(alone, layouts, target) + lower_loops(rest, layouts, target)
 
 
-def _by_vendor_or_own(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    by_vendor = lower_vendor_product(group, layouts, facts)
-    return lower_group_contraction(group, layouts, facts) if by_vendor is None else by_vendor
+def _by_vendor_or_own(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
+    by_vendor = lower_vendor_product(group, layouts, target)
+    return lower_group_contraction(group, layouts, target) if by_vendor is None else by_vendor
 
 
-def _by_cells_or_windows(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
-    by_cells = lower_cell_convolution(group, layouts, facts, _by_vendor_or_own)
-    return lower_group_convolution(group, layouts, facts) if by_cells is None else by_cells
+def _by_cells_or_windows(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
+    by_cells = lower_cell_convolution(group, layouts, target, _by_vendor_or_own)
+    return lower_group_convolution(group, layouts, target) if by_cells is None else by_cells
 
 
 # Where lanes are threads of a group, these take the place of the ones above.
@@ -84,7 +90,9 @@ GROUP_LOWERINGS: dict[str, Lowering] = {
 }
 
 
-def lower_group(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_group(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """The kernels of a group, in the order in which they run."""
-    lowerings = GROUP_LOWERINGS if facts.group else LOWERINGS
-    return lowerings[group.kind](group, layouts, facts)
+    lowerings = GROUP_LOWERINGS if target.block_size else LOWERINGS
+    return lowerings[group.kind](group, layouts, target)

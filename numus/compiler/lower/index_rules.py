@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.elementwise import cast_value
 from numus.compiler.lower.index_simplify import quotient, remainder
 from numus.dtypes import DType
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from numus.compiler.lower.emitter import Emitter
 
 Index = tuple[Expr, ...]
-Request = tuple[Val, Index, Expr | None]
+Request = tuple[Value, Index, Expr | None]
 Rule = Generator[Request, Any, Any]
 
 ZERO = const(0)
 
 
-def aligned(x: Val, index: Index) -> Index:
+def aligned(x: Value, index: Index) -> Index:
     """The index of a broadcast operand."""
     lead = len(index) - len(x.shape)
     return tuple(ZERO if n == 1 else i for n, i in zip(x.shape, index[lead:], strict=True))
@@ -37,7 +37,7 @@ def aligned(x: Val, index: Index) -> Index:
 # -- sources --------------------------------------------------------------------------------------
 
 
-def _constant(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _constant(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     number = val.params[0]
     if number is not None:
         real = dt.compute_dtype(dt.real_of(val.dtype))
@@ -57,8 +57,8 @@ def _constant(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     yield
 
 
-def _iota(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
-    e.touched.append(index[0])
+def _iota(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
+    e.accesses.append(index[0])
     return index[0].cast(val.dtype)
     yield
 
@@ -66,9 +66,9 @@ def _iota(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
 # -- views ----------------------------------------------------------------------------------------
 
 
-def _reshape(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _reshape(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
-    if x in e.layouts and x not in e.known:
+    if x in e.layouts and x not in e.bindings:
         strides = reshape_strides(x.shape, e.layouts[x], val.shape)
         if strides is not None:  # axes that are one in memory need not be taken apart
             return e.load(x, index, mask, (val.shape, strides))
@@ -91,9 +91,9 @@ def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
         """The upper digit of the next axis, of extent `first`; the lower one stays."""
         i, n = old.pop(0)
         if n > first and n % first == 0:
-            below = e.number(n // first)
+            below = e.dim(n // first)
             if i.op == "add":  # it may need no division for what its terms stay below: loops know
-                e.touched.append(i)
+                e.accesses.append(i)
             old.insert(0, (remainder(i, below, e.extents), n // first))
             return quotient(i, below, e.extents), first
         return i, n
@@ -113,9 +113,9 @@ def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
         linear = ZERO
         steps = row_major(tuple(extent for _, extent in group))
         for (i, _), step in zip(group, steps, strict=True):
-            linear = ir.add(linear, ir.mul(i, e.number(step)))
+            linear = ir.add(linear, ir.mul(i, e.dim(step)))
         if len(axes) > 1 and linear.op == "add":
-            e.touched.append(linear)
+            e.accesses.append(linear)
         _spread(e, linear, target, axes, out)
     return tuple(out)
 
@@ -126,33 +126,33 @@ def _spread(e: Emitter, linear: Expr, target: Shape, axes: list[int], out: list[
         below = 1
         for q in axes[place + 1 :]:
             below *= target[q]
-        digit = quotient(linear, e.number(below), e.extents)
+        digit = quotient(linear, e.dim(below), e.extents)
         if place:
-            digit = remainder(digit, e.number(target[k]), e.extents)
+            digit = remainder(digit, e.dim(target[k]), e.extents)
         out[k] = digit
 
 
-def _permute(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _permute(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     out: list[Expr] = [ZERO] * len(index)
     for i, a in enumerate(val.params):
         out[a] = index[i]
     return (yield val.inputs[0], tuple(out), mask)
 
 
-def _broadcast(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _broadcast(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     return (yield val.inputs[0], aligned(val.inputs[0], index), mask)
 
 
-def _slice(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _slice(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     starts, steps = val.params
     moved = tuple(
-        ir.add(ir.mul(i, e.number(step)), e.number(start))
+        ir.add(ir.mul(i, e.dim(step)), e.dim(start))
         for i, start, step in zip(index, starts, steps, strict=True)
     )
     return (yield val.inputs[0], moved, mask)
 
 
-def _copy(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _copy(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     return (yield val.inputs[0], index, mask)
 
 
@@ -174,17 +174,17 @@ def _masked(value: Any, inside: Expr | None, dtype: DType) -> Any:
     return ir.select(inside, value, const(0, dtype))
 
 
-def _pad(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _pad(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     low, high, inner = val.params
     moved = []
     inside: Expr | None = None
     for i, a, b, gap, n in zip(index, low, high, inner, x.shape, strict=True):
-        at = ir.sub(i, e.number(a)) if a else i
+        at = ir.sub(i, e.dim(a)) if a else i
         if a or b or gap:
-            e.touched.append(at)
+            e.accesses.append(at)
         if gap:
-            step = e.number(gap + 1)
+            step = e.dim(gap + 1)
             inside = _both(inside, ir.irem(at, step).eq(0))
             if a:
                 inside = _both(inside, at >= 0)
@@ -192,18 +192,18 @@ def _pad(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
         elif a:
             inside = _both(inside, at >= 0)
         if b or gap:
-            inside = _both(inside, at < e.number(n))
+            inside = _both(inside, at < e.dim(n))
         moved.append(at)
     value = yield x, tuple(moved), _both(mask, inside)
     return _masked(value, inside, val.dtype)
 
 
-def _shear(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _shear(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     axis, along, extent, scale, slope, offset, divide = val.params
     i, j = index[axis], index[along]
-    at = ir.add(ir.add(ir.mul(i, e.number(scale)), ir.mul(j, e.number(slope))), e.number(offset))
-    e.touched.append(at)
+    at = ir.add(ir.add(ir.mul(i, e.dim(scale)), ir.mul(j, e.dim(slope))), e.dim(offset))
+    e.accesses.append(at)
     inside: Expr | None = None
     ends = [
         p * scale + q * slope + offset for p in (0, extent - 1) for q in (0, val.shape[along] - 1)
@@ -211,10 +211,10 @@ def _shear(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
     if min(ends) < 0:
         inside = at >= 0
     if divide != 1:
-        inside = _both(inside, ir.irem(at, e.number(divide)).eq(0))
-        at = ir.idiv(at, e.number(divide))
+        inside = _both(inside, ir.irem(at, e.dim(divide)).eq(0))
+        at = ir.idiv(at, e.dim(divide))
     if max(ends) // divide >= x.shape[axis]:
-        inside = _both(inside, at < e.number(x.shape[axis]))
+        inside = _both(inside, at < e.dim(x.shape[axis]))
     moved = tuple(at if k == axis else v for k, v in enumerate(index))
     value = yield x, moved, _both(mask, inside)
     return _masked(value, inside, val.dtype)
@@ -223,7 +223,7 @@ def _shear(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
 # -- gather ---------------------------------------------------------------------------------------
 
 
-def _gather(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _gather(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x, *places = val.inputs
     axes = val.params
     lead = len(places[0].shape)
@@ -237,29 +237,29 @@ def _gather(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
             moved[axis] = at
         else:  # no index leaves its axis
             at = ir.maximum(at, 0)
-            moved[axis] = ir.minimum(at, ir.sub(e.number(x.shape[axis]), const(1)))
+            moved[axis] = ir.minimum(at, ir.sub(e.dim(x.shape[axis]), const(1)))
     return (yield x, tuple(moved), mask)
 
 
-def _pick(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _pick(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     """One element of each row, zero where its place is outside."""
     x, place = val.inputs
     axis, extent = val.params
     at = (yield place, aligned(place, index), mask).cast(ir.INDEX)
-    inside = (at >= 0) & (at < e.number(extent))
-    near = ir.minimum(ir.maximum(at, 0), ir.sub(e.number(extent), const(1)))
+    inside = (at >= 0) & (at < e.dim(extent))
+    near = ir.minimum(ir.maximum(at, 0), ir.sub(e.dim(extent), const(1)))
     moved = (*index[:axis], near, *index[axis:])
     value = yield x, aligned(x, moved), mask
     return _masked(value, inside, val.dtype)
 
 
-def _extent(e: Emitter, val: Val, index: Index, mask: Expr | None) -> Rule:
+def _extent(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     """A count of elements, as a number of this value's dtype."""
-    return e.number(val.params).cast(val.dtype)
+    return e.dim(val.params).cast(val.dtype)
     yield
 
 
-RULES: dict[str, Callable[[Emitter, Val, Index, Expr | None], Rule]] = {
+RULES: dict[str, Callable[[Emitter, Value, Index, Expr | None], Rule]] = {
     "constant": _constant,
     "iota": _iota,
     "reshape": _reshape,
@@ -277,6 +277,6 @@ RULES: dict[str, Callable[[Emitter, Val, Index, Expr | None], Rule]] = {
 INLINE = frozenset(RULES) - {"copy"} | {"barrier"}
 
 
-def is_inline(val: Val) -> bool:
+def is_inline(val: Value) -> bool:
     """Whether a value can be computed inside whichever kernel uses it."""
     return val.kind == "elementwise" or val.op in INLINE

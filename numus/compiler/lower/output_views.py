@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.graph.contiguity import source_of
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.index_rules import Index, regroup
@@ -21,8 +21,8 @@ from numus.ir import Expr, Stmt, add
 class Place:
     """Where elements of a value go: through views, innermost first, into a part of a whole."""
 
-    whole: Val
-    views: Sequence[Val]
+    whole: Value
+    views: Sequence[Value]
     axis: int = 0
     start: int = 0
 
@@ -34,12 +34,12 @@ class Place:
             else:
                 index = regroup(e, index, view.inputs[0].shape, view.shape)
         if self.start:
-            moved = add(index[self.axis], e.number(self.start))
+            moved = add(index[self.axis], e.dim(self.start))
             index = (*index[: self.axis], moved, *index[self.axis + 1 :])
         return index
 
 
-def places(group: Group, val: Val) -> list[Place]:
+def places(group: FusionGroup, val: Value) -> list[Place]:
     """Everywhere a member of a group is stored."""
     found = [Place(val, ())] if val in group.stored else []
     for m in group.members:
@@ -53,7 +53,9 @@ def places(group: Group, val: Val) -> list[Place]:
     return found
 
 
-def store(e: Emitter, group: Group, val: Val, index: Sequence[Expr], value: Expr) -> list[Stmt]:
+def store(
+    e: Emitter, group: FusionGroup, val: Value, index: Sequence[Expr], value: Expr
+) -> list[Stmt]:
     """Store an element of a member wherever it is wanted."""
     out: list[Stmt] = []
     for place in places(group, val):

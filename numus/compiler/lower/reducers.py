@@ -7,7 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.elementwise import complex_mul
 from numus.dtypes import DType
 from numus.ir import Expr, const, select
@@ -18,7 +18,7 @@ State = list[Expr]
 class Reducer:
     """A reduction with one register: sum, product, max, min (any, all on bool)."""
 
-    def __init__(self, val: Val) -> None:
+    def __init__(self, val: Value) -> None:
         self.val = val
         self.source = val.inputs[0].dtype
         self.acc = dt.compute_dtype(dt.real_of(self.source))
@@ -157,7 +157,7 @@ def _chosen(better: Expr, a: State, b: State) -> State:
     return [select(better, y, x) for x, y in zip(a, b, strict=True)]
 
 
-def reducer(val: Val) -> Reducer:
+def reducer(val: Value) -> Reducer:
     """The way a reduction value accumulates."""
     if val.op in ("argmax", "argmin"):
         return ArgReducer(val)

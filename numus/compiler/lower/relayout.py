@@ -3,29 +3,29 @@ what the view describes."""
 
 from __future__ import annotations
 
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_loops
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
-Laid = tuple[Val, list[Step]]
-
-
-def view(op: str, v: Val, params: object, shape: Shape) -> Val:
-    return Val(-51, op, "view", (v,), params, shape, v.dtype)
+Laid = tuple[Value, list[LoweredKernel]]
 
 
-def reshaped(v: Val, *shape: int) -> Val:
+def view(op: str, v: Value, params: object, shape: Shape) -> Value:
+    return Value(-51, op, "view", (v,), params, shape, v.dtype)
+
+
+def reshaped(v: Value, *shape: int) -> Value:
     return view("reshape", v, shape, shape)
 
 
-def permuted(v: Val, *order: int) -> Val:
+def permuted(v: Value, *order: int) -> Value:
     return view("permute", v, order, tuple(v.shape[i] for i in order))
 
 
-def padded(v: Val, shape: Shape, before: Shape = ()) -> Val:
+def padded(v: Value, shape: Shape, before: Shape = ()) -> Value:
     """Zeros before it, and after it up to a shape."""
     none = (0,) * len(shape)
     low = before or none
@@ -35,7 +35,7 @@ def padded(v: Val, shape: Shape, before: Shape = ()) -> Val:
     return view("pad", v, (low, high, none), shape)
 
 
-def in_memory(name: int, v: Val, layouts: dict[Val, Shape], facts: Facts) -> Laid:
+def in_memory(name: int, v: Value, layouts: dict[Value, Shape], target: Target) -> Laid:
     """What is as `v` says, by this name, row by row in memory."""
-    found = Val(name, "cast", "elementwise", (v,), None, v.shape, v.dtype)
-    return found, lower_loops(Group.storing(found, 0), layouts, facts)
+    found = Value(name, "cast", "elementwise", (v,), None, v.shape, v.dtype)
+    return found, lower_loops(FusionGroup.of_stored(found, 0), layouts, target)

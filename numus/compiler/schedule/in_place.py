@@ -8,13 +8,15 @@ so in maps over contiguous memory, as updates of parameters are, and in what fol
 from __future__ import annotations
 
 from numus import ir
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 
 WORTH_SHARING = 1 << 16  # bytes
 
 
-def takeovers(step: Step, stored: set[Val], held: set[Val]) -> list[tuple[Val, Val]]:
+def takeovers(
+    step: LoweredKernel, stored: set[Value], held: set[Value]
+) -> list[tuple[Value, Value]]:
     """Pairs of temporaries of which a kernel may write the first over the second. What is `held` is
     none; what is `stored` is the outcome of its group.
     """
@@ -58,11 +60,11 @@ class Places:
             if isinstance(s, ir.Let):
                 self.names[s.var] = s.value
             if isinstance(s, (ir.Let, ir.Store)):
-                for e in ir.below(ir.expressions_of(s), values):
+                for e in ir.post_order(ir.expressions_of(s), values):
                     if e.op == "load":
                         self.loads.setdefault(e.attr, set()).add(e)
             else:
-                found = ir.below(ir.expressions_of(s), others)
+                found = ir.post_order(ir.expressions_of(s), others)
                 self.steering.update(e.attr for e in found if e.op == "load")
         self._feeding: dict[ir.Store, list[ir.Expr]] = {}
 
@@ -71,7 +73,7 @@ class Places:
         to store each element of its results a single time, as the tiles of a product do.
         """
         read, written = self.kernel.buffers[source], self.kernel.buffers[target]
-        if read.dtype is not written.dtype or self.kernel.group or read in self.steering:
+        if read.dtype is not written.dtype or self.kernel.block_size or read in self.steering:
             return False
         stores, loads = self.stores.get(written), self.loads.get(read)
         if not stores or not loads:
@@ -93,7 +95,7 @@ class Places:
             seen: set[ir.Expr] = set()
             roots = [store.value]
             while roots:
-                for e in ir.below([roots.pop()], seen):
+                for e in ir.post_order([roots.pop()], seen):
                     if e.op == "load":
                         found.append(e)
                     elif e in self.names:

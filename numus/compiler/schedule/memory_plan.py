@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 
 ALIGNMENT = 64
 TRIES = 8  # of each order of placing values,
@@ -88,29 +88,31 @@ class Places(NamedTuple):
     """What lies where in the arena."""
 
     nbytes: int  # of all of it
-    offset: dict[Val, int]  # of each temporary
+    offset: dict[Value, int]  # of each temporary
     scratch: list[tuple[int, int]]  # of each wave: where it starts, and the bytes of a worker
     scratch_bytes: int  # of the wave that needs most
 
 
-Wave = Sequence[tuple[Step, Sequence[tuple[Val, Val]]]]  # kernels, and what may take whose place
+Wave = Sequence[
+    tuple[LoweredKernel, Sequence[tuple[Value, Value]]]
+]  # kernels, and what may take whose place
 
 
-def place(waves: Sequence[Wave], elsewhere: Container[Val], workers: int) -> Places:
+def place(waves: Sequence[Wave], elsewhere: Container[Value], workers: int) -> Places:
     """Places for all that kernels use and that is not `elsewhere`.
 
     A worker runs one kernel of a wave at a time: it needs as much scratch memory as the one that
     needs most; and there is no more than one for each block. For no `workers`, scratch memory is
     not our concern.
     """
-    lives: dict[Val, list[int]] = {}  # the first wave and the last
+    lives: dict[Value, list[int]] = {}  # the first wave and the last
     for i, wave in enumerate(waves):
         for step, _ in wave:
             for v in step.buffers:
                 if v not in elsewhere:
                     lives.setdefault(v, [i, i])[1] = i
     home = _shared_places(waves, lives)
-    blocks: dict[Val, list[int]] = {}
+    blocks: dict[Value, list[int]] = {}
     for v, (first, last) in lives.items():
         block = blocks.setdefault(home.get(v, v), [first, last])
         block[:] = min(block[0], first), max(block[1], last)
@@ -127,13 +129,13 @@ def place(waves: Sequence[Wave], elsewhere: Container[Val], workers: int) -> Pla
     return Places(nbytes, {v: places[home.get(v, v)] for v in lives}, scratch, most)
 
 
-def _shared_places(waves: Sequence[Wave], lives: dict[Val, list[int]]) -> dict[Val, Val]:
+def _shared_places(waves: Sequence[Wave], lives: dict[Value, list[int]]) -> dict[Value, Value]:
     """Temporaries that take the place of another one, which is read for the last time, element by
     element, where they are computed: whose place it was at first.
     """
-    home: dict[Val, Val] = {}
+    home: dict[Value, Value] = {}
     for i, wave in enumerate(waves):
-        taken: set[Val] = set()
+        taken: set[Value] = set()
         for v, s in (pair for _, pairs in wave for pair in pairs):
             if (
                 v not in home

@@ -10,32 +10,32 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Mapping, Sequence
 
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 
 LOOK_BACK = 4  # waves that a kernel may be moved forward by
 LEAST_BUDGET = 1 << 18  # bytes of temporaries that are never worth a wave of their own
 
-Job = Sequence[Step]  # the kernels of a group, one after the other
+Job = Sequence[LoweredKernel]  # the kernels of a group, one after the other
 
 
-def reads(step: Step) -> set[Val]:
+def reads(step: LoweredKernel) -> set[Value]:
     """What is in memory before a kernel runs and is read by it."""
     return _with_access(step, "read")
 
 
-def writes(step: Step) -> set[Val]:
+def writes(step: LoweredKernel) -> set[Value]:
     """What a kernel leaves in memory."""
     return _with_access(step, "write")
 
 
-def _with_access(step: Step, access: str) -> set[Val]:
+def _with_access(step: LoweredKernel, access: str) -> set[Value]:
     pairs = zip(step.kernel.buffers, step.buffers, strict=False)  # scratch comes after them
     return {val for buffer, val in pairs if buffer.access == access}
 
 
 def order(
-    jobs: Sequence[Job], temporary: Callable[[Val], int], replaced: Mapping[Val, Val]
+    jobs: Sequence[Job], temporary: Callable[[Value], int], replaced: Mapping[Value, Value]
 ) -> list[int]:
     """The order of the jobs. `temporary` gives the bytes that a value takes while it lives: 0 for
     what is there before and after. A result that is best written in the place of another value
@@ -44,11 +44,11 @@ def order(
     made = [set().union(*map(writes, job)) for job in jobs]
     used = [set().union(*map(reads, job)) - made[i] for i, job in enumerate(jobs)]
     maker = {v: i for i, values in enumerate(made) for v in values}
-    users: dict[Val, list[int]] = {}
+    users: dict[Value, list[int]] = {}
     for i, values in enumerate(used):
         for v in values:
             users.setdefault(v, []).append(i)
-    over: dict[Val, list[int]] = {}  # which jobs are best written over a value
+    over: dict[Value, list[int]] = {}  # which jobs are best written over a value
     for v, old in replaced.items():
         if v in maker:
             over.setdefault(old, []).append(maker[v])
@@ -101,8 +101,8 @@ class _Wave:
 
     def __init__(self, live: int) -> None:
         self.members: list[int] = []
-        self.read: set[Val] = set()
-        self.written: set[Val] = set()
+        self.read: set[Value] = set()
+        self.written: set[Value] = set()
         self.blocks = 0
         self.pitch = 0  # bytes of scratch memory that a worker needs
         self.live = live  # bytes of temporaries while it runs
@@ -111,7 +111,7 @@ class _Wave:
         """Bytes of scratch memory, if a kernel joined that needs so much for each worker."""
         return min(workers, self.blocks + blocks) * max(self.pitch, pitch)
 
-    def clashes(self, read: set[Val], written: set[Val]) -> bool:
+    def clashes(self, read: set[Value], written: set[Value]) -> bool:
         """Whether a kernel has to wait for this wave."""
         return not (
             self.written.isdisjoint(read)
@@ -121,10 +121,10 @@ class _Wave:
 
 
 def waves(
-    steps: Sequence[Step],
-    temporary: Callable[[Val], int],
-    takeovers: Sequence[Sequence[tuple[Val, Val]]],
-    replaced: Mapping[Val, Val],
+    steps: Sequence[LoweredKernel],
+    temporary: Callable[[Value], int],
+    takeovers: Sequence[Sequence[tuple[Value, Value]]],
+    replaced: Mapping[Value, Value],
     workers: int,
 ) -> list[list[int]]:
     """The steps, by number, in the waves in which they run.
@@ -135,12 +135,12 @@ def waves(
     `workers` needs as much scratch memory as the kernel of a wave that needs most.
     """
     touched = [(reads(step), writes(step)) for step in steps]
-    last: dict[Val, int] = {}
+    last: dict[Value, int] = {}
     for i, (read, written) in enumerate(touched):
         last.update(dict.fromkeys(read | written, i))
-    first: set[Val] = set()
+    first: set[Value] = set()
     grows, frees = [], []
-    overwritten: list[list[Val]] = []  # by each step, when they run one by one
+    overwritten: list[list[Value]] = []  # by each step, when they run one by one
     for i, (read, written) in enumerate(touched):
         pairs = [(v, s) for v, s in takeovers[i] if last[s] == i and s in first]
         overwritten.append(list(dict(pairs).values()))
@@ -151,7 +151,7 @@ def waves(
     budget, live = LEAST_BUDGET, 0
     for grow, free, step in zip(grows, frees, steps, strict=True):
         live += grow
-        budget = max(budget, live + step.held(workers))
+        budget = max(budget, live + step.scratch_bytes(workers))
         live -= free
     found: list[_Wave] = []
     live = 0  # when the waves so far are done

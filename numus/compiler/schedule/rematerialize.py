@@ -16,10 +16,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val, walk
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.cost_model import HEAVY
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.index_rules import is_inline
 from numus.compiler.schedule.order import reads, writes
 from numus.shapes import Shape, row_major
@@ -27,29 +27,32 @@ from numus.shapes import Shape, row_major
 PART = 64  # of a program's work, the part that may be done again
 HEAVY_WORK = 64  # operations that an elementwise function takes which is no single one
 
-Steps = list[tuple[Step, Group]]
-Lower = Callable[[Group], Sequence[Step]]
+Steps = list[tuple[LoweredKernel, FusionGroup]]
+Lower = Callable[[FusionGroup], Sequence[LoweredKernel]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
     """A value to be made again."""
 
-    value: Val
+    value: Value
     cost: int
     last: int  # the last step before the peak that uses it
     next: int  # the first one after it
-    sources: tuple[Val, ...]  # what it is made from
+    sources: tuple[Value, ...]  # what it is made from
 
 
 class _Lives:
     """Which values are alive when steps run one by one, and how many bytes they take."""
 
     def __init__(
-        self, steps: Steps, temporary: Callable[[Val], int], scratch: Callable[[Step], int]
+        self,
+        steps: Steps,
+        temporary: Callable[[Value], int],
+        scratch: Callable[[LoweredKernel], int],
     ) -> None:
         self.temporary = temporary
-        self.uses: dict[Val, list[int]] = {}
+        self.uses: dict[Value, list[int]] = {}
         for i, (step, _) in enumerate(steps):
             for v in reads(step) | writes(step):
                 self.uses.setdefault(v, []).append(i)
@@ -68,15 +71,15 @@ class _Lives:
 
 def frugal(
     steps: Steps,
-    temporary: Callable[[Val], int],
-    scratch: Callable[[Step], int],
+    temporary: Callable[[Value], int],
+    scratch: Callable[[LoweredKernel], int],
     lower: Lower,
     least: int,
 ) -> Steps:
     """The steps, those of products at the peak replaced by what needs less memory. Up to `least`
     bytes, the peak is of no concern.
     """
-    tried: set[Group] = set()
+    tried: set[FusionGroup] = set()
     while True:
         lives = _Lives(steps, temporary, scratch)
         highest = int(lives.live.max(initial=0))
@@ -86,7 +89,7 @@ def frugal(
         if group is None:
             return steps
         tried.add(group)
-        group.frugal = True
+        group.low_memory = True
         own = [i for i, (_, g) in enumerate(steps) if g is group]
         instead = [(step, group) for step in lower(group)]
         changed = [*steps[: own[0]], *instead, *steps[own[-1] + 1 :]]
@@ -94,10 +97,10 @@ def frugal(
             steps = changed
 
 
-def _packing_both(steps: Steps, lives: _Lives, tried: set[Group]) -> Group | None:
+def _packing_both(steps: Steps, lives: _Lives, tried: set[FusionGroup]) -> FusionGroup | None:
     """A product that has packed both operands at the peak."""
     peak = int(lives.live.argmax())
-    once: set[Group] = set()
+    once: set[FusionGroup] = set()
     for v, uses in lives.uses.items():
         if v.op == "packed" and uses[0] <= peak <= uses[-1]:
             group = steps[uses[0]][1]
@@ -109,10 +112,10 @@ def _packing_both(steps: Steps, lives: _Lives, tried: set[Group]) -> Group | Non
 
 def recomputed(
     steps: Steps,
-    temporary: Callable[[Val], int],
-    scratch: Callable[[Step], int],
+    temporary: Callable[[Value], int],
+    scratch: Callable[[LoweredKernel], int],
     lower: Lower,
-    layouts: dict[Val, Shape],
+    layouts: dict[Value, Shape],
     work: int,
     least: int,
 ) -> Steps:
@@ -132,7 +135,7 @@ def recomputed(
         budget -= choice.cost
 
 
-def _best(lives: _Lives, layouts: dict[Val, Shape], budget: int) -> _Choice | None:
+def _best(lives: _Lives, layouts: dict[Value, Shape], budget: int) -> _Choice | None:
     """What lowers the peak most, of that the cheapest; None where nothing does."""
     peak = int(lives.live.argmax())
     best: tuple[int, int, int] | None = None
@@ -150,7 +153,7 @@ def _best(lives: _Lives, layouts: dict[Val, Shape], budget: int) -> _Choice | No
 
 
 def _choice(
-    v: Val, uses: list[int], peak: int, layouts: dict[Val, Shape], lives: _Lives
+    v: Value, uses: list[int], peak: int, layouts: dict[Value, Shape], lives: _Lives
 ) -> _Choice | None:
     """How to make a value again after the peak; None where it is used there, or can't be."""
     if peak in uses:
@@ -168,12 +171,12 @@ def _choice(
     return _Choice(v, cost, last, following, tuple(sources))
 
 
-def _with(steps: Steps, choice: _Choice, layouts: dict[Val, Shape], lower: Lower) -> Steps:
+def _with(steps: Steps, choice: _Choice, layouts: dict[Value, Shape], lower: Lower) -> Steps:
     """The steps with one more, which makes a value again for those that follow."""
     v = choice.value
-    again = Val(v.id, v.op, v.kind, v.inputs, v.params, v.shape, v.dtype)
+    again = Value(v.id, v.op, v.kind, v.inputs, v.params, v.shape, v.dtype)
     layouts[again] = row_major(again.shape)
-    group = Group.storing(again, v.id)
+    group = FusionGroup.of_stored(again, v.id)
     for step, _ in steps[choice.next :]:
         step.buffers = [again if x is v else x for x in step.buffers]
     own = [(step, group) for step in lower(group)]

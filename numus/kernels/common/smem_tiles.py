@@ -62,13 +62,13 @@ class Tile:
         self.stages = stages
         self.buffer = ir.Buffer(name, dtype, "scratch", const(stages * self.size))
 
-    def along(self, stage: Expr = ZERO) -> ir.TileOperand:
+    def along(self, stage: Expr = ZERO) -> ir.MmaOperand:
         """To be multiplied along its columns."""
-        return ir.TileOperand(self.buffer, ir.mul(stage, const(self.size)), True, self.rows)
+        return ir.MmaOperand(self.buffer, ir.mul(stage, const(self.size)), True, self.rows)
 
-    def across(self, stage: Expr = ZERO) -> ir.TileOperand:
+    def across(self, stage: Expr = ZERO) -> ir.MmaOperand:
         """To be multiplied along its rows, all of them."""
-        return ir.TileOperand(self.buffer, ir.mul(stage, const(self.size)), False)
+        return ir.MmaOperand(self.buffer, ir.mul(stage, const(self.size)), False)
 
     def bring(
         self, tag: str, threads: int, n: Expr, first: Expr, limit: Expr, stage: Expr = ZERO
@@ -248,7 +248,7 @@ def leave(
         lane, at = ir.var(f"{tag}_lay{first}"), ir.var(f"{tag}_out{first}")
         lay: list[Stmt] = []
         for i in range(wide // 2):
-            row, column = ir.sum_place(lane, i)
+            row, column = ir.accumulator_element(lane, i)
             to = ir.add(ir.mul(row, const(_PITCH)), column)
             lay.append(ir.Store(stage, to, value(first // 2 + i, lane)))
         out.append(ir.For(lane, ZERO, const(threads), "lanes", lay))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, guard, ratio, select, sqrt
+from numus.ir import Expr, fma, ratio, select, slow_path_select, sqrt
 from numus.kernels.math._coefficients import (
     ERF,
     ERFC_ROOT,
@@ -80,7 +80,7 @@ def erfc(x: Expr) -> Expr:
     value = fma(rest, growth, rest)
     usual = times_power_of_two(value, held)
     slow = scaled_positive(value, held_integer(held))
-    tail = guard(x > normal, slow, usual)
+    tail = slow_path_select(x > normal, slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
     return select(absolute(x) >= 1.0, far, near)  # NaN is near, where nothing touches its bits
 
@@ -102,7 +102,7 @@ def ndtr(x: Expr) -> Expr:
     value = ratio(polynomial(size, NORMAL_TOP) * growth, polynomial(size, NORMAL_BELOW))
     usual = times_power_of_two(value, held)
     slow = scaled_positive(value, held_integer(held))
-    tail = guard(~(x >= -normal), slow, usual)  # NaN is rare, too
+    tail = slow_path_select(~(x >= -normal), slow, usual)  # NaN is rare, too
     return select(x > 0.0, 1.0 - tail, tail)
 
 
@@ -122,7 +122,9 @@ def erfinv(x: Expr) -> Expr:
         far = select(w > 15.0, polynomial(root - 5.0, ERFINV_FAR), far)
     size = absolute(x)
     outside = select(size.eq(1.0), copysign(like(x, math.inf), x), like(x, math.nan))
-    return guard(~(w <= 5.0) | ~(size < 1.0), select(size < 1.0, x * far, outside), usual)
+    return slow_path_select(
+        ~(w <= 5.0) | ~(size < 1.0), select(size < 1.0, x * far, outside), usual
+    )
 
 
 def _minus_log(x: Expr) -> Pair:

@@ -6,7 +6,7 @@ integer addition to the exponent as long as the result is a normal number; a gua
 
 from __future__ import annotations
 
-from numus.ir import Expr, const, fma, guard, select
+from numus.ir import Expr, const, fma, select, slow_path_select
 from numus.kernels.math._coefficients import EXP, EXP2, LN2, LOG2_E
 from numus.kernels.math._tools import (
     absolute,
@@ -65,7 +65,7 @@ def exp(x: Expr) -> Expr:
     near = at_most(at_least(x, -110.0 if is32(x) else -760.0), 89.0 if is32(x) else 710.0)
     r, held = reduce_exp(near)
     slow = scaled_positive(exp_of_reduced(r), held_integer(held))
-    return guard(~(absolute(x) <= top), slow, usual)
+    return slow_path_select(~(absolute(x) <= top), slow, usual)
 
 
 def exp_decay(x: Expr) -> Expr:
@@ -92,7 +92,7 @@ def exp2(x: Expr) -> Expr:
     near = at_most(at_least(x, -160.0 if is32(x) else -1100.0), 128.0 if is32(x) else 1024.0)
     n, held = nearest_integer(near, 1.0)
     slow = scaled_positive(exp2_of_reduced(near - n), held_integer(held))
-    return guard(~(absolute(x) <= top), slow, usual)
+    return slow_path_select(~(absolute(x) <= top), slow, usual)
 
 
 def expm1(x: Expr) -> Expr:
@@ -109,4 +109,4 @@ def expm1(x: Expr) -> Expr:
     top = 87.0 if is32(x) else 708.0
     r, held = reduce_exp(at_most(x, 89.0 if is32(x) else 710.0))
     slow = scaled_positive(exp_of_reduced(r), held_integer(held))  # the 1 no longer counts
-    return guard(~(x <= top), slow, usual)
+    return slow_path_select(~(x <= top), slow, usual)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, guard, select, unary
+from numus.ir import Expr, fma, select, slow_path_select, unary
 from numus.kernels.math._coefficients import (
     DIGAMMA,
     DIGAMMA_FAR,
@@ -46,7 +46,7 @@ def lgamma(x: Expr) -> Expr:
     far = fma(a - 0.5, logarithm - 1.0, rest)
     positive = select(beyond, far, near)
     positive = select(a.eq(math.inf), a, positive)
-    return guard(x < 0.0, _lgamma_negative(x, a, positive), positive)
+    return slow_path_select(x < 0.0, _lgamma_negative(x, a, positive), positive)
 
 
 def _lgamma_negative(x: Expr, a: Expr, positive: Expr) -> Expr:
@@ -123,7 +123,7 @@ def digamma(x: Expr) -> Expr:
     reflected = select(s.eq(0.0), like(x, math.nan), reflected)
     reflected = select(_is_tiny(a), 1.0 / a, reflected)
     positive = select(a.eq(0.0), -1.0 / x, positive)
-    return guard(x < 0.0, reflected, positive)
+    return slow_path_select(x < 0.0, reflected, positive)
 
 
 def trigamma(x: Expr) -> Expr:
@@ -148,4 +148,4 @@ def trigamma(x: Expr) -> Expr:
     ratio = math.pi / s
     reflected = select(_is_tiny(a), own, fma(ratio, ratio, own - positive))
     reflected = select(s.eq(0.0), like(x, math.inf), reflected)  # the poles
-    return guard(x < 0.0, reflected, positive)
+    return slow_path_select(x < 0.0, reflected, positive)

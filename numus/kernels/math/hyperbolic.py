@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, guard, ratio, select, sqrt
+from numus.ir import Expr, fma, ratio, select, slow_path_select, sqrt
 from numus.kernels.math._coefficients import COSH, LN2, LOG2_E, SINH, TANH
 from numus.kernels.math._tools import (
     Pair,
@@ -65,7 +65,7 @@ def sinh(x: Expr) -> Expr:
     s = fma(square * r, polynomial(square, SINH), r_low)  # sinh(r) - r
     c = square * polynomial(square, COSH)  # cosh(r) - 1
     usual = fma(even, r, odd) + fma(even, s, fma(odd, c, odd_low))
-    return copysign(guard(_overflows(size), _half_exp(size), usual), x)
+    return copysign(slow_path_select(_overflows(size), _half_exp(size), usual), x)
 
 
 def cosh(x: Expr) -> Expr:
@@ -78,7 +78,7 @@ def cosh(x: Expr) -> Expr:
     s = fma(square * r, polynomial(square, SINH), r_low)
     c = square * polynomial(square, COSH)
     usual = even + fma(odd, r, fma(odd, s, fma(even, c, even_low)))
-    return guard(_overflows(size), _half_exp(size), usual)
+    return slow_path_select(_overflows(size), _half_exp(size), usual)
 
 
 def _overflows(size: Expr) -> Expr:
@@ -108,7 +108,7 @@ def asinh(x: Expr) -> Expr:
     size = absolute(x)
     root = sqrt(fma(size, size, 1.0))
     usual = log1p_pair(*fast_two_sum(size, size * size / (root + 1.0)))
-    return copysign(guard(~(size < _LARGE), _log_twice(size), usual), x)
+    return copysign(slow_path_select(~(size < _LARGE), _log_twice(size), usual), x)
 
 
 def acosh(x: Expr) -> Expr:
@@ -121,7 +121,7 @@ def acosh(x: Expr) -> Expr:
     total, low = fast_two_sum(root, t)
     usual = log1p_pair(total, low + select(root > 0.0, root_low, root))
     slow = select(x < 1.0, like(x, math.nan), _log_twice(x))
-    return guard(~((x >= 1.0) & (x < _LARGE)), slow, usual)
+    return slow_path_select(~((x >= 1.0) & (x < _LARGE)), slow, usual)
 
 
 def atanh(x: Expr) -> Expr:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from numus.ir import Expr, fma, guard, select
+from numus.ir import Expr, fma, select, slow_path_select
 from numus.kernels.math._coefficients import LN2, LOG, LOG2_E, LOG10_2, LOG10_E
 from numus.kernels.math._tools import (
     bits,
@@ -75,7 +75,7 @@ def _guarded(x: Expr, formula: Callable[[Expr, Expr], Expr]) -> Expr:
     slow = select(x.eq(0.0), like(x, -math.inf), slow)
     slow = select(x < 0.0, like(x, math.nan), slow)
     slow = select(x < math.inf, slow, x + x)  # infinity and NaN
-    return guard(rare, slow, usual)
+    return slow_path_select(rare, slow, usual)
 
 
 def log(x: Expr) -> Expr:
@@ -116,7 +116,7 @@ def log1p(x: Expr) -> Expr:
     u = x + 1.0
     rare = (unsigned_bits(u) - g.smallest_normal) >= (100 << g.mantissa) + g.one
     # Beyond, the 1 is lost in x; at -1 and below and for NaN log has the right answer.
-    return guard(rare, log(u), copysign(log1p_pair(x), x))
+    return slow_path_select(rare, log(u), copysign(log1p_pair(x), x))
 
 
 def logaddexp(x: Expr, y: Expr) -> Expr:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, guard, isnan, near_inverse_root, select, sqrt, unary
+from numus.ir import Expr, approx_rsqrt, fma, isnan, select, slow_path_select, sqrt, unary
 from numus.kernels.math._coefficients import ATANH_TAIL, CBRT, THIRD, TWO_OVER_LN2
 from numus.kernels.math._tools import (
     Pair,
@@ -77,7 +77,7 @@ def pow(x: Expr, y: Expr) -> Expr:
     usual = times_power_of_two(exp2_of_reduced((exponent - n) + low), held)
     outside = (unsigned_bits(x) - g.smallest_normal) >= (g.infinity - g.smallest_normal)
     rare = outside | ~(absolute(exponent) <= (125.0 if is32(x) else 1021.0))
-    return guard(rare, _pow_slow(x, y), usual)
+    return slow_path_select(rare, _pow_slow(x, y), usual)
 
 
 def _pow_slow(x: Expr, y: Expr) -> Expr:
@@ -113,7 +113,7 @@ def _pow_slow(x: Expr, y: Expr) -> Expr:
 
 def rsqrt(x: Expr) -> Expr:
     """1 / sqrt(x), one Newton step after it to undo roundings. 0.51 ulp."""
-    y = near_inverse_root(x)
+    y = approx_rsqrt(x)
     product, error = two_product(x, y)
     correction = fma(-y, error, fma(-y, product, 1.0)) * 0.5
     corrected = fma(y, correction, y)
@@ -133,7 +133,7 @@ def cbrt(x: Expr) -> Expr:
     slow = _cube_root(size * 2.0**step) * 2.0 ** (-step // 3)
     slow = select(size.eq(0.0) | ~(size < math.inf), size, slow)
     rare = (unsigned_bits(size) - g.smallest_normal) >= (g.infinity - g.smallest_normal)
-    return copysign(guard(rare, slow, usual), x)
+    return copysign(slow_path_select(rare, slow, usual), x)
 
 
 def _cube_root(x: Expr) -> Expr:
@@ -176,4 +176,4 @@ def hypot(x: Expr, y: Expr) -> Expr:
     slow = sqrt(fma(p, p, q * q)) * back
     slow = select(isnan(x) | isnan(y), x + y, slow)
     slow = select(a.eq(math.inf) | b.eq(math.inf), like(x, math.inf), slow)
-    return guard(~((large > low) & (large < high) & (small >= 0.0)), slow, usual)
+    return slow_path_select(~((large > low) & (large < high) & (small >= 0.0)), slow, usual)

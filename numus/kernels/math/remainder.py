@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, guard, isnan, maximum, minimum, select, unary
+from numus.ir import Expr, fma, isnan, maximum, minimum, select, slow_path_select, unary
 from numus.kernels.math._tools import (
     absolute,
     bits,
@@ -31,7 +31,7 @@ def fmod(x: Expr, y: Expr) -> Expr:
     rest = select(rest < 0.0, rest + b, rest)  # the quotient was rounded up
     usual = select(a < b, a, rest)
     rare = ~(ratio < 2.0 ** (format_of(x).mantissa - 2))
-    return copysign(guard(rare, _long_remainder(a, b), usual), x)
+    return copysign(slow_path_select(rare, _long_remainder(a, b), usual), x)
 
 
 def _significand(a: Expr) -> tuple[Expr, Expr]:

@@ -12,7 +12,7 @@ import itertools
 import math
 
 from numus import dtypes as dt
-from numus.ir import Expr, binary, const, fma, guard, select
+from numus.ir import Expr, binary, const, fma, select, slow_path_select
 from numus.kernels.math._coefficients import COS, PI_2, SIN
 from numus.kernels.math._tools import (
     absolute,
@@ -84,7 +84,7 @@ def sin(x: Expr) -> Expr:
     size = absolute(x)
     usual = _in_quadrant(*_reduced(size), 0)
     slow = _in_quadrant(*_payne_hanek(size), 0)
-    return negated_if(guard(_is_huge(size), slow, usual), x)
+    return negated_if(slow_path_select(_is_huge(size), slow, usual), x)
 
 
 def cos(x: Expr) -> Expr:
@@ -92,7 +92,7 @@ def cos(x: Expr) -> Expr:
     size = absolute(x)
     usual = _in_quadrant(*_reduced(size), 1)
     slow = _in_quadrant(*_payne_hanek(size), 1)
-    return guard(_is_huge(size), slow, usual)
+    return slow_path_select(_is_huge(size), slow, usual)
 
 
 def sincos(x: Expr) -> tuple[Expr, Expr]:
@@ -106,7 +106,7 @@ def tan(x: Expr) -> Expr:
     r, low, held = _reduce_twice(size)
     usual = _tan_in_quadrant(r, low, bits(held))
     slow = _tan_in_quadrant(*_payne_hanek(size))
-    return negated_if(guard(_is_huge(size), slow, usual), x)
+    return negated_if(slow_path_select(_is_huge(size), slow, usual), x)
 
 
 def _reduced(size: Expr) -> tuple[Expr, Expr | None, Expr]:

@@ -85,7 +85,7 @@ class RunningReduction:
         return [
             *(ir.Set(r, x) for r, x in zip(own, self.start, strict=True)),
             ir.For(j, first, last, "lanes", turn),
-            ir.Combine(own, left, right, merged, results),
+            ir.BlockReduce(own, left, right, merged, results),
         ]
 
     def body(
@@ -131,7 +131,7 @@ class RunningReduction:
             for n in ("left", "right", "all")
         )
         merged = combine(self.op, list(left), list(right))
-        across = ir.Scan(totals, left, right, merged, self.start, all_)
+        across = ir.BlockScan(totals, left, right, merged, self.start, all_)
         threads = const(self.threads)
         statements: list[Stmt] = [
             ir.For(j, ZERO, count, "lanes", fill),
@@ -270,7 +270,7 @@ class Ranks:
         merged = [x + y for x, y in zip(left, right, strict=True)]
         return [
             ir.For(lane, ZERO, const(self.threads), "lanes", body),
-            ir.Scan(self.counts, left, right, merged, [_c(0)] * _PAIRS, self.totals),
+            ir.BlockScan(self.counts, left, right, merged, [_c(0)] * _PAIRS, self.totals),
         ]
 
     def total(self, d: int) -> Expr:

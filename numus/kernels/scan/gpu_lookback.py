@@ -76,20 +76,20 @@ class Carry:
 
     def _post(self, place: Expr, state: list[Expr]) -> list[Stmt]:
         words = [w for x in state for w in words_of(x)]
-        return [ir.Post(self.board, self._at(place, i), w) for i, w in enumerate(words)]
+        return [ir.SetFlag(self.board, self._at(place, i), w) for i, w in enumerate(words)]
 
     def _await(self, name: str, place: Expr, there: Expr) -> tuple[Stmt, list[Expr]]:
         """Wait for what stands at a place; what it tells, or nothing where it is not asked for."""
         scan, count = self.scan, self.words(self.scan)
         names = [ir.var(f"{name}_w{w}", _WORD) for w in range(count)]
         one = select(there, ONE, ZERO)
-        words = [ir.Posted(self._at(place, w), 1, one, [names[w]]) for w in range(count)]
+        words = [ir.FlagRead(self._at(place, w), 1, one, [names[w]]) for w in range(count)]
         each = count // scan.parts
         told = [
             select(there, number_of(names[p * each : (p + 1) * each], scan.real), x)
             for p, x in enumerate(scan.start)
         ]
-        return ir.Await(self.board, words), told
+        return ir.SpinWait(self.board, words), told
 
     def find(self, total: list[Expr]) -> list[Stmt]:
         """Tell what the tile came to, and set the scan's carry to what came before it.
@@ -120,7 +120,7 @@ class Carry:
         return [
             ir.For(first, ZERO, ONE, "lanes", self._post(tile, total)),
             ir.For(lane, ZERO, const(threads), "lanes", look),
-            ir.Combine(own, left, right, combine(scan.op, list(left), list(right)), inside),
+            ir.BlockReduce(own, left, right, combine(scan.op, list(left), list(right)), inside),
             ir.For(second, ZERO, ONE, "lanes", hear),
             *(ir.Set(r, x) for r, x in zip(scan.carry, carried, strict=True)),
         ]

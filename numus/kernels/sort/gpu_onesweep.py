@@ -81,7 +81,7 @@ def histogram(
     for number in range(board.digits):
         place = ir.add(digit_of(found, const(number * BITS)).cast(dt.int64), const(number * DIGITS))
         at = ir.add(ir.mul(place, const(_COPIES)), copy)
-        count.append(ir.Add(counters, at, const(1, dt.uint32)))
+        count.append(ir.AtomicAdd(counters, at, const(1, dt.uint32)))
     total = const(0, dt.uint32)
     for c in range(_COPIES):
         total = total + ir.load(counters, ir.add(ir.mul(d, const(_COPIES)), const(c)))
@@ -92,7 +92,7 @@ def histogram(
             z, ZERO, const(size * _COPIES), "lanes", [ir.Store(counters, z, const(0, dt.uint32))]
         ),
         ir.For(i, *span, "lanes", count),
-        ir.For(d, ZERO, const(size), "lanes", [ir.Add(memory, to, total.cast(board.dtype))]),
+        ir.For(d, ZERO, const(size), "lanes", [ir.AtomicAdd(memory, to, total.cast(board.dtype))]),
     ], [counters]
 
 
@@ -142,7 +142,7 @@ class Tile:
         for n in range(self.each):
             rank = ir.var(f"rank{n}", dt.uint32)
             digit = digit_of(ir.read(self.held[0][n]), self.shift)
-            body.append(ir.Tally(self.counters, self._column(t), digit, BITS, rank))
+            body.append(ir.WarpMultisplit(self.counters, self._column(t), digit, BITS, rank))
             body.append(ir.Set(self.ranks[n], rank))
         zero: list[Stmt] = [ir.Store(self.counters, z, const(0, dt.uint32))]
         return [
@@ -190,7 +190,9 @@ class Tile:
         in_tile = ir.var("in_tile", dt.uint32)
         count += [
             ir.Let(in_tile, total),
-            ir.Post(self.memory, self._word(ir.add(ONE, tile), d), in_tile.cast(word) | board.here),
+            ir.SetFlag(
+                self.memory, self._word(ir.add(ONE, tile), d), in_tile.cast(word) | board.here
+            ),
             ir.Set(own, in_tile),
             ir.Set(starts, in_tile),
             ir.Set(totals, ir.load(self.memory, self._word(ZERO, d))),
@@ -206,7 +208,7 @@ class Tile:
         return [
             *zero,
             ir.For(d, ZERO, digits, "lanes", count),
-            ir.Scan([starts, totals], left, right, merged, [const(0, k) for k in kinds], both),
+            ir.BlockScan([starts, totals], left, right, merged, [const(0, k) for k in kinds], both),
             ir.For(s, ZERO, digits, "lanes", [ir.Store(self.local, s, ir.read(starts))]),
             self._order(),
             self._look_back(tile, tiles, spans, own, starts, totals),
@@ -230,12 +232,12 @@ class Tile:
         first_wide = ir.add(first_span, spans)
         one = ir.var("own_count", word)
 
-        def line_of(first: Expr, parent: Expr, number: Expr, name: str) -> tuple[ir.Posted, Expr]:
+        def line_of(first: Expr, parent: Expr, number: Expr, name: str) -> tuple[ir.FlagRead, Expr]:
             """The counts of those before a number that have its parent; what they come to."""
             start = ir.mul(parent, base)
             names = [ir.var(f"{name}{k}", word) for k in range(BASE - 1)]
             place = self._word(ir.add(first, start), d)
-            return ir.Posted(place, DIGITS, ir.sub(number, start), list(names)), self._sum(names)
+            return ir.FlagRead(place, DIGITS, ir.sub(number, start), list(names)), self._sum(names)
 
         def is_last(number: Expr) -> Expr:
             return ir.irem(number, base).eq(BASE - 1)
@@ -243,7 +245,7 @@ class Tile:
         near, in_span = line_of(first_tile, span, tile, "tile")
         far, in_wide = line_of(first_span, wide, span, "span")
         before = ir.var("wide_before", word)
-        start = ir.Posted(
+        start = ir.FlagRead(
             self._word(ir.add(first_wide, wide), d), 1, ir.minimum(wide, ONE), [before]
         )
         near_sum, far_sum = ir.var("near_sum", word), ir.var("far_sum", word)
@@ -254,14 +256,14 @@ class Tile:
         of_wide = self._word(ir.add(first_wide, ir.add(wide, ONE)), d)
         body: list[Stmt] = [
             ir.Let(one, ir.read(own).cast(word)),
-            ir.Await(self.memory, [near]),
+            ir.SpinWait(self.memory, [near]),
             ir.Let(near_sum, in_span),
-            ir.If(span_ends, [ir.Post(self.memory, of_span, (near_sum + one) | board.here)]),
-            ir.Await(self.memory, [far, start]),
+            ir.If(span_ends, [ir.SetFlag(self.memory, of_span, (near_sum + one) | board.here)]),
+            ir.SpinWait(self.memory, [far, start]),
             ir.Let(far_sum, in_wide + board.told(before)),
             ir.If(
                 wide_ends,
-                [ir.Post(self.memory, of_wide, (far_sum + near_sum + one) | board.here)],
+                [ir.SetFlag(self.memory, of_wide, (far_sum + near_sum + one) | board.here)],
             ),
             ir.Store(self.goes, d, ir.sub(goes.cast(dt.int64), ir.read(starts).cast(dt.int64))),
         ]

@@ -94,7 +94,7 @@ class Selection:
             for at, key in zip(places, keys, strict=True):
                 alike = ((key ^ ir.read(self.prefix)) & ir.read(self.known)).eq(const(0, dtype))
                 bin_ = ir.add(ir.mul(digit_of(key, shift).cast(dt.int64), const(_COPIES)), copy)
-                add = ir.Add(self.counters, bin_, _u32(1))
+                add = ir.AtomicAdd(self.counters, bin_, _u32(1))
                 body.append(ir.If(alike & (at < self.row.stop), [add]))
             return [ir.For(t, ZERO, const(self.threads), "lanes", body)]
 
@@ -122,7 +122,7 @@ class Selection:
                 *(d, ZERO, const(DIGITS), "lanes"),
                 [ir.Let(name, total), ir.Set(own, name), ir.Set(before, name)],
             ),
-            ir.Scan([before], left, right, [left[0] + right[0]], [_u32(0)], all_),
+            ir.BlockScan([before], left, right, [left[0] + right[0]], [_u32(0)], all_),
             ir.For(e, ZERO, const(DIGITS), "lanes", [ir.If(is_it, tell)]),
             ir.Set(self.prefix, ir.read(self.prefix) | (digit << by)),
             ir.Set(self.known, ir.read(self.known) | (const(DIGITS - 1, dtype) << by)),
@@ -188,7 +188,7 @@ class Selection:
             some = ir.read(own).ne(_u32(0))
             return [
                 ir.For(m, ZERO, const(self.threads), "lanes", mark),
-                ir.Scan([ahead], left, right, [left[0] + right[0]], [_u32(0)], all_),
+                ir.BlockScan([ahead], left, right, [left[0] + right[0]], [_u32(0)], all_),
                 ir.For(s, ZERO, const(self.threads), "lanes", [ir.If(some, pick)]),
                 ir.Set(before, ir.add(ir.read(before), more)),
                 ir.Set(equal, ir.add(ir.read(equal), more_equal)),

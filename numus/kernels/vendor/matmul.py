@@ -99,7 +99,7 @@ def _own_are_quicker(p: Product) -> bool:
     return p.k >= _TILED and least >= (_TILED if read else _PACKED)
 
 
-def quicker(product: Product, facts: Any) -> bool:
+def quicker(product: Product, target: Any) -> bool:
     """Whether the library makes up for the bytes it can't save."""
     if _own_are_quicker(product):
         return False
@@ -113,12 +113,12 @@ def quicker(product: Product, facts: Any) -> bool:
     return saved > product.extra * balance
 
 
-def _takes(product: Product, facts: Any) -> bool:
-    if facts.name != "cuda":
+def _takes(product: Product, target: Any) -> bool:
+    if "cublaslt" not in target.libraries:
         return False
     from numus.runtime.cuda import cublaslt  # imported late: it is for those who have such a device
 
-    known = cublaslt.knows(product, facts) and cublaslt.library() is not None
+    known = cublaslt.knows(product, target) and cublaslt.library() is not None
     return known and cublaslt.has_algorithm(product)
 
 
@@ -128,8 +128,8 @@ def _start(runtime: Any, product: Product) -> Any:
     return Matmul(runtime, product)
 
 
-def _takes_vector(product: Product, facts: Any) -> bool:
-    if facts.name != "cuda":
+def _takes_vector(product: Product, target: Any) -> bool:
+    if "cublas" not in target.libraries:
         return False
     from numus.runtime.cuda import cublas
 

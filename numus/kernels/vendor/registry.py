@@ -31,8 +31,8 @@ class Launcher(Protocol):
 class Vendor:
     """A kernel from a library.
 
-    `takes(question, facts)` tells whether it can do it on a device of these facts: with the library
-    missing, it can't. `quicker(question, facts)` tells whether it is worth it, by shape alone: the
+    `takes(question, target)` tells whether it can do it on such a target: with the library
+    missing, it can't. `quicker(question, target)` tells whether it is worth it, by shape alone: the
     same question is always answered alike. `start(runtime, question)` gives what launches it on the
     runtime's stream.
     """
@@ -118,12 +118,12 @@ def prefer(which: str) -> _Preferred:
     return _Preferred(before)
 
 
-def choose(operation: str, question: Any, facts: Any) -> Vendor | None:
+def choose(operation: str, question: Any, target: Any) -> Vendor | None:
     """The vendor's kernel that is to do this; None for numus's own."""
     if _State.preferred == "native":
         return None
     for vendor in reversed(_State.registered):
-        able = vendor.operation == operation and vendor.takes(question, facts)
-        if able and (_State.preferred == "vendor" or vendor.quicker(question, facts)):
+        able = vendor.operation == operation and vendor.takes(question, target)
+        if able and (_State.preferred == "vendor" or vendor.quicker(question, target)):
             return vendor
     return None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from numus.runtime.contract import Step
+from numus.runtime.contract import ProgramStep
 from numus.runtime.cpu import byte_ops_source
 from numus.runtime.cpu.byte_ops_source import LINE
 from numus.runtime.cpu.launch import Prepared
@@ -60,7 +60,7 @@ class Stretches:
         self._checksums = self._launch(checksums, byte_ops_source.CHECKSUMS)
 
     def _launch(self, address: int, scalars: tuple[str, ...]) -> Prepared:
-        return self._runtime.prepare([Step(_Native(address, "q" * len(scalars)), ())], 0)
+        return self._runtime.prepare([ProgramStep(_Native(address, "q" * len(scalars)), ())], 0)
 
     def gatherer(
         self, sources: Sequence[Source], kinds: Array, kind: int

@@ -6,7 +6,7 @@ worker pool shares their blocks between threads.
 
 from __future__ import annotations
 
-from numus.codegen.cpu.target import Target
+from numus.codegen.cpu.target import LlvmTarget
 from numus.runtime.pycall.llvm_macros import written_out
 
 SYMBOLS = ("numus_gather", "numus_checksums")
@@ -33,7 +33,7 @@ _PARTS = 4  # of 16 bytes, in a step by carry-less products
 _WIDE = 16 * _PARTS
 
 
-def source(target: Target) -> str:
+def source(target: LlvmTarget) -> str:
     """The module with the functions named in `SYMBOLS`."""
     checksum = _BY_TABLES
     if target.arch == "arm" and "crc" in target.enabled:

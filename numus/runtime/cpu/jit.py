@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from numus.codegen.cpu.target import Target, host
+from numus.codegen.cpu.target import LlvmTarget, host
 from numus.errors import CompileError
 
 
@@ -16,7 +16,7 @@ class Jit:
     text into a relocatable object, `link` places such an object in memory.
     """
 
-    def __init__(self, target: Target | None = None) -> None:
+    def __init__(self, target: LlvmTarget | None = None) -> None:
         import llvmlite.binding as llvm
 
         llvm.initialize_native_target()

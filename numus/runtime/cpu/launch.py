@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numus.runtime.contract import LaunchFixed, Step, fixed_by_run
+from numus.runtime.contract import LaunchFixed, ProgramStep, fixed_by_run
 from numus.runtime.cpu import launch_source
 from numus.runtime.cpu.thread_pool import Pool
 from numus.runtime.pycall.vm import Calls, Table
@@ -51,7 +51,7 @@ class _Images:
     apart the parts of two workers are; values follow all addresses.
     """
 
-    def __init__(self, pool: Pool, steps: Sequence[Step], slots: int, threads: int) -> None:
+    def __init__(self, pool: Pool, steps: Sequence[ProgramStep], slots: int, threads: int) -> None:
         self._pool = pool
         self._steps = steps
         self._slots = slots
@@ -140,7 +140,7 @@ class Prepared:
         self,
         pool: Pool,
         memory: MemoryPool,
-        steps: Sequence[Step],
+        steps: Sequence[ProgramStep],
         slots: int,
         workers: int,
         calls: Callable[[], Calls | None] = lambda: None,

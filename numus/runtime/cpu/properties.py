@@ -3,28 +3,29 @@
 from __future__ import annotations
 
 from numus import config, dtypes
-from numus.codegen.cpu.target import Target, cache_sizes, cache_ways, host
-from numus.runtime.contract import Facts
+from numus.codegen.cpu.target import LlvmTarget, cache_sizes, cache_ways, host
+from numus.target import Target
 
 
-def facts() -> Facts:
-    target = host()
+def target() -> Target:
+    machine = host()
     l1, l2 = cache_sizes()
-    return Facts(
+    return Target(
         name="cpu",
-        description=f"{target.cpu} ({target.lanes_bytes * 8}-bit vectors)",
+        description=f"{machine.cpu} ({machine.lanes_bytes * 8}-bit vectors)",
         dtypes=frozenset(d.name for d in dtypes.ALL),
-        lanes_bytes=target.lanes_bytes,
-        vector_registers=target.vector_registers,
-        cache_l1=l1,
-        cache_l2=l2,
-        cache_l1_ways=cache_ways(),
-        masks_from=target.masks_from,
-        parallel_units=config.default_threads(),
-        renderer="llvm",
-        features=_features(target),
+        vector_bytes=machine.lanes_bytes,
+        vector_registers=machine.vector_registers,
+        l1_bytes=l1,
+        l2_bytes=l2,
+        l1_ways=cache_ways(),
+        masked_store_min_bytes=machine.masks_from,
+        num_cores=config.default_threads(),
+        language="llvm",
+        fma=machine.arch != "x86" or "fma" in machine.enabled,
+        features=_features(machine),
     )
 
 
-def _features(target: Target) -> frozenset[str]:
-    return target.enabled | {target.arch}
+def _features(machine: LlvmTarget) -> frozenset[str]:
+    return machine.enabled | {machine.arch}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.runtime.compile_log import CompileRecord
-from numus.runtime.contract import Launch, Step, arguments_of, steps_of
+from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
 from numus.runtime.cpu import properties
 from numus.runtime.cpu.byte_ops import Stretches
 from numus.runtime.cpu.compiler import Compiler
@@ -31,7 +31,7 @@ class CpuRuntime:
     """The CPU as a device. One per process is enough: `numus.runtime.get("cpu")`."""
 
     def __init__(self) -> None:
-        self.facts = properties.facts()
+        self.target = properties.target()
         self.memory = MemoryPool()
         self.compiler = Compiler()
         self.allocate = self.memory.allocate
@@ -87,9 +87,9 @@ class CpuRuntime:
 
     # -- launches ---------------------------------------------------------------------------------
 
-    def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
+    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
         """A list of kernels to be run many times; see `Prepared`."""
-        workers = self.facts.parallel_units
+        workers = self.target.num_cores
         return Prepared(self.pool, self.memory, steps, slots, workers, self.native_calls)
 
     def native_calls(self) -> vm.Calls | None:

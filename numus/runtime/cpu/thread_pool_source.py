@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import sys
 
-from numus.codegen.cpu.target import Target
+from numus.codegen.cpu.target import LlvmTarget
 from numus.runtime.cpu import launch_source
 from numus.runtime.pycall.llvm_macros import written_out
 
@@ -61,13 +61,13 @@ OPEN = (
 SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin", "numus_repeat", "numus_ticks")
 
 
-def pause(target: Target) -> str:
+def pause(target: LlvmTarget) -> str:
     """Tells the core that this is a spin loop."""
     hint = {"x86": "pause", "arm": "isb"}.get(target.arch)
     return f'call void asm sideeffect "{hint}", ""()' if hint else ""
 
 
-def ticks(target: Target) -> str:
+def ticks(target: LlvmTarget) -> str:
     """A function that reads a clock which goes evenly; 0 where there is none that is cheap."""
     clock = {
         "x86": "call i64 @llvm.readcyclecounter()",
@@ -82,7 +82,7 @@ declare i64 @llvm.readcyclecounter()
 """
 
 
-def source(target: Target) -> str:
+def source(target: LlvmTarget) -> str:
     """The module with the functions named in `SYMBOLS`."""
     sleep = _SLEEP_WINDOWS if sys.platform == "win32" else _SLEEP_POSIX
     words = "STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS SHARE_FROM WAKE_FROM LOCK CALLS MUTEX"

@@ -70,7 +70,7 @@ class Compiler:
         return [self._programs[text] for text in texts]
 
     def render(self, kernel: Any) -> str:
-        return str(renderer.render(kernel, renderer.Target(self.capability), symbol(kernel)))
+        return str(renderer.render(kernel, renderer.NvptxTarget(self.capability), symbol(kernel)))
 
     def ptx(self, kernel: Any) -> str:
         with self._lock:

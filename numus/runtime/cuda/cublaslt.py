@@ -59,13 +59,13 @@ class _Heuristic(ctypes.Structure):
     )
 
 
-def knows(product: Any, facts: Any) -> bool:
-    """Whether it multiplies such matrices on a device of these facts."""
+def knows(product: Any, target: Any) -> bool:
+    """Whether it multiplies such matrices on a device of these target."""
     p = product
     if p.bias and p.result not in _BIASES:
         return False
     if p.dtype == "float8_e4m3fn":  # only lines along k, and not on older devices
-        if "tiles" not in facts.features:
+        if not target.wgmma:
             return False
         lines = p.right.turned and not p.left.turned
         sizes = (p.m, p.n, p.k, p.left.line, p.right.line, p.left.offset, p.right.offset)

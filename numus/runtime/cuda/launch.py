@@ -17,7 +17,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.errors import DeviceError
-from numus.runtime.contract import Step
+from numus.runtime.contract import ProgramStep
 from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.program import VendorProgram
@@ -81,7 +81,7 @@ class Prepared:
     scalars, all in one flat sequence.
     """
 
-    def __init__(self, runtime: CudaRuntime, steps: Sequence[Step], slots: int) -> None:
+    def __init__(self, runtime: CudaRuntime, steps: Sequence[ProgramStep], slots: int) -> None:
         self._runtime = runtime
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
         self._events: dict[int, Any] = {}  # of early results, by slot, once it runs
@@ -202,7 +202,7 @@ class Prepared:
                 )
             raise driver.failure(what, code)
 
-    def _by_vendor(self, image: _Image, step: Step) -> None:
+    def _by_vendor(self, image: _Image, step: ProgramStep) -> None:
         words = image.words
         places = [place for place in step.buffers if place is not None]
         workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
@@ -252,7 +252,7 @@ class Prepared:
         }
         for i, name in enumerate(graph_source.HEAD):
             ctypes.c_int64.from_address(image.head + 8 * i).value = head[name]
-        small = max(SMALL_RESULT, runtime.facts.memory >> _KEPT_SHARE)
+        small = max(SMALL_RESULT, runtime.target.memory_bytes >> _KEPT_SHARE)
 
         def make_space(table: Table) -> None:
             memory = table.memory(nbytes)
@@ -269,8 +269,8 @@ class Prepared:
         step, *others = self.steps
         if others or step.program.maps or isinstance(step.program, VendorProgram):
             return True
-        moved = sum(step.nbytes or (self._runtime.facts.cache_l2,))
-        return moved <= self._runtime.facts.cache_l2 // _SHORT_SHARE
+        moved = sum(step.nbytes or (self._runtime.target.l2_bytes,))
+        return moved <= self._runtime.target.l2_bytes // _SHORT_SHARE
 
     def _place_scratch(self, values: Sequence[int | float], held: list[Memory]) -> list[int]:
         """Null for what lies in shared memory, else memory for every block of the grid."""
@@ -406,7 +406,7 @@ class Prepared:
             value += 1 + len(program.formats)
         return image
 
-    def _ask(self, image: _Image, free: int, step: Step) -> int:
+    def _ask(self, image: _Image, free: int, step: ProgramStep) -> int:
         """Lay out a vendor's launch in free words; gives the next free one."""
         places: list[Any] = list(step.buffers)
         if self._workspace:

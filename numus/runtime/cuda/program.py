@@ -114,7 +114,7 @@ class VendorProgram:
     @property
     def source(self) -> str:
         """What the library is asked for."""
-        return str(self.kernel.work)
+        return str(self.kernel.problem)
 
     @property
     def text(self) -> str:

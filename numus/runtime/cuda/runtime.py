@@ -14,17 +14,19 @@ import numpy as np
 from numus import dtypes
 from numus.runtime import launch_lock
 from numus.runtime.compile_log import CompileRecord
-from numus.runtime.contract import Facts, Launch, Step, arguments_of, steps_of
+from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
 from numus.runtime.cuda import dlpack, driver, graph_source
 from numus.runtime.cuda.compiler import Compiler
 from numus.runtime.cuda.launch import Prepared, launcher
 from numus.runtime.cuda.launch_source import SOURCE, SYMBOLS
 from numus.runtime.cuda.memory import MemoryPool
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
+from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.cuda.user_kernels import Sources
 from numus.runtime.memory_pool import Memory
 from numus.runtime.pycall.vm import Calls, Starter
+from numus.target import Target
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -49,7 +51,7 @@ class CudaRuntime:
         self.activate()
         self.stream = driver.call("cuStreamCreate", 1)  # does not wait for the default stream
         self.stream_id = int(self.stream)
-        self.facts = self._facts()
+        self.target = self._target()
         self.name = f"cuda:{index}" if index else "cuda"
         self.memory = MemoryPool(self.name, self.activate)
         self.allocate = self.memory.allocate
@@ -65,7 +67,7 @@ class CudaRuntime:
         self._numbered: WeakValueDictionary[int, Prepared] = WeakValueDictionary()
         self.launch_address = driver.function_address("cuLaunchKernelEx")
         self.encode_address = 0  # of what prepares the copying engine, where there is one
-        if "tiles" in self.facts.features:
+        if self.target.wgmma:
             self.encode_address = driver.function_address("cuTensorMapEncodeTiled")
         found = [driver.function_address(name) for name in graph_source.FUNCTIONS]
         self._graph_functions = (ctypes.c_void_p * len(found))(*found)
@@ -86,31 +88,30 @@ class CudaRuntime:
         # as long as a plan has them: they are for sizes, of which there may be ever others
         self._by_vendors: WeakValueDictionary[str, VendorProgram] = WeakValueDictionary()
 
-    def _facts(self) -> Facts:
+    def _target(self) -> Target:
         def of(name: str) -> int:
             return driver.attribute(self.device, name)
 
         major, minor = of("COMPUTE_CAPABILITY_MAJOR"), of("COMPUTE_CAPABILITY_MINOR")
         self.capability = self._older or 10 * major + minor
-        tiles = ("tiles",) if self.capability // 10 == 9 else ()
         shared = of("MAX_SHARED_MEMORY_PER_BLOCK_OPTIN")
         self.shared_limit = shared // 2  # two groups at least fit on a multiprocessor
         name = driver.call("cuDeviceGetName", 256, self.device)
-        return Facts(
+        return Target(
             name="cuda",
             description=name.split(b"\0")[0].decode(),
             dtypes=frozenset(d.name for d in dtypes.ALL),
-            lanes_bytes=128,  # what a warp reads at a time, in one line of the cache
+            vector_bytes=128,  # what a warp reads at a time, in one line of the cache
             vector_registers=64,
-            cache_l1=shared,
-            cache_l2=of("L2_CACHE_SIZE"),
-            parallel_units=of("MULTIPROCESSOR_COUNT"),
-            renderer="ptx",
-            features=frozenset({f"sm_{self.capability}", "ordered", "shuffles", *tiles}),
-            memory=int(driver.call("cuDeviceTotalMem", self.device)),
-            group=_GROUP,
-            group_memory=shared,
-            most_threads=of("MAX_THREADS_PER_BLOCK"),
+            l1_bytes=shared,
+            l2_bytes=of("L2_CACHE_SIZE"),
+            num_cores=of("MULTIPROCESSOR_COUNT"),
+            language="ptx",
+            memory_bytes=int(driver.call("cuDeviceTotalMem", self.device)),
+            block_size=_GROUP,
+            shared_bytes=shared,
+            max_block_size=of("MAX_THREADS_PER_BLOCK"),
+            **capability_fields(self.capability),
         )
 
     def activate(self) -> None:
@@ -218,7 +219,7 @@ class CudaRuntime:
         text = kernel.text()
         found = self._by_vendors.get(text)
         if found is None:
-            launch = kernel.vendor.start(self, kernel.work)
+            launch = kernel.vendor.start(self, kernel.problem)
             found = self._by_vendors.setdefault(text, VendorProgram(kernel, launch))
         return found
 
@@ -229,7 +230,7 @@ class CudaRuntime:
 
     # -- launches ---------------------------------------------------------------------------------
 
-    def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
+    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
         """A list of kernels to be run many times; see `Prepared`."""
         self.activate()
         while self.dropped:

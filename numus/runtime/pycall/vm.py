@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from numus.runtime.contract import Piece
+from numus.runtime.contract import RecycledOutput
 from numus.runtime.cpu import thread_pool_source
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.thread_pool import Pool
@@ -301,7 +301,7 @@ class Table:
         nbytes: int,
         make: Callable[[Memory], Any],
         write: Callable[[int], int],
-        piece_of: Callable[[Any], Piece],
+        piece_of: Callable[[Any], RecycledOutput],
         total: int | None = None,
     ) -> int:
         """What is made of memory for a result, whose address goes to a slot. Some are made now, to

@@ -10,7 +10,7 @@ and have been looked up: where references are counted, and where the `__slots__`
 
 from __future__ import annotations
 
-from numus.codegen.cpu.target import Target
+from numus.codegen.cpu.target import LlvmTarget
 from numus.runtime.cpu import thread_pool_source
 from numus.runtime.pycall.llvm_macros import written_out
 from numus.runtime.pycall.opcodes import BODIES, CODES, REACH, STEP
@@ -42,7 +42,7 @@ API = (
 SYMBOLS = ("numus_call", "numus_bind")
 
 
-def source(target: Target) -> str:
+def source(target: LlvmTarget) -> str:
     """The module with the functions named in `SYMBOLS`."""
     lines = [
         "@api = internal global ptr null",

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from numus import dtypes as dt
-from numus.codegen.wgsl.target import Target
+from numus.codegen.wgsl.target import WgslTarget
 from numus.errors import DeviceError
-from numus.runtime.contract import Facts
 from numus.runtime.webgpu import probe
 from numus.runtime.webgpu.adapters import adapters, describe, is_software
+from numus.target import Target
 
 # Asked for where the adapter has them.
 _FEATURES = ("shader-f64", "shader-int64", "shader-f16", "subgroup", "timestamp-query")
@@ -73,8 +73,8 @@ class GpuContext:
         self.queue = self.device.queue
         self.features = frozenset(features)
         self.limits: dict[str, int] = dict(self.device.limits)
+        self.shader_target = self._shader_target()
         self.target = self._target()
-        self.facts = self._facts()
         if is_software(self.adapter) and "software" not in self._told:
             self._told.add("software")
             warnings.warn(
@@ -84,15 +84,15 @@ class GpuContext:
                 stacklevel=2,
             )
 
-    def _target(self) -> Target:
+    def _shader_target(self) -> WgslTarget:
         limits = self.limits
         software = is_software(self.adapter)
-        given = Target(
-            group=min(64 if software else 256, self._most_threads()),
-            group_memory=limits["max-compute-workgroup-storage-size"],
-            most_groups=limits["max-compute-workgroups-per-dimension"],
-            most_buffers=limits["max-storage-buffers-per-shader-stage"],
-            most_bound=limits["max-storage-buffer-binding-size"] // 256 * 256,
+        given = WgslTarget(
+            block_size=min(64 if software else 256, self._most_threads()),
+            shared_bytes=limits["max-compute-workgroup-storage-size"],
+            max_workgroups=limits["max-compute-workgroups-per-dimension"],
+            max_buffers=limits["max-storage-buffers-per-shader-stage"],
+            max_binding_bytes=limits["max-storage-buffer-binding-size"] // 256 * 256,
             i64="shader-int64" in self.features,
             f64="shader-f64" in self.features and "shader-int64" in self.features,
             f16="shader-f16" in self.features,
@@ -104,29 +104,30 @@ class GpuContext:
         names = "max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x"
         return min(self.limits[name] for name in names)
 
-    def _facts(self) -> Facts:
-        target = self.target
+    def _target(self) -> Target:
+        shader = self.shader_target
         missing = set()
-        if not target.i64:
+        if not shader.i64:
             missing |= {"int64", "uint64"}
-        if not target.f64:
+        if not shader.f64:
             missing |= {"float64", "complex128"}
         software = is_software(self.adapter)
-        return Facts(
+        return Target(
             name="webgpu",
             description=describe(self.adapter),
             dtypes=frozenset(d.name for d in dt.ALL) - missing,
-            lanes_bytes=4 * target.group,
+            vector_bytes=4 * shader.block_size,
             vector_registers=64,
-            cache_l1=target.group_memory,
-            cache_l2=4 << 20,
-            parallel_units=2 if software else 128,  # WebGPU does not tell
-            renderer="wgsl",
-            features=self.features | ({FLUSHES} if not target.subnormals else set()),
-            group=target.group,
-            group_memory=target.group_memory,
-            fixed_scratch=True,
-            most_threads=0 if software else self._most_threads(),
+            l1_bytes=shader.shared_bytes,
+            l2_bytes=4 << 20,
+            num_cores=2 if software else 128,  # WebGPU does not tell
+            language="wgsl",
+            packed_storage=True,
+            features=self.features | ({FLUSHES} if not shader.subnormals else set()),
+            block_size=shader.block_size,
+            shared_bytes=shader.shared_bytes,
+            static_shared=True,
+            max_block_size=0 if software else self._most_threads(),
         )
 
     # -- work -------------------------------------------------------------------------------------

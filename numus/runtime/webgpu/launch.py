@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from numus.runtime.contract import Step
+from numus.runtime.contract import ProgramStep
 from numus.runtime.webgpu.context import lost
 from numus.runtime.webgpu.encoding import recorder
 from numus.runtime.webgpu.memory import SHIFT, Memory
@@ -33,7 +33,7 @@ Block = tuple[Memory, int]  # memory and an offset in bytes
 class _Work:
     """A step, and what it was last run with."""
 
-    def __init__(self, step: Step, at: int) -> None:
+    def __init__(self, step: ProgramStep, at: int) -> None:
         self.step = step
         self.at = at  # where its numbers lie in the prepared program's
         self.program = step.program
@@ -77,7 +77,7 @@ class _Work:
         self.sizes = dict(zip(self.program.slots, values[1:], strict=True))
         needs = self.program.needs(self.sizes)
         self.form = self.program.form(*needs, self.shared, self.windows)
-        shader, target = self.form.shader, context.target
+        shader, target = self.form.shader, context.shader_target
         groups = -(-grid // shader.threads) if shader.per_thread else grid
         per_group = shader.threads if shader.per_thread else 1
         if shader.scratch:
@@ -85,13 +85,13 @@ class _Work:
                 shader.scratch_elements(i, self.sizes) * nbytes for i, nbytes in shader.scratch
             )
             affordable = max(1, _SCRATCH // max(1, needed * per_group))
-            groups = min(groups, affordable, target.most_groups)
+            groups = min(groups, affordable, target.max_workgroups)
         self.workers = groups * per_group
         self.scratch = [
             shader.scratch_elements(i, self.sizes) * nbytes * self.workers
             for i, nbytes in shader.scratch
         ]
-        self.x = max(1, min(groups, target.most_groups))
+        self.x = max(1, min(groups, target.max_workgroups))
         self.y = -(-groups // self.x)
         self.values = values
 
@@ -129,7 +129,7 @@ class _Known:
 class Prepared:
     """A list of kernels with places for what changes from run to run."""
 
-    def __init__(self, runtime: WebGpuRuntime, steps: Sequence[Step], slots: int) -> None:
+    def __init__(self, runtime: WebGpuRuntime, steps: Sequence[ProgramStep], slots: int) -> None:
         self._runtime = runtime
         self._context = runtime.context
         self._works: list[_Work] = []
@@ -288,7 +288,7 @@ class Prepared:
             for i, (b, block) in enumerate(zip(work.buffers, blocks, strict=True))
             if block is not None and b.access == "read" and block[0].number in written
         )
-        most = self._context.target.most_bound
+        most = self._context.shader_target.max_binding_bytes
         windows = tuple(
             (i, -(-block[0].buffer.size // most))
             for i, block in enumerate(blocks)
@@ -356,7 +356,7 @@ class Prepared:
                 given[i] = (whole, 0)
         places: list[tuple[Any, int]] = []
         key: list[int] = []
-        most = self._context.target.most_bound
+        most = self._context.shader_target.max_binding_bytes
         for (i, *_), window in zip(shader.bound, shader.windows, strict=True):
             block = given[i]
             assert block is not None

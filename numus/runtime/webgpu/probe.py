@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.codegen.wgsl.target import Target
+from numus.codegen.wgsl.target import WgslTarget
 
 if TYPE_CHECKING:
     from numus.runtime.webgpu.context import GpuContext
@@ -50,7 +50,7 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {
 """
 
 
-def measured(context: GpuContext, target: Target) -> Target:
+def measured(context: GpuContext, target: WgslTarget) -> WgslTarget:
     """The target with what was found out."""
     fuses, divides, roots, subnormals = _try(context, np.float32)
     fuses64 = target.f64 and all(_try(context, np.float64)[:3])
@@ -62,7 +62,7 @@ def measured(context: GpuContext, target: Target) -> Target:
         divides=divides,
         roots=roots,
         subnormals=subnormals,
-        most_turns=0 if turns == 70000 else int(turns) // 2,
+        max_loop_iterations=0 if turns == 70000 else int(turns) // 2,
     )
 
 

@@ -77,7 +77,7 @@ class WebGpuProgram:
         """The WGSL of the first form; of the usual one where there is none yet."""
         for form in self._forms.values():
             return str(form.shader.source)
-        return str(renderer.render(self.kernel, self._cache.context.target).source)
+        return str(renderer.render(self.kernel, self._cache.context.shader_target).source)
 
     def needs(self, sizes: dict[str, int]) -> tuple[bool, int]:
         """Whether indices of a launch with these numbers leave 32 bits; and how many turns of its
@@ -96,17 +96,17 @@ class WebGpuProgram:
 
     def _unroll(self, sizes: dict[str, int]) -> int:
         context = self._cache.context
-        most = context.target.most_turns
+        most = context.shader_target.max_loop_iterations
         if not most:
             return 1
         unroll = 1
-        threads = self.kernel.group or context.target.group
+        threads = self.kernel.block_size or context.shader_target.block_size
         while self._narrow.turns(sizes, threads, unroll) > most:
             unroll *= 2
             if unroll > _MOST_UNROLLED:
                 raise DeviceError(
                     f"{self.name}: too much for one thread of {context.name} "
-                    f"({context.facts.description}), whose driver ends loops after some "
+                    f"({context.target.description}), whose driver ends loops after some "
                     f"{2 * most} turns; use smaller parts, or device 'cpu'"
                 )
         return unroll
@@ -167,23 +167,26 @@ class PipelineCache:
     ) -> Pipeline:
         began = time.perf_counter()
         context = self.context
-        if wide and not context.target.i64:
+        if wide and not context.shader_target.i64:
             raise CompileError(
                 f"{program.name}: more elements than 32-bit indices count, and {context.name} has "
                 "no 64-bit integers (feature shader-int64); use smaller parts"
             )
         kernel = program.kernel
         parts = dict(windows)
-        shader = renderer.render(kernel, context.target, wide, shared, unroll, windows=parts)
-        if len(shader.bound) > context.target.most_buffers:
+        shader = renderer.render(kernel, context.shader_target, wide, shared, unroll, windows=parts)
+        limits = context.shader_target
+        if len(shader.bound) > limits.max_buffers:
             if parts:
                 raise DeviceError(
                     f"{program.name}: {len(shader.bound)} bindings, some of them parts of buffers "
-                    f"larger than the {context.target.most_bound} bytes that {context.name} binds "
-                    f"(max-storage-buffer-binding-size), and it binds {context.target.most_buffers}"
+                    f"larger than the {limits.max_binding_bytes} bytes that {context.name} binds "
+                    f"(max-storage-buffer-binding-size), and it binds {limits.max_buffers}"
                     " (max-storage-buffers-per-shader-stage); use smaller tensors"
                 )
-            shader = renderer.render(kernel, context.target, wide, shared, unroll, pooled=True)
+            shader = renderer.render(
+                kernel, context.shader_target, wide, shared, unroll, pooled=True
+            )
         kinds = tuple(
             "storage"
             if shader.pooled or kernel.buffers[i].access != "read" or i in shared

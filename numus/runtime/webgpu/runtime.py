@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.errors import DeviceError
-from numus.runtime.contract import Facts, Launch, Step, arguments_of, steps_of
+from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
 from numus.runtime.webgpu.context import GpuContext, lost
 from numus.runtime.webgpu.launch import Prepared
 from numus.runtime.webgpu.memory import BufferPool, Memory
 from numus.runtime.webgpu.programs import CompileRecord, PipelineCache, WebGpuProgram
 from numus.runtime.webgpu.user_kernels import Sources
+from numus.target import Target
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
@@ -44,12 +45,12 @@ class WebGpuRuntime:
         self.sources.restart()
 
     @property
-    def facts(self) -> Facts:
-        return self.context.facts
+    def target(self) -> Target:
+        return self.context.target
 
     def missing(self, dtype: str) -> str:
         """The feature of an adapter that a dtype takes, where this one has not got it."""
-        if dtype in self.facts.dtypes:
+        if dtype in self.target.dtypes:
             return ""
         found = {"float64": "shader-f64", "complex128": "shader-f64"}.get(dtype, "shader-int64")
         return f"the feature {found}"
@@ -109,7 +110,7 @@ class WebGpuRuntime:
         """The pipelines made so far, in order."""
         return self.pipelines.log
 
-    def prepare(self, steps: Sequence[Step], slots: int) -> Prepared:
+    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
         return Prepared(self, steps, slots)
 
     def run(self, launches: Sequence[Launch]) -> None:

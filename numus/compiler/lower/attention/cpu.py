@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower import output_views
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 from numus.kernels.attention.cpu import backward
@@ -22,15 +22,15 @@ from numus.kernels.attention.operands import (
     Score,
     Write,
 )
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
 
 class Reader:
     """The inputs of an attention primitive by name, as functions of indices."""
 
-    def __init__(self, val: Val, e: Emitter, dtype: DType) -> None:
-        self.vals: dict[str, Val] = dict(zip(val.params.names, val.inputs, strict=True))
+    def __init__(self, val: Value, e: Emitter, dtype: DType) -> None:
+        self.vals: dict[str, Value] = dict(zip(val.params.names, val.inputs, strict=True))
         self.e, self.dtype = e, dtype
 
     def value(self, name: str, *index: Expr, mask: Expr | None = None) -> Expr:
@@ -49,16 +49,18 @@ class Reader:
         return lambda n, i, mask: self.value(name, n, i, mask=mask)
 
 
-def store(e: Emitter, group: Group, val: Val, index: tuple[Expr, ...], value: Expr) -> list[Stmt]:
+def store(
+    e: Emitter, group: FusionGroup, val: Value, index: tuple[Expr, ...], value: Expr
+) -> list[Stmt]:
     at = tuple(ir.const(0) if n == 1 else i for n, i in zip(val.shape, index, strict=True))
     return output_views.store(e, group, val, at, value)
 
 
 def operands_of(
-    group: Group,
+    group: FusionGroup,
     reader: Reader,
-    out: Val | None,
-    lse: Val | None,
+    out: Value | None,
+    lse: Value | None,
     matrix: Callable[[str], Matrix],
 ) -> Operands[Matrix]:
     """What a schedule of attention reads, as it reads matrices, and writes."""
@@ -76,16 +78,16 @@ def operands_of(
 
 
 def grad_operands_of(
-    group: Group,
+    group: FusionGroup,
     reader: Reader,
-    wanted: dict[str, Val],
+    wanted: dict[str, Value],
     matrix: Callable[[str], Matrix],
     per_query: Callable[[str], PerQuery],
 ) -> GradOperands[Matrix, PerQuery]:
     """What a schedule of its derivative reads, as it reads matrices and numbers of queries, and
     writes."""
 
-    def writer(val: Val) -> Write:
+    def writer(val: Value) -> Write:
         return lambda n, i, j, x: store(reader.e, group, val, (n, i, j), x)
 
     return GradOperands(
@@ -102,37 +104,41 @@ def grad_operands_of(
     )
 
 
-def wanted_of(group: Group) -> dict[str, Val]:
+def wanted_of(group: FusionGroup) -> dict[str, Value]:
     """The cotangents that somebody reads, by their operands' names."""
     parts = [v for v in group.members if v.op == "attention_grad"]
     return {v.params.which: v for v in parts if output_views.places(group, v)}
 
 
-def lower_attention(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_attention(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """One kernel: the result, the logarithms of the sums, or both."""
     lse = next((v for v in group.members if v.op == "attention_lse"), None)
     out = next((v for v in group.members if v.op == "attention"), None)
     val = out or lse
     assert val is not None
-    e = Emitter(group.outside(layouts), group=facts.group)
+    e = Emitter(group.outside(layouts), block_size=target.block_size)
     dtype = dt.compute_dtype(val.dtype)
     reader = Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
     width = out.shape[2] if out is not None else 0
-    plan = schedule.choose(facts, dtype, stack, queries, keys, size, width)
+    plan = schedule.choose(target, dtype, stack, queries, keys, size, width)
     tasks = -(-queries // plan.rows)
     sizes = schedule.Sizes(
-        *(e.number(x) for x in (queries, keys, size, width)),
-        *(e.parameter(x) for x in (plan.keys, plan.rows, tasks)),
+        *(e.dim(x) for x in (queries, keys, size, width)),
+        *(e.scalar_arg(x) for x in (plan.keys, plan.rows, tasks)),
     )
     operands = operands_of(group, reader, out, lse, reader.matrix)
     g = ir.var("g")
     body, scratch = schedule.attention(plan, sizes, dtype, g, operands, val.params.causal)
     e.scratch += scratch
-    return [e.blocks("attention", g, body, stack * tasks, group.notes)]
+    return [e.grid_kernel("attention", g, body, stack * tasks, group.notes)]
 
 
-def lower_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_attention_grad(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """One kernel for all cotangents that are wanted; or one for that of the queries and one for the
     others, where there are too few matrices to give every thread its own.
     """
@@ -140,35 +146,35 @@ def lower_attention_grad(group: Group, layouts: dict[Val, Shape], facts: Facts) 
     whole = wanted_of(group)
     queries = {name: v for name, v in whole.items() if name == "q"}
     keys = {name: v for name, v in whole.items() if name != "q"}
-    if queries and keys and not backward.apart(facts, stack):
-        return [_grad_kernel(whole, layouts, facts, group)]
-    return [_grad_kernel(part, layouts, facts, group) for part in (queries, keys) if part]
+    if queries and keys and not backward.apart(target, stack):
+        return [_grad_kernel(whole, layouts, target, group)]
+    return [_grad_kernel(part, layouts, target, group) for part in (queries, keys) if part]
 
 
 def _grad_kernel(
-    wanted: dict[str, Val], layouts: dict[Val, Shape], facts: Facts, group: Group
-) -> Step:
+    wanted: dict[str, Value], layouts: dict[Value, Shape], target: Target, group: FusionGroup
+) -> LoweredKernel:
     val = next(iter(wanted.values()))
-    e = Emitter(group.outside(layouts), group=facts.group)
+    e = Emitter(group.outside(layouts), block_size=target.block_size)
     dtype = dt.compute_dtype(val.dtype)
     reader = Reader(val, e, dtype)
     (stack, queries, size), keys = reader.vals["q"].shape, reader.vals["k"].shape[1]
     width = reader.vals["v"].shape[2]
-    plan = backward.choose(facts, dtype, stack, queries, keys, size, width)
+    plan = backward.choose(target, dtype, stack, queries, keys, size, width)
     query_rows, key_rows = plan.query_rows, plan.key_rows
     if list(wanted) == ["q"]:
-        query_rows = backward.cut(facts, stack, queries, plan.scores.columns)
+        query_rows = backward.cut(target, stack, queries, plan.scores.columns)
     elif "q" not in wanted:
-        key_rows = backward.cut(facts, stack, keys, plan.keys)
+        key_rows = backward.cut(target, stack, keys, plan.keys)
     query_tasks, key_tasks = max(1, -(-queries // query_rows)), max(1, -(-keys // key_rows))
     sizes = backward.Sizes(
-        *(e.number(x) for x in (queries, keys, size, width)),
-        *(e.parameter(x) for x in (plan.queries, plan.keys, query_rows, key_rows)),
-        *(e.parameter(x) for x in (query_tasks, key_tasks)),
+        *(e.dim(x) for x in (queries, keys, size, width)),
+        *(e.scalar_arg(x) for x in (plan.queries, plan.keys, query_rows, key_rows)),
+        *(e.scalar_arg(x) for x in (query_tasks, key_tasks)),
     )
     operands = grad_operands_of(group, reader, wanted, reader.matrix, reader.per_query)
     g = ir.var("g")
     body, scratch = backward.attention_grad(plan, sizes, dtype, g, operands, val.params.causal)
     e.scratch += scratch
     notes = tuple(f"{v.op} of {v.params.which}" for v in wanted.values())
-    return e.blocks("attention_grad", g, body, stack * query_tasks * key_tasks, notes)
+    return e.grid_kernel("attention_grad", g, body, stack * query_tasks * key_tasks, notes)

@@ -3,38 +3,40 @@
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.cpu_channels import lower_spreading, spreading_blocks
 from numus.compiler.lower.conv.cpu_spatial import lower_sliding, sliding_cost
 from numus.compiler.lower.conv.cpu_wgrad import lower_gathering
 from numus.compiler.lower.conv.geometry import Geometry
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_sum
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
+from numus.target import Target
 
 FEW_OUTPUTS = 3  # do not fill a vector
 SMALL = 1 << 14  # convolutions of fewer multiplications are plain loops
 
 
-def lower_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_convolution(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """Tiles where they pay; plain sums of products for complex, tiny and unusual ones."""
     product = group.members[0]
     g = Geometry.of(product)
-    if g is None or product.dtype.is_complex or g.work < SMALL or facts.group:
-        return _sums(group, layouts, facts)
+    if g is None or product.dtype.is_complex or g.work < SMALL or target.block_size:
+        return _sums(group, layouts, target)
     if size_of(g.extents) < size_of(g.taps):
         if any(gap > 1 for gap in g.gap) or g.outputs < FEW_OUTPUTS:
-            return _sums(group, layouts, facts)
-        return lower_gathering(group, g, layouts, facts)
-    spread = spreading_blocks(g, product, facts)
-    if spread is not None and spread.cost < sliding_cost(g, product, facts):
-        return lower_spreading(group, spread, layouts, facts)
-    return [lower_sliding(group, g, layouts, facts)]
+            return _sums(group, layouts, target)
+        return lower_gathering(group, g, layouts, target)
+    spread = spreading_blocks(g, product, target)
+    if spread is not None and spread.cost < sliding_cost(g, product, target):
+        return lower_spreading(group, spread, layouts, target)
+    return [lower_sliding(group, g, layouts, target)]
 
 
-def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def _sums(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> list[LoweredKernel]:
     """A convolution as a plain sum of products over a view of its windows."""
     product = group.members[0]
     x, w = product.inputs
@@ -47,14 +49,16 @@ def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
     if wide.is_floating:  # products of narrow floats are not rounded one by one
         wide = dt.promote(dt.compute_dtype(wide), x.dtype)
 
-    def view(op: str, v: Val, params: object, shape: tuple[int, ...]) -> Val:
-        return Val(-10, op, "view", (v,), params, shape, v.dtype)
+    def view(op: str, v: Value, params: object, shape: tuple[int, ...]) -> Value:
+        return Value(-10, op, "view", (v,), params, shape, v.dtype)
 
-    def reshaped(v: Val, *shape: int) -> Val:
+    def reshaped(v: Value, *shape: int) -> Value:
         return view("reshape", v, shape, shape)
 
-    def widened(v: Val) -> Val:
-        return v if v.dtype is wide else Val(-11, "cast", "elementwise", (v,), None, v.shape, wide)
+    def widened(v: Value) -> Value:
+        return (
+            v if v.dtype is wide else Value(-11, "cast", "elementwise", (v,), None, v.shape, wide)
+        )
 
     # every output sees the channels of its group: (n, outputs, *space, channels, *taps)
     shape = (n, groups, q // groups, c, *size)
@@ -70,7 +74,7 @@ def _sums(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
         data = view("shear", data, params, shape)
     weights = reshaped(w, 1, q, *(1,) * rank, c, *taps)
     factors = (widened(data), widened(weights))
-    terms = Val(-13, "mul", "elementwise", factors, None, data.shape, wide)
+    terms = Value(-13, "mul", "elementwise", factors, None, data.shape, wide)
     axes = tuple(range(2 + rank, 3 + 2 * rank))
-    total = Val(-14, "reduce_sum", "reduce", (terms,), axes, product.shape, product.dtype)
-    return lower_sum(group, total, layouts, facts)
+    total = Value(-14, "reduce_sum", "reduce", (terms,), axes, product.shape, product.dtype)
+    return lower_sum(group, total, layouts, target)

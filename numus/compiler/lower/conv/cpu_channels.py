@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.geometry import (
     WORTH_A_THREAD,
     Geometry,
@@ -16,13 +16,13 @@ from numus.compiler.lower.conv.geometry import (
     is_folded,
     operands,
 )
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu.channels import Spreading, pack_weights, spreading
 from numus.kernels.conv.cpu.planes import Planes, Tile, output_tile
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
+from numus.target import Target
 
 ZERO = const(0)
 
@@ -59,14 +59,14 @@ class Spread:
         return self.g.depth * waste * self.tile.effort + TURNING
 
 
-def spreading_blocks(g: Geometry, product: Val, facts: Facts) -> Spread | None:
+def spreading_blocks(g: Geometry, product: Value, target: Target) -> Spread | None:
     """How the convolution is cut; None for a small one, or where lines are too long."""
     dtype = dt.compute_dtype(product.dtype)
     item = dtype.itemsize
     folded = is_folded(product)
     if folded:
         g = g.folded()
-    tile = output_tile(facts, dtype, PIXELS, g.outputs, ADDRESSES)
+    tile = output_tile(target, dtype, PIXELS, g.outputs, ADDRESSES)
     if g.work < WORTH_PACKING:
         return None
     reach = [g.reach(axis) for axis in range(3)]
@@ -82,9 +82,9 @@ def spreading_blocks(g: Geometry, product: Val, facts: Facts) -> Spread | None:
     def fits(block: Shape) -> bool:
         """Whether the data and the sums of a block share the second cache."""
         sums = size_of(block) * size_of(g.gap) * panels * tile.columns
-        return (g.channels * size_of(seen(block)) + sums) * item <= facts.cache_l2 // 2
+        return (g.channels * size_of(seen(block)) + sums) * item <= target.l2_bytes // 2
 
-    wanted = min(4 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
+    wanted = min(4 * target.num_cores, max(1, g.work // WORTH_A_THREAD))
     images, height, width = 1, counts[1], counts[2]
     while height > 1 and not fits((1, height, width)):
         height = -(-height // 2)
@@ -112,11 +112,13 @@ def spreading_blocks(g: Geometry, product: Val, facts: Facts) -> Spread | None:
     )
 
 
-def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_spreading(
+    group: FusionGroup, b: Spread, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """Weights as panels, then the convolution."""
     product = group.members[0]
     g, dtype, tile = b.g, b.dtype, b.tile
-    wanted = min(4 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
+    wanted = min(4 * target.num_cores, max(1, g.work // WORTH_A_THREAD))
     units = g.batch * b.blocks[0] * b.blocks[1]
     # the weights are packed already: tasks are as fine as blocks are, and threads end together
     unit_tasks = min(units, -(-wanted * FINER // g.groups))
@@ -131,10 +133,10 @@ def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: F
     def numbers(e: Emitter) -> Spreading:
         n = Numbers(e)
         return Spreading(
-            channels=e.parameter(g.channels),
-            outputs=e.parameter(g.outputs),
+            channels=e.scalar_arg(g.channels),
+            outputs=e.scalar_arg(g.outputs),
             space=n(g.space),
-            extents=(*n(g.extents)[:2], e.number(g.extents[2])),
+            extents=(*n(g.extents)[:2], e.dim(g.extents[2])),
             taps=n(g.taps),
             stride=n(g.stride, 2),
             dilation=n(g.dilation),
@@ -143,18 +145,18 @@ def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: F
             nearest=n(b.nearest, 0),
             block=n(b.block),
             blocks=n((*b.blocks, 1))[:2],
-            entries=e.parameter(b.entries),
-            depth=e.parameter(max(16, facts.cache_l1 // 2 // (tile.columns * dtype.itemsize))),
-            panels=e.parameter(b.panels),
-            task_panels=e.parameter(task_panels),
-            output_tasks=e.parameter(output_tasks),
-            units=e.parameter(units),
-            task_units=e.parameter(task_units),
-            unit_tasks=e.parameter(unit_tasks),
+            entries=e.scalar_arg(b.entries),
+            depth=e.scalar_arg(max(16, target.l1_bytes // 2 // (tile.columns * dtype.itemsize))),
+            panels=e.scalar_arg(b.panels),
+            task_panels=e.scalar_arg(task_panels),
+            output_tasks=e.scalar_arg(output_tasks),
+            units=e.scalar_arg(units),
+            task_units=e.scalar_arg(task_units),
+            unit_tasks=e.scalar_arg(unit_tasks),
         )
 
     shape = (g.groups, b.phases, b.panels, b.entries, tile.columns)
-    packed = Val(-40, "pack", "convolve", (product.inputs[1],), None, shape, dtype)
+    packed = Value(-40, "pack", "convolve", (product.inputs[1],), None, shape, dtype)
     outside = {v: s for v, s in layouts.items() if v not in set(group.members)}
     number = ir.var("g")
 
@@ -162,12 +164,12 @@ def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: F
     s = numbers(e)
     _, weights = operands(e, product, g, s.channels, s.outputs, b.folded)
     body = pack_weights(s, tile, dtype, e.buffer(packed, "write"), number, weights)
-    first = e.blocks("pack", number, body, g.groups * b.phases * b.panels, ("pack",))
+    first = e.grid_kernel("pack", number, body, g.groups * b.phases * b.panels, ("pack",))
 
     e = Emitter({**outside, packed: row_major(shape)})
     s = numbers(e)
-    lane = facts.lanes_bytes // dtype.itemsize
-    size = e.parameter((-(-size_of(b.seen) // lane) | 1) * lane)  # an odd number of lines
+    lane = target.vector_bytes // dtype.itemsize
+    size = e.scalar_arg((-(-size_of(b.seen) // lane) | 1) * lane)  # an odd number of lines
     one = (const(1), const(1), const(1))
     buffer = ir.Buffer("planes", dtype, "scratch", ir.mul(s.channels, size))
     planes = Planes(buffer, one, one, Numbers(e)(b.seen), size, True)
@@ -176,7 +178,7 @@ def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: F
     def finish(n: Expr, group_: Expr, o: Expr, z: Expr, line: Expr, value: Expr) -> list[Stmt]:
         output = ir.add(ir.mul(group_, s.outputs), o) if g.groups > 1 else o
         # what lies in memory in the order of the result adds the two up to `line` again
-        width = e.number(g.extents[2])
+        width = e.dim(g.extents[2])
         y, x = (ZERO, line) if g.extents[1] == 1 else (ir.idiv(line, width), ir.irem(line, width))
         index = (z if b.folded else n, output, *(z, y, x)[5 - len(product.shape) :])
         return epilogue(e, group, index, value)
@@ -184,4 +186,4 @@ def lower_spreading(group: Group, b: Spread, layouts: dict[Val, Shape], facts: F
     body, scratch = spreading(s, tile, dtype, planes, number, data, e.buffer(packed), finish)
     e.scratch += scratch
     grid = g.groups * output_tasks * unit_tasks
-    return [first, e.blocks("convolution", number, body, grid, group.notes)]
+    return [first, e.grid_kernel("convolution", number, body, grid, group.notes)]

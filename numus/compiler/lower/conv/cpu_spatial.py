@@ -7,8 +7,8 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.geometry import (
     WORTH_A_THREAD,
     Geometry,
@@ -17,13 +17,13 @@ from numus.compiler.lower.conv.geometry import (
     is_folded,
     operands,
 )
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu.planes import Planes, Task, Tile, pixel_tile
 from numus.kernels.conv.cpu.spatial import Sliding, sliding
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
+from numus.target import Target
 
 ZERO = const(0)
 
@@ -61,11 +61,11 @@ def _seen(block: Shape, more: Shape) -> Shape:
     return tuple(n + m for n, m in zip(block, more, strict=True))
 
 
-def sliding_cost(g: Geometry, product: Val, facts: Facts) -> float:
+def sliding_cost(g: Geometry, product: Value, target: Target) -> float:
     """Vectors that are multiplied per vector of results, counting those in margins and at ends, and
     what it costs to take data apart into phases, or to store results of one phase.
     """
-    tile = pixel_tile(facts, dt.compute_dtype(product.dtype), g.outputs)
+    tile = pixel_tile(target, dt.compute_dtype(product.dtype), g.outputs)
     counts = g.counts
     line, lines = (
         counts[axis] + (g.reach(axis)[1] - g.reach(axis)[0]) // g.stride[axis] for axis in (2, 1)
@@ -77,7 +77,7 @@ def sliding_cost(g: Geometry, product: Val, facts: Facts) -> float:
     return g.depth * waste * tile.effort + phases
 
 
-def _cut(g: Geometry, product: Val, facts: Facts) -> Slide:
+def _cut(g: Geometry, product: Value, target: Target) -> Slide:
     """Blocks that the second cache has room for, and tasks that do little twice."""
     dtype = dt.compute_dtype(product.dtype)
     folded = is_folded(product)
@@ -89,10 +89,10 @@ def _cut(g: Geometry, product: Val, facts: Facts) -> Slide:
     more = tuple(span // s for span, s in zip(spans, g.stride, strict=True))
     # every task packs its weights: fine tasks even out what threads get, where that is little work
     fine = g.work // (PACKING * product.inputs[1].size)
-    wanted = min(max(fine, facts.parallel_units), 4 * facts.parallel_units)
+    wanted = min(max(fine, target.num_cores), 4 * target.num_cores)
     wanted = min(wanted, max(1, g.work // WORTH_A_THREAD))
-    tile = pixel_tile(facts, dtype, g.outputs)
-    room = facts.cache_l2 // 2 // dtype.itemsize // (g.channels * size_of(phases))
+    tile = pixel_tile(target, dtype, g.outputs)
+    room = target.l2_bytes // 2 // dtype.itemsize // (g.channels * size_of(phases))
     block = _block(g, more, room, wanted, tile)
     blocks = tuple(-(-n // b) for n, b in zip(g.counts, block, strict=True))
     units = g.batch * size_of(blocks)
@@ -141,17 +141,19 @@ def _block(g: Geometry, more: Shape, room: int, wanted: int, tile: Tile) -> Shap
     return (most if most > 1 and area < 0.97 * ended else 1, height, width)
 
 
-def lower_sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> Step:
+def lower_sliding(
+    group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
+) -> LoweredKernel:
     product = group.members[0]
-    cut = _cut(g, product, facts)
+    cut = _cut(g, product, target)
     g, dtype, tile = cut.g, cut.dtype, cut.tile
     e = Emitter(group.outside(layouts))
     numbers = Numbers(e)
-    lane = facts.lanes_bytes // dtype.itemsize
+    lane = target.vector_bytes // dtype.itemsize
     size = -(-size_of(cut.phases) * size_of(cut.seen) // lane) | 1  # an odd number of lines
     step = numbers(g.stride, 2)
-    channels = e.parameter(g.channels)
-    size_slot = e.parameter(size * lane)
+    channels = e.scalar_arg(g.channels)
+    size_slot = e.scalar_arg(size * lane)
     slack = ir.add(ir.mul(channels, size_slot), const(tile.columns))
     planes = Planes(
         ir.Buffer("planes", dtype, "scratch", slack),
@@ -163,7 +165,7 @@ def lower_sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: F
     )
     s = Sliding(
         channels=channels,
-        outputs=e.parameter(g.outputs),
+        outputs=e.scalar_arg(g.outputs),
         space=numbers(g.space),
         extents=numbers(g.extents),
         taps=numbers(g.taps),
@@ -174,12 +176,12 @@ def lower_sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: F
         nearest=numbers(cut.nearest, 0),
         block=numbers(cut.block),
         blocks=numbers(cut.blocks),
-        entries=e.parameter(cut.entries),
-        task_panels=e.parameter(cut.task_panels),
-        output_tasks=e.parameter(cut.output_tasks),
-        units=e.parameter(cut.units),
-        task_units=e.parameter(cut.task_units),
-        unit_tasks=e.parameter(cut.unit_tasks),
+        entries=e.scalar_arg(cut.entries),
+        task_panels=e.scalar_arg(cut.task_panels),
+        output_tasks=e.scalar_arg(cut.output_tasks),
+        units=e.scalar_arg(cut.units),
+        task_units=e.scalar_arg(cut.task_units),
+        unit_tasks=e.scalar_arg(cut.unit_tasks),
     )
     data, weights = operands(e, product, g, s.channels, s.outputs, cut.folded)
 
@@ -193,4 +195,4 @@ def lower_sliding(group: Group, g: Geometry, layouts: dict[Val, Shape], facts: F
     body, scratch = sliding(s, Task(number, tile, dtype, planes, data, weights, finish))
     e.scratch += scratch
     grid = g.groups * cut.output_tasks * cut.unit_tasks
-    return e.blocks("convolution", number, body, grid, group.notes)
+    return e.grid_kernel("convolution", number, body, grid, group.notes)

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.geometry import WORTH_A_THREAD, Geometry, Numbers, operands
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_sum
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 from numus.kernels.conv.cpu.planes import Planes, Task, Tile, output_tile
 from numus.kernels.conv.cpu.wgrad import Gathering, gathering
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
+from numus.target import Target
 
 MOST_PARTS = 16  # of a long sum over channels and taps
 LONG = 4096  # taps that are summed up before they meet other sums
@@ -42,7 +42,7 @@ class Gather:
     task_panels: int
 
 
-def _cut(g: Geometry, product: Val, facts: Facts) -> Gather:
+def _cut(g: Geometry, product: Value, target: Target) -> Gather:
     dtype = dt.compute_dtype(product.dtype)
     spans = tuple((n - 1) * s for n, s in zip(g.extents, g.stride, strict=True))
     phases = tuple(min(d, span + 1) for d, span in zip(g.dilation, spans, strict=True))
@@ -53,7 +53,7 @@ def _cut(g: Geometry, product: Val, facts: Facts) -> Gather:
         return (1 + more[0], height + more[1], width + more[2])
 
     # the planes of all images and the weights of all outputs share the second cache
-    room = facts.cache_l2 // 2 // dtype.itemsize
+    room = target.l2_bytes // 2 // dtype.itemsize
 
     def fits(height: int, width: int) -> bool:
         planes = g.batch * size_of(phases) * size_of(seen(height, width))
@@ -66,7 +66,7 @@ def _cut(g: Geometry, product: Val, facts: Facts) -> Gather:
         width = -(-width // 2)
     blocks = (-(-g.taps[1] // height), -(-g.taps[2] // width))
     units = g.channels * g.taps[0] * blocks[0] * blocks[1]
-    tile = output_tile(facts, dtype, g.batch * places, g.outputs)
+    tile = output_tile(target, dtype, g.batch * places, g.outputs)
     panels = -(-g.outputs // tile.columns)
     # Parts follow from the shape alone, or the number of threads would show in the result.
     total = g.groups * g.batch * places * g.outputs
@@ -74,7 +74,7 @@ def _cut(g: Geometry, product: Val, facts: Facts) -> Gather:
     parts = min(units, MOST_PARTS, max(2, read // (2 * total)))
     part_units = -(-units // parts)
     parts = -(-units // part_units)
-    wanted = min(2 * facts.parallel_units, max(1, g.work // WORTH_A_THREAD))
+    wanted = min(2 * target.num_cores, max(1, g.work // WORTH_A_THREAD))
     image_tasks = min(g.batch, -(-wanted // (parts * g.groups)))
     batch = -(-g.batch // image_tasks)
     image_tasks = -(-g.batch // batch)
@@ -93,19 +93,19 @@ def _cut(g: Geometry, product: Val, facts: Facts) -> Gather:
 
 
 def lower_gathering(
-    group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts
-) -> list[Step]:
+    group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """Sums over parts of the channels and taps, then their sum with the epilogue."""
     product = group.members[0]
-    cut = _cut(g, product, facts)
+    cut = _cut(g, product, target)
     places = size_of(g.extents)
     shape = (cut.parts, g.groups, g.batch * places, g.outputs)
-    partial = Val(-30, "convolve", "convolve", product.inputs, None, shape, cut.dtype)
+    partial = Value(-30, "convolve", "convolve", product.inputs, None, shape, cut.dtype)
     e = Emitter(group.outside(layouts))
     numbers = Numbers(e)
-    line = facts.lanes_bytes // cut.dtype.itemsize
-    size = e.parameter((-(-size_of(cut.phases) * size_of(cut.seen) // line) | 1) * line)
-    images = e.parameter(cut.batch)
+    line = target.vector_bytes // cut.dtype.itemsize
+    size = e.scalar_arg((-(-size_of(cut.phases) * size_of(cut.seen) // line) | 1) * line)
+    images = e.scalar_arg(cut.batch)
     dilation = numbers(g.dilation, 2)
     planes = Planes(
         ir.Buffer("planes", cut.dtype, "scratch", ir.mul(images, size)),
@@ -117,8 +117,8 @@ def lower_gathering(
     )
     s = Gathering(
         batch=images,
-        images=e.parameter(g.batch),
-        outputs=e.parameter(g.outputs),
+        images=e.scalar_arg(g.batch),
+        outputs=e.scalar_arg(g.outputs),
         space=numbers(g.space),
         extents=numbers(g.extents),
         taps=numbers(g.taps),
@@ -127,15 +127,15 @@ def lower_gathering(
         low=numbers(g.low, 0),
         block=numbers((1, *cut.block))[1:],
         blocks=numbers((1, *cut.blocks))[1:],
-        row_tiles=e.parameter(-(-cut.batch * places // cut.tile.rows)),
-        image_tasks=e.parameter(cut.image_tasks),
-        task_panels=e.parameter(cut.task_panels),
-        output_tasks=e.parameter(cut.output_tasks),
-        units=e.parameter(cut.units),
-        part_units=e.parameter(cut.part_units),
-        parts=e.parameter(cut.parts),
+        row_tiles=e.scalar_arg(-(-cut.batch * places // cut.tile.rows)),
+        image_tasks=e.scalar_arg(cut.image_tasks),
+        task_panels=e.scalar_arg(cut.task_panels),
+        output_tasks=e.scalar_arg(cut.output_tasks),
+        units=e.scalar_arg(cut.units),
+        part_units=e.scalar_arg(cut.part_units),
+        parts=e.scalar_arg(cut.parts),
     )
-    data, weights = operands(e, product, g, e.parameter(g.channels), s.outputs)
+    data, weights = operands(e, product, g, e.scalar_arg(g.channels), s.outputs)
 
     def finish(part: Expr, group_: Expr, row: Expr, o: Expr, value: Expr) -> list[Stmt]:
         return e.store(partial, (part, group_, row, o), value)
@@ -144,13 +144,13 @@ def lower_gathering(
     body, scratch = gathering(s, Task(number, cut.tile, cut.dtype, planes, data, weights, finish))
     e.scratch += scratch
     grid = g.groups * cut.output_tasks * cut.image_tasks * cut.parts
-    first = e.blocks("convolution", number, body, grid, ("convolve",))
-    return [first, *_together(group, g, partial, layouts, facts)]
+    first = e.grid_kernel("convolution", number, body, grid, ("convolve",))
+    return [first, *_together(group, g, partial, layouts, target)]
 
 
 def _together(
-    group: Group, g: Geometry, partial: Val, layouts: dict[Val, Shape], facts: Facts
-) -> list[Step]:
+    group: FusionGroup, g: Geometry, partial: Value, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """The parts (part, group, image and place, output) summed up, and the group's epilogue."""
     product = group.members[0]
     parts, dtype = partial.shape[0], partial.dtype
@@ -159,9 +159,9 @@ def _together(
     order = (0, 2, 1, 3 + len(space), *range(3, 3 + len(space)))
     moved = (parts, g.batch, g.groups, g.outputs, *space)
     whole = (parts, *product.shape)
-    viewed = Val(-31, "reshape", "view", (partial,), split, split, dtype)
-    viewed = Val(-32, "permute", "view", (viewed,), order, moved, dtype)
-    viewed = Val(-33, "reshape", "view", (viewed,), whole, whole, dtype)
-    total = Val(-34, "reduce_sum", "reduce", (viewed,), (0,), product.shape, product.dtype)
+    viewed = Value(-31, "reshape", "view", (partial,), split, split, dtype)
+    viewed = Value(-32, "permute", "view", (viewed,), order, moved, dtype)
+    viewed = Value(-33, "reshape", "view", (viewed,), whole, whole, dtype)
+    total = Value(-34, "reduce_sum", "reduce", (viewed,), (0,), product.shape, product.dtype)
     layouts = {**layouts, partial: row_major(partial.shape)}
-    return lower_sum(group, total, layouts, facts)
+    return lower_sum(group, total, layouts, target)

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.cpu import lower_convolution
 from numus.compiler.lower.conv.geometry import Geometry, Numbers, epilogue
 from numus.compiler.lower.conv.gpu import sum_of_pieces
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.ir import Expr, Stmt
 from numus.kernels.conv.gpu import depthwise as depthwise_kernel
 from numus.kernels.conv.gpu.depthwise import EACH, LEAST, MOST, THREADS
 from numus.kernels.conv.gpu.implicit_gemm import Sizes, Triple
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
+from numus.target import Target
 
 GROUPS = 8  # of a unit, at most
 
 
-def _enough(facts: Facts) -> int:
+def _enough(target: Target) -> int:
     """Threads that keep a device busy."""
-    return facts.parallel_units * THREADS
+    return target.num_cores * THREADS
 
 
 def lower_window_sums(
-    group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts
-) -> list[Step]:
+    group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """Threads with a few results each, groups with a few of large windows; rows of products,
     however long, where neither keeps threads busy."""
     results = g.batch * g.groups * g.outputs * size_of(g.extents)
@@ -35,25 +35,27 @@ def lower_window_sums(
     counted = max(every, results) < 1 << 31
     long = every >= LEAST and size_of(g.taps) > places
     if places <= MOST and size_of(g.gap) == 1 and long and counted:
-        return _Sums(group, g, layouts, facts).gathered()
-    if g.taps[2] <= MOST and _enough(facts) * EACH <= results and counted:
-        return _Sums(group, g, layouts, facts).sums()
-    return lower_convolution(group, layouts, facts)
+        return _Sums(group, g, layouts, target).gathered()
+    if g.taps[2] <= MOST and _enough(target) * EACH <= results and counted:
+        return _Sums(group, g, layouts, target).sums()
+    return lower_convolution(group, layouts, target)
 
 
 class _Sums:
-    def __init__(self, group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts) -> None:
-        self.group, self.g, self.layouts, self.facts = group, g, layouts, facts
+    def __init__(
+        self, group: FusionGroup, g: Geometry, layouts: dict[Value, Shape], target: Target
+    ) -> None:
+        self.group, self.g, self.layouts, self.target = group, g, layouts, target
         self.product = group.members[0]
         self.dtype = dt.compute_dtype(self.product.dtype)
-        self.e = Emitter(group.outside(layouts), group=THREADS)
+        self.e = Emitter(group.outside(layouts), block_size=THREADS)
         self.lack = 5 - len(self.product.shape)
         self.reads = depthwise_kernel.Reads(self.dtype, self._data, self._weights)
 
     def _sizes(self, column_tiles: int = 1, pieces: int = 1, slices: int = 1) -> Sizes:
         e, g, numbers = self.e, self.g, Numbers(self.e)
         return Sizes(
-            *(e.number(g.batch), e.number(g.groups), e.number(g.channels), e.number(g.outputs)),
+            *(e.dim(g.batch), e.dim(g.groups), e.dim(g.channels), e.dim(g.outputs)),
             space=numbers(g.space),
             taps=numbers(g.taps),
             extents=numbers(g.extents),
@@ -62,9 +64,9 @@ class _Sums:
             gap=numbers(g.gap),
             low=numbers(g.low),
             row_tiles=ir.const(1),
-            column_tiles=e.number(column_tiles),
-            pieces=e.number(pieces),
-            slices=e.number(slices),
+            column_tiles=e.dim(column_tiles),
+            pieces=e.dim(pieces),
+            slices=e.dim(slices),
             whole=True,
         )
 
@@ -78,10 +80,10 @@ class _Sums:
         return value.cast(self.dtype)
 
     def _done(self, image: Expr, output: Expr, at: Triple, value: Expr) -> list[Stmt]:
-        self.e.forget()
+        self.e.invalidate()
         return epilogue(self.e, self.group, (image, output, *at[self.lack :]), value)
 
-    def sums(self) -> list[Step]:
+    def sums(self) -> list[LoweredKernel]:
         g, s = self.g, self._sizes()
         number = ir.var("g")
         body = depthwise_kernel.sums(number, s, g.taps[2], self.reads, self._done)
@@ -89,21 +91,21 @@ class _Sums:
         results = g.batch * g.groups * g.outputs * size_of(g.extents)
         count = results // few * -(-few // EACH)
         notes = self.group.notes
-        return [self.e.blocks("window_sums", number, body, -(-count // THREADS), notes)]
+        return [self.e.grid_kernel("window_sums", number, body, -(-count // THREADS), notes)]
 
-    def gathered(self) -> list[Step]:
+    def gathered(self) -> list[LoweredKernel]:
         g, e = self.g, self.e
         wide = depthwise_kernel.outputs_of(g.outputs, size_of(g.extents))
         tiles = -(-g.outputs // wide)
         count = g.groups * g.batch * tiles
         every = g.channels * size_of(g.taps)
-        pieces = max(1, min(self.facts.parallel_units * GROUPS // count, every // LEAST))
+        pieces = max(1, min(self.target.num_cores * GROUPS // count, every // LEAST))
         rows = every // g.taps[2]
         turns = -(-rows // depthwise_kernel.rows_of(g.taps[2]))
         slices = -(-turns // pieces)
         pieces = -(-turns // slices)
         s = self._sizes(tiles, pieces, slices)
-        partial = Val(
+        partial = Value(
             *(-70, "convolve", "convolve", (), None),
             (pieces, g.groups, g.outputs, g.batch * size_of(g.extents)),
             self.dtype,
@@ -122,7 +124,7 @@ class _Sums:
         number = ir.var("g")
         body = depthwise_kernel.gathered(number, s, g.extents, wide, self.reads, finish)
         notes = ("convolve",) if pieces > 1 else self.group.notes
-        steps = [e.blocks("gathered_sums", number, body, count * pieces, notes)]
+        steps = [e.grid_kernel("gathered_sums", number, body, count * pieces, notes)]
         if pieces > 1:
-            steps += sum_of_pieces(self.group, g, partial, self.layouts, self.facts)
+            steps += sum_of_pieces(self.group, g, partial, self.layouts, self.target)
         return steps

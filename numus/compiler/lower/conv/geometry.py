@@ -7,8 +7,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from numus import ir
-from numus.compiler.fusion.group import Group, place
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup, index_of
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.index_rules import Index
 from numus.ir import Expr, Stmt, const
@@ -35,7 +35,7 @@ class Geometry:
     low: Shape
 
     @staticmethod
-    def of(product: Val) -> Geometry | None:
+    def of(product: Value) -> Geometry | None:
         x, w = product.inputs
         groups, windows, _ = product.params
         lack = 3 - len(windows)
@@ -96,7 +96,7 @@ class Geometry:
         return (min(found), max(found), most) if found else (0, 0, 0)
 
 
-def is_folded(product: Val) -> bool:
+def is_folded(product: Value) -> bool:
     """Whether there is an axis of space to spare, for images."""
     return len(product.shape) < 5
 
@@ -110,12 +110,12 @@ class Numbers:
         self.e = e
 
     def __call__(self, values: Sequence[int], fixed: int = 1) -> Triple:
-        a, b, c = (const(n) if 0 < n <= fixed else self.e.parameter(n) for n in values)
+        a, b, c = (const(n) if 0 < n <= fixed else self.e.scalar_arg(n) for n in values)
         return a, b, c
 
 
 def operands(
-    e: Emitter, product: Val, g: Geometry, channels: Expr, outputs: Expr, folded: bool = False
+    e: Emitter, product: Value, g: Geometry, channels: Expr, outputs: Expr, folded: bool = False
 ) -> tuple[Read, Read]:
     """How elements of the two operands are read."""
     x, w = product.inputs
@@ -137,17 +137,17 @@ def operands(
     return data, weights
 
 
-def epilogue(e: Emitter, group: Group, index: Index, value: Any) -> list[Stmt]:
+def epilogue(e: Emitter, group: FusionGroup, index: Index, value: Any) -> list[Stmt]:
     """What is stored for one element of the product: itself, and what is fused behind it."""
     product = group.members[0]
     for i, n in zip(index, product.shape, strict=True):
-        e.extents.setdefault(i, e.number(n))
+        e.extents.setdefault(i, e.dim(n))
     point = [i for i, n in zip(index, product.shape, strict=True) if n != 1]
     result = value.cast(product.dtype)
-    e.known[product] = lambda _: result
+    e.bindings[product] = lambda _: result
     out: list[Stmt] = []
     for v in group.members:
         if v in group.stored:
-            at = place(v.shape, point)
+            at = index_of(v.shape, point)
             out += e.store(v, at, e.value(v, at))
     return out

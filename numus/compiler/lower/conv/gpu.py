@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.cpu import lower_convolution
 from numus.compiler.lower.conv.geometry import Geometry, Numbers, epilogue
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_sum
 from numus.compiler.lower.relayout import Laid, in_memory, padded, permuted, reshaped
 from numus.ir import Expr, Stmt
@@ -16,51 +16,54 @@ from numus.kernels.common.smem_tiles import BLOCK, RUN, rounded
 from numus.kernels.conv.gpu import implicit_gemm_simt as groups
 from numus.kernels.conv.gpu import implicit_gemm_wgmma as tiles
 from numus.kernels.conv.gpu.implicit_gemm import Sizes, Triple
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
+from numus.target import Target
 
 SMALL = 1 << 20  # convolutions of fewer multiplications are plain sums
 LARGEST = 1 << 31  # elements that can be counted in 32 bits
 
 
-def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_group_convolution(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """Data and weights laid out as the product over all taps wants them, then that product."""
     product = group.members[0]
     g = Geometry.of(product)
     x, w = product.inputs
     if g is None or product.dtype.kind != "float" or g.work < SMALL or x.dtype is not w.dtype:
-        return lower_convolution(group, layouts, facts)
-    by_tiles = x.dtype in (dt.bfloat16, dt.float16) and "tiles" in facts.features
+        return lower_convolution(group, layouts, target)
+    by_tiles = x.dtype in (dt.bfloat16, dt.float16) and target.wgmma
     dtype = x.dtype if by_tiles else dt.compute_dtype(x.dtype)
     channels = rounded(g.channels, RUN) if by_tiles else g.channels
     rows, depth = g.batch * size_of(g.extents), channels * size_of(g.taps)
     data_size = g.batch * g.groups * size_of(g.space) * channels
     if max(data_size, g.groups * g.outputs * depth, product.size) >= LARGEST:
-        return lower_convolution(group, layouts, facts)
+        return lower_convolution(group, layouts, target)
     outer = group.outside(layouts)
     split = (g.batch, g.groups, g.channels, *g.space)
-    data, first = laid(-50, x, split, (0, 1, 3, 4, 5, 2), channels, outer, facts)
+    data, first = laid(-50, x, split, (0, 1, 3, 4, 5, 2), channels, outer, target)
     order = (0, 1, 3, 4, 5, 2) if by_tiles else (0, 3, 4, 5, 2, 1)
     split = (g.groups, g.outputs, g.channels, *g.taps)
-    weights, second = laid(-60, w, split, order, channels if by_tiles else 0, outer, facts)
+    weights, second = laid(-60, w, split, order, channels if by_tiles else 0, outer, target)
     if by_tiles:
-        columns = tiles.columns_of(facts, g.groups, rows, g.outputs, depth)
-        pieces = tiles.pieces_of(facts, g.groups, rows, g.outputs, columns, depth)
+        columns = tiles.columns_of(target, g.groups, rows, g.outputs, depth)
+        pieces = tiles.pieces_of(target, g.groups, rows, g.outputs, columns, depth)
         threads, slice_, tile = tiles.THREADS, BLOCK, (tiles.ROWS, columns)
     else:
-        plan = groups.choose(facts, dtype, g.groups, rows, g.outputs, depth)
+        plan = groups.choose(target, dtype, g.groups, rows, g.outputs, depth)
         threads, slice_, pieces = plan.threads, plan.depth, plan.pieces
         tile = (plan.places, plan.outputs)
     every = -(-depth // slice_)
     slices = -(-every // pieces)
     pieces = -(-every // slices)
     e = Emitter(
-        {**outer, data: row_major(data.shape), weights: row_major(weights.shape)}, group=threads
+        {**outer, data: row_major(data.shape), weights: row_major(weights.shape)},
+        block_size=threads,
     )
     numbers = Numbers(e)
     row_tiles, column_tiles = -(-rows // tile[0]), -(-g.outputs // tile[1])
     sizes = Sizes(
-        *(e.number(g.batch), e.number(g.groups), e.number(channels), e.number(g.outputs)),
+        *(e.dim(g.batch), e.dim(g.groups), e.dim(channels), e.dim(g.outputs)),
         space=numbers(g.space),
         taps=numbers(g.taps),
         extents=numbers(g.extents),
@@ -68,13 +71,13 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
         dilation=numbers(g.dilation, 2),
         gap=numbers(g.gap, 2),
         low=numbers(g.low, 0),
-        row_tiles=e.parameter(row_tiles),
-        column_tiles=e.parameter(column_tiles),
-        pieces=e.parameter(pieces) if pieces > 1 else ir.const(1),
-        slices=e.parameter(slices),
+        row_tiles=e.scalar_arg(row_tiles),
+        column_tiles=e.scalar_arg(column_tiles),
+        pieces=e.scalar_arg(pieces) if pieces > 1 else ir.const(1),
+        slices=e.scalar_arg(slices),
         whole=channels % slice_ == 0,
     )
-    partial = Val(
+    partial = Value(
         *(-70, "convolve", "convolve", (data, weights), None),
         (pieces, g.groups, g.outputs, rows),
         dt.compute_dtype(x.dtype),
@@ -102,31 +105,31 @@ def lower_group_convolution(group: Group, layouts: dict[Val, Shape], facts: Fact
     grid = g.groups * pieces * row_tiles * column_tiles
     notes = ("convolve",) if pieces > 1 else group.notes
     name = "tile_convolution" if by_tiles else "group_convolution"
-    steps = [*first, *second, e.blocks(name, number, body, grid, notes)]
+    steps = [*first, *second, e.grid_kernel(name, number, body, grid, notes)]
     if pieces > 1:
-        steps += sum_of_pieces(group, g, partial, layouts, facts)
+        steps += sum_of_pieces(group, g, partial, layouts, target)
     return steps
 
 
 def laid(
     name: int,
-    x: Val,
+    x: Value,
     split: Shape,
     order: Shape,
     channels: int,
-    layouts: dict[Val, Shape],
-    facts: Facts,
+    layouts: dict[Value, Shape],
+    target: Target,
 ) -> Laid:
     """An operand of six axes in another order; where its channels come last, zeros after them."""
     v = permuted(reshaped(x, *split), *order)
     if channels:
         v = padded(v, (*v.shape[:-1], channels))
-    return in_memory(name, v, layouts, facts)
+    return in_memory(name, v, layouts, target)
 
 
 def sum_of_pieces(
-    group: Group, g: Geometry, partial: Val, layouts: dict[Val, Shape], facts: Facts
-) -> list[Step]:
+    group: FusionGroup, g: Geometry, partial: Value, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """The sum of what pieces of k came to, and what is fused behind it."""
     product = group.members[0]
     pieces = partial.shape[0]
@@ -135,6 +138,6 @@ def sum_of_pieces(
     split = (pieces, g.groups, g.outputs, g.batch, *extents)
     order = (0, 3, 1, 2, *range(4, len(split)))
     v = reshaped(permuted(reshaped(partial, *split), *order), pieces, *product.shape)
-    total = Val(-72, "reduce_sum", "reduce", (v,), (0,), product.shape, product.dtype)
+    total = Value(-72, "reduce_sum", "reduce", (v,), (0,), product.shape, product.dtype)
     layouts = {**layouts, partial: row_major(partial.shape)}
-    return lower_sum(group, total, layouts, facts)
+    return lower_sum(group, total, layouts, target)

@@ -11,29 +11,27 @@ from dataclasses import replace
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv import winograd
 from numus.compiler.lower.conv.depthwise import lower_window_sums
 from numus.compiler.lower.conv.geometry import Geometry, epilogue
 from numus.compiler.lower.conv.gpu import sum_of_pieces
 from numus.compiler.lower.conv.padded_gemm_operands import lay_results, lay_taps
 from numus.compiler.lower.conv.padded_gemm_plan import SMALL, Plan, choose, unit_of
-from numus.compiler.lower.emitter import Emitter, Step
-from numus.compiler.lower.matmul.gpu_operands import capability
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.gpu import padded_gemm_mainloop as by_slices
 from numus.kernels.conv.gpu import padded_gemm_wgmma as by_tiles
 from numus.kernels.conv.gpu.implicit_gemm import Triple, apart, small
 from numus.kernels.conv.gpu.padded_gemm import Cells, Done, leave
-from numus.kernels.matmul.gpu import mainloop as slicing
 from numus.kernels.matmul.gpu import mma_sync as warp
 from numus.kernels.matmul.gpu import simt_async as threads
 from numus.kernels.matmul.gpu import wgmma as tile
 from numus.kernels.matmul.gpu.mainloop import Sizes, Summed
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major, size_of
+from numus.target import Target
 
 ROOM = 3  # groups that share a multiprocessor's memory while sums leave
 
@@ -41,14 +39,14 @@ Tiles = tile.Tiles | warp.Tiles | threads.Tiles
 
 
 def lower_cell_convolution(
-    group: Group, layouts: dict[Val, Shape], facts: Facts, lower_product: winograd.Lower
-) -> list[Step] | None:
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target, lower_product: winograd.Lower
+) -> list[LoweredKernel] | None:
     """Operands laid out on grids of cells, then the product; plain sums where too much of it would
     be in vain; None where other kernels take less, or there is nothing to do it by.
     """
     product = group.members[0]
     g = Geometry.of(product)
-    unit = unit_of(product, facts)
+    unit = unit_of(product, target)
     if g is None or unit is None or g.work < SMALL:
         return None
     dtype = product.dtype
@@ -56,32 +54,32 @@ def lower_cell_convolution(
     if unit.kind == "threads" and winograd.fits(g):
         direct = plan.cost if isinstance(plan, Plan) else float(unit.worth * g.work)
         if winograd.cost(g, unit) < direct:
-            return winograd.lower_winograd(group, g, layouts, facts, lower_product)
+            return winograd.lower_winograd(group, g, layouts, target, lower_product)
     if plan == "windows":
         return None
     if plan == "sums":
-        return lower_window_sums(group, g, layouts, facts)
+        return lower_window_sums(group, g, layouts, target)
     outer = group.outside(layouts)
     lay = lay_results if plan.by_results else lay_taps
-    (data, steps), (weights, more) = lay(product, g, plan, outer, facts)
+    (data, steps), (weights, more) = lay(product, g, plan, outer, target)
     outer |= {data: row_major(data.shape), weights: row_major(weights.shape)}
-    tiles, pieces = _tiles(plan, dtype, facts)
-    kernel = _Kernel(group, g, plan, tiles, pieces, outer, facts)
+    tiles, pieces = _tiles(plan, dtype, target)
+    kernel = _Kernel(group, g, plan, tiles, pieces, outer, target)
     steps = [*steps, *more, kernel.lower(data, weights)]
     if kernel.pieces > 1:
-        steps += sum_of_pieces(group, g, kernel.partial, layouts, facts)
+        steps += sum_of_pieces(group, g, kernel.partial, layouts, target)
     return steps
 
 
-def _tiles(plan: Plan, dtype: DType, facts: Facts) -> tuple[Tiles, int]:
+def _tiles(plan: Plan, dtype: DType, target: Target) -> tuple[Tiles, int]:
     """Tiles, and into how many pieces k is cut."""
     shape = (plan.matrices, plan.rows, plan.columns)
     if plan.unit.kind == "tiles":
-        return tile.choose(facts, dtype, shape, plan.k)
+        return tile.choose(target, dtype, shape, plan.k)
     if plan.unit.kind == "threads":
-        return threads.choose(facts, *shape, plan.k)
-    copies = capability(facts) >= slicing.COPIES_SINCE
-    tiles, pieces = warp.choose(facts, dtype, copies, *shape, plan.k)
+        return threads.choose(target, *shape, plan.k)
+    copies = target.async_copy
+    tiles, pieces = warp.choose(target, dtype, copies, *shape, plan.k)
     if plan.width % tiles.shape(dtype).elements and not plan.by_results:
         tiles = replace(tiles, depth=warp.DEPTH)  # slices are of one tap
     return tiles, pieces
@@ -92,16 +90,16 @@ class _Kernel:
 
     def __init__(
         self,
-        group: Group,
+        group: FusionGroup,
         g: Geometry,
         plan: Plan,
         tiles: Tiles,
         pieces: int,
-        layouts: dict[Val, Shape],
-        facts: Facts,
+        layouts: dict[Value, Shape],
+        target: Target,
     ) -> None:
         self.group, self.g, self.plan, self.tiles = group, g, plan, tiles
-        self.facts = facts
+        self.target = target
         self.dtype = group.members[0].dtype
         if isinstance(tiles, tile.Tiles):
             self.rows, self.depth, threads_ = tile.ROWS, tile.depth_of(self.dtype), tile.THREADS
@@ -113,31 +111,31 @@ class _Kernel:
         every = -(-plan.k // self.depth)
         self.slices = -(-every // pieces)
         self.pieces = -(-every // self.slices)
-        self.e = Emitter(layouts, group=threads_)
+        self.e = Emitter(layouts, block_size=threads_)
         self.extents = self._three(g.extents)
         self.outputs = plan.geometry.outputs  # of what counts as a group when results are stored
         if plan.by_results:
             self.outputs = g.outputs
         self.groups = g.groups * g.outputs // self.outputs
-        self.partial = Val(
+        self.partial = Value(
             *(-70, "convolve", "convolve", (), None),
             (self.pieces, self.groups, self.outputs, g.batch * size_of(g.extents)),
             dt.compute_dtype(self.dtype),
         )
 
     def _three(self, values: Sequence[int]) -> Triple:
-        a, b, c = (self.e.number(n) for n in values)
+        a, b, c = (self.e.dim(n) for n in values)
         return a, b, c
 
-    def lower(self, data: Val, weights: Val) -> Step:
+    def lower(self, data: Value, weights: Value) -> LoweredKernel:
         e, plan = self.e, self.plan
         turned, columns = plan.by_results, self.tiles.columns
         row_tiles, column_tiles = -(-plan.rows // self.rows), -(-plan.columns // columns)
-        together = tile.together_of(self.facts, columns, row_tiles)
+        together = tile.together_of(self.target, columns, row_tiles)
         sizes = Sizes(
-            *(e.number(n) for n in (plan.rows, plan.columns, plan.k)),
+            *(e.dim(n) for n in (plan.rows, plan.columns, plan.k)),
             *(
-                e.parameter(n)
+                e.scalar_arg(n)
                 for n in (row_tiles, column_tiles, together, self.pieces, self.slices)
             ),
         )
@@ -157,9 +155,9 @@ class _Kernel:
                 matrix, tap = cells.apart(which)
                 image, at, inside = m, apart(tap, cells.taps), m < sizes.m
                 if plan.span > 1:  # a row for every place along the last axis as well
-                    cell = small(e.number(plan.cell))
+                    cell = small(e.dim(plan.cell))
                     last, image = ir.idiv(small(m), cell), ir.irem(small(m), cell)
-                    inside = inside & (image < small(e.number(plan.geometry.batch)))
+                    inside = inside & (image < small(e.dim(plan.geometry.batch)))
                     at = (*at[:2], last)
             else:
                 image, at, inside = cells.place(m)
@@ -168,19 +166,19 @@ class _Kernel:
             place = (piece, matrix, image.cast(ir.INDEX), where)
             return inside, lambda o, value: self._done(*place, o, value)
 
-        body = leave(total, sizes.n, self.facts.group_memory // ROOM, row_of)
+        body = leave(total, sizes.n, self.target.shared_bytes // ROOM, row_of)
         e.scratch += total.scratch
         count = plan.matrices * self.pieces * row_tiles * column_tiles
         notes = ("convolve",) if self.pieces > 1 else self.group.notes
-        return e.blocks(f"cell_convolution_by_{plan.unit.kind}", number, body, count, notes)
+        return e.grid_kernel(f"cell_convolution_by_{plan.unit.kind}", number, body, count, notes)
 
     def _cells(self) -> Cells:
         e, plan, axes = self.e, self.plan, self.plan.axes
         return Cells(
-            groups=e.number(plan.geometry.groups),
-            outputs=e.number(plan.columns),
-            blocks=e.number(1 if plan.by_results else plan.width // self.depth),
-            width=e.number(plan.width),
+            groups=e.dim(plan.geometry.groups),
+            outputs=e.dim(plan.columns),
+            blocks=e.dim(1 if plan.by_results else plan.width // self.depth),
+            width=e.dim(plan.width),
             taps=self._three([a.taps for a in axes]),
             extents=self._three([a.extent for a in axes]),
             cells=self._three(plan.grid),
@@ -188,15 +186,15 @@ class _Kernel:
             dilation=self._three([a.dilation for a in axes]),
             up=self._three([a.up for a in axes]),
             lead=self._three([a.up * a.stride - a.low for a in axes]),
-            phase=e.number(plan.k if plan.by_results else plan.rows),
+            phase=e.dim(plan.k if plan.by_results else plan.rows),
         )
 
-    def _lines(self, v: Val, along: bool, span: int = 1, step: int = 1) -> by_tiles.Lines:
+    def _lines(self, v: Value, along: bool, span: int = 1, step: int = 1) -> by_tiles.Lines:
         """Lines of so many cells, the next of which begins so many further on."""
         cell = v.shape[-1]
         each = v.size // self.plan.geometry.groups
         count = (each // cell - span) // step + 1
-        number = self.e.number
+        number = self.e.dim
         sizes = number(span * cell), number(step * cell), number(count), number(each)
         return by_tiles.Lines(self.e.buffer(v), *sizes, along, span > 1 and along)
 
@@ -208,7 +206,7 @@ class _Kernel:
             schedule = by_tiles.correlation if turned else by_tiles.convolution
             return schedule(tiles, s, cells, self.dtype, g, data, weights)
         operands = by_slices.by_results if turned else by_slices.by_taps
-        copies = capability(self.facts) >= slicing.COPIES_SINCE
+        copies = self.target.async_copy
         across = self.plan.unit.across
         left, right = operands(cells, data, weights, (s.m, s.n), across, copies)
         if isinstance(tiles, warp.Tiles):
@@ -236,7 +234,7 @@ class _Kernel:
             for i, n in zip(at, self.extents, strict=True):
                 row = ir.add(ir.mul(row, n), i)
             return e.store(self.partial, (piece, group_, o, row), value)
-        output = ir.add(ir.mul(group_, e.number(self.outputs)), o) if self.groups > 1 else o
+        output = ir.add(ir.mul(group_, e.dim(self.outputs)), o) if self.groups > 1 else o
         lack = 5 - len(self.group.members[0].shape)
         return epilogue(e, self.group, (image, output, *at[lack:]), value)
 
@@ -244,10 +242,10 @@ class _Kernel:
         self, piece: Expr, group_: Expr, row: Expr, at: Triple, column: Expr, value: Expr
     ) -> list[Stmt]:
         """Of groups that are one, what has to do with one of them only."""
-        batch, outputs = (small(self.e.number(n)) for n in (self.g.batch, self.g.outputs))
+        batch, outputs = (small(self.e.dim(n)) for n in (self.g.batch, self.g.outputs))
         which, image = ir.idiv(small(row), batch), ir.irem(small(row), batch)
         own, o = ir.idiv(small(column), outputs), ir.irem(small(column), outputs)
-        group_ = ir.add(ir.mul(group_, self.e.number(self.plan.merged)), which.cast(ir.INDEX))
+        group_ = ir.add(ir.mul(group_, self.e.dim(self.plan.merged)), which.cast(ir.INDEX))
         place = (piece, group_, image.cast(ir.INDEX), at, o.cast(ir.INDEX))
         return [ir.If(which.eq(own), self._finish(*place, value))]
 
@@ -255,7 +253,7 @@ class _Kernel:
         self, piece: Expr, group_: Expr, image: Expr, at: Triple, column: Expr, value: Expr
     ) -> list[Stmt]:
         """Outputs that are results beside each other: the last comes first."""
-        outputs, gap = self.e.number(self.outputs), self._three(self.g.gap)
+        outputs, gap = self.e.dim(self.outputs), self._three(self.g.gap)
         o = ir.irem(small(column), small(outputs)).cast(ir.INDEX)
         which = ir.idiv(small(column), small(outputs))
         d, h, w = (

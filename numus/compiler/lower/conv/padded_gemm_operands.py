@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import Plan, spread
 from numus.compiler.lower.emitter import Emitter
@@ -16,21 +16,21 @@ from numus.ir import Expr, Stmt
 from numus.kernels.common.smem_tiles import RUN, rounded
 from numus.kernels.conv.gpu.implicit_gemm import apart, small
 from numus.kernels.matmul.gpu import repack as packing
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
+from numus.target import Target
 
 _ZERO = ir.const(0)
 
 
 def lay_taps(
-    product: Val, g: Geometry, plan: Plan, layouts: dict[Val, Shape], facts: Facts
+    product: Value, g: Geometry, plan: Plan, layouts: dict[Value, Shape], target: Target
 ) -> tuple[Laid, Laid]:
     """Data with channels in the cells; weights as lines of all taps, channels in each, or as lines
     of outputs, one for each tap and channel."""
     x, w = product.inputs
     f = plan.geometry
     v = reshaped(x, f.batch, f.groups, f.channels, *g.space)
-    data = _data(v, (0, 1, 2), plan, f.stride, g.low[2], layouts, facts)
+    data = _data(v, (0, 1, 2), plan, f.stride, g.low[2], layouts, target)
     v = reshaped(w, f.groups, plan.merged, g.outputs, g.channels, *g.taps)
     v = reshaped(_diagonal(v), f.groups, f.outputs, f.channels, *g.taps)
     v = _weights(v, f, plan)
@@ -38,10 +38,10 @@ def lay_taps(
     if plan.unit.across:
         v = permuted(v, 0, 2, 1)
         v = padded(v, (*v.shape[:2], rounded(plan.columns, RUN)))
-    return data, in_memory(-60, v, layouts, facts)
+    return data, in_memory(-60, v, layouts, target)
 
 
-def _diagonal(v: Val) -> Val:
+def _diagonal(v: Value) -> Value:
     """Weights (groups, merged, outputs, channels, *taps) as (groups, merged, outputs, merged,
     channels, *taps), zero where the two are not the same."""
     groups, merged, outputs, channels, *taps = v.shape
@@ -57,7 +57,7 @@ def _diagonal(v: Val) -> Val:
     return permuted(v, 0, 1, 3, 2, 4, 5, 6, 7)
 
 
-def _weights(v: Val, g: Geometry, plan: Plan) -> Val:
+def _weights(v: Value, g: Geometry, plan: Plan) -> Value:
     """As (groups, outputs, taps, channels). For results that lie beside each other, every
     so-many-th tap is one's own, and they are outputs before the others."""
     if size_of(g.gap) == 1:
@@ -75,7 +75,7 @@ def _weights(v: Val, g: Geometry, plan: Plan) -> Val:
 
 
 def lay_results(
-    product: Val, g: Geometry, plan: Plan, layouts: dict[Val, Shape], facts: Facts
+    product: Value, g: Geometry, plan: Plan, layouts: dict[Value, Shape], target: Target
 ) -> tuple[Laid, Laid]:
     """Data with images in the cells, and weights with outputs, both of one channel after the
     other; or lines of images, and of outputs, with the cells of all channels in each."""
@@ -88,20 +88,20 @@ def lay_results(
     if plan.unit.along:
         data = _lines(permuted(data, 1, 0, 2, 3, 4, 5), plan.grid, f.dilation)
         weights = _lines(weights, plan.grid, (1, 1, 1))
-        return in_memory(-50, data, layouts, facts), in_memory(-60, weights, layouts, facts)
+        return in_memory(-50, data, layouts, target), in_memory(-60, weights, layouts, target)
     width = rounded(f.outputs, RUN)
     on_cells = _on_cells(-60, weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts)
-    return _data(data, (2, 1, 0), plan, f.dilation, g.low[2], layouts, facts), on_cells
+    return _data(data, (2, 1, 0), plan, f.dilation, g.low[2], layouts, target), on_cells
 
 
 def _data(
-    v: Val,
+    v: Value,
     order: tuple[int, int, int],
     plan: Plan,
     phases: Shape,
     low: int,
-    layouts: dict[Val, Shape],
-    facts: Facts,
+    layouts: dict[Value, Shape],
+    target: Target,
 ) -> Laid:
     """Data on the cells of a plan; where lines overlap, with zeros before every row instead of
     phases along the last axis."""
@@ -116,10 +116,10 @@ def _data(
     images, groups = v.shape[:2]
     v = padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
     v = reshaped(v, images, groups, plan.cell, a, p, b, q, row)
-    return in_memory(-50, permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, facts)
+    return in_memory(-50, permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, target)
 
 
-def _lines(v: Val, grid: Shape, phases: Shape) -> Val:
+def _lines(v: Value, grid: Shape, phases: Shape) -> Value:
     """An operand (groups, lines, channels, *space) as (groups, lines, all cells of all channels),
     one phase after the other; in whole runs."""
     head = v.shape[:3]
@@ -132,12 +132,12 @@ def _lines(v: Val, grid: Shape, phases: Shape) -> Val:
 
 def _on_cells(
     name: int,
-    v: Val,
+    v: Value,
     order: Sequence[int],
     grid: Shape,
     phases: Shape,
     width: int,
-    layouts: dict[Val, Shape],
+    layouts: dict[Value, Shape],
     low: int = 0,
 ) -> Laid:
     """An operand of six axes as (groups, phases of each axis, images, cells of each axis,
@@ -146,9 +146,9 @@ def _on_cells(
     split = v.shape
     images, groups, channels = (split[i] for i in order)
     shape = (groups, *phases, images, *grid, width)
-    found = Val(name, "laid", "barrier", (), None, shape, v.dtype)
-    e = Emitter(layouts, group=packing.THREADS)
-    sizes = tuple(e.number(n) for n in shape)
+    found = Value(name, "laid", "barrier", (), None, shape, v.dtype)
+    e = Emitter(layouts, block_size=packing.THREADS)
+    sizes = tuple(e.dim(n) for n in shape)
     a, b, c = sizes[5:8]
 
     def place(t: Expr, line: Expr) -> tuple[Expr, Expr, list[Expr]]:
@@ -161,13 +161,13 @@ def _on_cells(
         group, *phase, image, d, h, w = (i.cast(ir.INDEX) for i in (rest, *at))
         cell = zip((d, h, w), sizes[1:4], phase, strict=True)
         *rows, last = (ir.add(ir.mul(i, n), p) for i, n, p in cell)
-        return image, group, [*rows, ir.sub(last, e.number(low))]
+        return image, group, [*rows, ir.sub(last, e.dim(low))]
 
     def inside(t: Expr, line: Expr) -> Expr:
         at = place(t, line)[2]
         found = at[-1] >= 0 if low else ir.const(True, dt.bool_)
         for i, n in zip(at, split[3:], strict=True):
-            found = found & (i < e.number(n))
+            found = found & (i < e.dim(n))
         return found
 
     def read(t: Expr, line: Expr, channel: Expr, mask: Expr | None) -> Expr:
@@ -183,13 +183,13 @@ def _on_cells(
         return [ir.Store(e.buffer(found, "write"), at, value)]
 
     number = ir.var("g")
-    lines = e.number(size_of(grid))
+    lines = e.dim(size_of(grid))
     squares = [-(-n // packing.SIDE) for n in (size_of(grid), width)]
-    tiles = (e.parameter(squares[0]), e.parameter(squares[1]))
-    limit = None if channels % packing.SIDE == 0 else e.number(channels)
+    tiles = (e.scalar_arg(squares[0]), e.scalar_arg(squares[1]))
+    limit = None if channels % packing.SIDE == 0 else e.dim(channels)
     natural = along(v, layouts, order[2], 5)
     body, e.scratch = packing.pack_cells(
         *(number, v.dtype, (lines, sizes[8]), tiles, natural, inside, read, limit, store)
     )
     count = groups * size_of(phases) * images * squares[0] * squares[1]
-    return found, [e.blocks("lay_cells", number, body, count, ("cast",))]
+    return found, [e.grid_kernel("lay_cells", number, body, count, ("cast",))]

@@ -8,18 +8,16 @@ from math import gcd
 from typing import Literal
 
 from numus import dtypes as dt
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.geometry import Geometry
-from numus.compiler.lower.matmul.gpu_operands import capability
 from numus.dtypes import DType
 from numus.kernels.common.smem_tiles import RUN, rounded
 from numus.kernels.conv.gpu.padded_gemm import Axis
-from numus.kernels.matmul.gpu import mainloop
 from numus.kernels.matmul.gpu import mma_sync as warp
 from numus.kernels.matmul.gpu import simt_async as threads
 from numus.kernels.matmul.gpu import wgmma as tile
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
+from numus.target import Target
 
 SMALL = 1 << 23  # multiplications that are worth laying operands out
 SEARCHING = 10  # multiplications of tiles while one of tiles whose rows are looked for is done
@@ -57,19 +55,18 @@ class Unit:
         return self.kind == "tiles" and self.itemsize == 4
 
 
-def unit_of(product: Val, facts: Facts) -> Unit | None:
+def unit_of(product: Value, target: Target) -> Unit | None:
     """What there is on a device for a convolution."""
     a, b = (x.dtype for x in product.inputs)
     if a is not b or product.dtype is not a or a.kind != "float":
         return None
     rounds = a is dt.float32 and product.params[2] == "tf32"
-    since = capability(facts)
-    if "tiles" in facts.features and (a in _HALVES or rounds):
+    if target.wgmma and (a in _HALVES or rounds):
         return Unit("tiles", a.itemsize, tile.depth_of(a), tile.ROWS, 64, _worth(a, rounds))
-    if a in warp.SINCE and since >= warp.SINCE[a] and (rounds or a is not dt.float32):
+    if a.name in target.mma and (rounds or a is not dt.float32):
         depth = warp.DEPTH * max(1, 4 // a.itemsize)
         return Unit("warps", a.itemsize, depth, 64, 64, _worth(a, rounds))
-    if a is dt.float32 and since >= mainloop.COPIES_SINCE:
+    if a is dt.float32 and target.async_copy:
         return Unit("threads", a.itemsize, threads.DEPTH, 64, 32, _worth(a, rounds))
     return None
 

@@ -6,21 +6,21 @@ from collections.abc import Callable
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.conv.geometry import Geometry, epilogue
 from numus.compiler.lower.conv.padded_gemm_plan import LARGEST, Unit
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.ir import Expr, Stmt
 from numus.kernels.conv.gpu import winograd as winograd_kernel
 from numus.kernels.conv.gpu.winograd import SIDE, STEP, THREADS
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
+from numus.target import Target
 
 FORMS = SIDE * SIDE
 _NONE = ir.const(0)
 
-Lower = Callable[[Group, dict[Val, Shape], Facts], list[Step]]
+Lower = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
 
 
 def fits(g: Geometry) -> bool:
@@ -58,8 +58,12 @@ def cost(g: Geometry, unit: Unit) -> float:
 
 
 def lower_winograd(
-    group: Group, g: Geometry, layouts: dict[Val, Shape], facts: Facts, lower_product: Lower
-) -> list[Step]:
+    group: FusionGroup,
+    g: Geometry,
+    layouts: dict[Value, Shape],
+    target: Target,
+    lower_product: Lower,
+) -> list[LoweredKernel]:
     """Both operands to their forms, the product of these, and its result back."""
     product = group.members[0]
     outer = group.outside(layouts)
@@ -79,67 +83,69 @@ def lower_winograd(
         right, second = _form(-91, _view(data, (1, 0, 2, 3)), of_data, tiles, low, outer)
         right_view = right
     assert (*left.shape, *right_view.shape) == (FORMS, m, k, FORMS, k, n)
-    total = Val(-92, "contract", "contract", (left, right_view), None, (FORMS, m, n), dt.float32)
-    alone = Group.storing(total, group.position)
+    total = Value(-92, "contract", "contract", (left, right_view), None, (FORMS, m, n), dt.float32)
+    alone = FusionGroup.of_stored(total, group.position)
     outer |= {v: row_major(v.shape) for v in (left, right)}
-    steps = [first, second, *lower_product(alone, {**outer, total: row_major(total.shape)}, facts)]
+    steps = [first, second, *lower_product(alone, {**outer, total: row_major(total.shape)}, target)]
     return [*steps, _back(group, g, total, {**outer, total: row_major(total.shape)})]
 
 
-def _planes(v: Val, images: int, channels: int, space: Shape) -> Val:
+def _planes(v: Value, images: int, channels: int, space: Shape) -> Value:
     shape = (images, channels, *space[1:])
-    return Val(-93, "reshape", "view", (v,), shape, shape, v.dtype)
+    return Value(-93, "reshape", "view", (v,), shape, shape, v.dtype)
 
 
-def _view(v: Val, order: Shape) -> Val:
+def _view(v: Value, order: Shape) -> Value:
     shape = tuple(v.shape[i] for i in order)
-    return Val(-94, "permute", "view", (v,), order, shape, v.dtype)
+    return Value(-94, "permute", "view", (v,), order, shape, v.dtype)
 
 
 def _place(e: Emitter, shape: Shape) -> winograd_kernel.Place:
     def place(form: Expr, line: Expr, column: Expr) -> Expr:
-        at = ir.add(ir.mul(form, e.number(shape[1])), line)
-        return ir.add(ir.mul(at, e.number(shape[2])), column)
+        at = ir.add(ir.mul(form, e.dim(shape[1])), line)
+        return ir.add(ir.mul(at, e.dim(shape[2])), column)
 
     return place
 
 
 def _form(
     name: int,
-    v: Val,
+    v: Value,
     rows: winograd_kernel.Rows,
     tiles: tuple[int, int],
     low: Shape,
-    layouts: dict[Val, Shape],
-) -> tuple[Val, Step]:
+    layouts: dict[Value, Shape],
+) -> tuple[Value, LoweredKernel]:
     """Patches of planes (lines, images, height, width) as 36 matrices of lines and columns."""
     lines, images, height, width = v.shape
     columns = images * tiles[0] * tiles[1]
-    found = Val(name, "laid", "barrier", (), None, (FORMS, lines, columns), v.dtype)
-    e = Emitter(layouts, group=THREADS)
+    found = Value(name, "laid", "barrier", (), None, (FORMS, lines, columns), v.dtype)
+    e = Emitter(layouts, block_size=THREADS)
 
     def read(line: Expr, image: Expr, down: Expr, across: Expr) -> Expr:
         at = []
         there = ir.const(True, dt.bool_)
         for i, before, extent in zip((down, across), low, (height, width), strict=True):
-            place = i.cast(ir.INDEX) - e.number(before)
-            there = there & (place >= 0) & (place < e.number(extent))
+            place = i.cast(ir.INDEX) - e.dim(before)
+            there = there & (place >= 0) & (place < e.dim(extent))
             at.append(place)
         index = (line.cast(ir.INDEX), image.cast(ir.INDEX), *at)
         value: Expr = e.value(v, index, there)
         return ir.select(there, value, ir.const(0, v.dtype))
 
     g = ir.var("g")
-    sizes = (e.number(lines), e.number(columns), (e.number(tiles[0]), e.number(tiles[1])))
+    sizes = (e.dim(lines), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
     buffer = e.buffer(found, "write")
     body = winograd_kernel.to_form(g, v.dtype, rows, *sizes, read, buffer, _place(e, found.shape))
     grid = -(-lines * columns // THREADS)
-    return found, e.blocks("to_form", g, body, grid, ("cast",))
+    return found, e.grid_kernel("to_form", g, body, grid, ("cast",))
 
 
-def _back(group: Group, g: Geometry, total: Val, layouts: dict[Val, Shape]) -> Step:
+def _back(
+    group: FusionGroup, g: Geometry, total: Value, layouts: dict[Value, Shape]
+) -> LoweredKernel:
     """Forms to results, and what is fused behind them."""
-    e = Emitter(layouts, group=THREADS)
+    e = Emitter(layouts, block_size=THREADS)
     _, lines, columns = total.shape
     weights = _by_weights(g)
     tiles = (1, 1) if weights else _tiles(g)
@@ -153,17 +159,17 @@ def _back(group: Group, g: Geometry, total: Val, layouts: dict[Val, Shape]) -> S
         at = [ir.add(place.cast(ir.INDEX), ir.const(n)) for place, n in ((down, i), (across, j))]
         inside = ir.const(True, dt.bool_)
         for place, extent in zip(at, extents, strict=True):
-            inside = inside & (place < e.number(extent))
-        e.forget()
+            inside = inside & (place < e.dim(extent))
+        e.invalidate()
         stored = epilogue(e, group, (first, second, *(_NONE, *at)[lack:]), value)
         return [ir.If(inside, stored)]
 
     number = ir.var("g")
     rows = winograd_kernel.of_result(3 if weights else STEP)
-    sizes = (e.number(lines), e.number(columns), (e.number(tiles[0]), e.number(tiles[1])))
+    sizes = (e.dim(lines), e.dim(columns), (e.dim(tiles[0]), e.dim(tiles[1])))
     source = e.buffer(total)
     body = winograd_kernel.from_form(
         number, total.dtype, rows, *sizes, source, _place(e, total.shape), done
     )
     grid = -(-lines * columns // THREADS)
-    return e.blocks("from_form", number, body, grid, group.notes)
+    return e.grid_kernel("from_form", number, body, grid, group.notes)

@@ -18,9 +18,9 @@ memory (`space`); then, with neighbouring axes merged and the lanes chosen, for 
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops.nest import Dim, Space, analyse, blocks_of
 from numus.compiler.lower.loops.pointwise import lower_map
 from numus.compiler.lower.loops.reduce_columns import lower_stream
@@ -37,10 +37,9 @@ from numus.compiler.lower.loops.reduce_split import (
     lower_split,
 )
 from numus.compiler.lower.loops.stages import SMALL, Redirect, Work
-from numus.compiler.lower.matmul.gpu_operands import capability
 from numus.compiler.lower.reducers import reducer
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
 __all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops", "lower_sum"]
 
@@ -52,18 +51,18 @@ PARTS = 32  # of a concatenation, that a kernel computes at most: code, and time
 
 
 def lower_loops(
-    group: Group,
-    layouts: dict[Val, Shape],
-    facts: Facts,
+    group: FusionGroup,
+    layouts: dict[Value, Shape],
+    target: Target,
     redirect: Redirect | None = None,
-    aliases: dict[Val, Val] | None = None,
-) -> list[Step]:
+    aliases: dict[Value, Value] | None = None,
+) -> list[LoweredKernel]:
     """The kernels of a loop group: one, or two where long rows are split.
 
     `redirect` stores a member as part of another value; `aliases` says which member computes a
     value that others of the group refer to.
     """
-    work = Work(group, layouts, facts, redirect, aliases)
+    work = Work(group, layouts, target, redirect, aliases)
     space = analyse(work)
     if not work.reduces:
         return [lower_map(work, space)]
@@ -82,7 +81,7 @@ def lower_loops(
     return [lower_rows(work, space, lane)]
 
 
-def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[Step]:
+def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[LoweredKernel]:
     """The same where lanes are threads: a group (or, across rows, a thread) for each row, but parts
     of rows where there are not enough of them or where they are long."""
     along = lane is None or lane.reduced
@@ -109,7 +108,7 @@ def _lane(work: Work, space: Space) -> Dim | None:
         return max(space.rows, key=lambda d: (space.neighbours(d), d.extent))
 
     little = space.row_size * space.row_count <= LITTLE and space.row_size >= LEAST_ALONG
-    if little and capability(work.facts) and len(space.inner) == 1:
+    if little and work.target.vector_access_bytes and len(space.inner) == 1:
         # memory is crossed, which is little, and nobody waits for a whole row of loads by turns
         return space.inner[0]
 
@@ -123,41 +122,47 @@ def _lane(work: Work, space: Space) -> Dim | None:
     return max(candidates, key=lambda d: (weight(d), d.reduced), default=None)
 
 
-def lower_concat(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_concat(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """Each part is computed where it belongs in the whole; parts of one shape share a kernel, as
     far as they are not too many."""
     whole = group.members[0]
     axis = whole.params
-    parts: dict[Shape, list[Val]] = {}
+    parts: dict[Shape, list[Value]] = {}
     redirect: Redirect = {}
     start = 0
     for i, x in enumerate(whole.inputs):
-        part = Val(-i - 1, "copy", "barrier", (x,), None, x.shape, x.dtype)
+        part = Value(-i - 1, "copy", "barrier", (x,), None, x.shape, x.dtype)
         redirect[part] = (whole, axis, start)
         start += x.shape[axis]
         if part.size:
             parts.setdefault(x.shape, []).append(part)
-    steps: list[Step] = []
+    steps: list[LoweredKernel] = []
     for alike in parts.values():
         for first in range(0, len(alike), PARTS):
             same = alike[first : first + PARTS]
-            piece = Group(same[0], group.position)
+            piece = FusionGroup(same[0], group.position)
             piece.members = same
             piece.stored = set(same)
-            steps += lower_loops(piece, layouts, facts, redirect)
+            steps += lower_loops(piece, layouts, target, redirect)
     return steps
 
 
-def lower_sum(group: Group, total: Val, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_sum(
+    group: FusionGroup, total: Value, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """A group whose first value is this reduction, with what is fused behind it."""
     product, *tail = group.members
-    rows = Group(total, group.position)
+    rows = FusionGroup(total, group.position)
     rows.members = [total, *tail]
     rows.stored = {total if v is product else v for v in group.stored}
-    return lower_loops(rows, layouts, facts, {total: (product, 0, 0)}, {product: total})
+    return lower_loops(rows, layouts, target, {total: (product, 0, 0)}, {product: total})
 
 
-def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_product_loops(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """A contraction as a plain sum of products: for dtypes and sizes that need no tiles."""
     product = group.members[0]
     a, b = product.inputs
@@ -167,14 +172,14 @@ def lower_product_loops(group: Group, layouts: dict[Val, Shape], facts: Facts) -
     if wide.is_floating:  # products of narrow floats are not rounded one by one
         wide = dt.promote(dt.compute_dtype(wide), a.dtype)
 
-    def operand(x: Val, shape: Shape) -> Val:
+    def operand(x: Value, shape: Shape) -> Value:
         if x.dtype is not wide:
-            x = Val(-10, "cast", "elementwise", (x,), None, x.shape, wide)
-        return Val(-11, "reshape", "view", (x,), shape, shape, wide)
+            x = Value(-10, "cast", "elementwise", (x,), None, x.shape, wide)
+        return Value(-11, "reshape", "view", (x,), shape, shape, wide)
 
     left = operand(a, (batch, m, 1, k))
-    swapped = Val(-12, "permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
+    swapped = Value(-12, "permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
     right = operand(swapped, (batch, 1, n, k))
-    terms = Val(-13, "mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
-    total = Val(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
-    return lower_sum(group, total, layouts, facts)
+    terms = Value(-13, "mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
+    total = Value(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
+    return lower_sum(group, total, layouts, target)

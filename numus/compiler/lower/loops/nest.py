@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import place
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import index_of
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.affine import Coefficients, accesses, collapsible, unit_weight
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.stages import Work
@@ -105,16 +105,16 @@ def analyse(work: Work) -> Space:
     """The loops of a group."""
     group = work.group
     e = work.emitter()
-    names = [e.variable(f"p{i}", e.number(n)) for i, n in enumerate(group.space)]
+    names = [e.variable(f"p{i}", e.dim(n)) for i, n in enumerate(group.space)]
     rows = [v for i, v in enumerate(names) if i not in group.axes]
     for v in (*work.reduces, *work.aliases, *work.counts):
-        e.hold(v, _dummy(v))
+        e.bind(v, _dummy(v))
     for m in work.members:
         source = m.inputs[0] if m.kind == "reduce" else m
         full = m.kind == "reduce" or work.is_full(m)
-        e.value(source, place(source.shape, names if full else rows))
+        e.value(source, index_of(source.shape, names if full else rows))
     for m in work.stored:
-        e.store(m, place(m.shape, names if work.is_full(m) else rows), (None, None))
+        e.store(m, index_of(m.shape, names if work.is_full(m) else rows), (None, None))
     touched = accesses(e)
     for r in work.reduces:  # positions of arg reductions count along their axis
         if r.op in ("argmax", "argmin"):
@@ -129,7 +129,7 @@ def analyse(work: Work) -> Space:
     return Space(len(group.space), group.axes, dims, touched, names)
 
 
-def _dummy(v: Val) -> Expr | tuple[Expr, Expr]:
+def _dummy(v: Value) -> Expr | tuple[Expr, Expr]:
     """Stands for what the kernel will hold in registers."""
     slot = ir.scalar(f"k{v.id}", dt.real_of(v.dtype))
     return (slot, slot) if v.dtype.is_complex else slot
@@ -147,7 +147,7 @@ def extent_of(e: Emitter, dims: Sequence[Dim]) -> Expr:
     """The same, as a value of the kernel."""
     total = ONE
     for d in dims:
-        total = ir.mul(total, e.number(d.extent))
+        total = ir.mul(total, e.dim(d.extent))
     return total
 
 
@@ -155,7 +155,7 @@ def joined(e: Emitter, dims: Sequence[Dim], at: At) -> Expr:
     """Where several loops stand, as one running number."""
     number = ZERO
     for d in dims:
-        number = ir.add(ir.mul(number, e.number(d.extent)), at[d])
+        number = ir.add(ir.mul(number, e.dim(d.extent)), at[d])
     return number
 
 
@@ -168,8 +168,8 @@ def digits(e: Emitter, number: Expr, dims: Sequence[Dim]) -> At:
         if below is not ONE:
             digit = ir.idiv(digit, below)
         if i:
-            digit = ir.irem(digit, e.number(d.extent))
-        e.extents[digit] = e.number(d.extent)
+            digit = ir.irem(digit, e.dim(d.extent))
+        e.extents[digit] = e.dim(d.extent)
         at[d] = digit
     return at
 

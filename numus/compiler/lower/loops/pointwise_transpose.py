@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from numus import ir
-from numus.compiler.fusion.group import place
+from numus.compiler.fusion.group import index_of
 from numus.compiler.lower.affine import Strides
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops.nest import ZERO, At, Dim, Space, blocks_of, count, digits
 from numus.compiler.lower.loops.stages import Work
 from numus.ir import Expr, Stmt, const
@@ -25,12 +25,12 @@ _AT_A_TIME = 16  # elements that a thread has under way
 _LONG = 32  # operations from which on there are fewer
 
 
-def lower_turned(work: Work, space: Space, lane: Dim, cross: Dim) -> Step | None:
+def lower_turned(work: Work, space: Space, lane: Dim, cross: Dim) -> LoweredKernel | None:
     """The kernel; None where nothing is to be turned, or a group has no memory for it."""
     if not work.threads or work.threads % SIDE:
         return None
     made = _Turned(work, space, lane, cross)
-    room = work.facts.group_memory // _GROUPS
+    room = work.target.shared_bytes // _GROUPS
     return made.kernel() if made.turned and made.scratch_bytes <= room else None
 
 
@@ -38,7 +38,7 @@ class _Turned:
     def __init__(self, work: Work, space: Space, lane: Dim, cross: Dim) -> None:
         self.work, self.space, self.lane, self.cross = work, space, lane, cross
         e = self.e = work.emitter()
-        self.extents = e.number(cross.extent), e.number(lane.extent)
+        self.extents = e.dim(cross.extent), e.dim(lane.extent)
         self.i, self.j = e.variable("i", self.extents[0]), e.variable("j", self.extents[1])
         self.g = ir.var("g")
         self.rest = [d for d in space.dims if d not in (lane, cross)]
@@ -71,19 +71,19 @@ class _Turned:
         many groups there are."""
         e, g = self.e, self.g
         across, down = blocks_of(self.lane.extent, SIDE), blocks_of(self.cross.extent, SIDE)
-        many = e.parameter(across)
+        many = e.scalar_arg(across)
         self.twice: Expr | None = None
         if across != down:
-            lines = e.parameter(down)
+            lines = e.scalar_arg(down)
             tile = ir.idiv(g, many)
             row, column = ir.irem(tile, lines), ir.irem(g, many)
             after, total = ir.idiv(tile, lines), across * down
         else:
             # Pairs of tiles: the lines of the triangle above the diagonal, folded to a rectangle.
             even = 1 - across % 2
-            width, odd = e.parameter(across + even), e.parameter(even)
+            width, odd = e.scalar_arg(across + even), e.scalar_arg(even)
             pairs = across * (across + 1) // 2
-            pair = ir.irem(ir.idiv(g, const(2)), e.parameter(pairs))
+            pair = ir.irem(ir.idiv(g, const(2)), e.scalar_arg(pairs))
             line, at = ir.idiv(pair, width), ir.irem(pair, width)
             there = at < ir.sub(many, line)
             one = ir.select(there, line, ir.sub(ir.sub(many, odd), line))
@@ -91,7 +91,7 @@ class _Turned:
             first = ir.irem(g, const(2)).eq(0)
             row, column = ir.select(first, one, other), ir.select(first, other, one)
             self.twice = first | one.ne(other)  # a tile on the diagonal is its own mirror image
-            after, total = ir.idiv(g, e.parameter(2 * pairs)), 2 * pairs
+            after, total = ir.idiv(g, e.scalar_arg(2 * pairs)), 2 * pairs
         self.start = ir.var("i0"), ir.var("j0")
         self.begin: list[Stmt] = [
             ir.Let(v, ir.mul(t, const(SIDE)))
@@ -103,7 +103,7 @@ class _Turned:
         """Where the other loops are: by names, since nothing is asked but how i and j go on."""
         at: At = {}
         for d, digit in digits(self.e, tile, self.rest).items():
-            at[d] = self.e.variable(f"at{d.axis}", self.e.number(d.extent))
+            at[d] = self.e.variable(f"at{d.axis}", self.e.dim(d.extent))
             self.begin.append(ir.Let(at[d], digit))
         return at
 
@@ -112,7 +112,7 @@ class _Turned:
         index = self.space.index({**at, self.lane: self.j, self.cross: self.i})
         out: list[Stmt] = []
         for m in self.work.stored:
-            point = place(m.shape, index)
+            point = index_of(m.shape, index)
             out += self.e.store(m, point, self.e.value(m, point))
         return [s for s in out if isinstance(s, ir.Store)]
 
@@ -130,7 +130,7 @@ class _Turned:
 
     # -- the kernel -------------------------------------------------------------------------------
 
-    def kernel(self) -> Step:
+    def kernel(self) -> LoweredKernel:
         (i0, j0), (rows, columns) = self.start, self.extents
         side = const(SIDE)
         whole = (ir.add(i0, side) <= rows) & (ir.add(j0, side) <= columns)
@@ -141,7 +141,7 @@ class _Turned:
             ir.If(ir.unary("not", name), [self._slowly()]),
         ]
         body = [*self.begin, *(tile if self.twice is None else [ir.If(self.twice, tile)])]
-        return self.e.blocks("tiled_map", self.g, body, self.tiles, self.work.notes)
+        return self.e.grid_kernel("tiled_map", self.g, body, self.tiles, self.work.notes)
 
     def _bring(self) -> Stmt:
         """Lines of what is to be turned, into scratch memory."""

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from numus import ir
-from numus.compiler.fusion.group import place
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.compiler.fusion.group import index_of
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.index_rules import Index
 from numus.compiler.lower.loops.nest import (
     ZERO,
@@ -35,7 +35,7 @@ WIDTH = 2048  # rows whose running results lie in a scratch line
 TOGETHER = 4  # cheap lines that are added at a time: running results are loaded less often
 
 
-def lower_stream(work: Work, space: Space, lane: Dim) -> list[Step]:
+def lower_stream(work: Work, space: Space, lane: Dim) -> list[LoweredKernel]:
     """Each block takes a part of the rows and, of these, as many as a scratch line holds."""
     width = min(lane.extent, WIDTH)
     below = space.row_size // space.inner[0].extent
@@ -57,21 +57,21 @@ class _Stream:
         others = [d for d in space.rows if d is not lane]
         column_blocks = blocks_of(lane.extent, width)
         self.grid = parts.count * column_blocks * count(others)
-        size, many = e.parameter(parts.size), e.parameter(parts.count)
-        self.line, blocks = e.parameter(width), e.parameter(column_blocks)
+        size, many = e.scalar_arg(parts.size), e.scalar_arg(parts.count)
+        self.line, blocks = e.scalar_arg(width), e.scalar_arg(column_blocks)
         self.part, rest = ir.irem(g, many), ir.idiv(g, many)
         self.at: At = digits(e, ir.idiv(rest, blocks), others)
         self.steps = parts.span(e, self.part, size)
         left = ir.mul(ir.irem(rest, blocks), self.line)
-        self.columns = block(left, self.line, e.number(lane.extent))
-        self.held: dict[Val, list[ir.Buffer]] = {}  # running results of each reduction
+        self.columns = block(left, self.line, e.dim(lane.extent))
+        self.held: dict[Value, list[ir.Buffer]] = {}  # running results of each reduction
 
-    def kernel(self) -> Step:
+    def kernel(self) -> LoweredKernel:
         e, work = self.e, self.work
         first, last = self.steps
-        size = ir.mul(ir.sub(last, first), e.number(self.parts.below))
+        size = ir.mul(ir.sub(last, first), e.dim(self.parts.below))
         for v in work.counts:
-            e.hold(v, size.cast(v.dtype))
+            e.bind(v, size.cast(v.dtype))
         body: list[Stmt] = []
         for stage in range(work.rounds):
             reduces = work.reduces_of(stage)
@@ -79,16 +79,16 @@ class _Stream:
                 body.append(self._start(r))
             body += self._stage(stage)
             for r in reduces:
-                e.known[r] = self._running(r)
+                e.bindings[r] = self._running(r)
             for m, r in work.aliases.items():
                 if r in reduces:
-                    e.known[m] = e.known[r]
+                    e.bindings[m] = e.bindings[r]
         body.append(self._over_line("save", self._save))
-        return e.blocks("stream_rows", self.g, body, self.grid, work.notes)
+        return e.grid_kernel("stream_rows", self.g, body, self.grid, work.notes)
 
     def _over_line(self, name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
         """A loop over the rows of the line; `make` is given the place in it."""
-        j = self.e.variable(name, self.e.number(self.lane.extent))
+        j = self.e.variable(name, self.e.dim(self.lane.extent))
         self.at[self.lane] = j
         return ir.For(j, *self.columns, "lanes", make(self._place()))
 
@@ -96,7 +96,7 @@ class _Stream:
         """Where the running results of the row being written are in a scratch line."""
         return ir.sub(self.at[self.lane], self.columns[0])
 
-    def _start(self, r: Val) -> Stmt:
+    def _start(self, r: Value) -> Stmt:
         """A scratch line for each part of a reduction's state, and the loop that clears them."""
         how, e = reducer(r), self.e
         self.held[r] = [
@@ -109,7 +109,7 @@ class _Stream:
             lambda k: [ir.Store(b, k, x) for b, x in zip(self.held[r], how.initial(), strict=True)],
         )
 
-    def _running(self, r: Val) -> Callable[[Index], Any]:
+    def _running(self, r: Value) -> Callable[[Index], Any]:
         """How later stages read a result: from its scratch line, in whichever loop they are."""
 
         def known(index: Index) -> Any:
@@ -146,7 +146,7 @@ class _Stream:
     def _lines(self, stage: int, tag: str, span: Span, many: int) -> list[Stmt]:
         """Loops over lines, taking `many` at a time."""
         e, inner = self.e, self.space.inner
-        steps = [e.variable(f"y{stage}{tag}{i}", e.number(d.extent)) for i, d in enumerate(inner)]
+        steps = [e.variable(f"y{stage}{tag}{i}", e.dim(d.extent)) for i, d in enumerate(inner)]
         reduces, maps = self.work.reduces_of(stage), self.work.maps_of(stage)
 
         def body(k: Expr) -> list[Stmt]:
@@ -158,10 +158,10 @@ class _Stream:
                 index = self.space.index(self.at)
                 position = joined(e, inner, self.at)
                 for r in reduces:
-                    value = e.value(r.inputs[0], place(r.inputs[0].shape, index))
+                    value = e.value(r.inputs[0], index_of(r.inputs[0].shape, index))
                     states[r] = reducer(r).step(states[r], value, position)
                 for m in maps:
-                    point = place(m.shape, index)
+                    point = index_of(m.shape, index)
                     out += e.store(m, point, e.value(m, point))
             for r in reduces:
                 # all parts are computed before any is stored
@@ -172,5 +172,5 @@ class _Stream:
 
         nest = [self._over_line(f"l{stage}{tag}", body)]
         for d, v in reversed(list(zip(inner[1:], steps[1:], strict=True))):
-            nest = [ir.For(v, ZERO, e.number(d.extent), "serial", nest)]
+            nest = [ir.For(v, ZERO, e.dim(d.extent), "serial", nest)]
         return [ir.For(steps[0], *span, "serial", nest, step=const(many))]

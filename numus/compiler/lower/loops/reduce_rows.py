@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from numus import ir
-from numus.compiler.fusion.group import place, squeeze
-from numus.compiler.graph.builder import Val, walk
+from numus.compiler.fusion.group import index_of, squeeze
+from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.cost_model import HEAVY
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ONE,
     ZERO,
@@ -29,7 +29,6 @@ from numus.compiler.lower.loops.nest import (
 )
 from numus.compiler.lower.loops.shifted_variance import first_of, sample_of
 from numus.compiler.lower.loops.stages import BLOCK, PER_THREAD, Work, mean_behind, sum_behind
-from numus.compiler.lower.matmul.gpu_operands import capability
 from numus.compiler.lower.reducers import ArgReducer, Reducer, reducer
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
@@ -47,7 +46,7 @@ Home = ir.Buffer | ir.Register  # where a value is kept
 Span = tuple[Expr, Expr]  # first step, and the one after the last
 
 
-def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
+def lower_rows(work: Work, space: Space, lane: Dim | None) -> LoweredKernel:
     """One kernel for all stages of all rows; `lane` is the loop whose iterations are lanes."""
     e = work.emitter()
     g = ir.var("g")
@@ -62,28 +61,28 @@ def lower_rows(work: Work, space: Space, lane: Dim | None) -> Step:
                 first = first_of(spans[0], sample)
                 work = work.sampling() if sample else work
             body, grid = side_by_side(work, space, e, lane, g, spans, Row.results, first)
-        return e.blocks("rows", g, body, grid, work.notes)
+        return e.grid_kernel("rows", g, body, grid, work.notes)
     per_block = max(1, BLOCK // max(1, space.row_size * work.cost()))
     if work.threads:  # a group for each row, no larger than it can use
         per_block, most = 1, MOST_THREADS
-        if work.facts.most_threads and work.rounds > 1 and not _fits(work, space):
-            most = min(THREADS_READING_AGAIN, work.facts.most_threads)
-        e.group = work.threads_for(blocks_of(space.row_size, PER_THREAD), most=most)
+        if work.target.max_block_size and work.rounds > 1 and not _fits(work, space):
+            most = min(THREADS_READING_AGAIN, work.target.max_block_size)
+        e.block_size = work.threads_for(blocks_of(space.row_size, PER_THREAD), most=most)
     grid = blocks_of(space.row_count, per_block)
     if not space.rows:
-        return e.blocks("rows", g, _one(work, space, e, {}, lane), grid, work.notes)
-    per = e.parameter(per_block)
+        return e.grid_kernel("rows", g, _one(work, space, e, {}, lane), grid, work.notes)
+    per = e.scalar_arg(per_block)
     r = ir.var("r")
     at = digits(e, r, space.rows)
     span = block(ir.mul(g, per), per, extent_of(e, space.rows))
     loop = ir.For(r, *span, "serial", _one(work, space, e, at, lane))
-    return e.blocks("rows", g, [loop], grid, work.notes)
+    return e.grid_kernel("rows", g, [loop], grid, work.notes)
 
 
 def _fits(work: Work, space: Space, itemsize: int = 4) -> bool:
     """Whether groups have room to keep rows: memory of their own whose size a launch can choose."""
     needed = space.row_size * itemsize * KEPT_ROWS
-    return not work.facts.fixed_scratch and needed <= work.facts.group_memory
+    return not work.target.static_shared and needed <= work.target.shared_bytes
 
 
 def _one(work: Work, space: Space, e: Emitter, at: At, lane: Dim | None) -> list[Stmt]:
@@ -97,7 +96,7 @@ def _few_side_by_side(work: Work, space: Space, lane: Dim) -> bool:
     """Whether short rows that lie side by side leave most threads of a warp without one, and there
     are many such: finding its own place then costs a thread less."""
     short = space.row_size <= SHORT_SIDE and lane.extent < space.row_count
-    return bool(capability(work.facts)) and short and lane.extent <= FEW_SIDE
+    return bool(work.target.vector_access_bytes) and short and lane.extent <= FEW_SIDE
 
 
 def _one_for_each(
@@ -108,7 +107,7 @@ def _one_for_each(
     total = extent_of(e, order)
     j = e.variable("j", total)
     row = Row(work, space, e, digits(e, j, order), whole(e, space), varying=True)
-    e.group = work.threads
+    e.block_size = work.threads
     span = block(ir.mul(number, const(work.threads)), const(work.threads), total)
     loop = ir.For(j, *span, "lanes", row.stages() + row.results())
     return [loop], blocks_of(space.row_count, work.threads)
@@ -129,11 +128,11 @@ def side_by_side(
     together = neighbours_of(work, space, lane)
     columns = min(lane.extent, work.threads * together or work.lanes() * 4)
     if work.threads:
-        e.group = work.threads_for(columns // together)
+        e.block_size = work.threads_for(columns // together)
     blocks = blocks_of(lane.extent, columns)
-    width, many = e.parameter(columns), e.parameter(blocks)
+    width, many = e.scalar_arg(columns), e.scalar_arg(blocks)
     at = digits(e, ir.idiv(number, many), others)
-    extent = e.number(lane.extent)
+    extent = e.dim(lane.extent)
     start = ir.mul(ir.irem(number, many), width)
     if together > 1:
         t = ir.var("t")
@@ -146,7 +145,7 @@ def side_by_side(
     if together > 1:
         whole = lane.extent % columns == 0
         end = const(columns) if whole else ir.minimum(width, ir.sub(extent, start))
-        loop = ir.For(t, ZERO, end, "lanes", body, width=together, held=True)
+        loop = ir.For(t, ZERO, end, "lanes", body, width=together, resident=True)
     else:
         loop = ir.For(j, *block(start, width, extent), "lanes", body)
     return [loop], blocks * count(others)
@@ -154,7 +153,7 @@ def side_by_side(
 
 def neighbours_of(work: Work, space: Space, lane: Dim) -> int:
     """How many rows that lie side by side a thread takes: their elements are read at once."""
-    if not capability(work.facts):
+    if not work.target.vector_access_bytes:
         return 1
     variable = space.variables[lane.axis]
     near = [p for p in space.accesses if abs(p.get(variable, 0)) == 1]
@@ -171,7 +170,7 @@ def neighbours_of(work: Work, space: Space, lane: Dim) -> int:
 
 def whole(e: Emitter, space: Space) -> list[Span]:
     """All of a row."""
-    return [(ZERO, e.number(d.extent)) for d in space.inner]
+    return [(ZERO, e.dim(d.extent)) for d in space.inner]
 
 
 def store_per_row(work: Work, space: Space, e: Emitter, at: At) -> list[Stmt]:
@@ -180,8 +179,8 @@ def store_per_row(work: Work, space: Space, e: Emitter, at: At) -> list[Stmt]:
     out: list[Stmt] = []
     for m in work.stored:
         if not work.is_full(m):
-            index = place(m.shape, rows)
-            value = e.known[m](index) if m.kind == "reduce" else e.value(m, index)
+            index = index_of(m.shape, rows)
+            value = e.bindings[m](index) if m.kind == "reduce" else e.value(m, index)
             out += e.store(m, index, value)
     return out
 
@@ -217,9 +216,9 @@ class Row:
     # the first steps of the outermost loop, whose mean stands for that of the row in the one walk
     # of which squared deviations then are
     sample: Span | None = None
-    finals: dict[Val, list[Expr]] = field(default_factory=dict)  # before they are finished
+    finals: dict[Value, list[Expr]] = field(default_factory=dict)  # before they are finished
     # where values are kept, and since which stage
-    cached: dict[Val, tuple[Home, int]] = field(default_factory=dict)
+    cached: dict[Value, tuple[Home, int]] = field(default_factory=dict)
 
     def results(self) -> list[Stmt]:
         """What is stored once the stages have run."""
@@ -234,7 +233,7 @@ class Row:
         for start, stop in self.spans:
             size = ir.mul(size, ir.sub(stop, start))
         for v in self.work.counts:
-            self.e.hold(v, size.cast(v.dtype))
+            self.e.bind(v, size.cast(v.dtype))
         out: list[Stmt] = []
         for stage in range(self.work.rounds):
             if self.work.reduces_of(stage) or self.work.maps_of(stage):
@@ -259,7 +258,7 @@ class Row:
                 # one that is not finite would hide what it is the mean of
                 out.append(ir.Let(name, ir.select((mean - mean).eq(zero), mean, zero)))
                 self.finals[total] = [name]
-            self.e.hold(mean_behind(r), name)
+            self.e.bind(mean_behind(r), name)
         return out
 
     def _settle(self) -> None:
@@ -271,15 +270,15 @@ class Row:
             total = sum_behind(r)
             (squares,), (lean,), (mean,) = (self.finals[x] for x in (r, lean_of, total))
             count = size.cast(lean.dtype)
-            self.e.hold(total, reducer(total).finish([mean * count + lean]))
-            self.e.hold(r, reducer(r).finish([squares - lean * (lean / count)]))
+            self.e.bind(total, reducer(total).finish([mean * count + lean]))
+            self.e.bind(r, reducer(r).finish([squares - lean * (lean / count)]))
         for m, r in self.work.aliases.items():
-            self.e.known[m] = self.e.known[r]
+            self.e.bindings[m] = self.e.bindings[r]
 
     def _stage(self, stage: int) -> list[Stmt]:
         """One loop over the row: reductions of this stage, maps that are ready."""
         e, inner = self.e, self.space.inner
-        variables = [e.variable(f"x{stage}_{i}", e.number(d.extent)) for i, d in enumerate(inner)]
+        variables = [e.variable(f"x{stage}_{i}", e.dim(d.extent)) for i, d in enumerate(inner)]
         at = {**self.at, **dict(zip(inner, variables, strict=True))}
         position = joined(e, inner, at)
         if self.flat:
@@ -290,12 +289,12 @@ class Row:
         reduces, maps = self.work.reduces_of(stage), self.work.maps_of(stage)
         out: list[Stmt] = []
         body: list[Stmt] = []
-        state: dict[Val, list[ir.Register]] = {}
+        state: dict[Value, list[ir.Register]] = {}
         for r in reduces:
             state[r] = self._registers(r, out)
             body += self._step(r, state[r], index, position)
         for m in maps:
-            point = place(m.shape, index)
+            point = index_of(m.shape, index)
             body += e.store(m, point, e.value(m, point))
         body += saves  # last: what is kept may take the place of what was kept before
         # several vectors at a time hide the latency of a reduction
@@ -318,7 +317,7 @@ class Row:
             out += self._finish(r, state[r])
         for m, r in self.work.aliases.items():
             if r in reduces:
-                e.known[m] = e.known[r]
+                e.bindings[m] = e.bindings[r]
         return out
 
     def _held(self, v: Expr, span: Span, body: list[Stmt]) -> ir.For:
@@ -328,19 +327,19 @@ class Row:
             *(v, *span, "lanes", body),
             unroll=how.vectors,
             width=how.width,
-            held=True,
-            full=how.full,
+            resident=True,
+            full_vectors=how.full,
         )
 
     @property
     def flat(self) -> bool:
         """Whether all loops over the row are one: the one with lanes is too short for a group."""
         lane = self.lane
-        return lane is not None and len(self.spans) > 1 and lane.extent < self.e.group
+        return lane is not None and len(self.spans) > 1 and lane.extent < self.e.block_size
 
     # -- reductions -------------------------------------------------------------------------------
 
-    def _registers(self, r: Val, out: list[Stmt]) -> list[ir.Register]:
+    def _registers(self, r: Value, out: list[Stmt]) -> list[ir.Register]:
         """Registers for a reduction, set to its start by statements added to `out`."""
         how = reducer(r)
         lanes = self.lane is not None or self.varying
@@ -349,20 +348,20 @@ class Row:
         return registers
 
     def _step(
-        self, r: Val, registers: list[ir.Register], index: list[Expr], position: Expr
+        self, r: Value, registers: list[ir.Register], index: list[Expr], position: Expr
     ) -> list[Stmt]:
         source = r.inputs[0]
-        value = self.e.value(source, place(source.shape, index))
+        value = self.e.value(source, index_of(source.shape, index))
         new = reducer(r).step([ir.read(x) for x in registers], value, position)
         if len(registers) == 1:
             return [ir.Set(registers[0], new[0])]
         return update(registers, new, f"t{r.id}")
 
-    def _finish(self, r: Val, registers: list[ir.Register]) -> list[Stmt]:
+    def _finish(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
         """Name the outcome of a reduction, which the stages after it may read."""
         how = reducer(r)
         self.finals[r] = [ir.var(f"f{r.id}_{i}", x.dtype) for i, x in enumerate(registers)]
-        self.e.hold(r, how.finish(list(self.finals[r])))
+        self.e.bind(r, how.finish(list(self.finals[r])))
         if self.lane is not None:
             return over_lanes(how, registers, self.finals[r], not self.work.threads)
         pairs = zip(self.finals[r], registers, strict=True)
@@ -390,11 +389,11 @@ class Row:
         for v, stages in in_turn(self.needed_again()[0]):
             self.cached[v] = (ir.Register(f"k{v.id}", v.dtype, lanes=True), min(stages))
 
-    def _homes(self, kept: dict[Val, set[int]]) -> tuple[dict[Val, int], list[DType]]:
+    def _homes(self, kept: dict[Value, set[int]]) -> tuple[dict[Value, int], list[DType]]:
         """Which scratch row each value is kept in, and their dtypes."""
         free: list[tuple[int, int]] = []  # since which stage nobody needs what is in which row
         kinds: list[DType] = []
-        homes: dict[Val, int] = {}
+        homes: dict[Value, int] = {}
         for v, stages in in_turn(kept):
             fits = [x for x in free if x[0] <= min(stages) and kinds[x[1]] is v.dtype]
             if self.work.threads and fits:
@@ -406,19 +405,19 @@ class Row:
             free.append((max(stages), homes[v]))
         return homes, kinds
 
-    def needed_again(self) -> list[dict[Val, set[int]]]:
+    def needed_again(self) -> list[dict[Value, set[int]]]:
         """Costly values that several stages need, and which; fewer of them in a second place, for
         where all are too many."""
         work = self.work
-        users: dict[Val, set[int]] = {}
+        users: dict[Value, set[int]] = {}
 
-        def inline(x: Val) -> bool:
+        def inline(x: Value) -> bool:
             return x not in work.layouts and x.kind != "reduce"
 
-        def costly(x: Val) -> bool:
+        def costly(x: Value) -> bool:
             return inline(x) and x.op in HEAVY
 
-        def whole(x: Val) -> bool:
+        def whole(x: Value) -> bool:
             return squeeze(x.shape) == work.group.space and not x.dtype.is_complex
 
         roots = [
@@ -435,10 +434,10 @@ class Row:
         if not work.threads:
             return [kept]
         # a group's own memory is nearer than what it has read before
-        read: dict[Val, set[int]] = {}
+        read: dict[Value, set[int]] = {}
         for source, stage in roots:
 
-            def past(x: Val, stage: int = stage) -> bool:
+            def past(x: Value, stage: int = stage) -> bool:
                 return inline(x) and not (x in kept and min(kept[x]) < stage)
 
             for x in walk([source], past):
@@ -454,7 +453,7 @@ class Row:
             together = self.space.row_size * sum(sizes)
             if not _fits(self.work, self.space, max(sizes, default=1)):
                 return None
-            if together > self.work.facts.group_memory // 2:  # what a group may take of its unit's
+            if together > self.work.target.shared_bytes // 2:  # what a group may take of its unit's
                 return None
         return extent_of(self.e, self.space.inner)
 
@@ -462,9 +461,9 @@ class Row:
         """Hold what was kept before this stage; the statements that keep what it computes first."""
         saves: list[Stmt] = []
         for v, (home, first) in self.cached.items():
-            point = place(v.shape, index)
+            point = index_of(v.shape, index)
             if stage > first:
-                self.e.hold(v, _kept_at(home, position), point)
+                self.e.bind(v, _kept_at(home, position), point)
             elif stage == first:
                 saves.append(_keep(home, position, self.e.value(v, point)))
         return saves
@@ -480,7 +479,7 @@ def _keep(home: Home, position: Expr, value: Expr) -> Stmt:
     return ir.Store(home, position, value)
 
 
-def in_turn(kept: dict[Val, set[int]]) -> list[tuple[Val, set[int]]]:
+def in_turn(kept: dict[Value, set[int]]) -> list[tuple[Value, set[int]]]:
     """Values in the order in which they are needed first: others are computed from them."""
     return sorted(kept.items(), key=lambda item: (min(item[1]), item[0].id))
 
@@ -500,7 +499,7 @@ def over_lanes(
     left, right = (
         [ir.var(f"{f.attr}_{side}", f.dtype) for f in finals] for side in ("left", "right")
     )
-    return [ir.Combine(registers, left, right, how.combine(list(left), list(right)), finals)]
+    return [ir.BlockReduce(registers, left, right, how.combine(list(left), list(right)), finals)]
 
 
 def update(registers: list[ir.Register], new: list[Expr], name: str) -> list[Stmt]:

@@ -7,15 +7,14 @@ else on a board (`render/ptx_spread.py`).
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.nvptx.cluster import CLUSTERS_SINCE, MOST_BLOCKS, words_of
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.codegen.nvptx.cluster import words_of
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.grid_sync import emptied, most_blocks
 from numus.compiler.lower.loops.nest import Dim, Space
 from numus.compiler.lower.loops.reduce_rows import Holding
 from numus.compiler.lower.loops.reduce_rows_registers import MANY_THREADS, lower_held, ways_to_hold
 from numus.compiler.lower.loops.stages import Work
-from numus.compiler.lower.matmul.gpu_operands import capability
 from numus.compiler.lower.reducers import reducer
 
 
@@ -27,7 +26,7 @@ def spreading(work: Work, space: Space, lane: Dim | None) -> Holding | None:
     """
     found: list[Holding] = []
     blocks = 2
-    while blocks <= max(_cluster(work), most_blocks(work.facts)):
+    while blocks <= max(_cluster(work), most_blocks(work.target)):
         found = ways_to_hold(work, space, lane, blocks)
         best = [how for how in found if how.threads <= MANY_THREADS]
         if best:
@@ -38,14 +37,14 @@ def spreading(work: Work, space: Space, lane: Dim | None) -> Holding | None:
 
 def _cluster(work: Work) -> int:
     """Blocks of a cluster, at most; 1 where there are none."""
-    return MOST_BLOCKS if capability(work.facts) >= CLUSTERS_SINCE else 1
+    return work.target.max_cluster_size
 
 
-def lower_spread(work: Work, space: Space, lane: Dim, how: Holding) -> list[Step]:
+def lower_spread(work: Work, space: Space, lane: Dim, how: Holding) -> list[LoweredKernel]:
     """The kernel; before it one that empties the board, where the blocks of a row need one."""
     if how.blocks <= _cluster(work):
         return [lower_held(work, space, lane, how)]
     words = words_of([t for r in work.reduces for t in reducer(r).dtypes])
     size = space.row_count * words * how.blocks
-    board = Val(-61, "partial", "partial", (), None, (size,), dt.uint64)
-    return [emptied(board, work.facts), lower_held(work, space, lane, how, board)]
+    board = Value(-61, "partial", "partial", (), None, (size,), dt.uint64)
+    return [emptied(board, work.target), lower_held(work, space, lane, how, board)]

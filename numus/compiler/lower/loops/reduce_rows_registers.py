@@ -12,12 +12,11 @@ from collections.abc import Sequence
 
 from numus import ir
 from numus.compiler.fusion.group import squeeze
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Step
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops.nest import ZERO, Dim, Space, digits
 from numus.compiler.lower.loops.reduce_rows import Holding, Row
 from numus.compiler.lower.loops.stages import Work
-from numus.compiler.lower.matmul.gpu_operands import capability
 from numus.ir import const
 
 ACCESS = 16  # bytes of the widest access
@@ -50,7 +49,12 @@ def holding(work: Work, space: Space, ways: Sequence[Holding]) -> Holding | None
 
 def ways_to_hold(work: Work, space: Space, lane: Dim | None, blocks: int = 1) -> list[Holding]:
     """The ways in which so many blocks have room for a row; none where others do it better."""
-    if not capability(work.facts) or lane is None or [lane] != space.inner or not space.row_size:
+    if (
+        not work.target.vector_access_bytes
+        or lane is None
+        or [lane] != space.inner
+        or not space.row_size
+    ):
         return []
     row = Row(work, space, work.emitter(), {}, [], lane)
     words = _words(row.needed_again()[0])
@@ -60,7 +64,7 @@ def ways_to_hold(work: Work, space: Space, lane: Dim | None, blocks: int = 1) ->
         width //= 2
     found: list[Holding] = []
     threads = WARP
-    while threads <= max(work.facts.most_threads, work.threads):
+    while threads <= max(work.target.max_block_size, work.threads):
         once = threads * blocks * width
         how = Holding(threads, -(-n // once), width, blocks, n // once)
         if how.each <= MOST_ELEMENTS and how.each * words <= MOST_WORDS:
@@ -69,24 +73,26 @@ def ways_to_hold(work: Work, space: Space, lane: Dim | None, blocks: int = 1) ->
     return found
 
 
-def lower_held(work: Work, space: Space, lane: Dim, how: Holding, board: Val | None = None) -> Step:
+def lower_held(
+    work: Work, space: Space, lane: Dim, how: Holding, board: Value | None = None
+) -> LoweredKernel:
     """One kernel for all stages of all rows, a group for each."""
     e = work.emitter()
-    e.group, e.spread = how.threads * how.blocks, how.blocks
+    e.block_size, e.cluster_size = how.threads * how.blocks, how.blocks
     if board is not None:
-        e.board = e.buffer(board, "write"), board.size // space.row_count
+        e.flags = e.buffer(board, "write"), board.size // space.row_count
     if how.threads == WARP and space.row_count >= PACK * work.enough_blocks():
-        e.pack = PACK
+        e.packed_blocks = PACK
     g = ir.var("g")
     # a row that fills its group is another kernel, which asks nobody whether there is something
-    exact = e.group * how.each == space.row_size
-    end = const(space.row_size) if exact else e.number(space.row_size)
+    exact = e.block_size * how.each == space.row_size
+    end = const(space.row_size) if exact else e.dim(space.row_size)
     row = Row(work, space, e, digits(e, g, space.rows), [(ZERO, end)], lane, holding=how)
     row.keep_in_registers()
-    return e.blocks("held_rows", g, row.stages() + row.results(), space.row_count, work.notes)
+    return e.grid_kernel("held_rows", g, row.stages() + row.results(), space.row_count, work.notes)
 
 
-def _words(kept: dict[Val, set[int]]) -> int:
+def _words(kept: dict[Value, set[int]]) -> int:
     """Registers that each element needs, in the stage that needs most."""
     stages = range(1 + max((max(s) for s in kept.values()), default=0))
     return max(

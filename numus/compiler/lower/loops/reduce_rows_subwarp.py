@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import place
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.fusion.group import index_of
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import ZERO, At, Dim, Space, blocks_of, digits, extent_of
 from numus.compiler.lower.loops.reduce_rows import Row, in_turn
 from numus.compiler.lower.loops.reduce_rows_registers import ways_to_hold
@@ -30,7 +30,7 @@ def fits_narrow(work: Work, space: Space, lane: Dim | None) -> bool:
     """Whether rows are short and many, their neighbours next to each other in memory, and threads
     can exchange what they have."""
     return (
-        "shuffles" in work.facts.features
+        work.target.subgroup_size > 0
         and lane is not None
         and [lane] == space.inner
         and EACH < space.row_size <= LONGEST
@@ -41,7 +41,7 @@ def fits_narrow(work: Work, space: Space, lane: Dim | None) -> bool:
     )
 
 
-def lower_narrow(work: Work, space: Space) -> Step:
+def lower_narrow(work: Work, space: Space) -> LoweredKernel:
     """One kernel for all stages of all rows."""
     return _Narrow(work, space).step()
 
@@ -54,7 +54,7 @@ class _Narrow:
         wanted = blocks_of(space.row_size, EACH)
         self.width = min(WIDEST, 1 << (wanted - 1).bit_length())
         # of what several stages need: since when, and a name for each turn
-        self.kept: dict[Val, tuple[int, list[Expr]]] = {}
+        self.kept: dict[Value, tuple[int, list[Expr]]] = {}
         if work.rounds > 1:
             turns = range(blocks_of(space.row_size, self.width))
             row = Row(work, space, self.e, {}, [], self.along)
@@ -62,7 +62,7 @@ class _Narrow:
                 names: list[Expr] = [ir.var(f"k{v.id}_{i}", v.dtype) for i in turns]
                 self.kept[v] = min(stages), names
 
-    def step(self) -> Step:
+    def step(self) -> LoweredKernel:
         e, space, width = self.e, self.space, const(self.width)
         per_block = self.work.threads // self.width
         g, lane = ir.var("g"), ir.var("lane")
@@ -78,21 +78,21 @@ class _Narrow:
         ]
         at = digits(e, row, space.rows)
         for v in self.work.counts:
-            e.hold(v, e.number(space.row_size).cast(v.dtype))
+            e.bind(v, e.dim(space.row_size).cast(v.dtype))
         for stage in range(self.work.rounds):
             if self.work.reduces_of(stage) or self.work.maps_of(stage):
                 body += self._stage(stage, at)
         body.append(ir.If(self.exists & self.turn.eq(0), self._per_row(at)))
         loop = ir.For(lane, ZERO, const(self.work.threads), "lanes", body)
         grid = blocks_of(space.row_count, per_block)
-        return e.blocks("narrow_rows", g, [loop], grid, self.work.notes)
+        return e.grid_kernel("narrow_rows", g, [loop], grid, self.work.notes)
 
     def _stage(self, stage: int, at: At) -> list[Stmt]:
         """Reductions of this stage, and maps that are ready."""
         e, work = self.e, self.work
-        extent = e.number(self.along.extent)
+        extent = e.dim(self.along.extent)
         out: list[Stmt] = []
-        state: dict[Val, list[ir.Register]] = {}
+        state: dict[Value, list[ir.Register]] = {}
         for r in work.reduces_of(stage):
             how = reducer(r)
             state[r] = [
@@ -109,11 +109,11 @@ class _Narrow:
             out += self._merged(r, registers)
         for m, r in work.aliases.items():
             if r in state:
-                e.known[m] = e.known[r]
+                e.bindings[m] = e.bindings[r]
         return out
 
     def _turns(
-        self, stage: int, at: At, extent: Expr, state: dict[Val, list[ir.Register]]
+        self, stage: int, at: At, extent: Expr, state: dict[Value, list[ir.Register]]
     ) -> list[Stmt]:
         """The turns of a thread, one after the other; past the end of a row, the last element is
         looked at once more, and counts for nothing."""
@@ -128,14 +128,16 @@ class _Narrow:
         for v, (first, names) in self.kept.items():
             if stage == first and v in self.work.layouts:  # all loads begin before anything waits
                 pairs = zip(names, places, strict=True)
-                out += [ir.Let(n, e.value(v, place(v.shape, index))) for n, (_, index, _) in pairs]
+                out += [
+                    ir.Let(n, e.value(v, index_of(v.shape, index))) for n, (_, index, _) in pairs
+                ]
         for i, (x, index, there) in enumerate(places):
             for v, (first, names) in self.kept.items():
-                point = place(v.shape, index)
+                point = index_of(v.shape, index)
                 if stage == first and v not in self.work.layouts:
                     out.append(ir.Let(names[i], e.value(v, point)))
                 if stage >= first:
-                    e.hold(v, names[i], point)
+                    e.bind(v, names[i], point)
             out += self._element(stage, index, x, state, there)
         return out
 
@@ -144,7 +146,7 @@ class _Narrow:
         stage: int,
         index: list[Expr],
         x: Expr,
-        state: dict[Val, list[ir.Register]],
+        state: dict[Value, list[ir.Register]],
         there: Expr | None,
     ) -> list[Stmt]:
         """One element of a row, if it is there."""
@@ -152,7 +154,7 @@ class _Narrow:
         body: list[Stmt] = []
         for r, registers in state.items():
             source = r.inputs[0]
-            value = e.value(source, place(source.shape, index))
+            value = e.value(source, index_of(source.shape, index))
             olds = [ir.read(a) for a in registers]
             new = reducer(r).step(olds, value, x)
             if there is not None:
@@ -162,14 +164,14 @@ class _Narrow:
             body += [ir.Set(a, n) for a, n in zip(registers, names, strict=True)]
         stores: list[Stmt] = []
         for m in work.maps_of(stage):
-            point = place(m.shape, index)
+            point = index_of(m.shape, index)
             stores += e.store(m, point, e.value(m, point))
         if stores:
             inside = self.exists if there is None else self.exists & there
             body.append(ir.If(inside, stores))
         return body
 
-    def _merged(self, r: Val, registers: list[ir.Register]) -> list[Stmt]:
+    def _merged(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
         """Exchange what the threads of a row have until each knows all of it."""
         how = reducer(r)
         found: list[Expr] = [ir.read(a) for a in registers]
@@ -182,7 +184,7 @@ class _Narrow:
             out += [ir.Let(n, v) for n, v in zip(names, merged, strict=True)]
             found = list(names)
             mask *= 2
-        self.e.hold(r, how.finish(found))
+        self.e.bind(r, how.finish(found))
         return out
 
     def _per_row(self, at: At) -> list[Stmt]:
@@ -190,7 +192,7 @@ class _Narrow:
         out: list[Stmt] = []
         for m in self.work.stored:
             if not self.work.is_full(m):
-                index = place(m.shape, rows)
-                value = e.known[m](index) if m.kind == "reduce" else e.value(m, index)
+                index = index_of(m.shape, rows)
+                value = e.bindings[m](index) if m.kind == "reduce" else e.value(m, index)
                 out += e.store(m, index, value)
         return out

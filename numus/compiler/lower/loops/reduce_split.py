@@ -11,8 +11,8 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ZERO,
     Dim,
@@ -38,7 +38,7 @@ from numus.compiler.lower.loops.shifted_variance import first_of, sample_of, sam
 from numus.compiler.lower.loops.stages import PER_THREAD, Work, sum_behind
 from numus.compiler.lower.reducers import Reducer, reducer
 from numus.ir import Expr, Stmt, const
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 SPLIT = 1 << 15  # elements of a row that one block of a split reduction handles
 IN_A_ROW = 1 << 10  # elements that are added one after the other: rounding errors add up so far
@@ -62,7 +62,7 @@ class Parts:
     size: int  # steps of that loop in one part
     count: int  # of parts
     below: int  # elements of a row in one step
-    partials: dict[Val, list[Val]]  # of each reduction, one value per register
+    partials: dict[Value, list[Value]]  # of each reduction, one value per register
     sample: int = 0  # first steps of each whose mean squared deviations are taken around; 0: of all
     fold: int = 1  # rows that lie side by side, whose steps are every so many of a row's
 
@@ -74,7 +74,7 @@ class Parts:
         shape = (count, space.row_count)
         partials = {
             r: [
-                Val(-100 - i, "partial", "partial", (), None, shape, t)
+                Value(-100 - i, "partial", "partial", (), None, shape, t)
                 for i, t in enumerate(reducer(r).dtypes)
             ]
             for r in work.reduces
@@ -84,14 +84,14 @@ class Parts:
 
     def span(self, e: Emitter, part: Expr, size: Expr) -> Span:
         """The steps of a part, whose size is a slot of the kernel."""
-        return block(ir.mul(part, size), size, e.number(self.cut.extent))
+        return block(ir.mul(part, size), size, e.dim(self.cut.extent))
 
     def row_size(self, e: Emitter) -> Expr:
         """How many elements a row has."""
-        return ir.mul(e.number(self.cut.extent * self.fold), e.number(self.below))
+        return ir.mul(e.dim(self.cut.extent * self.fold), e.dim(self.below))
 
 
-def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
+def lower_split(work: Work, space: Space, lane: Dim | None) -> list[LoweredKernel]:
     """Few long rows: each block of the first kernel takes a part of one."""
     rows = space
     space, lane, fold = folded(work, space, lane)
@@ -107,11 +107,11 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
     parts = Parts.of(work, space, size, sample, fold)
     e = work.emitter()
     g = ir.var("g")
-    steps, many = e.parameter(parts.size), e.parameter(parts.count)
+    steps, many = e.scalar_arg(parts.size), e.scalar_arg(parts.count)
     part, rest = ir.irem(g, many), ir.idiv(g, many)
     if work.threads and lane is not None and not lane.reduced:
         # neighbouring groups read neighbouring columns of the same rows
-        across = e.parameter(group_blocks(work, space, lane))
+        across = e.scalar_arg(group_blocks(work, space, lane))
         part, rest = ir.idiv(g, across), ir.irem(g, across)
     spans = whole(e, space)
     spans[0] = parts.span(e, part, steps)
@@ -129,10 +129,10 @@ def lower_split(work: Work, space: Space, lane: Dim | None) -> list[Step]:
         body, blocks = side_by_side(work, space, e, lane, rest, spans, save, first)
     else:
         if work.threads and lane is not None and len(space.inner) > 1:
-            e.group = _threads_along(work, lane)
+            e.block_size = _threads_along(work, lane)
         row = Row(work, space, e, digits(e, rest, space.rows), spans, lane, sample=first)
         body, blocks = row.stages() + save(row), space.row_count
-    step = e.blocks("split_rows", g, body, blocks * parts.count, work.notes)
+    step = e.grid_kernel("split_rows", g, body, blocks * parts.count, work.notes)
     return [step, lower_merge(work, rows, replace(parts, count=parts.count * fold))]
 
 
@@ -167,10 +167,10 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     if lane is None or lane.reduced:
         size = space.row_size * space.row_count * itemsize(work)
         least, most = PARTS_PER_UNIT
-        per_unit = max(least, min(most, size // (PART_BYTES * work.facts.parallel_units)))
+        per_unit = max(least, min(most, size // (PART_BYTES * work.target.num_cores)))
         if lane is not None and len(space.inner) > 1:
             per_unit *= work.threads // _threads_along(work, lane)  # small groups, more of them
-        parts = blocks_of(work.facts.parallel_units * per_unit, groups)
+        parts = blocks_of(work.target.num_cores * per_unit, groups)
         # in whole turns of a group: all parts begin as aligned as the first
         turns = blocks_of(blocks_of(space.row_size, parts), work.share())
         if work.squares and not samples(work):  # walked twice, then in a unit's first cache
@@ -179,7 +179,7 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
     # what is cut has to be merged: no more parts than run at a time; narrow groups are small ones
     columns = work.threads * neighbours_of(work, space, lane)
     full = max(1, groups * min(columns, lane.extent) // columns)
-    parts = max(1, work.facts.parallel_units * PARTS_AT_A_TIME // full)
+    parts = max(1, work.target.num_cores * PARTS_AT_A_TIME // full)
     size = blocks_of(space.row_size, parts)
     size = max(1, blocks_of(size, PER_THREAD)) * PER_THREAD  # so many are read at a time
     return min(size, IN_A_ROW)
@@ -188,39 +188,39 @@ def group_part(work: Work, space: Space, lane: Dim | None) -> int:
 # -- merging --------------------------------------------------------------------------------------
 
 
-def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
+def lower_merge(work: Work, space: Space, parts: Parts) -> LoweredKernel:
     """For each row, combine the partial results in order; then what is stored per row."""
     row_count = space.row_count
     e = work.emitter({v: (row_count, 1) for vals in parts.partials.values() for v in vals})
-    many, stride = e.number(parts.count), e.number(row_count)
+    many, stride = e.dim(parts.count), e.dim(row_count)
     in_lanes = row_count >= FEW_ROWS
     by_group = bool(work.threads) and (row_count < work.threads or parts.count >= work.threads)
     if by_group:  # a group merges the parts of one row, in a fixed tree
         in_lanes = False
-        e.group = work.threads_for(parts.count)
+        e.block_size = work.threads_for(parts.count)
     elif work.threads:
-        e.group = min(32, work.threads)  # as many groups as there can be
+        e.block_size = min(32, work.threads)  # as many groups as there can be
     g = ir.var("g")
     row = e.variable("row", stride) if in_lanes else g if space.rows else ZERO
     at = digits(e, row, space.rows)
     total = parts.row_size(e)
     for v in work.counts:
-        e.hold(v, total.cast(v.dtype))
+        e.bind(v, total.cast(v.dtype))
 
-    def partial(v: Val, part: Expr) -> Expr:
+    def partial(v: Value, part: Expr) -> Expr:
         return ir.load(e.buffer(v), ir.add(ir.mul(part, stride), row))
 
     body: list[Stmt] = []
-    merged: dict[Val, list[Expr]] = {}
+    merged: dict[Value, list[Expr]] = {}
     squares = {lean: r for r, lean in work.leans.items()}
     plains = {sum_behind(r): lean for r, lean in work.leans.items()}
     behind = plains if parts.sample else {}
-    means: dict[Val, Expr] = {}  # of rows, around which deviations of their parts are merged
-    size = e.parameter(parts.size) if plains else ZERO
+    means: dict[Value, Expr] = {}  # of rows, around which deviations of their parts are merged
+    size = e.scalar_arg(parts.size) if plains else ZERO
     for i, r in enumerate(work.reduces):
         how = reducer(r)
         part = ir.var(f"c{i}")
-        wide = [_wider(t, how, work.facts) for t in how.dtypes]
+        wide = [_wider(t, how, work.target) for t in how.dtypes]
         if r in squares and parts.sample and wide != how.dtypes:
             # around a mean of so many more digits, nothing is left
             merged[r] = [const(0, wide[0])]
@@ -230,7 +230,7 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
         for register, start in zip(registers, how.initial(), strict=True):
             body.append(ir.Set(register, start.cast(register.dtype)))
 
-        def take(part: Expr, tag: str, i: int = i, r: Val = r, there: Any = None) -> list[Stmt]:
+        def take(part: Expr, tag: str, i: int = i, r: Value = r, there: Any = None) -> list[Stmt]:
             """Merge one part, where it is there."""
             how = reducer(r)
             pairs = zip(parts.partials[r], registers, strict=True)  # noqa: B023
@@ -259,7 +259,7 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
         if work.threads:  # several loads under way at a time
             first, lane = ir.var(f"c{i}s"), ir.var(f"c{i}l")
             turns: list[Stmt] = []
-            apart = e.group if by_group else 1
+            apart = e.block_size if by_group else 1
             least, most = AT_A_TIME
             at_a_time = most if parts.count > least else least
             if by_group:  # no more than each thread has
@@ -271,7 +271,7 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
             step = const(at_a_time * apart)
             if by_group:
                 own = ir.For(first, lane, many, "serial", turns, step=step)
-                body.append(ir.For(lane, ZERO, const(e.group), "lanes", [own]))
+                body.append(ir.For(lane, ZERO, const(e.block_size), "lanes", [own]))
             else:
                 body.append(ir.For(first, ZERO, many, "serial", turns, step=step))
         else:
@@ -289,16 +289,16 @@ def lower_merge(work: Work, space: Space, parts: Parts) -> Step:
             means[r] = ir.var(f"mean{i}", found.dtype)
             body.append(ir.Let(means[r], found / total.cast(found.dtype)))
         merged[r] = finals
-        e.hold(r, how.finish([f.cast(t) for f, t in zip(finals, how.dtypes, strict=True)]))
+        e.bind(r, how.finish([f.cast(t) for f, t in zip(finals, how.dtypes, strict=True)]))
     for m, r in work.aliases.items():
-        e.known[m] = e.known[r]
+        e.bindings[m] = e.bindings[r]
     body += store_per_row(work, space, e, at)
     if not in_lanes:
-        return e.blocks("merge", g, body, row_count, ("combine",))
-    each = e.group or MERGE_ROWS
+        return e.grid_kernel("merge", g, body, row_count, ("combine",))
+    each = e.block_size or MERGE_ROWS
     rows = const(each)
     loop = ir.For(row, *block(ir.mul(g, rows), rows, stride), "lanes", body)
-    return e.blocks("merge", g, [loop], blocks_of(row_count, each), ("combine",))
+    return e.grid_kernel("merge", g, [loop], blocks_of(row_count, each), ("combine",))
 
 
 def _own(e: Emitter, parts: Parts, size: Expr, part: Expr, partial: Expr) -> tuple[Expr, Expr]:
@@ -306,12 +306,12 @@ def _own(e: Emitter, parts: Parts, size: Expr, part: Expr, partial: Expr) -> tup
     mean of what it left, rounded as the part rounded it."""
     number = part if parts.fold == 1 else ir.idiv(part, const(parts.fold))
     start, stop = parts.span(e, number, size)
-    count = ir.mul(ir.sub(stop, start), e.number(parts.below))
+    count = ir.mul(ir.sub(stop, start), e.dim(parts.below))
     return count, partial if parts.sample else partial / count.cast(partial.dtype)
 
 
-def _wider(dtype: dt.DType, how: Reducer, facts: Facts) -> dt.DType:
+def _wider(dtype: dt.DType, how: Reducer, target: Target) -> dt.DType:
     """Partial sums of float32 are merged in float64 where the device has it."""
-    if dtype is dt.float32 and how.op in ("sum", "prod") and "float64" in facts.dtypes:
+    if dtype is dt.float32 and how.op in ("sum", "prod") and "float64" in target.dtypes:
         return dt.float64
     return dtype

@@ -17,7 +17,7 @@ SHARE = 16  # which part of what is walked is a sample
 
 def samples(work: Work) -> bool:
     """Whether lanes are threads, and there is a dtype to compare means of parts in without loss."""
-    return bool(work.threads) and "float64" in work.facts.dtypes
+    return bool(work.threads) and "float64" in work.target.dtypes
 
 
 def sample_of(work: Work, lane: Dim | None, steps: int, below: int = 1) -> int:

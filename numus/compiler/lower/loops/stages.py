@@ -10,12 +10,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 
 from numus import dtypes as dt
-from numus.compiler.fusion.group import Group, level
-from numus.compiler.graph.builder import Val, walk
+from numus.compiler.fusion.group import FusionGroup, level
+from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.cost_model import HEAVY
 from numus.compiler.lower.emitter import Emitter
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, size_of
+from numus.target import Target
 
 SMALL = 1 << 13  # elements up to which a kernel's code is kept short
 BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
@@ -23,7 +23,7 @@ PER_THREAD = 16  # the same for a thread of a group: enough loads under way to h
 MOST_AT_ONCE = 160  # operations on a column of several rows
 BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
 
-Redirect = dict[Val, tuple[Val, int, int]]  # part -> (whole, axis, where it starts)
+Redirect = dict[Value, tuple[Value, int, int]]  # part -> (whole, axis, where it starts)
 
 
 class Work:
@@ -35,19 +35,19 @@ class Work:
 
     def __init__(
         self,
-        group: Group,
-        layouts: dict[Val, Shape],
-        facts: Facts,
+        group: FusionGroup,
+        layouts: dict[Value, Shape],
+        target: Target,
         redirect: Redirect | None = None,
-        aliases: dict[Val, Val] | None = None,
+        aliases: dict[Value, Value] | None = None,
     ) -> None:
         self.group = group
-        self.facts = facts
+        self.target = target
         self.redirect = redirect or {}
         self.members, deviations = _expanded(group.members)
         self.aliases = {**(aliases or {}), **deviations}
         self.squares = set(deviations.values())  # sums that are taken around a mean
-        self.leans: dict[Val, Val] = {}  # for each of them, the plain sum of the deviations
+        self.leans: dict[Value, Value] = {}  # for each of them, the plain sum of the deviations
         inside = {*self.members, *group.members, *self.aliases}
         self.layouts = {v: s for v, s in layouts.items() if v not in inside}
         self.reduces = [m for m in self.members if m.kind == "reduce"]
@@ -57,13 +57,13 @@ class Work:
         # how many elements a mean is taken over: known only where the loops are
         self.counts = [v for v in self._inlined(self.members) if v.op == "count"]
 
-    def _stages(self) -> dict[Val, int]:
+    def _stages(self) -> dict[Value, int]:
         """For each member, how many rounds of reductions must have run before it is computed."""
-        after: dict[Val, int] = {}
+        after: dict[Value, int] = {}
         inverse = {b: a for a, b in self.aliases.items()}
         for m in self.members:
             rounds = 0
-            seen: set[Val] = set()
+            seen: set[Value] = set()
             stack = list(m.inputs)
             while stack:
                 x = stack.pop()
@@ -103,17 +103,17 @@ class Work:
         found.stage = {m: 0 if m in sums else max(1, n) for m, n in found.stage.items()}
         return found
 
-    def _inlined(self, values: Iterable[Val]) -> Iterator[Val]:
+    def _inlined(self, values: Iterable[Value]) -> Iterator[Value]:
         """These values and all that is computed for them, each once; nothing that is in memory."""
         found = walk(values, lambda x: x not in self.layouts)
         return (x for x in found if x not in self.layouts)
 
-    def read(self) -> list[Val]:
+    def read(self) -> list[Value]:
         """What the members are computed from that is in memory."""
         found = walk(self.members, lambda x: x not in self.layouts)
         return [x for x in found if x in self.layouts]
 
-    def emitter(self, partials: dict[Val, Shape] | None = None) -> Emitter:
+    def emitter(self, partials: dict[Value, Shape] | None = None) -> Emitter:
         """What builds one kernel of this work; `partials` are more values that are in memory."""
         e = Emitter({**self.layouts, **(partials or {})}, self.is_small, self.threads)
         e.redirect = self.redirect
@@ -122,7 +122,7 @@ class Work:
     @property
     def threads(self) -> int:
         """Threads of a group, 0 where lanes are SIMD."""
-        return self.facts.group
+        return self.target.block_size
 
     def threads_for(self, lanes: int, most: int = 0) -> int:
         """Threads of a group that has this many lanes to fill: a power of two."""
@@ -135,7 +135,7 @@ class Work:
 
     # -- members ----------------------------------------------------------------------------------
 
-    def is_full(self, m: Val) -> bool:
+    def is_full(self, m: Value) -> bool:
         """Whether a member is computed at every point: it is no reduction, nor once per row."""
         return level(self.group, m) == "full"
 
@@ -144,10 +144,10 @@ class Work:
         """How many times a row is walked."""
         return 1 + max(self.stage.values())
 
-    def reduces_of(self, stage: int) -> list[Val]:
+    def reduces_of(self, stage: int) -> list[Value]:
         return [r for r in self.reduces if self.stage[r] == stage]
 
-    def maps_of(self, stage: int) -> list[Val]:
+    def maps_of(self, stage: int) -> list[Value]:
         """What is stored at every point and can be computed in this round."""
         return [
             m
@@ -185,23 +185,23 @@ class Work:
 
     def enough_blocks(self) -> int:
         """How many groups keep the whole device busy."""
-        return self.facts.parallel_units * BLOCKS_PER_UNIT
+        return self.target.num_cores * BLOCKS_PER_UNIT
 
     def lanes(self) -> int:
         """How many elements a vector register holds, going by the widest."""
         sizes = [dt.real_of(m.dtype).itemsize for m in self.members if m.dtype is not dt.bool_]
-        return max(1, self.facts.lanes_bytes // max(4, max(sizes, default=4)))
+        return max(1, self.target.vector_bytes // max(4, max(sizes, default=4)))
 
 
 # -- squared deviations ---------------------------------------------------------------------------
 
 
-def _expanded(members: Sequence[Val]) -> tuple[list[Val], dict[Val, Val]]:
+def _expanded(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]]:
     """Members with each sum of squared deviations written as two sums over the row; and which sum
     stands for which of them.
     """
-    out: list[Val] = []
-    stands_for: dict[Val, Val] = {}
+    out: list[Value] = []
+    stands_for: dict[Value, Value] = {}
     sums = {(m.inputs[0], m.params): m for m in members if m.op == "reduce_sum"}
     for m in members:
         if m in out:  # a sum that had to come before its squared deviations
@@ -213,44 +213,44 @@ def _expanded(members: Sequence[Val]) -> tuple[list[Val], dict[Val, Val]]:
         wide = dt.compute_dtype(x.dtype)
         own = -100 * (len(stands_for) + 1)  # registers are named by ids: each has its own
         if wide is not x.dtype:
-            x = Val(own, "cast", "elementwise", (x,), None, x.shape, wide)
+            x = Value(own, "cast", "elementwise", (x,), None, x.shape, wide)
         total = sums.get((x, m.params))
         if total is None:
-            total = Val(own - 1, "reduce_sum", "reduce", (x,), m.params, m.shape, wide)
+            total = Value(own - 1, "reduce_sum", "reduce", (x,), m.params, m.shape, wide)
             sums[x, m.params] = total
         if total not in out:
             out.append(total)
-        count = Val(own - 2, "count", "source", (), None, (), wide)
-        mean = Val(own - 3, "div", "elementwise", (total, count), None, m.shape, wide)
+        count = Value(own - 2, "count", "source", (), None, (), wide)
+        mean = Value(own - 3, "div", "elementwise", (total, count), None, m.shape, wide)
         kept = tuple(1 if i in m.params else n for i, n in enumerate(x.shape))
-        flat = Val(own - 4, "reshape", "view", (mean,), kept, kept, wide)
-        off = Val(own - 5, "sub", "elementwise", (x, flat), None, x.shape, wide)
-        square = Val(own - 6, "mul", "elementwise", (off, off), None, x.shape, wide)
-        result = Val(own - 7, "reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
+        flat = Value(own - 4, "reshape", "view", (mean,), kept, kept, wide)
+        off = Value(own - 5, "sub", "elementwise", (x, flat), None, x.shape, wide)
+        square = Value(own - 6, "mul", "elementwise", (off, off), None, x.shape, wide)
+        result = Value(own - 7, "reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
         stands_for[m] = result
         out.append(result)
     return out, stands_for
 
 
-def _lean(square: Val) -> Val:
+def _lean(square: Value) -> Value:
     off = square.inputs[0].inputs[0]
     shape = square.shape
-    return Val(square.id - 1, "reduce_sum", "reduce", (off,), square.params, shape, off.dtype)
+    return Value(square.id - 1, "reduce_sum", "reduce", (off,), square.params, shape, off.dtype)
 
 
-def deviating(square: Val) -> Val:
+def deviating(square: Value) -> Value:
     """What deviates."""
     off = square.inputs[0].inputs[0]
     return off.inputs[0]
 
 
-def mean_behind(square: Val) -> Val:
+def mean_behind(square: Value) -> Value:
     """The mean that squared deviations are taken around."""
     off = square.inputs[0].inputs[0]
     flat = off.inputs[1]
     return flat.inputs[0]
 
 
-def sum_behind(square: Val) -> Val:
+def sum_behind(square: Value) -> Value:
     """The plain sum that this mean is taken of."""
     return mean_behind(square).inputs[0]

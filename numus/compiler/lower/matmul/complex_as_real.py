@@ -11,15 +11,15 @@ from collections.abc import Callable
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
+from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import strided_view as views
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
-from numus.compiler.lower.matmul.gpu_operands import along, capability, lying
+from numus.compiler.lower.matmul.gpu_operands import along, lying
 from numus.ir import const
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
+from numus.target import Target
 
 ZERO, ONE, TWO = const(0), const(1), const(2)
 
@@ -27,21 +27,21 @@ LEAST = 16  # rows, columns and depth from which on it pays to write B out
 CHUNK = 1024  # numbers that a group writes out
 
 
-def fits_complex(product: Val, facts: Facts) -> bool:
+def fits_complex(product: Value, target: Target) -> bool:
     """Whether a product is of complex numbers, and large enough."""
     _, m, n = product.shape
     k = product.inputs[0].shape[2]
     alike = all(x.dtype is product.dtype for x in product.inputs)
-    large = min(m, n, k) >= LEAST and bool(capability(facts))
+    large = min(m, n, k) >= LEAST and bool(target.vector_access_bytes)
     return product.dtype.is_complex and alike and large
 
 
 def lower_complex(
-    group: Group,
-    layouts: dict[Val, Shape],
-    facts: Facts,
-    lower: Callable[[Group, dict[Val, Shape], Facts], list[Step]],
-) -> list[Step]:
+    group: FusionGroup,
+    layouts: dict[Value, Shape],
+    target: Target,
+    lower: Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]],
+) -> list[LoweredKernel]:
     """A kernel that writes B out, the real product as `lower` does it, and what follows."""
     product, *tail = group.members
     a, b = product.inputs
@@ -49,57 +49,57 @@ def lower_complex(
     k = a.shape[2]
     real = dt.real_of(product.dtype)
     layouts = group.outside(layouts)
-    steps: list[Step] = []
+    steps: list[LoweredKernel] = []
     how = lying(a, layouts, 1)
     if how is None or not how.along:
-        made = Val(-41, "copy", "barrier", (a,), None, a.shape, a.dtype)
-        alone = Group.storing(made, group.position)
-        steps += lower_loops(alone, layouts, facts)
+        made = Value(-41, "copy", "barrier", (a,), None, a.shape, a.dtype)
+        alone = FusionGroup.of_stored(made, group.position)
+        steps += lower_loops(alone, layouts, target)
         base, line, matrix = made, k, m * k
     else:
         found = views.lying(a, layouts)
         assert found is not None
         base, line, matrix = found.base, how.line, how.matrix
-    left = Val(-42, "pairs", "barrier", (), None, (batch, m, 2 * k), real)
+    left = Value(-42, "pairs", "barrier", (), None, (batch, m, 2 * k), real)
     step, right, strides = _written_out(b, layouts)
     steps.append(step)
     near = {**layouts, left: (2 * matrix, 2 * line, 1), right: strides}
-    whole = Val(-44, "contract", "contract", (left, right), None, (batch, m, 2 * n), real)
-    alone = Group.storing(whole, group.position)
-    for step in lower(alone, near, facts):
+    whole = Value(-44, "contract", "contract", (left, right), None, (batch, m, 2 * n), real)
+    alone = FusionGroup.of_stored(whole, group.position)
+    for step in lower(alone, near, target):
         names = {left: base, whole: product}
         step.buffers = [names.get(v, v) for v in step.buffers]
         steps.append(step)
     if tail:
-        rest = Group(tail[0], group.position)
+        rest = FusionGroup(tail[0], group.position)
         rest.members = tail
         rest.stored = group.stored - {product}
-        steps += lower_loops(rest, {**layouts, product: row_major(product.shape)}, facts)
+        steps += lower_loops(rest, {**layouts, product: row_major(product.shape)}, target)
     return steps
 
 
-def _written_out(b: Val, layouts: dict[Val, Shape]) -> tuple[Step, Val, Shape]:
+def _written_out(b: Value, layouts: dict[Value, Shape]) -> tuple[LoweredKernel, Value, Shape]:
     """A kernel that writes B out along the axis along which it lies; what it fills, and how that
     lies then."""
     batch, k, n = b.shape
     by_k = along(b, layouts, 1)
     real = dt.real_of(b.dtype)
-    out = Val(-43, "written_out", "barrier", (), None, (batch, 2 * k, 2 * n), real)
+    out = Value(-43, "written_out", "barrier", (), None, (batch, 2 * k, 2 * n), real)
     strides = (4 * k * n, 1, 2 * k) if by_k else (4 * k * n, 2 * n, 1)
-    e = Emitter(layouts, group=256)
+    e = Emitter(layouts, block_size=256)
     slow, quick = (n, k) if by_k else (k, n)
     total = batch * slow * quick
     g, lane = ir.var("g"), ir.var("lane")
     start = ir.mul(g, const(CHUNK))
     at = ir.add(start, lane)
-    i, j = ir.idiv(at, e.number(quick)), ir.irem(at, e.number(quick))
-    t = ir.idiv(i, e.number(slow)) if batch > 1 else ZERO
-    i = ir.irem(i, e.number(slow)) if batch > 1 else i
+    i, j = ir.idiv(at, e.dim(quick)), ir.irem(at, e.dim(quick))
+    t = ir.idiv(i, e.dim(slow)) if batch > 1 else ZERO
+    i = ir.irem(i, e.dim(slow)) if batch > 1 else i
     re, im = e.value(b, (t, j, i) if by_k else (t, i, j))
     names = ir.var("re", real), ir.var("im", real)
     buffer = e.buffer(out, "write")
-    pitch = e.number(2 * quick)
-    line = ir.add(ir.mul(t, e.number(2 * slow)), ir.mul(i, TWO))
+    pitch = e.dim(2 * quick)
+    line = ir.add(ir.mul(t, e.dim(2 * slow)), ir.mul(i, TWO))
     first = ir.add(ir.mul(line, pitch), ir.mul(j, TWO))
     below = ir.add(first, pitch)
     above, under = (names[0], -names[1]), (names[1], names[0])  # by columns of B
@@ -108,6 +108,6 @@ def _written_out(b: Val, layouts: dict[Val, Shape]) -> tuple[Step, Val, Shape]:
     body: list[ir.Stmt] = [ir.Let(names[0], re), ir.Let(names[1], im)]
     for place, pair in ((first, above), (below, under)):
         body += [ir.Store(buffer, ir.add(place, const(u)), v) for u, v in enumerate(pair)]
-    end = ir.minimum(const(CHUNK), ir.sub(e.parameter(total), start))
+    end = ir.minimum(const(CHUNK), ir.sub(e.scalar_arg(total), start))
     loop = ir.For(lane, ZERO, end, "lanes", body)
-    return e.blocks("write_out", g, [loop], -(-total // CHUNK), ("pack",)), out, strides
+    return e.grid_kernel("write_out", g, [loop], -(-total // CHUNK), ("pack",)), out, strides

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group, place, squeeze
+from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
 from numus.compiler.graph import strided_view as views
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.affine import accesses, unit_weight
 from numus.compiler.lower.emitter import Emitter
 from numus.dtypes import DType
@@ -17,32 +17,32 @@ from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu import mainloop
 from numus.kernels.matmul.gpu.problem import GroupWork, Operand, Sizes, Tiles
 from numus.kernels.matmul.gpu.wgmma import together_of
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
 ZERO = const(0)
 
 FAR = 1 << 31  # elements from line to line, from which on copies do not reckon with them
 
 
-def finish(e: Emitter, group: Group, t: Expr, i: Expr, j: Expr, value: Expr) -> list[Stmt]:
+def finish(e: Emitter, group: FusionGroup, t: Expr, i: Expr, j: Expr, value: Expr) -> list[Stmt]:
     """Store what the group makes of an element of the product."""
     product = group.members[0]
     point = [x for x, extent in zip((t, i, j), product.shape, strict=True) if extent != 1]
-    e.hold(product, value.cast(product.dtype))
-    e.forget()
+    e.bind(product, value.cast(product.dtype))
+    e.invalidate()
     out: list[Stmt] = []
     for v in group.members:
         if v in group.stored:
             assert v is product or squeeze(v.shape) == squeeze(product.shape)
-            index = place(v.shape, point)
+            index = index_of(v.shape, point)
             out += e.store(v, index, e.value(v, index))
     return out
 
 
 def work_of(
     e: Emitter,
-    group: Group,
+    group: FusionGroup,
     tiles: Tiles,
     sizes: Sizes,
     dtype: DType,
@@ -55,7 +55,7 @@ def work_of(
 
 
 def sizes_of(
-    e: Emitter, facts: Facts, product: Val, tile: tuple[int, int], depth: int, pieces: int
+    e: Emitter, target: Target, product: Value, tile: tuple[int, int], depth: int, pieces: int
 ) -> tuple[mainloop.Sizes, int]:
     """The numbers of a product by tiles of so many rows and columns and by slices of such a depth;
     and how many groups it takes."""
@@ -64,19 +64,19 @@ def sizes_of(
     row_tiles, column_tiles = -(-m // tile[0]), -(-n // tile[1])
     count = -(-k // depth)
     each = -(-count // pieces)
-    together = together_of(facts, tile[1], row_tiles)
+    together = together_of(target, tile[1], row_tiles)
     chosen = (row_tiles, column_tiles, together, pieces, each)
-    sizes = mainloop.Sizes(*(e.number(x) for x in (m, n, k)), *(e.parameter(x) for x in chosen))
+    sizes = mainloop.Sizes(*(e.dim(x) for x in (m, n, k)), *(e.scalar_arg(x) for x in chosen))
     if pieces == 1:
         sizes.pieces = const(1)
     return sizes, a.shape[0] * pieces * row_tiles * column_tiles
 
 
-def along(x: Val, layouts: dict[Val, Shape], axis: int, other: int | None = None) -> bool:
+def along(x: Value, layouts: dict[Value, Shape], axis: int, other: int | None = None) -> bool:
     """Whether most of what an operand reads has its neighbours in memory along this axis, rather
     than along the other: of a matrix in a batch, that of its two which is left."""
     e = Emitter(layouts)
-    names = [e.variable(f"q{i}", e.number(n)) for i, n in enumerate(x.shape)]
+    names = [e.variable(f"q{i}", e.dim(n)) for i, n in enumerate(x.shape)]
     e.value(x, tuple(names))
     pieces = accesses(e)
     left = names[3 - axis if other is None else other]
@@ -92,7 +92,7 @@ class Lying:
     matrix: int  # and from matrix to matrix
 
 
-def lying(x: Val, layouts: dict[Val, Shape], line: int) -> Lying | None:
+def lying(x: Value, layouts: dict[Value, Shape], line: int) -> Lying | None:
     """How an operand whose lines are counted along axis `line` lies in memory; None where it is
     more than views of memory, does not begin where its buffer does, or has no neighbours."""
     found = views.lying(x, layouts)
@@ -106,24 +106,24 @@ def lying(x: Val, layouts: dict[Val, Shape], line: int) -> Lying | None:
     return Lying(False, k, matrix) if across == 1 else None
 
 
-def is_copied(how: Lying | None, facts: Facts) -> bool:
+def is_copied(how: Lying | None, target: Target) -> bool:
     """Whether the target brings slices of an operand that lies so, or in no such way, by itself."""
-    return how is not None and capability(facts) >= mainloop.COPIES_SINCE and abs(how.line) < FAR
+    return how is not None and target.async_copy and abs(how.line) < FAR
 
 
 def sliced(
     e: Emitter,
-    x: Val,
+    x: Value,
     line: int,
-    layouts: dict[Val, Shape],
-    facts: Facts,
+    layouts: dict[Value, Shape],
+    target: Target,
     batched: bool,
     across: bool = False,
 ) -> mainloop.Operand:
     """An operand whose slices go through the group's memory, its lines counted along axis `line`:
     copied where it is nothing but memory and the target does that, else read. They lie there as in
     memory, or always `across` k."""
-    extent = e.number(x.shape[line])
+    extent = e.dim(x.shape[line])
 
     def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Expr:
         index = (i, p) if line == 1 else (p, i)
@@ -136,7 +136,7 @@ def sliced(
 
     how = lying(x, layouts, line)
     by_k = along(x, layouts, 3 - line) if how is None else how.along
-    copies = is_copied(how, facts)
+    copies = is_copied(how, target)
     size = x.dtype.itemsize
     if size < 4:  # elements of a word are neighbours along k
         copies = copies and by_k and in_runs(x, how)
@@ -146,18 +146,12 @@ def sliced(
     buffer, _ = where(ZERO, ZERO, ZERO)
     aligned = (ir.address(buffer) & const(15)).eq(0) & const(in_runs(x, how), dt.bool_)
     assert how is not None
-    pitch = e.number(how.line)
+    pitch = e.dim(how.line)
     turned = by_k and across
     return mainloop.Operand(read, extent, by_k and not across, where, aligned, pitch, turned)
 
 
-def in_runs(x: Val, how: Lying | None) -> bool:
+def in_runs(x: Value, how: Lying | None) -> bool:
     """Whether lines of neighbours lie whole runs of 16 bytes apart."""
     run = 16 // x.dtype.itemsize
     return how is not None and not how.line % run and not how.matrix % run
-
-
-def capability(facts: Facts) -> int:
-    """The compute capability of an NVIDIA GPU; 0 for other targets."""
-    found = [int(f[3:]) for f in facts.features if f.startswith("sm_")]
-    return found[0] if found else 0

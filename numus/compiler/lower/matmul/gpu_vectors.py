@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.matmul.gpu_operands import along, lying
 from numus.dtypes import DType
@@ -16,9 +16,9 @@ ZERO = const(0)
 
 def operand(
     e: Emitter,
-    x: Val,
+    x: Value,
     line: int,
-    layouts: dict[Val, Shape],
+    layouts: dict[Value, Shape],
     dtype: DType,
     batched: bool,
     most: int = ACCESS,
@@ -30,7 +30,7 @@ def operand(
         value: Expr = e.value(x, (t if batched else ZERO, *index))
         return value.cast(dtype)
 
-    extent = e.number(x.shape[line])
+    extent = e.dim(x.shape[line])
     how = lying(x, layouts, line)
     if how is None or x.dtype.kind == "bool":
         by_k = along(x, layouts, 3 - line) if how is None else how.along

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul.cpu import whole_or_pieces
 from numus.compiler.lower.matmul.gpu_operands import (
-    capability,
     is_copied,
     lying,
     sizes_of,
@@ -18,20 +17,19 @@ from numus.compiler.lower.matmul.gpu_operands import (
 )
 from numus.dtypes import DType
 from numus.ir import const
-from numus.kernels.matmul.gpu import mainloop
 from numus.kernels.matmul.gpu import mma_sync as warp
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
 ZERO = const(0)
 
 LEAST = 16  # rows, columns and depth below which products are mostly empty
 
 
-def unit_dtype(product: Val) -> DType | None:
+def unit_dtype(product: Value) -> DType | None:
     """What units multiply for a product; None where they would round or overflow."""
     a, b = (x.dtype for x in product.inputs)
-    if a is not b or a not in warp.SINCE:
+    if a is not b or a not in warp.MMA_DTYPES:
         return None
     if a.is_integer:
         return a if product.dtype.is_integer and product.dtype.itemsize <= 4 else None
@@ -40,37 +38,39 @@ def unit_dtype(product: Val) -> DType | None:
     return a if dt.compute_dtype(product.dtype) is dt.compute_dtype(a) else None
 
 
-def fits_warps(product: Val, facts: Facts) -> bool:
+def fits_warps(product: Value, target: Target) -> bool:
     """Whether a product is for these units."""
     _, m, n = product.shape
     k = product.inputs[0].shape[2]
     dtype = unit_dtype(product)
-    if dtype is None or capability(facts) < warp.SINCE[dtype]:
+    if dtype is None or dtype.name not in target.mma:
         return False
     return min(m, n, k) >= LEAST
 
 
-def lower_warps(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_warps(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     product = group.members[0]
     batch, m, n = product.shape
     k = product.inputs[0].shape[2]
     dtype = unit_dtype(product)
     assert dtype is not None
-    copies = capability(facts) >= mainloop.COPIES_SINCE
+    copies = target.async_copy
     near = group.outside(layouts)
     ways = [lying(x, near, line) for line, x in enumerate(product.inputs, 1)]
-    weaves = all(is_copied(how, facts) for how in ways)
-    tiles, pieces = warp.choose(facts, dtype, copies, batch, m, n, k, weaves)
+    weaves = all(is_copied(how, target) for how in ways)
+    tiles, pieces = warp.choose(target, dtype, copies, batch, m, n, k, weaves)
 
-    def by_warps(part: Group) -> Step:
-        e = Emitter(near, group=tiles.threads)
+    def by_warps(part: FusionGroup) -> LoweredKernel:
+        e = Emitter(near, block_size=tiles.threads)
         shape, depth = (tiles.rows, tiles.columns), tiles.shape(dtype).elements
-        sizes, grid = sizes_of(e, facts, product, shape, depth, pieces)
+        sizes, grid = sizes_of(e, target, product, shape, depth, pieces)
         sides = (
-            sliced(e, x, line, near, facts, batch > 1) for line, x in enumerate(product.inputs, 1)
+            sliced(e, x, line, near, target, batch > 1) for line, x in enumerate(product.inputs, 1)
         )
         g = ir.var("g")
         body, e.scratch = warp.contraction(work_of(e, part, tiles, sizes, dtype, sides), g)
-        return e.blocks("warp_contraction", g, body, grid, part.notes)
+        return e.grid_kernel("warp_contraction", g, body, grid, part.notes)
 
-    return whole_or_pieces(group, layouts, facts, pieces, by_warps)
+    return whole_or_pieces(group, layouts, target, pieces, by_warps)

@@ -4,31 +4,33 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
-from numus.compiler.lower.emitter import Emitter, Step
-from numus.compiler.lower.matmul.gpu_operands import capability, work_of
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.matmul.gpu_operands import work_of
 from numus.compiler.lower.matmul.gpu_vectors import operand
 from numus.compiler.lower.matmul.mma_sync import fits_warps
 from numus.kernels.matmul.gpu import small_k as shallow
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
 LEAST = 32  # columns below which runs of the result are too few for a row of threads
 
 
-def fits_shallow(product: Val, facts: Facts) -> bool:
+def fits_shallow(product: Value, target: Target) -> bool:
     _, m, n = product.shape
     k = product.inputs[0].shape[2]
-    if not capability(facts) or product.dtype.is_complex or product.dtype is dt.bool_:
+    if not target.vector_access_bytes or product.dtype.is_complex or product.dtype is dt.bool_:
         return False
     deepest = shallow.DEEPEST
-    if product.dtype.itemsize < 4 and fits_warps(product, facts):
+    if product.dtype.itemsize < 4 and fits_warps(product, target):
         deepest = shallow.DEEPEST_BESIDE_UNITS
     return k <= deepest and n >= LEAST and m >= LEAST
 
 
-def lower_shallow(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_shallow(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     product = group.members[0]
     batch, m, n = product.shape
     k = product.inputs[0].shape[2]
@@ -36,11 +38,11 @@ def lower_shallow(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     layouts = group.outside(layouts)
     stored = min(v.dtype.itemsize for v in group.stored)
     light = len(group.members) == 1
-    schedule = shallow.choose(facts, dtype.itemsize, stored, light, batch, m, n, k)
-    e = Emitter(layouts, group=schedule.threads)
+    schedule = shallow.choose(target, dtype.itemsize, stored, light, batch, m, n, k)
+    e = Emitter(layouts, block_size=schedule.threads)
     row_tiles, column_tiles = -(-m // schedule.height), -(-n // schedule.width)
-    rows, columns, depth = (e.number(x) for x in (m, n, k))
-    counts = e.parameter(row_tiles), e.parameter(column_tiles)
+    rows, columns, depth = (e.dim(x) for x in (m, n, k))
+    counts = e.scalar_arg(row_tiles), e.scalar_arg(column_tiles)
     sizes = shallow.Sizes(rows, columns, depth, *counts, exact=k == schedule.depth)
     most = (max(schedule.depth, schedule.together), max(schedule.depth, schedule.own))
     sides = (
@@ -50,4 +52,6 @@ def lower_shallow(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list
     g = ir.var("g")
     work = work_of(e, group, schedule, sizes, dtype, sides)
     body = shallow.contraction(work, g)
-    return [e.blocks("shallow_contraction", g, body, batch * row_tiles * column_tiles, group.notes)]
+    return [
+        e.grid_kernel("shallow_contraction", g, body, batch * row_tiles * column_tiles, group.notes)
+    ]

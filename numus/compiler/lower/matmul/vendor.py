@@ -8,20 +8,20 @@ from typing import NamedTuple
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val, walk
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.strided_view import lying
-from numus.compiler.lower.emitter import Step
+from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.kernels.vendor.matmul import BIASED, Matrix, Product
 from numus.kernels.vendor.registry import choose
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
+from numus.target import Target
 
 
 def lower_vendor_product(
-    group: Group, layouts: dict[Val, Shape], facts: Facts
-) -> list[Step] | None:
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel] | None:
     """The steps of a group whose product a library does; None where numus does it itself."""
     product = group.members[0]
     a, b = product.inputs
@@ -44,21 +44,21 @@ def lower_vendor_product(
         tail = [v for v in group.members[1:] if v is not bias.total]
         extra = copied + (2 * nbytes(product) if tail else 0)
         question = Product(*sizes, extra, bool(tail), rounds, bias=True, copies=copied > 0)
-        vendor, result = choose(BIASED, question, facts), bias.total
+        vendor, result = choose(BIASED, question, target), bias.total
     if vendor is None:
         bias, tail, result = None, group.members[1:], product
         extra = copied + (2 * nbytes(product) if tail else 0)
         question = Product(*sizes, extra, bool(tail), rounds, copies=copied > 0)
-        vendor = choose("contract", question, facts)
+        vendor = choose("contract", question, target)
     if vendor is None:
         return None
-    steps: list[Step] = []
-    sources: list[Val] = []
+    steps: list[LoweredKernel] = []
+    sources: list[Value] = []
 
-    def copy(x: Val) -> Val:
-        made = Val(-40 - len(steps), "copy", "barrier", (x,), None, x.shape, x.dtype)
-        alone = Group.storing(made, group.position)
-        steps.extend(lower_loops(alone, layouts, facts))
+    def copy(x: Value) -> Value:
+        made = Value(-40 - len(steps), "copy", "barrier", (x,), None, x.shape, x.dtype)
+        alone = FusionGroup.of_stored(made, group.position)
+        steps.extend(lower_loops(alone, layouts, target))
         return made
 
     sources = [
@@ -72,24 +72,24 @@ def lower_vendor_product(
         for i, (v, how) in enumerate(zip((*sources, result), access, strict=True))
     )
     notes = (product.op,) if bias is None else (product.op, "add")
-    kernel = ir.Kernel(vendor.name, buffers, (), [], notes, vendor=vendor, work=question)
-    steps.append(Step(kernel, [*sources, result], [], 1, []))
+    kernel = ir.Kernel(vendor.name, buffers, (), [], notes, vendor=vendor, problem=question)
+    steps.append(LoweredKernel(kernel, [*sources, result], [], 1, []))
     if tail:
-        rest = Group(tail[0], group.position)
+        rest = FusionGroup(tail[0], group.position)
         rest.members = tail
         rest.stored = group.stored - {product, result}
-        steps += lower_loops(rest, {**layouts, result: row_major(result.shape)}, facts)
+        steps += lower_loops(rest, {**layouts, result: row_major(result.shape)}, target)
     return steps
 
 
 class _Bias(NamedTuple):
     """A vector that is added to every row of a product, and nothing else is done to it before."""
 
-    total: Val  # the sum
-    vector: Val
+    total: Value  # the sum
+    vector: Value
 
 
-def _bias(group: Group, layouts: dict[Val, Shape]) -> _Bias | None:
+def _bias(group: FusionGroup, layouts: dict[Value, Shape]) -> _Bias | None:
     product, *tail = group.members
     if product in group.stored or product.dtype not in (dt.float32, dt.float16, dt.bfloat16):
         return None
@@ -110,11 +110,11 @@ def _bias(group: Group, layouts: dict[Val, Shape]) -> _Bias | None:
     return _Bias(users[0], vector) if whole and alike else None
 
 
-def nbytes(x: Val) -> int:
+def nbytes(x: Value) -> int:
     return x.size * x.dtype.itemsize
 
 
-def _matrix(x: Val, layouts: dict[Val, Shape]) -> tuple[Val, Matrix] | None:
+def _matrix(x: Value, layouts: dict[Value, Shape]) -> tuple[Value, Matrix] | None:
     """The value in whose memory an operand lies, and how; None where it is more than memory, or its
     lines are not contiguous."""
     found = lying(x, layouts)

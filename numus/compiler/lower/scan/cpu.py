@@ -7,15 +7,15 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group, place
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup, index_of
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis import At, Rows, temporary
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import SMALL
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan import cpu as cpu_scan
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -24,13 +24,15 @@ FEW_BLOCKS = 16  # rows or columns that leave cores idle
 UNROLL = 4  # vectors of neighbouring rows that are walked together
 
 
-def lower_scan(group: Group, layouts: dict[Val, Shape], facts: Facts) -> list[Step]:
+def lower_scan(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
     """Rows in parallel, and parts of them where rows are few and long."""
-    return _Scan(group, layouts, facts).steps()
+    return _Scan(group, layouts, target).steps()
 
 
 class _Scan:
-    def __init__(self, group: Group, layouts: dict[Val, Shape], facts: Facts) -> None:
+    def __init__(self, group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> None:
         self.group = group
         self.val = group.members[0]
         self.source = self.val.inputs[0]
@@ -40,7 +42,7 @@ class _Scan:
         self.length = self.shape[self.axis]
         self.real = dt.compute_dtype(dt.real_of(self.val.dtype))
         self.numbers = 2 if self.val.dtype.is_complex else 1
-        self.lanes = max(1, facts.lanes_bytes // self.real.itemsize)
+        self.lanes = max(1, target.vector_bytes // self.real.itemsize)
         rows = math.prod(n for i, n in enumerate(self.shape) if i != self.axis)
         last = self.shape[-1] if self.axis != len(self.shape) - 1 else 1
         # lanes each have a row where neighbours in memory are in different rows, or rows are short
@@ -52,7 +54,7 @@ class _Scan:
         self.part = size if few and self.length >= 4 * size else self.length
         self.parts = -(-self.length // self.part)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[LoweredKernel]:
         if self.parts == 1:
             return [self._walk(f"scan_{self.op}", None, None)]
         rows = math.prod(n for i, n in enumerate(self.shape) if i != self.axis)
@@ -71,16 +73,18 @@ class _Scan:
 
     # -- one pass over the rows -------------------------------------------------------------------
 
-    def _walk(self, name: str, totals: list[Val] | None, before: list[Val] | None) -> Step:
+    def _walk(
+        self, name: str, totals: list[Value] | None, before: list[Value] | None
+    ) -> LoweredKernel:
         """Walk every part: for its total, or to store results with what comes before it."""
         e = self._emitter()
         rows = Rows(e, self.shape, self.axis)
         g = ir.var("g")
         block, part = g, ZERO
         if self.parts > 1:
-            count = e.parameter(self.parts)
+            count = e.scalar_arg(self.parts)
             block, part = ir.idiv(g, count), ir.irem(g, count)
-        size, length = e.parameter(self.part), e.number(self.length)
+        size, length = e.scalar_arg(self.part), e.dim(self.length)
         start = ir.mul(part, size)
         stop = ir.minimum(ir.add(start, size), length)
         run = cpu_scan.Running(self.op, self.real, self.numbers, start, stop)
@@ -89,7 +93,7 @@ class _Scan:
             index, row, lanes, grid = rows.side_by_side(block, lane, self.width)
         else:
             index, row, grid = rows.one(block), block, rows.count
-        slot = ir.add(ir.mul(row, e.parameter(self.parts)), part)
+        slot = ir.add(ir.mul(row, e.scalar_arg(self.parts)), part)
         offset = self._load(e, before, slot)
 
         def read(at: Expr) -> cpu_scan.Number:
@@ -113,7 +117,7 @@ class _Scan:
         if self.side_by_side:
             unroll = self.width // self.lanes
             body = [ir.For(lane, ZERO, lanes, "lanes", body, unroll=unroll)]
-        return e.blocks(name, g, body, grid * self.parts, self.group.notes)
+        return e.grid_kernel(name, g, body, grid * self.parts, self.group.notes)
 
     def _at(self, index: At, length: Expr, at: Expr) -> tuple[Expr, ...]:
         return index(ir.sub(ir.sub(length, ONE), at) if self.reverse else at)
@@ -121,29 +125,29 @@ class _Scan:
     def _number(self, value: Any) -> cpu_scan.Number:
         return list(value) if self.val.dtype.is_complex else [value.cast(self.real)]
 
-    def _load(self, e: Emitter, memory: list[Val] | None, slot: Expr) -> cpu_scan.Number | None:
+    def _load(self, e: Emitter, memory: list[Value] | None, slot: Expr) -> cpu_scan.Number | None:
         return None if memory is None else [ir.load(e.buffer(m), slot) for m in memory]
 
     def _finish(self, e: Emitter, index: tuple[Expr, ...], number: cpu_scan.Number) -> list[Stmt]:
         """Store what the group is asked for at one place."""
         result: Any = tuple(number) if self.val.dtype.is_complex else number[0].cast(self.val.dtype)
-        e.hold_next(self.val, result)
+        e.rebind(self.val, result)
         point = [i for i, n in zip(index, self.shape, strict=True) if n != 1]
         out: list[Stmt] = []
         for v in self.group.members:
             if v in self.group.stored:
-                at = place(v.shape, point)
+                at = index_of(v.shape, point)
                 out += e.store(v, at, result if v is self.val else e.value(v, at))
         return out
 
     # -- between the passes -----------------------------------------------------------------------
 
-    def _before(self, totals: list[Val], before: list[Val]) -> Step:
+    def _before(self, totals: list[Value], before: list[Value]) -> LoweredKernel:
         """What comes before each part: a scan of the totals, rows side by side."""
         e = self._emitter()
         g, lane = ir.var("g"), ir.var("row_lane")
-        count = e.parameter(self.parts)
-        rows = e.number(totals[0].shape[0])
+        count = e.scalar_arg(self.parts)
+        rows = e.dim(totals[0].shape[0])
 
         def at(part: Expr) -> Expr:
             return ir.add(ir.mul(lane, count), part)
@@ -159,4 +163,4 @@ class _Scan:
             ],
         )
         loop = ir.For(lane, ZERO, rows, "lanes", body)
-        return e.blocks(f"scan_{self.op}_before", g, [loop], 1, (self.val.op,))
+        return e.grid_kernel(f"scan_{self.op}_before", g, [loop], 1, (self.val.op,))

@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis_gpu import Layouts, elements_along, rows_along
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import combine
 from numus.kernels.scan.gpu_block import RunningReduction
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -34,17 +34,17 @@ Read = Callable[[Expr], Number]
 Write = Callable[[Expr, Number], list[Stmt]]
 
 
-def in_columns(val: Val, facts: Facts) -> bool:
+def in_columns(val: Value, target: Target) -> bool:
     """Whether rows of a scan lie side by side in memory."""
     _, axis, _ = val.params
     last = len(val.shape) - 1
-    return axis != last and val.shape[last] >= min(LEAST_WIDE, facts.group)
+    return axis != last and val.shape[last] >= min(LEAST_WIDE, target.block_size)
 
 
-def scan_columns(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
+def scan_columns(val: Value, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     """The kernels of a scan whose rows lie side by side."""
     op, axis, _ = val.params
-    scan = RunningReduction(facts.group, op, val.dtype)
+    scan = RunningReduction(target.block_size, op, val.dtype)
     source = val.inputs[0]
 
     def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
@@ -63,7 +63,7 @@ def scan_columns(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
         at_a_time = min(at_a_time, FEW_AT_A_TIME)
     length = val.shape[axis]
     return _Columns(
-        scan, facts, layouts, val, length, val.size // length, access, at_a_time
+        scan, target, layouts, val, length, val.size // length, access, at_a_time
     ).steps()
 
 
@@ -72,9 +72,9 @@ class _Columns:
     """Rows of one length, side by side."""
 
     scan: RunningReduction
-    facts: Facts
+    target: Target
     layouts: Layouts
-    val: Val
+    val: Value
     length: int
     rows: int
     access: Callable[[Emitter, Expr], tuple[Read, Write]]
@@ -84,26 +84,28 @@ class _Columns:
     @property
     def blocks(self) -> int:
         """Groups that stand side by side."""
-        return -(-self.rows // self.facts.group)
+        return -(-self.rows // self.target.block_size)
 
     @property
     def part(self) -> int:
         """Elements of a part of a row: all of them where there are rows enough, or they are
         short."""
-        units = self.facts.parallel_units
+        units = self.target.num_cores
         if self.blocks >= units or self.length < 4 * LEAST_PART:
             return self.length
         wanted = -(-units * BLOCKS_PER_UNIT // self.blocks)
         size = max(LEAST_PART, -(-self.length // wanted))
         return min(self.length, -(-size // self.at_a_time) * self.at_a_time)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[LoweredKernel]:
         parts = -(-self.length // self.part)
         if parts == 1:
             return [self._walk(1, None)]
         sums, before = (
             [
-                Val(-200 - 8 * self.level - 4 * k - p, "partial", "partial", (), None, shape, real)
+                Value(
+                    -200 - 8 * self.level - 4 * k - p, "partial", "partial", (), None, shape, real
+                )
                 for p in range(self.scan.parts)
             ]
             for k, shape, real in ((k, (parts, self.rows), self.scan.real) for k in (0, 1))
@@ -118,7 +120,7 @@ class _Columns:
             return lambda i: [e.value(v, (i, row)) for v in sums], write
 
         totals = _Columns(
-            *(self.scan, self.facts, layouts, self.val, parts, self.rows, access),
+            *(self.scan, self.target, layouts, self.val, parts, self.rows, access),
             *(self.at_a_time, self.level + 1),
         )
         return [
@@ -133,14 +135,14 @@ class _Columns:
         e: Emitter,
         parts: int,
         body: Callable[[Expr, Expr, tuple[Expr, Expr]], list[Stmt]],
-    ) -> Step:
+    ) -> LoweredKernel:
         """A kernel: `body` is given a thread's row, the part, and where this begins and ends."""
-        group = const(self.facts.group)
+        group = const(self.target.block_size)
         g, j = ir.var("g"), ir.var("j")
-        rows, length = e.number(self.rows), e.number(self.length)
+        rows, length = e.dim(self.rows), e.dim(self.length)
         block, part, span = g, ZERO, (ZERO, length)
         if parts > 1:  # neighbouring groups read neighbouring rows
-            across, size = e.parameter(self.blocks), e.parameter(self.part)
+            across, size = e.scalar_arg(self.blocks), e.scalar_arg(self.part)
             block, part = ir.irem(g, across), ir.idiv(g, across)
             first = ir.mul(part, size)
             span = first, ir.minimum(ir.add(first, size), length)
@@ -148,7 +150,7 @@ class _Columns:
         stop = ir.minimum(ir.add(start, group), rows)
         e.extents[j] = rows
         loop = ir.For(j, start, stop, "lanes", body(j, part, span))
-        return e.blocks(name, g, [loop], self.blocks * parts, (self.val.op,))
+        return e.grid_kernel(name, g, [loop], self.blocks * parts, (self.val.op,))
 
     def _next(self, run: list[ir.Register], value: Number, tag: str) -> tuple[list[Stmt], Number]:
         """Name what a thread has come to with one more element."""
@@ -160,9 +162,9 @@ class _Columns:
     def _running(self) -> list[ir.Register]:
         return [ir.Register(f"run{p}", self.scan.real, lanes=True) for p in range(self.scan.parts)]
 
-    def _totals(self, parts: int, sums: list[Val]) -> Step:
+    def _totals(self, parts: int, sums: list[Value]) -> LoweredKernel:
         """What each part of a row comes to."""
-        e = Emitter(self.layouts, group=self.facts.group)
+        e = Emitter(self.layouts, block_size=self.target.block_size)
         run, i = self._running(), ir.var("i")
 
         def body(row: Expr, part: Expr, span: tuple[Expr, Expr]) -> list[Stmt]:
@@ -175,9 +177,11 @@ class _Columns:
 
         return self._threads(f"scan_{self.scan.op}_totals", e, parts, body)
 
-    def _walk(self, parts: int, before: list[Val] | None, layouts: Layouts | None = None) -> Step:
+    def _walk(
+        self, parts: int, before: list[Value] | None, layouts: Layouts | None = None
+    ) -> LoweredKernel:
         """The scan itself, of whole rows or of parts that begin with what came before them."""
-        e = Emitter({**self.layouts, **(layouts or {})}, group=self.facts.group)
+        e = Emitter({**self.layouts, **(layouts or {})}, block_size=self.target.block_size)
         run, at_once = self._running(), const(self.at_a_time)
         i, rest = ir.var("i"), ir.var("rest")
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis_gpu import Layouts, elements_along, key_of, rows_along, value_of
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.grid_sync import emptied
 from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
 from numus.ir import Expr, Stmt, const
@@ -17,7 +17,7 @@ from numus.kernels.scan.gpu_block import RunningReduction
 from numus.kernels.scan.gpu_lookback import Carry
 from numus.kernels.sort import gpu_onesweep
 from numus.kernels.sort.cpu import key_dtype
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 _EACH = 48  # elements of 4 bytes that a thread scans
@@ -26,27 +26,27 @@ _EACH = 48  # elements of 4 bytes that a thread scans
 # -- scans ----------------------------------------------------------------------------------------
 
 
-def scan_in_one_pass(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
+def scan_in_one_pass(val: Value, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     """A block for each tile of each row; it waits for what came before."""
     op, axis, _ = val.params
     length = val.shape[axis]
     rows = val.size // length
     each = max(1, 4 * _EACH // max(4, dt.compute_dtype(val.dtype).itemsize))
-    scan = RunningReduction(facts.group, op, val.dtype, each)
+    scan = RunningReduction(target.block_size, op, val.dtype, each)
     tiles = -(-length // scan.chunk)
-    places = Carry.places(facts.group, tiles)
+    places = Carry.places(target.block_size, tiles)
     size = rows * places * Carry.words(scan)
-    board = Val(-62, "partial", "partial", (), None, (size,), dt.uint64)
-    e = Emitter(layouts, group=facts.group)
+    board = Value(-62, "partial", "partial", (), None, (size,), dt.uint64)
+    e = Emitter(layouts, block_size=target.block_size)
     g = ir.var("g")
-    many = e.parameter(tiles)
+    many = e.scalar_arg(tiles)
     row, tile = ir.idiv(g, many), ir.irem(g, many)
     index = rows_along(e, row, val.shape, axis)
     end, spot = elements_along(e, val)
     start = ir.mul(tile, const(scan.chunk))
     stop = ir.minimum(ir.add(start, const(scan.chunk)), end)
     carry = Carry(scan, e.buffer(board, "write"), tile, many)
-    carry.first = ir.mul(row, e.parameter(places))
+    carry.first = ir.mul(row, e.scalar_arg(places))
     source = val.inputs[0]
 
     def read(i: Expr) -> Any:
@@ -58,19 +58,19 @@ def scan_in_one_pass(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
 
     body, _ = scan.one_chunk(start, stop, read, write, carry.find)
     e.scratch += [*scan.stages, *carry.scratch]
-    step = e.blocks(f"scan_{op}_one_pass", g, body, rows * tiles, (val.op,))
-    return [emptied(board, facts), step]
+    step = e.grid_kernel(f"scan_{op}_one_pass", g, body, rows * tiles, (val.op,))
+    return [emptied(board, target), step]
 
 
 # -- sorts ----------------------------------------------------------------------------------------
 
 
-def sort_in_one_pass_each(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
+def sort_in_one_pass_each(val: Value, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     """Count all digits, then move everything once for each digit."""
     axis, _ = val.params
     length = val.shape[axis]
     rows = val.size // length
-    threads = facts.group
+    threads = target.block_size
     places = val.op == "argsort"
     key = key_dtype(val.inputs[0].dtype)
     spot = dt.place_of(length)
@@ -78,52 +78,52 @@ def sort_in_one_pass_each(val: Val, layouts: Layouts, facts: Facts) -> list[Step
     tile_size = threads * gpu_onesweep.each(sum(k.itemsize for k in kinds))
     tiles = -(-length // tile_size)
     board = gpu_onesweep.Board(length, tiles, gpu_onesweep.passes(key))
-    counts = Val(-63, "partial", "partial", (), None, (rows * board.size,), board.dtype)
+    counts = Value(-63, "partial", "partial", (), None, (rows * board.size,), board.dtype)
     pairs = [
         tuple(
-            Val(-82 - 2 * k - i, "partial", "partial", (), None, (rows, length), t)
+            Value(-82 - 2 * k - i, "partial", "partial", (), None, (rows, length), t)
             for i, t in enumerate(kinds)
         )
         for k in (0, 1)
     ]
-    steps = [emptied(counts, facts), _histogram(val, layouts, facts, board, counts)]
-    held: tuple[Val, ...] = ()
+    steps = [emptied(counts, target), _histogram(val, layouts, target, board, counts)]
+    held: tuple[Value, ...] = ()
     for number in range(board.digits):
         last = number == board.digits - 1
-        target = () if last else pairs[number % 2]
+        dest = () if last else pairs[number % 2]
         move = _Move(val, layouts, threads, board, counts, kinds, tiles)
-        steps.append(move.step(number, held, target))
-        held = target
+        steps.append(move.step(number, held, dest))
+        held = dest
     return steps
 
 
 def _histogram(
-    val: Val, layouts: Layouts, facts: Facts, board: gpu_onesweep.Board, counts: Val
-) -> Step:
+    val: Value, layouts: Layouts, target: Target, board: gpu_onesweep.Board, counts: Value
+) -> LoweredKernel:
     axis, _ = val.params
     length = val.shape[axis]
     rows = val.size // length
-    wanted = max(1, facts.parallel_units * BLOCKS_PER_UNIT // rows)
-    size = max(16 * facts.group, -(-length // wanted))
+    wanted = max(1, target.num_cores * BLOCKS_PER_UNIT // rows)
+    size = max(16 * target.block_size, -(-length // wanted))
     parts = -(-length // size)
-    e = Emitter(layouts, group=facts.group)
+    e = Emitter(layouts, block_size=target.block_size)
     g = ir.var("g")
-    many, width = e.parameter(parts), e.parameter(size)
+    many, width = e.scalar_arg(parts), e.scalar_arg(size)
     row, part = ir.idiv(g, many), ir.irem(g, many)
     index = rows_along(e, row, val.shape, axis)
     start = ir.mul(part, width)
-    span = (start, ir.minimum(ir.add(start, width), e.number(length)))
-    first = ir.mul(row, e.parameter(board.size))
+    span = (start, ir.minimum(ir.add(start, width), e.dim(length)))
+    first = ir.mul(row, e.scalar_arg(board.size))
     body, scratch = gpu_onesweep.histogram(
         board,
         e.buffer(counts, "write"),
         first,
         span,
         lambda i: key_of(e, val, index(i)),
-        e.parameter(board.lines),
+        e.scalar_arg(board.lines),
     )
     e.scratch += scratch
-    return e.blocks("sort_count", g, body, rows * parts, (val.op,))
+    return e.grid_kernel("sort_count", g, body, rows * parts, (val.op,))
 
 
 class _Move:
@@ -131,38 +131,38 @@ class _Move:
 
     def __init__(
         self,
-        val: Val,
+        val: Value,
         layouts: Layouts,
         threads: int,
         board: gpu_onesweep.Board,
-        counts: Val,
+        counts: Value,
         kinds: Sequence[dt.DType],
         tiles: int,
     ) -> None:
         self.val, self.layouts, self.threads = val, layouts, threads
         self.board, self.counts, self.kinds, self.tiles = board, counts, kinds, tiles
 
-    def step(self, number: int, held: tuple[Val, ...], target: tuple[Val, ...]) -> Step:
-        """From what the last pass left to the next; the last one's target is the result."""
+    def step(self, number: int, held: tuple[Value, ...], dest: tuple[Value, ...]) -> LoweredKernel:
+        """From what the last pass left to the next; the last one's dest is the result."""
         val, board = self.val, self.board
         axis, _ = val.params
         length = val.shape[axis]
         rows = val.size // length
-        e = Emitter({**self.layouts, **dict.fromkeys(held, (length, 1))}, group=self.threads)
+        e = Emitter({**self.layouts, **dict.fromkeys(held, (length, 1))}, block_size=self.threads)
         g = ir.var("g")
-        many, spans = e.parameter(self.tiles), e.parameter(board.spans)
+        many, spans = e.scalar_arg(self.tiles), e.scalar_arg(board.spans)
         row, part = ir.idiv(g, many), ir.irem(g, many)
         at_row = row if rows > 1 else ZERO
         index = rows_along(e, row, val.shape, axis)
         memory = e.buffer(self.counts, "write")
-        shift = e.parameter(number * gpu_onesweep.BITS)
+        shift = e.scalar_arg(number * gpu_onesweep.BITS)
         tile = gpu_onesweep.Tile(self.threads, self.kinds, board, memory, shift)
         e.scratch += tile.scratch
         chunk = const(self.threads * tile.each)
         start = ir.mul(part, chunk)
-        size = ir.minimum(chunk, ir.sub(e.number(length), start))
-        before = ir.add(ir.mul(row, const(board.digits)), e.parameter(number))
-        lines = ir.mul(before, e.parameter(board.lines))
+        size = ir.minimum(chunk, ir.sub(e.dim(length), start))
+        before = ir.add(ir.mul(row, const(board.digits)), e.scalar_arg(number))
+        lines = ir.mul(before, e.scalar_arg(board.lines))
 
         def read(at: Expr) -> list[Expr]:
             at = ir.add(start, at)
@@ -172,8 +172,8 @@ class _Move:
             return [key, at.cast(self.kinds[1])] if len(self.kinds) > 1 else [key]
 
         def out(to: Expr, found: list[Expr]) -> list[Stmt]:
-            if target:
-                pairs = zip(target, found, strict=True)
+            if dest:
+                pairs = zip(dest, found, strict=True)
                 return [s for v, x in pairs for s in e.store(v, (at_row, to), x)]
             places = len(self.kinds) > 1
             result = found[1].cast(dt.int64) if places else value_of(val, found[0])
@@ -184,4 +184,4 @@ class _Move:
             *tile.find(lines, part, many, spans),
             tile.write(size, out),
         ]
-        return e.blocks("sort_move", g, body, rows * self.tiles, (val.op,))
+        return e.grid_kernel("sort_move", g, body, rows * self.tiles, (val.op,))

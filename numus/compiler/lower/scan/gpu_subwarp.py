@@ -12,13 +12,13 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Val
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis_gpu import Layouts, elements_along, rows_along
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import combine
 from numus.kernels.scan.gpu_block import RunningReduction
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -31,26 +31,26 @@ AT_ONCE = 8  # words of elements that are put in order at a time, so that exchan
 Number = list[Expr]
 
 
-def in_teams(val: Val, facts: Facts) -> bool:
+def in_teams(val: Value, target: Target) -> bool:
     """Whether rows of a scan are short enough for a few threads each, and enough of them."""
     op, axis, _ = val.params
     length = val.shape[axis]
     return (
-        "shuffles" in facts.features
+        target.subgroup_size > 0
         and op != "logsumexp"  # so much code to merge two that it is not written out
         and length <= WIDEST * ROOM // _words(val)
-        and val.size // length * _width(length) >= facts.parallel_units * facts.group
+        and val.size // length * _width(length) >= target.num_cores * target.block_size
     )
 
 
-def scan_in_teams(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
+def scan_in_teams(val: Value, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     """The kernel."""
     _, axis, _ = val.params
     length = val.shape[axis]
-    e = Emitter(layouts, group=facts.group)
+    e = Emitter(layouts, block_size=target.block_size)
     run = _run(val, layouts)
     g = ir.var("g")
-    team = _Team(val, e, g, facts.group, _width(length), run)
+    team = _Team(val, e, g, target.block_size, _width(length), run)
     body: list[Stmt]
     if run == 1:
         body = [team.loop(False)]
@@ -60,10 +60,10 @@ def scan_in_teams(val: Val, layouts: Layouts, facts: Facts) -> list[Step]:
         aligned = odd.eq(0)
         body = [ir.If(aligned, [team.loop(True)]), ir.If(~aligned, [team.loop(False)])]
     grid = -(-(val.size // length) // team.rows)
-    return [e.blocks(f"scan_{val.params[0]}_rows", g, body, grid, (val.op,))]
+    return [e.grid_kernel(f"scan_{val.params[0]}_rows", g, body, grid, (val.op,))]
 
 
-def _words(val: Val) -> int:
+def _words(val: Value) -> int:
     """Registers of an element."""
     real = dt.compute_dtype(dt.real_of(val.dtype))
     return max(1, real.itemsize // 4) * (2 if val.dtype.is_complex else 1)
@@ -74,7 +74,7 @@ def _width(length: int) -> int:
     return min(WIDEST, 1 << (-(-length // EACH) - 1).bit_length())
 
 
-def _run(val: Val, layouts: Layouts) -> int:
+def _run(val: Value, layouts: Layouts) -> int:
     """Neighbours that a thread has at once: as many as one access brings, in all rows."""
     _, axis, _ = val.params
     source = val.inputs[0]
@@ -94,7 +94,7 @@ def _run(val: Val, layouts: Layouts) -> int:
 class _Team:
     """Threads that share a row, as statements of a kernel."""
 
-    val: Val
+    val: Value
     e: Emitter
     g: Expr
     threads: int
@@ -120,7 +120,7 @@ class _Team:
         scan = RunningReduction(self.threads, op, val.dtype)
         lane = ir.var(f"lane{int(whole)}")
         size = val.shape[axis]
-        count = e.number(val.size // size)
+        count = e.dim(val.size // size)
         number = ir.add(ir.mul(self.g, const(self.rows)), ir.idiv(lane, const(self.width)))
         row, turn, exists = ir.var("row"), ir.var("turn"), ir.var("exists", dt.bool_)
         e.extents[row] = count
@@ -185,7 +185,7 @@ class _Team:
             value = self.e.value(source, index(ir.add(first, const(u))))
             if whole:
                 name = ir.var(f"x{v}_{u}", source.dtype)
-                out.append(ir.Let(name, value, run=0 if u else self.run))
+                out.append(ir.Let(name, value, vector=0 if u else self.run))
                 run.append(scan.split(name))
             else:
                 lets, names = _named(scan.split(value), f"x{v}_{u}")

@@ -8,17 +8,16 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis_gpu import Layouts, outside
 from numus.compiler.lower.elementwise import lower
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.reduce_rows_registers import ACCESS, PACK, WARP
-from numus.compiler.lower.matmul.gpu_operands import capability
 from numus.compiler.lower.scan.gpu import lower_group_sort
 from numus.ir import Expr, Stmt, const, select
-from numus.runtime.contract import Facts
 from numus.shapes import Shape
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -27,7 +26,9 @@ _TURN = ir.var("u")
 SHARED = 16  # elements of a place from which on its updates are looked up once for all of them
 
 
-def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+def lower_group_scatter(
+    group: FusionGroup, layouts: Layouts, target: Target
+) -> list[LoweredKernel]:
     """Updates are put in the order of where they go; then every element of the result takes those
     that are its own, in the order in which they came."""
     (val,) = group.members
@@ -36,31 +37,31 @@ def lower_group_scatter(group: Group, layouts: Layouts, facts: Facts) -> list[St
     count = math.prod(val.inputs[2].shape)
     places = math.prod(val.shape[a] for a in axes)
     columns = math.prod(n for i, n in enumerate(val.shape) if i not in axes)
-    targets = Val(-90, "partial", "partial", (), None, (count,), _narrowest(places, facts))
-    order = Val(-91, "argsort", "sort", (targets,), (0, False), (count,), dt.int64)
-    starts = Val(-92, "partial", "partial", (), None, (places + 1,), dt.int64)
-    steps: list[Step] = []
+    targets = Value(-90, "partial", "partial", (), None, (count,), _narrowest(places, target))
+    order = Value(-91, "argsort", "sort", (targets,), (0, False), (count,), dt.int64)
+    starts = Value(-92, "partial", "partial", (), None, (places + 1,), dt.int64)
+    steps: list[LoweredKernel] = []
     if count:
-        steps.append(_targets(val, layouts, facts, targets))
+        steps.append(_targets(val, layouts, target, targets))
         layouts = {**layouts, targets: (1,)}
-        grouped = Group.storing(order, 0)
-        steps += lower_group_sort(grouped, layouts, facts)
+        grouped = FusionGroup.of_stored(order, 0)
+        steps += lower_group_sort(grouped, layouts, target)
         layouts = {**layouts, order: (1,)}
     shared = count > 0 and columns >= SHARED
     if shared:
-        steps.append(_starts(layouts, facts, targets, order, starts))
+        steps.append(_starts(layouts, target, targets, order, starts))
         layouts = {**layouts, starts: (1,)}
     updating = _Updating(val, layouts, targets, order, starts if shared else None)
-    if shared and capability(facts) and columns >= WARP:
+    if shared and target.subgroup_size and columns >= WARP:
         return [*steps, updating.by_warps()]
-    return [*steps, updating.by_elements(facts.group)]
+    return [*steps, updating.by_elements(target.block_size)]
 
 
 class _Updating:
     """The kernel by which every element of the result takes the updates that are its own."""
 
     def __init__(
-        self, val: Val, layouts: Layouts, targets: Val, order: Val, starts: Val | None
+        self, val: Value, layouts: Layouts, targets: Value, order: Value, starts: Value | None
     ) -> None:
         self.val, self.layouts = val, layouts
         self.targets, self.order, self.starts = targets, order, starts
@@ -73,14 +74,14 @@ class _Updating:
         real = dt.real_of(val.dtype)
         self.kept = [ir.Register(f"kept{p}", real, lanes=True) for p in range(parts)]
 
-    def by_elements(self, each: int) -> Step:
+    def by_elements(self, each: int) -> LoweredKernel:
         """A thread for each."""
-        e = Emitter(self.layouts, group=each)
+        e = Emitter(self.layouts, block_size=each)
         g, i = ir.var("g"), ir.var("i")
         start = ir.mul(g, const(each))
-        stop = ir.minimum(ir.add(start, const(each)), e.number(self.places * self.columns))
-        place = i if self.columns == 1 else ir.idiv(i, e.number(self.columns))
-        column = ZERO if self.columns == 1 else ir.irem(i, e.number(self.columns))
+        stop = ir.minimum(ir.add(start, const(each)), e.dim(self.places * self.columns))
+        place = i if self.columns == 1 else ir.idiv(i, e.dim(self.columns))
+        column = ZERO if self.columns == 1 else ir.irem(i, e.dim(self.columns))
         body = self._begin(e, place, column)
         if math.prod(self.lead):
             turn, came = self._turn(e, column)
@@ -89,24 +90,24 @@ class _Updating:
         loop = ir.For(i, start, stop, "lanes", body)
         return self._kernel(e, g, [loop], -(-self.places * self.columns // each))
 
-    def by_warps(self) -> Step:
+    def by_warps(self) -> LoweredKernel:
         """What a warp stores at once is of one place: its updates are looked up for all of it."""
-        e = Emitter(self.layouts, group=WARP)
-        e.pack = PACK
+        e = Emitter(self.layouts, block_size=WARP)
+        e.packed_blocks = PACK
         width = 1 if self.val.dtype.is_complex else max(1, ACCESS // self.val.dtype.itemsize)
         while self.columns % width:
             width //= 2
         each = WARP * width
         pieces = -(-self.columns // each)
         g, t = ir.var("g"), ir.var("t")
-        place = ir.idiv(g, e.parameter(pieces))
-        first = ir.mul(ir.irem(g, e.parameter(pieces)), const(each))
-        column, extent = ir.add(first, t), e.number(self.columns)
+        place = ir.idiv(g, e.scalar_arg(pieces))
+        first = ir.mul(ir.irem(g, e.scalar_arg(pieces)), const(each))
+        column, extent = ir.add(first, t), e.dim(self.columns)
         e.extents[column] = extent
         end = ir.minimum(const(each), ir.sub(extent, first)) if self.columns % each else const(each)
 
         def by_lanes(body: list[Stmt]) -> ir.For:
-            return ir.For(t, ZERO, end, "lanes", body, width=width, held=True)
+            return ir.For(t, ZERO, end, "lanes", body, width=width, resident=True)
 
         turn, came = self._turn(e, column)
         body: list[Stmt] = [by_lanes(self._begin(e, place, column))]
@@ -114,8 +115,8 @@ class _Updating:
         body.append(by_lanes(self._end(e, place, column)))
         return self._kernel(e, g, body, self.places * pieces)
 
-    def _kernel(self, e: Emitter, g: Expr, body: list[Stmt], grid: int) -> Step:
-        return e.blocks(f"scatter_{self.mode}", g, body, grid, (self.val.op,))
+    def _kernel(self, e: Emitter, g: Expr, body: list[Stmt], grid: int) -> LoweredKernel:
+        return e.grid_kernel(f"scatter_{self.mode}", g, body, grid, (self.val.op,))
 
     def _target(self, e: Emitter, place: Expr, column: Expr) -> tuple[Expr, ...]:
         at_place = _split(e, place, [self.val.shape[a] for a in self.axes])
@@ -179,9 +180,9 @@ def _follow_each_other(axes: list[int], shape: Shape, strides: Shape | None) -> 
     )
 
 
-def _narrowest(most: int, facts: Facts) -> dt.DType:
+def _narrowest(most: int, target: Target) -> dt.DType:
     """A dtype of numbers up to this: what has fewer digits is in order after fewer passes."""
-    if most < 1 << 16 and capability(facts):  # others have no memory of such
+    if most < 1 << 16 and not target.packed_storage:
         return dt.uint16
     return dt.uint32 if most < 1 << 32 else dt.int64
 
@@ -191,58 +192,60 @@ def _split(e: Emitter, number: Expr, extents: list[int]) -> list[Expr]:
     out = []
     for k, n in enumerate(extents):
         below = math.prod(extents[k + 1 :])
-        digit = number if below == 1 else ir.idiv(number, e.number(below))
-        out.append(ZERO if n == 1 else ir.irem(digit, e.number(n)) if k else digit)
+        digit = number if below == 1 else ir.idiv(number, e.dim(below))
+        out.append(ZERO if n == 1 else ir.irem(digit, e.dim(n)) if k else digit)
     return out
 
 
-def _targets(val: Val, layouts: Layouts, facts: Facts, targets: Val) -> Step:
+def _targets(val: Value, layouts: Layouts, target: Target, targets: Value) -> LoweredKernel:
     """Where each update goes, as one number; past the end for what goes nowhere."""
     axes, _ = val.params
     indices = val.inputs[2:]
-    e = Emitter(layouts, group=facts.group)
+    e = Emitter(layouts, block_size=target.block_size)
     g, u = ir.var("g"), ir.var("u")
     at = tuple(_split(e, u, list(indices[0].shape)))
     number: Expr = ZERO
     inside: Expr = const(True, dt.bool_)
     for p, axis in zip(indices, axes, strict=True):
         place = e.value(p, at).cast(dt.int64)
-        extent = e.number(val.shape[axis])
+        extent = e.dim(val.shape[axis])
         inside = inside & (place >= 0) & (place < extent)
         number = ir.add(ir.mul(number, extent), place)
-    end = e.number(math.prod(val.shape[a] for a in axes))
+    end = e.dim(math.prod(val.shape[a] for a in axes))
     count = targets.shape[0]
-    start = ir.mul(g, const(facts.group))
-    stop = ir.minimum(ir.add(start, const(facts.group)), e.number(count))
+    start = ir.mul(g, const(target.block_size))
+    stop = ir.minimum(ir.add(start, const(target.block_size)), e.dim(count))
     stores = e.store(targets, (u,), select(inside, number, end).cast(targets.dtype))
     loop = ir.For(u, start, stop, "lanes", stores)
-    return e.blocks("scatter_targets", g, [loop], -(-count // facts.group), (val.op,))
+    return e.grid_kernel("scatter_targets", g, [loop], -(-count // target.block_size), (val.op,))
 
 
-def _starts(layouts: Layouts, facts: Facts, targets: Val, order: Val, starts: Val) -> Step:
+def _starts(
+    layouts: Layouts, target: Target, targets: Value, order: Value, starts: Value
+) -> LoweredKernel:
     """For each place, how many of the ordered updates go to places before it."""
-    e = Emitter(layouts, group=facts.group)
+    e = Emitter(layouts, block_size=target.block_size)
     g, place = ir.var("g"), ir.var("place")
     (places,) = starts.shape
     first = _Search(e, targets, order, place, "first")
-    start = ir.mul(g, const(facts.group))
-    stop = ir.minimum(ir.add(start, const(facts.group)), e.number(places))
+    start = ir.mul(g, const(target.block_size))
+    stop = ir.minimum(ir.add(start, const(target.block_size)), e.dim(places))
     body = [*first.body, *e.store(starts, (place,), ir.read(first.result))]
     loop = ir.For(place, start, stop, "lanes", body)
-    return e.blocks("scatter_starts", g, [loop], -(-places // facts.group), ("scatter",))
+    return e.grid_kernel("scatter_starts", g, [loop], -(-places // target.block_size), ("scatter",))
 
 
 class _Search:
     """Statements that count the ordered updates that go to places before one; per lane."""
 
-    def __init__(self, e: Emitter, targets: Val, order: Val, place: Expr, tag: str) -> None:
+    def __init__(self, e: Emitter, targets: Value, order: Value, place: Expr, tag: str) -> None:
         (count,) = targets.shape
         self.result = ir.Register(f"{tag}_low", dt.int64, lanes=True)
         high = ir.Register(f"{tag}_high", dt.int64, lanes=True)
         low_now, high_now, middle = (ir.var(f"{tag}_{n}") for n in ("l", "h", "m"))
         less = ir.var(f"{tag}_less", dt.bool_)
         step = ir.var(f"{tag}_step")
-        there = ir.minimum(middle, ir.sub(e.number(count), ONE))
+        there = ir.minimum(middle, ir.sub(e.dim(count), ONE))
         where = e.value(targets, (e.value(order, (there,)),)).cast(dt.int64)
         turn: list[Stmt] = [
             ir.Let(low_now, ir.read(self.result)),
@@ -252,9 +255,9 @@ class _Search:
             ir.Set(self.result, select(less, ir.add(middle, ONE), low_now)),
             ir.Set(high, select(less, high_now, ir.minimum(middle, high_now))),
         ]
-        steps = e.parameter(count.bit_length())
+        steps = e.scalar_arg(count.bit_length())
         self.body: list[Stmt] = [
             ir.Set(self.result, ZERO),
-            ir.Set(high, e.number(count)),
+            ir.Set(high, e.dim(count)),
             ir.For(step, ZERO, steps, "serial", turn),
         ]

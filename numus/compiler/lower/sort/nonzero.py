@@ -7,24 +7,24 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis import Rows, temporary, without
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.scan.gpu import lower_group_scan
 from numus.compiler.lower.scatter.gpu import lower_group_scatter
 from numus.ir import Expr, const
 from numus.kernels.sort import nonzero
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
-Layouts = dict[Val, Shape]
+Layouts = dict[Value, Shape]
 
 
-def lower_compact(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+def lower_compact(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     """Blocks of rows are counted, the counts added up, the hits written."""
     (val,) = group.members
     mask = val.inputs[0]
@@ -34,12 +34,12 @@ def lower_compact(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
     blocks = max(1, -(-length // nonzero.BLOCK))
     counts = temporary((rows, blocks + 1), dt.int64)
 
-    def kernel(name: str, per_row: int) -> Step:
+    def kernel(name: str, per_row: int) -> LoweredKernel:
         e = Emitter(layouts)
-        g, each = ir.var("g"), e.parameter(per_row)
+        g, each = ir.var("g"), e.scalar_arg(per_row)
         row, block = (ir.idiv(g, each), ir.irem(g, each)) if per_row > 1 else (g, ZERO)
         index = Rows(e, mask.shape, len(mask.shape) - 1).one(row)
-        sizes = nonzero.Rows(e.number(length), e.number(wanted), e.parameter(blocks))
+        sizes = nonzero.Rows(e.dim(length), e.dim(wanted), e.scalar_arg(blocks))
         first = ir.mul(row, ir.add(sizes.blocks, ONE))
         memory = e.buffer(counts, "read" if name == "write" else "write")
 
@@ -59,12 +59,14 @@ def lower_compact(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
                 sizes, block, before, total, holds, lambda k, at: e.store(val, index(k), at)
             )
             e.scratch += scratch
-        return e.blocks(f"compact_{name}", g, body, rows * per_row, (val.op,))
+        return e.grid_kernel(f"compact_{name}", g, body, rows * per_row, (val.op,))
 
     return [kernel("count", blocks), kernel("add", 1), kernel("write", blocks)]
 
 
-def lower_group_compact(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+def lower_group_compact(
+    group: FusionGroup, layouts: Layouts, target: Target
+) -> list[LoweredKernel]:
     """Each hit is written to its rank among the hits, which a running sum tells."""
     (val,) = group.members
     mask = val.inputs[0]
@@ -72,10 +74,10 @@ def lower_group_compact(group: Group, layouts: Layouts, facts: Facts) -> list[St
     rows = math.prod(mask.shape[:-1])
     shape, numbers = (rows, length), iter(range(-100, 0))
 
-    def make(op: str, kind: str, inputs: tuple[Val, ...], params: Any, shape: Shape) -> Val:
-        return Val(next(numbers), op, kind, inputs, params, shape, dt.int64)
+    def make(op: str, kind: str, inputs: tuple[Value, ...], params: Any, shape: Shape) -> Value:
+        return Value(next(numbers), op, kind, inputs, params, shape, dt.int64)
 
-    flat = Val(-101, "reshape", "view", (mask,), shape, shape, mask.dtype)
+    flat = Value(-101, "reshape", "view", (mask,), shape, shape, mask.dtype)
     hit = make("cast", "elementwise", (flat,), None, shape)
     running = make("scan", "scan", (hit,), ("sum", 1, False), shape)
     one = make("constant", "source", (), (1, None), ())
@@ -94,11 +96,11 @@ def lower_group_compact(group: Group, layouts: Layouts, facts: Facts) -> list[St
     result = make("reshape", "view", (found,), val.shape, val.shape)
     copy = make("copy", "barrier", (result,), None, val.shape)
     layouts = {**layouts, running: row_major(shape), found: row_major(found.shape)}
-    groups = [Group(v, group.position) for v in (running, found, copy)]
+    groups = [FusionGroup(v, group.position) for v in (running, found, copy)]
     for g in groups:
         g.stored = set(g.members)
     return [
-        *lower_group_scan(groups[0], layouts, facts),
-        *lower_group_scatter(groups[1], layouts, facts),
-        *lower_loops(groups[2], layouts, facts, redirect={copy: (val, 0, 0)}),
+        *lower_group_scan(groups[0], layouts, target),
+        *lower_group_scatter(groups[1], layouts, target),
+        *lower_loops(groups[2], layouts, target, redirect={copy: (val, 0, 0)}),
     ]

@@ -6,59 +6,59 @@ import math
 from collections.abc import Callable
 
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis import Rows, temporary, without
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import SMALL, lower_loops
 from numus.compiler.lower.sort.cpu import lower_sort
 from numus.ir import Expr, const
 from numus.kernels.sort import cpu as cpu_sort
 from numus.kernels.sort import cpu_topk
-from numus.runtime.contract import Facts
 from numus.shapes import Shape, row_major
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
 FEW = 128  # are kept in order one by one; for more, rows are sorted
 PART = 1 << 14  # elements of a row that are worth a thread
 
-Layouts = dict[Val, Shape]
+Layouts = dict[Value, Shape]
 
 
 def topk_by_sorting(
-    group: Group,
+    group: FusionGroup,
     layouts: Layouts,
-    facts: Facts,
-    sort_group: Callable[[Group, Layouts, Facts], list[Step]] = lower_sort,
-) -> list[Step]:
+    target: Target,
+    sort_group: Callable[[FusionGroup, Layouts, Target], list[LoweredKernel]] = lower_sort,
+) -> list[LoweredKernel]:
     """Sort whole rows, and take what was asked for."""
     (val,) = group.members
     axis, _, descending = val.params
     source = val.inputs[0]
-    places = Val(-1, "argsort", "sort", (source,), (axis, descending), source.shape, val.dtype)
-    rows = Group.storing(places, group.position)
+    places = Value(-1, "argsort", "sort", (source,), (axis, descending), source.shape, val.dtype)
+    rows = FusionGroup.of_stored(places, group.position)
     layouts = {**layouts, places: row_major(source.shape)}
     starts, steps = (0,) * len(val.shape), (1,) * len(val.shape)
-    cut = Val(-2, "slice", "view", (places,), (starts, steps), val.shape, val.dtype)
-    copy = Val(-3, "copy", "barrier", (cut,), None, val.shape, val.dtype)
-    first = Group.storing(copy, group.position)
-    taken = lower_loops(first, layouts, facts, redirect={copy: (val, 0, 0)})
-    return sort_group(rows, layouts, facts) + taken
+    cut = Value(-2, "slice", "view", (places,), (starts, steps), val.shape, val.dtype)
+    copy = Value(-3, "copy", "barrier", (cut,), None, val.shape, val.dtype)
+    first = FusionGroup.of_stored(copy, group.position)
+    taken = lower_loops(first, layouts, target, redirect={copy: (val, 0, 0)})
+    return sort_group(rows, layouts, target) + taken
 
 
-def lower_topk(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+def lower_topk(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     """A pass over each row, or over its parts where rows are few and long."""
     (val,) = group.members
     axis, count, descending = val.params
     source = val.inputs[0]
     length = source.shape[axis]
     if not 0 < count <= FEW:
-        return topk_by_sorting(group, layouts, facts)
+        return topk_by_sorting(group, layouts, target)
     layouts = without(layouts, val)
     order = cpu_sort.order(source.dtype, length, descending, places=True, floats=False)
     rows = math.prod(n for i, n in enumerate(source.shape) if i != axis)
-    parts = length // PART if rows < 4 * facts.parallel_units else 1
+    parts = length // PART if rows < 4 * target.num_cores else 1
     if parts <= 1:
         return [_pass("topk", val, layouts, order, 1, None, None)]
     memory = [temporary((rows, parts, count), f) for f in order.fields]
@@ -70,13 +70,13 @@ def lower_topk(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
 
 def _pass(
     name: str,
-    val: Val,
+    val: Value,
     layouts: Layouts,
     order: cpu_sort.Order,
     parts: int,
-    given: list[Val] | None,
-    found: list[Val] | None,
-) -> Step:
+    given: list[Value] | None,
+    found: list[Value] | None,
+) -> LoweredKernel:
     """Over the parts of rows, whose best go to `found`; or over rows: of those in `given`, where
     there are some."""
     axis, count, _ = val.params
@@ -85,19 +85,19 @@ def _pass(
     e = Emitter(layouts, source.size <= SMALL)
     g = ir.var("g")
     per_row = parts if found is not None else 1
-    each = e.parameter(per_row)
+    each = e.scalar_arg(per_row)
     row, part = (ir.idiv(g, each), ir.irem(g, each)) if per_row > 1 else (g, ZERO)
     rows = Rows(e, source.shape, axis)
     index = rows.one(row)
-    best = cpu_topk.Best(order, e.number(count))
-    start, stop = ZERO, e.number(length)
+    best = cpu_topk.Best(order, e.dim(count))
+    start, stop = ZERO, e.dim(length)
     if found is not None:
-        size = e.parameter(-(-length // parts))
+        size = e.scalar_arg(-(-length // parts))
         start = ir.mul(part, size)
         stop = ir.minimum(ir.add(start, size), stop)
     first = ZERO
     if given is not None:
-        stop = e.number(parts * count)
+        stop = e.dim(parts * count)
         first = ir.mul(row, stop)
 
     def read(at: Expr) -> list[Expr]:
@@ -108,9 +108,9 @@ def _pass(
     def write(rank: Expr, record: list[Expr]) -> list[ir.Stmt]:
         if found is None:
             return e.store(val, index(rank), order.result(record))
-        at = ir.add(ir.mul(g, e.number(count)), rank)
+        at = ir.add(ir.mul(g, e.dim(count)), rank)
         return [ir.Store(e.buffer(m, "write"), at, v) for m, v in zip(found, record, strict=True)]
 
     body, scratch = cpu_topk.first_few(best, start, stop, read, write)
     e.scratch += scratch
-    return e.blocks(name, g, body, rows.count * per_row, (val.op,))
+    return e.grid_kernel(name, g, body, rows.count * per_row, (val.op,))

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import Group
-from numus.compiler.graph.builder import Val
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph.builder import Value
 from numus.compiler.lower.axis_gpu import Layouts, outside, rows_along
-from numus.compiler.lower.emitter import Emitter, Step
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.grid_sync import in_order
 from numus.compiler.lower.scan.gpu import lower_group_sort
 from numus.compiler.lower.sort.topk_cpu import topk_by_sorting
@@ -16,7 +16,7 @@ from numus.kernels.scan.gpu_block import EACH
 from numus.kernels.sort import gpu_radix_select
 from numus.kernels.sort.cpu import encode, key_dtype
 from numus.kernels.sort.gpu_onesweep import DIGITS
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO = const(0)
 
@@ -26,40 +26,40 @@ PARTS_PER_UNIT = 4
 LONG = 1 << 13  # elements that are worth all threads a group can have
 
 
-def lower_group_topk(group: Group, layouts: Layouts, facts: Facts) -> list[Step]:
+def lower_group_topk(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     """A selection by every group of its row, or of its part of one, and from what these found."""
     (val,) = group.members
     axis, count, _ = val.params
     length = val.inputs[0].shape[axis]
     # targets whose blocks start in order can add in turns as well; a thread for every digit
-    atomic = in_order(facts) and facts.group >= DIGITS
-    short = length <= facts.group * EACH  # groups sort such rows at once
+    atomic = in_order(target) and target.block_size >= DIGITS
+    short = length <= target.block_size * EACH  # groups sort such rows at once
     if not atomic or short or not 0 < count <= min(MOST, length // 4):
-        return topk_by_sorting(group, layouts, facts, lower_group_sort)
-    return _Selecting(val, outside(layouts, val), facts).steps()
+        return topk_by_sorting(group, layouts, target, lower_group_sort)
+    return _Selecting(val, outside(layouts, val), target).steps()
 
 
 class _Selecting:
-    def __init__(self, val: Val, layouts: Layouts, facts: Facts) -> None:
-        self.val, self.layouts, self.facts = val, layouts, facts
+    def __init__(self, val: Value, layouts: Layouts, target: Target) -> None:
+        self.val, self.layouts, self.target = val, layouts, target
         self.source = val.inputs[0]
         self.axis, self.count, self.descending = val.params
         length = self.source.shape[self.axis]
         self.rows = self.source.size // length
         self.kinds = key_dtype(self.source.dtype), dt.place_of(length)
 
-    def steps(self) -> list[Step]:
+    def steps(self) -> list[LoweredKernel]:
         length = self.source.shape[self.axis]
-        given: tuple[Val, ...] = ()
-        out: list[Step] = []
+        given: tuple[Value, ...] = ()
+        out: list[LoweredKernel] = []
         while True:
-            wanted = -(-self.facts.parallel_units * PARTS_PER_UNIT // self.rows)
+            wanted = -(-self.target.num_cores * PARTS_PER_UNIT // self.rows)
             parts = max(1, min(wanted, length // max(PART, 4 * self.count)))
-            found: tuple[Val, ...] = ()
+            found: tuple[Value, ...] = ()
             if parts > 1:
                 shape = (self.rows, parts * self.count)
                 found = tuple(
-                    Val(-90 - 2 * len(out) - i, "partial", "partial", (), None, shape, t)
+                    Value(-90 - 2 * len(out) - i, "partial", "partial", (), None, shape, t)
                     for i, t in enumerate(self.kinds)
                 )
             out.append(self._select(length, parts, given, found))
@@ -69,24 +69,24 @@ class _Selecting:
 
     def _threads(self, size: int, groups: int) -> int:
         """Threads of groups that have so many elements each."""
-        if size >= LONG and groups <= 2 * self.facts.parallel_units:
-            return max(self.facts.group, self.facts.most_threads)
-        return self.facts.group
+        if size >= LONG and groups <= 2 * self.target.num_cores:
+            return max(self.target.block_size, self.target.max_block_size)
+        return self.target.block_size
 
     def _select(
-        self, length: int, parts: int, given: tuple[Val, ...], found: tuple[Val, ...]
-    ) -> Step:
+        self, length: int, parts: int, given: tuple[Value, ...], found: tuple[Value, ...]
+    ) -> LoweredKernel:
         """From what is `given`, or the rows themselves, to what is `found`, or the result."""
         val, axis = self.val, self.axis
         groups = self.rows * parts
         threads = self._threads(length // parts, groups)
-        e = Emitter({**self.layouts, **dict.fromkeys(given, (length, 1))}, group=threads)
+        e = Emitter({**self.layouts, **dict.fromkeys(given, (length, 1))}, block_size=threads)
         g = ir.var("g")
         row, part = g, ZERO
-        extent, count = e.number(length), e.number(self.count)
+        extent, count = e.dim(length), e.dim(self.count)
         start, stop = ZERO, extent
         if parts > 1:
-            many = e.parameter(parts)
+            many = e.scalar_arg(parts)
             row, part = ir.idiv(g, many), ir.irem(g, many)
             start, stop = (ir.idiv(ir.mul(extent, x), many) for x in (part, ir.add(part, const(1))))
         at_row = row if self.rows > 1 else ZERO
@@ -115,7 +115,7 @@ class _Selecting:
                 return [*e.store(found[0], at, key), *e.store(found[1], at, place(i))]
 
             body = select.statements(put)
-            return e.blocks("topk_parts", g, body, groups, (val.op,))
+            return e.grid_kernel("topk_parts", g, body, groups, (val.op,))
         room = const(1 << (self.count - 1).bit_length())
         kept = [ir.Buffer(f"kept{i}", t, "scratch", room) for i, t in enumerate(self.kinds)]
         e.scratch += kept
@@ -127,4 +127,4 @@ class _Selecting:
             return e.store(val, into(rank), ir.load(kept[1], i).cast(val.dtype))
 
         body = [*select.statements(keep), gpu_radix_select.in_order(count, kept[0], write)]
-        return e.blocks("topk", g, body, groups, (val.op,))
+        return e.grid_kernel("topk", g, body, groups, (val.op,))

@@ -38,7 +38,7 @@ from numus.kernels.attention.cpu.tiles import (
 )
 from numus.kernels.attention.operands import GradOperands, Write
 from numus.kernels.math import exp_decay
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 PerQuery = Callable[[Expr, Expr, Expr], Expr]  # (matrix, query, mask)
 
@@ -58,22 +58,22 @@ class Schedule:
 
 
 def choose(
-    facts: Facts, dtype: DType, stack: int, queries: int, keys: int, size: int, width: int
+    target: Target, dtype: DType, stack: int, queries: int, keys: int, size: int, width: int
 ) -> Schedule:
     """Blocks whose rows of operands stay in the first cache; tasks that are whole matrices."""
-    tile = scores_tile(facts, dtype, queries)
+    tile = scores_tile(target, dtype, queries)
     deep = max(size, width, 1) * dtype.itemsize
-    keys_block = facts.cache_l1 // (deep + tile.columns * dtype.itemsize)
+    keys_block = target.l1_bytes // (deep + tile.columns * dtype.itemsize)
     keys_block = max(tile.rows, keys_block // tile.rows * tile.rows)
-    queries_block = facts.cache_l1 // (deep + tile.rows * dtype.itemsize)
+    queries_block = target.l1_bytes // (deep + tile.rows * dtype.itemsize)
     queries_block = max(tile.columns, queries_block // tile.columns * tile.columns)
     all_queries = rounded(max(queries, 1), tile.columns)
     all_keys = rounded(max(keys, 1), tile.rows)
     return Schedule(
         scores=tile,
-        dq=tile_for(facts, tile.width, size, divisors(tile.columns)),
-        dk=tile_for(facts, tile.width, size, divisors(tile.rows)),
-        dv=tile_for(facts, tile.width, width, divisors(tile.rows)),
+        dq=tile_for(target, tile.width, size, divisors(tile.columns)),
+        dk=tile_for(target, tile.width, size, divisors(tile.rows)),
+        dv=tile_for(target, tile.width, width, divisors(tile.rows)),
         queries=min(queries_block, all_queries),
         keys=min(keys_block, all_keys),
         query_rows=all_queries,
@@ -81,15 +81,15 @@ def choose(
     )
 
 
-def apart(facts: Facts, stack: int) -> bool:
+def apart(target: Target, stack: int) -> bool:
     """Whether two kernels of 3 and 4 products are done sooner than one of 5 that cannot be cut."""
-    units = facts.parallel_units
+    units = target.num_cores
     return 5 * -(-stack // units) * units > 7 * stack
 
 
-def cut(facts: Facts, stack: int, rows: int, unit: int) -> int:
+def cut(target: Target, stack: int, rows: int, unit: int) -> int:
     """Rows of a task, a multiple of `unit`, that give every thread several."""
-    wanted = -(-4 * facts.parallel_units // max(stack, 1))
+    wanted = -(-4 * target.num_cores // max(stack, 1))
     return min(rounded(max(-(-rows // wanted), 1), unit), rounded(rows, unit))
 
 

@@ -34,7 +34,7 @@ from numus.kernels.attention.cpu.tiles import (
 )
 from numus.kernels.attention.operands import Operands
 from numus.kernels.math import FUNCTIONS, exp_decay
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 MASKED = float("-inf")
 
@@ -53,23 +53,23 @@ class Schedule:
 
 
 def choose(
-    facts: Facts, dtype: DType, stack: int, queries: int, keys: int, size: int, width: int
+    target: Target, dtype: DType, stack: int, queries: int, keys: int, size: int, width: int
 ) -> Schedule:
     """Tiles from the registers, blocks from the caches, tasks from how much there is to do."""
-    tile = scores_tile(facts, dtype, queries)
-    result = tile_for(facts, tile.width, width, divisors(tile.columns))
+    tile = scores_tile(target, dtype, queries)
+    result = tile_for(target, tile.width, width, divisors(tile.columns))
     item = dtype.itemsize
     # a block's weights and values stay in the first cache
-    block = facts.cache_l1 // (item * (tile.columns + max(size, width, 1)))
+    block = target.l1_bytes // (item * (tile.columns + max(size, width, 1)))
     block = max(tile.rows, block // tile.rows * tile.rows)
     block = min(block, rounded(max(keys, 1), tile.rows))
     # queries and running results of a task stay in the second
-    rows = facts.cache_l2 // 2 // (item * max(1, size + width))
-    wanted = -(-4 * facts.parallel_units // max(stack, 1))  # tasks of each matrix
+    rows = target.l2_bytes // 2 // (item * max(1, size + width))
+    wanted = -(-4 * target.num_cores // max(stack, 1))  # tasks of each matrix
     rows = min(rows, -(-queries // wanted))
     rows = rounded(max(rows, 2 * tile.columns), tile.columns)
     rows = min(rows, rounded(max(queries, 1), tile.columns))
-    return Schedule(tile, result, block, rows, turned=not facts.group)
+    return Schedule(tile, result, block, rows, turned=not target.block_size)
 
 
 @dataclass(slots=True)

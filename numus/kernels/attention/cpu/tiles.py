@@ -19,7 +19,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.common.register_transpose import transposed
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -56,13 +56,13 @@ class Tile:
         return max(self.width, UNROLL)
 
 
-def tile_for(facts: Facts, width: int, columns: int, rows: Sequence[int]) -> Tile:
+def tile_for(target: Target, width: int, columns: int, rows: Sequence[int]) -> Tile:
     """The register tile that computes so many columns soonest, its rows one of those given."""
     vectors = max(1, -(-columns // width))
     best: tuple[float, Tile] | None = None
     for r in rows:
         for v in range(1, min(vectors, 8) + 1):
-            if r * v + v + 1 > facts.vector_registers:
+            if r * v + v + 1 > target.vector_registers:
                 continue
             cycles = max(r * v / 2, (r + v) / 2, LATENCY) + 0.01 * (r + v)
             cost = -(-vectors // v) * cycles / r
@@ -72,11 +72,11 @@ def tile_for(facts: Facts, width: int, columns: int, rows: Sequence[int]) -> Til
     return best[1]
 
 
-def scores_tile(facts: Facts, dtype: DType, queries: int) -> Tile:
+def scores_tile(target: Target, dtype: DType, queries: int) -> Tile:
     """The register tile of scores: keys below each other, queries side by side."""
-    width = facts.lanes_bytes // dtype.itemsize
+    width = target.vector_bytes // dtype.itemsize
     vectors = 1 if queries <= width else 2
-    return Tile(8 if facts.vector_registers >= 32 or vectors == 1 else 4, vectors, width)
+    return Tile(8 if target.vector_registers >= 32 or vectors == 1 else 4, vectors, width)
 
 
 def divisors(n: int) -> list[int]:

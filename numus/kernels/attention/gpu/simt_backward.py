@@ -17,15 +17,15 @@ from numus.kernels.attention.gpu.simt_forward import REGISTERS, Plan, plans, rea
 from numus.kernels.attention.gpu.simt_tiles import ZERO, Lines, Sums, Threads, fill
 from numus.kernels.attention.gpu.wgmma_backward import Operands, Sizes
 from numus.kernels.math import exp_decay
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 
 def choose(
-    facts: Facts, dtype: DType, rows: int, others: int, size: int, width: int, wanted: list[str]
+    target: Target, dtype: DType, rows: int, others: int, size: int, width: int, wanted: list[str]
 ) -> Plan | None:
     """The largest tiles for which there are registers and memory; None where there are none."""
     words = dtype.itemsize // 4
-    for p in plans(facts, dtype, rows, others, size, width):
+    for p in plans(target, dtype, rows, others, size, width):
         columns = {"q": p.size, "k": p.size, "v": p.width}
         need = sum(
             Lines.bytes(dtype, n, p.rows) + Lines.bytes(dtype, n, p.block)
@@ -35,7 +35,7 @@ def choose(
             need += Lines.bytes(dtype, p.block, columns[name])  # rows of the right operand
             need += Lines.bytes(dtype, p.block, p.rows)  # and what they are multiplied by
         sums = sums_of(p, p.block, p.block, *(columns[name] for name in wanted))
-        if need <= facts.group_memory and words * sums <= REGISTERS:
+        if need <= target.shared_bytes and words * sums <= REGISTERS:
             return p
     return None
 

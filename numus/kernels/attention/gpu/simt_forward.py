@@ -28,7 +28,7 @@ from numus.kernels.attention.gpu.wgmma_forward import Sizes, tree
 from numus.kernels.attention.operands import Operands
 from numus.kernels.common.smem_tiles import Matrix
 from numus.kernels.math import FUNCTIONS, exp_decay
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 REGISTERS = 100  # of a thread, for sums
 
@@ -44,9 +44,9 @@ class Plan:
     width: int  # of values
 
 
-def plans(facts: Facts, dtype: DType, rows: int, block: int, size: int, width: int) -> list[Plan]:
+def plans(target: Target, dtype: DType, rows: int, block: int, size: int, width: int) -> list[Plan]:
     """What could be done, the largest tiles first."""
-    threads = Threads.of(min(facts.group, 256))
+    threads = Threads.of(min(target.block_size, 256))
     across = threads.across
     found = []
     for own in (4, 2, 1):
@@ -70,14 +70,14 @@ def sums_of(plan: Plan, *columns: int) -> int:
 
 
 def choose(
-    facts: Facts, dtype: DType, queries: int, keys: int, size: int, width: int
+    target: Target, dtype: DType, queries: int, keys: int, size: int, width: int
 ) -> Plan | None:
     """The largest tiles for which there are registers and memory; None where there are none."""
     words = dtype.itemsize // 4
-    for p in plans(facts, dtype, queries, keys, size, width):
+    for p in plans(target, dtype, queries, keys, size, width):
         need = Lines.bytes(dtype, p.size, p.rows) + Lines.bytes(dtype, p.size, p.block)
         need += Lines.bytes(dtype, p.block, p.width) + Lines.bytes(dtype, p.block, p.rows)
-        if need <= facts.group_memory and words * sums_of(p, p.block, p.width) <= REGISTERS:
+        if need <= target.shared_bytes and words * sums_of(p, p.block, p.width) <= REGISTERS:
             return p
     return None
 

@@ -45,7 +45,7 @@ from numus.kernels.common.smem_tiles import (
     stage_bytes,
     tile_bytes,
 )
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 REGISTERS = 208  # of a thread, for sums and operands
 
@@ -77,7 +77,7 @@ class Plan:
 
 
 def choose(
-    facts: Facts, size: int, width: int, results: int, changes: bool, scores: int
+    target: Target, size: int, width: int, results: int, changes: bool, scores: int
 ) -> Plan | None:
     """The largest tiles for which there are registers and memory; None where there are none. A unit
     has several small groups rather than a large one: they multiply in turns.
@@ -88,7 +88,7 @@ def choose(
     for block in (64, 32):
         plan = Plan(128, block, size, width)
         registers = results // 2 + (2 if changes else 1) * block // 2 + block // 4
-        if registers <= REGISTERS and plan.memory(scores) <= facts.group_memory:
+        if registers <= REGISTERS and plan.memory(scores) <= target.shared_bytes:
             return plan
     return None
 
@@ -249,18 +249,18 @@ class _Group(ABC):
             pairs.append((self.change, own_g, other_g, p.width))
         for found, mine, theirs, depth in pairs:
             left, right = self.tiles[mine].along(), self.tiles[theirs].along(stage)
-            out.append(ir.TileProduct(found, left, right, p.block, depth, fresh=True))
+            out.append(ir.Wgmma(found, left, right, p.block, depth, zero_init=True))
         for name, kept in self.per_score.items():
             factor = LOG2E if name == "bias" else 1.0
             out.append(kept.lay("lay", lambda r, c: self.at(first, r, c), factor))
-        out.append(ir.TileWait(self.scores, len(pairs) - 1))
+        out.append(ir.WgmmaWait(self.scores, len(pairs) - 1))
         masked = self.masks(first)
         out += [
             ir.If(masked, [self.weights("masked", first, stage)]),
             ir.If(~masked, [self.weights("free", first, stage)]),
         ]
         if self.changes:
-            out += [ir.TileWait(self.change, 0), self.cotangents(stage)]
+            out += [ir.WgmmaWait(self.change, 0), self.cotangents(stage)]
         elif "keep" in self.per_score:
             out.append(self.kept())
         return [*out, *self.products(stage)]
@@ -355,7 +355,7 @@ class _Queries(_Group):
         return self.n, ir.minimum(query, self.s.queries - 1), ir.minimum(key, self.s.keys - 1)
 
     def kept_at(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
-        return ir.sum_place(lane, number)
+        return ir.accumulator_element(lane, number)
 
     def walk(self) -> tuple[Expr, Expr]:
         block = const(self.plan.block)
@@ -376,8 +376,8 @@ class _Queries(_Group):
         p = self.plan
         keys = self.tiles["k"].across(stage)
         return [
-            ir.TileProduct(self.result, self.change, keys, p.size, p.block),
-            ir.TileWait(self.result, 0),
+            ir.Wgmma(self.result, self.change, keys, p.size, p.block),
+            ir.WgmmaWait(self.result, 0),
         ]
 
     def body(self) -> list[Stmt]:
@@ -385,7 +385,7 @@ class _Queries(_Group):
         loads: list[Stmt] = []
         for name, vector in (("lse", self.o.lse), ("delta", self.o.delta)):
             for h in range(2):
-                query = ir.add(self.first, ir.sum_place(lane, 2 * h)[0])
+                query = ir.add(self.first, ir.accumulator_element(lane, 2 * h)[0])
                 value = vector.read(self.n, query, query < self.s.queries)
                 loads.append(ir.Set(self.rows_of[name][h], value))
         return [
@@ -431,7 +431,7 @@ class _Keys(_Group):
         return self.n, ir.minimum(query, self.s.queries - 1), ir.minimum(key, self.s.keys - 1)
 
     def kept_at(self, lane: Expr, number: int) -> tuple[Expr, Expr]:
-        row, column = ir.sum_place(lane, number)
+        row, column = ir.accumulator_element(lane, number)
         return column, row
 
     def walk(self) -> tuple[Expr, Expr]:
@@ -445,12 +445,12 @@ class _Keys(_Group):
         return beyond | early if self.causal else beyond
 
     def seen(self, lane: Expr, first: Expr) -> Callable[[int], Expr]:
-        _, column = ir.sum_place(lane, 0)
+        _, column = ir.accumulator_element(lane, 0)
         query = ir.add(first, column)
         limit = ir.sub(self.s.queries, query).cast(dt.int32)
         starts = []
         for h in range(2):
-            row, _ = ir.sum_place(lane, 2 * h)
+            row, _ = ir.accumulator_element(lane, 2 * h)
             starts.append(ir.sub(ir.add(self.first, row), query).cast(dt.int32))
 
         def seen(i: int) -> Expr:
@@ -460,7 +460,7 @@ class _Keys(_Group):
         return seen
 
     def per_query(self, name: str, lane: Expr, number: int, stage: Expr) -> Expr:
-        return self.lines[name].at(ir.sum_place(lane, number)[1], stage)
+        return self.lines[name].at(ir.accumulator_element(lane, number)[1], stage)
 
     def bring(self, tag: str, j: Expr) -> list[Stmt]:
         first, stage = ir.mul(j, const(self.plan.block)), ir.irem(j, const(STAGES))
@@ -474,11 +474,11 @@ class _Keys(_Group):
         out: list[Stmt] = []
         if self.dv:
             g = self.tiles["g"].across(stage)
-            out.append(ir.TileProduct(self.dv, self.scores, g, p.width, p.block))
+            out.append(ir.Wgmma(self.dv, self.scores, g, p.width, p.block))
         if self.dk:
             q = self.tiles["q"].across(stage)
-            out.append(ir.TileProduct(self.dk, self.change, q, p.size, p.block))
-        return [*out, ir.TileWait([*self.dv, *self.dk], 0)]
+            out.append(ir.Wgmma(self.dk, self.change, q, p.size, p.block))
+        return [*out, ir.WgmmaWait([*self.dv, *self.dk], 0)]
 
     def body(self) -> list[Stmt]:
         out = [

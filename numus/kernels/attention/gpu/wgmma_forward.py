@@ -30,7 +30,7 @@ from numus.kernels.common.smem_tiles import (
     tile_bytes,
 )
 from numus.kernels.math import FUNCTIONS
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 LOG2E = math.log2(math.e)
 LOWEST = const(-math.inf, float32)
@@ -64,7 +64,7 @@ class Plan:
 
 
 def choose(
-    facts: Facts, queries: int, keys: int, size: int, width: int, scores: int
+    target: Target, queries: int, keys: int, size: int, width: int, scores: int
 ) -> Plan | None:
     """The longest blocks for which a unit has registers and memory for two groups, which multiply
     in turns, or else for one; None where there are none."""
@@ -76,7 +76,7 @@ def choose(
         for block in (128, 64, 32):
             plan = Plan(threads, block, size, width)
             registers = block // 2 + block // 4 + width // 2
-            if registers > most or groups * plan.memory(scores) > facts.group_memory:
+            if registers > most or groups * plan.memory(scores) > target.shared_bytes:
                 continue
             if keys <= block // 2 and block > 32:
                 continue
@@ -157,7 +157,7 @@ class Seen:
     def __init__(self, lane: Expr, first: Expr, block: Expr, keys: Expr, causal: bool) -> None:
         self.limits: list[Expr] = []
         for h in range(2):
-            row, column = ir.sum_place(lane, 2 * h)
+            row, column = ir.accumulator_element(lane, 2 * h)
             limit = keys
             if causal:
                 limit = ir.minimum(ir.add(ir.add(first, row), ONE), keys)
@@ -236,8 +236,8 @@ class _Group:
             ir.AsyncWait(0, fence=True),
             ir.If(following < blocks, self._bring(tag, following)),
             ir.AsyncCommit(),
-            ir.TileProduct(
-                self.scores, self.q.along(), self.k.along(stage), p.keys, p.size, fresh=True
+            ir.Wgmma(
+                self.scores, self.q.along(), self.k.along(stage), p.keys, p.size, zero_init=True
             ),
         ]
 
@@ -247,12 +247,12 @@ class _Group:
 
         for name, kept in self.per_score.items():
             out.append(kept.lay(tag, at, LOG2E if name == "bias" else 1.0))
-        out += [ir.TileWait(self.scores, 0), self._softmax(tag, first_key)]
+        out += [ir.WgmmaWait(self.scores, 0), self._softmax(tag, first_key)]
         if self.v is not None:
             values = self.v.across(stage)
             out += [
-                ir.TileProduct(self.result, self.scores, values, p.width, p.keys),
-                ir.TileWait(self.result, 0),
+                ir.Wgmma(self.result, self.scores, values, p.width, p.keys),
+                ir.WgmmaWait(self.result, 0),
             ]
         return out
 
@@ -266,7 +266,9 @@ class _Group:
         for i, register in enumerate(self.scores):
             value = ir.read(register) * self.factor
             if bias is not None:
-                value = ir.fma(ir.read(register), self.factor, bias.of(*ir.sum_place(lane, i)))
+                value = ir.fma(
+                    ir.read(register), self.factor, bias.of(*ir.accumulator_element(lane, i))
+                )
             if tag == "masked":
                 value = select(seen.of(i), value, LOWEST)
             names.append(ir.var(f"score{i}", float32))
@@ -291,7 +293,7 @@ class _Group:
             body.append(ir.Let(powers[i], ir.exp2(names[i] - shifts[half(i)])))
             kept = powers[i]
             if keep is not None:
-                kept = kept * keep.of(*ir.sum_place(lane, i))
+                kept = kept * keep.of(*ir.accumulator_element(lane, i))
             body.append(ir.Set(register, kept))
         for h, total in enumerate(self.totals):
             own = [x for i, x in enumerate(powers) if half(i) == h]
@@ -309,7 +311,7 @@ class _Group:
             body.append(ir.Let(whole, over_row(ir.read(total), ir.add)))
             lse = ir.fma(ir.read(top), const(1 / LOG2E, float32), FUNCTIONS["log"](whole))
             lse = select(whole.eq(NOTHING), const(math.inf, float32), lse)
-            row, column = ir.sum_place(lane, 2 * h)
+            row, column = ir.accumulator_element(lane, 2 * h)
             query = ir.add(self.first, row)
             done = self.o.write_lse(self.n, query, lse)
             if done:

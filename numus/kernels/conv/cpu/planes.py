@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -52,28 +52,28 @@ class Tile:
         return 1 + (self.rows + self.vectors) / (2 * self.rows * self.vectors)
 
 
-def pixel_tile(facts: Facts, dtype: DType, outputs: int) -> Tile:
+def pixel_tile(target: Target, dtype: DType, outputs: int) -> Tile:
     """Rows are outputs, vectors pixels, of which there are many.
 
     Three vectors by eight rows (two by six, with half the registers) were measured to hide loads
     best. Fewer rows than that leave registers to more vectors.
     """
-    registers = facts.vector_registers
+    registers = target.vector_registers
     vectors = 3 if registers >= 32 else 2
     most = _rows(registers, vectors)
     if outputs < most:
-        return Tile(outputs, min(8, (registers - 2) // (outputs + 1)), _width(facts, dtype))
+        return Tile(outputs, min(8, (registers - 2) // (outputs + 1)), _width(target, dtype))
     panels = -(-outputs // most)
-    return Tile(-(-outputs // panels), vectors, _width(facts, dtype))
+    return Tile(-(-outputs // panels), vectors, _width(target, dtype))
 
 
-def output_tile(facts: Facts, dtype: DType, taps: int, outputs: int, most: int = 64) -> Tile:
+def output_tile(target: Target, dtype: DType, taps: int, outputs: int, most: int = 64) -> Tile:
     """Rows (`most` of them) are taps, vectors outputs: whichever wastes least and loads least."""
-    width = _width(facts, dtype)
+    width = _width(target, dtype)
     wanted = -(-outputs // width)
 
     def shape(vectors: int) -> Tile:
-        panels = -(-taps // min(most, _rows(facts.vector_registers, vectors)))
+        panels = -(-taps // min(most, _rows(target.vector_registers, vectors)))
         return Tile(-(-taps // panels), vectors, width)
 
     def cost(tile: Tile) -> float:
@@ -83,8 +83,8 @@ def output_tile(facts: Facts, dtype: DType, taps: int, outputs: int, most: int =
     return min(map(shape, range(1, 5)), key=cost)
 
 
-def _width(facts: Facts, dtype: DType) -> int:
-    return facts.lanes_bytes // dtype.itemsize
+def _width(target: Target, dtype: DType) -> int:
+    return target.vector_bytes // dtype.itemsize
 
 
 def _rows(registers: int, vectors: int) -> int:

@@ -175,7 +175,7 @@ def gathered(
         [ir.var(f"{name}{n}", dtype) for n in range(len(every))] for name in ("a", "b", "sum")
     )
     merged = [p + q for p, q in zip(left, right, strict=True)]
-    out.append(ir.Combine(every, left, right, merged, results))
+    out.append(ir.BlockReduce(every, left, right, merged, results))
     for p, place in enumerate(places):
         d, h, w = (const(at) for at in place)
         for j, o in enumerate(own):

@@ -14,7 +14,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.attention.gpu.simt_tiles import Lines, Sums, Threads
 from numus.kernels.conv.gpu.implicit_gemm import Finish, Sizes, Windows, small
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 LEAST = 8  # slices of a piece
 
@@ -30,22 +30,24 @@ class Plan:
     pieces: int  # of k
 
 
-def choose(facts: Facts, dtype: DType, groups: int, rows: int, outputs: int, depth: int) -> Plan:
+def choose(target: Target, dtype: DType, groups: int, rows: int, outputs: int, depth: int) -> Plan:
     """The largest tiles of which there are enough to keep every unit busy; long sums in pieces."""
-    threads = Threads.of(min(facts.group, 256))
+    threads = Threads.of(min(target.block_size, 256))
     best = None
     for own in (8, 4, 2) if dtype.itemsize <= 4 else (4, 2):
         down, across = own * threads.down, own * threads.across
         # slices are as deep as registers for what waits, and memory, allow
         slices = (4 if own == 8 else 8) * threads.count // max(down, across)
-        while slices > 4 and 2 * Lines.bytes(dtype, slices, max(down, across)) > facts.group_memory:
+        while (
+            slices > 4 and 2 * Lines.bytes(dtype, slices, max(down, across)) > target.shared_bytes
+        ):
             slices //= 2
         tiles = groups * -(-outputs // down) * -(-rows // across)
         most = max(1, -(-depth // slices) // LEAST)
-        pieces = max(1, min(2 * facts.parallel_units // tiles, most))
+        pieces = max(1, min(2 * target.num_cores // tiles, most))
         best = Plan(threads.count, down, across, slices, pieces)
         fits = outputs > down // 2 and rows > across // 2
-        if fits and tiles * pieces >= facts.parallel_units:
+        if fits and tiles * pieces >= target.num_cores:
             break
     assert best is not None
     return best

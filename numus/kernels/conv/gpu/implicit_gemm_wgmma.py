@@ -15,7 +15,7 @@ from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.common.smem_tiles import BLOCK, RUN, ZERO
 from numus.kernels.conv.gpu.implicit_gemm import Finish, Sizes, Windows, small
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 THREADS = 256
 ROWS = 128
@@ -26,19 +26,21 @@ PITCH = ROWS + 4  # of a column of a strip: shifts its banks
 LEAST = 8  # slices of a piece
 
 
-def columns_of(facts: Facts, groups: int, rows: int, outputs: int, depth: int) -> int:
+def columns_of(target: Target, groups: int, rows: int, outputs: int, depth: int) -> int:
     """The widest tiles that have enough to do, and of which there are enough pieces."""
     most = groups * -(-rows // ROWS) * max(1, -(-depth // BLOCK) // LEAST)
     for columns in (256, 128):
-        if outputs > columns // 2 and most * -(-outputs // columns) >= facts.parallel_units:
+        if outputs > columns // 2 and most * -(-outputs // columns) >= target.num_cores:
             return columns
     return 64 if outputs > 32 else 32
 
 
-def pieces_of(facts: Facts, groups: int, rows: int, outputs: int, columns: int, depth: int) -> int:
+def pieces_of(
+    target: Target, groups: int, rows: int, outputs: int, columns: int, depth: int
+) -> int:
     """How many pieces k is cut into, so that small results keep all units busy."""
     tiles = groups * -(-rows // ROWS) * -(-outputs // columns)
-    return max(1, min(facts.parallel_units // tiles, -(-depth // BLOCK) // LEAST))
+    return max(1, min(target.num_cores // tiles, -(-depth // BLOCK) // LEAST))
 
 
 def convolution(
@@ -90,14 +92,14 @@ class _Group:
             out += [ir.If(at < stop, self.bring(f"ahead{ahead}", at)), ir.AsyncCommit()]
         q = ir.var("slice")
         stage, following = ir.irem(q, const(STAGES)), ir.add(q, const(AHEAD))
-        left = ir.TileOperand(self.a, ir.mul(stage, const(ROWS * BLOCK)), True)
-        right = ir.TileOperand(self.b, ir.mul(stage, const(self.columns * BLOCK)), True)
+        left = ir.MmaOperand(self.a, ir.mul(stage, const(ROWS * BLOCK)), True)
+        right = ir.MmaOperand(self.b, ir.mul(stage, const(self.columns * BLOCK)), True)
         body: list[Stmt] = [
             ir.AsyncWait(AHEAD - 1, fence=True),
-            ir.TileProduct(self.sums, left, right, self.columns, BLOCK),
+            ir.Wgmma(self.sums, left, right, self.columns, BLOCK),
             ir.If(following < stop, self.bring("next", following)),
             ir.AsyncCommit(),
-            ir.TileWait(self.sums, 0),
+            ir.WgmmaWait(self.sums, 0),
         ]
         return [*out, ir.For(q, first, stop, "serial", body), *self.leave(finish)]
 
@@ -149,7 +151,7 @@ class _Group:
             lane, thread = ir.var(f"lay{first}"), ir.var(f"out{first}")
             lay: list[Stmt] = []
             for i in range(STRIP // 2):
-                row, column = ir.sum_place(lane, i)
+                row, column = ir.accumulator_element(lane, i)
                 to = ir.add(ir.mul(column, const(PITCH)), row)
                 lay.append(ir.Store(self.stage, to, ir.read(self.sums[first // 2 + i])))
             out.append(ir.For(lane, ZERO, const(THREADS), "lanes", lay))

@@ -117,7 +117,7 @@ def leave(total: Summed, columns: Expr, room: int, row_of: Row) -> list[Stmt]:
     width = wide // strips
     words = -(-width * pitch * kind.itemsize // memory.dtype.itemsize)
     memory.size = const(max(total.words, words))
-    stage = ir.Buffer("stage", kind, "scratch", const(width * pitch), over=memory)
+    stage = ir.Buffer("stage", kind, "scratch", const(width * pitch), aliases=memory)
     total.scratch.append(stage)
     abreast = max(1, total.threads // rows)
     each = min(EACH, width // abreast)

@@ -35,11 +35,11 @@ class Lines:
         group: Expr,
         number: Expr | None = None,
         at: tuple[Expr, Expr] | None = None,
-    ) -> ir.TileSource:
+    ) -> ir.TmaTensor:
         ends = (self.width, self.count, groups)
         matrix = ZERO if groups.op == "const" else group
         strides = (self.step, self.all)
-        return ir.TileSource(
+        return ir.TmaTensor(
             self.buffer, self.along, ends, strides, first, lines, matrix, number, at
         )
 
@@ -86,15 +86,15 @@ def _summed(
     dtype: DType,
     tile: tuple[Expr, Expr, Expr],
     body: list[ir.Stmt],
-    left: ir.TileSource,
-    right: ir.TileSource,
+    left: ir.TmaTensor,
+    right: ir.TmaTensor,
     start: Expr,
     slices: Expr,
 ) -> Summed:
-    size = ir.tile_scratch(dtype, ROWS, tiles.columns, tiles.stages)
+    size = ir.pipeline_smem_elements(dtype, ROWS, tiles.columns, tiles.stages)
     scratch = ir.Buffer("slices", dtype, "scratch", const(size))
     sums = [ir.Register(f"c{i}", float32, lanes=True) for i in range(tiles.columns // 2)]
     body += [ir.Set(c, const(0.0, float32)) for c in sums]
-    body.append(ir.TileSum(sums, left, right, start, slices, tiles.stages, scratch))
+    body.append(ir.WgmmaMainloop(sums, left, right, start, slices, tiles.stages, scratch))
     shape = (ROWS, tiles.columns)
-    return Summed(body, tile, shape, WORKERS, sums, ir.sum_place, [scratch], size)
+    return Summed(body, tile, shape, WORKERS, sums, ir.accumulator_element, [scratch], size)

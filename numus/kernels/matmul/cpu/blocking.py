@@ -1,11 +1,11 @@
-"""Schedules of contractions as data: tile sizes from a target's facts and a problem's size."""
+"""Schedules of contractions as data: tile sizes from a target's target and a problem's size."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from numus.dtypes import DType
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 WORTH_A_THREAD = 1 << 20  # multiplications that take longer than waking a thread
 WORTH_SHARING = 1 << 26  # multiplications next to which one more kernel costs little,
@@ -48,7 +48,7 @@ class Tiles:
 
 
 def choose(
-    facts: Facts,
+    target: Target,
     dtype: DType,
     parts: int,
     size: tuple[int, int, int, int],
@@ -65,24 +65,24 @@ def choose(
     at most one of them is packed beforehand, and the tasks each pack their part of the other.
     """
     batch, m, n, k = size
-    width = facts.lanes_bytes // dtype.itemsize
+    width = target.vector_bytes // dtype.itemsize
     if strips:
-        rows, vectors = m, min(MOST_VECTORS, (facts.vector_registers - 2) // (m + 1))
+        rows, vectors = m, min(MOST_VECTORS, (target.vector_registers - 2) // (m + 1))
     else:
-        rows, vectors = _register_tile(facts, dtype, parts, m, n)
-    in_place = direct[0] and (across or not _collide(facts, rows, stride))
+        rows, vectors = _register_tile(target, dtype, parts, m, n)
+    in_place = direct[0] and (across or not _collide(target, rows, stride))
     columns = vectors * width
     right_in_place = direct[1] and (strips or n >= columns)  # whole tiles of B: edges are packed
     row_panels, column_panels = -(-m // rows), -(-n // columns)
     # what tiles use again and again stays in the second cache: a piece of B, as deep as it can be
     item = dtype.itemsize * parts
-    room = facts.cache_l2 // 2
+    room = target.l2_bytes // 2
     depth = min(k, STRIP_DEPTH) if strips else _depth(k, room // (columns * item), width)
     widest = column_panels if strips else max(1, room // (columns * max(depth, 1) * item))
     tallest = row_panels if in_place else max(1, room // (rows * max(k, 1) * item))
     work = batch * m * n * k
     share_left, share_right = (work >= WORTH_SHARING // (COMPUTED if x else 1) for x in computed)
-    units = min(facts.parallel_units, max(1, work // WORTH_A_THREAD))
+    units = min(target.num_cores, max(1, work // WORTH_A_THREAD))
     most = max(1, work // WORTH_A_THREAD)
     wanted, fine = (-(-min(units * x, most) // batch) for x in (TASKS, FINE))
     # rows may be cut where nothing is packed twice for it
@@ -95,14 +95,14 @@ def choose(
         needed = fine if free else -(-units // batch)
         row_tasks = _pieces(row_panels, -(-needed // column_tasks), tallest)
     in_order = stride == k * item and depth == k and not (across or strips)
-    far = batch * m * k * item >= facts.cache_l2 // 4  # what is smaller stays near by itself
+    far = batch * m * k * item >= target.l2_bytes // 4  # what is smaller stays near by itself
     share_left = share_left and column_tasks > 1 and not (frugal and row_tasks > 1)
     left = "direct" if in_place else "shared" if share_left else "own"
     right = "direct" if right_in_place else "shared" if share_right and row_tasks > 1 else "own"
     return Tiles(
         *(rows, vectors, width, parts),
-        fused=fuses(facts, dtype),
-        masked=dtype.itemsize >= facts.masks_from,
+        fused=fuses(target, dtype),
+        masked=dtype.itemsize >= target.masked_store_min_bytes,
         left=left,
         right=right,
         across=across,
@@ -115,15 +115,15 @@ def choose(
     )
 
 
-def fuses(facts: Facts, dtype: DType) -> bool:
+def fuses(target: Target, dtype: DType) -> bool:
     """Whether the target multiplies and adds at once: computed otherwise, it takes much longer."""
-    return dtype.kind == "float" and ("x86" not in facts.features or "fma" in facts.features)
+    return dtype.kind == "float" and target.fma
 
 
-def _register_tile(facts: Facts, dtype: DType, parts: int, m: int, n: int) -> tuple[int, int]:
+def _register_tile(target: Target, dtype: DType, parts: int, m: int, n: int) -> tuple[int, int]:
     """Rows and vectors of a tile: sums, a row of B and an element of A fill the registers."""
-    width = facts.lanes_bytes // dtype.itemsize
-    candidates = _register_tiles(facts, dtype, parts, -(-n // width))
+    width = target.vector_bytes // dtype.itemsize
+    candidates = _register_tiles(target, dtype, parts, -(-n // width))
     rows, vectors = candidates[0]
     if m >= MANY * rows:
         m = MANY * rows  # one code for all large sizes
@@ -147,20 +147,20 @@ def _register_tile(facts: Facts, dtype: DType, parts: int, m: int, n: int) -> tu
     return min(tiles, key=cost, default=(m, vectors))
 
 
-def _register_tiles(facts: Facts, dtype: DType, parts: int, wanted: int) -> list[tuple[int, int]]:
+def _register_tiles(target: Target, dtype: DType, parts: int, wanted: int) -> list[tuple[int, int]]:
     """Tiles that fit into the registers, the best one first, for so many vectors of columns.
 
     The more vectors, the fewer loads; but of B, each is used only once for every row. And there are
     at most as many rows as can be read in place if all lie in one set of the first cache. A result
     of fewer columns than that is as wide as its tiles.
     """
-    registers = facts.vector_registers
+    registers = target.vector_registers
     if dtype.kind != "float":
         registers -= 2  # products on their way to the sums
     vectors = [2]
-    if facts.vector_registers >= 32:
+    if target.vector_registers >= 32:
         vectors = [4, 3]
-        if facts.lanes_bytes == 16:  # elements of A are parts of vectors, and stay for longer
+        if target.vector_bytes == 16:  # elements of A are parts of vectors, and stay for longer
             vectors = [3]
             registers -= 2
     if wanted * parts < min(vectors):
@@ -173,11 +173,11 @@ def _register_tiles(facts: Facts, dtype: DType, parts: int, wanted: int) -> list
     return found
 
 
-def _collide(facts: Facts, rows: int, stride: int) -> bool:
+def _collide(target: Target, rows: int, stride: int) -> bool:
     """Whether so many rows, so many bytes apart, push each other out of the first cache."""
-    period = facts.cache_l1 // facts.cache_l1_ways
+    period = target.l1_bytes // target.l1_ways
     apart = min(stride % period, -stride % period)
-    return apart < LINE and rows > facts.cache_l1_ways * 3 // 4
+    return apart < LINE and rows > target.l1_ways * 3 // 4
 
 
 def _depth(k: int, most: int, width: int) -> int:

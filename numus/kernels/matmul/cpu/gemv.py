@@ -16,7 +16,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.cpu.blocking import LINE, fuses
 from numus.kernels.matmul.cpu.panels import Matrix
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -38,20 +38,20 @@ class Dots:
     task_rows: int
 
 
-def choose(facts: Facts, dtype: DType, batch: int, rows: int, vectors: int, k: int) -> Dots:
+def choose(target: Target, dtype: DType, batch: int, rows: int, vectors: int, k: int) -> Dots:
     """Half of the registers for sums; tasks that are neither few nor small.
 
     More rows side by side keep more of memory on its way, as long as each is read by whole lines:
     rows that are a power of two apart push each other's lines out of the first cache.
     """
-    sums = facts.vector_registers // 2
-    line = max(1, LINE // facts.lanes_bytes)
+    sums = target.vector_registers // 2
+    line = max(1, LINE // target.vector_bytes)
     side_by_side = max(1, min(4, sums // vectors), min(8, sums // (vectors * line)))
-    wanted = -(-facts.parallel_units * TASKS // batch)
+    wanted = -(-target.num_cores * TASKS // batch)
     task_rows = max(-(-rows // wanted), -(-TASK // k))
     task_rows = -(-task_rows // side_by_side) * side_by_side
     unroll = max(1, sums // (side_by_side * vectors))
-    return Dots(side_by_side, vectors, unroll, fuses(facts, dtype), task_rows)
+    return Dots(side_by_side, vectors, unroll, fuses(target, dtype), task_rows)
 
 
 def dots(

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 Tiles = TypeVar("Tiles")
 
@@ -35,11 +35,11 @@ class Way(Generic[Tiles]):
 
 
 def quickest(
-    facts: Facts, ways: Sequence[Way[Tiles]], result_bytes: int
+    target: Target, ways: Sequence[Way[Tiles]], result_bytes: int
 ) -> tuple[Way[Tiles], int, int]:
     """The way that takes the least time, into how many pieces it cuts k, and how many groups there
     are for a unit at the same time. `result_bytes`: what a piece of all of k comes to."""
-    units = facts.parallel_units
+    units = target.num_cores
     found = []
     for number, way in enumerate(ways):
         most = max(1, way.slices // way.least) if way.groups <= ROUNDS * units else 1

@@ -16,7 +16,7 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.problem import GroupWork
 from numus.kernels.matmul.gpu.vector_loads import ACCESS, Operand, multiplied, power
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -56,7 +56,7 @@ class Schedule:
 
 
 def choose(
-    facts: Facts, itemsize: int, along: bool, batch: int, lines: int, vectors: int, k: int
+    target: Target, itemsize: int, along: bool, batch: int, lines: int, vectors: int, k: int
 ) -> Schedule:
     """As many lines for a group as leave groups for all units: vectors are then read less often,
     and strips are whole lines of the caches."""
@@ -64,14 +64,14 @@ def choose(
     run = max(1, ACCESS // itemsize)
     if along:
         count = min(LINES, SUMS // wide)
-        while count > 1 and batch * -(-lines // count) < facts.parallel_units:
+        while count > 1 and batch * -(-lines // count) < target.num_cores:
             count //= 2
         threads = min(256, max(32, power(-(-k // run))))
         return Schedule(True, wide, count, threads)
-    threads = min(512, max(facts.most_threads, facts.group))
+    threads = min(512, max(target.max_block_size, target.block_size))
     own = min(run, max(1, STRIP_SUMS // wide))
     across = 32
-    while across > 4 and batch * -(-lines // (across * own)) < NEARLY * facts.parallel_units:
+    while across > 4 and batch * -(-lines // (across * own)) < NEARLY * target.num_cores:
         across //= 2
     steps = MORE_STEPS if wide * own <= 16 else STEPS
     while threads > 64 and threads // across > max(16, k // steps):
@@ -79,11 +79,11 @@ def choose(
     return Schedule(False, wide, own, threads, across, steps)
 
 
-def pieces_of(facts: Facts, s: Schedule, batch: int, lines: int, k: int) -> int:
+def pieces_of(target: Target, s: Schedule, batch: int, lines: int, k: int) -> int:
     """How many pieces k is cut into, where there are too few groups for the units."""
     groups = batch * -(-lines // s.strip)
     worth = 4 * s.deep * (s.lines if s.along else s.steps)  # of k
-    return max(1, min(facts.parallel_units // groups, k // max(worth, 512)))
+    return max(1, min(target.num_cores // groups, k // max(worth, 512)))
 
 
 @dataclass(slots=True)

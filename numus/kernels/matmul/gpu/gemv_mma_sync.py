@@ -20,7 +20,7 @@ from numus.kernels.matmul.gpu.gemv import Sizes
 from numus.kernels.matmul.gpu.mainloop import zero
 from numus.kernels.matmul.gpu.problem import GroupWork
 from numus.kernels.matmul.gpu.vector_loads import Operand
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 WARP = 32
@@ -63,24 +63,24 @@ class Schedule:
         return self.warps * self.tall * ROWS * (self.lines + COLUMNS) * float32.itemsize
 
 
-def choose(facts: Facts, along: bool, batch: int, lines: int, vectors: int, k: int) -> Schedule:
+def choose(target: Target, along: bool, batch: int, lines: int, vectors: int, k: int) -> Schedule:
     """Lines of a group so many as leave some groups for each unit."""
     wide, unroll = RUN, 2
     if along:
         wide = 4
-        while wide > 1 and batch * -(-lines // (wide * COLUMNS)) < GROUPS * facts.parallel_units:
+        while wide > 1 and batch * -(-lines // (wide * COLUMNS)) < GROUPS * target.num_cores:
             wide //= 2
         unroll = LOADS // wide
     found = Schedule(along, -(-vectors // ROWS), wide, 8, vectors <= ROWS // 2, unroll)
-    while found.warps > 4 and (found.nbytes > facts.group_memory or found.steps > k):
+    while found.warps > 4 and (found.nbytes > target.shared_bytes or found.steps > k):
         found = replace(found, warps=found.warps // 2)
     return found
 
 
-def pieces_of(facts: Facts, s: Schedule, batch: int, lines: int, k: int) -> int:
+def pieces_of(target: Target, s: Schedule, batch: int, lines: int, k: int) -> int:
     """How many pieces k is cut into, where there are too few groups for the units."""
     groups = batch * -(-lines // s.lines)
-    return max(1, min(2 * facts.parallel_units // groups, k // (4 * s.steps)))
+    return max(1, min(2 * target.num_cores // groups, k // (4 * s.steps)))
 
 
 Work = GroupWork[Schedule, Sizes, Operand]
@@ -214,7 +214,7 @@ class _Reader:
                 left = [low[step], high[step], low[step + 1], high[step + 1]]
                 for j, words in enumerate(lines):
                     right = [words[step], words[step + 1]]
-                    products.append(ir.WarpProduct(self.sums[i][j], left, right, self.work.dtype))
+                    products.append(ir.MmaSync(self.sums[i][j], left, right, self.work.dtype))
         return [*lets, *some], products
 
     def _across(self, p: Expr, cut: bool, tag: str) -> tuple[list[Stmt], list[Stmt]]:
@@ -245,7 +245,7 @@ class _Reader:
             right = [_pair(rows[0][j], rows[1][j]), _pair(rows[2][j], rows[3][j])]
             for i, (low, high) in enumerate(vectors):
                 left = [low[0], high[0], low[1], high[1]]
-                products.append(ir.WarpProduct(self.sums[i][j], left, right, dtype))
+                products.append(ir.MmaSync(self.sums[i][j], left, right, dtype))
         return [*lets, *some], products
 
 

@@ -19,7 +19,6 @@ from numus.kernels.matmul.gpu.problem import Epilogue, TileSizes
 
 ZERO, ONE = const(0), const(1)
 
-COPIES_SINCE = 80  # compute capability from which on copies go on by themselves
 SPARE = 4  # words between lines along k: they shift the banks
 
 
@@ -231,7 +230,7 @@ def sides(
     """Both operands in one piece of the group's memory, and how many words that has."""
     word = word_of(shape.dtype)
     words = ir.Buffer("slices", word, "scratch")
-    elements = ir.Buffer("elements", shape.dtype, "scratch", over=words)
+    elements = ir.Buffer("elements", shape.dtype, "scratch", aliases=words)
     a = Side(operands[0], firsts[0], lines[0], shape, words, elements, 0)
     b = Side(operands[1], firsts[1], lines[1], shape, words, elements, shape.stages * a.size)
     total = shape.stages * (a.size + b.size)

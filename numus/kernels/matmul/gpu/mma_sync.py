@@ -29,7 +29,7 @@ from numus.kernels.matmul.gpu.mainloop import (
 )
 from numus.kernels.matmul.gpu.mainloop_interleaved import Steps, woven_pipeline
 from numus.kernels.matmul.gpu.problem import GroupWork
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO = const(0)
 
@@ -37,11 +37,8 @@ WARP = 32
 ROWS, COLUMNS, WORDS = 16, 8, 8  # of one product
 DEPTH = 16  # words of a slice along k
 
-# From which compute capability on there are units for a dtype.
-SINCE = {
-    **{dt.float16: 75, dt.bfloat16: 80, dt.float32: 80, dt.float64: 80},
-    **{dt.int8: 80, dt.uint8: 80},
-}
+# Element types that there are tensor cores for; `Target.mma` says which a device has.
+MMA_DTYPES = (dt.float16, dt.bfloat16, dt.float32, dt.float64, dt.int8, dt.uint8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +92,7 @@ _BEGIN, _WOVEN_BEGIN = 2500, 10000  # what a group of 64 rows, or of 64 x 64 sum
 
 
 def choose(
-    facts: Facts,
+    target: Target,
     dtype: DType,
     copies: bool,
     batch: int,
@@ -120,11 +117,11 @@ def choose(
         )
         for which, times in found.items()
     ]
-    way, pieces, together = quickest(facts, ways, word * batch * m * n)
+    way, pieces, together = quickest(target, ways, word * batch * m * n)
     rows, columns, down, across, woven = way.tiles
 
     def room(depth: int) -> int:
-        return facts.group_memory // ((rows + columns) * (depth + SPARE) * word)
+        return target.shared_bytes // ((rows + columns) * (depth + SPARE) * word)
 
     # float64 leaves room for few groups, which wait the less the deeper their slices are
     deep = word == 8 and room(2 * DEPTH) >= 3 * together
@@ -201,7 +198,7 @@ def summed(
             x = [_name(f"{tag}a", step, i, u, word) for u in range(2 * ROWS // COLUMNS)]
             for j, c in enumerate(line):
                 y = [_name(f"{tag}b", step, j, u, word) for u in range(2)]
-                found.append(ir.WarpProduct(c, x, y, dtype))
+                found.append(ir.MmaSync(c, x, y, dtype))
         return found
 
     def in_turn(lane: Expr, stage: Expr) -> list[Stmt]:
@@ -244,7 +241,7 @@ def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
     width = t.columns // strips
     pitch = const(width + RUN)
     size = const(t.rows * (width + RUN))
-    stage = ir.Buffer("stage", kind, "scratch", size, over=words)
+    stage = ir.Buffer("stage", kind, "scratch", size, aliases=words)
     out: list[Stmt] = []
     for strip in range(strips):
         lane = ir.var(f"lay{strip}")

@@ -20,7 +20,7 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.problem import GroupWork, TileSizes
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -67,11 +67,11 @@ class Tiles:
 
 
 def choose(
-    facts: Facts, dtype: DType, batch: int, m: int, n: int, light: bool, straight: bool = False
+    target: Target, dtype: DType, batch: int, m: int, n: int, light: bool, straight: bool = False
 ) -> Tiles:
     """The largest tiles that fit into a group's memory and of which there are enough to keep every
     unit busy."""
-    threads = min(facts.group, 128 if straight else 256)
+    threads = min(target.block_size, 128 if straight else 256)
     best = None
     for side in (8, 4, 2):
         if side == 8 and dtype.itemsize > 4:
@@ -81,11 +81,11 @@ def choose(
         depth = {8: 8, 4: 16, 2: 32}[side]  # what waits to be multiplied needs registers too
         least = max(STEPS, threads // min(rows, columns))  # a thread brings an element, at least
         best = Tiles(threads, rows, columns, depth, side, side, straight)
-        while best.nbytes(dtype, light) > facts.group_memory and best.depth > least:
+        while best.nbytes(dtype, light) > target.shared_bytes and best.depth > least:
             best = replace(best, depth=best.depth // 2)
-        if best.nbytes(dtype, light) > facts.group_memory:
+        if best.nbytes(dtype, light) > target.shared_bytes:
             continue
-        if batch * -(-m // rows) * -(-n // columns) >= facts.parallel_units:
+        if batch * -(-m // rows) * -(-n // columns) >= target.num_cores:
             break
     assert best is not None
     return best
@@ -291,8 +291,8 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     return out, [*scratch, stage]
 
 
-def pieces_of(facts: Facts, tiles: Tiles, batch: int, m: int, n: int, k: int) -> int:
+def pieces_of(target: Target, tiles: Tiles, batch: int, m: int, n: int, k: int) -> int:
     """How many pieces a long inner axis is cut into, so that small results keep all units busy."""
     groups = batch * -(-m // tiles.rows) * -(-n // tiles.columns)
-    wanted = -(-2 * facts.parallel_units // groups)
+    wanted = -(-2 * target.num_cores // groups)
     return max(1, min(wanted, k // 512), -(-k // 65536))

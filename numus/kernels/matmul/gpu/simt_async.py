@@ -26,7 +26,7 @@ from numus.kernels.matmul.gpu.mainloop import (
     sides,
 )
 from numus.kernels.matmul.gpu.problem import GroupWork
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO = const(0)
 
@@ -79,7 +79,7 @@ _SQUARE_TIMES, _SQUARE_BEGIN = (5500,), 10000
 
 
 def choose(
-    facts: Facts, batch: int, m: int, n: int, k: int, squares: Tiles | None = None
+    target: Target, batch: int, m: int, n: int, k: int, squares: Tiles | None = None
 ) -> tuple[Tiles, int]:
     """Tiles, and into how many pieces k is cut. `squares`: WIDE or TALL where they may be taken,
     which is for all of k."""
@@ -92,7 +92,7 @@ def choose(
     if squares is not None:
         times, begin = _SQUARE_TIMES, _SQUARE_BEGIN
         ways.append(Way(squares, groups(squares), slices, times, begin, least=slices))
-    way, pieces, _ = quickest(facts, ways, 4 * batch * m * n)
+    way, pieces, _ = quickest(target, ways, 4 * batch * m * n)
     return way.tiles, pieces
 
 
@@ -113,7 +113,7 @@ class _Side:
             ir.Let(
                 self.name(step, i, tag),
                 ir.load(self.side.words, self.side.place(stage, self.line(lane, i), const(step))),
-                ahead=True,
+                early=True,
             )
             for i in range(self.own)
         ]
@@ -212,7 +212,7 @@ def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
     size = height * (t.columns + SPARE)
     slices = total.scratch[0]
     slices.size = const(max(total.words, size))
-    stage = ir.Buffer("stage", dtype, "scratch", const(size), over=slices)
+    stage = ir.Buffer("stage", dtype, "scratch", const(size), aliases=slices)
     out: list[Stmt] = []
     for strip in range(t.own_rows // RUN):
         lane = ir.var(f"lay{strip}")

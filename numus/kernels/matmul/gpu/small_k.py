@@ -14,7 +14,7 @@ from numus import ir
 from numus.ir import Expr, Stmt, const
 from numus.kernels.matmul.gpu.problem import GroupWork, TileSizes
 from numus.kernels.matmul.gpu.vector_loads import ACCESS, Operand, multiplied, power
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -46,19 +46,19 @@ class Schedule:
 
 
 def choose(
-    facts: Facts, wide: int, stored: int, light: bool, batch: int, m: int, n: int, k: int
+    target: Target, wide: int, stored: int, light: bool, batch: int, m: int, n: int, k: int
 ) -> Schedule:
     """Runs of the result that are one access, if B has room; rows as many as leave groups for all
     units. `wide`, `stored`: the sizes of a number as it is computed and as it is stored."""
     depth = power(k)
     own = max(1, min(ACCESS // stored, HELD * 4 // (depth * wide)))
-    threads = facts.group
+    threads = target.block_size
     across = min(threads, power(-(-n // own)))
     together = max(1, min(4, 32 * 4 // (depth * wide))) if light else 1
     for rows in ROWS:
         schedule = Schedule(depth, own, across, threads, rows, together)
         groups = batch * -(-m // schedule.height) * -(-n // schedule.width)
-        if groups >= (6 if depth < LITTLE else 3) * facts.parallel_units:
+        if groups >= (6 if depth < LITTLE else 3) * target.num_cores:
             break
     return schedule
 

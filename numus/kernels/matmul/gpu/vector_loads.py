@@ -47,7 +47,7 @@ class Operand:
         for u in range(count):
             name = ir.var(f"{tag}_{u}", buffer.dtype)
             value = ir.load(buffer, ir.add(first, const(u)))
-            lets.append(ir.Let(name, value, run=run if u % run == 0 else 0))
+            lets.append(ir.Let(name, value, vector=run if u % run == 0 else 0))
             found.append(name.cast(dtype))
         return lets, found
 

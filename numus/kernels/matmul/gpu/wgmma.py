@@ -19,7 +19,7 @@ from numus.kernels.matmul.gpu import wgmma_epilogue as strips
 from numus.kernels.matmul.gpu.cost_model import Way, quickest
 from numus.kernels.matmul.gpu.mainloop import Sizes, corner, runs_out, zero
 from numus.kernels.matmul.gpu.problem import GroupWork
-from numus.runtime.contract import Facts
+from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
@@ -42,13 +42,13 @@ class Operand:
 
     read: Callable[[Expr, Expr, Expr, Expr], Expr]
     extent: Expr  # how many lines there are
-    source: Callable[[Expr, int, Expr], ir.TileSource]
+    source: Callable[[Expr, int, Expr], ir.TmaTensor]
     aligned: Expr  # whether the engine can read it after all
 
 
 def depth_of(dtype: DType) -> int:
     """Elements along k of a slice."""
-    return ir.TILE_BYTES // dtype.itemsize
+    return ir.SWIZZLE_BYTES // dtype.itemsize
 
 
 def promotes(dtype: DType) -> bool:
@@ -101,7 +101,7 @@ _NARROW = (900, 1800)  # of float32, as units round it, in narrow tiles
 
 
 def choose(
-    facts: Facts, dtype: DType, shape: tuple[int, ...], k: int, *, stays: bool = False
+    target: Target, dtype: DType, shape: tuple[int, ...], k: int, *, stays: bool = False
 ) -> tuple[Tiles, int]:
     """Tiles (of 128 rows where groups do not stay), and into how many pieces k is cut."""
     batch, m, n = shape
@@ -116,25 +116,25 @@ def choose(
         groups = batch * -(-m // tile[0]) * -(-n // tile[1])
         if (stays or tile[0] == ROWS) and not (promotes(dtype) and tile[1] > 128):
             ways.append(Way(tile, groups, slices, times, begin, once=once))
-    way, pieces, together = quickest(facts, ways, 4 * batch * m * n)
-    return fitted(facts, way.tiles, together, stays=stays), pieces
+    way, pieces, together = quickest(target, ways, 4 * batch * m * n)
+    return fitted(target, way.tiles, together, stays=stays), pieces
 
 
-def fitted(facts: Facts, tile: tuple[int, int], together: int, *, stays: bool) -> Tiles:
+def fitted(target: Target, tile: tuple[int, int], together: int, *, stays: bool) -> Tiles:
     """Tiles with as many slices ahead as there is room for, of so many groups on a unit."""
     rows, columns = tile
-    size = (rows + columns) * ir.TILE_BYTES
+    size = (rows + columns) * ir.SWIZZLE_BYTES
     if not stays:
-        room = (facts.group_memory - 4096) // together
+        room = (target.shared_bytes - 4096) // together
         return Tiles(columns, max(LEAST_STAGES, min(STAGES, room // size)), rows)
     line = strips.LINE if together == 1 else strips.SHORT_LINE
-    room = facts.group_memory // together - _RESERVED - strips.room(line)
+    room = target.shared_bytes // together - _RESERVED - strips.room(line)
     return Tiles(columns, max(2, min(STAGES, room // (size + 16))), rows, True, line, together)
 
 
-def together_of(facts: Facts, columns: int, row_tiles: int) -> int:
+def together_of(target: Target, columns: int, row_tiles: int) -> int:
     """Rows of tiles that share columns, so that what runs at the same time is about a square."""
-    square = int((facts.parallel_units * columns / ROWS) ** 0.5)
+    square = int((target.num_cores * columns / ROWS) ** 0.5)
     return max(1, min(square, row_tiles))
 
 
@@ -149,14 +149,14 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     depth = depth_of(dtype)
     batch, first, mine = s.piece(which, depth)
     a, b = left.source(m0, rows, batch), right.source(n0, columns, batch)
-    count = ir.tile_scratch(dtype, rows, columns, stages)
+    count = ir.pipeline_smem_elements(dtype, rows, columns, stages)
     scratch = ir.Buffer("slices", dtype, "scratch", const(count))
     kind = float32 if dtype.kind == "float" else int32
     sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(work.tiles.own // 2)]
     fresh = work.tiles.stays and not promotes(dtype)
     aligned = left.aligned & right.aligned
     start = ir.mul(first, const(depth))
-    total = ir.TileSum(sums, a, b, start, mine, stages, scratch, fresh)
+    total = ir.WgmmaMainloop(sums, a, b, start, mine, stages, scratch, fresh)
     out += [] if fresh else [ir.Set(c, const(0, kind)) for c in sums]
     out.append(ir.If(aligned, [total]))
     q = ir.var("slice")
@@ -168,7 +168,7 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         runs = tile.lines * depth // (16 // dtype.itemsize)
         slow.append(ir.For(lane, ZERO, const(runs), "lanes", fill))
     onto = q if fresh else None
-    product = ir.TileSlice(sums, scratch, rows, columns, (a.along, b.along), onto)
+    product = ir.WgmmaTile(sums, scratch, rows, columns, (a.k_major, b.k_major), onto)
     slow += [ir.AsyncFence(), ir.AsyncWait(0), product, ir.AsyncWait(0)]
     out.append(ir.If(~aligned, [ir.For(q, ZERO, mine, "serial", slow)]))
     if work.tiles.stays:
@@ -176,14 +176,14 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
         shape = strips.Shape((rows, columns), t.own, t.line, (s.m, s.n))
         leaving, buffers = strips.leave(shape, kind, sums, (which, m0, n0), work.finish)
         return [*out, *leaving], [scratch, *buffers]
-    stage = ir.Buffer("stage", kind, "scratch", const(rows * (columns + SPARE)), over=scratch)
+    stage = ir.Buffer("stage", kind, "scratch", const(rows * (columns + SPARE)), aliases=scratch)
     return [*out, *_leave(work, stage, sums, (which, m0, n0))], [scratch, stage]
 
 
 def _fill(
     lane: Expr,
     operand: Operand,
-    tile: ir.TileSource,
+    tile: ir.TmaTensor,
     batch: Expr,
     begin: Expr,
     k_size: Expr,
@@ -193,15 +193,15 @@ def _fill(
     """A run of 16 bytes of a tile, element by element."""
     dtype = scratch.dtype
     depth, run = depth_of(dtype), 16 // dtype.itemsize
-    fast = const((depth if tile.along else tile.lines) // run)
+    fast = const((depth if tile.k_major else tile.lines) // run)
     slow, quick = ir.idiv(lane, fast), ir.mul(ir.irem(lane, fast), const(run))
-    line, deep = (slow, quick) if tile.along else (quick, slow)
-    to = ir.add(ir.tile_place(tile.along, line, deep, depth, dtype.itemsize), const(at))
+    line, deep = (slow, quick) if tile.k_major else (quick, slow)
+    to = ir.add(ir.swizzle(tile.k_major, line, deep, depth, dtype.itemsize), const(at))
     line, k = ir.add(tile.first, line), ir.add(begin, deep)
     out: list[Stmt] = []
     for u in range(run):
-        here = ir.add(line, const(0 if tile.along else u))
-        p = ir.add(k, const(u if tile.along else 0))
+        here = ir.add(line, const(0 if tile.k_major else u))
+        p = ir.add(k, const(u if tile.k_major else 0))
         inside = (here < operand.extent) & (p < k_size)
         value = ir.select(inside, operand.read(batch, here, p, inside), zero(dtype))
         out.append(ir.Store(scratch, ir.add(to, const(u)), value))

@@ -61,8 +61,10 @@ def leave(
     assert isinstance(store, ir.Store)
     dtype = store.buffer.dtype
     nbytes = room(shape.line)
-    lines = ir.Buffer("lines", dtype, "scratch", const(nbytes // dtype.itemsize), by_warp=True)
-    stage = ir.Buffer("stage", kind, "scratch", const(nbytes // kind.itemsize), lines, by_warp=True)
+    lines = ir.Buffer("lines", dtype, "scratch", const(nbytes // dtype.itemsize), warp_private=True)
+    stage = ir.Buffer(
+        "stage", kind, "scratch", const(nbytes // kind.itemsize), lines, warp_private=True
+    )
     begin = ir.add(ir.address(store.buffer), ir.mul(store.index, const(dtype.itemsize)))
     (rows, columns), (m, n) = shape.tile, shape.ends
     inside = (ir.add(m0, const(rows)) <= m) & (ir.add(n0, const(columns)) <= n)
@@ -99,7 +101,7 @@ def _finished(
                 (store,) = finish(*at, ir.read(sums[0]))
                 assert isinstance(store, ir.Store)
                 many = run if u % run == 0 else 0
-                give.append(ir.Store(store.buffer, store.index, v, run=many))
+                give.append(ir.Store(store.buffer, store.index, v, vector=many))
         body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", give))
     return body
 
