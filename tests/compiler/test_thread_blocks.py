@@ -109,7 +109,10 @@ SPREAD = {
 @pytest.mark.parametrize("name", SPREAD)
 def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, monkeypatch):
     """Blocks of a cluster, and blocks that meet at a board."""
-    target = replace(machine.target, forward_progress=True, num_cores=8)
+    most = 1 if board else 8
+    target = replace(
+        machine.target, forward_progress=True, num_cores=8, max_cluster_size=most
+    )
     monkeypatch.setattr(machine, "target", target)
     ways = reduce_rows_cluster.ways_to_hold
 
@@ -118,12 +121,11 @@ def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, m
 
     for module in (loops, reduce_rows_cluster):
         monkeypatch.setattr(module, "ways_to_hold", one_way)
-    monkeypatch.setattr(reduce_rows_cluster, "MOST_BLOCKS", 1 if board else 8)
     x = np.random.default_rng(0).standard_normal((3, length)).astype(np.float32)
     machine.rendered.clear()
     plans.clear_plans()
     got = SPREAD[name](nm.asarray(x, device="blocks")).numpy()
-    (kernel,) = (k for k in machine.rendered if k.spread > 1)
+    (kernel,) = (k for k in machine.rendered if k.cluster_size > 1)
     assert (kernel.cluster_size, kernel.block_size) == (blocks, blocks * threads)
     assert (kernel.flags is not None) == board
     want = SPREAD[name](nm.asarray(x)).numpy()
