@@ -110,9 +110,7 @@ SPREAD = {
 def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, monkeypatch):
     """Blocks of a cluster, and blocks that meet at a board."""
     most = 1 if board else 8
-    target = replace(
-        machine.target, forward_progress=True, num_cores=8, max_cluster_size=most
-    )
+    target = replace(machine.target, forward_progress=True, num_cores=8, max_cluster_size=most)
     monkeypatch.setattr(machine, "target", target)
     ways = reduce_rows_cluster.ways_to_hold
 
