@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import os
 import subprocess
 import sys
 from dataclasses import dataclass
@@ -73,11 +74,54 @@ class LlvmTarget:
         return self.arch == "arm" or "f16c" in self.enabled
 
 
+# Microarchitecture levels that `NUMUS_CPU` names: LLVM's CPU and its features.
+_V2 = "+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt,+cx16"
+_V3 = _V2 + ",+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt,+movbe"
+_LEVELS = {
+    "x86-64-v2": ("x86-64-v2", _V2),
+    "x86-64-v3": ("x86-64-v3", _V3),
+    "x86-64-v4": ("x86-64-v4", _V3 + ",+avx512f,+avx512bw,+avx512cd,+avx512dq,+avx512vl"),
+    "armv8-a": ("generic", "+neon"),
+}
+
+
+@dataclass(frozen=True)
+class _Override:
+    """A CPU described by the environment, for tests and for code that must run elsewhere."""
+
+    level: str = ""
+    l1: int = 0
+    l2: int = 0
+    ways: int = 0
+
+
+@functools.cache
+def _override() -> _Override:
+    """`NUMUS_CPU`, as in "x86-64-v3,l1=32K,l2=256K,ways=8"; every part may be left out."""
+    given = os.environ.get("NUMUS_CPU", "")
+    parts = [p.strip() for p in given.split(",") if p.strip()]
+    level = parts.pop(0) if parts and "=" not in parts[0] else ""
+    numbers = dict(p.partition("=")[::2] for p in parts)
+    try:
+        sizes = {name: _bytes(text) for name, text in numbers.items()}
+        if (level and level not in _LEVELS) or not sizes.keys() <= {"l1", "l2", "ways"}:
+            raise ValueError
+    except ValueError:
+        raise ValueError(
+            f"NUMUS_CPU={given!r} must be one of {', '.join(_LEVELS)}, then l1=, l2= and ways=, "
+            'all optional, as in "x86-64-v3,l1=32K,l2=256K"'
+        ) from None
+    return _Override(level, **sizes)
+
+
 @functools.cache
 def host() -> LlvmTarget:
-    """The CPU this process runs on."""
+    """The CPU this process runs on, or the one that `NUMUS_CPU` names."""
     import llvmlite.binding as llvm
 
+    if _override().level:
+        cpu, features = _LEVELS[_override().level]
+        return LlvmTarget(llvm.get_process_triple(), cpu, features, cache_sizes()[1])
     try:
         features = llvm.get_host_cpu_features().flatten()
     except RuntimeError:  # LLVM cannot tell on some systems: the baseline of the architecture
@@ -97,11 +141,13 @@ def cache_sizes() -> tuple[int, int]:
             level = int((entry / "level").read_text())
             if level in sizes and (entry / "type").read_text().strip() != "Instruction":
                 sizes[level] = _bytes((entry / "size").read_text().strip())
-    return sizes[1], sizes[2]
+    return _override().l1 or sizes[1], _override().l2 or sizes[2]
 
 
 def cache_ways() -> int:
     """Ways of a core's level 1 data cache; what is usual where unknown."""
+    if _override().ways:
+        return _override().ways
     with contextlib.suppress(OSError, ValueError):
         for entry in sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*")):
             level, kind = ((entry / name).read_text().strip() for name in ("level", "type"))
