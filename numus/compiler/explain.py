@@ -10,7 +10,7 @@ from typing import Any
 
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import cost_model
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.hooks import watchers
 from numus.compiler.plan import Plan
 

@@ -15,8 +15,9 @@ from numus import ir
 from numus.compiler.fusion.fuser import Fuser
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import approx_math, cost_model
-from numus.compiler.graph.builder import GraphBuilder, Value
+from numus.compiler.graph.builder import GraphBuilder
 from numus.compiler.graph.signature import GraphSignature
+from numus.compiler.graph.value import Value
 from numus.compiler.hooks import on_clear_plans, watchers
 from numus.compiler.lower.dedup import Lowering
 from numus.compiler.lower.emitter import LoweredKernel

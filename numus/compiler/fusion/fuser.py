@@ -18,7 +18,7 @@ from typing import Any
 from numus.compiler.fusion.group import FusionGroup, Grouping
 from numus.compiler.fusion.legality import MANY_MEMBERS, Legality
 from numus.compiler.fusion.materialize import Materialization
-from numus.compiler.graph.builder import Value, walk
+from numus.compiler.graph.value import Value, walk
 from numus.shapes import Shape
 from numus.target import Target
 

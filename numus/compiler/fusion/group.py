@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from numus import ir
-from numus.compiler.graph.builder import GEMM_KINDS, Value, walk
+from numus.compiler.graph.value import GEMM_KINDS, Value, walk
 from numus.compiler.lower.index_rules import Index, is_inline
 from numus.shapes import Shape
 

@@ -8,8 +8,8 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Grouping, index_of, squeeze
-from numus.compiler.graph.builder import ATTENTION, Value, walk
 from numus.compiler.graph.contiguity import source_of
+from numus.compiler.graph.value import ATTENTION, Value, walk
 from numus.compiler.lower.affine import accesses, unit_weight
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.grid_sync import room_for_rows

@@ -12,9 +12,9 @@ import heapq
 from collections.abc import Sequence
 
 from numus.compiler.fusion.group import EPILOGUE_KINDS, FusionGroup, Grouping, squeeze
-from numus.compiler.graph.builder import ATTENTION, GEMM_KINDS, Value, walk
 from numus.compiler.graph.cost_model import HEAVY, MADE_AGAIN, SLOW
 from numus.compiler.graph.strided_view import lying
+from numus.compiler.graph.value import ATTENTION, GEMM_KINDS, Value, walk
 from numus.compiler.lower.index_rules import is_inline
 from numus.shapes import row_major, size_of
 from numus.target import Target

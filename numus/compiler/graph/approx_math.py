@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from numus import dtypes as dt
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.kernels.math import approximate
 from numus.target import Target
 

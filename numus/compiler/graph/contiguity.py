@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 
 
 def source_of(x: Value) -> tuple[Value, list[Value]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
-from numus.compiler.graph.builder import ATTENTION, Value, walk
+from numus.compiler.graph.value import ATTENTION, Value, walk
 from numus.shapes import size_of
 
 # Functions of many instructions.

@@ -1,51 +1,45 @@
-"""Sums over one hit: the sum of `where(place == counting, x, 0)` along an axis is x at that place.
+"""One-hot-to-gather rewrite: sum(where(index == iota, x, 0)) along an axis is x[index].
 
-So cross entropy, and whatever else is written with one-hot masks, reads an element of a row instead
-of walking it; and unlike a gather its derivative is no scatter, but a map that fuses.
+Cross entropy and other code written with one-hot masks reads one element instead of a row. Unlike
+that of a gather, the derivative is no scatter, but elementwise, and fuses.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
+from numus.compiler.graph.value import Make, Value, is_constant
 from numus.shapes import Shape
 
-if TYPE_CHECKING:
-    from numus.compiler.graph.builder import GraphBuilder, Value
 
-
-def picked(local: GraphBuilder, x: Value, axis: int, shape: Shape) -> Value | None:
-    """The sum of x over an axis as a pick, where x is not zero at one place of it at most."""
+def onehot_to_gather(make: Make, x: Value, axis: int, shape: Shape) -> Value | None:
+    """The sum over an axis of which a one-hot mask leaves one element at most, as a gather."""
     signs = 0
     while x.op == "neg":
         x = x.inputs[0]
         signs += 1
     if x.op != "where" or x.dtype.is_complex or x.shape[axis] == 0:
         return None
-    hit, source, nothing = x.inputs
-    if hit.op != "eq" or not _is_zero(nothing):
+    mask, source, otherwise = x.inputs
+    if mask.op != "eq" or not is_constant(otherwise, 0):
         return None
     from_end = len(x.shape) - axis
-    for counting, place in (hit.inputs, hit.inputs[::-1]):
-        place = _narrowed(place)
+    for iota, index in (mask.inputs, mask.inputs[::-1]):
+        index = _without_broadcasts(index)
         if (
-            place.dtype.is_integer
-            and _extent(place, from_end) == 1
-            and _counts(counting, x.shape[axis], from_end)
+            index.dtype.is_integer
+            and _extent(index, from_end) == 1
+            and _is_iota(iota, x.shape[axis], from_end)
         ):
-            kept = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
-            place = local.make("broadcast", "view", (place,), kept, kept, place.dtype)
-            place = local.make("reshape", "view", (place,), shape, shape, place.dtype)
+            keepdims = tuple(1 if i == axis else n for i, n in enumerate(x.shape))
+            index = make("broadcast", "view", (index,), keepdims, keepdims, index.dtype)
+            index = make("reshape", "view", (index,), shape, shape, index.dtype)
             params = (axis, x.shape[axis])
-            out = local.make("pick", "gather", (source, place), params, shape, x.dtype)
-            if signs % 2:
-                out = local.make("neg", "elementwise", (out,), None, shape, x.dtype)
-            return out
+            out = make("onehot_gather", "gather", (source, index), params, shape, x.dtype)
+            return make("neg", "elementwise", (out,), None, shape, x.dtype) if signs % 2 else out
     return None
 
 
-def _narrowed(v: Value) -> Value:
-    """A value before it was broadcast; axes keep their distance from the last."""
+def _without_broadcasts(v: Value) -> Value:
+    """The broadcast operand; axes keep their distance from the last."""
     while v.op == "broadcast":
         v = v.inputs[0]
     return v
@@ -55,17 +49,11 @@ def _extent(v: Value, from_end: int) -> int:
     return v.shape[-from_end] if from_end <= len(v.shape) else 1
 
 
-def _counts(v: Value, extent: int, from_end: int) -> bool:
-    """Whether a value is 0, 1, 2 … along one axis, and the same along all others."""
-    v = _narrowed(v)
+def _is_iota(v: Value, extent: int, from_end: int) -> bool:
+    """The value is 0, 1, 2 ... along one axis, constant along the others."""
+    v = _without_broadcasts(v)
     if _extent(v, from_end) != extent or v.size != extent:
         return False
     while v.op in ("reshape", "broadcast") and v.inputs[0].size == extent:
         v = v.inputs[0]
     return v.op == "iota"
-
-
-def _is_zero(v: Value) -> bool:
-    while v.op in ("broadcast", "reshape"):
-        v = v.inputs[0]
-    return v.op == "constant" and v.params[0] == 0 and v.params[0] is not None

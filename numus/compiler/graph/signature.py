@@ -8,7 +8,8 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from numus.compiler.graph.builder import IDENTITIES, number_class
+from numus.compiler.graph.builder import number_class
+from numus.compiler.graph.value import IDENTITIES
 from numus.shapes import Shape
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.shapes import Shape, reshape_strides
 
 

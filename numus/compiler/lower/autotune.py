@@ -21,7 +21,7 @@ import numpy as np
 
 from numus import config
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import GEMM_KINDS, Value
+from numus.compiler.graph.value import GEMM_KINDS, Value
 from numus.compiler.lower.dispatch import lower_group
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.dtypes import DType

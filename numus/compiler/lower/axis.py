@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.index_rules import Index
 from numus.dtypes import DType
@@ -20,7 +20,7 @@ At = Callable[[Expr], Index]  # from a place along the axis to a whole index
 
 def temporary(shape: Shape, dtype: DType) -> Value:
     """Memory that the kernels of one group hand on to each other."""
-    return Value(-1, "temporary", "temporary", (), None, shape, dtype)
+    return Value.fresh("temporary", "temporary", (), None, shape, dtype)
 
 
 def without(layouts: dict[Value, Shape], val: Value) -> dict[Value, Shape]:

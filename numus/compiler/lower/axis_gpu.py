@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.index_rules import Index
 from numus.ir import Expr, const

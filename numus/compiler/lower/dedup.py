@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value, walk
+from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower import autotune
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.runtime.contract import Runtime

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.attention.cpu import lower_attention, lower_attention_grad
 from numus.compiler.lower.attention.gpu import lower_group_attention, lower_group_attention_grad
 from numus.compiler.lower.conv.cpu import lower_convolution

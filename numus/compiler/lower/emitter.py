@@ -15,7 +15,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.index_rules import RULES, Index, Request, Rule, aligned
 from numus.compiler.lower.index_simplify import Extents

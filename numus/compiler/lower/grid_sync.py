@@ -4,7 +4,7 @@ be waited for."""
 from __future__ import annotations
 
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.ir import const
 from numus.target import Target

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.elementwise import cast_value
 from numus.compiler.lower.index_simplify import quotient, remainder
 from numus.dtypes import DType
@@ -241,7 +241,7 @@ def _gather(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     return (yield x, tuple(moved), mask)
 
 
-def _pick(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
+def _onehot_gather(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     """One element of each row, zero where its place is outside."""
     x, place = val.inputs
     axis, extent = val.params
@@ -269,7 +269,7 @@ RULES: dict[str, Callable[[Emitter, Value, Index, Expr | None], Rule]] = {
     "pad": _pad,
     "shear": _shear,
     "gather": _gather,
-    "pick": _pick,
+    "onehot_gather": _onehot_gather,
     "extent": _extent,
     "copy": _copy,
 }

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
 from numus.compiler.graph.contiguity import source_of
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.index_rules import Index, regroup
 from numus.ir import Expr, Stmt, add

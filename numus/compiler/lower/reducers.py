@@ -7,7 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.elementwise import complex_mul
 from numus.dtypes import DType
 from numus.ir import Expr, const, select

@@ -4,7 +4,7 @@ what the view describes."""
 from __future__ import annotations
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.shapes import Shape
@@ -14,7 +14,7 @@ Laid = tuple[Value, list[LoweredKernel]]
 
 
 def view(op: str, v: Value, params: object, shape: Shape) -> Value:
-    return Value(-51, op, "view", (v,), params, shape, v.dtype)
+    return Value.fresh(op, "view", (v,), params, shape, v.dtype)
 
 
 def reshaped(v: Value, *shape: int) -> Value:
@@ -35,7 +35,7 @@ def padded(v: Value, shape: Shape, before: Shape = ()) -> Value:
     return view("pad", v, (low, high, none), shape)
 
 
-def in_memory(name: int, v: Value, layouts: dict[Value, Shape], target: Target) -> Laid:
-    """What is as `v` says, by this name, row by row in memory."""
-    found = Value(name, "cast", "elementwise", (v,), None, v.shape, v.dtype)
+def in_memory(v: Value, layouts: dict[Value, Shape], target: Target) -> Laid:
+    """What is as `v` says, row by row in memory."""
+    found = Value.fresh("cast", "elementwise", (v,), None, v.shape, v.dtype)
     return found, lower_loops(FusionGroup.of_stored(found, 0), layouts, target)

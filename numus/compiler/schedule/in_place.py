@@ -8,7 +8,7 @@ so in maps over contiguous memory, as updates of parameters are, and in what fol
 from __future__ import annotations
 
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 
 WORTH_SHARING = 1 << 16  # bytes

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 
 ALIGNMENT = 64

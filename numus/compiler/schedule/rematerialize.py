@@ -17,8 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.cost_model import HEAVY
+from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.index_rules import is_inline
 from numus.compiler.schedule.order import reads, writes

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower import output_views
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.dtypes import DType

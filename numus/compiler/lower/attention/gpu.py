@@ -7,7 +7,7 @@ from functools import partial
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses
 from numus.compiler.lower.attention.cpu import (
     Reader,

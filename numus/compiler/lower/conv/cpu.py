@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.cpu_channels import lower_spreading, spreading_blocks
 from numus.compiler.lower.conv.cpu_spatial import lower_sliding, sliding_cost
 from numus.compiler.lower.conv.cpu_wgrad import lower_gathering
@@ -50,14 +50,14 @@ def _sums(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> li
         wide = dt.promote(dt.compute_dtype(wide), x.dtype)
 
     def view(op: str, v: Value, params: object, shape: tuple[int, ...]) -> Value:
-        return Value(-10, op, "view", (v,), params, shape, v.dtype)
+        return Value.fresh(op, "view", (v,), params, shape, v.dtype)
 
     def reshaped(v: Value, *shape: int) -> Value:
         return view("reshape", v, shape, shape)
 
     def widened(v: Value) -> Value:
         return (
-            v if v.dtype is wide else Value(-11, "cast", "elementwise", (v,), None, v.shape, wide)
+            v if v.dtype is wide else Value.fresh("cast", "elementwise", (v,), None, v.shape, wide)
         )
 
     # every output sees the channels of its group: (n, outputs, *space, channels, *taps)
@@ -74,7 +74,7 @@ def _sums(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> li
         data = view("shear", data, params, shape)
     weights = reshaped(w, 1, q, *(1,) * rank, c, *taps)
     factors = (widened(data), widened(weights))
-    terms = Value(-13, "mul", "elementwise", factors, None, data.shape, wide)
+    terms = Value.fresh("mul", "elementwise", factors, None, data.shape, wide)
     axes = tuple(range(2 + rank, 3 + 2 * rank))
-    total = Value(-14, "reduce_sum", "reduce", (terms,), axes, product.shape, product.dtype)
+    total = Value.fresh("reduce_sum", "reduce", (terms,), axes, product.shape, product.dtype)
     return lower_sum(group, total, layouts, target)

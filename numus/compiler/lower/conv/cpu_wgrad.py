@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import WORTH_A_THREAD, Geometry, Numbers, operands
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_sum
@@ -100,7 +100,7 @@ def lower_gathering(
     cut = _cut(g, product, target)
     places = size_of(g.extents)
     shape = (cut.parts, g.groups, g.batch * places, g.outputs)
-    partial = Value(-30, "convolve", "convolve", product.inputs, None, shape, cut.dtype)
+    partial = Value.fresh("convolve", "convolve", product.inputs, None, shape, cut.dtype)
     e = Emitter(group.outside(layouts))
     numbers = Numbers(e)
     line = target.vector_bytes // cut.dtype.itemsize
@@ -159,9 +159,9 @@ def _together(
     order = (0, 2, 1, 3 + len(space), *range(3, 3 + len(space)))
     moved = (parts, g.batch, g.groups, g.outputs, *space)
     whole = (parts, *product.shape)
-    viewed = Value(-31, "reshape", "view", (partial,), split, split, dtype)
-    viewed = Value(-32, "permute", "view", (viewed,), order, moved, dtype)
-    viewed = Value(-33, "reshape", "view", (viewed,), whole, whole, dtype)
-    total = Value(-34, "reduce_sum", "reduce", (viewed,), (0,), product.shape, product.dtype)
+    viewed = Value.fresh("reshape", "view", (partial,), split, split, dtype)
+    viewed = Value.fresh("permute", "view", (viewed,), order, moved, dtype)
+    viewed = Value.fresh("reshape", "view", (viewed,), whole, whole, dtype)
+    total = Value.fresh("reduce_sum", "reduce", (viewed,), (0,), product.shape, product.dtype)
     layouts = {**layouts, partial: row_major(partial.shape)}
     return lower_sum(group, total, layouts, target)

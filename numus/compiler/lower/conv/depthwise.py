@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.cpu import lower_convolution
 from numus.compiler.lower.conv.geometry import Geometry, Numbers, epilogue
 from numus.compiler.lower.conv.gpu import sum_of_pieces
@@ -105,8 +105,8 @@ class _Sums:
         slices = -(-turns // pieces)
         pieces = -(-turns // slices)
         s = self._sizes(tiles, pieces, slices)
-        partial = Value(
-            *(-70, "convolve", "convolve", (), None),
+        partial = Value.fresh(
+            *("convolve", "convolve", (), None),
             (pieces, g.groups, g.outputs, g.batch * size_of(g.extents)),
             self.dtype,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.cpu import lower_convolution
 from numus.compiler.lower.conv.geometry import Geometry, Numbers, epilogue
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
@@ -41,10 +41,10 @@ def lower_group_convolution(
         return lower_convolution(group, layouts, target)
     outer = group.outside(layouts)
     split = (g.batch, g.groups, g.channels, *g.space)
-    data, first = laid(-50, x, split, (0, 1, 3, 4, 5, 2), channels, outer, target)
+    data, first = laid(x, split, (0, 1, 3, 4, 5, 2), channels, outer, target)
     order = (0, 1, 3, 4, 5, 2) if by_tiles else (0, 3, 4, 5, 2, 1)
     split = (g.groups, g.outputs, g.channels, *g.taps)
-    weights, second = laid(-60, w, split, order, channels if by_tiles else 0, outer, target)
+    weights, second = laid(w, split, order, channels if by_tiles else 0, outer, target)
     if by_tiles:
         columns = tiles.columns_of(target, g.groups, rows, g.outputs, depth)
         pieces = tiles.pieces_of(target, g.groups, rows, g.outputs, columns, depth)
@@ -77,8 +77,8 @@ def lower_group_convolution(
         slices=e.scalar_arg(slices),
         whole=channels % slice_ == 0,
     )
-    partial = Value(
-        *(-70, "convolve", "convolve", (data, weights), None),
+    partial = Value.fresh(
+        *("convolve", "convolve", (data, weights), None),
         (pieces, g.groups, g.outputs, rows),
         dt.compute_dtype(x.dtype),
     )
@@ -112,7 +112,6 @@ def lower_group_convolution(
 
 
 def laid(
-    name: int,
     x: Value,
     split: Shape,
     order: Shape,
@@ -124,7 +123,7 @@ def laid(
     v = permuted(reshaped(x, *split), *order)
     if channels:
         v = padded(v, (*v.shape[:-1], channels))
-    return in_memory(name, v, layouts, target)
+    return in_memory(v, layouts, target)
 
 
 def sum_of_pieces(
@@ -138,6 +137,6 @@ def sum_of_pieces(
     split = (pieces, g.groups, g.outputs, g.batch, *extents)
     order = (0, 3, 1, 2, *range(4, len(split)))
     v = reshaped(permuted(reshaped(partial, *split), *order), pieces, *product.shape)
-    total = Value(-72, "reduce_sum", "reduce", (v,), (0,), product.shape, product.dtype)
+    total = Value.fresh("reduce_sum", "reduce", (v,), (0,), product.shape, product.dtype)
     layouts = {**layouts, partial: row_major(partial.shape)}
     return lower_sum(group, total, layouts, target)

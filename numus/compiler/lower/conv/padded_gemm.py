@@ -12,7 +12,7 @@ from dataclasses import replace
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv import winograd
 from numus.compiler.lower.conv.depthwise import lower_window_sums
 from numus.compiler.lower.conv.geometry import Geometry, epilogue
@@ -117,8 +117,8 @@ class _Kernel:
         if plan.by_results:
             self.outputs = g.outputs
         self.groups = g.groups * g.outputs // self.outputs
-        self.partial = Value(
-            *(-70, "convolve", "convolve", (), None),
+        self.partial = Value.fresh(
+            *("convolve", "convolve", (), None),
             (self.pieces, self.groups, self.outputs, g.batch * size_of(g.extents)),
             dt.compute_dtype(self.dtype),
         )

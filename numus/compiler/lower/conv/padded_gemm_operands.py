@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import Plan, spread
 from numus.compiler.lower.emitter import Emitter
@@ -38,7 +38,7 @@ def lay_taps(
     if plan.unit.across:
         v = permuted(v, 0, 2, 1)
         v = padded(v, (*v.shape[:2], rounded(plan.columns, RUN)))
-    return data, in_memory(-60, v, layouts, target)
+    return data, in_memory(v, layouts, target)
 
 
 def _diagonal(v: Value) -> Value:
@@ -88,9 +88,9 @@ def lay_results(
     if plan.unit.along:
         data = _lines(permuted(data, 1, 0, 2, 3, 4, 5), plan.grid, f.dilation)
         weights = _lines(weights, plan.grid, (1, 1, 1))
-        return in_memory(-50, data, layouts, target), in_memory(-60, weights, layouts, target)
+        return in_memory(data, layouts, target), in_memory(weights, layouts, target)
     width = rounded(f.outputs, RUN)
-    on_cells = _on_cells(-60, weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts)
+    on_cells = _on_cells(weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts)
     return _data(data, (2, 1, 0), plan, f.dilation, g.low[2], layouts, target), on_cells
 
 
@@ -106,17 +106,17 @@ def _data(
     """Data on the cells of a plan; where lines overlap, with zeros before every row instead of
     phases along the last axis."""
     if plan.span == 1:
-        return _on_cells(-50, v, order, plan.grid, phases, plan.cell, layouts)
+        return _on_cells(v, order, plan.grid, phases, plan.cell, layouts)
     (a, b), row = plan.grid[:2], plan.grid[2] * plan.step
     p, q = phases[:2]
     if plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
         shape = (a, b, row), (p, q, 1)
-        return _on_cells(-50, v, order, *shape, plan.cell, layouts, low)
+        return _on_cells(v, order, *shape, plan.cell, layouts, low)
     v = permuted(v, *order, 3, 4, 5)
     images, groups = v.shape[:2]
     v = padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
     v = reshaped(v, images, groups, plan.cell, a, p, b, q, row)
-    return in_memory(-50, permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, target)
+    return in_memory(permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, target)
 
 
 def _lines(v: Value, grid: Shape, phases: Shape) -> Value:
@@ -131,7 +131,6 @@ def _lines(v: Value, grid: Shape, phases: Shape) -> Value:
 
 
 def _on_cells(
-    name: int,
     v: Value,
     order: Sequence[int],
     grid: Shape,
@@ -146,7 +145,7 @@ def _on_cells(
     split = v.shape
     images, groups, channels = (split[i] for i in order)
     shape = (groups, *phases, images, *grid, width)
-    found = Value(name, "laid", "barrier", (), None, shape, v.dtype)
+    found = Value.fresh("laid", "barrier", (), None, shape, v.dtype)
     e = Emitter(layouts, block_size=packing.THREADS)
     sizes = tuple(e.dim(n) for n in shape)
     a, b, c = sizes[5:8]

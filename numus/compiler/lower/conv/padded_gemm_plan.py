@@ -8,7 +8,7 @@ from math import gcd
 from typing import Literal
 
 from numus import dtypes as dt
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.dtypes import DType
 from numus.kernels.common.smem_tiles import RUN, rounded

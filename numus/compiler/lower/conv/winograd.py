@@ -7,7 +7,7 @@ from collections.abc import Callable
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import Geometry, epilogue
 from numus.compiler.lower.conv.padded_gemm_plan import LARGEST, Unit
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
@@ -74,16 +74,16 @@ def lower_winograd(
     of_data, tiles = winograd_kernel.of_data(), _tiles(g)
     low = g.low[1:]
     if _by_weights(g):  # lines are channels of the data, and outputs; columns images and tiles
-        left, first = _form(-90, data, of_data, tiles, low, outer)
+        left, first = _form(data, of_data, tiles, low, outer)
         window = winograd_kernel.of_window(STEP)
-        right, second = _form(-91, weights, window, tiles, (0, 0), outer)
+        right, second = _form(weights, window, tiles, (0, 0), outer)
         right_view = _view(right, (0, 2, 1))
     else:  # columns of the weights are channels
-        left, first = _form(-90, weights, winograd_kernel.of_window(3), (1, 1), (0, 0), outer)
-        right, second = _form(-91, _view(data, (1, 0, 2, 3)), of_data, tiles, low, outer)
+        left, first = _form(weights, winograd_kernel.of_window(3), (1, 1), (0, 0), outer)
+        right, second = _form(_view(data, (1, 0, 2, 3)), of_data, tiles, low, outer)
         right_view = right
     assert (*left.shape, *right_view.shape) == (FORMS, m, k, FORMS, k, n)
-    total = Value(-92, "contract", "contract", (left, right_view), None, (FORMS, m, n), dt.float32)
+    total = Value.fresh("contract", "contract", (left, right_view), None, (FORMS, m, n), dt.float32)
     alone = FusionGroup.of_stored(total, group.position)
     outer |= {v: row_major(v.shape) for v in (left, right)}
     steps = [first, second, *lower_product(alone, {**outer, total: row_major(total.shape)}, target)]
@@ -92,12 +92,12 @@ def lower_winograd(
 
 def _planes(v: Value, images: int, channels: int, space: Shape) -> Value:
     shape = (images, channels, *space[1:])
-    return Value(-93, "reshape", "view", (v,), shape, shape, v.dtype)
+    return Value.fresh("reshape", "view", (v,), shape, shape, v.dtype)
 
 
 def _view(v: Value, order: Shape) -> Value:
     shape = tuple(v.shape[i] for i in order)
-    return Value(-94, "permute", "view", (v,), order, shape, v.dtype)
+    return Value.fresh("permute", "view", (v,), order, shape, v.dtype)
 
 
 def _place(e: Emitter, shape: Shape) -> winograd_kernel.Place:
@@ -109,7 +109,6 @@ def _place(e: Emitter, shape: Shape) -> winograd_kernel.Place:
 
 
 def _form(
-    name: int,
     v: Value,
     rows: winograd_kernel.Rows,
     tiles: tuple[int, int],
@@ -119,7 +118,7 @@ def _form(
     """Patches of planes (lines, images, height, width) as 36 matrices of lines and columns."""
     lines, images, height, width = v.shape
     columns = images * tiles[0] * tiles[1]
-    found = Value(name, "laid", "barrier", (), None, (FORMS, lines, columns), v.dtype)
+    found = Value.fresh("laid", "barrier", (), None, (FORMS, lines, columns), v.dtype)
     e = Emitter(layouts, block_size=THREADS)
 
     def read(line: Expr, image: Expr, down: Expr, across: Expr) -> Expr:

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops.nest import Dim, Space, analyse, blocks_of
 from numus.compiler.lower.loops.pointwise import lower_map
@@ -132,8 +132,8 @@ def lower_concat(
     parts: dict[Shape, list[Value]] = {}
     redirect: Redirect = {}
     start = 0
-    for i, x in enumerate(whole.inputs):
-        part = Value(-i - 1, "copy", "barrier", (x,), None, x.shape, x.dtype)
+    for x in whole.inputs:
+        part = Value.fresh("copy", "barrier", (x,), None, x.shape, x.dtype)
         redirect[part] = (whole, axis, start)
         start += x.shape[axis]
         if part.size:
@@ -174,12 +174,12 @@ def lower_product_loops(
 
     def operand(x: Value, shape: Shape) -> Value:
         if x.dtype is not wide:
-            x = Value(-10, "cast", "elementwise", (x,), None, x.shape, wide)
-        return Value(-11, "reshape", "view", (x,), shape, shape, wide)
+            x = Value.fresh("cast", "elementwise", (x,), None, x.shape, wide)
+        return Value.fresh("reshape", "view", (x,), shape, shape, wide)
 
     left = operand(a, (batch, m, 1, k))
-    swapped = Value(-12, "permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
+    swapped = Value.fresh("permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
     right = operand(swapped, (batch, 1, n, k))
-    terms = Value(-13, "mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
-    total = Value(-14, "reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
+    terms = Value.fresh("mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
+    total = Value.fresh("reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
     return lower_sum(group, total, layouts, target)

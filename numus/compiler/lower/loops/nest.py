@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import index_of
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import Coefficients, accesses, collapsible, unit_weight
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.stages import Work

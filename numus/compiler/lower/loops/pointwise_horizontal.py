@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numus import ir
 from numus.compiler.fusion.group import index_of
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import ZERO, Dim, Space, blocks_of
 from numus.compiler.lower.loops.stages import Work

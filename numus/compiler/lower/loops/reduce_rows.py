@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from numus import ir
 from numus.compiler.fusion.group import index_of, squeeze
-from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.cost_model import HEAVY
+from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ONE,

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from numus import dtypes as dt
 from numus.codegen.nvptx.cluster import words_of
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.grid_sync import emptied, most_blocks
 from numus.compiler.lower.loops.nest import Dim, Space
@@ -46,5 +46,5 @@ def lower_spread(work: Work, space: Space, lane: Dim, how: Holding) -> list[Lowe
         return [lower_held(work, space, lane, how)]
     words = words_of([t for r in work.reduces for t in reducer(r).dtypes])
     size = space.row_count * words * how.blocks
-    board = Value(-61, "partial", "partial", (), None, (size,), dt.uint64)
+    board = Value.fresh("partial", "partial", (), None, (size,), dt.uint64)
     return [emptied(board, work.target), lower_held(work, space, lane, how, board)]

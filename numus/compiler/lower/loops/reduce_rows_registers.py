@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from numus import ir
 from numus.compiler.fusion.group import squeeze
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops.nest import ZERO, Dim, Space, digits
 from numus.compiler.lower.loops.reduce_rows import Holding, Row

@@ -11,7 +11,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import index_of
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import ZERO, At, Dim, Space, blocks_of, digits, extent_of
 from numus.compiler.lower.loops.reduce_rows import Row, in_turn

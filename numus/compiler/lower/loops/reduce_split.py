@@ -11,7 +11,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ZERO,
@@ -73,10 +73,7 @@ class Parts:
         count = blocks_of(cut.extent, size)
         shape = (count, space.row_count)
         partials = {
-            r: [
-                Value(-100 - i, "partial", "partial", (), None, shape, t)
-                for i, t in enumerate(reducer(r).dtypes)
-            ]
+            r: [Value.fresh("partial", "partial", (), None, shape, t) for t in reducer(r).dtypes]
             for r in work.reduces
         }
         below = space.row_size // cut.extent

@@ -11,8 +11,8 @@ from copy import copy
 
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup, level
-from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.cost_model import HEAVY
+from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import Emitter
 from numus.shapes import Shape, size_of
 from numus.target import Target
@@ -211,22 +211,21 @@ def _expanded(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]
             continue
         x = m.inputs[0]
         wide = dt.compute_dtype(x.dtype)
-        own = -100 * (len(stands_for) + 1)  # registers are named by ids: each has its own
         if wide is not x.dtype:
-            x = Value(own, "cast", "elementwise", (x,), None, x.shape, wide)
+            x = Value.fresh("cast", "elementwise", (x,), None, x.shape, wide)
         total = sums.get((x, m.params))
         if total is None:
-            total = Value(own - 1, "reduce_sum", "reduce", (x,), m.params, m.shape, wide)
+            total = Value.fresh("reduce_sum", "reduce", (x,), m.params, m.shape, wide)
             sums[x, m.params] = total
         if total not in out:
             out.append(total)
-        count = Value(own - 2, "count", "source", (), None, (), wide)
-        mean = Value(own - 3, "div", "elementwise", (total, count), None, m.shape, wide)
+        count = Value.fresh("count", "source", (), None, (), wide)
+        mean = Value.fresh("div", "elementwise", (total, count), None, m.shape, wide)
         kept = tuple(1 if i in m.params else n for i, n in enumerate(x.shape))
-        flat = Value(own - 4, "reshape", "view", (mean,), kept, kept, wide)
-        off = Value(own - 5, "sub", "elementwise", (x, flat), None, x.shape, wide)
-        square = Value(own - 6, "mul", "elementwise", (off, off), None, x.shape, wide)
-        result = Value(own - 7, "reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
+        flat = Value.fresh("reshape", "view", (mean,), kept, kept, wide)
+        off = Value.fresh("sub", "elementwise", (x, flat), None, x.shape, wide)
+        square = Value.fresh("mul", "elementwise", (off, off), None, x.shape, wide)
+        result = Value.fresh("reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
         stands_for[m] = result
         out.append(result)
     return out, stands_for
@@ -235,7 +234,7 @@ def _expanded(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]
 def _lean(square: Value) -> Value:
     off = square.inputs[0].inputs[0]
     shape = square.shape
-    return Value(square.id - 1, "reduce_sum", "reduce", (off,), square.params, shape, off.dtype)
+    return Value.fresh("reduce_sum", "reduce", (off,), square.params, shape, off.dtype)
 
 
 def deviating(square: Value) -> Value:

@@ -13,7 +13,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph import strided_view as views
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.matmul.gpu_operands import along, lying
@@ -52,7 +52,7 @@ def lower_complex(
     steps: list[LoweredKernel] = []
     how = lying(a, layouts, 1)
     if how is None or not how.along:
-        made = Value(-41, "copy", "barrier", (a,), None, a.shape, a.dtype)
+        made = Value.fresh("copy", "barrier", (a,), None, a.shape, a.dtype)
         alone = FusionGroup.of_stored(made, group.position)
         steps += lower_loops(alone, layouts, target)
         base, line, matrix = made, k, m * k
@@ -60,11 +60,11 @@ def lower_complex(
         found = views.lying(a, layouts)
         assert found is not None
         base, line, matrix = found.base, how.line, how.matrix
-    left = Value(-42, "pairs", "barrier", (), None, (batch, m, 2 * k), real)
+    left = Value.fresh("pairs", "barrier", (), None, (batch, m, 2 * k), real)
     step, right, strides = _written_out(b, layouts)
     steps.append(step)
     near = {**layouts, left: (2 * matrix, 2 * line, 1), right: strides}
-    whole = Value(-44, "contract", "contract", (left, right), None, (batch, m, 2 * n), real)
+    whole = Value.fresh("contract", "contract", (left, right), None, (batch, m, 2 * n), real)
     alone = FusionGroup.of_stored(whole, group.position)
     for step in lower(alone, near, target):
         names = {left: base, whole: product}
@@ -84,7 +84,7 @@ def _written_out(b: Value, layouts: dict[Value, Shape]) -> tuple[LoweredKernel, 
     batch, k, n = b.shape
     by_k = along(b, layouts, 1)
     real = dt.real_of(b.dtype)
-    out = Value(-43, "written_out", "barrier", (), None, (batch, 2 * k, 2 * n), real)
+    out = Value.fresh("written_out", "barrier", (), None, (batch, 2 * k, 2 * n), real)
     strides = (4 * k * n, 1, 2 * k) if by_k else (4 * k * n, 2 * n, 1)
     e = Emitter(layouts, block_size=256)
     slow, quick = (n, k) if by_k else (k, n)

@@ -9,7 +9,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses, unit_weight
 from numus.compiler.lower.elementwise import cast_value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
@@ -167,14 +167,14 @@ def in_pieces(
         high = tuple(pad if i == axis else 0 for i in range(3))
         shape = tuple(n + h for n, h in zip(x.shape, high, strict=True))
         if pad:
-            x = Value(-20, "pad", "view", (x,), (low, high, (0, 0, 0)), shape, x.dtype)
+            x = Value.fresh("pad", "view", (x,), (low, high, (0, 0, 0)), shape, x.dtype)
         split = (*shape[:axis], pieces, size, *shape[axis + 1 :])
-        x = Value(-21, "reshape", "view", (x,), split, split, x.dtype)
+        x = Value.fresh("reshape", "view", (x,), split, split, x.dtype)
         order = (0, axis, *(i for i in range(1, 4) if i != axis))
         shape = tuple(split[i] for i in order)
-        x = Value(-22, "permute", "view", (x,), order, shape, x.dtype)
+        x = Value.fresh("permute", "view", (x,), order, shape, x.dtype)
         flat = (batch * pieces, *shape[2:])
-        return Value(-23, "reshape", "view", (x,), flat, flat, x.dtype)
+        return Value.fresh("reshape", "view", (x,), flat, flat, x.dtype)
 
     parts = pieces_val(product, (cut(a, 2), cut(b, 1)), pieces)
     first = FusionGroup.of_stored(parts, group.position)
@@ -185,7 +185,7 @@ def pieces_val(product: Value, inputs: tuple[Value, ...], pieces: int) -> Value:
     """What the pieces of a product come to, before they are added up."""
     batch, m, n = product.shape
     wide = dt.compute_dtype(product.dtype)
-    return Value(-24, "contract", "contract", inputs, product.params, (batch * pieces, m, n), wide)
+    return Value.fresh("contract", "contract", inputs, product.params, (batch * pieces, m, n), wide)
 
 
 def whole_or_pieces(
@@ -213,8 +213,8 @@ def sum_pieces(
     wide = parts.dtype
     layouts = {**layouts, parts: (m * n, n, 1)}
     split = (batch, parts.shape[0] // batch, m, n)
-    viewed = Value(-25, "reshape", "view", (parts,), split, split, wide)
-    total = Value(-26, "reduce_sum", "reduce", (viewed,), (1,), product.shape, product.dtype)
+    viewed = Value.fresh("reshape", "view", (parts,), split, split, wide)
+    total = Value.fresh("reduce_sum", "reduce", (viewed,), (1,), product.shape, product.dtype)
     return lower_sum(group, total, layouts, target)
 
 
@@ -329,7 +329,7 @@ def _packed(work: Product, tiles: Tiles, x: Operand) -> tuple[LoweredKernel, Val
     count = -(-x.val.shape[x.line] // panels.lines)
     depth = -(-work.k // tiles.width) * tiles.width
     size = work.batch * count * panels.lines * depth * work.parts
-    packed = Value(-30, "packed", "barrier", (), None, (size,), work.dtype)
+    packed = Value.fresh("packed", "barrier", (), None, (size,), work.dtype)
     buffer = e.buffer(packed, "write")
     wide = 1 if panels.along else min(count, PACKED_PANELS)
     deep = work.k if panels.along else min(work.k, PACKED_LINES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_product_loops
 from numus.compiler.lower.matmul.complex_as_real import fits_complex, lower_complex

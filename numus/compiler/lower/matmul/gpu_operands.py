@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
 from numus.compiler.graph import strided_view as views
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses, unit_weight
 from numus.compiler.lower.emitter import Emitter
 from numus.dtypes import DType

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.matmul.gpu_operands import along, lying
 from numus.dtypes import DType

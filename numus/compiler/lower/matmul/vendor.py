@@ -9,8 +9,8 @@ from typing import NamedTuple
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value, walk
 from numus.compiler.graph.strided_view import lying
+from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.kernels.vendor.matmul import BIASED, Matrix, Product
@@ -56,7 +56,7 @@ def lower_vendor_product(
     sources: list[Value] = []
 
     def copy(x: Value) -> Value:
-        made = Value(-40 - len(steps), "copy", "barrier", (x,), None, x.shape, x.dtype)
+        made = Value.fresh("copy", "barrier", (x,), None, x.shape, x.dtype)
         alone = FusionGroup.of_stored(made, group.position)
         steps.extend(lower_loops(alone, layouts, target))
         return made

@@ -9,7 +9,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul.cpu import whole_or_pieces
 from numus.compiler.lower.matmul.gpu_operands import Lying, along, lying, sizes_of, work_of
@@ -157,7 +157,7 @@ def _packed(x: Value, layouts: dict[Value, Shape], line: int) -> tuple[LoweredKe
     lines, places = (count, k) if by_k else (k, count)
     run = 16 // x.dtype.itemsize
     pitch = -(-places // run) * run
-    packed = Value(-31 - line, "packed", "barrier", (), None, (batch * lines * pitch,), x.dtype)
+    packed = Value.fresh("packed", "barrier", (), None, (batch * lines * pitch,), x.dtype)
     e = Emitter(layouts, block_size=packing.THREADS)
     tiles = [-(-extent // packing.SIDE) for extent in (lines, places)]
 

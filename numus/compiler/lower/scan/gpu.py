@@ -7,7 +7,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import (
     Layouts,
     elements_along,
@@ -66,13 +66,11 @@ def lower_group_scan(group: FusionGroup, layouts: Layouts, target: Target) -> li
         return [_scan_parts(val, layouts, target, 1, length, None)]
     real = dt.compute_dtype(dt.real_of(val.dtype))
     count = 2 if val.dtype.is_complex else 1
-    sums = [
-        Value(-60 - p, "partial", "partial", (), None, (rows, parts), real) for p in range(count)
-    ]
+    sums = [Value.fresh("partial", "partial", (), None, (rows, parts), real) for p in range(count)]
     step = _part_totals(val, layouts, target, size, sums)
     layouts = {**layouts, **dict.fromkeys(sums, (parts, 1))}
     befores = [
-        Value(-70 - p, "partial", "partial", (), None, (rows, parts), real) for p in range(count)
+        Value.fresh("partial", "partial", (), None, (rows, parts), real) for p in range(count)
     ]
     merge = _scan_totals(op, val.dtype, layouts, target, sums, befores)
     layouts = {**layouts, **dict.fromkeys(befores, (parts, 1))}
@@ -251,13 +249,13 @@ def _sort_in_passes(
     parts = -(-length // (threads * EACH))
     spot = dt.place_of(length)
     steps: list[LoweredKernel] = []
-    table = Value(-80, "partial", "partial", (), None, (rows, DIGITS * parts), dt.int32)
-    ends = Value(-81, "scan", "scan", (table,), ("sum", 1, False), table.shape, dt.int32)
+    table = Value.fresh("partial", "partial", (), None, (rows, DIGITS * parts), dt.int32)
+    ends = Value.fresh("scan", "scan", (table,), ("sum", 1, False), table.shape, dt.int32)
     held: tuple[Value, ...] = ()
     kinds = (key, spot) if wants_places(val) else (key,)
     pairs = [
         tuple(
-            Value(-82 - 2 * k - i, "partial", "partial", (), None, (rows, length), t)
+            Value.fresh("partial", "partial", (), None, (rows, length), t)
             for i, t in enumerate(kinds)
         )
         for k in (0, 1)

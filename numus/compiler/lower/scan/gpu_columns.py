@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import Layouts, elements_along, rows_along
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
@@ -103,9 +103,7 @@ class _Columns:
             return [self._walk(1, None)]
         sums, before = (
             [
-                Value(
-                    -200 - 8 * self.level - 4 * k - p, "partial", "partial", (), None, shape, real
-                )
+                Value.fresh("partial", "partial", (), None, shape, real)
                 for p in range(self.scan.parts)
             ]
             for k, shape, real in ((k, (parts, self.rows), self.scan.real) for k in (0, 1))

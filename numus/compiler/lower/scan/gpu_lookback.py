@@ -7,7 +7,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import Layouts, elements_along, key_of, rows_along, value_of
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.grid_sync import emptied
@@ -36,7 +36,7 @@ def scan_in_one_pass(val: Value, layouts: Layouts, target: Target) -> list[Lower
     tiles = -(-length // scan.chunk)
     places = Carry.places(target.block_size, tiles)
     size = rows * places * Carry.words(scan)
-    board = Value(-62, "partial", "partial", (), None, (size,), dt.uint64)
+    board = Value.fresh("partial", "partial", (), None, (size,), dt.uint64)
     e = Emitter(layouts, block_size=target.block_size)
     g = ir.var("g")
     many = e.scalar_arg(tiles)
@@ -78,10 +78,10 @@ def sort_in_one_pass_each(val: Value, layouts: Layouts, target: Target) -> list[
     tile_size = threads * gpu_onesweep.each(sum(k.itemsize for k in kinds))
     tiles = -(-length // tile_size)
     board = gpu_onesweep.Board(length, tiles, gpu_onesweep.passes(key))
-    counts = Value(-63, "partial", "partial", (), None, (rows * board.size,), board.dtype)
+    counts = Value.fresh("partial", "partial", (), None, (rows * board.size,), board.dtype)
     pairs = [
         tuple(
-            Value(-82 - 2 * k - i, "partial", "partial", (), None, (rows, length), t)
+            Value.fresh("partial", "partial", (), None, (rows, length), t)
             for i, t in enumerate(kinds)
         )
         for k in (0, 1)

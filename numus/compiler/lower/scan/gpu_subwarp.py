@@ -12,7 +12,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import Layouts, elements_along, rows_along
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.ir import Expr, Stmt, const

@@ -15,7 +15,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import digits, temporary, without
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
@@ -43,7 +43,7 @@ def lower_scatter(
     tables = min(TABLES, count // max(STRETCH, 4 * val.size))
     if val.params[1] in COMBINE and tables > 1 and not val.dtype.is_complex:
         return _in_tables(val, without(layouts, val), count, tables)
-    copy = Value(-1, "copy", "barrier", (base,), None, base.shape, base.dtype)
+    copy = Value.fresh("copy", "barrier", (base,), None, base.shape, base.dtype)
     first = FusionGroup.of_stored(copy, group.position)
     steps = lower_loops(first, layouts, target, redirect={copy: (val, 0, 0)})
     if updates.size == 0:

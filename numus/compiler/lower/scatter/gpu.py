@@ -9,7 +9,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import Layouts, outside
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
@@ -37,9 +37,9 @@ def lower_group_scatter(
     count = math.prod(val.inputs[2].shape)
     places = math.prod(val.shape[a] for a in axes)
     columns = math.prod(n for i, n in enumerate(val.shape) if i not in axes)
-    targets = Value(-90, "partial", "partial", (), None, (count,), _narrowest(places, target))
-    order = Value(-91, "argsort", "sort", (targets,), (0, False), (count,), dt.int64)
-    starts = Value(-92, "partial", "partial", (), None, (places + 1,), dt.int64)
+    targets = Value.fresh("partial", "partial", (), None, (count,), _narrowest(places, target))
+    order = Value.fresh("argsort", "sort", (targets,), (0, False), (count,), dt.int64)
+    starts = Value.fresh("partial", "partial", (), None, (places + 1,), dt.int64)
     steps: list[LoweredKernel] = []
     if count:
         steps.append(_targets(val, layouts, target, targets))

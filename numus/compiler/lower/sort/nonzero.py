@@ -8,7 +8,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import Rows, temporary, without
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
@@ -72,12 +72,12 @@ def lower_group_compact(
     mask = val.inputs[0]
     length, wanted = mask.shape[-1], val.shape[-1]
     rows = math.prod(mask.shape[:-1])
-    shape, numbers = (rows, length), iter(range(-100, 0))
+    shape = (rows, length)
 
     def make(op: str, kind: str, inputs: tuple[Value, ...], params: Any, shape: Shape) -> Value:
-        return Value(next(numbers), op, kind, inputs, params, shape, dt.int64)
+        return Value.fresh(op, kind, inputs, params, shape, dt.int64)
 
-    flat = Value(-101, "reshape", "view", (mask,), shape, shape, mask.dtype)
+    flat = Value.fresh("reshape", "view", (mask,), shape, shape, mask.dtype)
     hit = make("cast", "elementwise", (flat,), None, shape)
     running = make("scan", "scan", (hit,), ("sum", 1, False), shape)
     one = make("constant", "source", (), (1, None), ())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import Rows, temporary, without
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import SMALL, lower_loops
@@ -36,12 +36,12 @@ def topk_by_sorting(
     (val,) = group.members
     axis, _, descending = val.params
     source = val.inputs[0]
-    places = Value(-1, "argsort", "sort", (source,), (axis, descending), source.shape, val.dtype)
+    places = Value.fresh("argsort", "sort", (source,), (axis, descending), source.shape, val.dtype)
     rows = FusionGroup.of_stored(places, group.position)
     layouts = {**layouts, places: row_major(source.shape)}
     starts, steps = (0,) * len(val.shape), (1,) * len(val.shape)
-    cut = Value(-2, "slice", "view", (places,), (starts, steps), val.shape, val.dtype)
-    copy = Value(-3, "copy", "barrier", (cut,), None, val.shape, val.dtype)
+    cut = Value.fresh("slice", "view", (places,), (starts, steps), val.shape, val.dtype)
+    copy = Value.fresh("copy", "barrier", (cut,), None, val.shape, val.dtype)
     first = FusionGroup.of_stored(copy, group.position)
     taken = lower_loops(first, layouts, target, redirect={copy: (val, 0, 0)})
     return sort_group(rows, layouts, target) + taken

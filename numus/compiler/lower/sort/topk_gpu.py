@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.builder import Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import Layouts, outside, rows_along
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.grid_sync import in_order
@@ -59,7 +59,7 @@ class _Selecting:
             if parts > 1:
                 shape = (self.rows, parts * self.count)
                 found = tuple(
-                    Value(-90 - 2 * len(out) - i, "partial", "partial", (), None, shape, t)
+                    Value.fresh("partial", "partial", (), None, shape, t)
                     for i, t in enumerate(self.kinds)
                 )
             out.append(self._select(length, parts, given, found))
