@@ -10,7 +10,7 @@ STAMP  := $(VENV)/.installed
 TIMEOUT ?= 300
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint bench accuracy clean
+.PHONY: help setup demo test lint docs bench accuracy clean
 
 help: ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /  \1\t/'
@@ -27,14 +27,20 @@ $(STAMP): pyproject.toml
 demo: setup ## train a small transformer to add numbers; writes out/addition.png
 	$(BIN)/numus demo
 
-test: lint ## everything that must hold: lint, types, floors, tests
+test: lint ## everything that must hold: lint, types, layers, links, tests
 	$(BIN)/python -m pytest -n 2 --timeout $(TIMEOUT)
 
-lint: setup ## style, types and the import contract
+lint: setup ## style, types, the import contract, links of the documentation
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tools.links
+
+docs: setup ## the documentation as a site; writes build/site
+	$(BIN)/python -m pip install --quiet --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	@echo "build/site/README.html"
 
 bench: setup ## numus beside NumPy, PyTorch and JAX, whichever are installed in .venv
 	$(BIN)/python -m bench
