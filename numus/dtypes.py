@@ -173,7 +173,7 @@ def real_of(dtype: DType) -> DType:
     return float32 if dtype is complex64 else float64
 
 
-def place_of(count: int) -> DType:
+def index_dtype(count: int) -> DType:
     """The dtype of places among so many elements: short where it has room for them."""
     return int32 if count < 1 << 31 else int64
 

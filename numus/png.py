@@ -103,9 +103,9 @@ def _panel(image: Image, title: str, lines: Mapping[str, Points], logarithmic: b
         if len(lines) > 1:
             text(image, at, 10, label, colour)
             at += 12 * (len(label) + 2)
-        place = (points - low) / span
-        xs = LEFT + place[:, 0] * (width - LEFT - RIGHT)
-        ys = height - BOTTOM - place[:, 1] * (height - TOP - BOTTOM)
+        relative = (points - low) / span
+        xs = LEFT + relative[:, 0] * (width - LEFT - RIGHT)
+        ys = height - BOTTOM - relative[:, 1] * (height - TOP - BOTTOM)
         _line(image, xs, ys, colour)
 
 

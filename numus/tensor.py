@@ -293,7 +293,7 @@ ArrayLike = Tensor | np.ndarray[Any, Any] | np.generic | complex
 def leaf_of(node: Node, slot: GradSlot) -> Node:
     """A node with the same value at which gradients end and are kept."""
     node = detached(node)
-    if node.prim.name == "constant":  # a leaf needs a place of its own
+    if node.prim.name == "constant":  # a leaf needs memory of its own
         node = ew.stop_gradient(node)
     node.tracked = True
     node.grad_slot = slot
@@ -327,17 +327,17 @@ def scalar_node(number: Any, dtype: DType) -> Node:
     return constant(complex(number) if dtype.is_complex else bool(number), dtype)
 
 
-def node_of(x: Any, op: str, place: Device | None = None) -> Node:
+def node_of(x: Any, op: str, dev: Device | None = None) -> Node:
     """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error.
 
     Args:
-        place: where a NumPy array goes: the device of the operand beside it.
+        dev: where a NumPy array goes: the device of the operand beside it.
     """
     if x.__class__ is Tensor or isinstance(x, Tensor):
         return x._node
     if isinstance(x, (np.ndarray, np.generic)):
         array = np.asarray(x)
-        return from_host(array, dt.as_dtype(array.dtype), place or default.device)
+        return from_host(array, dt.as_dtype(array.dtype), dev or default.device)
     if dt.scalar_kind(x) is not None:
         return scalar_node(x, dt.scalar_dtype(x))
     raise TypeError(f"{op}: expected a tensor, not {type(x).__name__}; make one with nm.asarray")

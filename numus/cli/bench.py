@@ -19,12 +19,12 @@ from numus.functions.inspect import limits
 __all__ = ["run"]
 
 
-def _workloads(place: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
-    x, y = (nm.random.normal((1024, 4096)).to(place) for _ in range(2))
-    a, b = (nm.random.normal((1024, 1024)).to(place) for _ in range(2))
-    image = nm.random.normal((8, 64, 32, 32)).to(place)
-    kernel = nm.random.normal((64, 64, 3, 3)).to(place)
-    q, k, v = (nm.random.normal((4, 8, 512, 64)).to(place) for _ in range(3))
+def _workloads(dev: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...]]]:
+    x, y = (nm.random.normal((1024, 4096)).to(dev) for _ in range(2))
+    a, b = (nm.random.normal((1024, 1024)).to(dev) for _ in range(2))
+    image = nm.random.normal((8, 64, 32, 32)).to(dev)
+    kernel = nm.random.normal((64, 64, 3, 3)).to(dev)
+    q, k, v = (nm.random.normal((4, 8, 512, 64)).to(dev) for _ in range(3))
     attention = lambda q, k, v: nm.scaled_dot_product_attention(q, k, v, is_causal=True)  # noqa: E731
     return {
         "add": (lambda x, y: x + y, (x, y)),
@@ -36,28 +36,28 @@ def _workloads(place: str) -> dict[str, tuple[Callable[..., Any], tuple[Any, ...
         "matmul": (lambda a, b: a @ b, (a, b)),
         "conv2d 3x3": (lambda x, w: nm.conv2d(x, w, padding=1), (image, kernel)),
         "attention, causal": (attention, (q, k, v)),
-        "training step, mlp": _step(place),
+        "training step, mlp": _step(dev),
     }
 
 
-def _step(place: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)).to(place)
+def _step(dev: str) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    model = nn.Sequential(nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 10)).to(dev)
     trainer = optim.Trainer(optim.AdamW(model.parameters()))
-    x = nm.random.normal((128, 784)).to(place)
-    y = nm.zeros((128,), dtype=nm.int64).to(place)
+    x = nm.random.normal((128, 784)).to(dev)
+    y = nm.zeros((128,), dtype=nm.int64).to(dev)
     return lambda x, y: trainer.train_step(lambda: nn.cross_entropy(model(x), y)), (x, y)
 
 
 def run(names: list[str], device: str | None, seconds: float) -> None:
     """Measure the workloads whose names have one of some words in them."""
-    place = device or "cpu"
-    bandwidth, flops = limits(place)
-    title = f"{place}: copies at {bandwidth / 1e9:.1f} GB/s, products at {flops / 1e9:.0f} GFLOP/s"
+    dev = device or "cpu"
+    bandwidth, flops = limits(dev)
+    title = f"{dev}: copies at {bandwidth / 1e9:.1f} GB/s, products at {flops / 1e9:.0f} GFLOP/s"
     table = Table(title=title)
     for column in ("what", "ms", "GB/s", "GFLOP/s", "of what the device allows"):
         table.add_column(column, justify="left" if column == "what" else "right")
-    runtime = nm.device(place).runtime
-    workloads = _workloads(place)
+    runtime = nm.device(dev).runtime
+    workloads = _workloads(dev)
     chosen = [n for n in workloads if not names or any(word in n for word in names)]
     if not chosen:
         raise SystemExit(f"numus bench: none of {', '.join(workloads)} has {' or '.join(names)}")

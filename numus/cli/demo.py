@@ -62,12 +62,12 @@ class Sums:
 
 
 class Adder(nn.Module):
-    """A decoder: tokens and their places, transformer blocks, and scores for the next token."""
+    """A decoder: tokens and their positions, transformer blocks, and scores for the next token."""
 
     def __init__(self, length: int) -> None:
         super().__init__()
         self.token = nn.Embedding(TOKENS, WIDTH)
-        self.place = nn.Embedding(length, WIDTH)
+        self.position = nn.Embedding(length, WIDTH)
         self.blocks = nn.ModuleList(
             [nn.TransformerBlock(WIDTH, HEADS, 4 * WIDTH, causal=True) for _ in range(LAYERS)]
         )
@@ -75,7 +75,7 @@ class Adder(nn.Module):
         self.scores = nn.Linear(WIDTH, TOKENS)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        x = self.token(tokens) + self.place.weight[: tokens.shape[1]]
+        x = self.token(tokens) + self.position.weight[: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
         scores: Tensor = self.scores(self.norm(x))

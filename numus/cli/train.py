@@ -71,10 +71,10 @@ def _run(config: Config, epochs: int | None, device: str | None) -> History:
     table = config.table("run")
     name = table.take("name", str, config.path.stem)
     folder = config.path.parent / table.take("folder", str, f"out/{name}")
-    written, place = table.take("epochs", int, 10), table.take("device", str, _best_device())
+    written, configured = table.take("epochs", int, 10), table.take("device", str, _best_device())
     if written < 1:
         raise table.error("epochs", f"is at least 1, not {written}")
-    epochs, device = epochs or written, device or place
+    epochs, device = epochs or written, device or configured
     nm.random.seed(table.take("seed", int, 0))
     table.end()
 

@@ -54,32 +54,32 @@ class Form:
         self._gather = runtime.get("cpu").stretches.gatherer(sources, forms.of, number)
         self._arrays = len(found.arrays)
 
-    def note(self, places: list[int], values: list[list[Any]]) -> None:
+    def note(self, positions: list[int], values: list[list[Any]]) -> None:
         """Remember the numbers and strings of records."""
         for column, part in zip(self._columns, zip(*values, strict=True), strict=True):
-            column[places] = part
+            column[positions] = part
 
-    def batch(self, places: Array) -> Any:
+    def batch(self, positions: Array) -> Any:
         """A batch of records; None where not all of them have this form."""
-        memories = self._gather(places)
+        memories = self._gather(positions)
         if memories is None:
             return None
-        made = self._arrays_in(memories, len(places))
+        made = self._arrays_in(memories, len(positions))
         numbers = values = iter(made[self._arrays :])
         if self._has_words:
             values = (
-                column[places].tolist() if column.dtype == object else next(numbers)
+                column[positions].tolist() if column.dtype == object else next(numbers)
                 for column in self._columns
             )
         return self._build(iter(made), values)
 
     def _arrays_in(self, memories: list[Any], count: int) -> list[Any]:
         """Memory of the host as tensors, where tensors are made there; else as arrays."""
-        place = device()
+        dev = device()
         found = zip(memories, self._kinds, strict=True)
-        if place.kind == "cpu":
+        if dev.kind == "cpu":
             return [
-                Tensor(value(View(Storage(m), 0, strides), (count, *shape), dtype, place))
+                Tensor(value(View(Storage(m), 0, strides), (count, *shape), dtype, dev))
                 for m, (dtype, shape, strides) in found
             ]
         return [
@@ -100,22 +100,22 @@ class Forms:
         self._heads: dict[bytes, tuple[int, list[Any], int]] = {}
         self._adding = threading.Lock()
 
-    def learn(self, places: Array, starts: Array, sizes: Array) -> None:
+    def learn(self, positions: Array, starts: Array, sizes: Array) -> None:
         """Note the forms of records, whose contents are at these bytes of the file."""
         data = self.data.data
         kinds, lengths, good = heads(data, starts, sizes)
         for begin, size in zip(starts[~good].tolist(), sizes[~good].tolist(), strict=True):
             head(data[begin : begin + size])  # which says what is wrong with it
         trees = kinds != 0
-        self.of[places[~trees]] = BYTES
+        self.of[positions[~trees]] = BYTES
         noted: dict[int, tuple[list[int], list[list[Any]]]] = {}
         known = self._heads
         begins = starts[trees] + HEAD_SIZE
         ends = (begins + lengths[trees]).tolist()
         rows = zip(
-            *(places[trees].tolist(), begins.tolist(), ends, sizes[trees].tolist()), strict=True
+            *(positions[trees].tolist(), begins.tolist(), ends, sizes[trees].tolist()), strict=True
         )
-        for place, begin, end, size in rows:
+        for position, begin, end, size in rows:
             text = data[begin:end].tobytes()
             number, values, needed = known.get(text) or self._read(text)
             if needed > size:
@@ -123,7 +123,7 @@ class Forms:
             group = noted.get(number)
             if group is None:
                 group = noted[number] = ([], [])
-            group[0].append(place)
+            group[0].append(position)
             group[1].append(values)
         for number, (found, values) in noted.items():
             if number != ODD:
@@ -152,13 +152,13 @@ class Forms:
                 self._known.append(Form(self, number, found, start))
             return self._numbers.get(key, ODD)
 
-    def gathered(self, places: Array) -> Any:
+    def gathered(self, positions: Array) -> Any:
         """A batch of records that have been read before; None where they are not of one form."""
         try:
-            number = self.of[places[0]]
+            number = self.of[positions[0]]
         except IndexError:
             return None
-        return self._known[number].batch(places) if number > ODD else None
+        return self._known[number].batch(positions) if number > ODD else None
 
 
 def _fits(x: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Datasets: examples by place, or one after the other."""
+"""Datasets: examples by position, or one after the other."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ __all__ = [
 
 
 class Dataset:
-    """Examples by place: define `__len__` and `__getitem__`.
+    """Examples by position: define `__len__` and `__getitem__`.
 
     A dataset that can give many examples at once may define `get_batch(indices)` as well, which is
-    given an array of places and gives their examples collated; or `__getitems__(indices)`, which
+    given an array of positions and gives their examples collated; or `__getitems__(indices)`, which
     gives a list of them.
     """
 
@@ -40,7 +40,7 @@ class Dataset:
         raise NotImplementedError(f"{type(self).__name__} does not define __getitem__")
 
     def get(self, index: int) -> Any:
-        """The example at a place."""
+        """The example at a position."""
         return self[index]
 
     def __iter__(self) -> Iterator[Any]:
@@ -89,8 +89,8 @@ class TensorDataset(Dataset):
 
     def get_batch(self, indices: Sequence[int]) -> tuple[Tensor, ...]:
         """Many examples at once, where the tensors are."""
-        places = np.asarray(indices, np.int64)
-        return tuple(nm.take(t, places, axis=0) for t in self.tensors)
+        positions = np.asarray(indices, np.int64)
+        return tuple(nm.take(t, positions, axis=0) for t in self.tensors)
 
 
 class StackDataset(Dataset):
@@ -142,18 +142,18 @@ class ConcatDataset(Dataset):
     def __init__(self, datasets: Iterable[Dataset]) -> None:
         self.datasets = list(datasets)
         if not self.datasets or any(isinstance(d, IterableDataset) for d in self.datasets):
-            raise ValueError("ConcatDataset: takes datasets with places, at least one")
+            raise ValueError("ConcatDataset: takes datasets with positions, at least one")
         self.ends = list(accumulate(len(d) for d in self.datasets))
 
     def __len__(self) -> int:
         return self.ends[-1]
 
     def __getitem__(self, index: int) -> Any:
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
             raise IndexError(f"ConcatDataset: there is no example {index} among {len(self)}")
-        which = bisect_right(self.ends, place)
-        return self.datasets[which][place - (self.ends[which - 1] if which else 0)]
+        which = bisect_right(self.ends, position)
+        return self.datasets[which][position - (self.ends[which - 1] if which else 0)]
 
 
 class ChainDataset(IterableDataset):

@@ -221,12 +221,12 @@ def _by_place(batched: bool, collate: Any, dataset: Any) -> Callable[[Any], Any]
     at_once = _batches_of(dataset) if collate is None else None
 
     def make(task: Any) -> Any:
-        (places,) = task
+        (positions,) = task
         if not batched:
-            return dataset[places]
+            return dataset[positions]
         if at_once is not None:
-            return at_once(places)
-        examples = _examples_of(dataset, places)
+            return at_once(positions)
+        examples = _examples_of(dataset, positions)
         return stacked(examples, "") if collate is None else collate(examples)
 
     return make
@@ -250,8 +250,8 @@ def _batches_of(dataset: Any) -> Callable[[Any], Any] | None:
     """What gives many examples of a dataset at once, if it can; of some of its examples, too."""
     if isinstance(dataset, Subset):
         whole = _batches_of(dataset.dataset)
-        places = np.asarray(dataset.indices, np.int64)
-        return None if whole is None else lambda chosen: whole(places[chosen])
+        positions = np.asarray(dataset.indices, np.int64)
+        return None if whole is None else lambda chosen: whole(positions[chosen])
     return dataset.get_batch if _has(dataset, "get_batch") else None
 
 
@@ -267,13 +267,13 @@ def _has(dataset: Any, name: str) -> bool:
     return False
 
 
-def _examples_of(dataset: Any, places: Any) -> list[Any]:
+def _examples_of(dataset: Any, positions: Any) -> list[Any]:
     """Examples one by one; a dataset may give many of them at once (`__getitems__`)."""
     if isinstance(dataset, Subset):
-        return _examples_of(dataset.dataset, [dataset.indices[i] for i in places])
+        return _examples_of(dataset.dataset, [dataset.indices[i] for i in positions])
     if _has(dataset, "__getitems__"):
-        return list(dataset.__getitems__(places))
-    return [dataset[i] for i in places]
+        return list(dataset.__getitems__(positions))
+    return [dataset[i] for i in positions]
 
 
 def _streamed(

@@ -96,7 +96,7 @@ class RecordWriter:
 
     @classmethod
     def create(cls, path: PathLike) -> RecordWriter:
-        """A new file, in place of one that may be there."""
+        """A new file, in position of one that may be there."""
         return cls(path)
 
     @classmethod
@@ -256,52 +256,52 @@ class RecordDataset(Dataset):
         return len(self._index)
 
     def __getitem__(self, index: int) -> Any:
-        place = index + len(self) if index < 0 else index
-        if not 0 <= place < len(self):
+        position = index + len(self) if index < 0 else index
+        if not 0 <= position < len(self):
             raise IndexError(f"{self.path}: there is no record {index} among {len(self)}")
-        contents = self.contents(place)
+        contents = self.contents(position)
         try:
             return decode(contents)
         except RecordError as error:
-            raise RecordError(f"{self.path}: record {place}: {error}") from None
+            raise RecordError(f"{self.path}: record {position}: {error}") from None
 
-    def contents(self, place: int) -> memoryview:
+    def contents(self, position: int) -> memoryview:
         """The bytes of a record, which are what they were."""
-        at = int(self._index[place])
+        at = int(self._index[position])
         start = at + FRAME_SIZE
-        what = f"{self.path}: record {place} is"
+        what = f"{self.path}: record {position} is"
         if at < _HEADER_SIZE or at % 8 or start > self._end:
             raise RecordError(f"{what} said to begin at {at}, where none can be")
         length, check = _FRAME.unpack_from(self._data, at)
         if start + length > self._end:
             raise RecordError(f"{what} said to have {length} bytes, more than there are")
         contents = self._data[start : start + length]
-        if self.verify and not self._verified[place]:
+        if self.verify and not self._verified[position]:
             if zlib.crc32(contents) != check:
                 raise RecordError(f"{what} damaged (its checksum is wrong)")
-            self._verified[place] = True
+            self._verified[position] = True
         return contents
 
     def _read(self, indices: Any) -> np.ndarray[Any, Any]:
         """Places of records, each of which has been read."""
-        places = np.asarray(indices, np.int64)
+        positions = np.asarray(indices, np.int64)
         try:
-            unread = self._forms.of[places] == UNREAD
+            unread = self._forms.of[positions] == UNREAD
         except IndexError:
-            outside = places[(places < -len(self)) | (places >= len(self))]
+            outside = positions[(positions < -len(self)) | (positions >= len(self))]
             raise IndexError(
                 f"{self.path}: there is no record {outside[0]} among {len(self)}"
             ) from None
         if unread.any():
-            self._learn(np.unique(places[unread] % len(self)))
-        return places
+            self._learn(np.unique(positions[unread] % len(self)))
+        return positions
 
     def _learn(self, wanted: np.ndarray[Any, Any]) -> None:
         """Check records that are read for the first time, and note what they look like: many at
         once, and so with them their neighbours, which the system has read as well.
         """
-        places = self._with_neighbours(wanted)
-        at = self._index[places]
+        positions = self._with_neighbours(wanted)
+        at = self._index[positions]
         good = (at >= _HEADER_SIZE) & (at % 8 == 0) & (at <= self._end - FRAME_SIZE)
         words = np.where(good, at, 0) >> 3
         lengths = self._words[words]
@@ -311,17 +311,17 @@ class RecordDataset(Dataset):
         if self.verify:
             sums = self._words[words + 1] & 0xFFFFFFFF
             good &= runtime.get("cpu").stretches.checksums(self._forms.data, starts, sizes) == sums
-        for place in np.intersect1d(places[~good], wanted).tolist():
-            self.contents(place)  # which says what is wrong with it
-        self._verified[places[good]] = self.verify
+        for position in np.intersect1d(positions[~good], wanted).tolist():
+            self.contents(position)  # which says what is wrong with it
+        self._verified[positions[good]] = self.verify
         try:
-            self._forms.learn(places[good], starts[good], sizes[good])
+            self._forms.learn(positions[good], starts[good], sizes[good])
         except RecordError:
-            for place in wanted.tolist():
-                self[place]  # the one that cannot be read says so
+            for position in wanted.tolist():
+                self[position]  # the one that cannot be read says so
             # a neighbour cannot
-            mine = np.isin(places, wanted)
-            self._forms.learn(places[mine], starts[mine], sizes[mine])
+            mine = np.isin(positions, wanted)
+            self._forms.learn(positions[mine], starts[mine], sizes[mine])
 
     def _with_neighbours(self, wanted: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
         """Places of records, and of others that lie in the same stretches of the file."""
@@ -329,26 +329,26 @@ class RecordDataset(Dataset):
         if many < 2:
             return wanted
         groups = np.unique(wanted // many) * many
-        places = (groups[:, None] + np.arange(many)).ravel()
-        places = places[places < len(self)]
-        return places[self._forms.of[places] == UNREAD]
+        positions = (groups[:, None] + np.arange(many)).ravel()
+        positions = positions[positions < len(self)]
+        return positions[self._forms.of[positions] == UNREAD]
 
     def get_batch(self, indices: Sequence[int]) -> Any:
         """Many records at once, collated: arrays of one shape are gathered by whole batches."""
         if not len(indices):
             raise ValueError(f"{self.path}: a batch of no records has no structure")
-        places = np.ascontiguousarray(indices, np.int64)
-        batch = self._forms.gathered(places)
+        positions = np.ascontiguousarray(indices, np.int64)
+        batch = self._forms.gathered(positions)
         if batch is None:
-            batch = self._forms.gathered(self._read(places))
-        return stacked(self.__getitems__(places), "") if batch is None else batch
+            batch = self._forms.gathered(self._read(positions))
+        return stacked(self.__getitems__(positions), "") if batch is None else batch
 
     def __getitems__(self, indices: Any) -> list[Any]:
         """Many records at once, one by one."""
-        places = self._read(indices)
-        if (self._forms.of[places] != BYTES).any():
-            return [self[i] for i in places.tolist()]
-        at = self._index[places]
+        positions = self._read(indices)
+        if (self._forms.of[positions] != BYTES).any():
+            return [self[i] for i in positions.tolist()]
+        at = self._index[positions]
         starts = (at + (FRAME_SIZE + HEAD_SIZE)).tolist()
         stops = (at + FRAME_SIZE + self._words[at >> 3]).tolist()
         pages = self._pages

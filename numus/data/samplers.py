@@ -58,7 +58,7 @@ class _Keyed(Sampler, ABC):
 
     @abstractmethod
     def _order(self) -> Array:
-        """All places of the next epoch."""
+        """All positions of the next epoch."""
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._order().tolist())
@@ -88,10 +88,10 @@ class _Keyed(Sampler, ABC):
 
 
 class RandomSampler(_Keyed):
-    """All places in random order.
+    """All positions in random order.
 
     Args:
-        replacement: draw each place anew, so that some come several times and others never.
+        replacement: draw each position anew, so that some come several times and others never.
         num_samples: how many to draw; as many as there are, unless it is given.
     """
 
@@ -125,7 +125,7 @@ class RandomSampler(_Keyed):
 
 
 class SubsetRandomSampler(_Keyed):
-    """Some places in random order."""
+    """Some positions in random order."""
 
     def __init__(self, indices: Sequence[int], *, key: Tensor | None = None) -> None:
         super().__init__(key)
@@ -167,10 +167,10 @@ class WeightedRandomSampler(_Keyed):
 
 
 class DistributedSampler(_Keyed):
-    """This process's share of all places; the shares are of one size.
+    """This process's share of all positions; the shares are of one size.
 
     Args:
-        drop_last: leave out what does not part evenly, instead of giving some places twice.
+        drop_last: leave out what does not part evenly, instead of giving some positions twice.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class DistributedSampler(_Keyed):
 
 
 class BatchSampler(Sampler):
-    """A sampler's places in lists of one size."""
+    """A sampler's positions in lists of one size."""
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool = False) -> None:
         if batch_size < 1:
@@ -216,13 +216,13 @@ class BatchSampler(Sampler):
         self.drop_last = drop_last
 
     def __iter__(self) -> Iterator[list[int]]:
-        places = iter(self.sampler)
-        while batch := list(itertools.islice(places, self.batch_size)):
+        positions = iter(self.sampler)
+        while batch := list(itertools.islice(positions, self.batch_size)):
             if len(batch) == self.batch_size or not self.drop_last:
                 yield batch
 
     def arrays(self) -> Iterator[Array]:
-        """The same places in arrays: no number of them becomes Python's, where none has to."""
+        """The same positions in arrays: no number of them becomes Python's, where none has to."""
         given = type(self.sampler).__iter__
         order: Any
         if given is SequentialSampler.__iter__:

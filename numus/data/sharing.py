@@ -114,7 +114,7 @@ class Sender:
         arrays: list[tuple[Placed, Array]] = []
         end = 0
 
-        def place(x: Any) -> Any:
+        def to_segment(x: Any) -> Any:
             nonlocal end
             if isinstance(x, Tensor):
                 x = np.asarray(x)
@@ -125,7 +125,7 @@ class Sender:
             arrays.append((placed, x))
             return placed
 
-        batch = map_leaves(batch, place)
+        batch = map_leaves(batch, to_segment)
         if not arrays:
             self._pipe.send(Parcel(batch))
             return

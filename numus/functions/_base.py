@@ -21,10 +21,10 @@ wrap = Tensor
 same = identity  # the result of an operation that changes nothing
 
 
-def pair(op: str, a: Any, b: Any, place: Device | None = None) -> tuple[Node, Node]:
+def pair(op: str, a: Any, b: Any, dev: Device | None = None) -> tuple[Node, Node]:
     """Two operands in their common dtype. A Python scalar takes the dtype of the other side.
 
-    NumPy arrays go to the device of the other side, or to `place` if that has none.
+    NumPy arrays go to the device of the other side, or to `dev` if that has none.
     """
     if isinstance(a, Tensor):
         x = a._node
@@ -35,25 +35,25 @@ def pair(op: str, a: Any, b: Any, place: Device | None = None) -> tuple[Node, No
             if kind is not None:
                 dtype = dt.promote_scalar(x.dtype, kind)
                 return ew.cast(x, dtype), scalar_node(b, dtype)
-            y = node_of(b, op, x.device or place)
+            y = node_of(b, op, x.device or dev)
     else:
         kind = dt.scalar_kind(a)
         if kind is not None:
             if dt.scalar_kind(b) is not None:
                 x, y = common(op, a, b)
                 return x, y
-            y = node_of(b, op, place)
+            y = node_of(b, op, dev)
             dtype = dt.promote_scalar(y.dtype, kind)
             return scalar_node(a, dtype), ew.cast(y, dtype)
-        y = node_of(b, op, place)
-        x = node_of(a, op, y.device or place)
+        y = node_of(b, op, dev)
+        x = node_of(a, op, y.device or dev)
     if x.dtype is y.dtype:
         return x, y
     dtype = dt.promote(x.dtype, y.dtype)
     return ew.cast(x, dtype), ew.cast(y, dtype)
 
 
-def place_of(*xs: Any) -> Device | None:
+def device_of(*xs: Any) -> Device | None:
     """The device of the first tensor that has one: NumPy arrays beside it go there too."""
     devices = (x._node.device for x in xs if isinstance(x, Tensor))
     return next((device for device in devices if device is not None), None)
@@ -62,10 +62,9 @@ def place_of(*xs: Any) -> Device | None:
 def common(op: str, *xs: Any) -> list[Node]:
     """Any number of operands in their common dtype; Python scalars are weak."""
     kinds = [None if x.__class__ is Tensor else dt.scalar_kind(x) for x in xs]
-    place = place_of(*xs)
+    dev = device_of(*xs)
     nodes = [
-        None if kind is not None else node_of(x, op, place)
-        for x, kind in zip(xs, kinds, strict=True)
+        None if kind is not None else node_of(x, op, dev) for x, kind in zip(xs, kinds, strict=True)
     ]
     dtype: DType | None = None
     for node in nodes:
@@ -86,9 +85,9 @@ def to_float(x: Node) -> Node:
     return x if x.dtype.is_inexact else ew.cast(x, dt.default_float)
 
 
-def moved(x: Node, place: Device) -> Node:
+def moved(x: Node, dev: Device) -> Node:
     """x on a device; what is at home everywhere stays as it is."""
-    return x if (x.device or default.device) is place else transfer(x, place)
+    return x if (x.device or default.device) is dev else transfer(x, dev)
 
 
 def viewed(out: Node, x: Node) -> Tensor:

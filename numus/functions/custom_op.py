@@ -138,8 +138,8 @@ class CustomOp:
         given = [x if isinstance(x, Tensor) else asarray(x) for x in tensors]
         specs = tuple(Spec(x.shape, x.dtype) for x in given)
         numbers = self._numbers(specs, scalars)
-        place = next((x._node.device for x in given if x._node.device), default.device)
-        launch = _Launch(self, place, specs, numbers)
+        dev = next((x._node.device for x in given if x._node.device), default.device)
+        launch = _Launch(self, dev, specs, numbers)
         results = self._differentiable(launch, *given)
         return results[0] if len(results) == 1 else results
 
@@ -219,31 +219,31 @@ class CustomOp:
         found = self._grid(*specs, **n)
         return [int(i) for i in (found if isinstance(found, (tuple, list)) else (found,))]
 
-    def kernel(self, place: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
+    def kernel(self, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
         """The runner for a device and these dtypes; an error where there is no kernel for it."""
         kinds = tuple((s.dtype, s.ndim) for s in (*specs, *results))
-        found = self._kernels.get((place, kinds))
+        found = self._kernels.get((dev, kinds))
         if found is None:
-            found = self._kernels[place, kinds] = self._runner(place, specs, results)
+            found = self._kernels[dev, kinds] = self._runner(dev, specs, results)
         return found
 
-    def _runner(self, place: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
+    def _runner(self, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]) -> Any:
         for spec in (*specs, *results):
-            place.require(spec.dtype, self.name)
-        language = place.runtime.target.language
+            dev.require(spec.dtype, self.name)
+        language = dev.runtime.target.language
         if language == "wgsl" and self.wgsl is not None:
-            return _WgslRunner(self, place, specs, results)
+            return _WgslRunner(self, dev, specs, results)
         if language == "ptx" and self.cuda is not None:
-            return _CudaRunner(self, place, specs, results)
-        if place.kind == "reference" and self.reference is not None:
+            return _CudaRunner(self, dev, specs, results)
+        if dev.kind == "reference" and self.reference is not None:
             return _ReferenceRunner(self)
         if self.portable is not None:
-            if place.kind == "reference":
+            if dev.kind == "reference":
                 return _ThroughCpu(self)
-            return _PortableRunner(self, place, specs, results)
+            return _PortableRunner(self, dev, specs, results)
         there = [k for k in ("wgsl", "cuda") if getattr(self, k) is not None]
         raise DeviceError(
-            f"{self.name} has no kernel for {place}: it has one in {' and in '.join(there)} only; "
+            f"{self.name} has no kernel for {dev}: it has one in {' and in '.join(there)} only; "
             "give CustomOp a portable= one as well, or move the operands"
         )
 
@@ -273,20 +273,20 @@ class _Launch:
     """One call of an op, as a node of the graph (`primitives.control.Call`)."""
 
     def __init__(
-        self, op: CustomOp, place: Device, specs: tuple[Spec, ...], numbers: Numbers
+        self, op: CustomOp, dev: Device, specs: tuple[Spec, ...], numbers: Numbers
     ) -> None:
         self.op, self.specs, self.numbers = op, specs, numbers
         self.name = op.name
         self.outputs = op.result_specs(specs, numbers)
         self.results = [(s.shape, s.dtype) for s in self.outputs]
         self.batch_axes = [0] * len(self.results)
-        op.kernel(place, specs, self.outputs)  # what cannot run is an error at the user's line
+        op.kernel(dev, specs, self.outputs)  # what cannot run is an error at the user's line
 
-    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
-        runner = self.op.kernel(place, self.specs, self.outputs)
-        dense = [_dense(x, place, runner.alignment) for x in operands]
+    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
+        runner = self.op.kernel(dev, self.specs, self.outputs)
+        dense = [_dense(x, dev, runner.alignment) for x in operands]
         count = self.op.elements_of(self.specs, self.outputs, self.numbers)
-        made = [value_of(s, place) for s in self.outputs]
+        made = [value_of(s, dev) for s in self.outputs]
         if count and any(s.size for s in self.outputs):
             runner.run(self, dense, made, count)
         return [y.view for y in made if y.view is not None]
@@ -306,16 +306,16 @@ class _Loop:
         self.results = [((size, *shape), dtype) for shape, dtype in inner.results]
         self.batch_axes = [0] * len(self.results)
 
-    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
+    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         found: list[list[Node]] = [[] for _ in self.results]
         for i in range(self._size):
             entry = [
-                _entry(x, i, place) if flag else x
+                _entry(x, i, dev) if flag else x
                 for x, flag in zip(operands, self._flags, strict=True)
             ]
-            views = self._inner.run(place, entry)
+            views = self._inner.run(dev, entry)
             for parts, view, (shape, dtype) in zip(found, views, self._inner.results, strict=True):
-                parts.append(value(view, shape, dtype, place))
+                parts.append(value(view, shape, dtype, dev))
         whole = []
         with grad_mode(False):
             for parts, (shape, dtype) in zip(found, self.results, strict=True):
@@ -323,7 +323,7 @@ class _Loop:
                     rows = tuple(reshape(y, (1, *y.shape)) for y in parts)
                     whole.append(copy(concat(rows, 0)))
                 else:
-                    whole.append(value_of(Spec(shape, dtype), place))
+                    whole.append(value_of(Spec(shape, dtype), dev))
         evaluate(whole)
         return [y.view for y in whole if y.view is not None]
 
@@ -334,29 +334,29 @@ class _Loop:
         return _Loop(self, tuple(flags), size), tuple(operands)
 
 
-def _entry(x: Node, i: int, place: Device) -> Node:
+def _entry(x: Node, i: int, dev: Device) -> Node:
     """One entry along the first axis of a realised node."""
     assert x.view is not None
     view = View(x.view.storage, x.view.offset + i * x.view.strides[0], x.view.strides[1:])
-    return value(view, x.shape[1:], x.dtype, place)
+    return value(view, x.shape[1:], x.dtype, dev)
 
 
-def value_of(spec: Spec, place: Device) -> Node:
+def value_of(spec: Spec, dev: Device) -> Node:
     """New memory for a result."""
-    memory = place.runtime.allocate(spec.size * spec.dtype.itemsize)
-    return value(View(Storage(memory), 0, row_major(spec.shape)), spec.shape, spec.dtype, place)
+    memory = dev.runtime.allocate(spec.size * spec.dtype.itemsize)
+    return value(View(Storage(memory), 0, row_major(spec.shape)), spec.shape, spec.dtype, dev)
 
 
-def _dense(x: Node, place: Device, alignment: int) -> Node:
-    """A realised node whose elements lie next to each other, from a place that can be bound."""
+def _dense(x: Node, dev: Device, alignment: int) -> Node:
+    """A realised node whose elements are contiguous, at an offset that can be bound."""
     assert x.view is not None
     strides = row_major(x.shape)
     gaps = any(n != 1 and a != b for n, a, b in zip(x.shape, x.view.strides, strides, strict=True))
-    if x.device is place and not gaps and x.view.offset * x.dtype.itemsize % alignment == 0:
+    if x.device is dev and not gaps and x.view.offset * x.dtype.itemsize % alignment == 0:
         return x
     with grad_mode(False):
         found = copy(x)
-    found.device = place
+    found.device = dev
     evaluate([found])
     return found
 
@@ -368,7 +368,7 @@ class _PortableRunner:
     alignment = 1
 
     def __init__(
-        self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
+        self, op: CustomOp, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]
     ) -> None:
         # Imported late: the compiler is needed only by those who run something.
         from numus.compiler.lower.custom_kernel import build
@@ -379,11 +379,11 @@ class _PortableRunner:
             [(n, d, s.ndim) for (n, d), s in zip(named, given, strict=True)]
             for named, given in ((names[0], specs), (names[1], results))
         )
-        made = build(op.name, op.portable, inputs, outputs, names[2], place.runtime.target)
+        made = build(op.name, op.portable, inputs, outputs, names[2], dev.runtime.target)
         self._block = made.block
-        program = place.runtime.compile(made.kernel)
+        program = dev.runtime.compile(made.kernel)
         slots = [(i, 0) for i in range(len(inputs) + len(outputs))]
-        self._program, self._slots, self._runtime = program, slots, place.runtime
+        self._program, self._slots, self._runtime = program, slots, dev.runtime
         self._prepared: dict[tuple[int, ...], Any] = {}
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
@@ -403,13 +403,13 @@ class _PortableRunner:
 
 class _WgslRunner:
     def __init__(
-        self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
+        self, op: CustomOp, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]
     ) -> None:
         from numus.runtime.webgpu import user_kernels
 
         assert op.wgsl is not None
         text = op.source_for(op.wgsl, (*specs, *results)[0].dtype, "WGSL")
-        runtime = get(place.name)
+        runtime = get(dev.name)
         self._shader = user_kernels.written(
             op.name, text, *op.named(specs, results), runtime.context.features
         )
@@ -430,14 +430,14 @@ class _CudaRunner:
     alignment = 1
 
     def __init__(
-        self, op: CustomOp, place: Device, specs: Sequence[Spec], results: Sequence[Spec]
+        self, op: CustomOp, dev: Device, specs: Sequence[Spec], results: Sequence[Spec]
     ) -> None:
         from numus.runtime.cuda import user_kernels
 
         assert op.cuda is not None
         text = op.source_for(op.cuda, (*specs, *results)[0].dtype, "CUDA")
         self._kernel = user_kernels.written(op.name, text, *op.named(specs, results))
-        self._sources = get(place.name).sources
+        self._sources = get(dev.name).sources
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
         threads = launch.op.threads

@@ -100,13 +100,13 @@ def _bytes(n: float) -> str:
     return f"{n:.1f} TiB"
 
 
-def _cost(k: KernelReport, place: str) -> str:
+def _cost(k: KernelReport, dev: str) -> str:
     out = f"reads {_bytes(k.bytes_read)}, writes {_bytes(k.bytes_written)}, {k.flops:,} flops"
     if k.seconds is None:
         return out
     out = f"{out}; {k.seconds * 1e6:.1f} µs"
     try:
-        bandwidth, flops = limits(place)
+        bandwidth, flops = limits(dev)
     except OutOfMemoryError:  # a device that is full is not measured
         return out
     least = max((k.bytes_read + k.bytes_written) / bandwidth, k.flops / flops)
@@ -114,7 +114,7 @@ def _cost(k: KernelReport, place: str) -> str:
 
 
 @functools.cache
-def limits(place: str) -> tuple[float, float]:
+def limits(dev: str) -> tuple[float, float]:
     """Bytes and operations per second that the device reaches, measured once."""
     from numus.functions.creation.creation import ones
     from numus.functions.elementwise.arithmetic import add
@@ -125,7 +125,7 @@ def limits(place: str) -> tuple[float, float]:
         for _ in range(5):
             began = time.perf_counter()
             evaluate(f())
-            device(place).runtime.synchronize()
+            device(dev).runtime.synchronize()
             seconds.append(time.perf_counter() - began)
         return min(seconds)
 
@@ -133,7 +133,7 @@ def limits(place: str) -> tuple[float, float]:
     length, side, enough = 1 << 22, 256, 2e-3
     while True:
         length *= 2
-        long = ones(length, device=place)
+        long = ones(length, device=dev)
         evaluate(long)
         seconds = best(lambda x=long: add(x, 1.0))  # type: ignore[misc]
         if seconds > enough or length >= 1 << 28:
@@ -141,7 +141,7 @@ def limits(place: str) -> tuple[float, float]:
     bandwidth = 2 * long.nbytes / seconds
     while True:
         side *= 2
-        square = ones((side, side), device=place)
+        square = ones((side, side), device=dev)
         evaluate(square)
         seconds = best(lambda x=square: matmul(x, x))  # type: ignore[misc]
         if seconds > enough or side >= 8192:

@@ -91,15 +91,15 @@ class AdaptiveLogSoftmaxWithLoss(Module):
             )
         target = checked_classes(type(self).__name__, target, self.n_classes, target.shape, 0)
         head = nm.log_softmax(self.head(x), axis=-1)
-        place, output = target, nm.zeros_like(head[..., 0])
+        head_index, output = target, nm.zeros_like(head[..., 0])
         for i, (start, stop) in enumerate(itertools.pairwise(self.cutoffs)):
             inside = (target >= start) & (target < stop)
-            place = nm.where(inside, self.shortlist_size + i, place)
+            head_index = nm.where(inside, self.shortlist_size + i, head_index)
             logs = nm.log_softmax(self.tail[i](x), axis=-1)
             chosen = nm.clip(target - start, 0, stop - start - 1)
             found = nm.take_along_axis(logs, chosen[..., None], axis=-1)[..., 0]
             output = output + nm.where(inside, found, 0.0)
-        output = output + nm.take_along_axis(head, place[..., None], axis=-1)[..., 0]
+        output = output + nm.take_along_axis(head, head_index[..., None], axis=-1)[..., 0]
         return ASMoutput(output, -output.mean())
 
     def log_prob(self, input: Any) -> Tensor:

@@ -39,7 +39,7 @@ class KVCache:
 
 
 class StaticKVCache:
-    """A cache with room for `max_length` positions, filled in place.
+    """A cache with room for `max_length` positions, filled in position.
 
     Its shapes never change, so one traced function (`nm.jit`) decodes token after token; attention
     goes over all of the room, with what is still empty left out. What goes beyond it is dropped.
@@ -235,9 +235,9 @@ class MultiheadAttention(Module):
         q, k, v = self._projected(*given)
         offset = 0 if cache is None else cache.length
         if self.rotary:
-            place = nm.arange(max(q.shape[-2], k.shape[-2]), device=q.device) + offset
-            q = F.rotary_embedding(q, place[: q.shape[-2]])
-            k = F.rotary_embedding(k, place[: k.shape[-2]])
+            position = nm.arange(max(q.shape[-2], k.shape[-2]), device=q.device) + offset
+            q = F.rotary_embedding(q, position[: q.shape[-2]])
+            k = F.rotary_embedding(k, position[: k.shape[-2]])
         if cache is not None:
             k, v = cache.extend(k, v)
         added = (self.bias_k is not None) + self.add_zero_attn

@@ -24,10 +24,10 @@ class _Named(Module):
         return len(self._names())
 
     def _at(self, index: Any) -> str:
-        place, count = operator.index(index), len(self)
-        if not -count <= place < count:
-            raise IndexError(f"{type(self).__name__}: there is no entry {place} among {count}")
-        return self._names()[place]
+        position, count = operator.index(index), len(self)
+        if not -count <= position < count:
+            raise IndexError(f"{type(self).__name__}: there is no entry {position} among {count}")
+        return self._names()[position]
 
     def _checked(self, entry: Any) -> Any:
         """An entry as it is held: modules, and functions that do as such."""

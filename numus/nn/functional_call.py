@@ -26,14 +26,14 @@ def functional_call(
     >>> nm.grad(loss)(dict(layer.named_parameters()), nm.ones((3, 2)))["weight"].tolist()
     [[3.0, 3.0]]
     """
-    places = _places(module)
-    unknown = [name for name in parameters_and_buffers if name not in places]
+    owners = _owners(module)
+    unknown = [name for name in parameters_and_buffers if name not in owners]
     if unknown:
         raise KeyError(f"functional_call: {type(module).__name__} has no {', '.join(unknown)}")
     replaced: list[tuple[Any, Any, Any]] = []
     try:
         for name, tensor in parameters_and_buffers.items():
-            for holder, key in places[name]:
+            for holder, key in owners[name]:
                 replaced.append((holder, key, holder[key]))
                 holder[key] = tensor
         given = args if isinstance(args, tuple) else (args,)
@@ -43,8 +43,8 @@ def functional_call(
             holder[key] = before
 
 
-def _places(module: Module) -> dict[str, list[tuple[Any, Any]]]:
-    """Where each parameter and buffer is held, by name; a tied one is held in several places."""
+def _owners(module: Module) -> dict[str, list[tuple[Any, Any]]]:
+    """Where each parameter and buffer is held, by name; a tied one is held in several owners."""
     named: list[tuple[str, Tensor]] = list(module.named_parameters(remove_duplicate=False))
     named += module.named_buffers(remove_duplicate=False)
     held: dict[str, tuple[Any, Any]] = {}

@@ -108,24 +108,24 @@ class _MaxUnpool(_Pool):
         self.padding = padding
 
     def forward(self, x: Any, indices: Any, output_size: Any = None) -> Tensor:
-        """Elements back at the places that a pooling with `return_indices` took them from."""
+        """Elements back at the indices that a pooling with `return_indices` took them from."""
         return type(self)._function(x, indices, **self._options(), output_size=output_size)
 
 
 class MaxUnpool1d(_MaxUnpool):
-    """The elements of a MaxPool1d back at their places, zeros elsewhere."""
+    """The elements of a MaxPool1d back at their indices, zeros elsewhere."""
 
     _function = staticmethod(nm.max_unpool1d)
 
 
 class MaxUnpool2d(_MaxUnpool):
-    """The elements of a MaxPool2d back at their places, zeros elsewhere."""
+    """The elements of a MaxPool2d back at their indices, zeros elsewhere."""
 
     _function = staticmethod(nm.max_unpool2d)
 
 
 class MaxUnpool3d(_MaxUnpool):
-    """The elements of a MaxPool3d back at their places, zeros elsewhere."""
+    """The elements of a MaxPool3d back at their indices, zeros elsewhere."""
 
     _function = staticmethod(nm.max_unpool3d)
 

@@ -57,8 +57,8 @@ def write(
         shape = tuple(x.shape)
         dtype = dt.as_dtype(x.dtype)
         size = math.prod(shape) * dtype.itemsize
-        place = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
-        entries[name] = place
+        entry = {"dtype": _NAMES[dtype], "shape": list(shape), "data_offsets": [at, at + size]}
+        entries[name] = entry
         at += size
     head = json.dumps(entries, separators=(",", ":")).encode()
     head += b" " * (-(len(head) + _LENGTH.size) % _ALIGN)
@@ -135,7 +135,7 @@ class SafetensorsFile(Mapping[str, Tensor]):
         )
         for (at, size, name), (following, _, other) in itertools.pairwise(spans):
             if at + size > following:
-                raise RecordError(f"{self.path}: {name} and {other} lie in the same place")
+                raise RecordError(f"{self.path}: {name} and {other} overlap")
 
     def array(self, name: str) -> np.ndarray[Any, Any]:
         """A tensor's elements where they lie in the file."""

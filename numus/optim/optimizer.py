@@ -1,6 +1,6 @@
 """Optimizer: groups of parameters, the state kept for each, and one step over all of them.
 
-A step is a composition of tensor operations that re-binds parameters and state in place, with no
+A step is a composition of tensor operations that re-binds parameters and state in index, with no
 Python condition on values. Numbers that may differ between steps (learning rates, the count of
 steps and what follows from them) are tensors without axes, so a step that was traced by `nm.jit`
 sees what a scheduler has set since.
@@ -133,7 +133,7 @@ class Optimizer:
                     "that its lazy layers know theirs"
                 )
             if id(p) in known:
-                raise ValueError(f"{type(self).__name__}: a parameter is in two places")
+                raise ValueError(f"{type(self).__name__}: a parameter appears in two groups")
             known.add(id(p))
         unknown = set(group) - set(self.defaults) - {"params", *_EXTRA}
         if unknown:
@@ -242,10 +242,10 @@ class Optimizer:
 
     def state_dict(self) -> dict[str, Any]:
         """State and hyperparameters; parameters are numbered in the order of their groups."""
-        place = {id(p): i for i, p in enumerate(self._parameters())}
-        groups = [{**g, "params": [place[id(p)] for p in g["params"]]} for g in self.param_groups]
+        index = {id(p): i for i, p in enumerate(self._parameters())}
+        groups = [{**g, "params": [index[id(p)] for p in g["params"]]} for g in self.param_groups]
         state = {
-            place[id(p)]: {name: x.detach() for name, x in held.items()}
+            index[id(p)]: {name: x.detach() for name, x in held.items()}
             for p, held in self.state.items()
             if held
         }

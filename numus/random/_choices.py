@@ -18,7 +18,7 @@ from numus.primitives.source import constant, full
 from numus.primitives.views import permute, reshape, take_range
 from numus.random._distributions import gumbel
 from numus.random._draws import bits, integers, uniform
-from numus.random._words import place_of
+from numus.random._words import device_of
 from numus.shapes import as_shape, normal_axis, size_of
 from numus.tensor import Tensor
 
@@ -95,7 +95,7 @@ def choice(
     if weights is not None:
         weights = ew.cast(weights, dt.compute_dtype(weights.dtype))
     keyed = None if key is None else key._node
-    place = place_of(device, *(n for n in (node, weights, keyed) if n is not None))
+    place = device_of(device, *(n for n in (node, weights, keyed) if n is not None))
     if not size:
         index = full(shape, 0, dt.int64)
     elif replace and weights is None:

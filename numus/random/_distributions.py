@@ -41,7 +41,7 @@ def _located(
     source = words_of(op, key)
     middle, width = (ew.cast(node_of(x, op), wide) for x in (loc, scale))
     shape = _words.drawn_shape(op, shape, middle, width)
-    place = _words.place_of(device, *source, middle, width)
+    place = _words.device_of(device, *source, middle, width)
     z = reshape(draw(source, size_of(shape), place, wide), shape)
     if isinstance(scale, Tensor) or scale != 1:
         z = ew.mul(z, width)
@@ -121,7 +121,7 @@ def truncated_normal(
         z = ew.maximum(z, constant(float(low), wide))
         return ew.cast(ew.minimum(z, constant(float(high), wide)), dtype)
 
-    place = _words.place_of(device, *source)
+    place = _words.device_of(device, *source)
     return wrap(reshape(_words.each_unit(source, size_of(shape), place, wide, transform), shape))
 
 
@@ -141,6 +141,6 @@ def categorical(logits: Tensor, axis: int = -1, *, key: Tensor | None = None) ->
         raise ShapeError(f"categorical: axis {axis} of shape {node.shape} has no classes")
     wide = dt.compute_dtype(node.dtype)
     source = words_of("categorical", key)
-    place = _words.place_of(None, node, *source)
+    place = _words.device_of(None, node, *source)
     noise = reshape(_standard_gumbel(source, size_of(node.shape), place, wide), node.shape)
     return wrap(argmax(ew.add(ew.cast(node, wide), noise), axis))

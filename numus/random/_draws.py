@@ -42,7 +42,7 @@ def bits(
     if dtype.kind != "uint":
         raise DTypeError(f"bits: draws unsigned integers, not {dtype.name}")
     shape, source = as_shape(shape, "bits"), words_of("bits", key)
-    place, count = _words.place_of(device, *source), size_of(shape)
+    place, count = _words.device_of(device, *source), size_of(shape)
     if dtype is dt.uint64:
         flat = _bits64(source, count, place)
     else:
@@ -85,7 +85,7 @@ def uniform(
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         a, b = (ew.cast(node_of(x, "uniform"), dtype) for x in (low, high))
         shape = _words.drawn_shape("uniform", shape, a, b)
-        place = _words.place_of(device, *source, a, b)
+        place = _words.device_of(device, *source, a, b)
         u = _words.each_unit(source, size_of(shape), place, wide, lambda u: u)
         top = ew.cast(ew.nextafter(b, a), wide)
         a, b = ew.cast(a, wide), ew.cast(b, wide)
@@ -103,7 +103,7 @@ def uniform(
         return ew.cast(u, dtype)
 
     shape = _words.drawn_shape("uniform", shape)
-    place = _words.place_of(device, *source)
+    place = _words.device_of(device, *source)
     return wrap(reshape(_words.each_unit(source, size_of(shape), place, wide, scaled), shape))
 
 
@@ -146,7 +146,7 @@ def normal(
     if isinstance(loc, Tensor) or isinstance(scale, Tensor):
         mean, deviation = (ew.cast(node_of(x, "normal"), wide) for x in (loc, scale))
         shape = _words.drawn_shape("normal", shape, mean, deviation)
-        place = _words.place_of(device, *source, mean, deviation)
+        place = _words.device_of(device, *source, mean, deviation)
         z = standard_normal(source, size_of(shape), place, wide, lambda z: z)
         return wrap(ew.cast(ew.add(mean, ew.mul(reshape(z, shape), deviation)), dtype))
     middle, spread = _words.number("normal", "loc", loc), _words.number("normal", "scale", scale)
@@ -161,7 +161,7 @@ def normal(
         return ew.cast(z, dtype)
 
     shape = _words.drawn_shape("normal", shape)
-    place = _words.place_of(device, *source)
+    place = _words.device_of(device, *source)
     return wrap(reshape(standard_normal(source, size_of(shape), place, wide, scaled), shape))
 
 
@@ -229,7 +229,7 @@ def integers(
             f"integers: {first} … {last - 1} does not fit {dtype.name}; ask for a wider dtype"
         )
     shape, source = as_shape(shape, "integers"), words_of("integers", key)
-    place, count = _words.place_of(device, *source), size_of(shape)
+    place, count = _words.device_of(device, *source), size_of(shape)
     span = last - first
     power_of_two = span & (span - 1) == 0
 
@@ -276,11 +276,11 @@ def bernoulli(
         node = node_of(p, "bernoulli")
         wide = dt.promote(dt.float32, node.dtype) if node.dtype.is_floating else dt.float32
         shape = _words.drawn_shape("bernoulli", shape, node)
-        place = _words.place_of(device, *source, node)
+        place = _words.device_of(device, *source, node)
         u = _words.each_unit(source, size_of(shape), place, wide, lambda u: u)
         return wrap(ew.lt(reshape(u, shape), ew.cast(node, wide)))
     limit = threshold("bernoulli", p)
-    shape, place = _words.drawn_shape("bernoulli", shape), _words.place_of(device, *source)
+    shape, place = _words.drawn_shape("bernoulli", shape), _words.device_of(device, *source)
     flat = _words.word_each(source, size_of(shape), place, lambda w: below(w, limit))
     return wrap(reshape(flat, shape))
 

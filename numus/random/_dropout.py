@@ -31,7 +31,7 @@ def dropout_mask(
 ) -> Tensor:
     """Booleans that are false with probability `rate`: the elements that dropout keeps."""
     source = words_of("dropout_mask", key)
-    place = _words.place_of(device, *source)
+    place = _words.device_of(device, *source)
     return wrap(_kept(source, as_shape(shape, "dropout_mask"), rate, place))
 
 
@@ -48,7 +48,7 @@ def dropout(
     if not training or p == 0:
         return wrap(node)
     source = words_of("dropout", key)
-    kept = _kept(source, node.shape, p, _words.place_of(None, node, *source))
+    kept = _kept(source, node.shape, p, _words.device_of(None, node, *source))
     wide = ew.cast(node, dt.compute_dtype(node.dtype))
     scaled = ew.mul(wide, constant(0.0 if p == 1 else 1 / (1 - p), wide.dtype))
     return wrap(ew.cast(ew.where(kept, scaled, constant(0.0, wide.dtype)), node.dtype))

@@ -120,7 +120,7 @@ def drawn_shape(op: str, shape: Any, *parameters: Node) -> Shape:
     return wanted
 
 
-def place_of(device: Any, *nodes: Node) -> Device:
+def device_of(device: Any, *nodes: Node) -> Device:
     """Where to draw: the device named, else that of the key or a parameter, else the default."""
     if device is None:
         for node in nodes:

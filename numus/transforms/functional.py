@@ -47,21 +47,21 @@ def trace_call(
     has_aux: bool,
 ) -> Trace:
     """Record a call with respect to some of its arguments."""
-    places = chosen(argnums, args, op)
+    positions = chosen(argnums, args, op)
 
     def call(*primals: Any) -> Any:
         full_args = list(args)
-        for place, primal in zip(places, primals, strict=True):
-            full_args[place] = primal
+        for position, primal in zip(positions, primals, strict=True):
+            full_args[position] = primal
         return f(*full_args, **kwargs)
 
     return Trace(
         op,
         call,
-        [args[i] for i in places],
+        [args[i] for i in positions],
         has_aux=has_aux,
         floats_only=True,
-        names=[f"argument {i}" for i in places],
+        names=[f"argument {i}" for i in positions],
     )
 
 

@@ -15,7 +15,7 @@ from numus.shapes import Shape
 
 class _Step(NamedTuple):
     prim: Primitive
-    operands: tuple[int | Node, ...]  # a place among the operands and earlier steps, or a node
+    operands: tuple[int | Node, ...]  # a position among the operands and earlier steps, or a node
     params: Any
     shape: Shape
     dtype: DType
@@ -33,18 +33,18 @@ class Recipe:
     def __init__(
         self, order: Iterable[Node], inputs: Sequence[Node], outputs: Sequence[Node]
     ) -> None:
-        place: dict[Node, int] = {}
+        position: dict[Node, int] = {}
         for node in inputs:
-            place[node] = len(place)
+            position[node] = len(position)
         self._steps = []
-        self._shapes = [x.shape for x in inputs]  # by place
+        self._shapes = [x.shape for x in inputs]  # by position
         for node in order:
-            operands = tuple(place.get(x, x) for x in node.inputs)
+            operands = tuple(position.get(x, x) for x in node.inputs)
             what = (node.prim, operands, node.params, node.shape, node.dtype)
             self._steps.append(_Step(*what, node.device, node.tracked))
-            place[node] = len(place)
+            position[node] = len(position)
             self._shapes.append(node.shape)
-        self._outputs = [place.get(x, x) for x in outputs]
+        self._outputs = [position.get(x, x) for x in outputs]
 
     def products(self, least: int) -> list[int]:
         """Which steps are products of matrices that sum over at least so many elements."""

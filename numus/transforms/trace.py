@@ -18,7 +18,7 @@ from numus.transforms.tree import Structure
 
 
 def nodes_of(container: Any, op: str, what: str) -> tuple[list[Node], Structure]:
-    """The nodes of a container's leaves; what is not a number is an error that names its place."""
+    """The nodes of a container's leaves; what is not a number is an error that names its path."""
     if container.__class__ is Tensor:  # most are
         return [container._node], tree.LEAF
     leaves, structure = tree.flatten(container)
@@ -27,9 +27,9 @@ def nodes_of(container: Any, op: str, what: str) -> tuple[list[Node], Structure]
         try:
             nodes.append(node_of(leaf, op))
         except TypeError as error:
-            place = what + tree.paths(structure)[i]
+            path = what + tree.paths(structure)[i]
             raise TypeError(
-                f"{op}: {place} is a {type(leaf).__name__}; it must be a tensor or a number"
+                f"{op}: {path} is a {type(leaf).__name__}; it must be a tensor or a number"
             ) from error
     return nodes, structure
 
@@ -146,7 +146,7 @@ def _require_floats(nodes: Sequence[Node], structure: Structure, op: str, name: 
 
 
 def filled(found: Sequence[Node | None], like: Sequence[Node]) -> list[Node | None]:
-    """Zeros in the place of derivatives that nothing contributed to; None where there are none."""
+    """Zeros for derivatives that nothing contributed to; None where there are none."""
     return [
         full_like(x, 0) if g is None and x.dtype.is_inexact else g
         for g, x in zip(found, like, strict=True)
@@ -158,7 +158,7 @@ def matching(
 ) -> list[Node | None]:
     """The nodes of tangents or cotangents, each checked against the value it belongs to.
 
-    None stands for zero, for one leaf or for everything below a place.
+    None stands for zero, for one leaf or for everything below a path.
     """
     if structure is tree.LEAF and container.__class__ is Tensor:
         return [fitting(container, like[0], op, what)]
@@ -169,7 +169,7 @@ def matching(
     ]
 
 
-def fitting(given: Any, x: Node, op: str, place: str) -> Node | None:
+def fitting(given: Any, x: Node, op: str, path: str) -> Node | None:
     """The node of one tangent or cotangent of x, checked; None is zero."""
     if given is None:
         return None
@@ -178,7 +178,7 @@ def fitting(given: Any, x: Node, op: str, place: str) -> Node | None:
         node = ew.cast(node, x.dtype)
     if node.shape != x.shape or node.dtype is not x.dtype:
         raise GradientError(
-            f"{op}: {place} is {node.dtype.name}{list(node.shape)}, but the value it belongs to "
+            f"{op}: {path} is {node.dtype.name}{list(node.shape)}, but the value it belongs to "
             f"is {x.dtype.name}{list(x.shape)}"
         )
     return node

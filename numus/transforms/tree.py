@@ -48,7 +48,7 @@ class Structure:
         static: Any = None,
     ) -> None:
         self.kind = kind  # None: a leaf
-        self.names = names  # dict keys, field names, or places
+        self.names = names  # dict keys, field names, or positions
         self.children = children
         self.static = static  # what a container carries besides its entries
         self.count: int = sum(c.count for c in children) if kind is not None else 1
@@ -282,18 +282,18 @@ def reduce(function: Callable[[Any, Any], Any], tree: Any, *initial: Any) -> Any
 
 
 def difference(a: Structure, b: Structure, path: str = "") -> str:
-    """The first place where two structures part, in words."""
-    place = path or "the top"
+    """The path at which two structures first differ, in words."""
+    where = path or "the top"
     if a.kind is not b.kind:
-        return f"{place}: {_name(a)} and {_name(b)}"
+        return f"{where}: {_name(a)} and {_name(b)}"
     if a.names != b.names:
-        return f"{place}: entries {list(a.names)} and {list(b.names)}"
+        return f"{where}: entries {list(a.names)} and {list(b.names)}"
     for name, x, y in zip(a.names, a.children, b.children, strict=True):
         if x != y:
             kind = _KINDS[a.kind]  # type: ignore[index]
             assert kind is not None
             return difference(x, y, path + kind.show(name))
-    return f"{place}: static parts differ"
+    return f"{where}: static parts differ"
 
 
 def _name(structure: Structure) -> str:
@@ -303,7 +303,7 @@ def _name(structure: Structure) -> str:
 def spread(prefix: Any, tree: Any, op: str) -> list[Any]:
     """One value for each leaf of `tree` from a container that may stop above them.
 
-    An integer or None in `prefix` holds for every leaf below its place.
+    An integer or None in `prefix` holds for every leaf below its path.
     """
     shape = tree if isinstance(tree, Structure) else structure(tree)
     return list(_spread(prefix, shape, op, "", lambda x: isinstance(x, int)))

@@ -91,10 +91,10 @@ def vmap(
         with running_inside(inside):
             answer = f(*inner_args, **inner_kwargs)
         outputs, out_structure = nodes_of(answer, "vmap", "the result")
-        places = tree.spread(out_axes, out_structure, "vmap: out_axes")
+        axes_out = tree.spread(out_axes, out_structure, "vmap: out_axes")
         results = [
             Tensor(_placed(y, carries, size, axis))
-            for (y, carries), axis in zip(batch(outputs, spots, size), places, strict=True)
+            for (y, carries), axis in zip(batch(outputs, spots, size), axes_out, strict=True)
         ]
         return tree.unflatten(out_structure, results)
 

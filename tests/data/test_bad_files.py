@@ -44,5 +44,5 @@ def test_tensors_that_overlap_are_refused(tmp_path):
     head = {n: {"dtype": "F32", "shape": [2], "data_offsets": at} for n, at in entries.items()}
     text = json.dumps(head).encode()
     path.write_bytes(len(text).to_bytes(8, "little") + text + bytes(12))
-    with pytest.raises(RecordError, match="a and b lie in the same place"):
+    with pytest.raises(RecordError, match="a and b overlap"):
         nn.load_safetensors(path)

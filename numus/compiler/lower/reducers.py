@@ -106,7 +106,7 @@ class ArgReducer(Reducer):
         """Of places: short where they have room, since there are as many of them as of elements."""
         shape = self.val.inputs[0].shape
         size = math.prod(shape[a] for a in self.val.params)
-        return dt.place_of(size)
+        return dt.index_dtype(size)
 
     @property
     def dtypes(self) -> list[DType]:

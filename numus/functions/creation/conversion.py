@@ -116,34 +116,34 @@ def _from_tensor(
     x: Tensor, dtype: DType | None, device: Device | str | None, copy: bool | None
 ) -> Tensor:
     node = x._node
-    place = x.device if device is None else as_device(device)
-    unchanged = (dtype is None or node.dtype is dtype) and x.device is place
+    dev = x.device if device is None else as_device(device)
+    unchanged = (dtype is None or node.dtype is dtype) and x.device is dev
     if unchanged and not copy:
         return x
     if copy is False:
         raise _refuse_copy("the dtype or device changes")
-    out = moved(convert(node, dtype or node.dtype, "asarray"), place)
+    out = moved(convert(node, dtype or node.dtype, "asarray"), dev)
     return wrap(same(node) if out is node else out)
 
 
-def _node_from(obj: Any, dtype: DType | None, place: Device, copy: bool | None) -> Node:
+def _node_from(obj: Any, dtype: DType | None, dev: Device, copy: bool | None) -> Node:
     if copy is False and isinstance(obj, np.ndarray):
-        return _shared(obj, dtype, place)
+        return _shared(obj, dtype, dev)
     if dt.scalar_kind(obj) is not None:
         if copy is False:
             raise _refuse_copy("a number has no memory to share")
         node = scalar_node(obj, dtype or dt.scalar_dtype(obj))
-        node.device = place
+        node.device = dev
         return node
     if isinstance(obj, (list, tuple, range)):
         if copy is False:
             raise _refuse_copy("a sequence has no memory to share")
-        return _from_sequence(obj, dtype, place)
+        return _from_sequence(obj, dtype, dev)
     host = _host_array(obj)
     if copy is False:
-        return _shared(host, dtype, place)
+        return _shared(host, dtype, dev)
     found = as_dtype(host.dtype)
-    return convert(from_host(host, found, place), dtype or found, "asarray")
+    return convert(from_host(host, found, dev), dtype or found, "asarray")
 
 
 def _host_array(obj: Any) -> Array:
@@ -163,32 +163,32 @@ def _host_array(obj: Any) -> Array:
         ) from None
 
 
-def _shared(host: Array, dtype: DType | None, place: Device) -> Node:
+def _shared(host: Array, dtype: DType | None, dev: Device) -> Node:
     """A node on the array's own memory."""
     found = as_dtype(host.dtype)
     if dtype is not None and dtype is not found:
         raise _refuse_copy(f"{found.name} is not {dtype.name}")
-    share = getattr(place.runtime, "wrap", None)
+    share = getattr(dev.runtime, "wrap", None)
     if share is None:
-        raise _refuse_copy(f"{place} has memory of its own")
+        raise _refuse_copy(f"{dev} has memory of its own")
     if not host.flags.c_contiguous or not host.flags.aligned or not host.dtype.isnative:
         raise _refuse_copy("the array is not contiguous, aligned and in the machine's byte order")
     view = View(Storage(share(host)), 0, row_major(host.shape))
-    return value(view, host.shape, found, place)
+    return value(view, host.shape, found, dev)
 
 
 # -- sequences ------------------------------------------------------------------------------------
 
 
-def _from_sequence(obj: Any, dtype: DType | None, place: Device) -> Node:
+def _from_sequence(obj: Any, dtype: DType | None, dev: Device) -> Node:
     types = _leaf_types(obj)
     if any(issubclass(t, (Tensor, dt.Weak)) for t in types):
-        node = _stacked(obj, place)
-        return moved(convert(node, dtype or node.dtype, "asarray"), place)
+        node = _stacked(obj, dev)
+        return moved(convert(node, dtype or node.dtype, "asarray"), dev)
     host = _numbers(obj, types)
     found = as_dtype(host.dtype)
     if not types <= {bool, int, float, complex}:
-        return convert(from_host(host, found, place), dtype or found, "asarray")
+        return convert(from_host(host, found, dev), dtype or found, "asarray")
     # Python's numbers have no width of their own: they are written in the dtype they are to have
     target = dtype or _DEFAULTS.get(found.kind, found)
     if target.is_integer and found.is_integer and host.size:
@@ -199,8 +199,8 @@ def _from_sequence(obj: Any, dtype: DType | None, place: Device) -> Node:
             )
     if dt.kind_rank(found) <= dt.kind_rank(target):
         with np.errstate(over="ignore"):
-            return from_host(host.astype(target.np), target, place)
-    return convert(from_host(host, found, place), target, "asarray")
+            return from_host(host.astype(target.np), target, dev)
+    return convert(from_host(host, found, dev), target, "asarray")
 
 
 _DEFAULTS = {"float": dt.default_float, "complex": dt.default_complex}
@@ -232,13 +232,13 @@ def _leaf_types(obj: Any) -> set[type]:
     return found
 
 
-def _stacked(obj: Any, place: Device) -> Node:
+def _stacked(obj: Any, dev: Device) -> Node:
     """Nested sequences with tensors among them, joined in the graph: gradients flow through."""
     dtype = _weakest(obj)
 
     def build(item: Any) -> Node:
         if isinstance(item, Tensor):
-            return ew.cast(moved(item._node, place), dtype)
+            return ew.cast(moved(item._node, dev), dtype)
         if isinstance(item, (list, tuple, range)):
             parts = [build(i) for i in item]
             shapes = {p.shape for p in parts}
@@ -248,11 +248,11 @@ def _stacked(obj: Any, place: Device) -> Node:
                     "stack to one tensor"
                 )
             if not parts:
-                return from_host(np.empty((0,), dtype.np), dtype, place)
+                return from_host(np.empty((0,), dtype.np), dtype, dev)
             return concat(tuple(reshape(p, (1, *p.shape)) for p in parts), 0)
         if dt.scalar_kind(item) is not None:
             return scalar_node(item, dtype)
-        return convert(_node_from(item, None, place, None), dtype, "asarray")
+        return convert(_node_from(item, None, dev, None), dtype, "asarray")
 
     return build(obj)
 
@@ -308,12 +308,12 @@ def from_dlpack(
         found = _taken(x, where, copy)
         return found if device is None else wrap(moved(found._node, as_device(device)))
     host = _dlpack_array(x)
-    place = as_device(device)
-    if device is None and not place.on_host:
-        place = as_device("cpu")
+    dev = as_device(device)
+    if device is None and not dev.on_host:
+        dev = as_device("cpu")
     if copy is False:
-        return wrap(_shared(host, None, place))
-    return wrap(from_host(host, as_dtype(host.dtype), place))
+        return wrap(_shared(host, None, dev))
+    return wrap(from_host(host, as_dtype(host.dtype), dev))
 
 
 def _device_of(x: Any) -> Device | None:

@@ -73,14 +73,14 @@ def full(
             [7, 7]])
     """
     wanted = as_shape(shape, "full")
-    place = as_device(device)
+    dev = as_device(device)
     if dt.scalar_kind(fill_value) is None:  # a tensor of one element, say
         node = node_of(fill_value, "full")
         out = node.dtype if dtype is None else as_dtype(dtype)
-        node = moved(convert(node, out, "full"), place)
-        return _finish(broadcast(_fits(node, wanted), wanted), out, place, requires_grad)
+        node = moved(convert(node, out, "full"), dev)
+        return _finish(broadcast(_fits(node, wanted), wanted), out, dev, requires_grad)
     out = dt.scalar_dtype(fill_value) if dtype is None else as_dtype(dtype)
-    return _finish(broadcast(scalar_node(fill_value, out), wanted), out, place, requires_grad)
+    return _finish(broadcast(scalar_node(fill_value, out), wanted), out, dev, requires_grad)
 
 
 def _fits(node: Node, shape: Shape) -> Node:
@@ -209,12 +209,12 @@ def arange(
             )
         count = max(0, math.ceil(span))
     check_size((int(count),), "arange")
-    place = as_device(device)
+    dev = as_device(device)
     if whole and out.is_integer and count:
         for end in (first, first + (int(count) - 1) * move):
             scalar_node(end, out)  # raises where the dtype cannot hold it
-    node = _counted(int(count), first, move, out, place)
-    return _finish(node, out, place, requires_grad)
+    node = _counted(int(count), first, move, out, dev)
+    return _finish(node, out, dev, requires_grad)
 
 
 def _number(n: Any, op: str) -> int | float:
@@ -225,16 +225,16 @@ def _number(n: Any, op: str) -> int | float:
     return float(n)
 
 
-def _counted(count: int, first: float, step: float, out: DType, place: Device) -> Node:
+def _counted(count: int, first: float, step: float, out: DType, dev: Device) -> Node:
     """first + i * step, with whole numbers counted as such."""
     if isinstance(first, int) and isinstance(step, int):
         whole = out if out.is_integer else dt.int64
         wide = dt.uint64 if whole is dt.uint64 else dt.int64
-        node = iota(count, wide, place)
+        node = iota(count, wide, dev)
         node = ew.mul(node, _wrapped(step, wide))
         return ew.cast(ew.add(node, _wrapped(first, wide)), out)
     compute = dt.float64 if out.is_integer or out in (dt.float64, dt.complex128) else dt.float32
-    node = ew.cast(iota(count, dt.int64, place), compute)
+    node = ew.cast(iota(count, dt.int64, dev), compute)
     return ew.add(ew.mul(node, like(node, step)), like(node, first))
 
 
@@ -266,7 +266,7 @@ def linspace(
     tensor([0.  , 0.25, 0.5 , 0.75, 1.  ])
     """
     (count,) = as_shape(operator.index(num), "linspace")
-    place = as_device(device)
+    dev = as_device(device)
     first, last = (n.item() if isinstance(n, Tensor) else n for n in (start, stop))
     is_complex = "complex" in (dt.scalar_kind(first), dt.scalar_kind(last))
     default = dt.default_complex if is_complex else dt.default_float
@@ -274,22 +274,22 @@ def linspace(
     if is_complex and not out.is_complex:
         raise DTypeError(f"linspace: complex ends do not fit {out.name}")
     compute = dt.float64 if out.is_integer or out in (dt.float64, dt.complex128) else dt.float32
-    parts = [_spaced(count, first.real, last.real, endpoint, compute, place)]
+    parts = [_spaced(count, first.real, last.real, endpoint, compute, dev)]
     if out.is_complex:
-        parts.append(_spaced(count, first.imag, last.imag, endpoint, compute, place))
-        return _finish(ew.complex_(*parts), out, place, requires_grad)
+        parts.append(_spaced(count, first.imag, last.imag, endpoint, compute, dev))
+        return _finish(ew.complex_(*parts), out, dev, requires_grad)
     node = ew.floor(parts[0]) if out.is_integer else parts[0]
-    return _finish(node, out, place, requires_grad)
+    return _finish(node, out, dev, requires_grad)
 
 
 def _spaced(
-    count: int, first: float, last: float, endpoint: bool, dtype: DType, place: Device
+    count: int, first: float, last: float, endpoint: bool, dtype: DType, dev: Device
 ) -> Node:
     """Counted from the nearer end, so that both are exact."""
     steps = max(count - 1 if endpoint else count, 1)
     # not (last - first) / steps, which may overflow
     step = last / steps - first / steps if count > 1 else 0.0
-    index = iota(count, dt.int64, place)
+    index = iota(count, dt.int64, dev)
     behind = ew.cast(ew.sub(constant(steps, dt.int64), index), dtype)
     ahead = ew.cast(index, dtype)
     from_first = ew.add(scalar_node(first, dtype), ew.mul(scalar_node(step, dtype), ahead))
@@ -323,10 +323,10 @@ def logspace(
 # -- matrices -------------------------------------------------------------------------------------
 
 
-def _offset(rows: int, columns: int, place: Device | None) -> Node:
+def _offset(rows: int, columns: int, dev: Device | None) -> Node:
     """column - row."""
-    down = reshape(iota(rows, dt.int64, place), (rows, 1))
-    return ew.sub(reshape(iota(columns, dt.int64, place), (1, columns)), down)
+    down = reshape(iota(rows, dt.int64, dev), (rows, 1))
+    return ew.sub(reshape(iota(columns, dt.int64, dev), (1, columns)), down)
 
 
 def eye(
@@ -346,9 +346,9 @@ def eye(
     """
     rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "eye")
     out = dt.default_float if dtype is None else as_dtype(dtype)
-    place = as_device(device)
-    on = ew.eq(_offset(rows, columns, place), _diagonal(k, rows, columns, "eye"))
-    return _finish(on, out, place)
+    dev = as_device(device)
+    on = ew.eq(_offset(rows, columns, dev), _diagonal(k, rows, columns, "eye"))
+    return _finish(on, out, dev)
 
 
 def _diagonal(k: int, rows: int, columns: int, op: str) -> Node:
@@ -376,10 +376,8 @@ def tri(
     """Ones on and below the k-th diagonal."""
     rows, columns = as_shape((n_rows, n_rows if n_cols is None else n_cols), "tri")
     out = dt.default_float if dtype is None else as_dtype(dtype)
-    place = as_device(device)
-    return _finish(
-        ew.le(_offset(rows, columns, place), _diagonal(k, rows, columns, "tri")), out, place
-    )
+    dev = as_device(device)
+    return _finish(ew.le(_offset(rows, columns, dev), _diagonal(k, rows, columns, "tri")), out, dev)
 
 
 def _triangle(x: Any, k: int, op: str, lower: bool) -> Tensor:
@@ -438,10 +436,10 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
 
 
 def one_hot(x: ArrayLike, /, num_classes: int = -1, *, dtype: Any = dt.int64) -> Tensor:
-    """A new last axis with a one at the place that x names; places outside it give zeros.
+    """A new last axis with a one at the index that x names; indices outside it give zeros.
 
     Args:
-        num_classes: the extent of that axis; -1 reads the largest place from x.
+        num_classes: the extent of that axis; -1 reads the largest index from x.
 
     >>> nm.one_hot(nm.asarray([0, 2]), 3)
     tensor([[1, 0, 0],
@@ -453,6 +451,6 @@ def one_hot(x: ArrayLike, /, num_classes: int = -1, *, dtype: Any = dt.int64) ->
             raise ValueError("one_hot: num_classes is needed for a tensor without elements")
         num_classes = int(wrap(node).numpy().max()) + 1
     (classes,) = as_shape(num_classes, "one_hot")
-    places = ew.cast(iota(classes, dt.int64, node.device), dt.int64)
+    positions = ew.cast(iota(classes, dt.int64, node.device), dt.int64)
     chosen = reshape(ew.cast(node, dt.int64), (*node.shape, 1))
-    return wrap(ew.cast(ew.eq(chosen, places), as_dtype(dtype)))
+    return wrap(ew.cast(ew.eq(chosen, positions), as_dtype(dtype)))

@@ -48,13 +48,13 @@ def astype(
     """
     node = node_of(x, "astype")
     wanted = as_dtype(dtype)
-    place = node.device if device is None else as_device(device)
-    if not copy and node.dtype is wanted and node.device is place and isinstance(x, Tensor):
+    dev = node.device if device is None else as_device(device)
+    if not copy and node.dtype is wanted and node.device is dev and isinstance(x, Tensor):
         return x
-    if place is not None:
-        place.require(wanted, "astype")
+    if dev is not None:
+        dev.require(wanted, "astype")
     out = convert(node, wanted, "astype")
-    out = out if place is None else moved(out, place)
+    out = out if dev is None else moved(out, dev)
     return wrap(same(node) if out is node else out)
 
 

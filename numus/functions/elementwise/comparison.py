@@ -8,7 +8,7 @@ from typing import Any, overload
 
 from numus import dtypes as dt
 from numus.errors import DTypeError
-from numus.functions._base import like, method, node_of, pair, place_of, require, same, wrap
+from numus.functions._base import device_of, like, method, node_of, pair, require, same, wrap
 from numus.functions.creation.dtype_functions import finfo
 from numus.functions.indexing.searching import nonzero
 from numus.graph import Node
@@ -254,8 +254,8 @@ def _truth(x: Any, op: str, beside: Device | None = None) -> Node:
 
 
 def _truths(op: str, x1: Any, x2: Any) -> tuple[Node, Node]:
-    place = place_of(x1, x2)
-    return _truth(x1, op, place), _truth(x2, op, place)
+    dev = device_of(x1, x2)
+    return _truth(x1, op, dev), _truth(x2, op, dev)
 
 
 def logical_and(x1: ArrayLike, x2: ArrayLike, /) -> Tensor:
@@ -346,7 +346,7 @@ def where(condition: ArrayLike, x1: Any = None, x2: Any = None, /) -> Tensor | t
         return nonzero(condition)
     if x1 is None or x2 is None:
         raise TypeError("where: takes a condition alone, or with both of what it chooses between")
-    a, b = pair("where", x1, x2, place_of(condition))
+    a, b = pair("where", x1, x2, device_of(condition))
     return wrap(ew.where(_truth(condition, "where", a.device or b.device), a, b))
 
 

@@ -92,7 +92,7 @@ def _turned(parts: Callable[[Node, Node], Parts]) -> Callable[[Node, Node], Part
 def _exp(x: Node, y: Node) -> Parts:
     """e to the power z."""
     # in two factors where exp(x) may overflow but its product with a small sine does not;
-    # NaN counts as large: such places are replaced below
+    # NaN counts as large: such elements are replaced below
     large = _not(ew.lt(x, _c(math.log(_largest(x.dtype)), x)))
     growth = ew.exp(ew.where(large, _half(x), x))
     again = ew.where(large, growth, _c(1, x))

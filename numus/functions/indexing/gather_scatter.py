@@ -15,7 +15,12 @@ from numus.dtypes import DType
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import computed, method, node_of, wrap
 from numus.functions.creation.dtype_functions import ends
-from numus.functions.indexing.index_checks import index_data, int_constant, places, take_axis
+from numus.functions.indexing.index_checks import (
+    index_data,
+    int_constant,
+    normalized_index,
+    take_axis,
+)
 from numus.functions.indexing.indexing import cast_value, fit_value, write
 from numus.graph import Node
 from numus.primitives import elementwise as ew
@@ -67,7 +72,7 @@ def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
         node = reshape(node, (size_of(node.shape),))
         axis = 0
     at = normal_axis(axis, node.ndim, "take")
-    return wrap(take_axis(node, places(indices, node.shape[at], at, "take", node), at))
+    return wrap(take_axis(node, normalized_index(indices, node.shape[at], at, "take", node), at))
 
 
 @method()
@@ -92,7 +97,7 @@ def index_add(x: Tensor, /, dim: int, index: Any, source: Any, *, alpha: Any = 1
     op = "index_add"
     node = node_of(x, op)
     axis = normal_axis(dim, node.ndim, op)
-    at = places(index, node.shape[axis], axis, op, node)
+    at = normalized_index(index, node.shape[axis], axis, op, node)
     if at.ndim > 1:
         raise ShapeError(f"{op}: takes a vector of indices, not one of shape {at.shape}")
     at = reshape(at, (size_of(at.shape),))
@@ -116,7 +121,7 @@ def embedding_lookup(weight: Tensor, indices: Any, /) -> Tensor:
         raise ShapeError(f"{op}: the weight needs rows to look up, its shape is ()")
     if isinstance(indices, Tensor) and indices.dtype.is_floating:
         indices = wrap(ew.cast(indices._node, dt.int64))
-    return wrap(take_axis(node, places(indices, node.shape[0], 0, op, node), 0))
+    return wrap(take_axis(node, normalized_index(indices, node.shape[0], 0, op, node), 0))
 
 
 @method("embedding_forward")
@@ -147,7 +152,7 @@ def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
 
 def _spread(x: Node, index: Any, axis: int, op: str) -> tuple[Node, Node]:
     """x and an index along one of its axes, broadcast against each other in the others."""
-    at = places(index, x.shape[axis], axis, op, x)
+    at = normalized_index(index, x.shape[axis], axis, op, x)
     if at.ndim != x.ndim:
         raise ShapeError(
             f"{op}: indices of shape {at.shape} for an array of shape {x.shape}; both need the "
@@ -210,14 +215,14 @@ def put(x: Tensor, indices: Any, values: Any, /) -> Tensor:
     op = "put"
     node = node_of(x, op)
     size = size_of(node.shape)
-    at = places(indices, size, 0, op, node)
+    at = normalized_index(indices, size, 0, op, node)
     count = size_of(at.shape)
     value = cast_value(values, node, op)
     given = size_of(value.shape)
     if count == 0:
         return x
     if given == 0:
-        raise ShapeError(f"{op}: there are {count} places and no values to put there")
+        raise ShapeError(f"{op}: {count} indices need at least one value")
     which = ew.mod(iota(count, dt.int64, node.device), int_constant(given))
     value = take_axis(reshape(value, (given,)), which, 0)
     flat = scatter_node(reshape(node, (size,)), (reshape(at, (count,)),), value, (0,), "set")
@@ -229,7 +234,7 @@ def _lines(x: Tensor, dim: int, index: Any, op: str) -> tuple[Node, Node, int]:
     node = node_of(x, op)
     line = node if node.ndim else reshape(node, (1,))
     axis = normal_axis(dim, line.ndim, op)
-    at = places(index, line.shape[axis], axis, op, node)
+    at = normalized_index(index, line.shape[axis], axis, op, node)
     at = at if at.ndim or node.ndim else reshape(at, (1,))
     if at.ndim != line.ndim or any(
         n > m for i, (n, m) in enumerate(zip(at.shape, line.shape, strict=True)) if i != axis
@@ -243,7 +248,7 @@ def _lines(x: Tensor, dim: int, index: Any, op: str) -> tuple[Node, Node, int]:
 
 @method()
 def gather(x: Tensor, /, dim: int, index: Any) -> Tensor:
-    """For each element of `index`, the element of x at the same place but for axis `dim`.
+    """For each element of `index`, the element of x at the same index but for axis `dim`.
 
     out[i, j] = x[index[i, j], j] for dim=0; `take_along_axis` without broadcasting.
 
@@ -277,7 +282,7 @@ def gather_nd(x: Tensor, indices: Any, /) -> Tensor:
             return given[..., axis]
         return reshape(take_range(given, given.ndim - 1, axis, axis + 1), given.shape[:-1])
 
-    found = tuple(places(part(i), node.shape[i], i, op, node) for i in axes)
+    found = tuple(normalized_index(part(i), node.shape[i], i, op, node) for i in axes)
     return wrap(gather_node(node, found, axes))
 
 
@@ -350,7 +355,7 @@ def scatter(x: Tensor, /, dim: int, index: Any, src: Any, reduce: str | None = N
         index: as many axes as x; x[index[i, j], j] = src[i, j] for dim=0.
         src: a number, or an array at least as large as the index.
         reduce: combine with what is there ("add", "multiply", …) instead of replacing it. Without,
-            the last of several writes to one place stays.
+            the last of several writes to one index stays.
 
     >>> nm.scatter(nm.zeros(4), 0, nm.asarray([1, 3]), nm.asarray([5.0, 7.0])).tolist()
     [0.0, 5.0, 0.0, 7.0]

@@ -62,7 +62,7 @@ def index_data(given: Any, op: str) -> Node | Array:
     return array
 
 
-def places(given: Any, extent: int, axis: int, op: str, like: Node) -> Node:
+def normalized_index(given: Any, extent: int, axis: int, op: str, like: Node) -> Node:
     """Integer indices into an axis as a node on the device of `like`, checked where they can be.
 
     Args:
@@ -102,7 +102,7 @@ def places(given: Any, extent: int, axis: int, op: str, like: Node) -> Node:
 
 
 def mask_positions(mask: Node, op: str, *also: Node) -> Node:
-    """The places, in row-major order, at which a bool array of any shape holds (int64, 1-d).
+    """The indices, in row-major order, at which a bool array of any shape holds (int64, 1-d).
 
     How many there are is data: the mask is evaluated, and `also` what it was made of, where that
     is needed again.
@@ -139,7 +139,7 @@ def ramp(shape: Shape, axis: int, device: Any) -> Node:
 
 
 def take_axis(node: Node, index: Node, axis: int) -> Node:
-    """node read at an index of any shape along one axis: the index's axes stand in its place."""
+    """node read at an index of any shape along one axis: the index's axes replace it."""
     out = gather(node, (index,), (axis,))
     lead = index.ndim
     rest = range(lead, out.ndim)

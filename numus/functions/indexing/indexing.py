@@ -24,7 +24,7 @@ from numus.functions._base import method, moved, node_of, viewed, wrap
 from numus.functions.indexing.index_checks import (
     index_data,
     mask_positions,
-    places,
+    normalized_index,
     unravel,
     upload,
 )
@@ -56,19 +56,19 @@ class _Plan(NamedTuple):
     middle: Shape  # that slice without the axes of integers, with new axes put in
     indices: tuple[Node, ...]  # index arrays of one shape, for some axes of `middle`
     axes: Shape
-    place: int  # before which of the other axes the index arrays' axes stand
+    lead_axis: int  # before which of the other axes the index arrays' axes stand
 
     @property
     def shape(self) -> Shape:
         rest = tuple(n for i, n in enumerate(self.middle) if i not in self.axes)
         lead = self.indices[0].shape if self.indices else ()
-        return rest[: self.place] + lead + rest[self.place :]
+        return rest[: self.lead_axis] + lead + rest[self.lead_axis :]
 
     def order(self) -> Shape:
         """Where the axes of a gather's result (the index arrays' first) end up in the result."""
         lead = self.indices[0].ndim
         rest = tuple(range(lead, lead + len(self.middle) - len(self.axes)))
-        return rest[: self.place] + tuple(range(lead)) + rest[self.place :]
+        return rest[: self.lead_axis] + tuple(range(lead)) + rest[self.lead_axis :]
 
 
 # -- from an index to a plan ----------------------------------------------------------------------
@@ -203,15 +203,18 @@ def _plan(index: Any, x: Node, op: str) -> _Plan:
         else:
             extent = x.shape[axis]
             take(0, 1, extent)
-            array(places(item, extent, axis, op, x), extent)
+            array(normalized_index(item, extent, axis, op, x), extent)
     indices: tuple[Node, ...] = ()
-    place = 0
+    lead_axis = 0
     if arrays:
         indices = _aligned(arrays, op)
         together = advanced[-1] - advanced[0] == len(advanced) - 1
-        place = kept[0] if together else 0
+        lead_axis = kept[0] if together else 0
     return _Plan(
-        *(tuple(starts), tuple(steps), tuple(counts), tuple(middle)), indices, tuple(axes), place
+        *(tuple(starts), tuple(steps), tuple(counts), tuple(middle)),
+        indices,
+        tuple(axes),
+        lead_axis,
     )
 
 
@@ -296,7 +299,7 @@ def _getitem(x: Tensor, index: Any) -> Tensor:
         if out is not None:
             return wrap(out)
     if isinstance(index, Tensor) and index.dtype.is_integer and node.ndim:  # the short way
-        at = places(index._node, node.shape[0], 0, "indexing", node)
+        at = normalized_index(index._node, node.shape[0], 0, "indexing", node)
         return wrap(gather(node, (at,), (0,)))
     plan = _plan(index, node, "indexing")
     out = reshape(slice_(node, plan.starts, plan.steps, plan.counts), plan.middle)
@@ -346,7 +349,7 @@ def index_put(
     Args:
         indices: what would stand in x[...]: index arrays, masks, integers, slices.
         values: broadcast to the shape of x[indices].
-        accumulate: add to what is there (repeated places add up) instead of replacing it.
+        accumulate: add to what is there (repeated indices add up) instead of replacing it.
 
     >>> nm.index_put(nm.zeros(3), ([0, 0, 2],), 1.0, accumulate=True).tolist()
     [2.0, 0.0, 1.0]
@@ -402,7 +405,7 @@ def assign(x: Node, index: Any, value: Node, mode: str, op: str) -> Node:
     """x with a value set (or added) at an index."""
     mask = _only_mask(index, x, op)
     if mask is not None and _spans(value.shape, x.ndim - mask.ndim):
-        # one value for all places of the mask: nothing has to be counted, so nothing is evaluated
+        # one value for the whole mask: nothing has to be counted, so nothing is evaluated
         value = fit_value(value, (1,) * mask.ndim + x.shape[mask.ndim :], op)
         mask = reshape(mask, mask.shape + (1,) * (x.ndim - mask.ndim))
         return ew.where(mask, ew.add(x, value) if mode == "add" else value, x)
@@ -434,7 +437,7 @@ def _only_mask(index: Any, x: Node, op: str) -> Node | None:
 
 
 def _spans(shape: Shape, rest: int) -> bool:
-    """Whether a value is the same for every place of a mask over all but the last `rest` axes."""
+    """Whether a value is the same at every index of a mask over all but the last `rest` axes."""
     return all(n == 1 for n in shape[: max(len(shape) - rest, 0)])
 
 

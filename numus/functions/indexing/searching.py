@@ -11,7 +11,7 @@ from numus.functions._base import common, method, node_of, require, wrap
 from numus.functions.indexing.index_checks import (
     int_constant,
     mask_positions,
-    places,
+    normalized_index,
     ramp,
     unravel,
 )
@@ -105,7 +105,7 @@ def argwhere(x: ArrayLike, /) -> Tensor:
 
 
 def flatnonzero(x: ArrayLike, /) -> Tensor:
-    """The places, in row-major order, of the elements that are not zero. Evaluates x."""
+    """The indices, in row-major order, of the elements that are not zero. Evaluates x."""
     return wrap(_hits(x, "flatnonzero")[1])
 
 
@@ -167,7 +167,7 @@ def searchsorted(
             f"{values.shape}: it needs one axis, or the leading axes of the values"
         )
     if sorter is not None:
-        index = places(sorter, line.shape[-1], line.ndim - 1, op, line)
+        index = normalized_index(sorter, line.shape[-1], line.ndim - 1, op, line)
         if index.shape != line.shape:
             raise ShapeError(
                 f"{op}: a sorter of shape {index.shape} does not sort an array of {line.shape}"

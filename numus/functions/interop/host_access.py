@@ -161,7 +161,7 @@ def _alone(tensors: list[Tensor]) -> bool:
 
 
 def _overlap(shape: Shape, strides: Shape) -> bool:
-    """Whether two elements may lie in one place."""
+    """Whether two elements may share an address."""
     reach = 0
     for stride, n in sorted((abs(s), n) for s, n in zip(strides, shape, strict=True) if n > 1):
         if stride <= reach:
@@ -193,12 +193,12 @@ def _move(tensors: list[Tensor], storage: Storage, strides: Shape | None = None)
 
 def _replica(node: Node, view: View, moved: dict[Node, Node]) -> Node:
     """The same node over other memory: a leaf stays one, a view becomes one of its moved base."""
-    place = node.device or default.device
+    dev = node.device or default.device
     if not node.tracked or (node.grad_slot is not None and node.grad_slot.leaf):
-        out = value(view, node.shape, node.dtype, place)
+        out = value(view, node.shape, node.dtype, dev)
     else:
         inputs = tuple(moved.get(n, n) for n in node.inputs)
-        out = Node(node.prim, inputs, node.params, node.shape, node.dtype, place)
+        out = Node(node.prim, inputs, node.params, node.shape, node.dtype, dev)
         out.view = view
     out.tracked = node.tracked
     out.grad_slot = node.grad_slot

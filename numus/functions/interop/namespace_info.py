@@ -61,8 +61,8 @@ def to_device(self: Tensor, device: Device | str, /, *, stream: Any = None) -> T
     """The tensor on a device."""
     if stream is not None:
         raise ValueError("to_device: streams are numus's own; leave stream at None")
-    place = as_device(device)
-    return self if self.device is place else wrap(moved(self._node, place))
+    dev = as_device(device)
+    return self if self.device is dev else wrap(moved(self._node, dev))
 
 
 @method()

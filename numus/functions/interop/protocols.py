@@ -69,9 +69,9 @@ def dlpack(
 
     Consumers that take DLPack 1.0 are told that it is not to be written to.
     """
-    place = self.device
-    wanted = place.dlpack if dl_device is None else tuple(dl_device)
-    if wanted == place.dlpack != _HOST:
+    dev = self.device
+    wanted = dev.dlpack if dl_device is None else tuple(dl_device)
+    if wanted == dev.dlpack != _HOST:
         return _on_device(self, stream, max_version, bool(copy))
     if stream is not None:
         raise ValueError("__dlpack__: memory on the host has no stream; leave stream at None")

@@ -162,7 +162,7 @@ _attend_to_all = recorded(_attend)  # without dropout, which draws other numbers
 
 
 def _kept(shape: Shape, rate: float, key: Tensor | None, like: Node, wide: dt.DType) -> Node:
-    """What weights are multiplied by: 0 or 1 / (1 - rate), a function of each one's place."""
+    """What weights are multiplied by: 0 or 1 / (1 - rate), a function of each one's index."""
     from numus.random import dropout_mask  # it stands on this floor
 
     kept = dropout_mask(shape, rate, device=like.device, key=key)._node

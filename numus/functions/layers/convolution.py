@@ -136,7 +136,7 @@ def _slide(
     dilations: Shape,
     groups: int,
 ) -> Node:
-    """The convolution whose result has a place for every window that fits."""
+    """The convolution whose result has an element for every window that fits."""
     extents = []
     windows = []
     for n, k, s, (low, high), gap, d in zip(

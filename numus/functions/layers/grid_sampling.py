@@ -1,4 +1,4 @@
-"""Images read at places that are computed, as PyTorch's grid_sample does."""
+"""Images read at points that are computed, as PyTorch's grid_sample does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def grid_sample(
     padding_mode: str = "zeros",
     align_corners: bool = False,
 ) -> Tensor:
-    """(batch, channels, *space) read at (batch, *places, axes): coordinates from -1 to 1, x first.
+    """(batch, channels, *space) read at (batch, *points, axes): coordinates from -1 to 1, x first.
 
     Args:
         mode: "bilinear" (of three axes: trilinear), "nearest", or "bicubic" (of two).
@@ -43,7 +43,7 @@ def grid_sample(
     [[[[1.5]]]]
     """
     op = "grid_sample"
-    data, places = pair(op, x, grid)
+    data, points = pair(op, x, grid)
     require(op, data, "float")
     rank = data.ndim - 2
     if mode not in MODES or padding_mode not in MARGINS:
@@ -51,24 +51,24 @@ def grid_sample(
             f"{op}: mode {mode!r} of {', '.join(MODES)}; padding_mode {padding_mode!r} of "
             f"{', '.join(MARGINS)}"
         )
-    fits = places.ndim == data.ndim and places.shape[:1] + places.shape[-1:] == (
+    fits = points.ndim == data.ndim and points.shape[:1] + points.shape[-1:] == (
         data.shape[0],
         rank,
     )
     if rank not in (2, 3) or not fits or (mode == "bicubic" and rank != 2):
         raise ShapeError(
             f"{op}: {mode} takes (batch, channels, *space) with two or three axes of space "
-            f"(bicubic: two) and a grid (batch, *places, axes), not shapes {data.shape} and "
-            f"{places.shape}"
+            f"(bicubic: two) and a grid (batch, *points, axes), not shapes {data.shape} and "
+            f"{points.shape}"
         )
     if 0 in data.shape[2:]:
         raise ShapeError(f"{op}: data of shape {data.shape} has no elements to read")
     wide = ew.cast(data, dt.compute_dtype(data.dtype))
-    places = ew.cast(places, wide.dtype)
+    points = ew.cast(points, wide.dtype)
     taps: list[list[Tap]] = []
     for axis, size in enumerate(data.shape[2:]):
-        last = places.ndim - 1
-        at = take_range(places, last, rank - 1 - axis, rank - axis)
+        last = points.ndim - 1
+        at = take_range(points, last, rank - 1 - axis, rank - axis)
         taps.append(_taps(reshape(at, at.shape[:-1]), size, mode, padding_mode, align_corners))
     return wrap(ew.cast(_read(wide, taps, padding_mode == "zeros"), data.dtype))
 
@@ -112,7 +112,7 @@ def _within(at: Node, size: int, margins: str, corners: bool) -> Node:
 
 
 def _cubic(t: Node, k: int) -> Node:
-    """The weight under cubic convolution of the element k places from the one before t."""
+    """The weight under cubic convolution of the element k points from the one before t."""
     a = -0.75
     x = ew.abs_(ew.sub(t, like(t, k)))
 

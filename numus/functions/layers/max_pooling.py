@@ -69,7 +69,7 @@ def _seen(x: Node, axes: Sequence[Windows]) -> Node:
 
 
 def _largest(x: Node, axes: Sequence[Windows]) -> tuple[Node, Node]:
-    """The largest of each window, and its place: a running number over space."""
+    """The largest of each window, and its index: a running number over space."""
     seen = _seen(x, axes)
     best = reduce_max(seen, taps_of(seen, len(axes)))
     # from x itself and not from what is tracked, which would be kept for its gradient
@@ -183,9 +183,9 @@ def max_pool(
     op = f"max_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
     axes = even(op, node, kernel_size, stride, padding, dilation, ceil_mode, rank)
-    best, place = _largest(node, axes)
+    best, index = _largest(node, axes)
     if return_indices:
-        return unbatched(best, has_batch), unbatched(place, has_batch)
+        return unbatched(best, has_batch), unbatched(index, has_batch)
     return unbatched(best, has_batch)
 
 
@@ -199,7 +199,7 @@ max_pool1d = of_rank(
         stride: from window to window; without one, the size of the window.
         padding: how far windows reach beyond both ends, at most half of one.
         ceil_mode: whether a last window that is not full counts.
-        return_indices: give the places of the largest elements too, as `max_unpool1d` takes them.
+        return_indices: also return the indices of the largest elements, for `max_unpool1d`.
 
     >>> nm.max_pool1d(nm.asarray([[1.0, 5.0, 2.0, 3.0]]), 2).tolist()
     [[5.0, 3.0]]
@@ -226,9 +226,9 @@ def _adaptive_max(
 ) -> Any:
     op = f"adaptive_max_pool{rank}d"
     node, has_batch = pooled(op, x, rank, "uint", "int", "float")
-    best, place = _largest(node, adaptive(op, node, output_size, rank))
+    best, index = _largest(node, adaptive(op, node, output_size, rank))
     if return_indices:
-        return unbatched(best, has_batch), unbatched(place, has_batch)
+        return unbatched(best, has_batch), unbatched(index, has_batch)
     return unbatched(best, has_batch)
 
 

@@ -46,9 +46,9 @@ class Windows:
         assert self.starts is not None
         assert self.lengths is not None
         k = np.arange(self.taps)
-        places = (np.asarray(self.starts)[:, None] + k).reshape(-1, 1)
+        indices = (np.asarray(self.starts)[:, None] + k).reshape(-1, 1)
         there = (k < np.asarray(self.lengths)[:, None]).reshape(-1, 1)
-        return Table(np.minimum(places, self.size - 1), there.astype(float), self.size)
+        return Table(np.minimum(indices, self.size - 1), there.astype(float), self.size)
 
     @property
     def are_blocks(self) -> bool:

@@ -30,7 +30,7 @@ FEW = 4  # reads that are written out, so that the map fuses into what uses it
 class Table:
     """(results, reads): which element is read, and its weight; weight 0: none."""
 
-    places: Array
+    indices: Array
     weights: Array
     size: int  # of the axis that is read
 
@@ -38,17 +38,17 @@ class Table:
     def transposed(self) -> Table:
         """For each element, which results it is part of."""
         results, reads = np.nonzero(self.weights)
-        elements = self.places[results, reads]
+        elements = self.indices[results, reads]
         order = np.argsort(elements, kind="stable")
         results, reads, elements = results[order], reads[order], elements[order]
         counts = np.bincount(elements, minlength=self.size)
         most = max(1, int(counts.max(initial=0)))
         column = np.arange(len(elements)) - np.repeat(np.cumsum(counts) - counts, counts)
-        places = np.zeros((self.size, most), np.int64)
+        indices = np.zeros((self.size, most), np.int64)
         weights = np.zeros((self.size, most))
-        places[elements, column] = results
+        indices[elements, column] = results
         weights[elements, column] = self.weights[results, reads]
-        back = Table(places, weights, len(self.places))
+        back = Table(indices, weights, len(self.indices))
         back.__dict__["transposed"] = self
         return back
 
@@ -84,7 +84,7 @@ class _Rule:
 def resample(x: Node, axis: int, table: Table) -> Node:
     """x with an axis mapped by a table."""
     rest = (1,) * (x.ndim - axis - 1)
-    count, reads = table.places.shape
+    count, reads = table.indices.shape
 
     def laid(column: Array, *shape: int) -> Node:
         return reshape(upload(np.ascontiguousarray(column), x), (*shape, *rest))
@@ -101,11 +101,11 @@ def resample(x: Node, axis: int, table: Table) -> Node:
     if reads <= FEW:
         value: Node | None = None
         for k in range(reads):
-            place = upload(np.ascontiguousarray(table.places[:, k]), x)
-            part = term(take_axis(x, place, axis), table.weights[:, k], count)
+            index = upload(np.ascontiguousarray(table.indices[:, k]), x)
+            part = term(take_axis(x, index, axis), table.weights[:, k], count)
             value = part if value is None else ew.add(value, part)
         assert value is not None
     else:
-        read = take_axis(x, upload(table.places, x), axis)
+        read = take_axis(x, upload(table.indices, x), axis)
         value = reduce_sum(term(read, table.weights, count, reads), (axis + 1,))
     return custom(_Rule(table, axis), 0, value, (x,))

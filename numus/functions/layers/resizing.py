@@ -142,8 +142,8 @@ def _nearest(n: int, count: int, factor: float | None, exact: bool) -> Table:
     step = _step(n, count, factor, False, np.float32)
     at = np.arange(count, dtype=np.float32)
     at = (at + np.float32(0.5)) * step if exact else at * step
-    places = np.minimum(np.floor(at).astype(np.int64), n - 1)
-    return Table(places[:, None], np.ones((count, 1)), n)
+    indices = np.minimum(np.floor(at).astype(np.int64), n - 1)
+    return Table(indices[:, None], np.ones((count, 1)), n)
 
 
 @functools.lru_cache(maxsize=256)
@@ -170,8 +170,8 @@ def _smooth(
         return Table(np.stack([first, second], 1), np.stack([1 - t, t], 1), n)
     first = np.floor(at).astype(np.int64)
     t = np.float64(at) - first
-    places = np.clip(first[:, None] + np.arange(-1, 3), 0, n - 1)
-    return Table(places, np.stack([_cubic(t - k, -0.75) for k in range(-1, 3)], 1), n)
+    indices = np.clip(first[:, None] + np.arange(-1, 3), 0, n - 1)
+    return Table(indices, np.stack([_cubic(t - k, -0.75) for k in range(-1, 3)], 1), n)
 
 
 def _cubic(distance: Array, a: float) -> Array:
@@ -195,11 +195,11 @@ def _antialiased(kind: str, n: int, count: int, step: float) -> Table:
     first = np.maximum((center - reach + 0.5).astype(np.int64), 0)
     last = np.minimum((center + reach + 0.5).astype(np.int64), n)
     most = int((last - first).max())
-    places = first[:, None] + np.arange(most)
-    weights = shape((places - center[:, None] + 0.5) / stretch)
-    weights = np.where(places < last[:, None], weights, 0.0)
+    indices = first[:, None] + np.arange(most)
+    weights = shape((indices - center[:, None] + 0.5) / stretch)
+    weights = np.where(indices < last[:, None], weights, 0.0)
     weights /= weights.sum(1, keepdims=True)
-    return Table(np.minimum(places, n - 1), weights, n)
+    return Table(np.minimum(indices, n - 1), weights, n)
 
 
 # -- pixels and channels --------------------------------------------------------------------------

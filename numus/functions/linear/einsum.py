@@ -83,7 +83,7 @@ def _label(
     terms: tuple[Term, ...], output: Term | None, shapes: tuple[Shape, ...]
 ) -> tuple[list[Labels], Labels, dict[Hashable, int]]:
     """A label for each axis of each operand, the output's labels, the extent of every label."""
-    spread = [_spread(t, s, i) for i, (t, s) in enumerate(zip(terms, shapes, strict=True))]
+    spread = [_expand_ellipsis(t, s, i) for i, (t, s) in enumerate(zip(terms, shapes, strict=True))]
     dots = max((sum(isinstance(label, tuple) for label in s) for s in spread), default=0)
     ellipsis: Labels = tuple(("...", i) for i in range(-dots, 0))
     extents: dict[Hashable, int] = {}
@@ -101,14 +101,14 @@ def _label(
     return spread, (*ellipsis, *sorted(x for x in set(every) if every.count(x) == 1)), extents
 
 
-def _spread(term: Term, shape: Shape, place: int) -> Labels:
+def _expand_ellipsis(term: Term, shape: Shape, position: int) -> Labels:
     """The term with a label for every axis that its ellipsis stands for, counted from the back."""
     named = len(term) - term.count(...)
     hidden = len(shape) - named
     if hidden < 0 or (hidden and ... not in term) or term.count(...) > 1:
         raise ShapeError(
-            f"einsum: operand {place} of shape {shape} has {len(shape)} axes, but its subscripts "
-            f"name {named}"
+            f"einsum: operand {position} of shape {shape} has {len(shape)} axes, but its "
+            f"subscripts name {named}"
         )
     if ... not in term:
         return term

@@ -113,7 +113,7 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
         return reshape(y, (*a.shape[:-1], *b.shape[1:]))
     if a.ndim > 1 and a.shape[:-2] == b.shape[:-2]:  # a matrix for each matrix
         return _each(a, b, dtype)
-    # axes are named by their place, counted from the back of the batch; those of extent 1 that
+    # axes are named by their position, counted from the back of the batch; those of extent 1 that
     # meet a longer one are dropped: the other operand carries them alone
     lead = broadcast_shapes(a.shape[:-2], b.shape[:-2], "matmul")
     if a.shape[:-2] != lead != b.shape[:-2]:  # each is repeated for the other
@@ -123,8 +123,8 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
 
     def named(x: Node, last: tuple[str, ...]) -> Operand:
         tail = x.shape[x.ndim - len(last) :]
-        places = batch[len(batch) - (x.ndim - len(last)) :]
-        own = tuple(i for i in places if x.shape[i - len(last)] == lead[i])
+        positions = batch[len(batch) - (x.ndim - len(last)) :]
+        own = tuple(i for i in positions if x.shape[i - len(last)] == lead[i])
         return Operand(reshape(x, (*(lead[i] for i in own), *tail)), (*own, *last))
 
     row = ("row",) if a.ndim > 1 else ()

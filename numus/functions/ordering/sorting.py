@@ -35,7 +35,7 @@ def read_along(x: Node, index: Node, axis: int) -> Node:
 
 
 def order(x: Node, axis: int, descending: bool = False) -> Node:
-    """The places of x's elements in sorted order, whatever its dtype."""
+    """The indices of x's elements in sorted order, whatever its dtype."""
     if not x.dtype.is_complex:
         return argsort_node(x, axis, descending)
     real, imag = ew.real(x), ew.imag(x)

@@ -109,7 +109,7 @@ def _running_extreme(op: str, kind: str, x: Any, axis: int | None) -> Tensor:
 def cummax(x: Any, /, axis: int | None = None) -> Tensor:
     """The largest element so far along an axis; NaN from the first NaN on.
 
-    Values only, as NumPy's `maximum.accumulate`: there is no tensor of places beside them.
+    Values only, as NumPy's `maximum.accumulate`: no tensor of indices comes with them.
     """
     return _running_extreme("cummax", "max", x, axis)
 

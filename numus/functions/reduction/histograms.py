@@ -119,8 +119,8 @@ def histogram(
     line, values = common(op, wrap(edges), wrap(node))
     # among more bins than this a quotient may miss by more than one
     even = isinstance(bins, int) and bins <= 1 << 16
-    place = _even_bins(line, values) if even else _search_bins(line, values)
-    found = _counted(place, _weights(weights, given, op), count)
+    bins = _even_bins(line, values) if even else _search_bins(line, values)
+    found = _counted(bins, _weights(weights, given, op), count)
     if density:
         widths = ew.sub(take_range(edges, 0, 1, count + 1), take_range(edges, 0, 0, count))
         heights, widths = common(op, wrap(found), wrap(widths))
@@ -133,9 +133,9 @@ def histogram(
 def _search_bins(edges: Node, values: Node) -> Node:
     """The bin of each value; one outside, where it falls into none."""
     count = edges.shape[0] - 1
-    place = ew.sub(count_before(edges, values, "right"), int_constant(1))
+    bins = ew.sub(count_before(edges, values, "right"), int_constant(1))
     last = reshape(take_range(edges, 0, count, count + 1), ())
-    return ew.where(ew.eq(values, last), int_constant(count - 1), place)
+    return ew.where(ew.eq(values, last), int_constant(count - 1), bins)
 
 
 def _even_bins(edges: Node, values: Node) -> Node:

@@ -143,7 +143,7 @@ def nansum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = 
 
 
 def without_nan(x: Node, instead: float) -> Node:
-    """x with a number in the places of NaN."""
+    """x with a number instead of NaN."""
     return ew.where(ew.ne(x, x), constant(instead, x.dtype), x) if x.dtype.is_inexact else x
 
 

@@ -172,7 +172,7 @@ def average(x: Any, /, axis: Axis = None, weights: Any = None, *, keepdims: bool
         if len(axes) != 1 or w.shape != (node.shape[axes[0]],):
             raise ShapeError(
                 f"average: weights of shape {w.shape} fit neither x of shape {node.shape} nor "
-                f"axis {axis}; give one weight per element, or per place along one axis"
+                f"axis {axis}; give one weight per element, or per index along one axis"
             )
         line = tuple(n if i == axes[0] else 1 for i, n in enumerate(node.shape))
         w = broadcast(reshape(w, line), node.shape)

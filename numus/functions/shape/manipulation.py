@@ -385,7 +385,8 @@ def moveaxis(
     destinations = normal_axes(destination, node.ndim, "moveaxis")
     if len(sources) != len(destinations):
         raise ShapeError(
-            f"moveaxis: {len(sources)} axes to move and {len(destinations)} places to put them"
+            f"moveaxis: as many destinations as sources are needed, not {len(destinations)} for "
+            f"{len(sources)}"
         )
     placed = dict(zip(destinations, sources, strict=True))
     others = iter([i for i in range(node.ndim) if i not in sources])

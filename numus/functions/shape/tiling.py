@@ -80,7 +80,7 @@ def _repeat_each(node: Node, counts: Node, axis: int) -> Node:
     if known is not None and known.size and known.min() < 0:
         raise ShapeError(f"repeat: an element cannot be repeated {known.min()} times")
     total = int(_read(reduce_sum(counts, (0,)), "repeat"))
-    # place k holds element number (how many elements have ended at or before k)
+    # position k holds element number (how many elements have ended at or before k)
     ends = scan("sum", counts, 0)
     marks = scatter(
         full((total,), 0, dt.int64), (ends,), full(ends.shape, 1, dt.int64), (0,), "add"
@@ -164,7 +164,7 @@ def _cycle(node: Node, axis: int, start: int, count: int) -> Node:
 
 
 def _between(before: Node, node: Node, after: Node, axis: int) -> Node:
-    """Three arrays end to end, chosen by place: one pass that fuses, as its gradient does.
+    """Three arrays end to end, chosen by position: one pass that fuses, as its gradient does.
 
     It reads what is in the middle three times over, so that comes from memory.
     """
@@ -175,12 +175,12 @@ def _between(before: Node, node: Node, after: Node, axis: int) -> Node:
         return views.pad(part, *sides)
 
     out = spread(node, low, high)
-    place = ramp(out.shape, axis, node.device)
+    position = ramp(out.shape, axis, node.device)
     if low:
-        first = ew.lt(place, int_constant(low))
+        first = ew.lt(position, int_constant(low))
         out = ew.where(first, spread(before, 0, extent + high), out)
     if high:
-        last = ew.le(int_constant(low + extent), place)
+        last = ew.le(int_constant(low + extent), position)
         out = ew.where(last, spread(after, low + extent, 0), out)
     return out
 
@@ -295,12 +295,12 @@ def _pad_constant(node: Node, low: Any, high: Any, values: list[tuple[Any, Any]]
     if all(not isinstance(v, dt.Weak) and v == 0 for pair in values for v in pair):
         return out
     for axis, (before, after) in enumerate(values):  # where margins cross, the later axis wins
-        place = ramp(out.shape, axis, node.device)
+        position = ramp(out.shape, axis, node.device)
         if low[axis]:
             fill = cast_value(before, node, "pad")
-            out = ew.where(ew.lt(place, int_constant(low[axis])), fill, out)
+            out = ew.where(ew.lt(position, int_constant(low[axis])), fill, out)
         if high[axis]:
             fill = cast_value(after, node, "pad")
             last = int_constant(low[axis] + node.shape[axis] - 1)
-            out = ew.where(ew.lt(last, place), fill, out)
+            out = ew.where(ew.lt(last, position), fill, out)
     return out

@@ -271,8 +271,8 @@ def gumbel_softmax(
     soft = nm.softmax((x + noise) / tau, axis=dim)
     if not hard:
         return soft
-    place = nm.argmax(soft, axis=dim, keepdims=True)
+    winner = nm.argmax(soft, axis=dim, keepdims=True)
     count = nm.arange(x.shape[dim], device=x.device)
     axis = dim % x.ndim
-    ones = count.reshape((x.shape[dim], *(1,) * (x.ndim - 1 - axis))) == place
+    ones = count.reshape((x.shape[dim], *(1,) * (x.ndim - 1 - axis))) == winner
     return ones.astype(x.dtype) - soft.detach() + soft

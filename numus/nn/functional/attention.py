@@ -30,7 +30,7 @@ def rotary_embedding(
     """x (..., length, size) with pairs of its elements turned by angles that grow with position.
 
     Args:
-        positions: of the length's places, (length,) or a row for each of the first axis; 0, 1, …
+        positions: of the tokens, (length,) or a row for each of the first axis; 0, 1, …
             unless they are given.
         base: the longest wavelength is about 2π times it.
         dim: how many elements are turned; all, unless it is given.
@@ -40,10 +40,11 @@ def rotary_embedding(
     width = x.shape[-1] if dim is None else dim
     if width % 2 or width > x.shape[-1]:
         raise ShapeError(f"rotary_embedding: {width} of {x.shape[-1]} elements do not form pairs")
-    place = nm.arange(x.shape[-2], device=x.device) if positions is None else nm.asarray(positions)
+    if positions is None:
+        positions = nm.arange(x.shape[-2], device=x.device)
     wide = nm.float64 if x.dtype is nm.float64 else nm.float32
     rates = nm.exp(nm.arange(0, width, 2, dtype=wide, device=x.device) * (-math.log(base) / width))
-    angles = place.astype(wide)[..., None] * rates
+    angles = nm.asarray(positions).astype(wide)[..., None] * rates
     while angles.ndim < x.ndim:  # axes between the leading ones and the length: heads
         angles = nm.expand_dims(angles, -3) if angles.ndim > 2 else angles[None]
     cos, sin = nm.cos(angles), nm.sin(angles)

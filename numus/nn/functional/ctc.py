@@ -52,15 +52,15 @@ def ctc_loss(
         )
     rows = _rows(op, nm.asarray(targets), lengths[1])
     # blanks between all classes and at both ends
-    places = 2 * rows.shape[1] + 1
-    odd = nm.arange(places, device=log_probs.device) % 2 == 1
+    states = 2 * rows.shape[1] + 1
+    odd = nm.arange(states, device=log_probs.device) % 2 == 1
     spread = nm.stack([nm.full(rows.shape, blank, dtype=rows.dtype), rows], axis=2)
-    labels = nm.pad(spread.reshape((batch, places - 1)), ((0, 0), (0, 1)), constant_values=blank)
-    before = nm.pad(labels, ((0, 0), (2, 0)), constant_values=blank)[:, :places]
+    labels = nm.pad(spread.reshape((batch, states - 1)), ((0, 0), (0, 1)), constant_values=blank)
+    before = nm.pad(labels, ((0, 0), (2, 0)), constant_values=blank)[:, :states]
     skips = odd & (labels != before)  # a class that differs from the last may follow it at once
-    emitted = nm.take_along_axis(log_probs, labels[None], axis=2)  # (T, N, places)
+    emitted = nm.take_along_axis(log_probs, labels[None], axis=2)  # (T, N, states)
 
-    start = nm.arange(places, device=log_probs.device) < 2
+    start = nm.arange(states, device=log_probs.device) < 2
     alpha = nm.where(start, emitted[0], _NEVER)
     stop = nm.asarray(lengths[0], device=log_probs.device)[:, None]
     for t in range(1, frames):
@@ -69,7 +69,7 @@ def ctc_loss(
         alpha = nm.where(t < stop, nm.maximum(paths + emitted[t], _NEVER), alpha)
 
     last = 2 * nm.asarray(lengths[1], device=log_probs.device)[:, None]
-    count = nm.arange(places, device=log_probs.device)
+    count = nm.arange(states, device=log_probs.device)
     ends = nm.where((count == last) | (count == last - 1), alpha, _NEVER)
     loss = -nm.logsumexp(ends, axis=1)
     impossible = loss > -_NEVER / 2

@@ -163,9 +163,9 @@ def embedding_bag(
     else:
         starts = nm.asarray(offsets)
         count = starts.shape[0] - include_last_offset
-        places = nm.arange(indices.shape[0], device=indices.device)
+        positions = nm.arange(indices.shape[0], device=indices.device)
         # an index belongs to the last bag that begins at it or before
-        bags = nm.searchsorted(starts[:count], places, side="right") - 1
+        bags = nm.searchsorted(starts[:count], positions, side="right") - 1
     flat = indices.reshape((-1,))
     rows = embedding(flat, weight, padding_idx, max_norm, norm_type, scale_grad_by_freq)
     if per_sample_weights is not None:

@@ -91,10 +91,10 @@ def affine_grid(theta: Any, size: Sequence[int], align_corners: bool = False) ->
         )
     axes = []
     for count in size[2:]:
-        places = nm.arange(count, dtype=maps.dtype, device=maps.device)
+        positions = nm.arange(count, dtype=maps.dtype, device=maps.device)
         whole = max(count - 1, 1) if align_corners else count
         middle = (count - 1) / 2
-        axes.append((places - middle) * (2 / whole))
+        axes.append((positions - middle) * (2 / whole))
     spots = nm.meshgrid(*axes, indexing="ij")[::-1]  # x first
     flat = nm.stack([*spots, nm.ones_like(spots[0])], axis=-1).reshape((-1, rank + 1))
     return (flat @ maps.swapaxes(1, 2)).reshape((size[0], *size[2:], rank))

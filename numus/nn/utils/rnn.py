@@ -62,7 +62,7 @@ class PackedSequence(NamedTuple):
         sizes = self.sizes()
         return (sizes[:, None] > np.arange(sizes[0])).sum(axis=0)
 
-    def places(self) -> tuple[Array, Array]:
+    def positions(self) -> tuple[Array, Array]:
         """The step and the sequence of each element."""
         sizes = self.sizes()
         steps = np.repeat(np.arange(len(sizes)), sizes)
@@ -85,7 +85,7 @@ class PackedSequence(NamedTuple):
 
     def packed(self, padded: Tensor) -> PackedSequence:
         """The elements of a padded batch, the longest sequence first."""
-        steps, sequences = self.places()
+        steps, sequences = self.positions()
         flat = padded.reshape((-1, *padded.shape[2:]))
         return self.with_data(nm.take(flat, steps * padded.shape[1] + sequences, axis=0))
 

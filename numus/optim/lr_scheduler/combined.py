@@ -72,9 +72,9 @@ class SequentialLR(LRScheduler):
             raise ValueError("SequentialLR: goes on step by step, not to an epoch")
         refuse_in_trace(self)
         self.last_epoch += 1
-        place = bisect_right(self.milestones, self.last_epoch)
-        scheduler = self.schedulers[place]
-        if place > 0 and self.milestones[place - 1] == self.last_epoch:
+        index = bisect_right(self.milestones, self.last_epoch)
+        scheduler = self.schedulers[index]
+        if index > 0 and self.milestones[index - 1] == self.last_epoch:
             scheduler.step(0)
         else:
             scheduler.step()

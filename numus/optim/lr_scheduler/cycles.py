@@ -158,10 +158,10 @@ class OneCycleLR(LRScheduler):
             )
         between = _cosine if self.anneal_strategy == "cos" else _line
         ends = [end for end, *_ in self._phases]
-        place = min(bisect_left(ends, self.last_epoch), len(ends) - 1)
-        start = ends[place - 1] if place else 0.0
-        share = (self.last_epoch - start) / (ends[place] - start)
-        _, first, last, low, high = self._phases[place]
+        index = min(bisect_left(ends, self.last_epoch), len(ends) - 1)
+        start = ends[index - 1] if index else 0.0
+        share = (self.last_epoch - start) / (ends[index] - start)
+        _, first, last, low, high = self._phases[index]
         if self._momenta is not None:
             for group in self._groups:
                 momentum = between(self._bounds[low], self._bounds[high], share)

@@ -30,7 +30,7 @@ class Reached:
     """What a function reaches: where tensors are, and all else that decides what it computes."""
 
     def __init__(self, function: Callable[[], Any]) -> None:
-        self.places: list[tuple[Any, Any]] = []  # a namespace, and a name in it
+        self.cells: list[tuple[Any, Any]] = []  # a namespace, and a name in it
         self.statics: list[Any] = []
         self.modules: list[Module] = []
         self.fixed: list[Tensor] = []  # tensors that are the same as long as `statics` are
@@ -44,8 +44,8 @@ class Reached:
         return (*self.statics, modes)
 
     def values(self) -> list[Any]:
-        """What is in the places now."""
-        return [namespace[name] for namespace, name in self.places]
+        """What is in the cells now."""
+        return [namespace[name] for namespace, name in self.cells]
 
     def tensors(self) -> Iterator[Tensor]:
         """The tensors of all modules, be they parameters, buffers or plain attributes."""
@@ -55,14 +55,14 @@ class Reached:
                 yield from (x for x in nm.tree.leaves(vars(part)) if isinstance(x, Tensor))
 
     def call_with(self, function: Callable[[], Any], values: Sequence[Any]) -> Any:
-        """Call the function while other values are in the places."""
+        """Call the function while other values are in the cells."""
         before = self.values()
         try:
-            for (namespace, name), value in zip(self.places, values, strict=True):
+            for (namespace, name), value in zip(self.cells, values, strict=True):
                 namespace[name] = value
             return function()
         finally:
-            for (namespace, name), value in zip(self.places, before, strict=True):
+            for (namespace, name), value in zip(self.cells, before, strict=True):
                 namespace[name] = value
 
     # -- reading ----------------------------------------------------------------------------------
@@ -92,8 +92,8 @@ class Reached:
             if name in function.__globals__:
                 self._value(function.__globals__, name, function.__globals__[name], names, depth)
         defaults = _Defaults(function)
-        for place, x in enumerate(function.__defaults__ or ()):
-            self._value(defaults, place, x, names, depth)
+        for position, x in enumerate(function.__defaults__ or ()):
+            self._value(defaults, position, x, names, depth)
         for name, x in (function.__kwdefaults__ or {}).items():
             self._value(function.__kwdefaults__, name, x, names, depth)
 
@@ -126,7 +126,7 @@ class Reached:
 
     def _place(self, namespace: Any, name: Any) -> None:
         if namespace is not None and self._first(namespace, name):
-            self.places.append((namespace, name))
+            self.cells.append((namespace, name))
 
     def _known_by_id(self, x: Any) -> None:
         self.held.append(x)
@@ -154,17 +154,17 @@ class _Cell:
 
 
 class _Defaults:
-    """The values that a function's arguments have by themselves, as a namespace of their places."""
+    """The values that a function's arguments have by themselves, as a namespace of their cells."""
 
     def __init__(self, function: types.FunctionType) -> None:
         self.function = function
 
-    def __getitem__(self, place: int) -> Any:
-        return (self.function.__defaults__ or ())[place]
+    def __getitem__(self, position: int) -> Any:
+        return (self.function.__defaults__ or ())[position]
 
-    def __setitem__(self, place: int, value: Any) -> None:
+    def __setitem__(self, position: int, value: Any) -> None:
         values = list(self.function.__defaults__ or ())
-        values[place] = value
+        values[position] = value
         self.function.__defaults__ = tuple(values)
 
 

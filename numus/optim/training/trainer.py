@@ -164,8 +164,8 @@ class Trainer:
 
     def _place(self) -> tuple[bool, bool]:
         """Whether the next batch is the first, and the last, of those that make one step."""
-        place = self.step % self.accumulate
-        return place == 0, place == self.accumulate - 1
+        phase = self.step % self.accumulate
+        return phase == 0, phase == self.accumulate - 1
 
     def _after_step(self, out: Tensor, weight: float, compute: Compute) -> None:
         _, last = self._place()
@@ -238,12 +238,12 @@ class Trainer:
 
     def _placed(self, batch: Any) -> tuple[Any, int]:
         """A batch on the model's device, and how many examples it has."""
-        place = next(self._parameters()).device
+        dev = next(self._parameters()).device
 
         def put(x: Any) -> Any:
             if isinstance(x, np.ndarray):
                 x = nm.asarray(x)
-            return x.to(place) if isinstance(x, Tensor) and x.device != place else x
+            return x.to(dev) if isinstance(x, Tensor) and x.device != dev else x
 
         batch = nm.tree.map(put, batch)
         sizes = [x.shape[0] for x in nm.tree.leaves(batch) if isinstance(x, Tensor) and x.ndim]

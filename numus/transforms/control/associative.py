@@ -35,15 +35,15 @@ def associative_scan(
     nodes, structure = nodes_of(elems, op, "elems")
     if not nodes:
         return elems
-    places = [normal_axis(axis, x.ndim, op) for x in nodes]
-    extents = {x.shape[at] for x, at in zip(nodes, places, strict=True)}
+    axes = [normal_axis(axis, x.ndim, op) for x in nodes]
+    extents = {x.shape[at] for x, at in zip(nodes, axes, strict=True)}
     if len(extents) > 1:
         raise ShapeError(f"{op}: the extents along the axis differ: {sorted(extents)}")
 
     def combine(a: Sequence[Node], b: Sequence[Node]) -> list[Node]:
         first, second = (
             tree.unflatten(
-                structure, [Tensor(_moved(x, 0, at)) for x, at in zip(p, places, strict=True)]
+                structure, [Tensor(_moved(x, 0, at)) for x, at in zip(p, axes, strict=True)]
             )
             for p in (a, b)
         )
@@ -52,15 +52,15 @@ def associative_scan(
             raise ValueError(
                 f"{op}: f changes the structure at {tree.difference(structure, shape)}"
             )
-        return [_moved(y, at, 0) for y, at in zip(found, places, strict=True)]
+        return [_moved(y, at, 0) for y, at in zip(found, axes, strict=True)]
 
-    rows = [_moved(x, at, 0) for x, at in zip(nodes, places, strict=True)]
+    rows = [_moved(x, at, 0) for x, at in zip(nodes, axes, strict=True)]
     if reverse:
         rows = [flip(x, (0,)) for x in rows]
     found = _scanned(combine, rows)
     if reverse:
         found = [flip(x, (0,)) for x in found]
-    results = [Tensor(_moved(y, 0, at)) for y, at in zip(found, places, strict=True)]
+    results = [Tensor(_moved(y, 0, at)) for y, at in zip(found, axes, strict=True)]
     return tree.unflatten(structure, results)
 
 

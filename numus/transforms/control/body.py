@@ -108,9 +108,9 @@ class Body:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def is_native(self, place: Device) -> bool:
+    def is_native(self, dev: Device) -> bool:
         """Whether it is one program on a device."""
-        return self._plain and place.kind != "reference"
+        return self._plain and dev.kind != "reference"
 
     def evaluated(self, operands: Sequence[Node]) -> list[Node]:
         """The results, by building and evaluating the graph."""
@@ -119,28 +119,28 @@ class Body:
         evaluate(results)
         return results
 
-    def replay(self, place: Device, layout: tuple[Shape, ...]) -> Any:
+    def replay(self, dev: Device, layout: tuple[Shape, ...]) -> Any:
         """The compiled body for inputs of these strides: each result fills a block of its own."""
-        found = self._replays.get((place, layout))
+        found = self._replays.get((dev, layout))
         if found is None:
-            found = self._replays[place, layout] = self._compile(place, layout)
+            found = self._replays[dev, layout] = self._compile(dev, layout)
         return found
 
-    def _compile(self, place: Device, layout: tuple[Shape, ...]) -> Any:
+    def _compile(self, dev: Device, layout: tuple[Shape, ...]) -> Any:
         # Imported late: the compiler is needed only by those who run something.
         from numus.compiler.traced_plan import cached
 
-        arguments = spots(self.inputs, place, "a body", False)
+        arguments = spots(self.inputs, dev, "a body", False)
         with grad_mode(False):
             outputs = self.recipe.replay(arguments)
-            found = cached(place, outputs, arguments, layout)
+            found = cached(dev, outputs, arguments, layout)
             blocks = [out.block for out in found.outputs if out.input is None]
             apart = []
             for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
                 own = out.input is None and blocks.count(out.block) == 1
                 rows = out.strides == row_major(y.shape)
                 apart.append(y if own and rows else copy_apart(y, i))
-        return found if apart == outputs else cached(place, apart, arguments, layout)
+        return found if apart == outputs else cached(dev, apart, arguments, layout)
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -164,16 +164,16 @@ class Body:
         return Body(wide, made)
 
 
-def show(body: Body, replay: Any, place: Device, operands: Sequence[Node], layout: Any) -> None:
+def show(body: Body, replay: Any, dev: Device, operands: Sequence[Node], layout: Any) -> None:
     """Let those who watch programs see a body, on operands (or their first slices)."""
     if not watchers:
         return
     leaves = []
     for x, (shape, dtype), strides in zip(operands, body.inputs, layout, strict=True):
         assert x.view is not None
-        leaves.append(value(View(x.view.storage, x.view.offset, strides), shape, dtype, place))
+        leaves.append(value(View(x.view.storage, x.view.offset, strides), shape, dtype, dev))
     for watch in watchers:
-        watch(place, replay.plan, [*leaves, *replay.held], replay.constants)
+        watch(dev, replay.plan, [*leaves, *replay.held], replay.constants)
 
 
 def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:
@@ -237,12 +237,12 @@ def block_bytes(kind: Type) -> int:
     return size_of(kind[0]) * kind[1].itemsize
 
 
-def settled_carry(nodes: Sequence[Node], place: Device) -> list[Node]:
+def settled_carry(nodes: Sequence[Node], dev: Device) -> list[Node]:
     """Copies of carried values in memory of their own, which a loop may write to."""
     with grad_mode(False):
         copies = [copy_apart(x, i) for i, x in enumerate(nodes)]
     for x in copies:
-        x.device = place
+        x.device = dev
     evaluate(copies)
     return copies
 

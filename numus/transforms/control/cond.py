@@ -39,14 +39,14 @@ __all__ = ["cond"]
 Function = Callable[..., Any]
 
 
-def run_body(body: Body, place: Device, operands: Sequence[Node]) -> list[View]:
+def run_body(body: Body, dev: Device, operands: Sequence[Node]) -> list[View]:
     """The results of a body, in memory of their own."""
-    if not body.is_native(place):
-        found = settled_carry(body.evaluated(operands), place)
+    if not body.is_native(dev):
+        found = settled_carry(body.evaluated(operands), dev)
         return [y.view for y in found if y.view is not None]
     layout = tuple([x.view.strides for x in operands if x.view is not None])
-    replay = body.replay(place, layout)
-    show(body, replay, place, operands, layout)
+    replay = body.replay(dev, layout)
+    show(body, replay, dev, operands, layout)
     blocks = replay.run(addresses_of(operands), ())
     return [
         View(Storage(blocks[out.block]), 0, row_major(shape))
@@ -64,8 +64,8 @@ class StraightCall:
         self.results = body.results
         self.batch_axes = [0] * len(body.results)
 
-    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
-        return run_body(self.body, place, operands)
+    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
+        return run_body(self.body, dev, operands)
 
     def batched(
         self, operands: Sequence[Node], flags: Sequence[bool], size: int
@@ -90,9 +90,9 @@ class CondCall:
         shared = list(rest[: self.shared])
         return list(rest[:first]), [*shared, *rest[first:]]
 
-    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
+    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         which = 0 if elements(operands[0]) else 1
-        return run_body(self.branches[which], place, self.parts(operands[1:])[which])
+        return run_body(self.branches[which], dev, self.parts(operands[1:])[which])
 
     def batched(
         self, operands: Sequence[Node], flags: Sequence[bool], size: int
@@ -207,18 +207,18 @@ class CondRule(CallRule):
     def vjp(
         self, operands: Sequence[Node], cotangents: Sequence[Node | None]
     ) -> Sequence[Node | None]:
-        places = self._call.parts(range(1, len(operands)))
+        positions = self._call.parts(range(1, len(operands)))
 
         def back(which: int) -> Function:
             def run() -> list[Tensor]:
-                chosen = [operands[i] for i in places[which]]
+                chosen = [operands[i] for i in positions[which]]
                 body = self._call.branches[which]
                 trace = Trace("cond", body.on_tensors, [Tensor(x) for x in chosen])
                 found = trace.reverse(list(cotangents))
                 trace.close(found)
-                by_place = dict(zip(places[which], found, strict=True))
+                by_position = dict(zip(positions[which], found, strict=True))
                 return [
-                    Tensor(_filled(by_place.get(i), x))
+                    Tensor(_filled(by_position.get(i), x))
                     for i, x in enumerate(operands)
                     if x.dtype.is_inexact
                 ]
@@ -231,13 +231,13 @@ class CondRule(CallRule):
     def jvp(
         self, operands: Sequence[Node], tangents: Sequence[Node | None]
     ) -> Sequence[Node | None]:
-        places = self._call.parts(range(1, len(operands)))
+        positions = self._call.parts(range(1, len(operands)))
 
         def forward(which: int) -> Function:
             def run() -> list[Tensor]:
-                chosen = [Tensor(operands[i]) for i in places[which]]
+                chosen = [Tensor(operands[i]) for i in positions[which]]
                 trace = Trace("cond", self._call.branches[which].on_tensors, chosen)
-                found = trace.forward([tangents[i] for i in places[which]])
+                found = trace.forward([tangents[i] for i in positions[which]])
                 trace.close(found)
                 return [
                     Tensor(_filled(t, y))

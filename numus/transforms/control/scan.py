@@ -78,10 +78,10 @@ class ScanCall:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
-        if not self.body.is_native(place):
-            return self._step_by_step(place, operands)
-        init = settled_carry(operands[: self.carried], place)
+    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
+        if not self.body.is_native(dev):
+            return self._step_by_step(dev, operands)
+        init = settled_carry(operands[: self.carried], dev)
         inputs = [*init, *operands[self.carried :]]
         first = self.carried + self.sliced
         layout, starts, steps = [], addresses_of(inputs), []
@@ -94,14 +94,14 @@ class ScanCall:
                 starts[i] += (self.length - 1) * by * self.reverse
                 steps.append((i, -by if self.reverse else by))
             layout.append(strides)
-        replay = self.body.replay(place, tuple(layout))
+        replay = self.body.replay(dev, tuple(layout))
         if self.length:
-            show(self.body, replay, place, inputs, layout)
+            show(self.body, replay, dev, inputs, layout)
         memories: dict[int, Any] = {}  # of the body's results, by block
         blocks = [0] * len(self.body.results)
         for at, (shape, dtype) in enumerate(self.results):
             nbytes = block_bytes((shape, dtype))
-            memory = memories[at] = place.runtime.allocate(nbytes)
+            memory = memories[at] = dev.runtime.allocate(nbytes)
             block = replay.outputs[at].block
             blocks[block] = memory.address
             if at >= self.carried:
@@ -120,7 +120,7 @@ class ScanCall:
             views.append(View(Storage(memory), 0, row_major(shape)))
         return views
 
-    def _step_by_step(self, place: Device, operands: Sequence[Node]) -> list[View]:
+    def _step_by_step(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         first = self.carried + self.sliced
         carry = list(operands[: self.carried])
         rows: list[list[Node]] = [[] for _ in self.results[self.carried :]]
@@ -138,7 +138,7 @@ class ScanCall:
             concat(tuple(row[::-1] if self.reverse else row), 0) if row else full(shape, 0, dtype)
             for row, (shape, dtype) in zip(rows, self.results[self.carried :], strict=True)
         ]
-        results = settled_carry([*carry, *stacked], place)
+        results = settled_carry([*carry, *stacked], dev)
         return [y.view for y in results if y.view is not None]
 
 
@@ -257,12 +257,12 @@ class ScanRule(CallRule):
                 cotangents[carried:], self._body.results[carried:], strict=True
             )
         ]
-        place = device_of([*init, *sliced, *constants])
+        dev = device_of([*init, *sliced, *constants])
         state = [g for g in last if g is not None]
         streams = [*kept, *sliced, *(g for g in rows if g is not None)]
         inside = InsideLoop("scan")
-        held = spots(types_of(state), place, "scan")
-        slices = spots([(x.shape[1:], x.dtype) for x in streams], place, "scan")
+        held = spots(types_of(state), dev, "scan")
+        slices = spots([(x.shape[1:], x.dtype) for x in streams], dev, "scan")
         before, products, xs = slices[:carried], slices[carried : len(kept)], slices[len(kept) :]
         given = _filled(last, held) + _filled(rows, xs[self._sliced :])
         with running_inside(inside):

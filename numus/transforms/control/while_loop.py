@@ -81,19 +81,19 @@ class WhileCall:
 
     # -- running ----------------------------------------------------------------------------------
 
-    def run(self, place: Device, operands: Sequence[Node]) -> list[View]:
+    def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         go, init = bool(elements(operands[0])), operands[1 : 1 + self.carried]
         constants = operands[1 + self.carried :]
-        if not self.body.is_native(place):
-            return self._step_by_step(place, go, init, constants)
-        carry = settled_carry(init, place)
+        if not self.body.is_native(dev):
+            return self._step_by_step(dev, go, init, constants)
+        carry = settled_carry(init, dev)
         if not go:
             return [x.view for x in carry if x.view is not None]
         inputs = [*carry, *constants]
         layout = tuple([x.view.strides for x in inputs if x.view is not None])
-        replay = self.body.replay(place, layout)
-        show(self.body, replay, place, inputs, layout)
-        memories = [place.runtime.allocate(block_bytes(kind)) for kind in self.body.results]
+        replay = self.body.replay(dev, layout)
+        show(self.body, replay, dev, inputs, layout)
+        memories = [dev.runtime.allocate(block_bytes(kind)) for kind in self.body.results]
         blocks = [0] * len(memories)
         for at, memory in enumerate(memories):
             blocks[replay.outputs[at].block] = memory.address
@@ -102,7 +102,7 @@ class WhileCall:
         done = _AT_ONCE
         while done == _AT_ONCE:  # after an even number of steps, everything is where it was
             done = replay.repeat(list(addresses), blocks, _AT_ONCE, (), swaps, memories[-1])
-            if done == _AT_ONCE and not place.runtime.download(memories[-1], bool_, 1)[0]:
+            if done == _AT_ONCE and not dev.runtime.download(memories[-1], bool_, 1)[0]:
                 break
         found = []
         for x, memory in zip(carry, memories, strict=False):
@@ -112,13 +112,13 @@ class WhileCall:
         return found
 
     def _step_by_step(
-        self, place: Device, go: bool, init: Sequence[Node], constants: Sequence[Node]
+        self, dev: Device, go: bool, init: Sequence[Node], constants: Sequence[Node]
     ) -> list[View]:
         carry = list(init)
         while go:
             *carry, flag = self.body.evaluated([*carry, *constants])
             go = bool(elements(flag))
-        results = settled_carry(carry, place)
+        results = settled_carry(carry, dev)
         return [y.view for y in results if y.view is not None]
 
 

@@ -247,7 +247,7 @@ def _sort_in_passes(
     while threads > 32 and 2 * threads * EACH * (key.itemsize + 4) > target.shared_bytes:
         threads //= 2
     parts = -(-length // (threads * EACH))
-    spot = dt.place_of(length)
+    spot = dt.index_dtype(length)
     steps: list[LoweredKernel] = []
     table = Value.fresh("partial", "partial", (), None, (rows, DIGITS * parts), dt.int32)
     ends = Value.fresh("scan", "scan", (table,), ("sum", 1, False), table.shape, dt.int32)

@@ -73,7 +73,7 @@ def sort_in_one_pass_each(val: Value, layouts: Layouts, target: Target) -> list[
     threads = target.block_size
     places = val.op == "argsort"
     key = key_dtype(val.inputs[0].dtype)
-    spot = dt.place_of(length)
+    spot = dt.index_dtype(length)
     kinds = (key, spot) if places else (key,)
     tile_size = threads * gpu_onesweep.each(sum(k.itemsize for k in kinds))
     tiles = -(-length // tile_size)

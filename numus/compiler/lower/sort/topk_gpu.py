@@ -46,7 +46,7 @@ class _Selecting:
         self.axis, self.count, self.descending = val.params
         length = self.source.shape[self.axis]
         self.rows = self.source.size // length
-        self.kinds = key_dtype(self.source.dtype), dt.place_of(length)
+        self.kinds = key_dtype(self.source.dtype), dt.index_dtype(length)
 
     def steps(self) -> list[LoweredKernel]:
         length = self.source.shape[self.axis]
