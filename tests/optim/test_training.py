@@ -73,7 +73,7 @@ def test_groups_have_their_own_numbers():
     np.testing.assert_allclose(b.numpy(), 0.9)
     opt.add_param_group({"params": [nn.Parameter(nm.ones(1))], "momentum": 0.5})
     assert opt.param_groups[2]["lr"] == 0.1
-    with pytest.raises(ValueError, match="two places"):
+    with pytest.raises(ValueError, match="two groups"):
         opt.add_param_group({"params": [b]})
     with pytest.raises(TypeError, match="rate"):
         optim.SGD([{"params": [nn.Parameter(nm.ones(1))], "rate": 1}])
