@@ -74,7 +74,7 @@ class Program:
     def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
         self.name, self.notes = kernel.name, kernel.notes
-        self.source = self.text = kernel.text()
+        self.source = self.text = ir.kernel_text(kernel)
 
 
 class Prepared:
@@ -133,7 +133,7 @@ class Machine:
 
     def compile(self, kernel: ir.Kernel) -> Program:
         kernel.block_size = kernel.block_size or 32  # lanes that were meant to be SIMD
-        return self.programs.setdefault(kernel.text(), Program(kernel))
+        return self.programs.setdefault(ir.kernel_text(kernel), Program(kernel))
 
     def prepare(self, steps: Any, slots: int) -> Prepared:
         return Prepared(self, steps, slots)
@@ -258,7 +258,7 @@ class _Group:
 
     def between(self, s: ir.Stmt, c: _Context) -> None:
         n = len(c.ids)
-        given = [np.broadcast_to(self.value(e, c), n) for e in ir.operands_of(s)]
+        given = [np.broadcast_to(self.value(e, c), n) for e in ir.operands(s)]
         if isinstance(s, ir.WarpMultisplit):
             assert n == self.kernel.block_size, "somebody is missing"
             assert (given[1] < 1 << s.bits).all()
@@ -266,11 +266,11 @@ class _Group:
             assert (teams == teams[:, :1]).all()
             assert len(set(teams[:, 0])) == len(teams)
             memory, places = self.memory[s.counters], given[0] + given[1].astype(np.int64)
-            result = np.empty(n, s.result.dtype.np)
+            result = np.empty(n, s.rank.dtype.np)
             for i, at in enumerate(places):
                 result[i] = memory[at]
                 memory[at] += 1
-            c.env[s.result] = result
+            c.env[s.rank] = result
             return
         buffer = s.buffer if isinstance(s, ir.AtomicAdd) else s.flags
         memory, origin = self.memory[buffer], self.origins.get(buffer, 0)
@@ -483,7 +483,7 @@ def _operation(e: ir.Expr, args: list[Any]) -> Any:
         return _cast(args[0], e.args[0].dtype, dtype)
     if op == "bitcast":
         return np.asarray(args[0]).view(dtype.np)[()]
-    if op in ("select", "guard"):
+    if op in ("select", "slow_path"):
         yes, no = (args[1], args[2])
         return np.where(args[0], yes, no)[()].astype(dtype.np)
     if op == "fma":

@@ -27,7 +27,7 @@ def warp_product(group: Any, s: ir.MmaSync, c: Any) -> None:
     assert len(c.ids) == threads, "some threads are missing"
     left, right = (
         [_elements(np.broadcast_to(group.value(e, c), threads), s.dtype) for e in side]
-        for side in (s.left, s.right)
+        for side in (s.a, s.b)
     )
     per = left[0].shape[-1]
     for first in range(0, threads, 32):
@@ -71,22 +71,22 @@ def tile_slice(group: Any, s: ir.WgmmaTile, c: Any) -> None:
 
     if s.accumulate is not None and int(group.value(s.accumulate, c)) == 0:
         _clear(group, s.accumulators)
-    left = tile(0, s.rows, s.k_major[0])
-    _tiles(group, s.accumulators, left, tile(s.rows * depth, s.columns, s.k_major[1]))
+    left = tile(0, s.m, s.k_major[0])
+    _tiles(group, s.accumulators, left, tile(s.m * depth, s.n, s.k_major[1]))
 
 
 def tile_sum(group: Any, s: ir.WgmmaMainloop, c: Any) -> None:
-    start, slices = (int(group.value(e, c)) for e in (s.start, s.k_tiles))
-    depth = ir.SWIZZLE_BYTES // s.left.buffer.dtype.itemsize
+    start, slices = (int(group.value(e, c)) for e in (s.k_start, s.k_tiles))
+    depth = ir.SWIZZLE_BYTES // s.a.buffer.dtype.itemsize
 
     def tile(o: ir.TmaTensor) -> Any:
         neighbours, lines, matrices = (int(group.value(e, c)) for e in o.extents)
         step, far = (int(group.value(e, c)) for e in o.strides)
-        first, matrix = int(group.value(o.first, c)), int(group.value(o.matrix, c))
+        first, matrix = int(group.value(o.mn_offset, c)), int(group.value(o.batch, c))
         assert 0 <= matrix < matrices
         assert step * o.buffer.dtype.itemsize % 16 == 0
         assert o.k_major or o.buffer.dtype.itemsize == 2, "tile units turn nothing else"
-        out = np.zeros((o.lines, slices * depth), _wide(o.buffer.dtype))
+        out = np.zeros((o.tile_mn, slices * depth), _wide(o.buffer.dtype))
         memory, origin = group.memory[o.buffer], group.origins[o.buffer]
         ks, begins = np.arange(start, start + slices * depth), first
         if o.origin is not None:
@@ -97,7 +97,7 @@ def tile_sum(group: Any, s: ir.WgmmaMainloop, c: Any) -> None:
             quick, slow = np.repeat(np.array(places).reshape(-1, 2), depth, axis=0).T
             ks, begins = (quick, slow) if o.k_major else (slow, quick)
             ks = ks + np.arange(slices * depth) % depth
-        for i in range(o.lines):
+        for i in range(o.tile_mn):
             line = np.full_like(ks, begins) + i
             quick, slow = (ks, line) if o.k_major else (line, ks)
             inside = (quick < neighbours) & (slow < lines) & (quick >= 0) & (slow >= 0)
@@ -109,7 +109,7 @@ def tile_sum(group: Any, s: ir.WgmmaMainloop, c: Any) -> None:
     if s.zero_init:
         assert slices > 0
         _clear(group, s.accumulators)
-    _tiles(group, s.accumulators, tile(s.left), tile(s.right))
+    _tiles(group, s.accumulators, tile(s.a), tile(s.b))
 
 
 def _clear(group: Any, sums: list[ir.Register]) -> None:

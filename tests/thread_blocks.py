@@ -21,6 +21,7 @@ import llvmlite.binding as llvm
 import numpy as np
 
 from numus.codegen.nvptx import renderer
+from numus.ir import kernel_text
 
 PATIENCE = 120  # seconds that threads wait for each other
 _me = threading.local()
@@ -182,7 +183,7 @@ class Machine(group_machine.Machine):
 
     def _codes(self, kernel: Any) -> list[tuple[int, list[int]]]:
         """For each block of a group the address of the code, and those of its shared memory."""
-        text = kernel.text()
+        text = kernel_text(kernel)
         if text not in self.compiled:
             source = renderer.render(kernel, renderer.NvptxTarget(90)).replace("ptx_kernel ", "")
             source = source.replace("= internal addrspace(3)", "= addrspace(3)")

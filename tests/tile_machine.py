@@ -54,12 +54,12 @@ class Tiles:
     def copy(self, s: ir.AsyncCopy, c: Any) -> None:
         g, n = self.group, len(c.ids)
         to, frm, limit = (
-            np.broadcast_to(g.value(e, c), n) for e in (s.target_index, s.source_index, s.limit)
+            np.broadcast_to(g.value(e, c), n) for e in (s.dst_index, s.src_index, s.valid_elements)
         )
-        size, run = s.source.dtype.itemsize, s.nbytes // s.source.dtype.itemsize
-        target, source = (g.memory[b].view(np.uint8) for b in (s.target, s.source))
-        to = to * s.target.dtype.itemsize
-        frm = (frm + g.origins.get(s.source, 0)) * size
+        size, run = s.src.dtype.itemsize, s.nbytes // s.src.dtype.itemsize
+        target, source = (g.memory[b].view(np.uint8) for b in (s.dst, s.src))
+        to = to * s.dst.dtype.itemsize
+        frm = (frm + g.origins.get(s.src, 0)) * size
         assert np.all(to % s.nbytes == 0), "a copy to no whole place"
         assert np.all((to >= 0) & (to + s.nbytes <= len(target))), "a copy outside of scratch"
         for i, j, count in zip(to, frm, np.clip(limit, 0, run) * size, strict=True):
@@ -78,16 +78,16 @@ class Tiles:
         g = self.group
         threads = g.kernel.block_size
         rows = threads // 2
-        right = self.matrix(s.right, s.columns, s.depth, c)
-        places = [self.place(i) for i in range(max(s.columns, s.depth) // 2)]
-        if isinstance(s.left, list):
-            left = np.zeros((rows, s.depth), np.float32)
-            assert len(s.left) == s.depth // 2
-            for register, (row, column) in zip(s.left, places, strict=False):
+        right = self.matrix(s.b, s.n, s.k, c)
+        places = [self.place(i) for i in range(max(s.n, s.k) // 2)]
+        if isinstance(s.a, list):
+            left = np.zeros((rows, s.k), np.float32)
+            assert len(s.a) == s.k // 2
+            for register, (row, column) in zip(s.a, places, strict=False):
                 left[row, column] = g.registers[register]
-            left = left.astype(s.right.buffer.dtype.np).astype(np.float32)
+            left = left.astype(s.b.buffer.dtype.np).astype(np.float32)
         else:
-            left = self.matrix(s.left, rows, s.depth, c)
+            left = self.matrix(s.a, rows, s.k, c)
         whole = left.astype(np.float64) @ right.astype(np.float64).T
         held = {
             r: x for sums, result, *_ in self.products for r, x in zip(sums, result, strict=True)
@@ -98,14 +98,11 @@ class Tiles:
             if not s.zero_init:
                 own = own + (held[register] if register in held else g.registers[register])
             result.append(own.astype(np.float32))
-        operands = [s.right] if isinstance(s.left, list) else [s.left, s.right]
-        sizes = [s.columns] if isinstance(s.left, list) else [rows, s.columns]
-        now = [
-            (o, n, s.depth, self.matrix(o, n, s.depth, c))
-            for o, n in zip(operands, sizes, strict=True)
-        ]
+        operands = [s.b] if isinstance(s.a, list) else [s.a, s.b]
+        sizes = [s.n] if isinstance(s.a, list) else [rows, s.n]
+        now = [(o, n, s.k, self.matrix(o, n, s.k, c)) for o, n in zip(operands, sizes, strict=True)]
         self.products.append((s.accumulators, result, now, c))
-        assert len(s.accumulators) == s.columns // 2
+        assert len(s.accumulators) == s.n // 2
 
     def place(self, number: int) -> tuple[Any, Any]:
         thread = np.arange(self.group.kernel.block_size)
@@ -118,9 +115,9 @@ class Tiles:
     def matrix(self, o: ir.MmaOperand, lines: int, depth: int, c: Any) -> Any:
         """The operand as [line][k]."""
         g = self.group
-        start = int(g.value(o.start, c))
+        start = int(g.value(o.offset, c))
         line, k = np.meshgrid(np.arange(lines), np.arange(depth), indexing="ij")
-        row, column, stored = (line, k, o.lines) if o.k_major else (k, line, depth)
+        row, column, stored = (line, k, o.tile_mn) if o.k_major else (k, line, depth)
         assert not o.k_major or depth <= 64 or stored >= lines
         run = (column % 64 // 8) ^ (row % 8)
         at = column // 64 * stored * 64 + row * 64 + run * 8 + column % 8

@@ -12,33 +12,33 @@ _NONE: frozenset[Any] = frozenset()
 
 
 @dataclass(slots=True)
-class Origins:
+class MemoryDependences:
     """Registers and buffers that statements change, and what was computed from them."""
 
-    of: dict[Expr, frozenset[Any]] = field(default_factory=dict)
+    sources: dict[Expr, frozenset[Any]] = field(default_factory=dict)
     users: dict[Any, list[Expr]] = field(default_factory=dict)
 
-    def note(self, e: Expr) -> None:
+    def record(self, e: Expr) -> None:
         """An expression is written, and those that it is made of were before."""
         found = _NONE
         for a in e.args:
-            d = self.of.get(a)
+            d = self.sources.get(a)
             if d:
                 found = found | d
         if e.op == "read":
             found = found | {e.attr}
         elif e.op == "lanes_reduce":
             found = found | {e.attr[1]}
-        elif e.op == "lanes_least":
+        elif e.op == "lanes_min_where":
             found = found | {*e.attr}
         elif e.op in ("load", "load4") and e.attr.access != "read":
             found = found | {e.attr}
         if found:
-            self.of[e] = found
+            self.sources[e] = found
             for thing in found:
                 self.users.setdefault(thing, []).append(e)
 
-    def stale(self, things: Iterable[Any]) -> Iterator[Expr]:
+    def invalidated_by(self, written: Iterable[Any]) -> Iterator[Expr]:
         """What was computed from these, which have new values."""
-        for thing in things:
+        for thing in written:
             yield from self.users.pop(thing, ())

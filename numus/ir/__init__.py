@@ -1,21 +1,21 @@
-"""The kernel IR: what a kernel does, said once, before any target's syntax.
+"""The kernel IR: structured, target-independent kernels.
 
 A kernel is a list of structured statements (loops and uniform conditions, never jumps: WGSL has
-none) over hash-consed scalar expressions. It works on flat buffers and 8-byte scalar slots; every
-extent, stride and user constant is a slot, so a kernel serves all sizes of one structure.
+none) over hash-consed scalar expressions. It works on flat buffers and 8-byte scalar arguments;
+every extent, stride and user constant is one, so a kernel serves all sizes of one structure.
 
 The four kinds of loop
     grid      blocks that run in parallel, in any order; the outermost loop of every kernel
     serial    an ordinary loop
-    lanes     iterations that run side by side: SIMD lanes on a CPU, threads of a group on a GPU.
+    lanes     data-parallel iterations: SIMD lanes on a CPU, threads of a block on a GPU.
               Expressions that depend on its variable are *varying*, the others *uniform*.
-    unroll    constant extent, written out
+    unroll    constant extent, fully unrolled
 
-A kernel for a target whose lanes are threads says how many make a group (`Kernel.group`), and may
-then do what only threads can: see `Combine`, `Scan`, and docs/design/0004-lanes-as-threads.md.
+GPU kernels have a `Kernel.block_size` and block-level statements: see `BlockReduce`, `BlockScan`,
+grid_sync.py, tensor_core.py and docs/design/0004-lanes-as-threads.md.
 
-Narrow floats (float16, bfloat16, the 8-bit ones) appear only in loads, stores, selects and casts;
-arithmetic is done in float32. Complex numbers never appear: lowering carries them as pairs.
+Low-precision floats (float16, bfloat16, the 8-bit ones) appear only in loads, stores, selects and
+casts; arithmetic is done in float32. Lowering splits complex numbers into real and imaginary parts.
 """
 
 from numus.ir.expressions import (
@@ -29,6 +29,7 @@ from numus.ir.expressions import (
     Register,
     add,
     address,
+    approx_div,
     approx_rsqrt,
     binary,
     cast,
@@ -41,7 +42,7 @@ from numus.ir.expressions import (
     irem,
     isnan,
     lanes_last,
-    lanes_least,
+    lanes_min_where,
     lanes_reduce,
     lanes_shift,
     lanes_xor,
@@ -52,7 +53,6 @@ from numus.ir.expressions import (
     minimum,
     mul,
     new_build,
-    ratio,
     read,
     reciprocal,
     scalar,
@@ -63,8 +63,9 @@ from numus.ir.expressions import (
     unary,
     var,
 )
-from numus.ir.grid_sync import AtomicAdd, FlagRead, SetFlag, SpinWait, WarpMultisplit, operands_of
+from numus.ir.grid_sync import AtomicAdd, FlagRead, SetFlag, SpinWait, WarpMultisplit, operands
 from numus.ir.kernel import Kernel
+from numus.ir.printer import kernel_text
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import (
     SWIZZLE_BYTES,
@@ -124,6 +125,7 @@ __all__ = [
     "accumulator_element",
     "add",
     "address",
+    "approx_div",
     "approx_rsqrt",
     "binary",
     "cast",
@@ -136,8 +138,9 @@ __all__ = [
     "idiv",
     "irem",
     "isnan",
+    "kernel_text",
     "lanes_last",
-    "lanes_least",
+    "lanes_min_where",
     "lanes_reduce",
     "lanes_shift",
     "lanes_xor",
@@ -149,10 +152,9 @@ __all__ = [
     "minimum",
     "mul",
     "new_build",
-    "operands_of",
+    "operands",
     "pipeline_smem_elements",
     "post_order",
-    "ratio",
     "read",
     "reciprocal",
     "scalar",

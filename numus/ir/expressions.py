@@ -1,4 +1,4 @@
-"""Scalar expressions: one object for each value of a build, simplified as they are made."""
+"""Scalar expressions: hash-consed within a build, simplified on construction."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from numus.dtypes import DType
 
 INDEX = dt.int64
 
-# What each operation is, by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do;
-# comparisons are IEEE (all false on NaN but `ne`); shifts by the bit width or more are undefined
-# here and masked by who builds them; `idiv`/`irem` truncate as C's, and callers keep zero out.
-# `exp2`, `log2` and `reciprocal` are what units of the target make of them in float32, to 2 ulp,
-# and 0 where that would be subnormal: only where there are `tiles` (tiles.py), and for what is
-# rounded to 16 bits afterwards.
+# Operations by arity. Integers wrap; `min`/`max` propagate NaN as NumPy's do; comparisons are IEEE
+# (all false on NaN but `ne`); shifts by the bit width or more are undefined: builders mask them;
+# `idiv`/`irem` truncate as C's, and callers exclude zero. `exp2`, `log2` and `reciprocal` are the
+# approximations of a GPU's special-function units in float32: 2 ulp, subnormal results flushed;
+# only with `Target.approx_math`, for results rounded to 16 bits.
 UNARY = frozenset(
     "neg abs sqrt floor ceil trunc rint not popcount clz cast bitcast exp2 log2 reciprocal".split()
 )
@@ -124,12 +123,12 @@ _constants: dict[tuple[Any, ...], Expr] = {}  # outlive builds: modules keep som
 
 
 def new_build() -> None:
-    """Start a new build: forget the expressions of earlier ones."""
+    """Start a new build: drop the hash-consed expressions of earlier ones."""
     _table.clear()
 
 
 def make(op: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -> Expr:
-    """The one expression with these parts."""
+    """The hash-consed expression."""
     key = (op, dtype, args, attr)
     table = _constants if op == "const" else _table
     found = table.get(key)
@@ -138,38 +137,40 @@ def make(op: str, dtype: DType, args: tuple[Expr, ...] = (), attr: Any = None) -
     return found
 
 
-# -- what values come from ------------------------------------------------------------------------
+# -- memory and registers -------------------------------------------------------------------------
 
 
 @dataclass(eq=False, slots=True)
 class Buffer:
-    """A flat array the kernel is given (or, `scratch`, one per worker, of `size` elements)."""
+    """A flat array argument, or a `scratch` array of `size` elements per worker or block.
+
+    Scratch may share the memory of a dead one that it `aliases`; `warp_private`: data is exchanged
+    within a warp only, so that a warp barrier suffices.
+    """
 
     name: str
     dtype: DType
     access: str  # "read", "write", "scratch"
-    size: Expr | None = None  # scratch only: elements needed by one worker
-    aliases: Buffer | None = (
-        None  # scratch only: another, no longer needed, in whose place it may lie
-    )
-    warp_private: bool = False  # scratch only: by which threads tell only their warp something
+    size: Expr | None = None
+    aliases: Buffer | None = None
+    warp_private: bool = False
 
     def count(self, scalars: Mapping[str, int]) -> int:
-        """Scratch only: the elements that one worker needs if the kernel is given these scalars."""
+        """Elements of scratch per worker, for these scalar arguments."""
         assert self.size is not None
         return evaluate_size(self.size, scalars)
 
 
 @dataclass(eq=False, slots=True)
 class Register:
-    """A mutable local. `lanes`: one value per lane of the enclosing or coming lanes loop."""
+    """A mutable local. `lanes`: one value per lane of the lanes loops that use it."""
 
     name: str
     dtype: DType
     lanes: bool = False
 
 
-_NUMBERS: dict[str, Callable[..., int]] = {
+_INT_OPS: dict[str, Callable[..., int]] = {
     **{"add": operator.add, "sub": operator.sub, "mul": operator.mul, "shl": operator.lshift},
     **{"idiv": lambda a, b: a // max(b, 1), "irem": lambda a, b: a % max(b, 1)},
     **{"min": min, "max": max, "select": lambda c, a, b: a if c else b},
@@ -178,12 +179,12 @@ _NUMBERS: dict[str, Callable[..., int]] = {
 
 
 def evaluate_size(e: Expr, scalars: Mapping[str, int]) -> int:
-    """What a size comes to: few operations on numbers that are not negative."""
+    """The value of a size: a few operations on non-negative integers."""
     if e.op == "const":
         return int(e.attr)
     if e.op == "scalar":
         return int(scalars[e.attr])
-    return int(_NUMBERS[e.op](*(evaluate_size(a, scalars) for a in e.args)))
+    return int(_INT_OPS[e.op](*(evaluate_size(a, scalars) for a in e.args)))
 
 
 # -- leaves ---------------------------------------------------------------------------------------
@@ -212,9 +213,9 @@ def _same(value: Operand, like: Expr) -> Expr:
     return value if isinstance(value, Expr) else const(value, like.dtype)
 
 
-def scalar(slot: str, dtype: DType = INDEX) -> Expr:
-    """A value given at launch."""
-    return make("scalar", dtype, (), slot)
+def scalar(name: str, dtype: DType = INDEX) -> Expr:
+    """A scalar argument."""
+    return make("scalar", dtype, (), name)
 
 
 def var(name: str, dtype: DType = INDEX) -> Expr:
@@ -223,13 +224,13 @@ def var(name: str, dtype: DType = INDEX) -> Expr:
 
 
 def load(buffer: Buffer, index: Expr, mask: Expr | None = None) -> Expr:
-    """An element of a buffer; where the mask is false nothing is read and the value is zero."""
+    """An element of a buffer; masked-off lanes read nothing and are zero."""
     args = (index,) if mask is None else (index, mask)
     return make("load", buffer.dtype, args, buffer)
 
 
 def address(buffer: Buffer) -> Expr:
-    """Where a buffer begins, in bytes: to ask whether it is aligned."""
+    """The address of a buffer, to test its alignment."""
     return make("address", INDEX, (), buffer)
 
 
@@ -239,32 +240,31 @@ def read(register: Register) -> Expr:
 
 
 def lanes_reduce(op: str, register: Register) -> Expr:
-    """A per-lane register combined over its lanes in a fixed tree: add, mul, min, max, and, or."""
+    """A per-lane register reduced over its lanes in a fixed tree: add, mul, min, max, and, or."""
     return Expr("lanes_reduce", register.dtype, (), (op, register))
 
 
-def lanes_least(register: Register, like: Register, best: Expr) -> Expr:
-    """The least of a per-lane register among vectors' lanes in which another has a value."""
-    return Expr("lanes_least", register.dtype, (best,), (register, like))
+def lanes_min_where(register: Register, values: Register, equal_to: Expr) -> Expr:
+    """The minimum of a per-lane register over the lanes where `values` == `equal_to`: argmin."""
+    return Expr("lanes_min_where", register.dtype, (equal_to,), (register, values))
 
 
 def lanes_xor(value: Expr, mask: int) -> Expr:
-    """The value that the lane at this lane's number xor `mask` has.
+    """Butterfly shuffle: the value of the lane at this lane's index xor `mask`.
 
-    Only in lanes loops that run over exactly one vector: every lane that is asked has to exist. In
-    group kernels, where the target lists the feature "shuffles", such a loop has an iteration for
-    each thread, and the mask is below 32.
+    Only in lanes loops of exactly one vector; on targets with a `subgroup_size`, of one iteration
+    per thread, with masks below 32.
     """
     return make("lanes_xor", value.dtype, (value,), mask)
 
 
 def lanes_shift(value: Expr, count: int, fill: Expr) -> Expr:
-    """The value that the lane `count` before this one has; `fill` in the first lanes. As above."""
+    """The value of the lane `count` before this one; `fill` in the first lanes. As `lanes_xor`."""
     return make("lanes_shift", value.dtype, (value, fill), count)
 
 
 def lanes_last(value: Expr) -> Expr:
-    """The value of the last lane, the same in all. As above."""
+    """Broadcast of the last lane. As `lanes_xor`."""
     return make("lanes_last", value.dtype, (value,))
 
 
@@ -399,22 +399,21 @@ def select(condition: Expr, yes: Expr, no: Expr) -> Expr:
     return make("select", yes.dtype, (condition, yes, no))
 
 
-def fma(a: Expr, b: Operand, c: Operand, loose: bool = False) -> Expr:
-    """a * b + c with one rounding; or, where it is `loose`, with two if the target has no
-    instruction for it: nothing then hangs on the difference."""
-    return make("fma", a.dtype, (a, _same(b, a), _same(c, a)), "loose" if loose else None)
+def fma(a: Expr, b: Operand, c: Operand, allow_unfused: bool = False) -> Expr:
+    """a * b + c with one rounding; with `allow_unfused`, two where the target has no FMA."""
+    attr = "unfused" if allow_unfused else None
+    return make("fma", a.dtype, (a, _same(b, a), _same(c, a)), attr)
 
 
-def ratio(a: Expr, b: Expr) -> Expr:
-    """a / b where b is neither tiny nor huge, so that its reciprocal can be rounded: by a target's
-    unit for that, and with the error made good, which is all but never off in the last digit."""
-    return make("div", a.dtype, (a, b), "tame")
+def approx_div(a: Expr, b: Expr) -> Expr:
+    """a / b by the approximate reciprocal and one Newton step, where the target has one; b must be
+    neither tiny nor huge. All but always correctly rounded."""
+    return make("div", a.dtype, (a, b), "approx")
 
 
 def approx_rsqrt(a: Expr) -> Expr:
-    """1 / sqrt(a) to a few last digits, where these are made good afterwards: by a target's unit
-    for that."""
-    return make("div", a.dtype, (_same(1.0, a), sqrt(a)), "root")
+    """1 / sqrt(a) to a few ulp by the target's approximation; callers refine it."""
+    return make("div", a.dtype, (_same(1.0, a), sqrt(a)), "rsqrt")
 
 
 def minimum(a: Expr, b: Operand) -> Expr:
@@ -430,17 +429,17 @@ def sqrt(a: Expr) -> Expr:
 
 
 def exp2(a: Expr) -> Expr:
-    """2**a by the target's own unit: see `UNARY`."""
+    """Approximate 2**a: see `UNARY`."""
     return unary("exp2", a)
 
 
 def log2(a: Expr) -> Expr:
-    """The logarithm by 2, by a unit of the target: to 2 ulp of 1 where it is near 0."""
+    """Approximate log2(a); near 0 the error is 2 ulp of 1."""
     return unary("log2", a)
 
 
 def reciprocal(a: Expr) -> Expr:
-    """1 / a by the target's own unit: see `UNARY`."""
+    """Approximate 1 / a: see `UNARY`."""
     return unary("reciprocal", a)
 
 
@@ -448,9 +447,7 @@ def isnan(a: Expr) -> Expr:
     return make("ne", dt.bool_, (a, a))
 
 
-def slow_path_select(rare: Expr, slow: Expr, usual: Expr) -> Expr:
-    """`slow` where `rare` holds, `usual` elsewhere; `slow` is skipped when no lane needs it.
-
-    Unlike `select`, only what `usual` and `rare` use is computed always.
-    """
-    return make("guard", usual.dtype, (rare, slow, usual))
+def slow_path_select(condition: Expr, slow: Expr, fast: Expr) -> Expr:
+    """`slow` where `condition` holds, `fast` elsewhere. Unlike `select`, `slow` is skipped when no
+    lane needs it."""
+    return make("slow_path", fast.dtype, (condition, slow, fast))

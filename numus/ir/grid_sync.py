@@ -1,4 +1,4 @@
-"""What threads of a group do in turn, and what groups tell each other: inside lanes loops."""
+"""Atomics, warp multisplit, and flags in global memory between blocks: inside lanes loops."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from numus.ir.statements import Stmt
 
 @dataclass(eq=False, slots=True)
 class AtomicAdd(Stmt):
-    """Add an integer to an element of memory, whoever else is adding to it at the same time."""
+    """Relaxed atomic add of an integer, without a result."""
 
     buffer: Buffer
     index: Expr
@@ -19,18 +19,17 @@ class AtomicAdd(Stmt):
 
 @dataclass(eq=False, slots=True)
 class WarpMultisplit(Stmt):
-    """Every thread counts itself at a place of `counters`, and learns how many came before it.
+    """Warp-level multisplit (Ashkiani et al. 2016): `rank` is the number of earlier keys of the
+    same bucket, counted in `counters[offset + bucket]`.
 
-    32 neighbouring threads form a team and come in order. The place is `start`, which is the same
-    for all of a team and for no other, plus `digit`, which has so many `bits`. Every thread of the
-    group has to be there.
+    `offset` is uniform in a warp and differs between warps. All threads of the block take part.
     """
 
     counters: Buffer  # scratch, of 32-bit integers
-    start: Expr
-    digit: Expr
-    bits: int
-    result: Expr  # a variable of the counters' dtype
+    offset: Expr
+    bucket: Expr
+    bits: int  # of bucket
+    rank: Expr  # a variable of the counters' dtype
 
 
 # Only on targets with forward progress (`Target.forward_progress`): blocks of a grid start in order
@@ -39,8 +38,8 @@ class WarpMultisplit(Stmt):
 
 @dataclass(eq=False, slots=True)
 class SetFlag(Stmt):
-    """Put a word, which is not 0, on a board: memory that was all zeros when the kernel started.
-    Nothing is said of other memory."""
+    """Relaxed store of a non-zero flag word; the buffer is zeroed before the kernel. Orders no
+    other memory access."""
 
     flags: Buffer  # of 32- or 64-bit unsigned integers
     index: Expr
@@ -49,30 +48,27 @@ class SetFlag(Stmt):
 
 @dataclass(eq=False, slots=True)
 class FlagRead:
-    """The first `count` of these words of a board, from `index` on, `stride` apart; the results of
-    others are 0."""
+    """The first `count` flag words from `index`, `stride` apart; further results are 0."""
 
     index: Expr
     stride: int
     count: Expr
-    results: list[Expr]  # variables of the board's dtype
+    results: list[Expr]  # variables of the flags' dtype
 
 
 @dataclass(eq=False, slots=True)
 class SpinWait(Stmt):
-    """Name words of a board as soon as all of them are there. Those who post them are this block,
-    before this statement, and earlier ones."""
+    """Spin until all words of `reads` are non-zero, and bind them. They are set by earlier blocks,
+    or by this one before this statement."""
 
     flags: Buffer
     reads: list[FlagRead]
 
 
-def operands_of(s: Stmt) -> list[Expr]:
-    """What the statements above are given."""
-    if isinstance(s, AtomicAdd):
+def operands(s: Stmt) -> list[Expr]:
+    """Expressions evaluated by the statements of this module."""
+    if isinstance(s, (AtomicAdd, SetFlag)):
         return [s.index, s.value]
     if isinstance(s, WarpMultisplit):
-        return [s.start, s.digit]
-    if isinstance(s, SetFlag):
-        return [s.index, s.value]
-    return [e for run in s.reads for e in (run.index, run.count)] if isinstance(s, SpinWait) else []
+        return [s.offset, s.bucket]
+    return [e for r in s.reads for e in (r.index, r.count)] if isinstance(s, SpinWait) else []

@@ -1,4 +1,4 @@
-"""A whole kernel."""
+"""A kernel: arguments, launch shape and body."""
 
 from __future__ import annotations
 
@@ -7,22 +7,19 @@ from typing import Any
 
 from numus.dtypes import DType
 from numus.ir.expressions import Buffer
-from numus.ir.printer import Printer
 from numus.ir.statements import Stmt
 
 
 @dataclass(eq=False, slots=True)
 class Kernel:
-    """`scalars` are (slot, dtype) in argument order; `notes` what it fuses.
+    """`scalars` are (name, dtype) in argument order; `notes` list the fused operations.
 
-    A `small` kernel is for little data: the renderer keeps its code short rather than quick.
-    `group` is the number of threads whose lanes it was written for; 0: lanes are SIMD.
-    Groups that share nothing may run as one: a block is then `pack` of them, and the last one may
-    have some that are past the end of the grid. A group that is more than a block is `spread` over
-    several; they tell each other what they came to in memory of theirs that the others can write
-    to, or on a `board` (memory that an earlier kernel has set to zero, words of it for each group).
-    A group that `stays` takes one number of the grid after the other: there are fewer groups then.
-    Where a vendor's kernel does the `work`, there is no body (`kernels/choice.py`).
+    `small` asks for short code rather than fast code. `block_size` is the number of threads of a
+    block; 0: lanes are SIMD lanes. Blocks without shared memory may be launched `packed_blocks` at
+    a time, the last ones predicated off. A block larger than a CTA spans `cluster_size` CTAs, which
+    exchange partial results through distributed shared memory, or through `flags` (a zeroed buffer
+    and its words per block). The blocks of a `persistent` kernel loop over the grid. A `vendor`
+    kernel has a `problem` instead of a body (`kernels/vendor/`).
     """
 
     name: str
@@ -38,10 +35,4 @@ class Kernel:
     persistent: bool = False
     vendor: Any = None
     problem: Any = None
-    _text: str | None = None
-
-    def text(self) -> str:
-        """The kernel, readable; equal kernels have equal texts (names and notes left out)."""
-        if self._text is None:
-            self._text = Printer(self).text()
-        return self._text
+    cached_text: str | None = None  # of `printer.kernel_text`

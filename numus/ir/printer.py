@@ -1,9 +1,9 @@
-"""Kernels as text: to be read, and to tell whether two are the same."""
+"""Kernels as text: readable, and equal for structurally equal kernels (the cache key)."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.ir.expressions import (
     INDEX,
@@ -11,7 +11,8 @@ from numus.ir.expressions import (
     Register,
     const_value,
 )
-from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit, operands_of
+from numus.ir.grid_sync import AtomicAdd, SetFlag, SpinWait, WarpMultisplit, operands
+from numus.ir.kernel import Kernel
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import (
     AsyncCommit,
@@ -26,11 +27,15 @@ from numus.ir.tensor_core import (
     WgmmaWait,
 )
 
-if TYPE_CHECKING:
-    from numus.ir.kernel import Kernel
+
+def kernel_text(kernel: Kernel) -> str:
+    """The kernel's text, without its name and notes; cached on the kernel."""
+    if kernel.cached_text is None:
+        kernel.cached_text = _Printer(kernel).text()
+    return kernel.cached_text
 
 
-class Printer:
+class _Printer:
     """Numbers every value in order of first use, so that the text depends on structure alone."""
 
     def __init__(self, kernel: Kernel) -> None:
@@ -47,18 +52,18 @@ class Printer:
         if k.small:
             self.lines.append("small")
         if k.block_size:
-            how = (("pack", k.packed_blocks), ("spread", k.cluster_size))
-            more = "".join(f" {w} {n}" for w, n in how if n > 1)
-            more += " stays" * k.persistent
-            self.lines.append(f"group {k.block_size}{more}")
+            counts = (("packed", k.packed_blocks), ("cluster", k.cluster_size))
+            launch = "".join(f" {word} {n}" for word, n in counts if n > 1)
+            launch += " persistent" * k.persistent
+            self.lines.append(f"block {k.block_size}{launch}")
         for i, b in enumerate(k.buffers):
             self.names[b] = f"b{i}"
             size = f"[{self.expr(b.size, 0)}]" if b.size is not None else ""
-            size += f" over {self.names[b.aliases]}" if b.aliases is not None else ""
+            size += f" aliases {self.names[b.aliases]}" if b.aliases is not None else ""
             size += " by warp" * b.warp_private
             self.lines.append(f"{b.access} b{i}: {b.dtype.name}{size}")
         if k.flags is not None:
-            self.lines.append(f"board {self.names[k.flags[0]]}: {k.flags[1]} words")
+            self.lines.append(f"flags {self.names[k.flags[0]]}: {k.flags[1]} words")
         for slot, dtype in k.scalars:
             self.lines.append(f"scalar {slot}: {dtype.name}")
         self.block(k.body, 0)
@@ -70,6 +75,12 @@ class Printer:
             self.count += 1
             self.scopes[-1].append(thing)
         return self.names[thing]
+
+    def registers(self, registers: Iterable[Register]) -> str:
+        return ", ".join(self.name(r, "r") for r in registers)
+
+    def exprs(self, values: Iterable[Expr], depth: int) -> str:
+        return ", ".join(self.expr(e, depth) for e in values)
 
     def expr(self, e: Expr, depth: int) -> str:
         if e.op == "const":
@@ -84,9 +95,9 @@ class Printer:
             return self.name(e.attr, "r")
         if e.op == "lanes_reduce":
             return f"lanes_{e.attr[0]}({self.name(e.attr[1], 'r')})"
-        if e.op == "lanes_least":
-            which, like = (self.name(r, "r") for r in e.attr)
-            return f"lanes_least({which} where {like} is {self.name(e.args[0], 'v')})"
+        if e.op == "lanes_min_where":
+            which, values = (self.name(r, "r") for r in e.attr)
+            return f"lanes_min_where({which} where {values} is {self.name(e.args[0], 'v')})"
         if e in self.names:
             return self.names[e]
         # operands first, iteratively: chains may be thousands deep
@@ -119,7 +130,7 @@ class Printer:
                 by = f" by {step}" if step != "1" else ""
                 times = f" x{s.unroll}" if s.unroll != 1 else ""
                 times += f" by vectors of {s.width}" if s.width else ""
-                times += " held" if s.resident else ""
+                times += " resident" if s.resident else ""
                 times += f" {s.full_vectors} full" if s.full_vectors else ""
                 self.lines.append(
                     f"{pad}for {self.name(s.var, 'v')} in {start}..{stop}{by}: {s.kind}{times}"
@@ -131,7 +142,7 @@ class Printer:
                 self.inner(s.body, depth + 1)
             elif isinstance(s, Let):
                 value = self.expr(s.value, depth)
-                how = " ahead" if s.early else f" run of {s.vector}" if s.vector else ""
+                how = " early" if s.early else f" vector of {s.vector}" if s.vector else ""
                 self.lines.append(f"{pad}{self.name(s.var, 'v')} = {value}{how}")
             elif isinstance(s, Set):
                 value = self.expr(s.value, depth)
@@ -143,111 +154,101 @@ class Printer:
             elif isinstance(s, Store):
                 index, value = self.expr(s.index, depth), self.expr(s.value, depth)
                 mask = f" if {self.expr(s.mask, depth)}" if s.mask is not None else ""
-                how = f" run of {s.vector}" if s.vector else ""
+                how = f" vector of {s.vector}" if s.vector else ""
                 self.lines.append(f"{pad}{self.names[s.buffer]}[{index}] = {value}{mask}{how}")
             elif isinstance(s, (BlockReduce, BlockScan)):
-                self.across(s, depth)
+                self.collective(s, depth)
             elif isinstance(s, Prefetch):
                 index, why = self.expr(s.index, depth), "" if s.write else " to read"
                 self.lines.append(f"{pad}prefetch {self.names[s.buffer]}[{index}]{why}")
             elif isinstance(s, (AtomicAdd, WarpMultisplit, SetFlag, SpinWait)):
-                self.between(s, depth)
+                self.sync(s, depth)
             else:
-                self.tiles(s, depth)
+                self.lines.append(f"{pad}{self.tensor_core(s, depth)}")
 
-    def between(self, s: Stmt, depth: int) -> None:
+    def sync(self, s: Stmt, depth: int) -> None:
         pad = "  " * depth
-        given = [self.expr(e, depth) for e in operands_of(s)]
+        args = [self.expr(e, depth) for e in operands(s)]
         if isinstance(s, AtomicAdd):
-            self.lines.append(f"{pad}{self.names[s.buffer]}[{given[0]}] += {given[1]}")
+            self.lines.append(f"{pad}{self.names[s.buffer]}[{args[0]}] += {args[1]}")
         elif isinstance(s, WarpMultisplit):
-            name, counters = self.name(s.result, "v"), self.names[s.counters]
+            name, counters = self.name(s.rank, "v"), self.names[s.counters]
             self.lines.append(
-                f"{pad}{name} = tally {counters}[{given[0]} + {given[1]} of {s.bits} bits]"
+                f"{pad}{name} = multisplit {counters}[{args[0]} + {args[1]} of {s.bits} bits]"
             )
         elif isinstance(s, SetFlag):
-            self.lines.append(f"{pad}post {self.names[s.flags]}[{given[0]}] = {given[1]}")
+            self.lines.append(f"{pad}set_flag {self.names[s.flags]}[{args[0]}] = {args[1]}")
         elif isinstance(s, SpinWait):
-            for run, index, count in zip(s.reads, given[::2], given[1::2], strict=True):
-                names = ", ".join(self.name(v, "v") for v in run.results)
-                where = f"{self.names[s.flags]}[{index} by {run.stride}]"
-                self.lines.append(f"{pad}{names} = await {where} upto {count}")
+            for read, index, count in zip(s.reads, args[::2], args[1::2], strict=True):
+                names = ", ".join(self.name(v, "v") for v in read.results)
+                where = f"{self.names[s.flags]}[{index} by {read.stride}]"
+                self.lines.append(f"{pad}{names} = spin_wait {where} upto {count}")
 
-    def tiles(self, s: Stmt, depth: int) -> None:
-        pad = "  " * depth
+    def tensor_core(self, s: Stmt, depth: int) -> str:
         if isinstance(s, AsyncCopy):
-            to, frm, limit = (
-                self.expr(e, depth) for e in (s.target_index, s.source_index, s.limit)
+            dst, src, valid = (
+                self.expr(e, depth) for e in (s.dst_index, s.src_index, s.valid_elements)
             )
-            target, source = self.names[s.target], self.names[s.source]
-            what = f"copy {s.nbytes} {target}[{to}] = {source}[{frm}]"
-            self.lines.append(f"{pad}{what} upto {limit}")
-        elif isinstance(s, WgmmaWait):
-            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
-            self.lines.append(f"{pad}tile wait {s.pending}: {sums}")
-        elif isinstance(s, AsyncCommit):
-            self.lines.append(f"{pad}commit")
-        elif isinstance(s, AsyncFence):
-            self.lines.append(f"{pad}fence")
-        elif isinstance(s, AsyncWait):
-            self.lines.append(f"{pad}wait {s.pending}{' fence' if s.fence else ''}")
-        elif isinstance(s, Wgmma):
-            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
-            left, right = (self.operand(o, depth) for o in (s.left, s.right))
-            what = f"tile {s.columns} {s.depth}{' fresh' if s.zero_init else ''}"
-            self.lines.append(f"{pad}{what} {left} {right}: {sums}")
-        else:
-            self.units(s, depth)
-
-    def units(self, s: Stmt, depth: int) -> None:
-        pad = "  " * depth
+            copy = f"copy {s.nbytes} {self.names[s.dst]}[{dst}] = {self.names[s.src]}[{src}]"
+            return f"{copy} upto {valid}"
+        if isinstance(s, AsyncCommit):
+            return "commit"
+        if isinstance(s, AsyncFence):
+            return "fence"
+        if isinstance(s, AsyncWait):
+            return f"wait {s.pending}{' fence' if s.fence else ''}"
+        if isinstance(s, WgmmaWait):
+            return f"wgmma wait {s.pending}: {self.registers(s.accumulators)}"
+        if isinstance(s, Wgmma):
+            accumulators = self.registers(s.accumulators)
+            a, b = (self.operand(o, depth) for o in (s.a, s.b))
+            return f"wgmma {s.n} {s.k}{' zero' if s.zero_init else ''} {a} {b}: {accumulators}"
         if isinstance(s, MmaSync):
-            words = ", ".join(self.expr(e, depth) for e in (*s.left, *s.right))
-            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
-            self.lines.append(f"{pad}product {s.dtype.name} {words}: {sums}")
-        elif isinstance(s, WgmmaTile):
-            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
-            what = f"slice {self.names[s.scratch]} {s.rows} {s.columns} {s.k_major}"
-            what += f" onto {self.expr(s.accumulate, depth)}" if s.accumulate is not None else ""
-            self.lines.append(f"{pad}{what}: {sums}")
-        elif isinstance(s, WgmmaMainloop):
-            start, slices = self.expr(s.start, depth), self.expr(s.k_tiles, depth)
-            for side in (s.left, s.right):
-                how = "along" if side.k_major else "across"
-                numbers = (*side.extents, *side.strides, side.first, side.matrix)
-                values = ", ".join(self.expr(e, depth) for e in numbers)
-                self.lines.append(f"{pad}{how} {self.names[side.buffer]}({values}) x{side.lines}")
-                if side.k_tile is not None and side.origin is not None:
-                    name = self.name(side.k_tile, "v")
-                    where = ", ".join(self.expr(e, depth) for e in side.origin)
-                    self.lines.append(f"{pad}  of slice {name} at {where}")
-            sums = ", ".join(self.name(r, "r") for r in s.accumulators)
-            scratch = self.names[s.scratch]
-            how = "fresh sum" if s.zero_init else "sum"
-            self.lines.append(f"{pad}{how} {start} +{slices} by {s.stages} in {scratch}: {sums}")
-        else:  # what is not written would not tell kernels apart
-            raise AssertionError(f"no statement of the kernel IR: {s!r}")
+            words = self.exprs((*s.a, *s.b), depth)
+            return f"mma_sync {s.dtype.name} {words}: {self.registers(s.accumulators)}"
+        if isinstance(s, WgmmaTile):
+            accumulators = self.registers(s.accumulators)
+            tile = f"k_tile {self.names[s.scratch]} {s.m} {s.n} {s.k_major}"
+            tile += f" onto {self.expr(s.accumulate, depth)}" if s.accumulate is not None else ""
+            return f"{tile}: {accumulators}"
+        if isinstance(s, WgmmaMainloop):
+            return self.mainloop(s, depth)
+        # an omitted statement would make different kernels equal
+        raise AssertionError(f"no statement of the kernel IR: {s!r}")
+
+    def mainloop(self, s: WgmmaMainloop, depth: int) -> str:
+        pad = "  " * depth
+        start, k_tiles = self.expr(s.k_start, depth), self.expr(s.k_tiles, depth)
+        for o in (s.a, s.b):
+            major = "k_major" if o.k_major else "mn_major"
+            values = self.exprs((*o.extents, *o.strides, o.mn_offset, o.batch), depth)
+            self.lines.append(f"{pad}{major} {self.names[o.buffer]}({values}) x{o.tile_mn}")
+            if o.k_tile is not None and o.origin is not None:
+                name = self.name(o.k_tile, "v")
+                self.lines.append(f"{pad}  of k_tile {name} at {self.exprs(o.origin, depth)}")
+        accumulators = self.registers(s.accumulators)
+        head = "zero mainloop" if s.zero_init else "mainloop"
+        ahead = f"+{k_tiles} by {s.stages} in {self.names[s.scratch]}"
+        return f"{head} {start} {ahead}: {accumulators}"
 
     def operand(self, o: MmaOperand | list[Register], depth: int) -> str:
         if isinstance(o, list):
-            return f"({', '.join(self.name(r, 'r') for r in o)})"
-        lines = f" of {o.lines}" if o.lines else ""
-        where = f"{self.names[o.buffer]}[{self.expr(o.start, depth)}]"
-        return f"{where}{'' if o.k_major else 't'}{lines}"
+            return f"({self.registers(o)})"
+        rows = f" of {o.tile_mn}" if o.tile_mn else ""
+        where = f"{self.names[o.buffer]}[{self.expr(o.offset, depth)}]"
+        return f"{where}{'' if o.k_major else 't'}{rows}"
 
-    def across(self, s: BlockReduce | BlockScan, depth: int) -> None:
+    def collective(self, s: BlockReduce | BlockScan, depth: int) -> None:
         pad = "  " * depth
-        registers = ", ".join(self.name(r, "r") for r in s.registers)
-        start = ""
+        registers = self.registers(s.registers)
+        head, start = "block_reduce", ""
         if isinstance(s, BlockScan):
-            start = f" from {', '.join(self.expr(x, depth) for x in s.initial)}"
-        sides = [", ".join(self.name(v, "v") for v in side) for side in (s.left, s.right)]
-        head = "scan" if isinstance(s, BlockScan) else "combine"
-        self.lines.append(f"{pad}{head} {registers}{start}: ({sides[0]}), ({sides[1]})")
+            head, start = "block_scan", f" from {self.exprs(s.initial, depth)}"
+        left, right = (", ".join(self.name(v, "v") for v in side) for side in (s.left, s.right))
+        self.lines.append(f"{pad}{head} {registers}{start}: ({left}), ({right})")
         self.scopes.append([])
-        merged = ", ".join(self.expr(x, depth + 1) for x in s.merged)
-        for thing in self.scopes.pop():
-            del self.names[thing]
+        merged = self.exprs(s.merged, depth + 1)
+        self.pop()
         results = ", ".join(self.name(v, "v") for v in s.results)
         self.lines.append(f"{pad}  {results} = {merged}")
 
@@ -255,5 +256,8 @@ class Printer:
         """A block whose values are not visible after it."""
         self.scopes.append([])
         self.block(body, depth)
+        self.pop()
+
+    def pop(self) -> None:
         for thing in self.scopes.pop():
             del self.names[thing]

@@ -1,4 +1,4 @@
-"""Statements that every target has: loops, conditions, names, registers and memory."""
+"""Statements of every target: loops, conditions, bindings, registers, memory, block collectives."""
 
 from __future__ import annotations
 
@@ -15,13 +15,11 @@ class Stmt:
 class For(Stmt):
     """for var in range(start, stop, step). A lanes loop covers its whole range, tail included.
 
-    `unroll` of a lanes loop: how many vectors an iteration handles; registers that are `lanes`
-    and set in the loop then hold that many vectors, which hides the latency of a reduction.
-    `width` of a lanes loop: the lanes of a vector, where that is not for the target to choose.
-    `held`, where lanes are threads: each of them takes `unroll` vectors of `width` neighbours, all
-    at once, so there are no more iterations than threads have room for. Registers that are `lanes`
-    and known to several such loops keep what they hold for every iteration. `full` of the vectors,
-    the first ones, are there for all threads, whatever the sizes a launch is about.
+    `unroll` vectors are handled per iteration of a lanes loop; `lanes` registers set in it hold as
+    many, which hides the latency of a reduction. `width`: lanes per vector, 0 if the target
+    chooses. A `resident` loop has a single iteration of `unroll` vectors of `width` contiguous
+    elements per thread, so that `lanes` registers shared by several such loops stay in machine
+    registers; its first `full_vectors` vectors need no bounds check at any size.
     """
 
     var: Expr
@@ -38,7 +36,7 @@ class For(Stmt):
 
 @dataclass(eq=False, slots=True)
 class If(Stmt):
-    """Uniform condition; in a lanes loop of a group kernel it may vary."""
+    """Uniform condition; in a lanes loop of a GPU kernel it may diverge."""
 
     condition: Expr
     body: list[Stmt]
@@ -46,11 +44,11 @@ class If(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Let(Stmt):
-    """Name a value at this point of the program, so that later statements see it as it is now.
+    """Binding of a value at this point of the program.
 
-    `ahead`: it is a load of scratch memory that is needed much later, and has to begin here.
-    `run`: so many names from here on are loads of neighbours, which are known to lie at a whole
-    access of so many: at most 16 bytes, in a lanes loop.
+    `early`: a shared-memory load issued here although its use is far. `vector` = n: this and the
+    next n-1 Lets load consecutive, aligned elements: one vector load, at most 16 bytes, in a lanes
+    loop.
     """
 
     var: Expr
@@ -61,7 +59,7 @@ class Let(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Set(Stmt):
-    """Give a register its (first or next) value."""
+    """Assignment to a register."""
 
     register: Register
     value: Expr
@@ -69,8 +67,8 @@ class Set(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Store(Stmt):
-    """`run`: so many stores from here on are to neighbours, which are known to lie at a whole
-    access of so many: at most 16 bytes, in a lanes loop."""
+    """`vector` = n: this and the next n-1 Stores write consecutive, aligned elements: one vector
+    store, at most 16 bytes, in a lanes loop."""
 
     buffer: Buffer
     index: Expr
@@ -81,11 +79,10 @@ class Store(Stmt):
 
 @dataclass(eq=False, slots=True)
 class BlockReduce(Stmt):
-    """Merge what the threads of a group have in `registers` (per-lane ones) in a fixed tree.
+    """Block-wide reduction of per-lane registers in a fixed tree.
 
-    `merged` says what two states, named `left` and `right`, come to, in whichever order they
-    stand; `results` are variables that name the outcome from here on. Only in group kernels,
-    outside lanes loops.
+    `merged` combines two states, bound to `left` and `right` (commutative); `results` bind the
+    total in all threads. Only in GPU kernels, outside lanes loops.
     """
 
     registers: list[Register]
@@ -97,9 +94,8 @@ class BlockReduce(Stmt):
 
 @dataclass(eq=False, slots=True)
 class BlockScan(Stmt):
-    """The same in order: each thread's registers become the merged states of the threads before it
-    (`initial` for the first); `results` name what all of them come to.
-    """
+    """Block-wide exclusive scan: each thread's registers become the combined state of the threads
+    before it (`initial` for the first); `results` bind the total."""
 
     registers: list[Register]
     left: list[Expr]
@@ -111,9 +107,7 @@ class BlockScan(Stmt):
 
 @dataclass(eq=False, slots=True)
 class Prefetch(Stmt):
-    """A hint: this element is going to be written soon; or read, but so late that the second cache
-    is near enough. It may lie outside the buffer.
-    """
+    """Prefetch hint: into L1 for a write, into L2 for a read. May be out of bounds."""
 
     buffer: Buffer
     index: Expr

@@ -1,17 +1,17 @@
-"""Ways through a kernel: its statements, what each evaluates, what that is computed from."""
+"""Traversals: statements of a body, expressions of a statement, operands of an expression."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 
 from numus.ir.expressions import Expr
-from numus.ir.grid_sync import operands_of
+from numus.ir.grid_sync import operands
 from numus.ir.statements import BlockReduce, BlockScan, For, If, Let, Prefetch, Set, Stmt, Store
 from numus.ir.tensor_core import MmaSync
 
 
 def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
-    """All statements, outer ones first."""
+    """All statements in pre-order."""
     for s in body:
         yield s
         if isinstance(s, (For, If)):
@@ -19,7 +19,7 @@ def statements(body: Iterable[Stmt]) -> Iterator[Stmt]:
 
 
 def expressions_of(s: Stmt) -> list[Expr]:
-    """What a statement itself evaluates, its body left out."""
+    """Expressions that a statement itself evaluates, its body excluded."""
     if isinstance(s, (Let, Set)):
         return [s.value]
     if isinstance(s, Store):
@@ -35,12 +35,12 @@ def expressions_of(s: Stmt) -> list[Expr]:
     if isinstance(s, Prefetch):
         return [s.index]
     if isinstance(s, MmaSync):
-        return [*s.left, *s.right]
-    return operands_of(s)
+        return [*s.a, *s.b]
+    return operands(s)
 
 
-def walk(e: Expr, past: Callable[[Expr], bool]) -> Iterator[Expr]:
-    """An expression and what it is computed from, each once, going on past those that say so."""
+def walk(e: Expr, descend: Callable[[Expr], bool]) -> Iterator[Expr]:
+    """An expression and its transitive operands, each once, below those to `descend` into."""
     seen: set[Expr] = set()
     stack = [e]
     while stack:
@@ -48,7 +48,7 @@ def walk(e: Expr, past: Callable[[Expr], bool]) -> Iterator[Expr]:
         if x not in seen:
             seen.add(x)
             yield x
-            if past(x):
+            if descend(x):
                 stack.extend(x.args)
 
 
@@ -57,8 +57,8 @@ def post_order(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
     for root in roots:
         stack: list[tuple[Expr, bool]] = [(root, False)]
         while stack:
-            e, ready = stack.pop()
-            if ready:
+            e, expanded = stack.pop()
+            if expanded:
                 yield e
             elif e not in seen:
                 seen.add(e)
@@ -66,18 +66,18 @@ def post_order(roots: Iterable[Expr], seen: set[Expr]) -> Iterator[Expr]:
                 stack.extend((a, False) for a in e.args)
 
 
-def loop_invariant(loop: For, changing: Callable[[Expr], bool]) -> list[Expr]:
-    """What a loop's body computes to the same in all turns, operands first. `changing`: what may
-    come to something else each time, beside the variables that the loop itself has."""
+def loop_invariant(loop: For, varies: Callable[[Expr], bool]) -> list[Expr]:
+    """Loop-invariant expressions of a body, operands first. `varies`: leaves that may change from
+    iteration to iteration, besides the loop's own variables."""
     inner = list(statements(loop.body))
     own = {loop.var, *(s.var for s in inner if isinstance(s, (For, Let)))}
     for s in inner:
         if isinstance(s, (BlockReduce, BlockScan)):
             own |= {*s.left, *s.right, *s.results}
-    same: dict[Expr, None] = {}
+    invariant: dict[Expr, None] = {}
     seen: set[Expr] = set()
     for s in inner:
         for e in post_order(expressions_of(s), seen):
-            if e not in own and not changing(e) and all(a in same for a in e.args):
-                same[e] = None
-    return list(same)
+            if e not in own and not varies(e) and all(a in invariant for a in e.args):
+                invariant[e] = None
+    return list(invariant)

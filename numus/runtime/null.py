@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus import dtypes
+from numus.ir import kernel_text
 from numus.runtime.contract import Launch, ProgramStep
 from numus.target import Target
 
@@ -80,7 +81,7 @@ class NullProgram:
 
     @property
     def text(self) -> str:
-        return str(self.kernel.text())
+        return kernel_text(self.kernel)
 
     @property
     def source(self) -> str:
@@ -140,7 +141,7 @@ class NullRuntime:
         return np.zeros(count, dtype.np)
 
     def compile(self, kernel: Any) -> NullProgram:
-        text = kernel.text()
+        text = kernel_text(kernel)
         found = self._programs.get(text)
         if found is None:
             self.counts.compiled += 1

@@ -10,6 +10,7 @@ from llvm_harness import targets
 
 import numus as nm
 from numus.compiler import plan as plans
+from numus.ir import kernel_text
 from numus.runtime.cpu.jit import Jit
 from numus.runtime.cpu.runtime import CpuRuntime
 from numus.runtime.devices import Device
@@ -162,7 +163,7 @@ def test_rows_from_afar_are_fetched_ahead():
             nm.eval(a @ given(numbers((shape[-1], 33), np.float32), False))
         finally:
             plans.watchers.pop()
-        return found[-1].kernel.text()
+        return kernel_text(found[-1].kernel)
 
     assert "to read" in text(CpuRuntime().target.l2_bytes // 512, 200)
     assert "to read" not in text(50, 200)

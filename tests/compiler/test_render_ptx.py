@@ -13,6 +13,7 @@ from numus import dtypes as dt
 from numus.codegen.nvptx import renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.compiler.plan import clear_plans
+from numus.ir import kernel_text
 from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
 from numus.runtime import devices
 from numus.runtime.cuda.properties import capability_fields
@@ -46,7 +47,7 @@ class PtxRuntime(NullRuntime):
         self.made = []
 
     def compile(self, kernel):
-        known = kernel.text() in self._programs
+        known = kernel_text(kernel) in self._programs
         program = super().compile(kernel)
         if not known:
             self.made.append((kernel, self.assembler.ptx(renderer.render(kernel, self.nvptx))))

@@ -281,7 +281,7 @@ def _find_pairs(r: Expressions, body: list[ir.Stmt]) -> dict[ir.Expr, tuple[ir.E
             mask = e.args[1] if len(e.args) > 1 else None
             groups.setdefault((e.attr, rest, mask), {})[offset] = e
         # what only the slow side of a guard loads may not be there to be loaded
-        stack.extend((e.args[0], e.args[2]) if e.op == "guard" else e.args)
+        stack.extend((e.args[0], e.args[2]) if e.op == "slow_path" else e.args)
     pairs: dict[ir.Expr, tuple[ir.Expr, ir.Expr]] = {}
     for group in groups.values():
         for offset in sorted(group):

@@ -30,9 +30,9 @@ from numus import ir
 from numus.codegen.cpu import memory
 from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.llvm import casts
-from numus.codegen.llvm.builder import SCALAR, Shape, Text, Value, register_type
+from numus.codegen.llvm.builder import SCALAR, IRBuilder, Shape, Value, register_type
 from numus.codegen.llvm.control_flow import Control
-from numus.codegen.llvm.divergence import Growths, changed, computed_from, plan
+from numus.codegen.llvm.divergence import LaneStrides, changed, computed_from, plan
 from numus.codegen.llvm.expressions import Block, Expressions, Lane
 from numus.dtypes import float64, int64
 from numus.errors import CompileError
@@ -64,7 +64,7 @@ class _Renderer(Control):
     def __init__(self, kernel: ir.Kernel, target: LlvmTarget) -> None:
         self.kernel = kernel
         self.target = target
-        self.t = Text()
+        self.t = IRBuilder()
         self.plan = plan(kernel, target.lanes_bytes)
         count = len(kernel.buffers)
         # metadata: 0 marks streams, 1 is the domain; then per buffer its scope, the list of that,
@@ -98,7 +98,7 @@ class _Renderer(Control):
                 "(i64 %begin, i64 %end, i64 %worker, ptr %buffers, ptr %scalars) #0 {",
                 "entry:",
                 *t.allocas,
-                *t.written(),
+                *t.text_lines(),
                 "  ret void",
                 "}",
                 "",
@@ -358,7 +358,7 @@ class _Renderer(Control):
             return frozenset()
         if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
             return frozenset()
-        growths = Growths(s.var, s.step)
+        growths = LaneStrides(s.var, s.step)
         return frozenset(
             x
             for x in s.body
@@ -413,7 +413,7 @@ class _Renderer(Control):
         x = self.x
         x.lane = Lane(
             s.var,
-            Growths(s.var, s.step),
+            LaneStrides(s.var, s.step),
             Shape(part.width),
             part.unroll,
             Value((first,), False, x.depth),

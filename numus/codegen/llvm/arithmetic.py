@@ -6,8 +6,8 @@ Strict IEEE: no fast-math flags, and a multiply-add is fused only where the IR s
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.cpu.target import LlvmTarget
-from numus.codegen.llvm.builder import Shape, Text, float_literal, register_type
+from numus.codegen.cpu.target import LlvmTarget as Target
+from numus.codegen.llvm.builder import IRBuilder, Shape, float_literal, register_type
 from numus.dtypes import DType
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -31,7 +31,7 @@ def _float(dtype: DType) -> bool:
     return dtype.kind == "float"
 
 
-def unary(t: Text, s: Shape, op: str, dtype: DType, x: str) -> str:
+def unary(t: IRBuilder, s: Shape, op: str, dtype: DType, x: str) -> str:
     ty, scalar = s.type(dtype), register_type(dtype)
     if dtype.is_narrow_float:
         raise UnsupportedError(f"{op} on {dtype}")
@@ -56,7 +56,7 @@ def unary(t: Text, s: Shape, op: str, dtype: DType, x: str) -> str:
     raise UnsupportedError(f"{op} on {dtype}")
 
 
-def compare(t: Text, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
+def compare(t: IRBuilder, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
     ty = s.type(dtype)
     if dtype.is_narrow_float:
         raise UnsupportedError(f"{op} on {dtype}")
@@ -67,7 +67,7 @@ def compare(t: Text, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
     return t.new(f"icmp {op} {ty} {x}, {y}")
 
 
-def binary(t: Text, target: LlvmTarget, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
+def binary(t: IRBuilder, target: Target, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
     """Any binary operation but comparisons, divisions of integers, min and max."""
     ty, scalar = s.type(dtype), register_type(dtype)
     if dtype.is_narrow_float:
@@ -86,7 +86,14 @@ def binary(t: Text, target: LlvmTarget, s: Shape, op: str, dtype: DType, x: str,
 
 
 def extreme(
-    t: Text, target: LlvmTarget, s: Shape, op: str, dtype: DType, x: str, y: str, tame: str = ""
+    t: IRBuilder,
+    target: Target,
+    s: Shape,
+    op: str,
+    dtype: DType,
+    x: str,
+    y: str,
+    tame: str = "",
 ) -> str:
     """min or max; a NaN on either side wins, which of two zeros does is not said.
 
@@ -112,14 +119,14 @@ def extreme(
     return t.new(f"select {s.of('i1')} {is_nan}, {ty} {x}, {ty} {result}")
 
 
-def fma(t: Text, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
+def fma(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
     ty, scalar = s.type(dtype), register_type(dtype)
     if not _float(dtype) or dtype.is_narrow_float:
         raise UnsupportedError(f"fma on {dtype}")
     return t.call(ty, f"llvm.fma.{s.suffix(scalar)}", (ty, x), (ty, y), (ty, z))
 
 
-def _mulhi(t: Text, s: Shape, dtype: DType, x: str, y: str) -> str:
+def _mulhi(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
     """The upper half of the product."""
     bits, ty = dtype.bits, s.type(dtype)
     if bits == 64 and s.width:
@@ -133,7 +140,7 @@ def _mulhi(t: Text, s: Shape, dtype: DType, x: str, y: str) -> str:
     return t.new(f"trunc {wide} {high} to {ty}")
 
 
-def _mulhi64(t: Text, s: Shape, dtype: DType, x: str, y: str) -> str:
+def _mulhi64(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
     """By 32-bit halves, which vector units multiply; i128 would be taken apart."""
     ty = s.of("i64")
     low32 = s.const("i64", 0xFFFFFFFF)

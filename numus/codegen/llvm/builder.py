@@ -78,7 +78,7 @@ class Shape:
 SCALAR = Shape(0)
 
 
-class Text:
+class IRBuilder:
     """A function under construction: instructions, labels, and the intrinsics they call.
 
     Instructions go to `lines`, which is `body` unless something is being written elsewhere: the
@@ -128,7 +128,7 @@ class Text:
     def branch(self, condition: str, yes: str, no: str) -> None:
         self.lines.append(f"  br i1 {condition}, label %{yes}, label %{no}")
 
-    def written(self) -> list[str]:
+    def text_lines(self) -> list[str]:
         """All lines of the body in order."""
         flat: list[str] = []
         for line in self.body:

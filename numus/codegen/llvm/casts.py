@@ -9,12 +9,12 @@ those of ml_dtypes.
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.cpu.target import LlvmTarget
-from numus.codegen.llvm.builder import Shape, Text, float_literal, literal, register_type
+from numus.codegen.cpu.target import LlvmTarget as Target
+from numus.codegen.llvm.builder import IRBuilder, Shape, float_literal, literal, register_type
 from numus.dtypes import DType
 
 
-def cast(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, to: DType) -> str:
+def cast(t: IRBuilder, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
     """`x`, a value (or vector) of `source`, as one of `to`."""
     if source is to:
         return x
@@ -45,7 +45,7 @@ def cast(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, to: DType
     return t.new(f"{op} {s.type(source)} {x} to {s.type(to)}")
 
 
-def bitcast(t: Text, s: Shape, x: str, source: DType, to: DType) -> str:
+def bitcast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
     """The same bits as another dtype of the same size."""
     if source.itemsize != to.itemsize:
         raise ValueError(f"bitcast from {source} to {to}: their sizes differ")
@@ -58,7 +58,7 @@ def bitcast(t: Text, s: Shape, x: str, source: DType, to: DType) -> str:
     return t.new(f"bitcast {s.type(source)} {x} to {s.type(to)}")
 
 
-def _to_bool(t: Text, s: Shape, x: str, source: DType) -> str:
+def _to_bool(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
     ty = register_type(source)
     if source.is_narrow_float:  # any bit but the sign
         rest = s.const(ty, (1 << (source.bits - 1)) - 1)
@@ -68,14 +68,14 @@ def _to_bool(t: Text, s: Shape, x: str, source: DType) -> str:
     return t.new(f"icmp ne {s.of(ty)} {x}, {s.const(ty, 0)}")
 
 
-def _int_to_int(t: Text, s: Shape, x: str, source: DType, to: DType) -> str:
+def _int_to_int(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
     if source.bits == to.bits:
         return x
     op = "trunc" if to.bits < source.bits else "sext" if source.kind == "int" else "zext"
     return t.new(f"{op} {s.type(source)} {x} to {s.type(to)}")
 
 
-def _int_to_narrow(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, to: DType) -> str:
+def _int_to_narrow(t: IRBuilder, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
     if source.itemsize >= 4 and to is dt.bfloat16:
         # float32 would round once already, and bfloat16 reaches that far: go by float64 and odd
         if source.itemsize == 8:
@@ -86,7 +86,7 @@ def _int_to_narrow(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType,
     return _encode(t, target, s, cast(t, target, s, x, source, dt.float32), to)
 
 
-def _keep_53_bits_odd(t: Text, s: Shape, x: str, source: DType) -> str:
+def _keep_53_bits_odd(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
     """A 64-bit integer that float64 holds, rounded to odd where it has to be."""
     ty = s.of("i64")
 
@@ -106,7 +106,7 @@ def _keep_53_bits_odd(t: Text, s: Shape, x: str, source: DType) -> str:
     return t.new(f"select {s.of('i1')} {large}, {ty} {odd}, {ty} {x}")
 
 
-def _float_to_int(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, to: DType) -> str:
+def _float_to_int(t: IRBuilder, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
     if to.bits < 32:  # through int32: one clamp more, but no target converts to less in vectors
         wide = _float_to_int(t, target, s, x, source, dt.int32)
         low, high = dt.int_range(to)
@@ -137,7 +137,7 @@ def _float_to_int(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType, 
     return pick(t.new(f"fcmp uno {ft} {x}, {f(0.0)}"), 0, r)
 
 
-def _to_float32_odd(t: Text, s: Shape, x: str) -> str:
+def _to_float32_odd(t: IRBuilder, s: Shape, x: str) -> str:
     """float64 to float32 with rounding to odd, so that a second rounding sees what was lost."""
     ft, dd, it, b = s.of("float"), s.of("double"), s.of("i32"), s.of("i1")
     near = t.new(f"fptrunc {dd} {x} to {ft}")
@@ -158,7 +158,7 @@ def _bias(dtype: DType) -> int:
     return (1 << (dtype.exponent - 1)) - 1
 
 
-def _decode(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType) -> str:
+def _decode(t: IRBuilder, target: Target, s: Shape, x: str, source: DType) -> str:
     """The float32 of a narrow float's bits (always exact)."""
     it, ft, b = s.of("i32"), s.of("float"), s.of("i1")
     if source is dt.float16 and target.half:
@@ -200,7 +200,7 @@ def _decode(t: Text, target: LlvmTarget, s: Shape, x: str, source: DType) -> str
     return t.new(f"bitcast {it} {bits} to {ft}")
 
 
-def _encode(t: Text, target: LlvmTarget, s: Shape, x: str, to: DType) -> str:
+def _encode(t: IRBuilder, target: Target, s: Shape, x: str, to: DType) -> str:
     """The bits of a float32 rounded to a narrow float."""
     it, ft, b = s.of("i32"), s.of("float"), s.of("i1")
     if to is dt.float16 and target.half:

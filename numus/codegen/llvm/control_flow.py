@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from numus import ir
-from numus.codegen.llvm.builder import Text, Value
+from numus.codegen.llvm.builder import IRBuilder, Value
 from numus.codegen.llvm.expressions import Expressions
 from numus.errors import CompileError
 
@@ -14,7 +14,7 @@ from numus.errors import CompileError
 class Control(ABC):
     """What writes a kernel's statements, with the text `t` and the expressions `x`."""
 
-    t: Text
+    t: IRBuilder
     x: Expressions
 
     @abstractmethod

@@ -15,10 +15,10 @@ from numus.errors import CompileError
 from numus.ir import expressions_of, post_order, statements
 
 # The growth of a value from lane to lane; None: it varies, and not by a constant.
-Growth = int | None
+LaneStride = int | None
 
 
-class Growths:
+class LaneStrides:
     """Growth per lane of the expressions in one lanes loop.
 
     `run`: lanes are so many neighbours that begin at a whole multiple of their number. They go
@@ -26,10 +26,10 @@ class Growths:
     """
 
     def __init__(self, var: ir.Expr, step: ir.Expr, run: int = 0) -> None:
-        self.known: dict[ir.Expr, Growth] = {var: step.attr if step.op == "const" else None}
+        self.known: dict[ir.Expr, LaneStride] = {var: step.attr if step.op == "const" else None}
         self._var, self._run = var, run
 
-    def within_one(self, e: ir.Expr) -> bool:
+    def within_vector(self, e: ir.Expr) -> bool:
         """Whether lanes are counted by something of which they are all within one."""
         return (
             self._run > 0
@@ -41,7 +41,7 @@ class Growths:
     def bind(self, var: ir.Expr, value: ir.Expr) -> None:
         self.known[var] = self.of(value)
 
-    def of(self, e: ir.Expr) -> Growth:
+    def of(self, e: ir.Expr) -> LaneStride:
         known = self.known
         if e in known:
             return known[e]
@@ -56,10 +56,10 @@ class Growths:
                 stack.extend(missing)
                 continue
             stack.pop()
-            known[top] = self._growth(top)
+            known[top] = self._stride(top)
         return known[e]
 
-    def _growth(self, e: ir.Expr) -> Growth:
+    def _stride(self, e: ir.Expr) -> LaneStride:
         if e.op == "read":
             return None if e.attr.lanes else 0
         if e.op == "lanes_shift":  # what comes in differs even where all lanes were equal
@@ -71,7 +71,7 @@ class Growths:
             return None
         if e.dtype is not ir.INDEX:
             return None
-        if self.within_one(e):
+        if self.within_vector(e):
             return 0 if e.op == "idiv" else 1
         if e.op == "select":
             return growths[1] if growths[0] == 0 and growths[1] == growths[2] else None
@@ -241,7 +241,7 @@ def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
         elif isinstance(s, (ir.Store, ir.AtomicAdd)):
             found.add(s.buffer)
         elif isinstance(s, ir.AsyncCopy):
-            found.add(s.target)
+            found.add(s.dst)
         elif isinstance(s, (ir.Wgmma, ir.WgmmaWait)):
             found.update(s.accumulators)
         elif isinstance(s, ir.WarpMultisplit):
@@ -257,7 +257,7 @@ def computed_from(index: ir.Expr, known: Container[ir.Expr], *counters: ir.Expr)
         e = stack.pop()
         if e in counters or e in known:
             continue
-        if e.op in ("load", "read", "lanes_reduce", "lanes_least", "var", "guard"):
+        if e.op in ("load", "read", "lanes_reduce", "lanes_min_where", "var", "slow_path"):
             return False
         stack.extend(e.args)
     return True

@@ -18,17 +18,17 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.cpu import cross_lane, memory
 from numus.codegen.cpu.target import LlvmTarget
-from numus.codegen.invalidation import Origins
+from numus.codegen.invalidation import MemoryDependences
 from numus.codegen.llvm import arithmetic, casts, int_division
 from numus.codegen.llvm.builder import (
     SCALAR,
+    IRBuilder,
     Shape,
-    Text,
     Value,
     const_literal,
     register_type,
 )
-from numus.codegen.llvm.divergence import Growths, Plan
+from numus.codegen.llvm.divergence import LaneStrides, Plan
 from numus.dtypes import DType
 from numus.errors import CompileError
 
@@ -38,7 +38,7 @@ class Lane:
     """The lanes loop that is being written."""
 
     var: ir.Expr
-    growths: Growths
+    growths: LaneStrides
     shape: Shape
     unroll: int
     first: Value  # the scalar value of `var` in lane 0 of vector 0
@@ -78,7 +78,7 @@ class Scope:
 
 
 # What may not be moved: it reads what statements change, or it is more than straight code.
-_FIXED = frozenset(("read", "lanes_reduce", "lanes_least"))
+_FIXED = frozenset(("read", "lanes_reduce", "lanes_min_where"))
 
 
 @dataclass(slots=True)
@@ -87,7 +87,7 @@ class Expressions:
 
     target: LlvmTarget
     plan: Plan
-    t: Text
+    t: IRBuilder
     scalars: dict[str, str]
     buffers: dict[ir.Buffer, str]
     tags: dict[ir.Buffer, str]  # alias information of each buffer's accesses
@@ -96,7 +96,7 @@ class Expressions:
     values: dict[ir.Expr, Value] = field(default_factory=dict)
     bases: dict[ir.Expr, Value] = field(default_factory=dict)  # lane-0 values of affine indices
     splats: dict[str, str] = field(default_factory=dict)
-    origins: Origins = field(default_factory=Origins)
+    origins: MemoryDependences = field(default_factory=MemoryDependences)
     scopes: list[Scope] = field(default_factory=lambda: [Scope("branch", [])])
     blocks: list[Block] = field(default_factory=list)
     # quotients of 64-bit vectors by the names of their operands, see `llvm_divide`
@@ -145,7 +145,7 @@ class Expressions:
 
     def forget(self, things: Iterable[Any]) -> None:
         """Registers or buffers have new values: what was computed from the old ones is stale."""
-        for e in self.origins.stale(things):
+        for e in self.origins.invalidated_by(things):
             self.values.pop(e, None)
             self.bases.pop(e, None)
 
@@ -219,7 +219,7 @@ class Expressions:
             if missing:
                 stack.extend(reversed(missing))
                 continue
-            if top.op == "guard":
+            if top.op == "slow_path":
                 stack[-1] = self._open_guard(top)
                 stack.append(top.args[1])
                 continue
@@ -248,12 +248,12 @@ class Expressions:
         return max((self.values[a].level for a in e.args), default=0)
 
     def keep(self, e: ir.Expr, v: Value, home: int = -1) -> None:
-        self.origins.note(e)
+        self.origins.record(e)
         self.remember(self.values, e, v, home)
 
     def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
         """The operands that must be written before this one (the rest is addressed or guarded)."""
-        if e.op == "guard":
+        if e.op == "slow_path":
             return (e.args[0], e.args[2])
         if e.op == "load" and self.growth(e.args[0]) in memory.WIDE:
             return e.args[1:]
@@ -273,7 +273,7 @@ class Expressions:
             return self._read(e.attr)
         if op == "lanes_reduce":
             return self._lanes_reduce(*e.attr)
-        if op == "lanes_least":
+        if op == "lanes_min_where":
             return cross_lane.least(self, e.attr[0], e.attr[1], self.values[args[0]])
         if op in ("lanes_xor", "lanes_shift", "lanes_last"):
             return cross_lane.between(self, e)
@@ -356,7 +356,7 @@ class Expressions:
         else:
             name = t.new(f"{e.op} i64 {names[0]}, {names[1]}")
         t.lines = saved
-        self.origins.note(e)
+        self.origins.record(e)
         found = Value((name,), False, level)
         self.remember(self.bases, e, found, home)
         return found

@@ -96,7 +96,7 @@ def steady(loop: ir.For) -> list[ir.Expr]:
     def changing(e: ir.Expr) -> bool:
         if e.op == "read":
             return bool(e.attr.lanes) or e.attr in sets
-        return e.op in ("load", "lanes_reduce", "guard")
+        return e.op in ("load", "lanes_reduce", "slow_path")
 
     return [e for e in ir.loop_invariant(loop, changing) if e.args and e.dtype.kind == "float"]
 
@@ -127,7 +127,7 @@ def tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
 def tile_sources(kernel: ir.Kernel) -> list[ir.TmaTensor]:
     """The matrices of which an engine brings tiles, in the order of the kernel's parameters."""
     sums = [s for s in statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
-    return [source for s in sums for source in (s.left, s.right)]
+    return [source for s in sums for source in (s.a, s.b)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +156,7 @@ def maps(kernel: ir.Kernel) -> list[Map]:
                 dtype is dt.float32,
                 tuple(e.attr for e in source.extents),
                 tuple(e.attr for e in source.strides),
-                (wide, source.lines if source.k_major else wide, 1),
+                (wide, source.tile_mn if source.k_major else wide, 1),
             )
         )
     return found

@@ -53,15 +53,15 @@ def fence(r: Renderer, s: ir.AsyncFence | ir.AsyncWait) -> None:
 def copy(r: Renderer, s: ir.AsyncCopy) -> None:
     """A run of bytes; fewer are read where it is cut off, and zeros fill the rest."""
     x, t = r.x, r.t
-    (to,) = memory.pointers(x, s.target, s.target_index)
-    (frm,) = memory.pointers(x, s.source, s.source_index)
-    limit = x.uniform(s.limit, "a copy's limit")
-    size = s.source.dtype.itemsize
+    (to,) = memory.pointers(x, s.dst, s.dst_index)
+    (frm,) = memory.pointers(x, s.src, s.src_index)
+    limit = x.uniform(s.valid_elements, "a copy's limit")
+    size = s.src.dtype.itemsize
     most = s.nbytes // size
     near = t.new(f"ptrtoint {SHARED} {to} to i32")
     # whole lines go past the near cache
     way = f"cp.async.{'cg' if s.nbytes == 16 else 'ca'}.shared.global [$0], [$1], {s.nbytes}"
-    given = f"i32 {near}, {x.spaces[s.source]} {frm}"
+    given = f"i32 {near}, {x.spaces[s.src]} {frm}"
     if limit == str(most):
         _asm(r, f"{way};", "r,l,~{memory}", given)
         return
@@ -75,7 +75,7 @@ def copy(r: Renderer, s: ir.AsyncCopy) -> None:
 def _descriptor(r: Renderer, operand: ir.MmaOperand, depth: int, *, left: bool) -> str:
     """How wgmma finds a tile: address, distances of its blocks, and the exchange of runs."""
     t = r.t
-    where = r.x.uniform(operand.start, "a tile's place")
+    where = r.x.uniform(operand.offset, "a tile's place")
     size = operand.buffer.dtype.itemsize
     ty = memory_type(operand.buffer.dtype)
     p = t.new(f"getelementptr {ty}, {SHARED} {r.x.buffers[operand.buffer]}, i64 {where}")
@@ -94,24 +94,24 @@ def _step(operand: ir.MmaOperand, step: int) -> int:
     """How many bytes the k of a step lie behind the first: in its rows, or in other rows."""
     size, k = operand.buffer.dtype.itemsize, step * _STEP
     if operand.k_major:
-        return k // _BLOCK * operand.lines * _BLOCK * size + k % _BLOCK * size
+        return k // _BLOCK * operand.tile_mn * _BLOCK * size + k % _BLOCK * size
     return k // 8 * _GROUP_OF_ROWS
 
 
 def product(r: Renderer, s: ir.Wgmma) -> None:
     t = r.t
-    dtype = s.right.buffer.dtype
+    dtype = s.b.buffer.dtype
     kind = "bf16" if dtype is dt.bfloat16 else "f16"
-    in_memory = isinstance(s.left, ir.MmaOperand)
-    sides = [o for o in (s.left, s.right) if isinstance(o, ir.MmaOperand)]
-    bases = [_descriptor(r, o, s.depth, left=o is s.left) for o in sides]
+    in_memory = isinstance(s.a, ir.MmaOperand)
+    sides = [o for o in (s.a, s.b) if isinstance(o, ir.MmaOperand)]
+    bases = [_descriptor(r, o, s.k, left=o is s.a) for o in sides]
     turned = ", ".join(str(int(not o.k_major)) for o in sides)
     sums = ",".join(f"${i}" for i in range(len(s.accumulators)))
     others: list[tuple[str, str]] = []  # what else the assembly is given: constraint, value
     first = len(s.accumulators) * (1 if s.zero_init else 2)
-    words = [] if in_memory else _packed(r, s.left, kind)  # type: ignore[arg-type]
+    words = [] if in_memory else _packed(r, s.a, kind)  # type: ignore[arg-type]
     lines = ["wgmma.fence.sync.aligned;"]
-    for step in range(s.depth // _STEP):
+    for step in range(s.k // _STEP):
         at = first + len(others)
         names = [f"${at + i}" for i in range(len(sides))]
         for operand, base in zip(sides, bases, strict=True):
@@ -123,7 +123,7 @@ def product(r: Renderer, s: ir.Wgmma) -> None:
             others += [("r", f"i32 {word}") for word in own]
         keeps = 0 if s.zero_init and step == 0 else 1
         lines.append(
-            f"wgmma.mma_async.sync.aligned.m64n{s.columns}k16.f32.{kind}.{kind} "
+            f"wgmma.mma_async.sync.aligned.m64n{s.n}k16.f32.{kind}.{kind} "
             f"{{{sums}}}, {', '.join(names)}, {keeps}, 1, 1, {turned};"
         )
     lines.append("wgmma.commit_group.sync.aligned;")

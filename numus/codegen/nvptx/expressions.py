@@ -103,7 +103,7 @@ class ThreadExpressions(Expressions):
 
     def _within_one(self, e: ir.Expr) -> bool:
         """Whether all iterations of a thread are within one of what they are counted by."""
-        return self.lane is not None and self.lane.growths.within_one(e)
+        return self.lane is not None and self.lane.growths.within_vector(e)
 
     def _first_within(self, e: ir.Expr) -> str:
         """Of which it is then, or where the first of them is in it."""
@@ -148,11 +148,11 @@ class ThreadExpressions(Expressions):
                 return Value(tuple(self._widened(*self.halves[n]) for n in names), True)
         if self._rounds_to_bfloat16(e):
             return self.each(e.args[0].args, lambda s, x: self._rounded(x))
-        if e.op == "div" and e.attr == "tame" and e.dtype is dt.float32:
+        if e.op == "div" and e.attr == "approx" and e.dtype is dt.float32:
             return self.each(e.args, lambda s, x, y: self._ratio(x, y))
         if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
             return self.each(e.args, lambda s, x, y: self._mixed(x, y))
-        if e.op == "div" and e.attr == "root" and e.dtype is dt.float32:
+        if e.op == "div" and e.attr == "rsqrt" and e.dtype is dt.float32:
             unit = _UNITS["inverse root"]
             return self.each(e.args[1].args, lambda s, x: self.t.call("float", unit, ("float", x)))
         if e.op in _UNITS:

@@ -31,7 +31,7 @@ def add(r: Renderer, s: ir.AtomicAdd) -> None:
 def tally(r: Renderer, s: ir.WarpMultisplit) -> None:
     """The first of the lanes with one digit counts for all of them."""
     x, t = r.x, r.t
-    digit = x.uniform(s.digit.cast(dt.uint32), "a digit")
+    digit = x.uniform(s.bucket.cast(dt.uint32), "a digit")
     same = "-1"
     for bit in range(s.bits):
         masked = t.new(f"and i32 {digit}, {1 << bit}")
@@ -44,7 +44,7 @@ def tally(r: Renderer, s: ir.WarpMultisplit) -> None:
     rank = t.call("i32", "llvm.ctpop.i32", ("i32", below))
     count = t.call("i32", "llvm.ctpop.i32", ("i32", same))
     first = t.call("i32", "llvm.cttz.i32", ("i32", same), ("i1", "true"))
-    start = x.uniform(s.start, "a place to count at")
+    start = x.uniform(s.offset, "a place to count at")
     at = t.new(f"add i64 {start}, {t.new(f'zext i32 {digit} to i64')}")
     space = x.spaces[s.counters]
     place = t.new(f"getelementptr i32, {space} {x.buffers[s.counters]}, i64 {at}")
@@ -60,7 +60,7 @@ def tally(r: Renderer, s: ir.WarpMultisplit) -> None:
         *("i32", "llvm.nvvm.shfl.sync.idx.i32", ALL, ("i32", old), ("i32", first), ("i32", "31"))
     )
     x.forget((s.counters,))
-    _name(r, s.result, t.new(f"add i32 {old}, {rank}"))
+    _name(r, s.rank, t.new(f"add i32 {old}, {rank}"))
 
 
 def _name(r: Renderer, result: ir.Expr, name: str) -> None:

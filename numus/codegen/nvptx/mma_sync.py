@@ -24,7 +24,7 @@ _CONSTRAINTS = {"float": "f", "double": "d", "i32": "r"}
 
 
 def product(r: Renderer, s: ir.MmaSync) -> None:
-    left, right = ([r.x.uniform(e, "a word") for e in side] for side in (s.left, s.right))
+    left, right = ([r.x.uniform(e, "a word") for e in side] for side in (s.a, s.b))
     depth, name, total = _WHOLE[s.dtype]
     capability = r.capability
     if s.dtype is dt.float32:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus import ir
-from numus.codegen.llvm.divergence import Growths
+from numus.codegen.llvm.divergence import LaneStrides
 from numus.codegen.nvptx import analysis, tma_pipeline
 from numus.ir import statements
 
@@ -36,7 +36,7 @@ def share(kernel: ir.Kernel, threads: int) -> str:
     if kernel.persistent:
         return '"nvvm.minctasm"="1"'  # without which registers do not change hands
     sums = analysis.tile_sums(kernel)
-    if any(isinstance(s, ir.Wgmma) and isinstance(s.left, list) for s in inside):
+    if any(isinstance(s, ir.Wgmma) and isinstance(s.a, list) for s in inside):
         groups = _REGISTERS // (threads * (len(sums) + _OTHERS))
         return f'"nvvm.minctasm"="{groups}"' if groups > 1 else ""
     registers = {r for s in inside for r in analysis.registers_of(s) if r.lanes} - sums
@@ -81,7 +81,7 @@ def shape(loop: ir.For, size: int) -> tuple[int, int]:
     accesses = analysis.accesses(loop)
     if any(mask for *_, mask in accesses):
         return 1, 1
-    growths = Growths(loop.var, loop.step)
+    growths = LaneStrides(loop.var, loop.step)
     sizes = [b.dtype.itemsize for b, index, _ in accesses if growths.of(index) == 1]
     if not sizes:
         return 1, 1

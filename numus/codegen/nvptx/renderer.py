@@ -15,7 +15,7 @@ from typing import Any
 
 from numus import ir
 from numus.codegen.llvm import casts
-from numus.codegen.llvm.builder import SCALAR, Text, memory_type, register_type
+from numus.codegen.llvm.builder import SCALAR, IRBuilder, memory_type, register_type
 from numus.codegen.llvm.control_flow import Control
 from numus.codegen.llvm.divergence import changed, computed_from, plan
 from numus.codegen.llvm.expressions import Block
@@ -89,7 +89,7 @@ class Renderer(Control):
         self.role: tma_pipeline.Role | None = None  # of the threads that what is written is for
         if kernel.packed_blocks > 1 and self.group != WARP:
             raise CompileError("groups that are more than a warp share barriers")
-        self.t = Text()
+        self.t = IRBuilder()
         self.plan = plan(kernel, ACCESS)
         self.talking = analysis.communicating(kernel, self.plan.loaded)
         # Where kernels wait for the one before, memory that they read is no constant: the driver's
@@ -131,7 +131,7 @@ class Renderer(Control):
                 f"define ptx_kernel void @{symbol}({', '.join(parameters)}) #0 {{",
                 "entry:",
                 *t.allocas,
-                *t.written(),
+                *t.text_lines(),
                 "  ret void",
                 "}",
                 "",

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from numus import ir
 from numus.codegen.llvm.builder import SCALAR, Value
-from numus.codegen.llvm.divergence import Growths, Plan, computed_from
+from numus.codegen.llvm.divergence import LaneStrides, Plan, computed_from
 from numus.codegen.nvptx import analysis, memory, occupancy
 from numus.codegen.nvptx.expressions import ThreadLane
 from numus.ir import statements
@@ -151,9 +151,9 @@ def enter(
     )
 
 
-def growths(s: ir.For) -> Growths:
+def growths(s: ir.For) -> LaneStrides:
     """How expressions grow along a lanes loop."""
-    return Growths(s.var, s.step, s.width if s.resident and s.unroll == 1 else 0)
+    return LaneStrides(s.var, s.step, s.width if s.resident and s.unroll == 1 else 0)
 
 
 def aligned(r: Renderer, s: ir.For, start: str, step: str, width: int) -> str | None:

@@ -43,7 +43,7 @@ def registers(kernel: ir.Kernel) -> int:
 
 def _promotes(s: ir.WgmmaMainloop) -> bool:
     """Whether slices are summed by themselves before they are added to the sums."""
-    dtype = s.left.buffer.dtype
+    dtype = s.a.buffer.dtype
     return dtype.itemsize == 1 and dtype.kind == "float"
 
 
@@ -52,8 +52,8 @@ class _Stages:
 
     def __init__(self, r: Renderer, s: ir.WgmmaMainloop) -> None:
         self.t, self.count = r.t, s.stages
-        self.bytes_left = s.left.lines * ir.SWIZZLE_BYTES
-        self.bytes_right = s.right.lines * ir.SWIZZLE_BYTES
+        self.bytes_left = s.a.tile_mn * ir.SWIZZLE_BYTES
+        self.bytes_right = s.b.tile_mn * ir.SWIZZLE_BYTES
         self.base = r.t.new(f"ptrtoint {SHARED} {r.x.buffers[s.scratch]} to i32")
         self.right = self._away(self.base, s.stages * self.bytes_left)
         self.full = self._away(self.right, s.stages * self.bytes_right)
@@ -201,10 +201,10 @@ def _numbers(r: Renderer, s: ir.WgmmaMainloop) -> tuple[str, str, list[list[str]
     """How many slices there are, and where they begin."""
     t, x = r.t, r.x
     slices = x.uniform(s.k_tiles, "the slices of a sum")
-    start = t.new(f"trunc i64 {x.uniform(s.start, 'the start of a sum')} to i32")
+    start = t.new(f"trunc i64 {x.uniform(s.k_start, 'the start of a sum')} to i32")
     places = [
-        [t.new(f"trunc i64 {x.uniform(e, 'a tile')} to i32") for e in (o.first, o.matrix)]
-        for o in (s.left, s.right)
+        [t.new(f"trunc i64 {x.uniform(e, 'a tile')} to i32") for e in (o.mn_offset, o.batch)]
+        for o in (s.a, s.b)
     ]
     return slices, start, places
 
@@ -283,9 +283,9 @@ def _consume(r: Renderer, s: ir.WgmmaMainloop, stages: _Stages, slices: str) -> 
     def leave(number: str, condition: str) -> None:
         _leave(r, stages.of(stages.empty, 8, number), condition)
 
-    sides = (s.left, s.right)
-    size = s.right.buffer.dtype.itemsize
-    columns, away = share(s.left.lines, s.right.lines, s.right.k_major, size)
+    sides = (s.a, s.b)
+    size = s.b.buffer.dtype.itemsize
+    columns, away = share(s.a.tile_mn, s.b.tile_mn, s.b.k_major, size)
     bases = tuple(
         t.new(f"add i32 {base}, {t.new(f'mul i32 {r.half}, {nbytes}')}") if nbytes else base
         for base, nbytes in zip((stages.base, stages.right), away, strict=True)
@@ -370,7 +370,7 @@ def _produce(
     slices: str,
 ) -> None:
     t = r.t
-    maps = [r.maps[id(o)] for o in (s.left, s.right)]
+    maps = [r.maps[id(o)] for o in (s.a, s.b)]
     for name in maps:
         asm(r, "prefetch.tensormap [$0];", "l,~{memory}", f"ptr {name}")
     sizes = (stages.bytes_left, stages.bytes_right)
@@ -383,7 +383,7 @@ def _produce(
         text = f"mbarrier.arrive.expect_tx.shared::cta.b64 _, [$0], {sum(sizes)};"
         asm(r, text, "r,~{memory}", f"i32 {full}")
         bases = (stages.base, stages.right)
-        sides = zip((s.left, s.right), bases, sizes, maps, places, strict=True)
+        sides = zip((s.a, s.b), bases, sizes, maps, places, strict=True)
         for side, base, nbytes, name, (first, matrix) in sides:
             wide = ir.SWIZZLE_BYTES // side.buffer.dtype.itemsize
             to = stages.of(base, nbytes, stage)
@@ -399,7 +399,7 @@ def _produce(
                 _order(r, name, to, (k, first, matrix), full)
                 continue
             block = wide * ir.SWIZZLE_BYTES  # bytes of a block of lines across k
-            for part in range(side.lines // wide):
+            for part in range(side.tile_mn // wide):
                 line = t.new(f"add i32 {first}, {part * wide}")
                 _order(r, name, t.new(f"add i32 {to}, {part * block}"), (line, k, matrix), full)
         stages.go_on()

@@ -120,8 +120,8 @@ def slice_product(r: Renderer, s: ir.WgmmaTile) -> None:
     x.push("branch")
     base = t.new(f"ptrtoint {SHARED} {x.buffers[s.scratch]} to i64")
     dtype = s.scratch.dtype
-    columns, away = share(s.rows, s.columns, s.k_major[1], dtype.itemsize)
-    places = (base, t.new(f"add i64 {base}, {s.rows * ir.SWIZZLE_BYTES}"))
+    columns, away = share(s.m, s.n, s.k_major[1], dtype.itemsize)
+    places = (base, t.new(f"add i64 {base}, {s.m * ir.SWIZZLE_BYTES}"))
     depth = ir.SWIZZLE_BYTES // dtype.itemsize
     tiles = []
     for place, own, along in zip(places, away, s.k_major, strict=True):

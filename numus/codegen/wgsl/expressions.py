@@ -9,7 +9,7 @@ from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.invalidation import Origins
+from numus.codegen.invalidation import MemoryDependences
 from numus.codegen.wgsl import arithmetic, memory
 from numus.codegen.wgsl.index_width import Narrow
 from numus.codegen.wgsl.target import WgslTarget
@@ -37,7 +37,7 @@ def exposed(kernel: ir.Kernel) -> set[Expr]:
 
 def _is_rounded(e: Expr) -> bool:
     """Whether a value is a sum or a product of floats, in the eyes of a compiler."""
-    rounded = e.op in _ROUNDED or (e.op == "fma" and e.attr == "loose")
+    rounded = e.op in _ROUNDED or (e.op == "fma" and e.attr == "unfused")
     return rounded and arithmetic.is_float(e)
 
 
@@ -67,7 +67,7 @@ class Values:
     registers: dict[ir.Register, str] = field(default_factory=dict)
     values: dict[Expr, str] = field(default_factory=dict)
     indices: dict[Expr, str] = field(default_factory=dict)  # 32-bit forms of wide ones
-    origins: Origins = field(default_factory=Origins)
+    origins: MemoryDependences = field(default_factory=MemoryDependences)
     undo: list[list[tuple[dict[Any, Any], Any, Any]]] = field(default_factory=lambda: [[]])
 
     def __post_init__(self) -> None:
@@ -119,7 +119,7 @@ class Values:
 
     def forget(self, things: Iterable[Any]) -> None:
         """Registers or buffers have new values: what was computed from the old ones is stale."""
-        for e in self.origins.stale(things):
+        for e in self.origins.invalidated_by(things):
             self.values.pop(e, None)
             self.indices.pop(e, None)
 
@@ -185,7 +185,7 @@ class Values:
             if missing:
                 stack.extend(reversed(missing))
                 continue
-            if top.op == "guard":
+            if top.op == "slow_path":
                 name = self.name()
                 self.do(f"var {name} = {self.carried(top.args[2], self.type(top))};")
                 self.open(f"if ({values[top.args[0]]})")
@@ -198,7 +198,7 @@ class Values:
 
     def keep(self, e: Expr, text: str) -> None:
         """Remember what an expression is written as, as long as that holds."""
-        self.origins.note(e)
+        self.origins.record(e)
         self.remember(self.values, e, text)
 
     def _close_guard(self, e: Expr, name: str) -> None:
@@ -208,7 +208,7 @@ class Values:
 
     def _needs(self, e: Expr) -> tuple[Expr, ...]:
         """The operands that must be written before this one (addresses are written as such)."""
-        if e.op == "guard":
+        if e.op == "slow_path":
             return (e.args[0], e.args[2])
         if self._widens_half(e):
             return e.args[0].args[1:]
@@ -224,7 +224,7 @@ class Values:
         op, args, ty = e.op, e.args, self.type(e)
         if self._widens_half(e):
             if args[0].attr.access != "read":
-                self.origins.note(args[0])
+                self.origins.record(args[0])
             return self.new(memory.load_wide(self, args[0]))
         if op == "const":
             return arithmetic.literal(ir.const_value(e), e.dtype, ty)
@@ -273,7 +273,7 @@ class Values:
             return f"select({no}, {yes}, {condition})"
         if op == "fma":
             x, y, z = (self._operand(a, ty) for a in args)
-            if e.attr == "loose" and ty == "f32" and not self.target.fuses32:
+            if e.attr == "unfused" and ty == "f32" and not self.target.fuses32:
                 return f"({x} * {y} + {z})"
             return f"fma{ty[1:]}({x}, {y}, {z})"
         if op in ir.COMPARES:
@@ -331,6 +331,6 @@ class Values:
                 found = self.new(f"{x} {sign} {y}")
             else:
                 found = self.new(f"i32({self.value(e)})")
-            self.origins.note(e)
+            self.origins.record(e)
             self.remember(self.indices, e, found)
         return found

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numus import ir
-from numus.codegen.llvm.divergence import Growths
+from numus.codegen.llvm.divergence import LaneStrides
 from numus.codegen.wgsl import memory
 from numus.codegen.wgsl.expressions import Values
 from numus.ir import expressions_of, post_order, statements
@@ -119,7 +119,7 @@ class Lanes:
             for inner in s.body
             if isinstance(inner, ir.Store) and self.x.places[inner.buffer].form == "shared"
         ]
-        growths = Growths(s.var, s.step)
+        growths = LaneStrides(s.var, s.step)
         for inner in s.body:
             if isinstance(inner, ir.Let):
                 growths.bind(inner.var, inner.value)
@@ -225,7 +225,7 @@ def weight(s: ir.For) -> int:
 def is_free(e: ir.Expr, changes: list[Any], named: set[ir.Expr]) -> bool:
     """Whether an expression stands on nothing that its loop changes or names."""
     for inner in post_order((e,), set()):
-        if inner in named or inner.op in ("read", "lanes_reduce", "guard"):
+        if inner in named or inner.op in ("read", "lanes_reduce", "slow_path"):
             return False
         if inner.op == "load" and inner.attr in changes:
             return False

@@ -25,6 +25,7 @@ from numus.compiler.graph.value import GEMM_KINDS, Value
 from numus.compiler.lower.dispatch import lower_group
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.dtypes import DType
+from numus.ir import kernel_text
 from numus.runtime import cache, contract
 from numus.runtime.contract import Runtime
 from numus.shapes import Shape, row_major
@@ -189,7 +190,7 @@ def _numbers(dtype: DType, count: int) -> np.ndarray[Any, Any]:
 def _signature(job: Sequence[LoweredKernel]) -> Any:
     """What a job runs, and on which sizes."""
     numbers = ([s for s in step.scalars if s.__class__ is not tuple] for step in job)
-    texts = (step.kernel.text() for step in job)
+    texts = (kernel_text(step.kernel) for step in job)
     return tuple((t, step.grid, tuple(n)) for t, n, step in zip(texts, numbers, job, strict=True))
 
 

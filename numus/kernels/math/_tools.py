@@ -139,7 +139,7 @@ def nearest_integer(x: Expr, scale: float) -> Pair:
     For results below 2**(mantissa - 2); two instructions.
     """
     rounder = format_of(x).rounder
-    held = fma(x, scale, rounder, loose=True)  # near a half, either neighbour is as good
+    held = fma(x, scale, rounder, allow_unfused=True)  # near a half, either neighbour is as good
     return held - rounder, held
 
 

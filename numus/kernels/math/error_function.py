@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, ratio, select, slow_path_select, sqrt
+from numus.ir import Expr, approx_div, fma, select, slow_path_select, sqrt
 from numus.kernels.math._coefficients import (
     ERF,
     ERFC_ROOT,
@@ -99,7 +99,7 @@ def ndtr(x: Expr) -> Expr:
     n, held = nearest_integer(square, -parts(x, LOG2_E)[0] / 2)
     r = fma(n, -2 * low, fma(n, -2 * high, -square)) - square_low
     growth = horner(r, (1.0, 0.5, *(c / 2 ** (i + 2) for i, c in enumerate(parts(x, EXP)))))
-    value = ratio(polynomial(size, NORMAL_TOP) * growth, polynomial(size, NORMAL_BELOW))
+    value = approx_div(polynomial(size, NORMAL_TOP) * growth, polynomial(size, NORMAL_BELOW))
     usual = times_power_of_two(value, held)
     slow = scaled_positive(value, held_integer(held))
     tail = slow_path_select(~(x >= -normal), slow, usual)  # NaN is rare, too

@@ -36,7 +36,7 @@ def reduce_exp(x: Expr) -> tuple[Expr, Expr]:
     """r with x = n ln 2 + r, and a float that holds n in its lowest bits; |x| < 2**10."""
     high, low = parts(x, _LN2_PARTS)
     n, held = nearest_integer(x, parts(x, LOG2_E)[0])
-    return fma(n, -low, fma(n, -high, x, loose=True), loose=True), held
+    return fma(n, -low, fma(n, -high, x, allow_unfused=True), allow_unfused=True), held
 
 
 def exp_of_reduced(r: Expr) -> Expr:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from numus.ir import Expr, fma, ratio, select, slow_path_select, sqrt
+from numus.ir import Expr, approx_div, fma, select, slow_path_select, sqrt
 from numus.kernels.math._coefficients import COSH, LN2, LOG2_E, SINH, TANH
 from numus.kernels.math._tools import (
     Pair,
@@ -93,14 +93,14 @@ def tanh(x: Expr) -> Expr:
     near = fma(square * x, polynomial(square, TANH), x)
     twice = at_most(size, 9.5 if is32(x) else 20.0) * 2.0  # 1 beyond
     r, held = reduce_exp(twice)
-    far = 1.0 - ratio(like(x, 2.0), fma(exp_of_reduced(r), held_power(held), 1.0))
+    far = 1.0 - approx_div(like(x, 2.0), fma(exp_of_reduced(r), held_power(held), 1.0))
     return copysign(select(size < 0.625, near, far), x)
 
 
 def sigmoid(x: Expr) -> Expr:
     """1 / (1 + e**-x), by e = exp(-|x|): no overflow, and full digits in both tails. 2.4 ulp."""
     e = exp(-absolute(x))
-    return ratio(select(x < 0.0, e, like(x, 1.0)), e + 1.0)
+    return approx_div(select(x < 0.0, e, like(x, 1.0)), e + 1.0)
 
 
 def asinh(x: Expr) -> Expr:

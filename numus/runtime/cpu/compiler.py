@@ -14,6 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from numus.ir import kernel_text
 from numus.runtime import cache
 from numus.runtime.compile_log import CompileRecord
 from numus.runtime.cpu.jit import Jit
@@ -42,7 +43,7 @@ class Compiler:
         self._lock = threading.RLock()
 
     def compile(self, kernel: Any) -> CpuProgram:
-        text: str = kernel.text()
+        text: str = kernel_text(kernel)
         program = self._programs.get(text)
         if program is not None:
             return program

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from numus.ir import kernel_text
+
 
 class CpuProgram:
     """A kernel loaded into this process. It may be shared between threads."""
@@ -34,7 +36,7 @@ class CpuProgram:
     @property
     def text(self) -> str:
         """The kernel IR it was rendered from."""
-        return str(self.kernel.text())
+        return kernel_text(self.kernel)
 
     def scratch_nbytes(self, scalars: Sequence[Any]) -> list[int]:
         """Bytes that one worker needs of each scratch buffer, for these scalar values."""

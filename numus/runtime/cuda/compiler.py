@@ -21,6 +21,7 @@ from typing import Any
 from numus.codegen.nvptx import assembler, renderer
 from numus.codegen.nvptx.assembler import Assembler
 from numus.errors import CompileError
+from numus.ir import kernel_text
 from numus.runtime import cache
 from numus.runtime.compile_log import CompileRecord
 from numus.runtime.cuda import driver
@@ -48,7 +49,7 @@ class Compiler:
         return Assembler(self.capability)
 
     def compile(self, kernel: Any) -> CudaProgram:
-        text: str = kernel.text()
+        text: str = kernel_text(kernel)
         program = self._programs.get(text)
         return self.compile_all([kernel])[0] if program is None else program
 
@@ -56,7 +57,7 @@ class Compiler:
         """Programs of several kernels. What makes machine code of the new ones runs on threads of
         its own, beside what renders the next ones.
         """
-        texts = [kernel.text() for kernel in kernels]
+        texts = [kernel_text(kernel) for kernel in kernels]
         with self._lock:
             new = {t: k for t, k in zip(texts, kernels, strict=True) if t not in self._programs}
             if len(new) == 1:

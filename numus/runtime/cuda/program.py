@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from numus.ir import kernel_text
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.cpu.program import formats_of
 from numus.runtime.cuda import driver
@@ -75,7 +76,7 @@ class CudaProgram:
     @property
     def text(self) -> str:
         """The kernel IR it was rendered from."""
-        return str(self.kernel.text())
+        return kernel_text(self.kernel)
 
     def take_shared(self, nbytes: int) -> None:
         """Make sure that the kernel may be given so much shared memory."""
@@ -118,7 +119,7 @@ class VendorProgram:
 
     @property
     def text(self) -> str:
-        return str(self.kernel.text())
+        return kernel_text(self.kernel)
 
     def take_shared(self, nbytes: int) -> None:
         """The library's own kernels see to theirs."""

@@ -12,6 +12,7 @@ from weakref import WeakValueDictionary
 import numpy as np
 
 from numus import dtypes
+from numus.ir import kernel_text
 from numus.runtime import launch_lock
 from numus.runtime.compile_log import CompileRecord
 from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
@@ -216,7 +217,7 @@ class CudaRuntime:
         return [next(own) if k.vendor is None else self._by_vendor(k) for k in kernels]
 
     def _by_vendor(self, kernel: Any) -> VendorProgram:
-        text = kernel.text()
+        text = kernel_text(kernel)
         found = self._by_vendors.get(text)
         if found is None:
             launch = kernel.vendor.start(self, kernel.problem)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from numus.codegen.wgsl import index_width, renderer
 from numus.errors import CompileError, DeviceError
+from numus.ir import kernel_text
 
 if TYPE_CHECKING:
     from numus.runtime.webgpu.context import GpuContext
@@ -70,7 +71,7 @@ class WebGpuProgram:
 
     @property
     def text(self) -> str:
-        return str(self.kernel.text())
+        return kernel_text(self.kernel)
 
     @property
     def source(self) -> str:
@@ -150,7 +151,7 @@ class PipelineCache:
             program.restart()
 
     def program(self, kernel: Any) -> WebGpuProgram:
-        text = kernel.text()
+        text = kernel_text(kernel)
         with self._lock:
             found = self._programs.get(text)
             if found is None:

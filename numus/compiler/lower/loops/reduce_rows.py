@@ -491,7 +491,7 @@ def over_lanes(
     if vectors and isinstance(how, ArgReducer):
         value, place = registers
         best = ir.lanes_reduce(how.op.removeprefix("arg"), value)
-        least = ir.lanes_least(place, value, finals[0])
+        least = ir.lanes_min_where(place, value, finals[0])
         return [ir.Let(finals[0], best), ir.Let(finals[1], least)]
     if how.lanes is not None:
         pairs = zip(finals, registers, strict=True)

@@ -244,7 +244,7 @@ class Sums:
                 for v in range(self.tile.vectors):
                     register = self.registers[i][v]
                     body.append(
-                        ir.Set(register, ir.fma(a, names[v], ir.read(register), loose=True))
+                        ir.Set(register, ir.fma(a, names[v], ir.read(register), allow_unfused=True))
                     )
         for variable, start, stop, step in reversed(loops):
             body = [ir.For(variable, start, stop, "serial", body, step=step)]

@@ -179,6 +179,6 @@ class Sums:
                 sides.append(names)
             for i, j in self.places():
                 register = self.registers[i][j]
-                new = ir.fma(sides[0][i], sides[1][j], ir.read(register), loose=True)
+                new = ir.fma(sides[0][i], sides[1][j], ir.read(register), allow_unfused=True)
                 body.append(ir.Set(register, new))
         return ir.For(k, ZERO, const(left.depth), "serial", body, step=const(STEPS))

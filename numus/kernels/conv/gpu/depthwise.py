@@ -98,7 +98,7 @@ def sums(g: Expr, s: Sizes, taps: int, reads: Reads, done: Done) -> list[Stmt]:
                 found = reads.data(own[u][0], channel, (at_d, at_h, at_w), inside)
                 values[key] = ir.var(f"value{key[0]}_{key[1]}", dtype)
                 body.append(ir.Let(values[key], ir.select(inside, found, const(0, dtype))))
-            more = ir.fma(values[key], factor, ir.read(total[u]), loose=True)
+            more = ir.fma(values[key], factor, ir.read(total[u]), allow_unfused=True)
             body.append(ir.Set(total[u], more))
     for tap, count in ((b, s.taps[1]), (a, s.taps[0]), (c, s.channels)):
         body = [ir.For(tap, ZERO, count, "serial", body)]
@@ -165,7 +165,9 @@ def gathered(
         found = reads.data(image, channel, (x, y, z), inside)
         body.append(ir.Let(value, ir.select(inside, found, const(0, dtype))))
         for register, factor in zip(total[p], factors, strict=True):
-            body.append(ir.Set(register, ir.fma(value, factor, ir.read(register), loose=True)))
+            body.append(
+                ir.Set(register, ir.fma(value, factor, ir.read(register), allow_unfused=True))
+            )
     every = [register for line in total for register in line]
     clear: list[Stmt] = [ir.Set(register, const(0, dtype)) for register in every]
     turns = ir.idiv(ir.add(s.taps[2], ir.sub(across, const(1))), across)

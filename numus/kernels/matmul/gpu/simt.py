@@ -237,7 +237,11 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
             for i, x in enumerate(xs):
                 for j, y in enumerate(ys):
                     old = ir.read(sums[i][j])
-                    new = ir.fma(x, y, old, loose=True) if dtype.kind == "float" else old + x * y
+                    new = (
+                        ir.fma(x, y, old, allow_unfused=True)
+                        if dtype.kind == "float"
+                        else old + x * y
+                    )
                     body.append(ir.Set(sums[i][j], new))
         if not t.straight:
             body = [ir.For(kk, ZERO, const(t.depth), "serial", body, step=const(STEPS))]

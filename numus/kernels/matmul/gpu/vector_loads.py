@@ -62,7 +62,7 @@ class Operand:
 
 def multiplied(x: Expr, y: Expr, old: Expr) -> Expr:
     """A sum with one more product."""
-    return ir.fma(x, y, old, loose=True) if old.dtype.kind == "float" else old + x * y
+    return ir.fma(x, y, old, allow_unfused=True) if old.dtype.kind == "float" else old + x * y
 
 
 def power(n: int) -> int:

@@ -165,7 +165,7 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
     for tag, operand, tile, at in (("a", left, a, 0), ("b", right, b, rows * depth)):
         lane = ir.var(f"fill_{tag}")
         fill = _fill(lane, operand, tile, batch, begin, s.k, scratch, at)
-        runs = tile.lines * depth // (16 // dtype.itemsize)
+        runs = tile.tile_mn * depth // (16 // dtype.itemsize)
         slow.append(ir.For(lane, ZERO, const(runs), "lanes", fill))
     onto = q if fresh else None
     product = ir.WgmmaTile(sums, scratch, rows, columns, (a.k_major, b.k_major), onto)
@@ -193,11 +193,11 @@ def _fill(
     """A run of 16 bytes of a tile, element by element."""
     dtype = scratch.dtype
     depth, run = depth_of(dtype), 16 // dtype.itemsize
-    fast = const((depth if tile.k_major else tile.lines) // run)
+    fast = const((depth if tile.k_major else tile.tile_mn) // run)
     slow, quick = ir.idiv(lane, fast), ir.mul(ir.irem(lane, fast), const(run))
     line, deep = (slow, quick) if tile.k_major else (quick, slow)
     to = ir.add(ir.swizzle(tile.k_major, line, deep, depth, dtype.itemsize), const(at))
-    line, k = ir.add(tile.first, line), ir.add(begin, deep)
+    line, k = ir.add(tile.mn_offset, line), ir.add(begin, deep)
     out: list[Stmt] = []
     for u in range(run):
         here = ir.add(line, const(0 if tile.k_major else u))
