@@ -18,7 +18,7 @@ from numus import dtypes as dt
 from numus.dispatch.node_ops import MISS, Natively, write_inherited, write_node
 from numus.dtypes import DType
 from numus.errors import DTypeError
-from numus.functions.elementwise import arithmetic, comparison
+from numus.functions.elementwise import arithmetic, comparison, rounding
 from numus.functions.linear.matmul import matmul
 from numus.graph import PRIMITIVES, Node, Primitive, mode
 from numus.primitives import elementwise as ew
@@ -153,7 +153,7 @@ def _rdivmod(self: Tensor, other: Any) -> tuple[Tensor, Tensor]:
 
 
 def _round(self: Tensor, ndigits: int | None = 0) -> Tensor:
-    return arithmetic.round(self, ndigits or 0)
+    return rounding.round(self, ndigits or 0)
 
 
 def _compares(name: str, function: Binary) -> None:
@@ -236,9 +236,9 @@ _METHODS: dict[str, Any] = {
     "__abs__": arithmetic.abs,
     "__invert__": comparison.bitwise_invert,
     "__round__": _round,
-    "__floor__": arithmetic.floor,
-    "__ceil__": arithmetic.ceil,
-    "__trunc__": arithmetic.trunc,
+    "__floor__": rounding.floor,
+    "__ceil__": rounding.ceil,
+    "__trunc__": rounding.trunc,
     "__bool__": _bool,
     "__int__": _int,
     "__float__": _float,
