@@ -1,4 +1,4 @@
-"""Lets tests in any folder import the helpers that lie beside this file."""
+"""Test configuration; tests in any folder can import the helpers next to this file."""
 
 import os
 
@@ -39,13 +39,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason=f"about the CPU: {mark.args[0]}"))
 
 
-# What an adapter for WebGPU may be without: errors that have tests of their own.
-_MISSING = ("lacks the feature", "the feature shader-", "whose driver ends loops")
+# Features that a WebGPU adapter may lack: errors with tests of their own.
+_MISSING = ("lacks the feature", "the feature shader-", "loop iteration limit")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    """With another default device, what it has not got is no failure."""
+    """With another default device, a missing feature is no failure."""
     try:
         return (yield)
     except (DeviceError, DTypeError) as error:

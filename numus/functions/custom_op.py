@@ -410,11 +410,11 @@ class _WgslRunner:
         assert op.wgsl is not None
         text = op.source_for(op.wgsl, (*specs, *results)[0].dtype, "WGSL")
         runtime = get(dev.name)
-        self._shader = user_kernels.written(
+        self._shader = user_kernels.parse(
             op.name, text, *op.named(specs, results), runtime.context.features
         )
-        self._sources = runtime.sources
-        self.alignment = self._sources.alignment
+        self._user_kernels = runtime.user_kernels
+        self.alignment = self._user_kernels.alignment
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
         grid = launch.op.grid_of(launch.specs, count, self._shader.threads, launch.numbers)
@@ -423,7 +423,7 @@ class _WgslRunner:
             assert x.view is not None
             size = x.dtype.itemsize
             blocks.append((x.view.storage.memory, x.view.offset * size, size_of(x.shape) * size))
-        self._sources.launch(self._shader, blocks, launch.numbers, grid)
+        self._user_kernels.launch(self._shader, blocks, launch.numbers, grid)
 
 
 class _CudaRunner:
@@ -436,14 +436,14 @@ class _CudaRunner:
 
         assert op.cuda is not None
         text = op.source_for(op.cuda, (*specs, *results)[0].dtype, "CUDA")
-        self._kernel = user_kernels.written(op.name, text, *op.named(specs, results))
-        self._sources = get(dev.name).sources
+        self._kernel = user_kernels.parse(op.name, text, *op.named(specs, results))
+        self._user_kernels = get(dev.name).user_kernels
 
     def run(self, launch: _Launch, operands: list[Node], made: list[Node], count: int) -> None:
         threads = launch.op.threads
         grid = launch.op.grid_of(launch.specs, count, threads, launch.numbers)
         addresses = _addresses([*operands, *made])
-        self._sources.launch(self._kernel, addresses, launch.numbers, grid, threads)
+        self._user_kernels.launch(self._kernel, addresses, launch.numbers, grid, threads)
 
 
 class _ReferenceRunner:

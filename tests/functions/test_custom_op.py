@@ -364,7 +364,7 @@ def test_a_shader_is_compiled_once_and_survives_the_loss_of_its_device():
     for _ in range(3):
         op(x, x, alpha=2.0).numpy()
     runtime = nm.device("webgpu").runtime
-    assert len([s for s in runtime.sources._made if s.text.endswith("// once")]) == 1
+    assert len([s for s in runtime.user_kernels._pipelines if s.text.endswith("// once")]) == 1
     runtime.context.device.destroy()
     with pytest.raises(DeviceError, match="lost"):
         op(x, x, alpha=2.0).numpy()
@@ -437,17 +437,17 @@ def test_kernels_for_cuda(source):
         cuda_op(source.replace("alpha", "alpha!"))(x, x, alpha=1.0).numpy()
 
 
-def test_what_is_read_off_a_cuda_source():
-    from numus.runtime.cuda.user_kernels import written
+def test_parsing_of_a_cuda_source():
+    from numus.runtime.cuda.user_kernels import parse
 
     arrays = [("x", nm.float16)], [("out", nm.float16)], [("alpha", nm.float32)]
-    assert written("op", PTX, *arrays).entry == "axpy"
-    found = written("op", CPP, *arrays)
+    assert parse("op", PTX, *arrays).entry == "axpy"
+    found = parse("op", CPP, *arrays)
     assert (found.entry, found.is_ptx, found.numbers) == ("axpy", False, (("alpha", "float32"),))
     assert found.text.startswith("#include <cuda_fp16.h>\ntypedef __half scalar;")
     with pytest.raises(CompileError, match='declare the kernel extern "C"'):
-        written("op", CPP.replace('extern "C"', ""), *arrays)
+        parse("op", CPP.replace('extern "C"', ""), *arrays)
     with pytest.raises(CompileError, match=r"has one kernel .* this one has 0"):
-        written("op", "int nothing;", *arrays)
+        parse("op", "int nothing;", *arrays)
     with pytest.raises(DTypeError, match="scalar 'c' is complex64"):
-        written("op", CPP, *arrays[:2], [("c", nm.complex64)])
+        parse("op", CPP, *arrays[:2], [("c", nm.complex64)])

@@ -247,7 +247,10 @@ def test_reshape_without_copy():
         (lambda t: t[0].mT, "at least two axes"),
         (lambda t: t.unfold(0, 3, 1), "do not fit"),
         (lambda t: nm.diag(t[None]), "a vector or a matrix"),
-        (lambda t: nm.moveaxis(t, (0, 1), 0), "as many destinations as sources are needed, not 1 for 2"),
+        (
+            lambda t: nm.moveaxis(t, (0, 1), 0),
+            "as many destinations as sources are needed, not 1 for 2",
+        ),
     ],
 )
 def test_errors_name_the_way_out(call, message):

@@ -67,11 +67,11 @@ def test_products_of_batches_integers_halves_and_views():
     np.testing.assert_allclose((x @ y[0].T).numpy(), line[3:].reshape(16, 24) @ b[0].T, atol=1e-4)
 
 
-def test_adapters_without_wide_integers(monkeypatch):
+def test_adapters_without_64_bit_integers(monkeypatch):
     runtime = nm.device("webgpu").runtime
     plain = dataclasses.replace(runtime.context.shader_target, i64=False, f64=False)
     monkeypatch.setattr(runtime.context, "shader_target", plain)
-    runtime.pipelines.restart()
+    runtime.pipelines.clear()
     rng = np.random.default_rng(5)
     a = rng.standard_normal((96, 104)).astype(np.float32)
     x = there(a)
@@ -79,7 +79,7 @@ def test_adapters_without_wide_integers(monkeypatch):
     np.testing.assert_array_equal((x * 2 + x).numpy(), a * 2 + a)
     np.testing.assert_allclose(nm.sum(x, axis=1).numpy(), a.sum(1), atol=1e-4)
     monkeypatch.undo()
-    runtime.pipelines.restart()
+    runtime.pipelines.clear()
 
 
 # -- maps and rows --------------------------------------------------------------------------------

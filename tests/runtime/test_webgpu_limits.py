@@ -1,4 +1,4 @@
-"""What an adapter cannot do at once is done in parts, or is an error that names the limit."""
+"""Limits of adapters: segmented bindings, workgroup memory, lost devices."""
 
 import dataclasses
 import itertools
@@ -18,42 +18,42 @@ pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter
 
 
 @pytest.fixture
-def narrow(monkeypatch):
-    """Makes the adapter one that binds only so many bytes of a buffer at once."""
+def limit_binding(monkeypatch):
+    """Limits the bytes of one buffer binding."""
     runtime = nm.device("webgpu").runtime
 
-    def make(most):
-        target = dataclasses.replace(runtime.context.shader_target, max_binding_bytes=most)
+    def limit(nbytes):
+        target = dataclasses.replace(runtime.context.shader_target, max_binding_bytes=nbytes)
         monkeypatch.setattr(runtime.context, "shader_target", target)
-        runtime.pipelines.restart()
+        runtime.pipelines.clear()
         return runtime
 
-    yield make
+    yield limit
     monkeypatch.undo()
-    runtime.pipelines.restart()
+    runtime.pipelines.clear()
 
 
-def there(array):
+def on_gpu(array):
     return nm.asarray(array).to("webgpu")
 
 
 @pytest.mark.parametrize("kind", ["float32", "float16", "uint8", "bool", "int64", "complex64"])
-def test_buffers_larger_than_can_be_bound(narrow, kind):
-    """They are bound as several windows: read and written from any place to any other."""
+def test_buffers_larger_than_a_binding(limit_binding, kind):
+    """They are bound in several segments, read and written across their boundaries."""
     a = (np.arange(9001) % 199).astype(kind)
-    narrow(4096 * a.itemsize)
-    x = there(a)
+    limit_binding(4096 * a.itemsize)
+    x = on_gpu(a)
     np.testing.assert_array_equal(nm.flip(x, axis=0).numpy(), a[::-1])
     np.testing.assert_array_equal(nm.concat([x[8000:], x[::-3]]).numpy(), [*a[8000:], *a[::-3]])
     at = np.array([9000, 0, 4097])
-    np.testing.assert_array_equal(x[there(at)].numpy(), a[at])
+    np.testing.assert_array_equal(x[on_gpu(at)].numpy(), a[at])
 
 
-def test_kernels_of_every_shape_over_windows(narrow):
-    narrow(16 << 10)
+def test_kernels_over_segmented_buffers(limit_binding):
+    limit_binding(16 << 10)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((120, 130)).astype(np.float32)
-    x = there(a)
+    x = on_gpu(a)
     np.testing.assert_allclose((x @ x.T).numpy(), a @ a.T, rtol=1e-4, atol=1e-4)
     np.testing.assert_array_equal(nm.sort(x, axis=0).numpy(), np.sort(a, 0))
     np.testing.assert_allclose(nm.sum(x, axis=0).numpy(), a.sum(0), rtol=1e-4, atol=1e-4)
@@ -63,18 +63,18 @@ def test_kernels_of_every_shape_over_windows(narrow):
     np.testing.assert_allclose(nm.cumsum(x, axis=1).numpy(), a.cumsum(1), rtol=1e-4, atol=1e-4)
 
 
-def test_more_windows_than_can_be_bound_are_an_error_that_names_both_limits(narrow, monkeypatch):
-    context = narrow(4096).context
+def test_too_many_segments_name_both_limits(limit_binding, monkeypatch):
+    context = limit_binding(4096).context
     target = dataclasses.replace(context.shader_target, max_buffers=8)
     monkeypatch.setattr(context, "shader_target", target)
-    x = there(np.ones(20000, np.float32))
+    x = on_gpu(np.ones(20000, np.float32))
     with pytest.raises(DeviceError, match="max-storage-buffer-binding-size") as told:
         nm.eval(x + 1)
     assert "max-storage-buffers-per-shader-stage" in str(told.value)
 
 
-def test_products_keep_within_a_groups_memory():
-    """A tile that does not fit into it would go through the device's memory."""
+def test_matmul_tiles_fit_workgroup_memory():
+    """A tile that does not fit would be placed in a storage buffer."""
     from numus.kernels.matmul.gpu.simt import choose
 
     target = nm.device("webgpu").runtime.target
@@ -89,34 +89,32 @@ def test_products_keep_within_a_groups_memory():
                 assert places == set(np.ndindex(tiles.threads // tiles.across, tiles.across))
 
 
-def test_products_on_an_adapter_with_little_memory_for_groups(monkeypatch):
-    """No scratch of a product lies in a buffer where WebGPU's smallest limit holds."""
+def test_matmul_with_the_smallest_workgroup_memory(monkeypatch):
+    """Matmul scratch stays in workgroup memory at WebGPU's minimum limit."""
     runtime = nm.device("webgpu").runtime
     context = runtime.context
     small = 16 << 10
-    monkeypatch.setattr(
-        context, "target", dataclasses.replace(context.shader_target, shared_bytes=small)
-    )
+    monkeypatch.setattr(context, "target", dataclasses.replace(context.target, shared_bytes=small))
     target = dataclasses.replace(context.shader_target, shared_bytes=small)
     monkeypatch.setattr(context, "shader_target", target)
     nm.device("cpu")
     a = np.random.default_rng(1).standard_normal((190, 170)).astype(np.float32)
-    x = there(a)
+    x = on_gpu(a)
     found = nm.explain(lambda: nm.gelu(x @ x.T + 1), timed=False)
     assert any("contraction" in k.name for k in found.kernels)
     assert all("storage, read_write> b3" not in k.source for k in found.kernels)
-    runtime.pipelines.restart()
+    runtime.pipelines.clear()
 
 
-def test_numbers_that_change_from_run_to_run():
-    """Launches are remembered by memory; numbers are taken on in place."""
+def test_scalars_that_change_from_run_to_run():
+    """Dispatches are cached by memory; scalars are updated in place."""
 
     @nm.jit
     def f(x, t):
         return x * t + nm.sum(x) / (t + 1)
 
     a = np.arange(6, dtype=np.float32)
-    x = there(a)
+    x = on_gpu(a)
     kept = []  # other memory at every call, then memory that comes again
     for i in range(12):
         t = float(i % 5)
@@ -136,7 +134,7 @@ def _python(code):
     return done.stdout, done.stdout + done.stderr
 
 
-def test_memory_stays_flat_over_many_steps():
+def test_memory_stays_constant_over_many_steps():
     """10,000 of them: python -m tools.webgpu_report --only steps"""
     out, said = _python(
         "import numus as nm\nfrom tools.webgpu_report import run_steps\n"
@@ -145,7 +143,7 @@ def test_memory_stays_flat_over_many_steps():
     assert "complained 0 times" in out, said
 
 
-def test_a_device_that_is_lost_in_the_midst_of_training():
+def test_a_device_lost_during_training():
     out, said = _python(
         "import numpy as np, numus as nm\n"
         "from numus.errors import DeviceError\n"
@@ -161,7 +159,7 @@ def test_a_device_that_is_lost_in_the_midst_of_training():
         "        if i == 7: nm.device('webgpu').runtime.context.device.destroy()\n"
         "        loss = step().item()\n"
         "    except DeviceError as e:\n"
-        "        print(i, 'lost' in str(e), 'afresh' in str(e)); break\n"
+        "        print(i, 'lost' in str(e), 'restarted' in str(e)); break\n"
         "step = training()\n"
         "print(round(sum(step().item() for _ in range(3)), 3))\n"
     )

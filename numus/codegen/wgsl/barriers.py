@@ -1,10 +1,10 @@
-"""How a group of threads shares a kernel's statements, and where its threads must meet.
+"""Barrier analysis: where the threads of a workgroup must synchronise.
 
-A lanes loop is shared by all threads. Everything else is *uniform* and every thread runs it, but
-for stores, which the first thread makes: a loop that stores and holds no lanes is run by that
-thread alone. Where one thread touches memory that another has written (or writes what another has
-read) since they last met, a barrier stands between: one for the group's own memory alone wherever
-that is enough, since a barrier for buffers waits for all loads that are under way.
+A lanes loop is shared by all threads. Everything else is uniform and every thread runs it, except
+stores, which thread 0 makes: a loop that stores and has no lanes inside runs on thread 0 alone. A
+barrier stands between accesses of different threads that conflict (read after write, write after
+read or write). A workgroup barrier is used wherever it suffices, since a storage barrier waits for
+all outstanding loads.
 """
 
 from __future__ import annotations
@@ -15,111 +15,121 @@ from dataclasses import dataclass, field
 from numus import ir
 from numus.ir import Expr, expressions_of, post_order, statements
 
-ALL, FIRST = "all", "first"  # who runs a statement
-NEAR, FAR = "near", "far"  # a barrier for the group's own memory; one for buffers too
+ALL, FIRST = "all", "first"  # threads that run a statement
+WORKGROUP, STORAGE = "workgroup", "storage"  # a barrier for workgroup memory; for buffers too
 
 
 def has_lanes(body: Iterable[ir.Stmt]) -> bool:
-    """Whether some of the work is shared between threads."""
+    """Whether threads share some of the iterations."""
     return any(
-        (isinstance(s, ir.For) and s.kind == "lanes") or is_meeting(s) for s in statements(body)
+        (isinstance(s, ir.For) and s.kind == "lanes") or is_collective(s) for s in statements(body)
     )
 
 
-def is_meeting(s: ir.Stmt) -> bool:
-    """Whether threads merge what they have."""
+def is_collective(s: ir.Stmt) -> bool:
+    """Whether all threads take part: a reduction or scan of the workgroup."""
     return isinstance(s, (ir.BlockReduce, ir.BlockScan)) or bool(reductions(s))
 
 
 def reductions(s: ir.Stmt) -> list[Expr]:
-    """The reductions of lanes in what a statement evaluates."""
+    """The reductions of lanes among a statement's expressions."""
     return [e for e in post_order(expressions_of(s), set()) if e.op == "lanes_reduce"]
 
 
-def is_solo(s: ir.Stmt) -> bool:
-    """Whether one thread runs a uniform statement for all."""
+def runs_on_first(s: ir.Stmt) -> bool:
+    """Whether thread 0 alone runs a uniform statement."""
     if isinstance(s, ir.Store):
         return True
     if not isinstance(s, (ir.For, ir.If)) or has_lanes([s]):
         return False
-    inner = list(statements([s]))
-    stores = any(isinstance(x, ir.Store) for x in inner)
-    return stores and not any(is_meeting(x) for x in inner)
+    return any(isinstance(x, ir.Store) for x in statements([s]))
+
+
+def contains_lanes(s: ir.Stmt) -> bool:
+    """Whether lanes loops stand inside a serial loop or condition."""
+    if not isinstance(s, (ir.For, ir.If)) or (isinstance(s, ir.For) and s.kind == "lanes"):
+        return False
+    return has_lanes([s])
 
 
 @dataclass(slots=True)
-class Touched:
-    """Memory that a statement reads and writes, of that which anybody writes."""
+class Accesses:
+    """Writable memory that a statement reads and writes."""
 
     reads: set[ir.Buffer] = field(default_factory=set)
     writes: set[ir.Buffer] = field(default_factory=set)
 
 
-def touched(body: Iterable[ir.Stmt]) -> Touched:
-    out = Touched()
+def accesses(body: Iterable[ir.Stmt]) -> Accesses:
+    out = Accesses()
     seen: set[Expr] = set()
     for s in statements(body):
-        for e in post_order(expressions_of(s), seen):
-            if e.op == "load" and e.attr.access != "read":
-                out.reads.add(e.attr)
+        _add_reads(out, s, seen)
         if isinstance(s, ir.Store):
             out.writes.add(s.buffer)
     return out
 
 
-Pending = set[tuple[str, str, ir.Buffer]]  # (who, "r" or "w", what) since the last barrier
+def header_accesses(s: ir.Stmt) -> Accesses:
+    """Accesses of a loop or condition before its body."""
+    out = Accesses()
+    _add_reads(out, s, set())
+    return out
 
 
-class Meetings:
-    """Knows what threads have done to memory since they last met."""
+def _add_reads(out: Accesses, s: ir.Stmt, seen: set[Expr]) -> None:
+    for e in post_order(expressions_of(s), seen):
+        if e.op == "load" and e.attr.access != "read":
+            out.reads.add(e.attr)
+
+
+Pending = set[tuple[str, str, ir.Buffer]]  # (threads, "r" or "w", buffer) since the last barrier
+
+
+class BarrierAnalysis:
+    """Accesses of threads since their last barrier."""
 
     def __init__(self, kernel: ir.Kernel) -> None:
         self.pending: Pending = set()
-        self.private = _private(kernel)
-        self.near: set[ir.Buffer] = set()  # those in the group's own memory
+        self.private = _thread_private(kernel)
+        self.workgroup_buffers: set[ir.Buffer] = set()
 
-    def before(self, who: str, what: Touched) -> str:
-        """What must stand between what was done and this: nothing, a barrier for the group's
-        memory, or one for buffers as well."""
-        clashing = self._clashing(who, what)
-        if not clashing:
+    def required(self, threads: str, by: Accesses) -> str:
+        """The barrier needed before these accesses; "" for none."""
+        conflicts = self._conflicts(threads, by)
+        if not conflicts:
             return ""
-        return NEAR if clashing <= self.near else FAR
+        return WORKGROUP if conflicts <= self.workgroup_buffers else STORAGE
 
-    def _clashing(self, who: str, what: Touched) -> set[ir.Buffer]:
-        """The memory because of which threads must meet before one (or all) of them do this."""
+    def _conflicts(self, threads: str, by: Accesses) -> set[ir.Buffer]:
         pending, out = self.pending, set()
-        for b in what.reads - self.private:
-            if (ALL, "w", b) in pending or (who == ALL and (FIRST, "w", b) in pending):
+        for b in by.reads - self.private:
+            if (ALL, "w", b) in pending or (threads == ALL and (FIRST, "w", b) in pending):
                 out.add(b)
-        other = FIRST if who == ALL else ALL
-        for b in what.writes - self.private:
-            if (ALL, "r", b) in pending or (who == ALL and (FIRST, "r", b) in pending):
+        other = FIRST if threads == ALL else ALL
+        for b in by.writes - self.private:
+            if (ALL, "r", b) in pending or (threads == ALL and (FIRST, "r", b) in pending):
                 out.add(b)
-            # scratch may be filled twice, an element by one thread first and then by another
-            if who == ALL and b.access == "scratch" and (ALL, "w", b) in pending:
+            # two lanes loops may give one element of scratch to different threads
+            if threads == ALL and b.access == "scratch" and (ALL, "w", b) in pending:
                 out.add(b)
             if (other, "w", b) in pending:
                 out.add(b)
         return out
 
-    def note(self, who: str, what: Touched) -> None:
-        self.pending |= {(who, "r", b) for b in what.reads - self.private}
-        self.pending |= {(who, "w", b) for b in what.writes - self.private}
+    def record(self, threads: str, by: Accesses) -> None:
+        self.pending |= {(threads, "r", b) for b in by.reads - self.private}
+        self.pending |= {(threads, "w", b) for b in by.writes - self.private}
 
-    def met(self, where: str) -> None:
-        """Threads have met at a barrier of this kind."""
-        if where == FAR:
+    def passed(self, barrier: str) -> None:
+        """All threads have passed a barrier of this kind."""
+        if barrier == STORAGE:
             self.pending.clear()
         else:
-            self.pending = {x for x in self.pending if x[2] not in self.near}
+            self.pending = {x for x in self.pending if x[2] not in self.workgroup_buffers}
 
-    def merged(self) -> None:
-        """Threads have merged what they have, through the group's memory."""
-        self.met(NEAR)
-
-    def after(self, body: list[ir.Stmt]) -> Pending:
-        """What would be pending after a body, which a loop then runs again."""
+    def pending_after(self, body: list[ir.Stmt]) -> Pending:
+        """Accesses pending at the end of a loop body, when it runs again."""
         saved = set(self.pending)
         self._walk(body)
         found, self.pending = self.pending, saved
@@ -127,84 +137,65 @@ class Meetings:
 
     def _walk(self, body: list[ir.Stmt]) -> None:
         for s in body:
-            if isinstance(s, (ir.For, ir.If)) and s_is_shared(s):
-                self._step(ALL, touched_head(s))
+            if isinstance(s, (ir.For, ir.If)) and contains_lanes(s):
+                self._step(ALL, header_accesses(s))
                 before = set(self.pending)
                 self._walk(s.body)
                 self.pending |= before  # the body may not run at all
             else:
-                self._step(FIRST if is_solo(s) else ALL, touched([s]))
-            if is_meeting(s):
-                self.merged()
+                self._step(FIRST if runs_on_first(s) else ALL, accesses([s]))
+            if is_collective(s):
+                self.passed(WORKGROUP)
 
-    def _step(self, who: str, what: Touched) -> None:
-        barrier = self.before(who, what)
+    def _step(self, threads: str, by: Accesses) -> None:
+        barrier = self.required(threads, by)
         if barrier:
-            self.met(barrier)
-        self.note(who, what)
+            self.passed(barrier)
+        self.record(threads, by)
 
 
-def s_is_shared(s: ir.For | ir.If) -> bool:
-    """A loop or condition with lanes inside, but no lanes loop itself."""
-    return not (isinstance(s, ir.For) and s.kind == "lanes") and has_lanes([s])
+# -- thread-private scratch -----------------------------------------------------------------------
+
+IndexForm = tuple[object, ...]
 
 
-def touched_head(s: ir.Stmt) -> Touched:
-    """What a statement reads before its body."""
-    out = Touched()
-    for e in post_order(expressions_of(s), set()):
-        if e.op == "load" and e.attr.access != "read":
-            out.reads.add(e.attr)
-    return out
-
-
-# -- scratch that only looks shared ---------------------------------------------------------------
-
-
-def _private(kernel: ir.Kernel) -> set[ir.Buffer]:
-    """Scratch each element of which only one thread ever touches: every access is in a lanes loop,
-    and in all of them the same iteration of loops over the same range has the same element.
+def _thread_private(kernel: ir.Kernel) -> set[ir.Buffer]:
+    """Scratch of which each element is accessed by one thread only: every access is in a lanes
+    loop, and equal iterations of equal ranges access the same element in all of them.
     """
-    forms: dict[ir.Buffer, set[tuple[object, ...]]] = {}
-    shared: set[ir.Buffer] = set()
+    forms: dict[ir.Buffer, set[IndexForm | None]] = {}
     scratch = {b for b in kernel.buffers if b.access == "scratch"}
     if not scratch:
         return set()
-    _collect(kernel.body, {}, None, forms, shared)
-    return {b for b in scratch if b not in shared and len(forms.get(b, ())) == 1}
+    _collect_forms(kernel.body, {}, None, forms)
+    return {b for b in scratch if len(found := forms.get(b, set())) == 1 and None not in found}
 
 
-def _collect(
+def _collect_forms(
     body: Iterable[ir.Stmt],
-    names: dict[Expr, object],
+    ranges: dict[Expr, object],
     lane: ir.For | None,
-    forms: dict[ir.Buffer, set[tuple[object, ...]]],
-    shared: set[ir.Buffer],
+    forms: dict[ir.Buffer, set[IndexForm | None]],
 ) -> None:
     for s in body:
-        accesses = [
+        indices = [
             (e.attr, e.args[0]) for e in post_order(expressions_of(s), set()) if e.op == "load"
         ]
         if isinstance(s, ir.Store):
-            accesses.append((s.buffer, s.index))
-        for buffer, index in accesses:
-            if buffer.access != "scratch":
-                continue
-            form = None if lane is None else _form(index, names, lane)
-            if form is None:
-                shared.add(buffer)
-            else:
+            indices.append((s.buffer, s.index))
+        for buffer, index in indices:
+            if buffer.access == "scratch":
+                form = None if lane is None else _index_form(index, ranges, lane)
                 forms.setdefault(buffer, set()).add(form)
         if isinstance(s, ir.For):
-            inner = dict(names)
-            inner[s.var] = (s.kind, s.start, s.stop, s.step)
-            _collect(s.body, inner, s if s.kind == "lanes" else lane, forms, shared)
+            inner = {**ranges, s.var: (s.kind, s.start, s.stop, s.step)}
+            _collect_forms(s.body, inner, s if s.kind == "lanes" else lane, forms)
         elif isinstance(s, ir.If):
-            _collect(s.body, names, lane, forms, shared)
+            _collect_forms(s.body, ranges, lane, forms)
 
 
-def _form(index: Expr, names: dict[Expr, object], lane: ir.For) -> tuple[object, ...] | None:
-    """An index as a function of the ranges of its loops; None where lanes may share an element."""
+def _index_form(index: Expr, ranges: dict[Expr, object], lane: ir.For) -> IndexForm | None:
+    """An index as a function of its loops' ranges; None where lanes may share an element."""
     terms: list[Expr] = []
     stack = [index]
     while stack:
@@ -218,21 +209,17 @@ def _form(index: Expr, names: dict[Expr, object], lane: ir.For) -> tuple[object,
             terms.append(e)
     if terms.count(lane.var) != 1:
         return None
-    rest = [t for t in terms if t is not lane.var]
     parts: list[object] = []
-    for t in rest:
+    for t in terms:
+        if t is lane.var:
+            continue
         leaves = list(post_order((t,), set()))
         if lane.var in leaves or any(x.op in ("load", "read") for x in leaves):
             return None
-        if any(x.op == "var" and x not in names for x in leaves):
-            return None  # named by a Let, which may be another value elsewhere
-        if any(x in names for x in leaves):
-            # a serial loop's variable: equal in form where the loops are
-            if t.op == "mul" and t.args[0] in names:
-                parts.append((names[t.args[0]], t.args[1]))
-                continue
-            if t in names:
-                parts.append(names[t])
-                continue
-        parts.append(t)
+        if any(x.op == "var" and x not in ranges for x in leaves):
+            return None  # bound by a Let, which may have another value elsewhere
+        if t.op == "mul" and t.args[0] in ranges:  # serial loops of equal range are equal
+            parts.append((ranges[t.args[0]], t.args[1]))
+        else:
+            parts.append(ranges.get(t, t))
     return (lane.start, lane.stop, lane.step, frozenset(parts), len(parts))

@@ -1,29 +1,25 @@
-"""Expressions of the kernel IR written as WGSL, each once per scope."""
+"""Expressions of the kernel IR in WGSL, each written once per scope."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.invalidation import MemoryDependences
 from numus.codegen.wgsl import arithmetic, memory
-from numus.codegen.wgsl.index_width import Narrow
-from numus.codegen.wgsl.target import WgslTarget
-from numus.errors import CompileError, DTypeError
+from numus.codegen.wgsl.context import ShaderContext
+from numus.errors import CompileError
 from numus.ir import Expr, expressions_of, post_order, statements
 
 _ROUNDED = ("add", "sub", "mul")
-# What a compiler may combine with the sum or product that it is given.
-_CHANGING = frozenset("load load4 read lanes_reduce lanes_xor lanes_shift lanes_last".split())
+_VARYING = frozenset("load load4 read lanes_reduce lanes_xor lanes_shift lanes_last".split())
+# Operations that a compiler may contract or reassociate with a sum or product among their operands.
 _COMBINES = frozenset("add sub mul div neg abs select min max copysign cast".split())
 
 
-def exposed(kernel: ir.Kernel) -> set[Expr]:
-    """Sums and products whose rounding a compiler could undo, because it sees where they go."""
+def contractible(kernel: ir.Kernel) -> set[Expr]:
+    """Sums and products whose rounding a compiler could undo, because it sees their uses."""
     found: set[Expr] = set()
     seen: set[Expr] = set()
     for s in statements(kernel.body):
@@ -36,13 +32,13 @@ def exposed(kernel: ir.Kernel) -> set[Expr]:
 
 
 def _is_rounded(e: Expr) -> bool:
-    """Whether a value is a sum or a product of floats, in the eyes of a compiler."""
+    """Whether a compiler sees a sum or product of floats."""
     rounded = e.op in _ROUNDED or (e.op == "fma" and e.attr == "unfused")
     return rounded and arithmetic.is_float(e)
 
 
-def _opposed(op: str, a: Expr, b: Expr) -> bool:
-    """Whether a compiler that knows no infinities would see 0 or 1 here."""
+def _cancels(op: str, a: Expr, b: Expr) -> bool:
+    """Whether a compiler that assumes finite values would fold this to 0 or 1."""
     if op in ("sub", "div"):
         return a is b
     return op == "add" and (
@@ -51,110 +47,23 @@ def _opposed(op: str, a: Expr, b: Expr) -> bool:
 
 
 @dataclass(slots=True)
-class Values:
-    """Writes expressions; remembers what is written and takes it back when a scope ends."""
+class Expressions(ShaderContext):
+    """Writes expressions; memoises them until a scope ends or an operand changes."""
 
-    kernel: ir.Kernel
-    target: WgslTarget
-    wide: bool  # whether indices need 64 bits
-    narrow: Narrow
-    scalars: dict[str, str]
-    places: dict[ir.Buffer, memory.Place]
-    fragile: set[Expr] = field(default_factory=set)
-    lines: list[str] = field(default_factory=list)
-    depth: int = 1
-    count: int = 0
-    registers: dict[ir.Register, str] = field(default_factory=dict)
-    values: dict[Expr, str] = field(default_factory=dict)
-    indices: dict[Expr, str] = field(default_factory=dict)  # 32-bit forms of wide ones
-    origins: MemoryDependences = field(default_factory=MemoryDependences)
-    undo: list[list[tuple[dict[Any, Any], Any, Any]]] = field(default_factory=lambda: [[]])
+    contractible: set[Expr] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        self.fragile = exposed(self.kernel)
-
-    # -- text and scopes --------------------------------------------------------------------------
-
-    def do(self, line: str) -> None:
-        self.lines.append("  " * self.depth + line)
-
-    def name(self, prefix: str = "t") -> str:
-        self.count += 1
-        return f"{prefix}{self.count}"
-
-    def new(self, text: str) -> str:
-        """Name a value."""
-        name = self.name()
-        self.do(f"let {name} = {text};")
-        return name
-
-    def open(self, head: str) -> None:
-        self.do(f"{head} {{")
-        self.depth += 1
-        self.undo.append([])
-
-    def close(self) -> None:
-        self._take_back(self.undo.pop())
-        self.depth -= 1
-        self.do("}")
-
-    @contextlib.contextmanager
-    def scope(self) -> Iterator[list[tuple[dict[Any, Any], Any, Any]]]:
-        """What is written inside is forgotten afterwards, though it stays written."""
-        written: list[tuple[dict[Any, Any], Any, Any]] = []
-        self.undo.append(written)
-        yield written
-        self._take_back(self.undo.pop())
-
-    def _take_back(self, entries: list[tuple[dict[Any, Any], Any, Any]]) -> None:
-        for table, key, previous in reversed(entries):
-            if previous is None:
-                table.pop(key, None)
-            else:
-                table[key] = previous
-
-    def remember(self, table: dict[Any, Any], key: Any, value: Any) -> None:
-        self.undo[-1].append((table, key, table.get(key)))
-        table[key] = value
-
-    def forget(self, things: Iterable[Any]) -> None:
-        """Registers or buffers have new values: what was computed from the old ones is stale."""
-        for e in self.origins.invalidated_by(things):
-            self.values.pop(e, None)
-            self.indices.pop(e, None)
+        self.contractible = contractible(self.kernel)
 
     def hoist(self, s: ir.For) -> None:
-        """Write what is the same in all turns of a loop ahead of it: drivers see through little of
-        the arithmetic that is written out.
+        """Write loop-invariant float arithmetic ahead of a loop: the guards against contraction
+        hide it from the driver's own LICM.
         """
-        for e in ir.loop_invariant(s, lambda e: e.op in _CHANGING):
+        for e in ir.loop_invariant(s, lambda e: e.op in _VARYING):
             if e.args and e not in self.values and arithmetic.is_float(e):
                 self.value(e)
 
-    # -- types ------------------------------------------------------------------------------------
-
-    def type(self, e: Expr) -> str:
-        """The WGSL type that carries an expression."""
-        if e.dtype is ir.INDEX and (not self.target.i64 or (not self.wide and self.small(e))):
-            return "i32"
-        return self.type_of(e.dtype)
-
-    def type_of(self, dtype: dt.DType) -> str:
-        """The type of registers and memory of a dtype."""
-        if dtype is ir.INDEX and not self.target.i64:
-            return "i32"
-        carrier = arithmetic.carrier(dtype)
-        if carrier == "f64" and not self.target.f64:
-            raise DTypeError("this adapter has no float64: it lacks the feature shader-f64")
-        if carrier == "u64" and not self.target.i64:
-            raise DTypeError("this adapter has no uint64: it lacks the feature shader-int64")
-        return carrier
-
-    def small(self, e: Expr) -> bool:
-        return e in self.narrow.found
-
-    def carried(self, e: Expr, ty: str) -> str:
-        """An expression as a value of another size of integer."""
+    def cast_to(self, e: Expr, ty: str) -> str:
         text = self.value(e)
         given = self.type(e)
         if given == ty:
@@ -163,10 +72,8 @@ class Values:
             return arithmetic.literal(ir.const_value(e), e.dtype, ty)
         return f"{ty}({text})"
 
-    # -- expressions ------------------------------------------------------------------------------
-
     def value(self, root: Expr) -> str:
-        """Write an expression, operands first. Iterative: chains may be thousands deep."""
+        """Write an expression, operands first; iterative, since chains may be thousands deep."""
         values = self.values
         found = values.get(root)
         if found is not None:
@@ -176,56 +83,55 @@ class Values:
             top = stack[-1]
             if isinstance(top, tuple):
                 stack.pop()
-                self._close_guard(*top)
+                self._close_slow_path(*top)
                 continue
             if top in values:
                 stack.pop()
                 continue
-            missing = [a for a in self._needs(top) if a not in values]
+            missing = [a for a in self._operands(top) if a not in values]
             if missing:
                 stack.extend(reversed(missing))
                 continue
             if top.op == "slow_path":
-                name = self.name()
-                self.do(f"var {name} = {self.carried(top.args[2], self.type(top))};")
+                name = self.fresh()
+                self.emit(f"var {name} = {self.cast_to(top.args[2], self.type(top))};")
                 self.open(f"if ({values[top.args[0]]})")
                 stack[-1] = (top, name)
                 stack.append(top.args[1])
                 continue
             stack.pop()
-            self.keep(top, self._write(top))
+            self.memoise(top, self._write(top))
         return values[root]
 
-    def keep(self, e: Expr, text: str) -> None:
-        """Remember what an expression is written as, as long as that holds."""
-        self.origins.record(e)
-        self.remember(self.values, e, text)
+    def memoise(self, e: Expr, text: str) -> None:
+        """Reuse this text for the expression until an operand changes."""
+        self.dependences.record(e)
+        self.bind(self.values, e, text)
 
-    def _close_guard(self, e: Expr, name: str) -> None:
-        self.do(f"{name} = {self.carried(e.args[1], self.type(e))};")
+    def _close_slow_path(self, e: Expr, name: str) -> None:
+        self.emit(f"{name} = {self.cast_to(e.args[1], self.type(e))};")
         self.close()
-        self.keep(e, name)
+        self.memoise(e, name)
 
-    def _needs(self, e: Expr) -> tuple[Expr, ...]:
-        """The operands that must be written before this one (addresses are written as such)."""
+    def _operands(self, e: Expr) -> tuple[Expr, ...]:
+        """Operands to write first; addresses are written by `index` instead."""
         if e.op == "slow_path":
             return (e.args[0], e.args[2])
-        if self._widens_half(e):
+        if self._loads_f16_as_f32(e):
             return e.args[0].args[1:]
         return e.args[1:] if e.op in ("load", "load4") else e.args
 
-    def _widens_half(self, e: Expr) -> bool:
-        """Whether an expression casts a half in memory to float32."""
+    def _loads_f16_as_f32(self, e: Expr) -> bool:
         if e.op != "cast" or e.dtype is not dt.float32 or e.args[0].op != "load":
             return False
-        return self.places[e.args[0].attr].form == "half"
+        return self.bindings[e.args[0].attr].storage == "half"
 
     def _write(self, e: Expr) -> str:
         op, args, ty = e.op, e.args, self.type(e)
-        if self._widens_half(e):
+        if self._loads_f16_as_f32(e):
             if args[0].attr.access != "read":
-                self.origins.record(args[0])
-            return self.new(memory.load_wide(self, args[0]))
+                self.dependences.record(args[0])
+            return self.let(memory.load_f16_as_f32(self, args[0]))
         if op == "const":
             return arithmetic.literal(ir.const_value(e), e.dtype, ty)
         if op == "scalar":
@@ -233,24 +139,24 @@ class Values:
         if op == "var":
             raise CompileError(f"variable {e.attr!r} is used where it has no value")
         if op == "read":
-            return self.new(self.registers[e.attr])
+            return self.let(self.registers[e.attr])
         if op == "load":
-            return self.new(memory.load(self, e))
+            return self.let(memory.load(self, e))
         if op == "load4":
-            return self.new(f"{self.places[e.attr].name}[{self.index(args[0])}]")
+            return self.let(f"{self.bindings[e.attr].name}[{self.index(args[0])}]")
         if op == "lanes_reduce":
-            raise CompileError("lanes are reduced by a Let of their own")
+            raise CompileError("lanes_reduce must be the value of a Let")
         if args and all(a.op == "const" for a in args):
-            # named first: WGSL's own evaluation of constants does not know all functions
+            # named: WGSL's constant evaluation lacks some functions
             for a in args:
                 if a.op == "const" and a.dtype.kind != "bool":
                     number = ir.const_value(a)
                     text = arithmetic.literal(number, a.dtype, self.type(a), exposed=True)
-                    self.remember(self.values, a, self.new(text))
+                    self.bind(self.values, a, self.let(text))
         text = self._operation(e, op, args, ty)
-        if e in self.fragile:
+        if e in self.contractible:
             text = f"hide{ty[1:]}({text})"
-        return self.new(text)
+        return self.let(text)
 
     def _operation(self, e: Expr, op: str, args: tuple[Expr, ...], ty: str) -> str:
         if op == "bitcast" and args[0].op == "const" and args[0].dtype.is_integer and ty[0] == "f":
@@ -262,63 +168,63 @@ class Values:
             return convert(self.value(a), a.dtype, self.type(a), e.dtype, ty)
         if op == "select":
             condition = self.value(args[0])
-            yes, no = (self.carried(a, ty) for a in args[1:])
+            yes, no = (self.cast_to(a, ty) for a in args[1:])
             if args[0].op in ir.COMPARES and arithmetic.is_float(args[0].args[0]):
-                # or it becomes a minimum that drops NaN
-                bound = self._bound(args)
+                # or drivers make it a minimum that drops NaN
+                bound = self._hidden_bound(args)
                 if bound is not None:
                     yes = bound
                 else:
                     condition = f"hidden({condition})"
             return f"select({no}, {yes}, {condition})"
         if op == "fma":
-            x, y, z = (self._operand(a, ty) for a in args)
-            if e.attr == "unfused" and ty == "f32" and not self.target.fuses32:
+            x, y, z = (self._exposed_operand(a, ty) for a in args)
+            if e.attr == "unfused" and ty == "f32" and not self.target.exact_fma32:
                 return f"({x} * {y} + {z})"
             return f"fma{ty[1:]}({x}, {y}, {z})"
         if op in ir.COMPARES:
-            of = self._common(args)
-            x, y = (self.carried(a, of) for a in args)
+            of = self._wider_type(args)
+            x, y = (self.cast_to(a, of) for a in args)
             if of == "i64" and any(a.op == "const" for a in args):
-                # Mesa 22 compares what it knows to be widened as if it had no sign
+                # Mesa 22 compares widened values as unsigned
                 x, y = (
                     t if a.op == "const" else f"hide_i64({t})"
                     for a, t in zip(args, (x, y), strict=True)
                 )
             return arithmetic.compare(op, args[0].dtype, of, x, y)
         if op in ir.UNARY:
-            return arithmetic.unary(op, e.dtype, ty, self.carried(args[0], ty))
+            return arithmetic.unary(op, e.dtype, ty, self.cast_to(args[0], ty))
         if op in ("shl", "lshr", "ashr"):
             by = f"{args[1].attr}u" if args[1].op == "const" else f"u32({self.value(args[1])})"
-            return arithmetic.shift(op, e.dtype, ty, self.carried(args[0], ty), by)
+            return arithmetic.shift(op, e.dtype, ty, self.cast_to(args[0], ty), by)
         if op in ir.BINARY:
-            x, y = (self._operand(a, ty) for a in args)
-            if arithmetic.is_float(e) and _opposed(op, *args):
-                x = f"hide{ty[1:]}({x})"  # infinity less infinity is no zero
-            if op == "irem" and e.dtype.kind == "int" and not self.small(e):
+            x, y = (self._exposed_operand(a, ty) for a in args)
+            if arithmetic.is_float(e) and _cancels(op, *args):
+                x = f"hide{ty[1:]}({x})"  # inf - inf is NaN
+            if op == "irem" and e.dtype.kind == "int" and not self.narrow(e):
                 return f"({x} - ({x} / {y}) * {y})"  # `%` is undefined below zero on some drivers
             return arithmetic.binary(op, e.dtype, ty, x, y)
         raise CompileError(f"the kernel IR has no operation {op!r}")
 
-    def _bound(self, args: tuple[Expr, ...]) -> str | None:
-        """The first choice of a selection, where that is a constant which it can be hidden in."""
+    def _hidden_bound(self, args: tuple[Expr, ...]) -> str | None:
+        """The first choice of a select as a hidden constant, if it is a float32 constant."""
         yes, ty = args[1], self.type(args[1])
         if yes.op != "const" or ty != "f32" or self.value(yes)[0] == "t":
             return None
         return arithmetic.hidden_constant(ir.const_value(yes))
 
-    def _common(self, args: tuple[Expr, ...]) -> str:
-        """The type in which two values are compared: the wider one."""
+    def _wider_type(self, args: tuple[Expr, ...]) -> str:
+        """The wider type of two operands of a comparison."""
         types = {self.type(a) for a in args}
         return types.pop() if len(types) == 1 else "i64"
 
-    def _operand(self, e: Expr, ty: str) -> str:
+    def _exposed_operand(self, e: Expr, ty: str) -> str:
         if e.op == "const" and e.dtype.kind == "float" and self.value(e)[0] != "t":
             return arithmetic.literal(ir.const_value(e), e.dtype, ty, exposed=True)
-        return self.carried(e, ty)
+        return self.cast_to(e, ty)
 
     def index(self, e: Expr) -> str:
-        """An expression as a 32-bit index: of a wide one only the low bits are computed."""
+        """A 32-bit index; of a wide expression only the low bits are computed."""
         if self.type(e) == "i32":
             return self.value(e)
         if e.op == "const":
@@ -328,9 +234,9 @@ class Values:
             if e.op in ("add", "sub", "mul") and not self.wide:
                 x, y = (self.index(a) for a in e.args)
                 sign = {"add": "+", "sub": "-", "mul": "*"}[e.op]
-                found = self.new(f"{x} {sign} {y}")
+                found = self.let(f"{x} {sign} {y}")
             else:
-                found = self.new(f"i32({self.value(e)})")
-            self.origins.record(e)
-            self.remember(self.indices, e, found)
+                found = self.let(f"i32({self.value(e)})")
+            self.dependences.record(e)
+            self.bind(self.indices, e, found)
         return found

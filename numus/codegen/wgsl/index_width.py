@@ -1,9 +1,9 @@
-"""Which 64-bit integers of a kernel are small: counters and indices, which 32 bits hold.
+"""Index width: int64 index expressions of a kernel that 32 bits can hold, by interval analysis.
 
 The kernel IR counts in int64; GPUs count faster in 32 bits, and many have nothing else. An
-expression is *narrow* if it is built from loop variables, sizes given at launch, constants and
-integers of 32 bits or less. That such expressions fit is not assumed: `fits` works out their ranges
-from the sizes of a launch, and where one does not fit the kernel is rendered with wide indices.
+expression is *narrow* if it is built from loop variables, launch sizes, constants and integers of
+32 bits or less. `fits` computes their ranges from the sizes of a launch; where one overflows, the
+kernel is rendered with 64-bit indices.
 """
 
 from __future__ import annotations
@@ -13,88 +13,88 @@ from collections.abc import Callable, Iterable
 from numus import ir
 from numus.ir import Expr, expressions_of, post_order, statements
 
-_LIMIT = (1 << 31) - 1
-UNKNOWN = 16  # turns of loops whose end depends on data: passes of a sort, say
-_PURE = frozenset("add sub mul idiv irem min max neg abs select".split())
+_INT32_MAX = (1 << 31) - 1
+DATA_DEPENDENT_ITERATIONS = 16  # assumed of loops whose end depends on data: passes of a sort
+_ARITHMETIC = frozenset("add sub mul idiv irem min max neg abs select".split())
 
 Range = tuple[int, int]
 
 
 def is_size(slot: str) -> bool:
-    """Whether a slot holds a size or a number of the schedule's own, and no constant of a user."""
+    """Whether a scalar argument is a size or schedule parameter, not a user's constant."""
     return not (slot[0] == "c" and slot[1:2].isdigit())
 
 
-class Narrow:
-    """The narrow expressions of one kernel."""
+class IndexWidth:
+    """The narrow expressions of one kernel, in program order."""
 
     def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
-        self.found: set[Expr] = set()
-        self._order: list[Expr | ir.For | ir.Let] = []  # as the kernel meets them
+        self.narrow: set[Expr] = set()
+        self._order: list[Expr | ir.For | ir.Let] = []
         seen: set[Expr] = set()
         for b in kernel.buffers:
             if b.size is not None:
-                self._note(post_order((b.size,), seen))
+                self._add(post_order((b.size,), seen))
         for s in statements(kernel.body):
-            self._note(post_order(expressions_of(s), seen))
-            # a loop whose end depends on data counts as wide as that
-            counts = isinstance(s, ir.For) and {s.start, s.stop, s.step} <= self.found
-            if counts or (isinstance(s, ir.Let) and s.value in self.found):
+            self._add(post_order(expressions_of(s), seen))
+            # a loop whose bounds are wide has a wide variable
+            narrow_loop = isinstance(s, ir.For) and {s.start, s.stop, s.step} <= self.narrow
+            if narrow_loop or (isinstance(s, ir.Let) and s.value in self.narrow):
                 assert isinstance(s, (ir.For, ir.Let))
-                self.found.add(s.var)
+                self.narrow.add(s.var)
                 self._order.append(s)
 
-    def _note(self, expressions: Iterable[Expr]) -> None:
+    def _add(self, expressions: Iterable[Expr]) -> None:
         for e in expressions:
             if e.dtype is ir.INDEX and self._is_narrow(e):
-                self.found.add(e)
+                self.narrow.add(e)
                 self._order.append(e)
 
     def _is_narrow(self, e: Expr) -> bool:
         if e.op == "const":
-            return bool(abs(e.attr) <= _LIMIT)
+            return bool(abs(e.attr) <= _INT32_MAX)
         if e.op == "scalar":
             return is_size(e.attr)
         if e.op == "cast":
             source = e.args[0].dtype
             return source.kind == "bool" or (source.is_integer and _bits(source) < 32)
         if e.op == "select":
-            return all(a in self.found for a in e.args[1:])
-        return e.op in _PURE and all(a in self.found for a in e.args)
+            return all(a in self.narrow for a in e.args[1:])
+        return e.op in _ARITHMETIC and all(a in self.narrow for a in e.args)
 
-    def turns(self, sizes: dict[str, int], threads: int, unroll: int) -> int:
-        """How often a thread goes round loops at most, innermost ones `unroll` at a time."""
+    def loop_iterations(self, sizes: dict[str, int], threads: int, unroll: int) -> int:
+        """An upper bound of a thread's loop iterations, with innermost loops unrolled."""
         ranges: dict[Expr, Range] = {}
         self._ranges(sizes, ranges)
 
         def high(e: Expr) -> int:
-            return ranges[e][1] if e in ranges else UNKNOWN
+            return ranges[e][1] if e in ranges else DATA_DEPENDENT_ITERATIONS
 
-        def of(body: list[ir.Stmt]) -> int:
+        def count(body: list[ir.Stmt]) -> int:
             total = 0
             for s in body:
                 if isinstance(s, ir.If):
-                    total += of(s.body)
+                    total += count(s.body)
                 elif isinstance(s, ir.For):
-                    inner = of(s.body)
+                    inner = count(s.body)
                     step = max(1, abs(ranges.get(s.step, (1, 1))[0]))
-                    count = -(-max(0, _length(s, high, ranges)) // step)
+                    trips = -(-max(0, _max_extent(s, high, ranges)) // step)
                     if s.kind == "lanes":
-                        count = -(-count // threads)
+                        trips = -(-trips // threads)
                     if s.kind == "grid":
-                        count = 1
+                        trips = 1
                     elif not any(isinstance(x, ir.For) for x in statements(s.body)):
-                        count = -(-count // unroll)
-                    total += count * (1 + inner)
-                elif isinstance(s, (ir.BlockReduce, ir.BlockScan, ir.Let)):
-                    total += threads.bit_length() if not isinstance(s, ir.Let) else 0
+                        trips = -(-trips // unroll)
+                    total += trips * (1 + inner)
+                elif isinstance(s, (ir.BlockReduce, ir.BlockScan)):
+                    total += threads.bit_length()
             return total
 
-        return of(self.kernel.body)
+        return count(self.kernel.body)
 
     def fits(self, sizes: dict[str, int]) -> bool:
-        """Whether every narrow expression stays within 32 bits when the slots hold these."""
+        """Whether every narrow expression stays within 32 bits at these sizes."""
         return self._ranges(sizes, {})
 
     def _ranges(self, sizes: dict[str, int], ranges: dict[Expr, Range]) -> bool:
@@ -103,21 +103,21 @@ class Narrow:
                 low, high = ranges[x.start], ranges[x.stop]
                 ranges[x.var] = (min(low[0], high[0]), max(low[1], high[1] - 1))
                 step = ranges.get(x.step, (1, 1))
-                # a loop's variable passes its end by up to a step of every thread
-                if ranges[x.var][1] + abs(step[1]) * 1024 > _LIMIT:
+                # a loop variable overshoots its end by up to a step of every thread
+                if ranges[x.var][1] + abs(step[1]) * 1024 > _INT32_MAX:
                     return False
             elif isinstance(x, ir.Let):
                 ranges[x.var] = ranges[x.value]
             else:
                 found = _range(x, ranges, sizes)
-                if found[0] < -_LIMIT or found[1] > _LIMIT:
+                if found[0] < -_INT32_MAX or found[1] > _INT32_MAX:
                     return False
                 ranges[x] = found
         return True
 
 
-def _length(s: ir.For, high: Callable[[Expr], int], ranges: dict[Expr, Range]) -> int:
-    """How far a loop goes at most: the size of a block, where its end is that of one."""
+def _max_extent(s: ir.For, high: Callable[[Expr], int], ranges: dict[Expr, Range]) -> int:
+    """An upper bound of stop - start: the tile size, for a loop over min(start + tile, n)."""
     most = high(s.stop) - ranges.get(s.start, (0, 0))[0]
     if s.stop.op == "min":
         for end in s.stop.args:

@@ -1,9 +1,8 @@
-"""Functions in WGSL that kernels call: what the language lacks or does not promise.
+"""Prelude: WGSL functions for IEEE arithmetic that the language lacks or does not promise.
 
-WGSL lets a compiler contract, reassociate and assume that there is no NaN. The kernel IR promises
-IEEE arithmetic, so results that such liberties could reach are *hidden*: combined with a zero that
-is only known at run time (`Z`), which costs one integer operation. Constants have a zero of their
-own (`Y`): a constant that is hidden again would otherwise come to light, `x ^ Z ^ Z` being `x`.
+WGSL lets a compiler contract, reassociate and assume that there is no NaN. Results that must not be
+optimised so are *hidden*: XORed with a zero known only at run time (`Z`). Constants use a second
+zero (`Y`), since `x ^ Z ^ Z` would fold to `x`.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from numus import dtypes as dt
 from numus.codegen.wgsl.target import WgslTarget
 from numus.dtypes import DType
 
-FUNCTIONS: dict[str, str] = {}  # by name; those for which a target has a choice are below
+FUNCTIONS: dict[str, str] = {}  # by name; those that depend on the target are below
 
 
 def _add(text: str) -> None:
@@ -53,14 +52,14 @@ fn {_op}{_bits}(a: {_f}, b: {_f}) -> {_f} {{
 }}
 """)
 
-# -- what an adapter may or may not do exactly ----------------------------------------------------
+# -- correctly rounded fma, division and square root ----------------------------------------------
 
 _SPLITTERS = {"32": "4097.0f", "64": "134217729.0lf"}
 _SAFE = {"32": ("1e-25f", "1e30f"), "64": ("1e-250lf", "1e270lf")}
 
 
-def _fma_in_parts(bits: str) -> str:
-    """a * b + c from Dekker's product and Knuth's sum; as two roundings where those would fail."""
+def _emulated_fma(bits: str) -> str:
+    """a * b + c by Dekker's product and Knuth's two-sum; two roundings where those overflow."""
     f, h, splitter = f"f{bits}", f"hide{bits}", _SPLITTERS[bits]
     low, high = _SAFE[bits]
     return f"""
@@ -84,7 +83,7 @@ fn fma{bits}(a: {f}, b: {f}, c: {f}) -> {f} {{
 """
 
 
-_FUSED = {
+_NATIVE_FMA = {
     bits: f"fn fma{bits}(a: {f}, b: {f}, c: {f}) -> {f} {{ return fma(a, b, c); }}"
     for bits, f in (("32", "f32"), ("64", "f64"))
 }
@@ -92,8 +91,8 @@ _FUSED = {
 _FMA32_BY_64 = """
 fn fma32(a: f32, b: f32, c: f32) -> f32 { return f32(hide64(f64(a) * f64(b)) + f64(c)); }
 """
-_PLAIN_DIVIDE = "fn div32(a: f32, b: f32) -> f32 { return a / b; }"
-_CAREFUL_DIVIDE = """
+_NATIVE_DIVIDE = "fn div32(a: f32, b: f32) -> f32 { return a / b; }"
+_EXACT_DIVIDE = """
 fn quotient32(a: f32, b: f32) -> f32 {
   let q = a / b;
   return fma32(fma32(-q, b, a), 1.0f / b, q);
@@ -124,8 +123,8 @@ fn div32(a: f32, b: f32) -> f32 {
   return hide32(q) * bitcast<f32>(u32(rest + 127) << 23u);
 }
 """
-_PLAIN_ROOT = "fn sqrt32(x: f32) -> f32 { return sqrt(x); }"
-_CAREFUL_ROOT = """
+_NATIVE_SQRT = "fn sqrt32(x: f32) -> f32 { return sqrt(x); }"
+_EXACT_SQRT = """
 fn sqrt32(x: f32) -> f32 {
   // remainders of remainders must not be subnormal: small numbers are brought up first
   let low = x < 1e-20f;
@@ -143,16 +142,16 @@ fn sqrt32(x: f32) -> f32 {
 """
 
 
-def _chosen(target: WgslTarget) -> dict[str, str]:
-    by_64 = _FMA32_BY_64 if target.f64 and target.i64 else _fma_in_parts("32")
+def _target_functions(target: WgslTarget) -> dict[str, str]:
+    by_64 = _FMA32_BY_64 if target.f64 and target.i64 else _emulated_fma("32")
     return {
-        "quotient32": _CAREFUL_DIVIDE.strip().split("\nfn div32")[0],
-        "fma32": _FUSED["32"] if target.fuses32 else by_64,
-        "fma64": _FUSED["64"] if target.fuses64 else _fma_in_parts("64"),
-        "div32": _PLAIN_DIVIDE
-        if target.divides
-        else _CAREFUL_DIVIDE[_CAREFUL_DIVIDE.index("fn div32") :],
-        "sqrt32": _PLAIN_ROOT if target.roots else _CAREFUL_ROOT,
+        "quotient32": _EXACT_DIVIDE.strip().split("\nfn div32")[0],
+        "fma32": _NATIVE_FMA["32"] if target.exact_fma32 else by_64,
+        "fma64": _NATIVE_FMA["64"] if target.exact_fma64 else _emulated_fma("64"),
+        "div32": _NATIVE_DIVIDE
+        if target.exact_div32
+        else _EXACT_DIVIDE[_EXACT_DIVIDE.index("fn div32") :],
+        "sqrt32": _NATIVE_SQRT if target.exact_sqrt32 else _EXACT_SQRT,
     }
 
 
@@ -219,7 +218,7 @@ for _source in ("f32", "f64"):
     for _to in ("i32", "u32", "i64", "u64"):
         _add(_to_int(_source, _to))
 
-# -- narrow floats: bits in a u32 -----------------------------------------------------------------
+# -- 8- and 16-bit floats: bits in a u32 ----------------------------------------------------------
 
 _add("""
 fn odd_f64(x: f64) -> f32 {
@@ -257,7 +256,7 @@ fn bfloat16_decode(x: u32) -> f32 { return bitcast<f32>(x << 16u); }
 
 
 def _decode(d: DType) -> str:
-    """Exact. A subnormal is an integer times a power of two, which takes no rounding either."""
+    """Exact: a subnormal is an integer times a power of two."""
     bias, m, sign_bit = (1 << (d.exponent - 1)) - 1, d.mantissa, 1 << (d.bits - 1)
     if d is dt.float8_e4m3fn:  # all ones is its only NaN, and it has no infinity
         special, beyond = "size == 0x7fu", "0x7fc00000u"
@@ -277,7 +276,7 @@ fn {d.name}_decode(x: u32) -> f32 {{
 
 
 def _encode(d: DType) -> str:
-    """Round to nearest even, in integers: a subnormal's significand is shifted down by hand."""
+    """Round to nearest even in integers; a subnormal's significand is shifted explicitly."""
     bias, m = (1 << (d.exponent - 1)) - 1, d.mantissa
     shift = 23 - m
     most = 0x7F if d is dt.float8_e4m3fn else ((1 << d.exponent) - 1) << m
@@ -306,19 +305,19 @@ for _d in (dt.float16, dt.float8_e4m3fn, dt.float8_e5m2):
     _add(_encode(_d))
 
 
-_WORD = re.compile(r"\b[a-z]\w+(?=\()")
+_CALL = re.compile(r"\b[a-z]\w+(?=\()")
 
 
 def prelude(used: Iterable[str], target: WgslTarget) -> str:
-    """The functions with these names and all that they call, those first."""
-    table = {**FUNCTIONS, **_chosen(target)}
+    """The functions with these names, preceded by those that they call."""
+    table = {**FUNCTIONS, **_target_functions(target)}
     done: dict[str, str] = {}
 
     def add(name: str) -> None:
         if name in done or name not in table:
             return
         source = table[name].strip()
-        for other in _WORD.findall(source):
+        for other in _CALL.findall(source):
             if other != name:
                 add(other)
         done[name] = source
@@ -328,6 +327,6 @@ def prelude(used: Iterable[str], target: WgslTarget) -> str:
     return "\n".join(done.values())
 
 
-def called(text: str) -> list[str]:
-    """The names of functions that a piece of WGSL calls, each once."""
-    return list(dict.fromkeys(_WORD.findall(text)))
+def called_functions(text: str) -> list[str]:
+    """The names of the functions that WGSL text calls, each once."""
+    return list(dict.fromkeys(_CALL.findall(text)))

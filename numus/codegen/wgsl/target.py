@@ -1,4 +1,4 @@
-"""What WGSL for an adapter may use, and how exact its arithmetic is."""
+"""WgslTarget: the features, limits and rounding of one adapter."""
 
 from __future__ import annotations
 
@@ -9,26 +9,24 @@ from dataclasses import dataclass
 class WgslTarget:
     """An adapter to write shaders for.
 
-    WGSL promises little about rounding, so these are measured when a device starts (see
-    `probe.py`): what an adapter does not do exactly is written out with what it does.
+    WGSL promises little about rounding: the flags below are measured when a device starts
+    (`probe.py`), and inexact operations are emulated by exact ones (`prelude.py`).
     """
 
     block_size: int = 64  # threads of a workgroup
-    shared_bytes: int = 16 << 10  # bytes that a workgroup shares
+    shared_bytes: int = 16 << 10  # workgroup memory
     max_workgroups: int = 65535  # along one dimension of a dispatch
     max_buffers: int = 8
-    max_binding_bytes: int = (
-        128 << 20
-    )  # bytes of a buffer that can be bound at once, a multiple of 256
+    max_binding_bytes: int = 128 << 20  # of one buffer binding, a multiple of 256
     i64: bool = False
     f64: bool = False
     f16: bool = False
     subgroups: bool = False
-    fuses32: bool = False  # whether fma rounds once
-    fuses64: bool = False
-    divides: bool = False  # whether quotients of float32 are correctly rounded
-    roots: bool = False  # whether square roots of float32 are
-    subnormals: bool = True  # whether they are kept
+    exact_fma32: bool = False  # fma rounds once
+    exact_fma64: bool = False
+    exact_div32: bool = False  # correctly rounded quotients
+    exact_sqrt32: bool = False
+    subnormals: bool = True  # kept, not flushed to zero
     max_loop_iterations: int = (
-        0  # of all loops of a thread together, where the driver ends them; 0: any
+        0  # of a thread's loops together, before the driver ends them; 0: any
     )

@@ -24,7 +24,7 @@ from numus.runtime.cuda.memory import MemoryPool
 from numus.runtime.cuda.program import CudaProgram, VendorProgram
 from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.cuda.staging import Staging
-from numus.runtime.cuda.user_kernels import Sources
+from numus.runtime.cuda.user_kernels import UserKernels
 from numus.runtime.memory_pool import Memory
 from numus.runtime.pycall.vm import Calls, Starter
 from numus.target import Target
@@ -57,7 +57,7 @@ class CudaRuntime:
         self.memory = MemoryPool(self.name, self.activate)
         self.allocate = self.memory.allocate
         self.compiler = Compiler(self.capability, self.activate)
-        self.sources = Sources(self)  # kernels of users
+        self.user_kernels = UserKernels(self)
         self.launch, run = _native()
         # what native calls leave behind: the driver's complaint, and which program ran last
         self.failed, self.last_number = ctypes.c_int64(0), ctypes.c_int64(0)

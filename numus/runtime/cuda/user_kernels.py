@@ -62,7 +62,7 @@ class Kernel:
     numbers: tuple[tuple[str, str], ...]  # names and dtypes
 
 
-def written(
+def parse(
     name: str,
     source: str,
     inputs: Sequence[tuple[str, DType]],
@@ -97,7 +97,7 @@ def written(
     return Kernel(name, head + source, found[0], is_ptx, numbers)
 
 
-class Sources:
+class UserKernels:
     """Users' kernels that are loaded on one device."""
 
     def __init__(self, runtime: CudaRuntime) -> None:

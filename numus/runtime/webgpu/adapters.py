@@ -1,4 +1,4 @@
-"""Which adapters there are, and which of them `webgpu:0` is."""
+"""Adapters of this machine, ranked: the first is `webgpu:0`."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-# The better the earlier. "CPU" is a software renderer: slow, but right.
-_KINDS = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
-# Of one GPU that several drivers offer, the first; OpenGL has too few features to be of use.
+# Best first. "CPU" is a software renderer.
+_ADAPTER_TYPES = ("DiscreteGPU", "IntegratedGPU", "Unknown", "CPU")
+# Preferred first, where several offer one GPU; OpenGL lacks needed features.
 _BACKENDS = ("Metal", "Vulkan", "D3D12")
-CHOICE = "NUMUS_WEBGPU_ADAPTER"  # a number, or a part of the adapter's name
+ADAPTER_VARIABLE = "NUMUS_WEBGPU_ADAPTER"  # an index, or a part of the adapter's name
 
 
 @functools.cache
 def adapters() -> tuple[Any, ...]:
-    """The adapters of this machine, the best first; none where WebGPU is not to be had."""
+    """The adapters of this machine, best first; none where WebGPU is unavailable."""
     if importlib.util.find_spec("wgpu") is None:
         return ()
     try:
@@ -27,7 +27,7 @@ def adapters() -> tuple[Any, ...]:
             import wgpu
             from wgpu.backends.wgpu_native.extras import set_instance_extras
 
-            with contextlib.suppress(RuntimeError):  # somebody else has started wgpu already
+            with contextlib.suppress(RuntimeError):  # wgpu is already started
                 set_instance_extras(backends=["Vulkan", "Metal", "DX12"])
             found = wgpu.gpu.enumerate_adapters_sync()
     except Exception as error:  # a machine without a driver is no reason to fail
@@ -35,17 +35,16 @@ def adapters() -> tuple[Any, ...]:
         return ()
     usable = [a for a in found if a.info["backend_type"] in _BACKENDS]
     usable.sort(key=_rank)
-    return tuple(_chosen(_without_twins(usable)))
+    return tuple(_with_choice_first(_deduplicated(usable)))
 
 
 def count() -> int:
-    """How many adapters there are."""
     return len(adapters())
 
 
 def software() -> int:
-    """How many of them are software that nobody asked for by name."""
-    if os.environ.get(CHOICE, "").strip():
+    """The number of software adapters, unless one was asked for by name."""
+    if os.environ.get(ADAPTER_VARIABLE, "").strip():
         return 0
     return sum(is_software(a) for a in adapters())
 
@@ -53,13 +52,13 @@ def software() -> int:
 def _rank(adapter: Any) -> tuple[int, int]:
     kind, backend = adapter.info["adapter_type"], adapter.info["backend_type"]
     return (
-        _KINDS.index(kind) if kind in _KINDS else len(_KINDS),
+        _ADAPTER_TYPES.index(kind) if kind in _ADAPTER_TYPES else len(_ADAPTER_TYPES),
         _BACKENDS.index(backend),
     )
 
 
-def _without_twins(found: list[Any]) -> list[Any]:
-    """Each device once, though several backends may offer it."""
+def _deduplicated(found: list[Any]) -> list[Any]:
+    """Each device once, with its preferred backend."""
     names: dict[tuple[Any, ...], str] = {}
     out = []
     for a in found:
@@ -70,9 +69,9 @@ def _without_twins(found: list[Any]) -> list[Any]:
     return out
 
 
-def _chosen(found: list[Any]) -> list[Any]:
-    """The adapter that the environment names comes first."""
-    wanted = os.environ.get(CHOICE, "").strip()
+def _with_choice_first(found: list[Any]) -> list[Any]:
+    """The adapter that the environment variable names comes first."""
+    wanted = os.environ.get(ADAPTER_VARIABLE, "").strip()
     if not wanted:
         return found
     if wanted.isdecimal():
@@ -82,7 +81,9 @@ def _chosen(found: list[Any]) -> list[Any]:
     if not first:
         here = "; ".join(f"{i}: {describe(a)}" for i, a in enumerate(found)) or "none"
         warnings.warn(
-            f"{CHOICE}={wanted!r} names no adapter; there are: {here}", RuntimeWarning, stacklevel=2
+            f"{ADAPTER_VARIABLE}={wanted!r} names no adapter; there are: {here}",
+            RuntimeWarning,
+            stacklevel=2,
         )
     return first + [a for a in found if a not in first]
 
@@ -98,7 +99,7 @@ def is_software(adapter: Any) -> bool:
 
 @contextlib.contextmanager
 def _quiet_stderr() -> Iterator[None]:
-    """Drivers that are looked at only to be passed over complain to the terminal."""
+    """Silence drivers that complain to the terminal while adapters are enumerated."""
     try:
         saved = os.dup(2)
     except OSError:

@@ -1,4 +1,4 @@
-"""One GPU as WebGPU gives it: device, queue, and what it can do."""
+"""GpuContext: one started WebGPU device with its queue, limits and targets."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from numus.runtime.webgpu import probe
 from numus.runtime.webgpu.adapters import adapters, describe, is_software
 from numus.target import Target
 
-# Asked for where the adapter has them.
+# Requested where the adapter has them.
 _FEATURES = ("shader-f64", "shader-int64", "shader-f16", "subgroup", "timestamp-query")
-# Limits that are raised to what the adapter has.
+# Raised to the adapter's own.
 _LIMITS = (
     "max-buffer-size",
     "max-storage-buffer-binding-size",
@@ -29,23 +29,19 @@ _LIMITS = (
     "max-uniform-buffer-binding-size",
 )
 
-FLUSHES = "flushes-subnormals"  # a fact: float32 below the normal range may become zero
+FLUSHES_SUBNORMALS = "flushes-subnormals"  # a feature: float32 results may be flushed to zero
 
 
 class GpuContext:
-    """A device that has been started. It is lost when the driver says so, and then never used
-    again: the next use starts another.
-    """
+    """A started device. Once the driver reports it lost, the next use starts another."""
 
     _started: dict[int, GpuContext] = {}  # noqa: RUF012
     _lock = threading.RLock()
-    _told: set[str] = set()  # noqa: RUF012
+    _warned = False
 
     @classmethod
     def get(cls, index: int = 0) -> GpuContext | None:
-        """The context of the adapter with this number, started on first use; None where there is
-        no such adapter. Never raises on missing hardware.
-        """
+        """The context of an adapter, started on first use; None where there is no such adapter."""
         with cls._lock:
             found = cls._started.get(index)
             if found is None or found.lost:
@@ -61,12 +57,11 @@ class GpuContext:
         self.index = index
         self.name = f"webgpu:{index}" if index else "webgpu"
         self.adapter = adapters()[index]
-        self.lost = ""  # why, once it is
-        self.last = 0  # the number of the last submission
-        self.done = 0  # that of the last one known to have finished
+        self.lost = ""  # the reason, once it is
+        self.last_submission = 0
+        self.last_completed = 0  # as far as known
         features = [f for f in _FEATURES if f in self.adapter.features]
         limits = {k: v for k, v in self.adapter.limits.items() if k in _LIMITS}
-        # 2 GiB and above is more than some drivers mean
         self.device = self.adapter.request_device_sync(
             label="numus", required_features=features, required_limits=limits
         )
@@ -75,8 +70,8 @@ class GpuContext:
         self.limits: dict[str, int] = dict(self.device.limits)
         self.shader_target = self._shader_target()
         self.target = self._target()
-        if is_software(self.adapter) and "software" not in self._told:
-            self._told.add("software")
+        if is_software(self.adapter) and not GpuContext._warned:
+            GpuContext._warned = True
             warnings.warn(
                 f"{self.name} is {describe(self.adapter)}, which computes on the CPU: right, but "
                 "slower than device 'cpu'",
@@ -86,9 +81,10 @@ class GpuContext:
 
     def _shader_target(self) -> WgslTarget:
         limits = self.limits
-        software = is_software(self.adapter)
-        given = WgslTarget(
-            block_size=min(64 if software else 256, self._most_threads()),
+        # a software adapter runs a workgroup's threads one after the other: fewer, more registers
+        block_size = 64 if is_software(self.adapter) else 256
+        target = WgslTarget(
+            block_size=min(block_size, self._max_threads()),
             shared_bytes=limits["max-compute-workgroup-storage-size"],
             max_workgroups=limits["max-compute-workgroups-per-dimension"],
             max_buffers=limits["max-storage-buffers-per-shader-stage"],
@@ -98,9 +94,9 @@ class GpuContext:
             f16="shader-f16" in self.features,
             subgroups="subgroup" in self.features,
         )
-        return probe.measured(self, given)
+        return probe.measured(self.device, self.queue, target)
 
-    def _most_threads(self) -> int:
+    def _max_threads(self) -> int:
         names = "max-compute-invocations-per-workgroup", "max-compute-workgroup-size-x"
         return min(self.limits[name] for name in names)
 
@@ -123,43 +119,41 @@ class GpuContext:
             num_cores=2 if software else 128,  # WebGPU does not tell
             language="wgsl",
             packed_storage=True,
-            features=self.features | ({FLUSHES} if not shader.subnormals else set()),
+            features=self.features | ({FLUSHES_SUBNORMALS} if not shader.subnormals else set()),
             block_size=shader.block_size,
             shared_bytes=shader.shared_bytes,
             static_shared=True,
-            max_block_size=0 if software else self._most_threads(),
+            max_block_size=0 if software else self._max_threads(),
         )
 
-    # -- work -------------------------------------------------------------------------------------
+    # -- the queue --------------------------------------------------------------------------------
 
     def submit(self, commands: Sequence[Any]) -> int:
-        """Hand commands to the GPU; the number by which `wait` knows them."""
+        """Submit command buffers; gives the submission's number, for `wait`."""
         self.queue.submit(commands)
-        self.last += 1
-        return self.last
+        self.last_submission += 1
+        return self.last_submission
 
-    def wait(self, number: int | None = None) -> None:
-        """Wait until a submission, or all of them, has been worked off."""
-        if number is not None and number <= self.done:
+    def wait(self, submission: int | None = None) -> None:
+        """Wait for a submission, or for all of them."""
+        if submission is not None and submission <= self.last_completed:
             return
-        upto = self.last
+        last = self.last_submission
         self.device._poll_wait()
-        self.done = max(self.done, upto)
+        self.last_completed = max(self.last_completed, last)
 
-    def check(self, error: Exception) -> Exception:
-        """What to raise for an error of the driver: one that says that the device is gone, if it
-        is, and that the next use starts afresh."""
+    def translated(self, error: Exception) -> Exception:
+        """A driver's error, or the error of a lost device where that is the cause."""
         text = str(error)
         if "lost" in text.lower() or "destroyed" in text.lower():
             self.lost = text or "the driver gave no reason"
-            return lost(self)
+            return lost_error(self)
         return error
 
 
-def lost(context: GpuContext) -> DeviceError:
-    """The error for what lived on a device that is gone."""
+def lost_error(context: GpuContext) -> DeviceError:
     reason = context.lost.strip().splitlines()[-1].strip() if context.lost else "unknown"
     return DeviceError(
-        f"{context.name} ({describe(context.adapter)}) was lost ({reason}): what was on it is gone."
-        " Move tensors there again from the host; the device starts afresh."
+        f"{context.name} ({describe(context.adapter)}) was lost ({reason}), with all tensors on it."
+        " Move them there again from the host; the device is restarted."
     )

@@ -1,7 +1,7 @@
-"""Dispatches handed to a compute pass, with as little as possible in between.
+"""Fast command encoding: calls of wgpu-native without the Python binding's error checks.
 
-A step of training is a few hundred of them. wgpu's methods check for errors after every call;
-what they call is called here directly, and errors show when the pass is finished.
+A training step is a few hundred dispatches, and the binding checks for errors after each. Here
+errors show when the pass is finished.
 """
 
 from __future__ import annotations
@@ -11,31 +11,31 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-Recorder = tuple[Callable[[Any], None], Callable[[Any], None], Callable[[int, int], None]]
+PassEncoder = tuple[Callable[[Any], None], Callable[[Any], None], Callable[[int, int], None]]
 
 
 @functools.cache
 def _native() -> tuple[Any, ...] | None:
-    """The functions of wgpu's library; None where this version has others."""
+    """The functions of wgpu-native; None where this version lacks one."""
     api = importlib.import_module("wgpu.backends.wgpu_native._api")
     names = ("SetPipeline", "SetBindGroup", "DispatchWorkgroups")
     found = [getattr(api.lib, f"wgpuComputePassEncoder{name}", None) for name in names]
     return None if None in found else (*found, api.ffi.NULL)
 
 
-def recorder(computing: Any) -> Recorder:
-    """How a pass is told the pipeline, the bind group, and how many groups to run."""
+def pass_encoder(compute: Any) -> PassEncoder:
+    """(set_pipeline, set_bind_group, dispatch_workgroups) of a compute pass."""
     native = _native()
-    number = getattr(computing, "_internal", None)
-    if native is None or number is None:
+    handle = getattr(compute, "_internal", None)
+    if native is None or handle is None:
         return (
-            computing.set_pipeline,
-            lambda group: computing.set_bind_group(0, group),
-            computing.dispatch_workgroups,
+            compute.set_pipeline,
+            lambda group: compute.set_bind_group(0, group),
+            compute.dispatch_workgroups,
         )
-    pipeline_of, group_of, dispatch_of, nothing = native
+    set_pipeline, set_bind_group, dispatch, null = native
     return (
-        lambda pipeline: pipeline_of(number, pipeline._internal),
-        lambda group: group_of(number, 0, group._internal, 0, nothing),
-        lambda x, y: dispatch_of(number, x, y, 1),
+        lambda pipeline: set_pipeline(handle, pipeline._internal),
+        lambda group: set_bind_group(handle, 0, group._internal, 0, null),
+        lambda x, y: dispatch(handle, x, y, 1),
     )

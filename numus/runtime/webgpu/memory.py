@@ -1,7 +1,7 @@
-"""GPU memory in buffers that are kept and reused.
+"""Buffer pool of a WebGPU device, with power-of-two size classes.
 
-Buffers come in powers of two. A buffer goes back to its bucket when the last tensor on it dies, at
-once: work that still reads it was handed to the GPU before whatever will write to it next.
+A buffer returns to the pool as soon as the last tensor on it dies: the queue runs in order, so work
+that still reads it precedes whatever writes to it next.
 """
 
 from __future__ import annotations
@@ -9,122 +9,116 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import ref
 
 import numpy as np
 
 from numus.errors import OutOfMemoryError
-from numus.runtime.webgpu.context import lost
+from numus.runtime.webgpu.context import GpuContext, lost_error
 
-if TYPE_CHECKING:
-    from numus.runtime.webgpu.context import GpuContext
-
-SHIFT = 40  # an address is the number of a block above this many bits, and an offset below
-_SMALLEST = 256
-_PIECE = 32 << 20  # bytes that are staged at a time
-_POOLED = 1 << 30  # bytes of free buffers that are kept
-_numbers = itertools.count(1).__next__
+OFFSET_BITS = 40  # an address is a buffer id above so many bits, and an offset below
+_MIN_BUFFER_BYTES = 256
+_STAGING_BYTES = 32 << 20  # per transfer
+_MIN_POOLED_LIMIT = 1 << 30  # bytes of free buffers that are kept at least
+_next_id = itertools.count(1).__next__
 
 
 class Memory:
     """A block of GPU memory; it returns to the pool when the last reference to it goes."""
 
-    __slots__ = ("__weakref__", "address", "buffer", "fence", "nbytes", "number", "pool")
+    __slots__ = ("__weakref__", "address", "buffer", "fence", "id", "nbytes", "pool")
 
-    def __init__(self, pool: BufferPool, nbytes: int, buffer: Any, number: int) -> None:
+    def __init__(self, pool: BufferPool, nbytes: int, buffer: Any, id_: int) -> None:
         self.pool = pool
         self.nbytes = nbytes
         self.buffer = buffer
-        self.number = number  # of the buffer: bind groups are known by it
-        self.address = number << SHIFT
-        self.fence = 0  # the last submission that touched it
+        self.id = id_  # of the buffer: the key of bind groups
+        self.address = id_ << OFFSET_BITS
+        self.fence = 0  # the last submission that uses it
 
     def __del__(self) -> None:
-        self.pool.give_back(self.number)
+        self.pool.release(self.id)
 
 
 class BufferPool:
-    """Buffers of one device by size, with statistics."""
+    """Buffers of one device."""
 
     def __init__(self, context: GpuContext) -> None:
         self.context = context
         usage = context.wgpu.BufferUsage
         self._storage = usage.STORAGE | usage.COPY_SRC | usage.COPY_DST
         self._readable = usage.COPY_DST | usage.MAP_READ
-        # Buffers are held here and known by numbers elsewhere: a block that dies as part of a cycle
-        # would otherwise take its buffer with it.
+        # Owned here, known by id elsewhere: a block that dies as part of a reference cycle would
+        # otherwise take its buffer with it.
         self._buffers: dict[int, Any] = {}
         self._free: dict[int, list[int]] = {}  # by size
-        self._ages: dict[int, None] = {}  # of the free ones, the longest unused first
+        self._lru: dict[int, None] = {}  # free buffers, least recently used first
         self._staging: dict[int, list[Any]] = {}
         self._lock = threading.RLock()
-        self._living: dict[int, ref[Memory]] = {}  # by number
-        self._largest: int = context.limits["max-buffer-size"]
-        self.in_use = self.pooled = self.peak = self.allocations = self.made = 0
+        self._live: dict[int, ref[Memory]] = {}  # by id
+        self._max_bytes: int = context.limits["max-buffer-size"]
+        self.in_use = self.pooled = self.peak = self.allocations = self.mapped = 0
 
     def allocate(self, nbytes: int) -> Memory:
-        """Uninitialised memory."""
         if self.context.lost:
-            raise lost(self.context)
-        size = 1 << (nbytes - 1).bit_length() if nbytes > _SMALLEST else _SMALLEST
-        if size > self._largest:
+            raise lost_error(self.context)
+        size = 1 << (nbytes - 1).bit_length() if nbytes > _MIN_BUFFER_BYTES else _MIN_BUFFER_BYTES
+        if size > self._max_bytes:
             size = -(-nbytes // 256) * 256
-            if nbytes > self._largest:
+            if nbytes > self._max_bytes:
                 raise OutOfMemoryError(
                     f"{nbytes} bytes on {self.context.name}: its largest buffer has "
-                    f"{self._largest} (max-buffer-size); use parts"
+                    f"{self._max_bytes} (max-buffer-size); use smaller tensors"
                 )
         with self._lock:
             free = self._free.get(size)
             if free:
-                number = free.pop()
-                self._ages.pop(number, None)
+                id_ = free.pop()
+                self._lru.pop(id_, None)
                 self.pooled -= size
-                buffer = self._buffers[number]
+                buffer = self._buffers[id_]
             else:
-                buffer = self._make(size, self._storage)
-                number = _numbers()
-                self._buffers[number] = buffer
+                buffer = self._create(size, self._storage)
+                id_ = _next_id()
+                self._buffers[id_] = buffer
             self.in_use += size
-            if self.in_use > self.peak:
-                self.peak = self.in_use
+            self.peak = max(self.peak, self.in_use)
             self.allocations += 1
-            memory = Memory(self, nbytes, buffer, number)
-            self._living[number] = ref(memory)
+            memory = Memory(self, nbytes, buffer, id_)
+            self._live[id_] = ref(memory)
         return memory
 
-    def at(self, number: int) -> Memory | None:
-        """The block with a number, if somebody still has it."""
-        found = self._living.get(number)
+    def find(self, id_: int) -> Memory | None:
+        """The block with a buffer id, while it lives."""
+        found = self._live.get(id_)
         return found() if found is not None else None
 
-    def give_back(self, number: int) -> None:
-        self._living.pop(number, None)
-        buffer = self._buffers[number]
-        size = buffer.size
+    def release(self, id_: int) -> None:
+        self._live.pop(id_, None)
+        size = self._buffers[id_].size
         self.in_use -= size
         if self.context.lost:
-            del self._buffers[number]
+            del self._buffers[id_]
             return
-        self._free.setdefault(size, []).append(number)
-        self._ages[number] = None
+        self._free.setdefault(size, []).append(id_)
+        self._lru[id_] = None
         self.pooled += size
-        # the longest unused go: WebGPU does not tell how much memory there is, use does
-        while self.pooled > max(_POOLED, self.peak):
-            oldest = next(iter(self._ages), None)
+        # WebGPU does not tell how much memory there is: the peak is known to fit
+        while self.pooled > max(_MIN_POOLED_LIMIT, self.peak):
+            oldest = next(iter(self._lru), None)
             if oldest is None:
                 return
-            del self._ages[oldest]
+            del self._lru[oldest]
             free = self._free[self._buffers[oldest].size]
-            if oldest in free:  # else an allocation, in the midst of which this runs, has taken it
+            if oldest in free:  # else an allocation that this interrupts has taken it
                 free.remove(oldest)
                 old = self._buffers.pop(oldest)
                 self.pooled -= old.size
                 old.destroy()
 
-    def _make(self, size: int, usage: int) -> Any:
-        self.made += 1
+    def _create(self, size: int, usage: int) -> Any:
+        self.mapped += 1
         create: Callable[[], Any] = lambda: self.context.device.create_buffer(  # noqa: E731
             size=size, usage=usage
         )
@@ -132,10 +126,10 @@ class BufferPool:
         try:
             return create()
         except error as first:
-            failure = self.context.check(first)
+            failure = self.context.translated(first)
             if failure is not first:
                 raise failure from first
-        self.clear()
+        self.empty()
         self.context.wait()
         try:
             return create()
@@ -143,16 +137,16 @@ class BufferPool:
             reason = str(second).strip().splitlines()[-1].strip()
             raise OutOfMemoryError(
                 f"{size} bytes on {self.context.name}: {self.in_use} are in use, and the device "
-                f"has no more ({reason}). Free tensors there, or use smaller parts."
+                f"has no more ({reason}). Free tensors there, or use smaller ones."
             ) from second
 
-    def clear(self) -> None:
-        """Give all free buffers back to the driver."""
+    def empty(self) -> None:
+        """Return all free buffers to the driver."""
         with self._lock:
-            free = [self._buffers.pop(n) for numbers in self._free.values() for n in numbers]
+            free = [self._buffers.pop(i) for ids in self._free.values() for i in ids]
             free += [b for buffers in self._staging.values() for b in buffers]
             self._free.clear()
-            self._ages.clear()
+            self._lru.clear()
             self._staging.clear()
             for buffer in free:
                 buffer.destroy()
@@ -164,29 +158,29 @@ class BufferPool:
             "pooled": self.pooled,
             "peak": self.peak,
             "allocations": self.allocations,
-            "made": self.made,
+            "mapped": self.mapped,
         }
 
     # -- between host and device ------------------------------------------------------------------
 
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
-        """Copy a contiguous host array in, piece by piece."""
+        """Copy a host array in."""
         data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         queue = self.context.queue
-        for start in range(0, data.nbytes, _PIECE):
-            piece = data[start : start + _PIECE]
-            if piece.nbytes % 4:
-                piece = np.concatenate([piece, np.zeros(-piece.nbytes % 4, np.uint8)])
-            queue.write_buffer(memory.buffer, start, piece)
+        for start in range(0, data.nbytes, _STAGING_BYTES):
+            chunk = data[start : start + _STAGING_BYTES]
+            if chunk.nbytes % 4:
+                chunk = np.concatenate([chunk, np.zeros(-chunk.nbytes % 4, np.uint8)])
+            queue.write_buffer(memory.buffer, start, chunk)
             if start:
-                self.context.submit([])  # lets go of what was staged
-        memory.fence = self.context.last + 1
+                self.context.submit([])  # frees the staging memory
+        memory.fence = self.context.last_submission + 1
 
     def download(self, memory: Memory, start: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Bytes of a block, on the host."""
         out = np.empty(nbytes, np.uint8)
-        for at in range(0, nbytes, _PIECE):
-            count = min(_PIECE, nbytes - at)
+        for at in range(0, nbytes, _STAGING_BYTES):
+            count = min(_STAGING_BYTES, nbytes - at)
             first = (start + at) & ~3
             last = -(-(start + at + count) // 4) * 4
             skip = start + at - first
@@ -194,10 +188,10 @@ class BufferPool:
         return out
 
     def _read(self, memory: Memory, start: int, nbytes: int) -> np.ndarray[Any, Any]:
-        size = max(_SMALLEST, 1 << max(0, nbytes - 1).bit_length())
+        size = max(_MIN_BUFFER_BYTES, 1 << max(0, nbytes - 1).bit_length())
         with self._lock:
             free = self._staging.get(size)
-            staging = free.pop() if free else self._make(size, self._readable)
+            staging = free.pop() if free else self._create(size, self._readable)
         encoder = self.context.device.create_command_encoder()
         encoder.copy_buffer_to_buffer(memory.buffer, start, staging, 0, nbytes)
         memory.fence = self.context.submit([encoder.finish()])

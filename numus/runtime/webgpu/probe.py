@@ -1,21 +1,17 @@
-"""How exact an adapter's arithmetic is: a few numbers are computed on it, and compared.
+"""Probe of an adapter's arithmetic: fma, division, square root, subnormals, loop limits.
 
-WGSL leaves much open: whether `fma` rounds once, whether quotients and square roots are correctly
-rounded, what becomes of subnormal numbers. What turns out not to be exact is written out in
-kernels with what is (`compiler/render/wgsl_prelude.py`).
+WGSL leaves their rounding open. A few values are computed on the device and compared with the exact
+ones; inexact operations are emulated in kernels (`codegen/wgsl/prelude.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from numus.codegen.wgsl.target import WgslTarget
-
-if TYPE_CHECKING:
-    from numus.runtime.webgpu.context import GpuContext
 
 _COUNT = 512
 
@@ -35,48 +31,50 @@ fn main(@builtin(global_invocation_id) id: vec3<u32>) {{
 }}
 """
 
-# Mesa's software renderer leaves loops after 65535 turns.
-_TURNS = """
+# Mesa's software renderer leaves loops after 65535 iterations.
+_ITERATIONS = 70000
+_LOOP = """
 @group(0) @binding(0) var<storage, read> a: array<f32>;
 @group(0) @binding(1) var<storage, read> b: array<f32>;
 @group(0) @binding(2) var<storage, read> c: array<f32>;
 @group(0) @binding(3) var<storage, read_write> r: array<f32>;
 @compute @workgroup_size(64)
 fn main(@builtin(global_invocation_id) id: vec3<u32>) {
-  var turns = 0.0;
-  for (var i = 0.0; i < a[id.x]; i += 1.0) { turns += b[u32(turns) % 64u] / c[0]; }
-  r[id.x] = turns;
+  var count = 0.0;
+  for (var i = 0.0; i < a[id.x]; i += 1.0) { count += b[u32(count) % 64u] / c[0]; }
+  r[id.x] = count;
 }
 """
 
 
-def measured(context: GpuContext, target: WgslTarget) -> WgslTarget:
-    """The target with what was found out."""
-    fuses, divides, roots, subnormals = _try(context, np.float32)
-    fuses64 = target.f64 and all(_try(context, np.float64)[:3])
-    turns = _run(context, _TURNS, (np.full(_COUNT, 70000, np.float32),) * 3)[0]
+def measured(device: Any, queue: Any, target: WgslTarget) -> WgslTarget:
+    """The target with the measured flags."""
+    fma32, div32, sqrt32, subnormals = _try(device, queue, np.float32)
+    fma64 = target.f64 and all(_try(device, queue, np.float64)[:3])
+    bounds = np.full(_COUNT, _ITERATIONS, np.float32)
+    iterations = _run(device, queue, _LOOP, (bounds,) * 3)[0]
     return dataclasses.replace(
         target,
-        fuses32=fuses,
-        fuses64=fuses64,
-        divides=divides,
-        roots=roots,
+        exact_fma32=fma32,
+        exact_fma64=fma64,
+        exact_div32=div32,
+        exact_sqrt32=sqrt32,
         subnormals=subnormals,
-        max_loop_iterations=0 if turns == 70000 else int(turns) // 2,
+        max_loop_iterations=0 if iterations == _ITERATIONS else int(iterations) // 2,
     )
 
 
-def _try(context: GpuContext, kind: Any) -> tuple[bool, bool, bool, bool]:
+def _try(device: Any, queue: Any, kind: Any) -> tuple[bool, bool, bool, bool]:
     wide = kind is np.float64
     rng = np.random.default_rng(7)
     a, b = (rng.normal(size=_COUNT).astype(kind) for _ in range(2))
-    # a product that is not representable, taken off itself: what is left is its rounding error
+    # a * b - (a * b): an exact fma gives the rounding error of the product
     c = (-(a * b)).astype(kind)
     # products of these are subnormal
     d = np.full(_COUNT, 2.0**-515 if wide else 2.0**-67, kind) * (1 + np.arange(_COUNT) % 2)
     d = d.astype(kind)
     source = _SOURCE.format(f="f64" if wide else "f32", n=_COUNT)
-    r = _run(context, source, (a, b, c, d)).reshape(4, _COUNT)
+    r = _run(device, queue, source, (a, b, c, d)).reshape(4, _COUNT)
     if wide:
         triples = zip(a, b, c, strict=True)
         error = np.array([float(_exact(x, y) + _exact(z, 1.0)) for x, y, z in triples])
@@ -96,11 +94,12 @@ def _exact(x: float, y: float) -> Any:
     return Fraction(float(x)) * Fraction(float(y))
 
 
-def _run(context: GpuContext, source: str, given: tuple[Any, ...]) -> Any:
-    wgpu, device = context.wgpu, context.device
+def _run(device: Any, queue: Any, source: str, inputs: tuple[Any, ...]) -> Any:
+    import wgpu
+
     usage = wgpu.BufferUsage
-    buffers = [device.create_buffer_with_data(data=x, usage=usage.STORAGE) for x in given]
-    nbytes = 4 * given[0].nbytes
+    buffers = [device.create_buffer_with_data(data=x, usage=usage.STORAGE) for x in inputs]
+    nbytes = 4 * inputs[0].nbytes
     result = device.create_buffer(size=nbytes, usage=usage.STORAGE | usage.COPY_SRC)
     module = device.create_shader_module(code=source)
     pipeline = device.create_compute_pipeline(
@@ -112,10 +111,10 @@ def _run(context: GpuContext, source: str, given: tuple[Any, ...]) -> Any:
     ]
     group = device.create_bind_group(layout=pipeline.get_bind_group_layout(0), entries=entries)
     encoder = device.create_command_encoder()
-    work = encoder.begin_compute_pass()
-    work.set_pipeline(pipeline)
-    work.set_bind_group(0, group)
-    work.dispatch_workgroups(_COUNT // 64)
-    work.end()
-    context.submit([encoder.finish()])
-    return np.frombuffer(context.queue.read_buffer(result), given[0].dtype)
+    compute = encoder.begin_compute_pass()
+    compute.set_pipeline(pipeline)
+    compute.set_bind_group(0, group)
+    compute.dispatch_workgroups(_COUNT // 64)
+    compute.end()
+    queue.submit([encoder.finish()])
+    return np.frombuffer(queue.read_buffer(result), inputs[0].dtype)

@@ -1,4 +1,8 @@
-"""Kernels in IR to compute pipelines, each made once."""
+"""Compute pipelines of kernels, compiled on demand in variants.
+
+A program renders a variant per index width, unroll factor, aliasing and segmentation of its
+buffers, as launches need them.
+"""
 
 from __future__ import annotations
 
@@ -9,50 +13,35 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.codegen.wgsl import index_width, renderer
+from numus.codegen.wgsl.bindings import UniformScalar
+from numus.codegen.wgsl.renderer import Shader
 from numus.errors import CompileError, DeviceError
 from numus.ir import kernel_text
+from numus.runtime.compile_log import CompileRecord
+from numus.runtime.webgpu.context import GpuContext
+from numus.runtime.webgpu.session import GpuSession
 
-if TYPE_CHECKING:
-    from numus.runtime.webgpu.context import GpuContext
-    from numus.runtime.webgpu.runtime import WebGpuRuntime
+_MAX_UNROLL = 32
+_MAX_CACHED_SIZES = 64  # launch sizes whose variant a program remembers
 
-_MOST_UNROLLED = 32
-
-
-@dataclass(frozen=True, slots=True)
-class CompileRecord:
-    """One pipeline that was made."""
-
-    name: str
-    key: str
-    notes: tuple[str, ...]
-    cause: str
-    seconds: float
-    program: Any
-
-    @property
-    def source(self) -> str:
-        return str(self.program.source)
-
-
-Windows = tuple[tuple[int, int], ...]  # buffers bound as several parts, and how many
+Segments = tuple[tuple[int, int], ...]  # buffers bound in several segments, and how many
 
 
 @dataclass(slots=True)
 class Pipeline:
-    """A shader made ready: what a launch needs of it."""
+    """A compiled shader."""
 
-    shader: Any
+    shader: Shader
     pipeline: Any
     layout: Any
-    words: dict[str, Any]  # how each scalar is written
+    scalars: dict[str, UniformScalar]  # by slot
 
 
 class WebGpuProgram:
-    """A kernel and the forms of it that launches have needed so far."""
+    """A kernel and the variants of it that launches have needed so far."""
 
     def __init__(self, cache: PipelineCache, kernel: Any) -> None:
         self.kernel = kernel
@@ -60,14 +49,17 @@ class WebGpuProgram:
         self.notes: tuple[str, ...] = kernel.notes
         self.slots = [slot for slot, _ in kernel.scalars]
         self._cache = cache
-        self._forms: dict[tuple[Any, ...], Pipeline] = {}
-        self._needs: dict[tuple[int, ...], tuple[bool, int]] = {}
-        self._narrow: Any = None
-        self.sizes = frozenset(slot for slot in self.slots if index_width.is_size(slot))
+        self._variants: dict[tuple[Any, ...], Pipeline] = {}
+        self._by_sizes: dict[tuple[int, ...], tuple[bool, int]] = {}
+        self.size_slots = frozenset(slot for slot in self.slots if index_width.is_size(slot))
 
-    def restart(self) -> None:
-        self._forms.clear()
-        self._needs.clear()
+    def clear(self) -> None:
+        self._variants.clear()
+        self._by_sizes.clear()
+
+    @functools.cached_property
+    def _index_width(self) -> index_width.IndexWidth:
+        return index_width.IndexWidth(self.kernel)
 
     @property
     def text(self) -> str:
@@ -75,66 +67,57 @@ class WebGpuProgram:
 
     @property
     def source(self) -> str:
-        """The WGSL of the first form; of the usual one where there is none yet."""
-        for form in self._forms.values():
-            return str(form.shader.source)
-        return str(renderer.render(self.kernel, self._cache.context.shader_target).source)
+        """The WGSL of the first variant; of the default one where there is none yet."""
+        for variant in self._variants.values():
+            return variant.shader.source
+        return renderer.render(self.kernel, self._cache.context.shader_target).source
 
-    def needs(self, sizes: dict[str, int]) -> tuple[bool, int]:
-        """Whether indices of a launch with these numbers leave 32 bits; and how many turns of its
-        loops have to be written out, for a driver that ends loops.
-        """
-        if self._narrow is None:
-            self._narrow = index_width.Narrow(self.kernel)
-        sizes = {slot: sizes[slot] for slot in self.slots if slot in self.sizes}
+    def variant_of(self, sizes: dict[str, int]) -> tuple[bool, int]:
+        """Whether a launch of these sizes needs 64-bit indices, and its unroll factor."""
+        sizes = {slot: sizes[slot] for slot in self.slots if slot in self.size_slots}
         key = tuple(sizes.values())
-        found = self._needs.get(key)
+        found = self._by_sizes.get(key)
         if found is None:
-            if len(self._needs) > 64:
-                self._needs.clear()
-            found = self._needs[key] = (not self._narrow.fits(sizes), self._unroll(sizes))
+            if len(self._by_sizes) > _MAX_CACHED_SIZES:
+                self._by_sizes.clear()
+            wide = not self._index_width.fits(sizes)
+            found = self._by_sizes[key] = (wide, self._unroll(sizes))
         return found
 
     def _unroll(self, sizes: dict[str, int]) -> int:
+        """The unroll factor that keeps loops below the driver's iteration limit."""
         context = self._cache.context
-        most = context.shader_target.max_loop_iterations
-        if not most:
+        limit = context.shader_target.max_loop_iterations
+        if not limit:
             return 1
         unroll = 1
         threads = self.kernel.block_size or context.shader_target.block_size
-        while self._narrow.turns(sizes, threads, unroll) > most:
+        while self._index_width.loop_iterations(sizes, threads, unroll) > limit:
             unroll *= 2
-            if unroll > _MOST_UNROLLED:
+            if unroll > _MAX_UNROLL:
                 raise DeviceError(
-                    f"{self.name}: too much for one thread of {context.name} "
-                    f"({context.target.description}), whose driver ends loops after some "
-                    f"{2 * most} turns; use smaller parts, or device 'cpu'"
+                    f"{self.name}: more iterations in one thread than the loop iteration limit "
+                    f"of {context.name} ({context.target.description}), about {2 * limit}; use "
+                    "smaller tensors, or device 'cpu'"
                 )
         return unroll
 
-    def form(
-        self,
-        wide: bool,
-        unroll: int,
-        shared: frozenset[int],
-        windows: Windows = (),
+    def variant(
+        self, wide: bool, unroll: int, aliased: frozenset[int], segments: Segments = ()
     ) -> Pipeline:
-        """The pipeline whose indices have 64 bits if `wide`, and whose buffers `shared` are bound
-        as written to though they are only read: they lie in a buffer that is written to. Buffers
-        that are too large to be bound at once are bound as several `windows`.
-        """
-        key = (wide, unroll, shared, windows)
-        found = self._forms.get(key)
+        """The pipeline of a variant; see `renderer.render`."""
+        key = (wide, unroll, aliased, segments)
+        found = self._variants.get(key)
         if found is None:
-            found = self._forms[key] = self._cache.make(self, *key)
+            found = self._variants[key] = self._cache.compile(self, *key)
         return found
 
 
 class PipelineCache:
-    """Programs by the text of their kernels; layouts are shared by all that bind alike."""
+    """Programs by kernel text, and bind group layouts by binding types."""
 
-    def __init__(self, runtime: WebGpuRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self, session: GpuSession) -> None:
+        self._session = session
         self.log: list[CompileRecord] = []
         self._programs: dict[str, WebGpuProgram] = {}
         self._layouts: dict[tuple[Any, ...], tuple[Any, Any]] = {}
@@ -142,13 +125,13 @@ class PipelineCache:
 
     @property
     def context(self) -> GpuContext:
-        return self._runtime.context
+        return self._session.context
 
-    def restart(self) -> None:
-        """The device is another one: what was made on the old one is of no use."""
+    def clear(self) -> None:
+        """Drop the pipelines of a lost device."""
         self._layouts.clear()
         for program in self._programs.values():
-            program.restart()
+            program.clear()
 
     def program(self, kernel: Any) -> WebGpuProgram:
         text = kernel_text(kernel)
@@ -158,86 +141,81 @@ class PipelineCache:
                 found = self._programs[text] = WebGpuProgram(self, kernel)
         return found
 
-    def make(
+    def compile(
         self,
         program: WebGpuProgram,
         wide: bool,
         unroll: int,
-        shared: frozenset[int],
-        windows: Windows,
+        aliased: frozenset[int],
+        segments: Segments,
     ) -> Pipeline:
         began = time.perf_counter()
         context = self.context
         if wide and not context.shader_target.i64:
             raise CompileError(
-                f"{program.name}: more elements than 32-bit indices count, and {context.name} has "
-                "no 64-bit integers (feature shader-int64); use smaller parts"
+                f"{program.name}: its indices exceed 32 bits, and {context.name} has no 64-bit "
+                "integers (feature shader-int64); use smaller tensors"
             )
         kernel = program.kernel
-        parts = dict(windows)
-        shader = renderer.render(kernel, context.shader_target, wide, shared, unroll, windows=parts)
-        limits = context.shader_target
-        if len(shader.bound) > limits.max_buffers:
-            if parts:
+        target = context.shader_target
+        shader = renderer.render(kernel, target, wide, aliased, unroll, segments=dict(segments))
+        if len(shader.bound) > target.max_buffers:
+            if segments:
                 raise DeviceError(
-                    f"{program.name}: {len(shader.bound)} bindings, some of them parts of buffers "
-                    f"larger than the {limits.max_binding_bytes} bytes that {context.name} binds "
-                    f"(max-storage-buffer-binding-size), and it binds {limits.max_buffers}"
-                    " (max-storage-buffers-per-shader-stage); use smaller tensors"
+                    f"{program.name}: {len(shader.bound)} bindings, some of them segments of "
+                    f"buffers larger than {target.max_binding_bytes} bytes "
+                    f"(max-storage-buffer-binding-size); {context.name} takes at most "
+                    f"{target.max_buffers} (max-storage-buffers-per-shader-stage); use smaller "
+                    "tensors"
                 )
-            shader = renderer.render(
-                kernel, context.shader_target, wide, shared, unroll, pooled=True
-            )
-        kinds = tuple(
+            shader = renderer.render(kernel, target, wide, aliased, unroll, merged=True)
+        types = tuple(
             "storage"
-            if shader.pooled or kernel.buffers[i].access != "read" or i in shared
+            if shader.merged or kernel.buffers[i].access != "read" or i in aliased
             else "read-only-storage"
             for i, *_ in shader.bound
         )
-        layout, pipeline_layout = self._layout(kinds)
+        layout, pipeline_layout = self._layout(types)
         try:
             module = _module(context, shader.source)
             pipeline = context.device.create_compute_pipeline(
                 layout=pipeline_layout, compute={"module": module, "entry_point": "main"}
             )
         except context.wgpu.GPUError as error:
-            failure = context.check(error)
+            failure = context.translated(error)
             if failure is not error:
                 raise failure from error
             raise CompileError(
-                f"{program.name}: {context.name} refused the shader: {error}\n{shader.source}"
+                f"{program.name}: {context.name} rejects the shader: {error}\n{shader.source}"
             ) from error
         seconds = time.perf_counter() - began
-        made = Pipeline(shader, pipeline, layout, {word.slot: word for word in shader.slots})
         record = CompileRecord(program.name, "", program.notes, "compiled", seconds, program)
         self.log.append(record)
-        return made
+        return Pipeline(shader, pipeline, layout, {s.slot: s for s in shader.scalars})
 
-    def _layout(self, kinds: tuple[str, ...]) -> tuple[Any, Any]:
-        found = self._layouts.get(kinds)
+    def _layout(self, types: tuple[str, ...]) -> tuple[Any, Any]:
+        found = self._layouts.get(types)
         if found is None:
             device, stage = self.context.device, self.context.wgpu.ShaderStage.COMPUTE
             entries = [
-                {"binding": i, "visibility": stage, "buffer": {"type": kind}}
-                for i, kind in enumerate(("uniform", *kinds))
+                {"binding": i, "visibility": stage, "buffer": {"type": type_}}
+                for i, type_ in enumerate(("uniform", *types))
             ]
             layout = device.create_bind_group_layout(entries=entries)
-            whole = device.create_pipeline_layout(bind_group_layouts=[layout])
-            found = self._layouts[kinds] = (layout, whole)
+            pipeline_layout = device.create_pipeline_layout(bind_group_layouts=[layout])
+            found = self._layouts[types] = (layout, pipeline_layout)
         return found
 
 
 def _module(context: GpuContext, source: str) -> Any:
-    """A shader without the checks that WebGPU adds to code nobody trusts: kernels keep within their
-    buffers, and their loops end, by themselves.
-    """
+    """A shader module without WebGPU's bounds checks and loop guards, where wgpu has that."""
     trusted = _trusted(context, source) if _has_trusted() else None
     return trusted or context.device.create_shader_module(code=source)
 
 
 @functools.cache
 def _has_trusted() -> bool:
-    """Whether this version of wgpu can be asked for it (it has no name of its own in Python)."""
+    """Whether this wgpu-native has trusted modules, which its Python binding does not expose."""
     native = importlib.import_module("wgpu.backends.wgpu_native")
     api = importlib.import_module("wgpu.backends.wgpu_native._api")
     names = ("GPUShaderModule", "new_struct_p", "to_c_string_view", "libf")
@@ -257,33 +235,35 @@ def _trusted(context: GpuContext, source: str) -> Any:
         nextInChain=ffi.cast("WGPUChainedStruct *", code),
         label=api.to_c_string_view(""),
     )
-    number = api.libf.wgpuDeviceCreateShaderModuleTrusted(context.device._internal, description, 0)
-    return api.GPUShaderModule("", number, context.device) if number != ffi.NULL else None
+    handle = api.libf.wgpuDeviceCreateShaderModuleTrusted(context.device._internal, description, 0)
+    return api.GPUShaderModule("", handle, context.device) if handle != ffi.NULL else None
 
 
-def pack(shader: Any, head: Sequence[int], values: dict[str, Any]) -> bytes:
-    """The words of `P` for a launch."""
+def pack(shader: Shader, header: Sequence[int], values: dict[str, Any]) -> bytes:
+    """The uniform array `P` of a launch."""
     data = bytearray(4 * shader.words)
-    struct.pack_into(f"<{len(head)}I", data, 0, *head)
-    repack(shader.slots, values, data, 0)
+    struct.pack_into(f"<{len(header)}I", data, 0, *header)
+    repack(shader.scalars, values, data, 0)
     return bytes(data)
 
 
-def repack(words: Sequence[Any], values: dict[str, Any], data: bytearray, at: int) -> None:
-    """Write some of a kernel's scalars into the words of `P` that begin at a byte."""
-    for word in words:
-        value = values[word.slot]
-        if word.format in "iq":
+def repack(
+    scalars: Sequence[UniformScalar], values: dict[str, Any], data: bytearray, start: int
+) -> None:
+    """Write scalars into the array `P` that starts at a byte of `data`."""
+    for scalar in scalars:
+        value = values[scalar.slot]
+        if scalar.format in "iq":
             value = int(value)
-        elif word.format in "IQ":
-            value = int(value) & ((1 << (32 if word.format == "I" else 64)) - 1)
-        elif word.format == "f":
+        elif scalar.format in "IQ":
+            value = int(value) & ((1 << (32 if scalar.format == "I" else 64)) - 1)
+        elif scalar.format == "f":
             value = _as_float32(value)
-        struct.pack_into(f"<{word.format}", data, at + 4 * word.at, value)
+        struct.pack_into(f"<{scalar.format}", data, start + 4 * scalar.word, value)
 
 
 def _as_float32(value: float) -> float:
-    """A float that `struct` takes as float32: beyond its range are the infinities."""
+    """A float in range of float32, or an infinity: `struct` takes no others."""
     if abs(value) > 3.4028235677973366e38 and value == value:
         return float("inf") if value > 0 else float("-inf")
     return float(value)

@@ -1,20 +1,20 @@
-"""A GPU behind the backend contract."""
+"""WebGPU runtime: the backend contract over one adapter."""
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.errors import DeviceError
+from numus.runtime.compile_log import CompileRecord
 from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
-from numus.runtime.webgpu.context import GpuContext, lost
-from numus.runtime.webgpu.launch import Prepared
+from numus.runtime.webgpu.context import GpuContext, lost_error
+from numus.runtime.webgpu.launch import LaunchList
 from numus.runtime.webgpu.memory import BufferPool, Memory
-from numus.runtime.webgpu.programs import CompileRecord, PipelineCache, WebGpuProgram
-from numus.runtime.webgpu.user_kernels import Sources
+from numus.runtime.webgpu.programs import PipelineCache, WebGpuProgram
+from numus.runtime.webgpu.session import GpuSession
+from numus.runtime.webgpu.user_kernels import UserKernels
 from numus.target import Target
 
 if TYPE_CHECKING:
@@ -22,34 +22,27 @@ if TYPE_CHECKING:
 
 
 class WebGpuRuntime:
-    """One GPU as a device. Its context is started when the runtime is, and again after a loss."""
+    """One adapter as a device; its context is started again after a loss."""
 
     def __init__(self, index: int = 0) -> None:
-        self.index = index
-        self.lock = threading.RLock()
-        self.before: GpuContext | None = None  # the last one that was lost
-        self.pipelines = PipelineCache(self)
-        self.sources = Sources(self)  # shaders of users
-        self._start()
+        self._session = GpuSession(index)
+        self.pipelines = PipelineCache(self._session)
+        self.user_kernels = UserKernels(self._session)
 
-    def _start(self) -> None:
-        context = GpuContext.get(self.index)
-        if context is None:
-            raise DeviceError(
-                f"there is no adapter {self.index} for WebGPU here: it takes a driver for Vulkan, "
-                "Metal or Direct3D 12 (on Linux without a GPU: the package mesa-vulkan-drivers)"
-            )
-        self.context: GpuContext = context
-        self.pool = BufferPool(context)
-        self.pipelines.restart()
-        self.sources.restart()
+    @property
+    def context(self) -> GpuContext:
+        return self._session.context
+
+    @property
+    def pool(self) -> BufferPool:
+        return self._session.pool
 
     @property
     def target(self) -> Target:
         return self.context.target
 
     def missing(self, dtype: str) -> str:
-        """The feature of an adapter that a dtype takes, where this one has not got it."""
+        """The adapter feature that a dtype lacks here."""
         if dtype in self.target.dtypes:
             return ""
         found = {"float64": "shader-f64", "complex128": "shader-f64"}.get(dtype, "shader-int64")
@@ -59,24 +52,16 @@ class WebGpuRuntime:
 
     def allocate(self, nbytes: int) -> Memory:
         if self.context.lost:
-            with self.lock:
+            with self._session.lock:
                 if self.context.lost:
-                    self.before = self.context
-                    self._start()
+                    self._session.restart()
+                    self.pipelines.clear()
+                    self.user_kernels.clear()
         return self.pool.allocate(nbytes)
 
-    def memory_at(self, number: int) -> Memory:
-        """The block with a number; it may have gone with a device that was lost."""
-        found = self.pool.at(number)
-        if found is None:
-            if self.before is not None:
-                raise lost(self.before)
-            raise DeviceError(f"memory that is not, or no longer, on {self.context.name}")
-        return found
-
     def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
-        with self.lock:
-            self._alive(memory).upload(memory, array)
+        with self._session.lock:
+            _alive_pool(memory).upload(memory, array)
 
     def download(
         self, memory: Memory, dtype: DType, count: int, start: int = 0
@@ -85,17 +70,12 @@ class WebGpuRuntime:
         if count == 0:
             return np.empty(0, dtype.np)
         size = dtype.itemsize
-        with self.lock:
-            pool = self._alive(memory)
+        with self._session.lock:
+            pool = _alive_pool(memory)
             try:
                 return pool.download(memory, start * size, count * size).view(dtype.np)
             except self.context.wgpu.GPUError as error:
-                raise self.context.check(error) from error
-
-    def _alive(self, memory: Memory) -> BufferPool:
-        if memory.pool.context.lost:
-            raise lost(memory.pool.context)
-        return memory.pool
+                raise self.context.translated(error) from error
 
     def memory_stats(self) -> dict[str, int]:
         return self.pool.stats()
@@ -107,11 +87,11 @@ class WebGpuRuntime:
 
     @property
     def compile_log(self) -> list[CompileRecord]:
-        """The pipelines made so far, in order."""
+        """The pipelines compiled so far, in order."""
         return self.pipelines.log
 
-    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
-        return Prepared(self, steps, slots)
+    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> LaunchList:
+        return LaunchList(self._session, steps)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; may return before they are done."""
@@ -119,6 +99,11 @@ class WebGpuRuntime:
             self.prepare(*steps_of(launches)).run(*arguments_of(launches))
 
     def synchronize(self) -> None:
-        """Wait until everything that was handed over is done."""
         if not self.context.lost:
             self.context.wait()
+
+
+def _alive_pool(memory: Memory) -> BufferPool:
+    if memory.pool.context.lost:
+        raise lost_error(memory.pool.context)
+    return memory.pool

@@ -1,4 +1,4 @@
-"""Shaders that users wrote: what they bind is read off their text, pipelines are made once."""
+"""User WGSL kernels: bindings parsed from the source, pipelines compiled once."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ import struct
 from collections import OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.dtypes import DType
 from numus.errors import CompileError, DeviceError, DTypeError
-from numus.runtime.webgpu.context import lost
+from numus.runtime.webgpu.context import GpuContext
+from numus.runtime.webgpu.memory import Memory
+from numus.runtime.webgpu.session import GpuSession
 
-if TYPE_CHECKING:
-    from numus.runtime.webgpu.memory import Memory
-    from numus.runtime.webgpu.runtime import WebGpuRuntime
-
-# What a dtype is called in WGSL, and the feature that it takes.
+# The WGSL type of a dtype, and the feature that it takes.
 TYPES = {
     "float32": ("f32", ""),
     "int32": ("i32", ""),
@@ -29,7 +27,7 @@ TYPES = {
     "complex64": ("vec2<f32>", ""),
 }
 _FORMATS = {"f32": "f", "i32": "i", "u32": "I", "f64": "d", "i64": "q", "u64": "Q"}
-_KEPT = 64  # bind groups, and sets of numbers, that a shader keeps
+_MAX_CACHED = 64  # bind groups, and uniform buffers, per shader
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _BINDING = re.compile(
@@ -37,33 +35,34 @@ _BINDING = re.compile(
     r"\s*(\w+)\s*:\s*([^;]+);"
 )
 _ENTRY = re.compile(r"@compute\b(.*?)\bfn\s+(\w+)\s*\(", re.DOTALL)
-_THREADS = re.compile(r"@workgroup_size\s*\(([^)]*)\)")
+_WORKGROUP_SIZE = re.compile(r"@workgroup_size\s*\(([^)]*)\)")
 
-Block = tuple["Memory", int, int]  # memory, an offset in it and a size, in bytes
+Block = tuple[Memory, int, int]  # memory, an offset and a size in bytes
+Named = Sequence[tuple[str, DType]]
 
 
 @dataclass(frozen=True)
 class Shader:
-    """A user's shader, ready for one set of dtypes."""
+    """A user's shader for one set of dtypes."""
 
     name: str
     text: str
     entry: str
     threads: int  # of a workgroup; 0 where the text does not tell
-    kinds: tuple[tuple[int, str], ...]  # binding and its type, of arrays first, then of numbers
-    fields: tuple[tuple[str, str, int], ...]  # of the numbers: name, `struct` format, place
+    bindings: tuple[tuple[int, str], ...]  # number and type, of arrays first, then of scalars
+    fields: tuple[tuple[str, str, int], ...]  # of scalars: name, `struct` format, offset
 
 
-def written(
+def parse(
     name: str,
     source: str,
-    inputs: Sequence[tuple[str, DType]],
-    outputs: Sequence[tuple[str, DType]],
-    scalars: Sequence[tuple[str, DType]],
+    inputs: Named,
+    outputs: Named,
+    scalars: Named,
     features: frozenset[str],
 ) -> Shader:
     """The shader of a source. `scalar` in it is the dtype of the first input (of the first output,
-    where there are no inputs); arrays and numbers that it does not declare are declared.
+    where there are no inputs); a source without bindings gets them declared.
     """
     bare = _COMMENT.sub(" ", source)
     first = (*inputs, *outputs)[0][1]
@@ -71,7 +70,7 @@ def written(
     kind, needed = TYPES.get(first.name, ("", ""))
     if re.search(r"\bscalar\b", bare) or "@binding" not in bare:
         if kind and not kind.startswith("vec"):
-            _need(name, first, needed, features)
+            _require(name, first, needed, features)
             head.append(f"alias scalar = {kind};")
         elif re.search(r"\bscalar\b", bare):
             known = ", ".join(d for d, (t, _) in TYPES.items() if not t.startswith("vec"))
@@ -81,35 +80,37 @@ def written(
             )
     declared = [(int(b), s, a, v, t.strip()) for g, b, s, a, v, t in _BINDING.findall(bare)]
     if any(int(m[0]) for m in _BINDING.findall(bare)):
-        raise CompileError(f"{name}: arrays are bound in group 0 only")
+        raise CompileError(f"{name}: all bindings must be in @group(0)")
     if not declared:
-        declared, lines = _declared(name, inputs, outputs, scalars, features, first)
+        declared, lines = _declare(name, inputs, outputs, scalars, features, first)
         head += lines
-        fields = _fields([(n, _word(name, n, d)) for n, d in scalars])[0]
+        fields = _fields([(n, _scalar_type(name, n, d)) for n, d in scalars])[0]
     else:
-        fields = _checked(name, bare, declared, inputs, outputs, scalars, kind)
+        fields = _check(name, bare, declared, inputs, outputs, scalars, kind)
     found = _ENTRY.findall(bare)
     if len(found) != 1:
-        raise CompileError(f"{name}: a shader has one @compute function; this one has {len(found)}")
+        raise CompileError(
+            f"{name}: a shader must have one @compute function; this one has {len(found)}"
+        )
     attributes, entry = found[0]
     head = [*(["enable f16;"] if re.search(r"\bf16\b", bare + "".join(head)) else []), *head]
     text = "\n".join([*head, re.sub(r"\benable\s+f16\s*;", "", source)])
     arrays = [d for d in declared if d[1] == "storage"]
-    kinds = [(d[0], "storage" if d[2] == "read_write" else "read-only-storage") for d in arrays]
-    kinds += [(d[0], "uniform") for d in declared if d[1] == "uniform"]
-    return Shader(name, text, entry, _threads(attributes), tuple(kinds), fields)
+    bindings = [(d[0], "storage" if d[2] == "read_write" else "read-only-storage") for d in arrays]
+    bindings += [(d[0], "uniform") for d in declared if d[1] == "uniform"]
+    return Shader(name, text, entry, _workgroup_size(attributes), tuple(bindings), fields)
 
 
-def _need(name: str, dtype: DType, feature: str, features: frozenset[str]) -> None:
+def _require(name: str, dtype: DType, feature: str, features: frozenset[str]) -> None:
     if feature and feature not in features:
         raise DTypeError(
             f"{name}: {dtype.name} in a shader takes the feature {feature}, which this adapter "
-            "has not got; use another dtype or device"
+            "lacks; use another dtype or device"
         )
 
 
-def _threads(attributes: str) -> int:
-    found = _THREADS.search(attributes)
+def _workgroup_size(attributes: str) -> int:
+    found = _WORKGROUP_SIZE.search(attributes)
     total = 1
     for part in found[1].split(",") if found else ["0"]:
         digits = part.strip().rstrip("u")
@@ -118,8 +119,7 @@ def _threads(attributes: str) -> int:
     return total
 
 
-def _word(name: str, scalar: str, dtype: DType) -> str:
-    """How a number is passed."""
+def _scalar_type(name: str, scalar: str, dtype: DType) -> str:
     kind = TYPES.get(dtype.name, ("", ""))[0]
     if kind not in _FORMATS:
         raise DTypeError(
@@ -129,36 +129,36 @@ def _word(name: str, scalar: str, dtype: DType) -> str:
     return kind
 
 
-def _declared(
+def _declare(
     name: str,
-    inputs: Sequence[tuple[str, DType]],
-    outputs: Sequence[tuple[str, DType]],
-    scalars: Sequence[tuple[str, DType]],
+    inputs: Named,
+    outputs: Named,
+    scalars: Named,
     features: frozenset[str],
     first: DType,
 ) -> tuple[list[tuple[int, str, str, str, str]], list[str]]:
-    """Declarations for all arrays, and for the numbers as the members of `p`."""
+    """Declarations of all arrays, and of the scalars as members of `p`."""
     declared, text = [], []
-    given = [(n, d, "read") for n, d in inputs] + [(n, d, "read_write") for n, d in outputs]
-    for i, (array, dtype, access) in enumerate(given):
-        kind, feature = TYPES.get(dtype.name, ("u32", ""))  # others share words
-        _need(name, dtype, feature, features)
+    arrays = [(n, d, "read") for n, d in inputs] + [(n, d, "read_write") for n, d in outputs]
+    for i, (array, dtype, access) in enumerate(arrays):
+        kind, feature = TYPES.get(dtype.name, ("u32", ""))  # smaller ones are packed into words
+        _require(name, dtype, feature, features)
         if dtype is first and kind != "u32" and not kind.startswith("vec"):
             kind = "scalar"
         declared.append((i, "storage", access, array, f"array<{kind}>"))
         text.append(f"@group(0) @binding({i}) var<storage, {access}> {array}: array<{kind}>;")
     if scalars:
-        members = ", ".join(f"{n}: {_word(name, n, d)}" for n, d in scalars)
-        declared.append((len(given), "uniform", "", "p", "Numbers"))
+        members = ", ".join(f"{n}: {_scalar_type(name, n, d)}" for n, d in scalars)
+        declared.append((len(arrays), "uniform", "", "p", "Numbers"))
         text += [
             f"struct Numbers {{ {members} }}",
-            f"@group(0) @binding({len(given)}) var<uniform> p: Numbers;",
+            f"@group(0) @binding({len(arrays)}) var<uniform> p: Numbers;",
         ]
     return declared, text
 
 
 def _fields(members: Sequence[tuple[str, str]]) -> tuple[tuple[tuple[str, str, int], ...], int]:
-    """Where each number lies, and how many bytes they take."""
+    """The offset of each scalar, and the size of all."""
     at, out = 0, []
     for member, kind in members:
         size = struct.calcsize(_FORMATS[kind])
@@ -168,26 +168,26 @@ def _fields(members: Sequence[tuple[str, str]]) -> tuple[tuple[tuple[str, str, i
     return tuple(out), at
 
 
-def _checked(
+def _check(
     name: str,
     bare: str,
     declared: list[tuple[int, str, str, str, str]],
-    inputs: Sequence[tuple[str, DType]],
-    outputs: Sequence[tuple[str, DType]],
-    scalars: Sequence[tuple[str, DType]],
+    inputs: Named,
+    outputs: Named,
+    scalars: Named,
     scalar: str,
 ) -> tuple[tuple[str, str, int], ...]:
-    """See that what a shader declares, by binding, is inputs, then outputs, then the numbers."""
+    """Check that a shader binds its inputs, then its outputs, then its scalars."""
     declared.sort()
     arrays = [d for d in declared if d[1] == "storage"]
-    given = [(n, d, "read") for n, d in inputs] + [(n, d, "read_write") for n, d in outputs]
-    if len(arrays) != len(given):
+    operands = [(n, d, "read") for n, d in inputs] + [(n, d, "read_write") for n, d in outputs]
+    if len(arrays) != len(operands):
         raise CompileError(
             f"{name}: the shader binds {len(arrays)} arrays, but the op has {len(inputs)} inputs "
             f"and {len(outputs)} outputs, which are bound in that order"
         )
     for (binding, _, access, variable, kind), (array, dtype, wanted) in zip(
-        arrays, given, strict=True
+        arrays, operands, strict=True
     ):
         if (access or "read") != wanted:
             what = "an input" if wanted == "read" else "an output"
@@ -217,7 +217,7 @@ def _checked(
     body = re.search(rf"struct\s+{re.escape(uniforms[0][4])}\s*\{{([^}}]*)\}}", bare)
     members = re.findall(r"(\w+)\s*:\s*(\w+)", body[1] if body else "")
     members = [(n, scalar if t == "scalar" else t) for n, t in members]
-    wanted_members = {n: _word(name, n, d) for n, d in scalars}
+    wanted_members = {n: _scalar_type(name, n, d) for n, d in scalars}
     if dict(members) != wanted_members or len(members) != len(scalars):
         raise CompileError(
             f"{name}: {uniforms[0][3]} is a struct of {dict(members)}; the op's scalars are "
@@ -226,71 +226,69 @@ def _checked(
     return _fields(members)[0]
 
 
-class Sources:
-    """The pipelines of users' shaders on one device, and how they are launched."""
+class UserKernels:
+    """The pipelines of users' shaders on one device."""
 
-    def __init__(self, runtime: WebGpuRuntime) -> None:
-        self._runtime = runtime
-        self._made: dict[Shader, _Pipeline] = {}
+    def __init__(self, session: GpuSession) -> None:
+        self._session = session
+        self._pipelines: dict[Shader, _Pipeline] = {}
 
-    def restart(self) -> None:
-        """The device is another one."""
-        self._made.clear()
+    def clear(self) -> None:
+        """Drop the pipelines of a lost device."""
+        self._pipelines.clear()
 
     @property
     def alignment(self) -> int:
-        """Bytes to which the beginning of an array must be aligned."""
-        return self._runtime.context.limits["min-storage-buffer-offset-alignment"]
+        """Bytes to which arrays must be aligned."""
+        return self._session.context.limits["min-storage-buffer-offset-alignment"]
 
     def launch(
         self,
         shader: Shader,
         blocks: Sequence[Block],
-        numbers: dict[str, int | float],
+        scalars: dict[str, int | float],
         grid: Sequence[int],
     ) -> None:
-        """Run a shader over so many workgroups; blocks are inputs, then outputs."""
-        context = self._runtime.context
-        if context.lost:
-            raise lost(context)
+        """Run a shader over a grid of workgroups; blocks are inputs, then outputs."""
+        context = self._session.alive()
         most = context.limits["max-compute-workgroups-per-dimension"]
         if max(grid) > most:
             raise DeviceError(
                 f"{shader.name}: {max(grid)} workgroups along one dimension; {context.name} takes "
-                f"{most} (max-compute-workgroups-per-dimension): spread them over more dimensions "
-                "(grid=...), or give each more to do"
+                f"{most} (max-compute-workgroups-per-dimension): use more dimensions (grid=...), "
+                "or more work per workgroup"
             )
         limit = context.limits["max-storage-buffer-binding-size"]
         for _, _, nbytes in blocks:
             if nbytes > limit:
                 raise DeviceError(
                     f"{shader.name}: an array of {nbytes} bytes; {context.name} binds {limit} "
-                    "(max-storage-buffer-binding-size): use parts"
+                    "(max-storage-buffer-binding-size): use smaller arrays"
                 )
-        with self._runtime.lock:
+        with self._session.lock:
             try:
-                made = self._made.get(shader)
-                if made is None:
-                    made = self._made[shader] = _Pipeline(self._runtime, shader)
-                made.launch(blocks, numbers, grid)
+                pipeline = self._pipelines.get(shader)
+                if pipeline is None:
+                    pipeline = self._pipelines[shader] = _Pipeline(context, shader)
+                pipeline.launch(blocks, scalars, grid)
             except context.wgpu.GPUError as error:
-                failure = context.check(error)
+                failure = context.translated(error)
                 if failure is not error:
                     raise failure from error
                 raise CompileError(
-                    f"{shader.name}: {context.name} refuses the shader: {error}\n{shader.text}"
+                    f"{shader.name}: {context.name} rejects the shader: {error}\n{shader.text}"
                 ) from error
 
 
 class _Pipeline:
-    def __init__(self, runtime: WebGpuRuntime, shader: Shader) -> None:
-        self._context = context = runtime.context
+    def __init__(self, context: GpuContext, shader: Shader) -> None:
+        self._context = context
         self._shader = shader
         device, stage = context.device, context.wgpu.ShaderStage.COMPUTE
         self._layout = device.create_bind_group_layout(
             entries=[
                 {"binding": b, "visibility": stage, "buffer": {"type": kind}}
-                for b, kind in shader.kinds
+                for b, kind in shader.bindings
             ]
         )
         self._pipeline = device.create_compute_pipeline(
@@ -300,60 +298,61 @@ class _Pipeline:
                 "entry_point": shader.entry,
             },
         )
-        self._numbers: OrderedDict[bytes, Any] = OrderedDict()  # buffers by what they hold
-        self._groups: OrderedDict[Any, Any] = OrderedDict()
+        self._uniforms: OrderedDict[bytes, Any] = OrderedDict()  # by content
+        self._bind_groups: OrderedDict[Any, Any] = OrderedDict()
 
     def launch(
-        self, blocks: Sequence[Block], numbers: dict[str, int | float], grid: Sequence[int]
+        self, blocks: Sequence[Block], scalars: dict[str, int | float], grid: Sequence[int]
     ) -> None:
         context = self._context
-        data = self._packed(numbers)
-        group = self._group(blocks, data)
+        bind_group = self._bind_group(blocks, self._pack(scalars))
         encoder = context.device.create_command_encoder()
-        computing = encoder.begin_compute_pass()
-        computing.set_pipeline(self._pipeline)
-        computing.set_bind_group(0, group)
-        computing.dispatch_workgroups(*grid)
-        computing.end()
-        number = context.submit([encoder.finish()])
+        compute = encoder.begin_compute_pass()
+        compute.set_pipeline(self._pipeline)
+        compute.set_bind_group(0, bind_group)
+        compute.dispatch_workgroups(*grid)
+        compute.end()
+        submission = context.submit([encoder.finish()])
         for memory, *_ in blocks:
-            memory.fence = number
+            memory.fence = submission
 
-    def _packed(self, numbers: dict[str, int | float]) -> bytes:
+    def _pack(self, scalars: dict[str, int | float]) -> bytes:
         data = bytearray(-(-max((at + 8 for *_, at in self._shader.fields), default=0) // 16) * 16)
         for member, form, at in self._shader.fields:
-            value = numbers[member]
+            value = scalars[member]
             struct.pack_into(f"<{form}", data, at, value if form in "fd" else int(value))
         return bytes(data)
 
-    def _group(self, blocks: Sequence[Block], data: bytes) -> Any:
-        key = (data, *((memory.number, start, nbytes) for memory, start, nbytes in blocks))
-        found = self._groups.get(key)
+    def _bind_group(self, blocks: Sequence[Block], data: bytes) -> Any:
+        key = (data, *((memory.id, start, nbytes) for memory, start, nbytes in blocks))
+        found = self._bind_groups.get(key)
         if found is None:
-            parts = [
+            resources = [
                 {"buffer": memory.buffer, "offset": start, "size": max(4, -(-nbytes // 4) * 4)}
                 for memory, start, nbytes in blocks
             ]
             if data:
-                parts.append({"buffer": self._buffer(data), "offset": 0, "size": len(data)})
-            found = self._groups[key] = self._context.device.create_bind_group(
+                resources.append(
+                    {"buffer": self._uniform_buffer(data), "offset": 0, "size": len(data)}
+                )
+            found = self._bind_groups[key] = self._context.device.create_bind_group(
                 layout=self._layout,
                 entries=[
-                    {"binding": b, "resource": part}
-                    for (b, _), part in zip(self._shader.kinds, parts, strict=True)
+                    {"binding": b, "resource": resource}
+                    for (b, _), resource in zip(self._shader.bindings, resources, strict=True)
                 ],
             )
-            if len(self._groups) > _KEPT:
-                self._groups.popitem(last=False)
+            if len(self._bind_groups) > _MAX_CACHED:
+                self._bind_groups.popitem(last=False)
         return found
 
-    def _buffer(self, data: bytes) -> Any:
-        found = self._numbers.get(data)
+    def _uniform_buffer(self, data: bytes) -> Any:
+        found = self._uniforms.get(data)
         if found is None:
             usage = self._context.wgpu.BufferUsage
-            found = self._numbers[data] = self._context.device.create_buffer_with_data(
+            found = self._uniforms[data] = self._context.device.create_buffer_with_data(
                 data=data, usage=usage.UNIFORM
             )
-            if len(self._numbers) > _KEPT:
-                self._numbers.popitem(last=False)
+            if len(self._uniforms) > _MAX_CACHED:
+                self._uniforms.popitem(last=False)
         return found
