@@ -254,13 +254,13 @@ def test_products_of_older_devices_use_their_units(capability, dtype, precision)
 
 
 @pytest.mark.parametrize("size", [33, 64, 128, 256])
-def test_attention_of_halves_uses_tiles(machine, size):
+def test_attention_of_halves_uses_wgmma(machine, size):
     q, k, v = (nm.asarray(np.zeros((2, 500, size), "float16"), device="ptx") for _ in range(3))
     for x in (q, k, v):
         x.requires_grad = True
     nm.scaled_dot_product_attention(q, k, v, is_causal=True).sum().backward()
     nm.eval([x.grad for x in (q, k, v)])
-    texts = [text for kernel, text in machine.made if kernel.name.startswith("tile_attention")]
+    texts = [text for kernel, text in machine.made if kernel.name.startswith("attention_wgmma")]
     assert len(texts) == (4 if size > 128 else 3)
     for text in texts:
         assert "wgmma.mma_async.sync.aligned" in text
@@ -311,7 +311,7 @@ def test_tiles_in_a_kernels_own_memory_lie_at_whole_tiles(machine):
     q = nm.zeros((2, 40, 16), dtype="bfloat16", device="ptx")
     k = nm.zeros((2, 30, 16), dtype="bfloat16", device="ptx")
     nm.eval(nm.scaled_dot_product_attention(q, k, k))
-    (text,) = [text for kernel, text in machine.made if kernel.name == "tile_attention"]
+    (text,) = [text for kernel, text in machine.made if kernel.name == "attention_wgmma"]
     shared = re.findall(r"\.shared \.align (\d+) \.b8 \w+\[(\d+)\]", text)
     assert len(shared) == 4
     assert all(align == "1024" for align, size in shared if int(size) % 1024 == 0)

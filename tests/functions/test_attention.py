@@ -244,8 +244,10 @@ def test_one_kernel_or_two_give_the_same_bits(monkeypatch):
 
     arrays, cotangent = [drawn(2, 300, 16) for _ in range(3)], drawn(2, 300, 16)
     found = []
-    for apart in (False, True):
-        monkeypatch.setattr(backward_kernel, "apart", lambda target, stack, a=apart: a)
+    for split in (False, True):
+        monkeypatch.setattr(
+            backward_kernel, "use_two_kernels", lambda target, batch, split=split: split
+        )
         monkeypatch.setattr(plans, "_plans", type(plans._plans)())
         found.append(gradients(arrays, cotangent, is_causal=True))
     for a, b in zip(*found, strict=True):

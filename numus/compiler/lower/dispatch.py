@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.attention.cpu import lower_attention, lower_attention_grad
-from numus.compiler.lower.attention.gpu import lower_group_attention, lower_group_attention_grad
+from numus.compiler.lower.attention import cpu as cpu_attention
+from numus.compiler.lower.attention import gpu as gpu_attention
 from numus.compiler.lower.conv.cpu import lower_convolution
 from numus.compiler.lower.conv.gpu import lower_group_convolution
 from numus.compiler.lower.conv.padded_gemm import lower_cell_convolution
@@ -42,8 +42,8 @@ LOWERINGS: dict[str, Lowering] = {
     "topk": lower_topk,
     "compact": lower_compact,
     "scatter": lower_scatter,
-    "attention": lower_attention,
-    "attention_grad": lower_attention_grad,
+    "attention": cpu_attention.lower_attention,
+    "attention_grad": cpu_attention.lower_attention_backward,
 }
 
 
@@ -80,8 +80,8 @@ GROUP_LOWERINGS: dict[str, Lowering] = {
     **LOWERINGS,
     "contract": _by_vendor_or_own,
     "convolve": _by_cells_or_windows,
-    "attention": lower_group_attention,
-    "attention_grad": lower_group_attention_grad,
+    "attention": gpu_attention.lower_attention,
+    "attention_grad": gpu_attention.lower_attention_backward,
     "scan": _scan_then_tail,
     "sort": lower_group_sort,
     "compact": lower_group_compact,

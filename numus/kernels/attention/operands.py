@@ -1,7 +1,4 @@
-"""What every schedule of attention, and of its derivative, reads and writes.
-
-How a matrix is read, and what there is for each query, is each schedule's own affair.
-"""
+"""Operands of attention kernels, generic in how a schedule reads matrices and per-query vectors."""
 
 from __future__ import annotations
 
@@ -11,7 +8,7 @@ from typing import Generic, TypeVar
 
 from numus.ir import Expr, Stmt
 
-Score = Callable[[Expr, Expr, Expr], Expr]  # what there is at (matrix, query, key)
+Score = Callable[[Expr, Expr, Expr], Expr]  # the element at (matrix, query, key)
 Write = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (matrix, row, column, value)
 
 Matrix = TypeVar("Matrix")
@@ -20,7 +17,7 @@ PerQuery = TypeVar("PerQuery")
 
 @dataclass(slots=True)
 class Operands(Generic[Matrix]):
-    """Of attention. Without values the sums of the powers alone are wanted."""
+    """Forward pass. Without values, the log-sum-exp alone is computed."""
 
     q: Matrix
     k: Matrix
@@ -33,9 +30,8 @@ class Operands(Generic[Matrix]):
 
 
 @dataclass(slots=True)
-class GradOperands(Generic[Matrix, PerQuery]):
-    """Of its derivative. Those cotangents are wanted that there are ways to write, by the names of
-    their operands: q, k, v."""
+class BackwardOperands(Generic[Matrix, PerQuery]):
+    """Backward pass. `writes` has the requested gradients, by operand: q, k, v."""
 
     q: Matrix
     k: Matrix
@@ -49,6 +45,6 @@ class GradOperands(Generic[Matrix, PerQuery]):
     writes: dict[str, Write]
 
     @property
-    def changes(self) -> bool:
-        """Whether it matters how scores change, as it does not for the cotangent of the values."""
+    def needs_ds(self) -> bool:
+        """dS, the gradient of the scores, is needed for dQ and dK; dV needs P alone."""
         return "q" in self.writes or "k" in self.writes

@@ -1,7 +1,9 @@
-"""Attention groups where lanes are threads: by units that multiply tiles, or by the threads."""
+"""GPU schedules of attention, in order of preference: wgmma, SIMT, the CPU's loops."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from numus import dtypes as dt
@@ -9,199 +11,204 @@ from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses
-from numus.compiler.lower.attention.cpu import (
-    Reader,
-    grad_operands_of,
-    lower_attention,
-    lower_attention_grad,
-    operands_of,
-    wanted_of,
-)
+from numus.compiler.lower.attention.cpu import CpuBackward, CpuForward
+from numus.compiler.lower.attention.problem import AttentionProblem, Reader, gradient_notes
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.schedule import Schedule, select
 from numus.dtypes import DType
-from numus.ir import Expr
-from numus.kernels.attention.gpu import simt_backward as group_grads
-from numus.kernels.attention.gpu import simt_forward as groups
-from numus.kernels.attention.gpu import wgmma_backward as grads
-from numus.kernels.attention.gpu import wgmma_forward as tiles
+from numus.ir import Expr, Stmt
+from numus.kernels.attention.gpu import (
+    simt_backward,
+    simt_forward,
+    wgmma_backward,
+    wgmma_forward,
+)
+from numus.kernels.attention.operands import BackwardOperands, Operands
 from numus.kernels.common.smem_tiles import RUN, Matrix, Plain, Vector, rounded
 from numus.shapes import Shape
 from numus.target import Target
 
 ZERO = ir.const(0)
 
-
-def lower_group_attention(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """One kernel: the result, the logarithms of the sums, or both."""
-    lse = next((v for v in group.members if v.op == "attention_lse"), None)
-    out = next((v for v in group.members if v.op == "attention"), None)
-    val = out or lse
-    assert val is not None
-    vals = dict(zip(val.params.names, val.inputs, strict=True))
-    (stack, queries, size), keys = vals["q"].shape, vals["k"].shape[1]
-    width = out.shape[2] if out is not None else 0
-    if not size or (out is not None and not width):
-        return lower_attention(group, layouts, target)
-    dtype, wide = _tile_dtype(val, target), dt.compute_dtype(vals["q"].dtype)
-    per_score = sum(name in vals for name in ("bias", "keep"))
-    tile = tiles.choose(target, queries, keys, size, width, per_score) if dtype else None
-    plain = None
-    if tile is None and target.subgroup_size:
-        plain = groups.choose(target, wide, queries, keys, size, width)
-    plan = tile or plain
-    if plan is None:
-        return lower_attention(group, layouts, target)
-    layouts = group.outside(layouts)
-    e = Emitter(layouts, block_size=plan.threads)
-    reader = Reader(val, e, wide)
-    tasks = -(-queries // plan.rows)
-    sizes = tiles.Sizes(e.dim(queries), e.dim(keys), e.dim(width), e.scalar_arg(tasks))
-    operands = operands_of(group, reader, out, lse, partial(_matrix, reader, layouts))
-    g, causal = ir.var("g"), val.params.causal
-    if tile is not None:
-        assert dtype is not None
-        body, scratch = tiles.attention(tile, sizes, dtype, g, operands, causal)
-    else:
-        assert plain is not None
-        body, scratch = groups.attention(plain, sizes, wide, g, operands, causal)
-    e.scratch += scratch
-    name = "group_attention" if tile is None else "tile_attention"
-    return [e.grid_kernel(name, g, body, stack * tasks, group.notes)]
+Tiling = wgmma_forward.Tiling | wgmma_backward.Tiling | simt_forward.Tiling
 
 
-def lower_group_attention_grad(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """A kernel for the cotangent of the queries, and one for those of keys and values, or one for
-    each of these where one thread cannot hold both."""
-    wanted = wanted_of(group)
-    parts = [["q"], ["k", "v"]]
-    steps: list[LoweredKernel] = []
-    while parts:
-        part = [name for name in parts.pop(0) if name in wanted]
-        if not part:
-            continue
-        step = _grad_kernel({name: wanted[name] for name in part}, layouts, target, group)
-        if step is None and len(part) == 1:
-            return lower_attention_grad(group, layouts, target)
-        if step is None:
-            parts = [[name] for name in part] + parts
+@dataclass(frozen=True)
+class GpuSchedule:
+    """A kernel with compile-time tiles, supported where `tiling` finds some that fit."""
+
+    name: str
+    tiling: Callable[[AttentionProblem], Tiling | None]
+    kernel: Callable[..., tuple[list[Stmt], list[ir.Buffer]]]
+
+    def supports(self, problem: AttentionProblem, target: Target) -> bool:
+        return self.tiling(problem) is not None
+
+    def cost(self, problem: AttentionProblem, target: Target) -> float:
+        return 0.0
+
+    def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
+        p, tiling = problem, self.tiling(problem)
+        assert tiling is not None
+        layouts = p.group.outside(p.layouts)
+        e = Emitter(layouts, block_size=tiling.threads)
+        reader, g = Reader(p, e, _compute_dtype(p)), ir.var("g")
+        matrix, vector = partial(_matrix, reader, layouts), partial(_vector, reader, layouts)
+        tasks = -(-_resident_rows(p)[0] // tiling.rows)
+        sizes: wgmma_forward.Sizes | wgmma_backward.Sizes
+        operands: Operands[Matrix] | BackwardOperands[Matrix, Vector]
+        if p.is_forward:
+            dims = (e.dim(p.queries), e.dim(p.keys), e.dim(p.value_dim))
+            sizes = wgmma_forward.Sizes(*dims, e.scalar_arg(tasks))
+            operands, notes = reader.forward_operands(matrix), p.group.notes
         else:
-            steps.append(step)
-    return steps
+            dims4 = (e.dim(p.queries), e.dim(p.keys), e.dim(p.head_dim), e.dim(p.value_dim))
+            sizes = wgmma_backward.Sizes(*dims4, e.scalar_arg(tasks))
+            operands, notes = reader.backward_operands(matrix, vector), gradient_notes(p)
+        wgmma = self.kernel in (wgmma_forward.attention, wgmma_backward.attention_backward)
+        dtype = p.wgmma_dtype if wgmma else _compute_dtype(p)
+        body, scratch = self.kernel(tiling, sizes, dtype, g, operands, p.causal)
+        e.scratch += scratch
+        return [e.grid_kernel(self.name, g, body, p.batch * tasks, notes)]
 
 
-def _grad_kernel(
-    wanted: dict[str, Value], layouts: dict[Value, Shape], target: Target, group: FusionGroup
-) -> LoweredKernel | None:
-    val = next(iter(wanted.values()))
-    vals = dict(zip(val.params.names, val.inputs, strict=True))
-    (stack, queries, size), keys = vals["q"].shape, vals["k"].shape[1]
-    width = vals["v"].shape[2]
-    if not size or not width:
+def _compute_dtype(p: AttentionProblem) -> DType:
+    return dt.compute_dtype(p.inputs["q"].dtype)
+
+
+def _resident_rows(p: AttentionProblem) -> tuple[int, int]:
+    """Rows of which a thread block keeps a tile, and streamed rows."""
+    return (p.queries, p.keys) if p.is_forward or "q" in p.outputs else (p.keys, p.queries)
+
+
+def _has_elements(p: AttentionProblem) -> bool:
+    return p.head_dim > 0 and (p.value_dim > 0 or ("lse" in p.outputs and len(p.outputs) == 1))
+
+
+def _wgmma_forward(p: AttentionProblem) -> wgmma_forward.Tiling | None:
+    if p.wgmma_dtype is None or not _has_elements(p):
         return None
-    dtype, wide = _tile_dtype(val, target), dt.compute_dtype(vals["q"].dtype)
-    rows, others = (queries, keys) if "q" in wanted else (keys, queries)
-    tile, plain = None, None
-    if dtype is not None and max(size, width) <= tiles.WIDEST:
-        results = sum(rounded({"q": size, "k": size, "v": width}[name], 16) for name in wanted)
-        per_score = sum(name in vals for name in ("bias", "keep"))
-        changes = list(wanted) != ["v"]
-        tile = grads.choose(target, size, width, results, changes, per_score)
-    elif target.subgroup_size:
-        plain = group_grads.choose(target, wide, rows, others, size, width, list(wanted))
-    plan = tile or plain
-    if plan is None:
+    dims = (p.queries, p.keys, p.head_dim, p.value_dim)
+    return wgmma_forward.choose(p.target, *dims, p.score_operands)
+
+
+def _simt_forward(p: AttentionProblem) -> simt_forward.Tiling | None:
+    if not p.target.subgroup_size or not _has_elements(p):
         return None
-    layouts = group.outside(layouts)
-    e = Emitter(layouts, block_size=plan.threads)
-    reader = Reader(val, e, wide)
-    tasks = -(-rows // plan.rows)
-    sizes = grads.Sizes(
-        *(e.dim(queries), e.dim(keys), e.dim(size), e.dim(width)), e.scalar_arg(tasks)
+    dims = (p.queries, p.keys, p.head_dim, p.value_dim)
+    return simt_forward.choose(p.target, _compute_dtype(p), *dims)
+
+
+def _prefers_wgmma(p: AttentionProblem) -> bool:
+    return p.wgmma_dtype is not None and max(p.head_dim, p.value_dim) <= wgmma_forward.MAX_HEAD_DIM
+
+
+def _wgmma_backward(p: AttentionProblem) -> wgmma_backward.Tiling | None:
+    if not _prefers_wgmma(p) or not _has_elements(p):
+        return None
+    dims = {"q": p.head_dim, "k": p.head_dim, "v": p.value_dim}
+    columns = sum(rounded(dims[name], 16) for name in p.outputs)
+    needs_ds = list(p.outputs) != ["v"]
+    return wgmma_backward.choose(
+        p.target, p.head_dim, p.value_dim, columns, needs_ds, p.score_operands
     )
-    operands = grad_operands_of(
-        *(group, reader, wanted),
-        partial(_matrix, reader, layouts),
-        partial(_vector, reader, layouts),
-    )
-    g, causal = ir.var("g"), val.params.causal
-    if tile is not None:
-        assert dtype is not None
-        body, scratch = grads.attention_grad(tile, sizes, dtype, g, operands, causal)
-    else:
-        assert plain is not None
-        body, scratch = group_grads.attention_grad(plain, sizes, wide, g, operands, causal)
-    e.scratch += scratch
-    notes = tuple(f"{v.op} of {v.params.which}" for v in wanted.values())
-    name = "group_attention_grad" if tile is None else "tile_attention_grad"
-    return e.grid_kernel(name, g, body, stack * tasks, notes)
 
 
-def _tile_dtype(val: Value, target: Target) -> DType | None:
-    """The dtype of the operands, where units multiply tiles of it."""
-    named = dict(zip(val.params.names, val.inputs, strict=True))
-    kinds = {named[name].dtype for name in "qkvg" if name in named}
-    halves = len(kinds) == 1 and kinds <= {dt.bfloat16, dt.float16}
-    return kinds.pop() if halves and target.wgmma else None
+def _simt_backward(p: AttentionProblem) -> simt_forward.Tiling | None:
+    # gradients that wgmma cannot accumulate together, it computes one by one
+    if _prefers_wgmma(p) or not p.target.subgroup_size or not _has_elements(p):
+        return None
+    dims = (*_resident_rows(p), p.head_dim, p.value_dim)
+    return simt_backward.choose(p.target, _compute_dtype(p), *dims, list(p.outputs))
 
 
-def _element(reader: Reader, name: str, *at: Expr, mask: Expr | None) -> Expr:
-    x = reader.vals[name]
-    index = tuple(ZERO if extent == 1 else i for extent, i in zip(x.shape, at, strict=True))
-    found: Expr = reader.e.value(x, index, mask)
-    return found
+FORWARD: Sequence[Schedule[AttentionProblem]] = (
+    GpuSchedule("attention_wgmma", _wgmma_forward, wgmma_forward.attention),
+    GpuSchedule("attention_simt", _simt_forward, simt_forward.attention),
+    CpuForward(),
+)
+BACKWARD: Sequence[Schedule[AttentionProblem]] = (
+    GpuSchedule("attention_wgmma_grad", _wgmma_backward, wgmma_backward.attention_backward),
+    GpuSchedule("attention_simt_grad", _simt_backward, simt_backward.attention_backward),
+)
+
+
+def lower_attention(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
+    problem = AttentionProblem.forward(group, layouts, target)
+    return select(FORWARD, problem).lower(problem)
+
+
+def lower_attention_backward(
+    group: FusionGroup, layouts: dict[Value, Shape], target: Target
+) -> list[LoweredKernel]:
+    """A kernel for dq and one for dk and dv, or one for each where a thread cannot hold both."""
+    problem = AttentionProblem.backward(group, layouts, target)
+    parts = [problem.only("q"), problem.only("k", "v")]
+    kernels: list[LoweredKernel] = []
+    while parts:
+        part = parts.pop(0)
+        if not part.outputs:
+            continue
+        if any(s.supports(part, target) for s in BACKWARD):
+            kernels += select(BACKWARD, part).lower(part)
+        elif len(part.outputs) > 1:
+            parts = [*(part.only(name) for name in part.outputs), *parts]
+        else:
+            return CpuBackward().lower(problem)
+    return kernels
+
+
+# -- operands -------------------------------------------------------------------------------------
 
 
 def _matrix(reader: Reader, layouts: dict[Value, Shape], name: str) -> Matrix:
-    x, e = reader.vals[name], reader.e
+    x, e = reader.inputs[name], reader.e
     columns, stride = e.dim(x.shape[2]), _row_stride(x, layouts)
 
     def read(n: Expr, row: Expr, column: Expr, mask: Expr) -> Expr:
-        return _element(reader, name, n, row, column, mask=mask)
+        return reader.element(name, n, row, column, mask=mask)
 
     if stride is None or stride % RUN:
         return Matrix(read, columns, None)
-    return Matrix(read, columns, _plain(reader, name, e.dim(stride)))
+    return Matrix(read, columns, _strided(reader, name, e.dim(stride)))
 
 
 def _vector(reader: Reader, layouts: dict[Value, Shape], name: str) -> Vector:
     def read(n: Expr, row: Expr, mask: Expr) -> Expr:
-        return _element(reader, name, n, row, mask=mask)
+        return reader.element(name, n, row, mask=mask)
 
-    plain = _row_stride(reader.vals[name], layouts) is not None
-    return Vector(read, _plain(reader, name, ZERO) if plain else None)
+    strided = _row_stride(reader.inputs[name], layouts) is not None
+    return Vector(read, _strided(reader, name, ZERO) if strided else None)
 
 
-def _plain(reader: Reader, name: str, stride: Expr) -> Plain:
-    x = reader.vals[name]
+def _strided(reader: Reader, name: str, stride: Expr) -> Plain:
+    x = reader.inputs[name]
 
-    def at_start(n: Expr) -> Expr:
-        return _element(reader, name, n, *[ZERO] * (len(x.shape) - 1), mask=None)
+    def first_load(n: Expr) -> Expr:
+        return reader.element(name, n, *[ZERO] * (len(x.shape) - 1))
 
     def first(n: Expr) -> Expr:
-        return at_start(n).args[0]
+        return first_load(n).args[0]
 
     def aligned(n: Expr) -> Expr:
         start = ir.add(ir.address(buffer), ir.mul(first(n), ir.const(x.dtype.itemsize)))
         return (start & ir.const(15)).eq(0)
 
-    buffer: ir.Buffer = at_start(ZERO).attr
+    buffer: ir.Buffer = first_load(ZERO).attr
     return Plain(buffer, first, stride, aligned)
 
 
 def _row_stride(x: Value, layouts: dict[Value, Shape]) -> int | None:
-    """By which stride rows of neighbours follow each other in memory, wherever each matrix begins;
-    None where an operand is more than loads, or has no neighbours along its last axis."""
+    """Stride of rows in memory; None for expressions, and for rows that are not contiguous."""
     e = Emitter(layouts)
     names = [e.variable(f"q{i}", e.dim(n)) for i, n in enumerate(x.shape)]
     inner, column = set(names[1:]), names[-1]
     value = e.value(x, tuple(names))
     if not isinstance(value, Expr) or value.op != "load" or len(value.args) > 1:
         return None
-    pieces = [p for p in accesses(e) if inner & p.keys()]
-    if len(pieces) != 1 or pieces[0].get(column, 0) != 1:
+    strides = [p for p in accesses(e) if inner & p.keys()]
+    if len(strides) != 1 or strides[0].get(column, 0) != 1:
         return None
-    return pieces[0].get(names[1], 0)
+    return strides[0].get(names[1], 0)

@@ -1,15 +1,11 @@
-"""The derivative of attention: scores are computed again, tile by tile, and never stored.
+"""FlashAttention-2 backward (Dao 2023) on CPU vectors: scores are recomputed block by block.
 
-With the logarithms of the sums at hand, a block's weights need no running maximum:
+    P = exp(S - lse)        dS = P ∘ (M ∘ (g v') - delta)       M: dropout mask
+    dv = (P ∘ M)' g         dk = dS' (scale q)                  dq = scale dS k
 
-    P = exp(S - lse)        Z = P ∘ (M ∘ (g v') - delta)        M: what dropout keeps
-    dv = (P ∘ M)' g         dk = Z' (scale q)                   dq = scale Z k
-
-A task walks blocks of keys and, for each, blocks of queries: it lays P ∘ M and Z into scratch,
-panel by panel, then multiplies. Where there are matrices enough for all threads, a task is a
-matrix and has all three results; else one kernel takes queries apart for dq and another one keys
-for dk and dv. All sums run over the same blocks in the same order, so both ways give the same
-bits.
+With enough matrices for all cores, a task computes all three gradients of one; else one kernel
+splits the queries for dq and another the keys for dk and dv. Both accumulate the same blocks in the
+same order: bitwise equal.
 """
 
 from __future__ import annotations
@@ -20,23 +16,23 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.cpu.forward import Element, inside, seen
+from numus.kernels.attention.cpu.forward import Element, clamped, is_visible
 from numus.kernels.attention.cpu.tiles import (
     UNROLL,
     ZERO,
-    Sums,
+    Accumulators,
     Tile,
+    ceil_to,
     divisors,
-    pack_lines,
     pack_panels,
+    pack_rows,
     pack_tiles,
-    rounded,
+    round_up,
     scores,
     scores_tile,
     tile_for,
-    up,
 )
-from numus.kernels.attention.operands import GradOperands, Write
+from numus.kernels.attention.operands import BackwardOperands, Write
 from numus.kernels.math import exp_decay
 from numus.target import Target
 
@@ -44,8 +40,8 @@ PerQuery = Callable[[Expr, Expr, Expr], Expr]  # (matrix, query, mask)
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """The first four shape the code, the others are given at launch."""
+class Tiling:
+    """Register tiles (compile-time) and block sizes (launch arguments)."""
 
     scores: Tile
     dq: Tile
@@ -58,22 +54,22 @@ class Schedule:
 
 
 def choose(
-    target: Target, dtype: DType, stack: int, queries: int, keys: int, size: int, width: int
-) -> Schedule:
-    """Blocks whose rows of operands stay in the first cache; tasks that are whole matrices."""
+    target: Target, dtype: DType, batch: int, queries: int, keys: int, head_dim: int, value_dim: int
+) -> Tiling:
+    """Blocks whose operands fit in L1; tasks that are whole matrices."""
     tile = scores_tile(target, dtype, queries)
-    deep = max(size, width, 1) * dtype.itemsize
-    keys_block = target.l1_bytes // (deep + tile.columns * dtype.itemsize)
+    row_bytes = max(head_dim, value_dim, 1) * dtype.itemsize
+    keys_block = target.l1_bytes // (row_bytes + tile.columns * dtype.itemsize)
     keys_block = max(tile.rows, keys_block // tile.rows * tile.rows)
-    queries_block = target.l1_bytes // (deep + tile.rows * dtype.itemsize)
+    queries_block = target.l1_bytes // (row_bytes + tile.rows * dtype.itemsize)
     queries_block = max(tile.columns, queries_block // tile.columns * tile.columns)
-    all_queries = rounded(max(queries, 1), tile.columns)
-    all_keys = rounded(max(keys, 1), tile.rows)
-    return Schedule(
+    all_queries = round_up(max(queries, 1), tile.columns)
+    all_keys = round_up(max(keys, 1), tile.rows)
+    return Tiling(
         scores=tile,
-        dq=tile_for(target, tile.width, size, divisors(tile.columns)),
-        dk=tile_for(target, tile.width, size, divisors(tile.rows)),
-        dv=tile_for(target, tile.width, width, divisors(tile.rows)),
+        dq=tile_for(target, tile.width, head_dim, divisors(tile.columns)),
+        dk=tile_for(target, tile.width, head_dim, divisors(tile.rows)),
+        dv=tile_for(target, tile.width, value_dim, divisors(tile.rows)),
         queries=min(queries_block, all_queries),
         keys=min(keys_block, all_keys),
         query_rows=all_queries,
@@ -81,26 +77,26 @@ def choose(
     )
 
 
-def apart(target: Target, stack: int) -> bool:
-    """Whether two kernels of 3 and 4 products are done sooner than one of 5 that cannot be cut."""
-    units = target.num_cores
-    return 5 * -(-stack // units) * units > 7 * stack
+def use_two_kernels(target: Target, batch: int) -> bool:
+    """Two kernels of 3 and 4 GEMMs, which can be split, beat one of 5 that leaves cores idle."""
+    cores = target.num_cores
+    return 5 * -(-batch // cores) * cores > 7 * batch
 
 
-def cut(target: Target, stack: int, rows: int, unit: int) -> int:
-    """Rows of a task, a multiple of `unit`, that give every thread several."""
-    wanted = -(-4 * target.num_cores // max(stack, 1))
-    return min(rounded(max(-(-rows // wanted), 1), unit), rounded(rows, unit))
+def rows_per_task(target: Target, batch: int, rows: int, multiple: int) -> int:
+    """Rows of a task, in multiples, for about four tasks per core."""
+    tasks = -(-4 * target.num_cores // max(batch, 1))
+    return min(round_up(max(-(-rows // tasks), 1), multiple), round_up(rows, multiple))
 
 
 @dataclass(slots=True)
 class Sizes:
-    """The numbers of a launch, as expressions."""
+    """Launch arguments."""
 
     queries: Expr
     keys: Expr
-    size: Expr
-    width: Expr
+    head_dim: Expr
+    value_dim: Expr
     query_block: Expr
     key_block: Expr
     query_rows: Expr
@@ -109,23 +105,39 @@ class Sizes:
     key_tasks: Expr
 
 
-Operands = GradOperands[Element, PerQuery]
+Operands = BackwardOperands[Element, PerQuery]
 
 
-def attention_grad(
-    schedule: Schedule, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
+def attention_backward(
+    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of task g, and its scratch."""
-    task = _Task(schedule, sizes, dtype, g, operands, causal)
+    """Body of task g, and its scratch."""
+    task = _Task(tiling, sizes, dtype, g, operands, causal)
     return task.body(), task.scratch
+
+
+@dataclass(slots=True)
+class _Gradient:
+    """A gradient in scratch memory, and the packed right operand of its GEMM."""
+
+    name: str
+    tile: Tile
+    columns: Expr
+    right: ir.Buffer
+    result: ir.Buffer
+    write: Write
+
+    @property
+    def padded(self) -> Expr:
+        return ceil_to(self.columns, self.tile.columns)
 
 
 class _Task:
     def __init__(
-        self, schedule: Schedule, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
+        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
     ) -> None:
-        self.schedule, self.s, self.dtype, self.o, self.causal = schedule, sizes, dtype, o, causal
-        s, tile = sizes, schedule.scores
+        self.tiling, self.s, self.dtype, self.o, self.causal = tiling, sizes, dtype, o, causal
+        s, tile = sizes, tiling.scores
         self.panel = tile.columns
         self.n = ir.idiv(g, ir.mul(s.query_tasks, s.key_tasks))
         part = ir.irem(g, ir.mul(s.query_tasks, s.key_tasks))
@@ -135,8 +147,8 @@ class _Task:
         self.k1 = ir.minimum(ir.add(self.k0, s.key_rows), s.keys)
         if causal:
             self.k1 = ir.minimum(self.k1, ir.add(self.q0, self.rows))
-        self.padded_rows = up(self.rows, self.panel)
-        self.wants_z = o.changes
+        self.padded_rows = ceil_to(self.rows, self.panel)
+        self.needs_ds = o.needs_ds
         self.scratch: list[ir.Buffer] = []
 
         def scratch(name: str, size: Expr) -> ir.Buffer:
@@ -145,28 +157,32 @@ class _Task:
             return found
 
         rows, block = s.query_rows, s.key_block
-        self.weights = scratch("weights", ir.mul(s.query_block, block))
-        self.z = scratch("z", ir.mul(s.query_block, block))
-        self.q_panels = scratch("q_panels", ir.mul(rows, up(s.size, UNROLL)))
-        self.k_tiles = scratch("k_tiles", ir.mul(block, up(s.size, tile.block)))
-        self.g_panels = scratch("g_panels", ir.mul(rows, up(s.width, UNROLL)))
-        self.v_tiles = scratch("v_tiles", ir.mul(block, up(s.width, tile.block)))
-        q_wide, k_wide = up(s.size, schedule.dq.columns), up(s.size, schedule.dk.columns)
-        v_wide = up(s.width, schedule.dv.columns)
-        if "q" in o.writes:
-            self.k_lines = scratch("k_lines", ir.mul(block, q_wide))
-            self.dq = scratch("dq", ir.mul(rows, q_wide))
-        if "k" in o.writes:
-            self.q_lines = scratch("q_lines", ir.mul(rows, k_wide))
-            self.dk = scratch("dk", ir.mul(block, k_wide))
-        if "v" in o.writes:
-            self.g_lines = scratch("g_lines", ir.mul(rows, v_wide))
-            self.dv = scratch("dv", ir.mul(block, v_wide))
+        self.probs = scratch("probs", ir.mul(s.query_block, block))
+        self.ds = scratch("ds", ir.mul(s.query_block, block))
+        self.q_panels = scratch("q_panels", ir.mul(rows, ceil_to(s.head_dim, UNROLL)))
+        self.k_tiles = scratch("k_tiles", ir.mul(block, ceil_to(s.head_dim, tile.column_block)))
+        self.g_panels = scratch("g_panels", ir.mul(rows, ceil_to(s.value_dim, UNROLL)))
+        self.v_tiles = scratch("v_tiles", ir.mul(block, ceil_to(s.value_dim, tile.column_block)))
+        self.gradients: dict[str, _Gradient] = {}
+        for name, tile, columns, right, size, result in (
+            ("q", tiling.dq, s.head_dim, "k_rows", block, rows),
+            ("k", tiling.dk, s.head_dim, "q_rows", rows, block),
+            ("v", tiling.dv, s.value_dim, "g_rows", rows, block),
+        ):
+            if name in o.writes:
+                padded = ceil_to(columns, tile.columns)
+                buffers = (
+                    scratch(right, ir.mul(size, padded)),
+                    scratch(f"d{name}", ir.mul(result, padded)),
+                )
+                self.gradients[name] = _Gradient(name, tile, columns, *buffers, o.writes[name])
+        self.dq = self.gradients.get("q")
+        self.by_key = [self.gradients[x] for x in ("k", "v") if x in self.gradients]
 
-    # -- the walk ---------------------------------------------------------------------------------
+    # -- main loop --------------------------------------------------------------------------------
 
     def body(self) -> list[Stmt]:
-        s, o, n, sch = self.s, self.o, self.n, self.schedule
+        s, o, n = self.s, self.o, self.n
 
         def query(read: Element) -> Callable[[Expr, Expr], Expr]:
             return lambda r, c: read(n, ir.add(self.q0, r), c)
@@ -174,285 +190,230 @@ class _Task:
         def scaled(t: Expr, r: Expr, c: Expr) -> Expr:
             return o.q(t, r, c) * o.scale
 
-        out = pack_panels("q", self.q_panels, query(scaled), sch.scores, self.rows, s.size)
-        if self.wants_z:
-            out += pack_panels("g", self.g_panels, query(o.g), sch.scores, self.rows, s.width)
-        lines = (self.rows, self.padded_rows)
-        if "k" in o.writes:
-            out += pack_lines("ql", self.q_lines, query(scaled), sch.dk.columns, *lines, s.size)
-        if "v" in o.writes:
-            out += pack_lines("gl", self.g_lines, query(o.g), sch.dv.columns, *lines, s.width)
-        if "q" in o.writes:
-            out.append(self._clear("dq", self.dq, ir.mul(s.query_rows, self._wide(sch.dq, s.size))))
+        tile = self.tiling.scores
+        out = pack_panels("q", self.q_panels, query(scaled), tile, self.rows, s.head_dim)
+        if self.needs_ds:
+            out += pack_panels("g", self.g_panels, query(o.g), tile, self.rows, s.value_dim)
+        for d in self.by_key:
+            read = query(scaled if d.name == "k" else o.g)
+            rows = (self.rows, self.padded_rows)
+            out += pack_rows(f"{d.name}_rows", d.right, read, d.tile.columns, *rows, d.columns)
+        if self.dq is not None:
+            out.append(self._clear(self.dq, s.query_rows))
         kb = ir.var("key_block")
         out.append(ir.For(kb, self.k0, self.k1, "serial", self._block(kb), step=s.key_block))
-        if "q" in o.writes:
-            out += self._write("dq", self.dq, sch.dq, self.q0, self.rows, s.size, o.writes["q"])
-        return [*out, *self._unseen()]
+        if self.dq is not None:
+            out += self._write(self.dq, self.q0, self.rows)
+        return [*out, *self._zero_hidden_keys()]
 
-    def _unseen(self) -> list[Stmt]:
-        """Zeros for keys behind the last query, at which nobody looks."""
+    def _zero_hidden_keys(self) -> list[Stmt]:
+        """Zero gradients of keys that the causal mask hides from all queries."""
         if not self.causal:
             return []
-        s, o = self.s, self.o
-        last = ir.minimum(ir.add(self.k0, s.key_rows), s.keys)
+        first = ir.maximum(self.k1, self.k0)
+        last = ir.minimum(ir.add(self.k0, self.s.key_rows), self.s.keys)
         out: list[Stmt] = []
-        for name, columns in (("k", s.size), ("v", s.width)):
-            if name in o.writes:
-                r, c = ir.var(f"n{name}_r"), ir.var(f"n{name}_c")
-                write = o.writes[name]
-                line = ir.For(c, ZERO, columns, "lanes", write(self.n, r, c, const(0, self.dtype)))
-                first = ir.maximum(self.k1, self.k0)
-                out.append(ir.For(r, first, last, "serial", [line]))
+        for d in self.by_key:
+            r, c = ir.var(f"n{d.name}_r"), ir.var(f"n{d.name}_c")
+            store = d.write(self.n, r, c, const(0, self.dtype))
+            row = ir.For(c, ZERO, d.columns, "lanes", store)
+            out.append(ir.For(r, first, last, "serial", [row]))
         return out
 
     def _block(self, kb: Expr) -> list[Stmt]:
-        """All that a block of keys takes part in."""
-        s, o, n, sch = self.s, self.o, self.n, self.schedule
+        """One block of keys: all blocks of queries that see it."""
+        s, o, n, tile = self.s, self.o, self.n, self.tiling.scores
         count = ir.sub(ir.minimum(ir.add(kb, s.key_block), self.k1), kb)
-        padded = up(count, sch.scores.rows)
+        padded = ceil_to(count, tile.rows)
 
         def key(read: Element) -> Callable[[Expr, Expr], Expr]:
             return lambda r, c: read(n, ir.add(kb, r), c)
 
-        out = pack_tiles("k", self.k_tiles, key(o.k), sch.scores, count, s.size)
-        if self.wants_z:
-            out += pack_tiles("v", self.v_tiles, key(o.v), sch.scores, count, s.width)
-        if "q" in o.writes:
-            columns = sch.dq.columns
-            out += pack_lines("kl", self.k_lines, key(o.k), columns, count, padded, s.size)
-        if "k" in o.writes:
-            out.append(self._clear("dk", self.dk, ir.mul(padded, self._wide(sch.dk, s.size))))
-        if "v" in o.writes:
-            out.append(self._clear("dv", self.dv, ir.mul(padded, self._wide(sch.dv, s.width))))
+        out = pack_tiles("k", self.k_tiles, key(o.k), tile, count, s.head_dim)
+        if self.needs_ds:
+            out += pack_tiles("v", self.v_tiles, key(o.v), tile, count, s.value_dim)
+        if self.dq is not None:
+            columns = self.dq.tile.columns
+            out += pack_rows("q_rows", self.dq.right, key(o.k), columns, count, padded, s.head_dim)
+        out += [self._clear(d, padded) for d in self.by_key]
         qb = ir.var("query_block")
         start = ZERO
-        if self.causal:  # blocks of queries before these keys do not see them
-            before = ir.idiv(ir.maximum(ir.sub(kb, self.q0), 0), s.query_block)
-            start = ir.mul(before, s.query_block)
-        some = ir.minimum(ir.sub(self.rows, qb), s.query_block)
-        out.append(
-            ir.For(
-                *(qb, start, self.rows, "serial", self._meet(kb, qb, count, padded, some)),
-                step=s.query_block,
-            )
-        )
-        if "k" in o.writes:
-            out += self._write("dk", self.dk, sch.dk, kb, count, s.size, o.writes["k"])
-        if "v" in o.writes:
-            out += self._write("dv", self.dv, sch.dv, kb, count, s.width, o.writes["v"])
+        if self.causal:
+            skipped = ir.idiv(ir.maximum(ir.sub(kb, self.q0), 0), s.query_block)
+            start = ir.mul(skipped, s.query_block)
+        body = self._query_block(kb, qb, count, padded)
+        out.append(ir.For(qb, start, self.rows, "serial", body, step=s.query_block))
+        for d in self.by_key:
+            out += self._write(d, kb, count)
         return out
 
-    def _meet(self, kb: Expr, qb: Expr, count: Expr, padded: Expr, some: Expr) -> list[Stmt]:
-        """A block of keys and a block of queries: weights, then products."""
-        s, o, sch = self.s, self.o, self.schedule
-        p = ir.var("panel")
+    def _query_block(self, kb: Expr, qb: Expr, count: Expr, padded: Expr) -> list[Stmt]:
+        """P and dS of one block of queries and keys, then the GEMMs."""
+        p, panel = ir.var("panel"), const(self.panel)
+        queries = ir.minimum(ir.sub(self.rows, qb), self.s.query_block)
         used = self._used(kb, ir.add(qb, p), count)
-        out: list[Stmt] = [
-            ir.For(
-                *(p, ZERO, some, "serial", [self._weights(kb, qb, p, used)]),
-                step=const(self.panel),
-            )
-        ]
-        if "v" in o.writes:
-            out += self._by_key(
-                *("v", sch.dv, self.weights, self.g_lines, self.dv, s.width),
-                *(kb, qb, padded, some),
-            )
-        if "k" in o.writes:
-            out += self._by_key(
-                *("k", sch.dk, self.z, self.q_lines, self.dk, s.size),
-                *(kb, qb, padded, some),
-            )
-        if "q" in o.writes:
-            out += self._by_query(kb, qb, count, padded, some)
+        scores = self._scores(kb, qb, p, used)
+        out: list[Stmt] = [ir.For(p, ZERO, queries, "serial", [scores], step=panel)]
+        for d in reversed(self.by_key):
+            out += self._accumulate_by_key(d, kb, qb, padded, queries)
+        if self.dq is not None:
+            out += self._accumulate_dq(self.dq, kb, qb, count, padded, queries)
         return out
 
     def _used(self, kb: Expr, panel: Expr, count: Expr) -> Expr:
-        """How many of a block's keys a panel looks at, in whole tiles."""
-        rows = self.schedule.scores.rows
+        """Keys of a block that a panel attends to, in whole tiles."""
+        rows = self.tiling.scores.rows
         if not self.causal:
-            return up(count, rows)
+            return ceil_to(count, rows)
         last = ir.add(ir.add(self.q0, panel), const(self.panel))
-        return up(ir.maximum(ir.minimum(count, ir.sub(last, kb)), 0), rows)
+        return ceil_to(ir.maximum(ir.minimum(count, ir.sub(last, kb)), 0), rows)
 
-    # -- weights ----------------------------------------------------------------------------------
+    # -- P and dS ---------------------------------------------------------------------------------
 
-    def _weights(self, kb: Expr, qb: Expr, p: Expr, used: Expr) -> Stmt:
-        """P ∘ M and Z of one panel: [panel][key][query]."""
+    def _scores(self, kb: Expr, qb: Expr, p: Expr, used: Expr) -> Stmt:
+        """P ∘ M and dS of one panel: [panel][key][query]."""
         lane, t = ir.var("query"), ir.var("key_tile")
-        tile, s, o, dtype = self.schedule.scores, self.s, self.o, self.dtype
+        tile, s, o, dtype = self.tiling.scores, self.s, self.o, self.dtype
         row = ir.add(qb, p)
         first = ir.add(self.q0, row)
         body: list[Stmt] = []
         lses, deltas, queries = [], [], []
         for v in range(tile.vectors):
             query = ir.add(first, ir.add(lane, const(v * tile.width)))
-            there = query < s.queries
+            exists = query < s.queries
             lses.append(ir.var(f"lse{v}", dtype))
             deltas.append(ir.var(f"delta{v}", dtype))
             queries.append(query)
-            body.append(ir.Let(lses[v], o.lse(self.n, query, there)))
-            if self.wants_z:
-                body.append(ir.Let(deltas[v], o.delta(self.n, query, there)))
-        sums = Sums("s", tile, dtype, lane)
+            body.append(ir.Let(lses[v], o.lse(self.n, query, exists)))
+            if self.needs_ds:
+                body.append(ir.Let(deltas[v], o.delta(self.n, query, exists)))
+        acc = Accumulators("s", tile, dtype, lane)
         tiles = scores(
-            *(sums, self.k_tiles, ir.mul(t, up(s.size, tile.block))),
-            *(self.q_panels, ir.mul(row, up(s.size, UNROLL)), s.size),
+            *(acc, self.k_tiles, ir.mul(t, ceil_to(s.head_dim, tile.column_block))),
+            *(self.q_panels, ir.mul(row, ceil_to(s.head_dim, UNROLL)), s.head_dim),
         )
         zero = const(0, dtype)
 
-        def place(i: int, v: int) -> tuple[Expr, Expr, Expr, Expr]:
-            """The key, the query, whether they meet, and where that lies in scratch."""
+        def element(i: int, v: int) -> tuple[Expr, Expr, Expr, Expr]:
             key = ir.add(kb, ir.add(t, const(i)))
-            meet = seen(key, queries[v], s.keys, self.causal) & (queries[v] < s.queries)
+            visible = is_visible(key, queries[v], s.keys, self.causal) & (queries[v] < s.queries)
             at = ir.add(ir.mul(p, s.key_block), ir.mul(ir.add(t, const(i)), const(self.panel)))
-            return key, queries[v], meet, ir.add(at, sums.column(v))
+            return key, queries[v], visible, ir.add(at, acc.column(v))
 
-        for i, v in sums.places():
-            key, query, meet, at = place(i, v)
-            value = sums.read(i, v)
+        for i, v in acc.elements():
+            key, query, visible, at = element(i, v)
+            value = acc.read(i, v)
             if o.bias is not None:
-                value = value + o.bias(self.n, *inside(query, key, s.queries, s.keys))
-            weight = select(meet, exp_decay(value - lses[v]), zero)
-            if o.keep is not None and not self.wants_z:
-                weight = weight * o.keep(self.n, *inside(query, key, s.queries, s.keys))
-            tiles.append(ir.Store(self.weights, at, weight))
-        if self.wants_z:
-            change = Sums("d", tile, dtype, lane)
+                value = value + o.bias(self.n, *clamped(query, key, s.queries, s.keys))
+            prob = select(visible, exp_decay(value - lses[v]), zero)
+            if o.keep is not None and not self.needs_ds:
+                prob = prob * o.keep(self.n, *clamped(query, key, s.queries, s.keys))
+            tiles.append(ir.Store(self.probs, at, prob))
+        if self.needs_ds:
+            dp = Accumulators("d", tile, dtype, lane)
             tiles += scores(
-                *(change, self.v_tiles, ir.mul(t, up(s.width, tile.block))),
-                *(self.g_panels, ir.mul(row, up(s.width, UNROLL)), s.width),
+                *(dp, self.v_tiles, ir.mul(t, ceil_to(s.value_dim, tile.column_block))),
+                *(self.g_panels, ir.mul(row, ceil_to(s.value_dim, UNROLL)), s.value_dim),
             )
-            for i, v in change.places():
-                key, query, meet, at = place(i, v)
-                value = change.read(i, v)
-                weight = ir.var(f"weight{i}_{v}", dtype)
-                tiles.append(ir.Let(weight, ir.load(self.weights, at)))
+            for i, v in dp.elements():
+                key, query, visible, at = element(i, v)
+                value = dp.read(i, v)
+                prob = ir.var(f"prob{i}_{v}", dtype)
+                tiles.append(ir.Let(prob, ir.load(self.probs, at)))
                 if o.keep is not None:
-                    kept = ir.var(f"kept{i}_{v}", dtype)
-                    near = inside(query, key, s.queries, s.keys)
-                    tiles.append(ir.Let(kept, o.keep(self.n, *near)))
-                    value = value * kept
-                    tiles.append(ir.Store(self.weights, at, weight * kept))
-                z = select(meet, weight * (value - deltas[v]), zero)
-                tiles.append(ir.Store(self.z, at, z))
+                    keep = ir.var(f"keep{i}_{v}", dtype)
+                    at_clamped = clamped(query, key, s.queries, s.keys)
+                    tiles.append(ir.Let(keep, o.keep(self.n, *at_clamped)))
+                    value = value * keep
+                    tiles.append(ir.Store(self.probs, at, prob * keep))
+                ds = select(visible, prob * (value - deltas[v]), zero)
+                tiles.append(ir.Store(self.ds, at, ds))
         body.append(ir.For(t, ZERO, used, "serial", tiles, step=const(tile.rows)))
         return ir.For(lane, ZERO, const(tile.width), "lanes", body)
 
-    # -- products ---------------------------------------------------------------------------------
+    # -- GEMMs ------------------------------------------------------------------------------------
 
-    def _wide(self, tile: Tile, columns: Expr) -> Expr:
-        return up(columns, tile.columns)
-
-    def _by_key(
-        self,
-        name: str,
-        tile: Tile,
-        left: ir.Buffer,
-        lines: ir.Buffer,
-        result: ir.Buffer,
-        columns: Expr,
-        kb: Expr,
-        qb: Expr,
-        padded: Expr,
-        some: Expr,
+    def _accumulate_by_key(
+        self, d: _Gradient, kb: Expr, qb: Expr, padded: Expr, queries: Expr
     ) -> list[Stmt]:
-        """Rows of keys: what the panels of a block of queries add to dk or dv."""
-        lane, c, t, p, q = (ir.var(f"{name}_{x}") for x in ("lane", "c", "t", "p", "q"))
-        sums = Sums(f"d{name}", tile, self.dtype, lane)
-        start = ZERO
-        if self.causal:  # panels before these keys do not see them
-            behind = ir.sub(ir.add(kb, t), ir.add(self.q0, qb))
-            start = ir.mul(ir.idiv(ir.maximum(behind, 0), const(self.panel)), const(self.panel))
-        rows = ir.add(ir.mul(p, self.s.key_block), ir.mul(t, const(self.panel)))
-        line = ir.add(ir.add(qb, p), q)
-        line = ir.add(ir.mul(c, self.padded_rows), ir.mul(line, const(tile.columns)))
-        loops = [
-            (p, start, some, const(self.panel)),
-            (q, ZERO, const(self.panel), const(UNROLL)),
-        ]
+        """dk += dS' q, or dv += P' g, of a block of queries."""
+        lane, c, t, p, q = (ir.var(f"{d.name}_{x}") for x in ("lane", "c", "t", "p", "q"))
+        start, panel = ZERO, const(self.panel)
+        if self.causal:
+            hidden = ir.sub(ir.add(kb, t), ir.add(self.q0, qb))
+            start = ir.mul(ir.idiv(ir.maximum(hidden, 0), panel), panel)
+        rows = ir.add(ir.mul(p, self.s.key_block), ir.mul(t, panel))
+        row = ir.mul(ir.add(ir.add(qb, p), q), const(d.tile.columns))
+        row = ir.add(ir.mul(c, self.padded_rows), row)
+        loops = [(p, start, queries, panel), (q, ZERO, panel, const(UNROLL))]
+        buffer = self.ds if d.name == "k" else self.probs
 
-        def weight(u: int, i: int) -> Expr:
-            return ir.load(left, ir.add(ir.add(rows, q), const(i * self.panel + u)))
+        def left(u: int, i: int) -> Expr:
+            return ir.load(buffer, ir.add(ir.add(rows, q), const(i * self.panel + u)))
 
-        def right(u: int, column: Expr) -> Expr:
-            return ir.load(lines, ir.add(ir.add(line, column), const(u * tile.columns)))
+        return self._gemm(d, lane, loops, left, row, (t, ZERO, padded), c)
 
-        return self._product(sums, loops, weight, right, result, columns, (t, ZERO, padded), c)
-
-    def _by_query(self, kb: Expr, qb: Expr, count: Expr, padded: Expr, some: Expr) -> list[Stmt]:
-        """Rows of queries: what a block of keys adds to dq."""
-        tile = self.schedule.dq
+    def _accumulate_dq(
+        self, d: _Gradient, kb: Expr, qb: Expr, count: Expr, padded: Expr, queries: Expr
+    ) -> list[Stmt]:
+        """dq += dS k of a block of keys."""
         lane, c, p, r, k = (ir.var(f"q_{x}") for x in ("lane", "c", "p", "r", "k"))
-        sums = Sums("dq", tile, self.dtype, lane)
-        rows = ir.add(ir.mul(p, self.s.key_block), ir.mul(k, const(self.panel)))
-        line = ir.add(ir.mul(c, padded), ir.mul(k, const(tile.columns)))
+        panel = const(self.panel)
+        rows = ir.add(ir.mul(p, self.s.key_block), ir.mul(k, panel))
+        row = ir.add(ir.mul(c, padded), ir.mul(k, const(d.tile.columns)))
         loops = [(k, ZERO, self._used(kb, ir.add(qb, p), count), const(UNROLL))]
 
-        def weight(u: int, i: int) -> Expr:
-            return ir.load(self.z, ir.add(ir.add(rows, r), const(u * self.panel + i)))
+        def left(u: int, i: int) -> Expr:
+            return ir.load(self.ds, ir.add(ir.add(rows, r), const(u * self.panel + i)))
 
-        def right(u: int, column: Expr) -> Expr:
-            return ir.load(self.k_lines, ir.add(ir.add(line, column), const(u * tile.columns)))
+        first = ir.add(ir.add(qb, p), r)
+        body = self._gemm(d, lane, loops, left, row, (r, ZERO, panel), c, first)
+        return [ir.For(p, ZERO, queries, "serial", body, step=panel)]
 
-        place = ir.add(ir.add(qb, p), r)
-        body = self._product(
-            *(sums, loops, weight, right, self.dq, self.s.size),
-            *((r, ZERO, const(self.panel)), c, place),
-        )
-        return [ir.For(p, ZERO, some, "serial", body, step=const(self.panel))]
-
-    def _product(
+    def _gemm(
         self,
-        sums: Sums,
+        d: _Gradient,
+        lane: Expr,
         loops: list[tuple[Expr, Expr, Expr, Expr]],
         left: Callable[[int, int], Expr],
-        right: Callable[[int, Expr], Expr],
-        result: ir.Buffer,
-        columns: Expr,
+        right_row: Expr,
         rows: tuple[Expr, Expr, Expr],
         c: Expr,
-        place: Expr | None = None,
+        result_row: Expr | None = None,
     ) -> list[Stmt]:
-        """Add products to `result`, register tile by register tile, over rows and columns."""
-        tile = sums.tile
+        """result += left @ right, register tile by register tile."""
+        tile = d.tile
+        acc = Accumulators(f"d{d.name}", tile, self.dtype, lane)
         r, first, last = rows
-        row = r if place is None else place
-        wide = self._wide(tile, columns)
+        row = r if result_row is None else result_row
+
+        def right(u: int, column: Expr) -> Expr:
+            return ir.load(d.right, ir.add(ir.add(right_row, column), const(u * tile.columns)))
 
         def at(i: int, v: int) -> Expr:
-            start = ir.mul(ir.add(row, const(i)), wide)
-            return ir.add(ir.add(start, c), sums.column(v))
+            start = ir.mul(ir.add(row, const(i)), d.padded)
+            return ir.add(ir.add(start, c), acc.column(v))
 
         body = [
-            *sums.set(lambda i, v: ir.load(result, at(i, v))),
-            *sums.add(loops, left, right),
-            *(ir.Store(result, at(i, v), sums.read(i, v)) for i, v in sums.places()),
+            *acc.set(lambda i, v: ir.load(d.result, at(i, v))),
+            *acc.add(loops, left, right),
+            *(ir.Store(d.result, at(i, v), acc.read(i, v)) for i, v in acc.elements()),
         ]
-        inner: list[Stmt] = [ir.For(sums.lane, ZERO, const(tile.width), "lanes", body)]
+        inner: list[Stmt] = [ir.For(lane, ZERO, const(tile.width), "lanes", body)]
         inner = [ir.For(r, first, last, "serial", inner, step=const(tile.rows))]
-        return [ir.For(c, ZERO, columns, "serial", inner, step=const(tile.columns))]
+        return [ir.For(c, ZERO, d.columns, "serial", inner, step=const(tile.columns))]
 
-    # -- results ----------------------------------------------------------------------------------
+    # -- epilogue ---------------------------------------------------------------------------------
 
-    def _clear(self, name: str, buffer: ir.Buffer, size: Expr) -> Stmt:
-        z = ir.var(f"clear_{name}")
-        return ir.For(z, ZERO, size, "lanes", [ir.Store(buffer, z, const(0, self.dtype))])
+    def _clear(self, d: _Gradient, rows: Expr) -> Stmt:
+        i = ir.var(f"clear_d{d.name}")
+        store = ir.Store(d.result, i, const(0, self.dtype))
+        return ir.For(i, ZERO, ir.mul(rows, d.padded), "lanes", [store])
 
-    def _write(
-        self,
-        name: str,
-        buffer: ir.Buffer,
-        tile: Tile,
-        first: Expr,
-        rows: Expr,
-        columns: Expr,
-        write: Write,
-    ) -> list[Stmt]:
-        r, c = ir.var(f"write_{name}_r"), ir.var(f"write_{name}_c")
-        value = ir.load(buffer, ir.add(ir.mul(r, self._wide(tile, columns)), c))
-        if name == "dq":
+    def _write(self, d: _Gradient, first: Expr, rows: Expr) -> list[Stmt]:
+        r, c = ir.var(f"write_d{d.name}_r"), ir.var(f"write_d{d.name}_c")
+        value = ir.load(d.result, ir.add(ir.mul(r, d.padded), c))
+        if d.name == "q":
             value = value * self.o.scale
-        line = ir.For(c, ZERO, columns, "lanes", write(self.n, ir.add(first, r), c, value))
-        return [ir.For(r, ZERO, rows, "serial", [line])]
+        row = ir.For(c, ZERO, d.columns, "lanes", d.write(self.n, ir.add(first, r), c, value))
+        return [ir.For(r, ZERO, rows, "serial", [row])]

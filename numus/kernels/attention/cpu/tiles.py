@@ -1,13 +1,11 @@
-"""What the schedules of attention and of its derivative are made of: tile sizes, packed operands,
-register tiles.
+"""Register tiles and packed operands of CPU attention (BLIS-style panels).
 
-Queries lie side by side in the lanes of *panels*, keys below each other in *tiles*. A tile of
-scores is then a register tile (keys × queries) whose maxima, sums and powers are lane by lane, and
-that is at once the left operand of the product that follows: a panel's weights times values.
+Scores are keys × queries with queries in the lanes: the softmax is lane-wise and its tile is the
+left operand of the next GEMM.
 
-    [panel][column][query]           queries, transposed: the right operand of scores
-    [tile][column / W][key][W]       keys, to be broadcast: the left operand of scores
-    [panel of columns][row][column]  rows of vectors: the right operand of what follows
+    [panel][column][query]           Q transposed: right operand of the scores
+    [tile][column / W][key][W]       K, broadcast: left operand of the scores
+    [panel of columns][row][column]  V (K, Q, dO): right operand of the second GEMM
 """
 
 from __future__ import annotations
@@ -23,24 +21,24 @@ from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
-UNROLL = 4  # steps of a product's inner axis that are written out
-LATENCY = 4  # cycles until a sum can be added to again; two additions start in each
+UNROLL = 4  # steps of the inner (k) loop
+FMA_LATENCY = 4  # cycles, with two FMAs issued in each
 
 Read = Callable[[Expr, Expr], Expr]  # the element at (row, column)
 
 
-def up(a: Expr, b: int) -> Expr:
-    """a rounded up to a multiple of b."""
+def ceil_to(a: Expr, b: int) -> Expr:
+    """a, rounded up to a multiple of b."""
     return ir.mul(ir.idiv(ir.add(a, const(b - 1)), const(b)), const(b))
 
 
-def rounded(n: int, to: int) -> int:
+def round_up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """A register tile: some rows times some vectors."""
+    """A register tile of rows × vectors."""
 
     rows: int
     vectors: int
@@ -51,20 +49,20 @@ class Tile:
         return self.vectors * self.width
 
     @property
-    def block(self) -> int:
-        """How many columns of a packed row lie together: a vector, or what is written out."""
+    def column_block(self) -> int:
+        """Columns of a packed row that are contiguous."""
         return max(self.width, UNROLL)
 
 
 def tile_for(target: Target, width: int, columns: int, rows: Sequence[int]) -> Tile:
-    """The register tile that computes so many columns soonest, its rows one of those given."""
+    """The register tile of least estimated time for so many columns, with rows from a list."""
     vectors = max(1, -(-columns // width))
     best: tuple[float, Tile] | None = None
     for r in rows:
         for v in range(1, min(vectors, 8) + 1):
             if r * v + v + 1 > target.vector_registers:
                 continue
-            cycles = max(r * v / 2, (r + v) / 2, LATENCY) + 0.01 * (r + v)
+            cycles = max(r * v / 2, (r + v) / 2, FMA_LATENCY) + 0.01 * (r + v)
             cost = -(-vectors // v) * cycles / r
             if best is None or cost < best[0]:
                 best = (cost, Tile(r, v, width))
@@ -73,81 +71,80 @@ def tile_for(target: Target, width: int, columns: int, rows: Sequence[int]) -> T
 
 
 def scores_tile(target: Target, dtype: DType, queries: int) -> Tile:
-    """The register tile of scores: keys below each other, queries side by side."""
+    """The register tile of the scores: keys × queries."""
     width = target.vector_bytes // dtype.itemsize
     vectors = 1 if queries <= width else 2
     return Tile(8 if target.vector_registers >= 32 or vectors == 1 else 4, vectors, width)
 
 
 def divisors(n: int) -> list[int]:
-    """The powers of two up to 16 that divide n."""
+    """Powers of two up to 16 that divide n."""
     return [r for r in (1, 2, 4, 8, 16) if n % r == 0]
 
 
 # -- packing --------------------------------------------------------------------------------------
 
 
-def _cleared(name: str, buffer: ir.Buffer, size: Expr, ragged: Expr) -> Stmt:
-    """Zeros everywhere, if parts of a buffer are not going to be written."""
+def _cleared(name: str, buffer: ir.Buffer, size: Expr, has_padding: Expr) -> Stmt:
+    """Zero-fill, where padding is not going to be written."""
     z = ir.var(f"{name}_z")
     clear = ir.For(z, ZERO, size, "lanes", [ir.Store(buffer, z, const(0, buffer.dtype))])
-    return ir.If(ragged, [clear])
+    return ir.If(has_padding, [clear])
 
 
 def pack_panels(
     name: str, buffer: ir.Buffer, read: Read, tile: Tile, rows: Expr, columns: Expr
 ) -> list[Stmt]:
-    """Rows side by side, panel by panel; zeros beyond the last column.
+    """Transposed panels of rows; zeros beyond the last column, garbage beyond the last row.
 
-    Lanes run along a row and part where it is written: its memory is walked in order. Beyond the
-    last row is what was there before, and what becomes of that is not looked at.
+    Lanes run along a row: contiguous loads, strided stores.
     """
     p, c, i = (ir.var(f"{name}_{x}") for x in "pcj")
-    deep = up(columns, UNROLL)
-    at = ir.add(ir.add(ir.mul(p, deep), ir.mul(c, const(tile.columns))), i)
+    depth = ceil_to(columns, UNROLL)
+    at = ir.add(ir.add(ir.mul(p, depth), ir.mul(c, const(tile.columns))), i)
     row = ir.For(c, ZERO, columns, "lanes", [ir.Store(buffer, at, read(ir.add(p, i), c))])
     rest = ir.minimum(ir.sub(rows, p), tile.columns)
     panel = ir.For(i, ZERO, rest, "serial", [row])
     return [
-        _cleared(name, buffer, ir.mul(up(rows, tile.columns), deep), deep.ne(columns)),
+        _cleared(name, buffer, ir.mul(ceil_to(rows, tile.columns), depth), depth.ne(columns)),
         ir.For(p, ZERO, rows, "serial", [panel], step=const(tile.columns)),
     ]
 
 
-def turn_panels(
+def transpose_panels(
     name: str,
     buffer: ir.Buffer,
-    aside: ir.Buffer,
+    staging: ir.Buffer,
     read: Read,
     tile: Tile,
     rows: Expr,
     columns: Expr,
 ) -> list[Stmt]:
-    """The same, a square of registers at a time. A vector's worth of rows lies `aside` before, with
-    zeros beyond the last column; what is turned of them may end behind the panel, which is where
-    the next one goes: the last one needs room for a square behind it.
+    """Transposed panels, by register transposes of rows in `staging`.
+
+    The last transpose may write past its panel: the buffer ends with room for one more square.
     """
     width = const(tile.width)
     p, v, i, c, j = (ir.var(f"{name}_{x}") for x in "pvicj")
-    pitch, deep = up(columns, tile.width), up(columns, UNROLL)
+    pitch, depth = ceil_to(columns, tile.width), ceil_to(columns, UNROLL)
     row = ir.add(p, ir.add(v, i))
-    line = ir.Store(aside, ir.add(ir.mul(i, pitch), c), read(row, c))
-    there = ir.minimum(ir.sub(rows, ir.add(p, v)), width)
-    keep = ir.For(i, ZERO, there, "serial", [ir.For(c, ZERO, columns, "lanes", [line])])
-    square = [
-        ir.load(aside, ir.add(ir.add(ir.mul(const(k), pitch), c), j)) for k in range(tile.width)
+    row_at = ir.Store(staging, ir.add(ir.mul(i, pitch), c), read(row, c))
+    rows_left = ir.minimum(ir.sub(rows, ir.add(p, v)), width)
+    stage = ir.For(i, ZERO, rows_left, "serial", [ir.For(c, ZERO, columns, "lanes", [row_at])])
+    rows_in = [
+        ir.load(staging, ir.add(ir.add(ir.mul(const(k), pitch), c), j)) for k in range(tile.width)
     ]
-    lets, turned = transposed(square, j, buffer.dtype)
-    at = ir.add(ir.add(ir.mul(p, deep), v), j)
+    lets, transposed_rows = transposed(rows_in, j, buffer.dtype)
+    at = ir.add(ir.add(ir.mul(p, depth), v), j)
     stores = [
         ir.Store(buffer, ir.add(at, ir.mul(ir.add(c, const(k)), const(tile.columns))), x)
-        for k, x in enumerate(turned)
+        for k, x in enumerate(transposed_rows)
     ]
-    turn = ir.For(j, ZERO, width, "lanes", [*lets, *stores], width=tile.width)
-    across = ir.For(c, ZERO, columns, "serial", [turn], step=width)
-    vectors = ir.For(v, ZERO, const(tile.columns), "serial", [keep, across], step=width)
+    transpose = ir.For(j, ZERO, width, "lanes", [*lets, *stores], width=tile.width)
+    columns_loop = ir.For(c, ZERO, columns, "serial", [transpose], step=width)
+    vectors = ir.For(v, ZERO, const(tile.columns), "serial", [stage, columns_loop], step=width)
     return [
-        _cleared(name, aside, ir.mul(width, pitch), pitch.ne(columns)),
+        _cleared(name, staging, ir.mul(width, pitch), pitch.ne(columns)),
         ir.For(p, ZERO, rows, "serial", [vectors], step=const(tile.columns)),
     ]
 
@@ -155,23 +152,23 @@ def turn_panels(
 def pack_tiles(
     name: str, buffer: ir.Buffer, read: Read, tile: Tile, rows: Expr, columns: Expr
 ) -> list[Stmt]:
-    """Rows below each other, a block of neighbouring columns at a time; zeros beyond the last."""
+    """Tiles of rows, interleaved by blocks of columns; zeros beyond the last column."""
     t, i, b, j = (ir.var(f"{name}_{x}") for x in "tibj")
-    deep = up(columns, tile.block)
-    size = ir.mul(up(rows, tile.rows), deep)
-    at = ir.add(ir.mul(t, deep), ir.mul(b, const(tile.rows)))
-    at = ir.add(ir.add(at, ir.mul(i, const(tile.block))), j)
+    depth = ceil_to(columns, tile.column_block)
+    size = ir.mul(ceil_to(rows, tile.rows), depth)
+    at = ir.add(ir.mul(t, depth), ir.mul(b, const(tile.rows)))
+    at = ir.add(ir.add(at, ir.mul(i, const(tile.column_block))), j)
     store = ir.Store(buffer, at, read(ir.add(t, i), ir.add(b, j)))
-    vector = ir.For(j, ZERO, ir.minimum(ir.sub(columns, b), tile.block), "lanes", [store])
-    blocks = ir.For(b, ZERO, columns, "serial", [vector], step=const(tile.block))
+    vector = ir.For(j, ZERO, ir.minimum(ir.sub(columns, b), tile.column_block), "lanes", [store])
+    blocks = ir.For(b, ZERO, columns, "serial", [vector], step=const(tile.column_block))
     row = ir.For(i, ZERO, ir.minimum(ir.sub(rows, t), tile.rows), "serial", [blocks])
     return [
-        _cleared(name, buffer, size, deep.ne(columns)),
+        _cleared(name, buffer, size, depth.ne(columns)),
         ir.For(t, ZERO, rows, "serial", [row], step=const(tile.rows)),
     ]
 
 
-def pack_lines(
+def pack_rows(
     name: str,
     buffer: ir.Buffer,
     read: Read,
@@ -180,15 +177,20 @@ def pack_lines(
     padded: Expr,
     columns: Expr,
 ) -> list[Stmt]:
-    """Rows of `width` columns, panel by panel; zeros beyond the last row and column."""
+    """Panels of `width` columns, row by row; zeros beyond the last row and column."""
     c, r, j = (ir.var(f"{name}_{x}") for x in "crj")
-    wide = up(columns, width)
+    padded_columns = ceil_to(columns, width)
     at = ir.add(ir.add(ir.mul(c, padded), ir.mul(r, const(width))), j)
     store = ir.Store(buffer, at, read(r, ir.add(c, j)))
-    line = ir.For(j, ZERO, ir.minimum(ir.sub(columns, c), width), "lanes", [store])
-    body: list[Stmt] = [ir.For(c, ZERO, columns, "serial", [line], step=const(width))]
+    row_at = ir.For(j, ZERO, ir.minimum(ir.sub(columns, c), width), "lanes", [store])
+    body: list[Stmt] = [ir.For(c, ZERO, columns, "serial", [row_at], step=const(width))]
     return [
-        _cleared(name, buffer, ir.mul(padded, wide), wide.ne(columns) | padded.ne(rows)),
+        _cleared(
+            name,
+            buffer,
+            ir.mul(padded, padded_columns),
+            padded_columns.ne(columns) | padded.ne(rows),
+        ),
         ir.For(r, ZERO, rows, "serial", body),
     ]
 
@@ -198,8 +200,8 @@ def pack_lines(
 Loop = tuple[Expr, Expr, Expr, Expr]  # variable, start, stop, step
 
 
-class Sums:
-    """A register tile that is being summed up, inside a lanes loop over `lane`."""
+class Accumulators:
+    """A register tile of accumulators, inside a lanes loop over `lane`."""
 
     def __init__(self, name: str, tile: Tile, dtype: DType, lane: Expr) -> None:
         self.name, self.tile, self.dtype, self.lane = name, tile, dtype, lane
@@ -208,11 +210,11 @@ class Sums:
             for i in range(tile.rows)
         ]
 
-    def places(self) -> list[tuple[int, int]]:
+    def elements(self) -> list[tuple[int, int]]:
         return [(i, v) for i in range(self.tile.rows) for v in range(self.tile.vectors)]
 
     def set(self, value: Callable[[int, int], Expr]) -> list[Stmt]:
-        return [ir.Set(self.registers[i][v], value(i, v)) for i, v in self.places()]
+        return [ir.Set(self.registers[i][v], value(i, v)) for i, v in self.elements()]
 
     def clear(self) -> list[Stmt]:
         return self.set(lambda i, v: const(0, self.dtype))
@@ -221,7 +223,7 @@ class Sums:
         return ir.read(self.registers[i][v])
 
     def column(self, v: int) -> Expr:
-        """Which column a lane of the v-th vector is."""
+        """The column that a lane of the v-th vector holds."""
         return ir.add(self.lane, const(v * self.tile.width))
 
     def add(
@@ -230,8 +232,7 @@ class Sums:
         left: Callable[[int, int], Expr],
         right: Callable[[int, Expr], Expr],
     ) -> list[Stmt]:
-        """Add the products over the innermost of these loops, UNROLL steps at a time:
-        `left(u, i)` of row i times `right(u, column)`, in step u."""
+        """Rank-1 updates `left(u, i)` × `right(u, column)`, the innermost loop unrolled."""
         body: list[Stmt] = []
         for u in range(UNROLL):
             names = []
@@ -252,23 +253,28 @@ class Sums:
 
 
 def scores(
-    sums: Sums, tiles: ir.Buffer, tile_at: Expr, panel: ir.Buffer, panel_at: Expr, columns: Expr
+    acc: Accumulators,
+    tiles: ir.Buffer,
+    tile_at: Expr,
+    panel: ir.Buffer,
+    panel_at: Expr,
+    columns: Expr,
 ) -> list[Stmt]:
-    """The inner products of a packed tile of rows with a packed panel, over all columns."""
-    width, rows, lanes = sums.tile.block, sums.tile.rows, sums.tile.columns
-    b, k = ir.var(f"{sums.name}_b"), ir.var(f"{sums.name}_k")
-    deep = up(columns, UNROLL)
+    """Q K': a packed tile of keys times a packed panel of queries."""
+    width, rows, lanes = acc.tile.column_block, acc.tile.rows, acc.tile.columns
+    b, k = ir.var(f"{acc.name}_b"), ir.var(f"{acc.name}_k")
+    depth = ceil_to(columns, UNROLL)
     loops = [
-        (b, ZERO, deep, const(width)),
-        (k, ZERO, ir.minimum(ir.sub(deep, b), width), const(UNROLL)),
+        (b, ZERO, depth, const(width)),
+        (k, ZERO, ir.minimum(ir.sub(depth, b), width), const(UNROLL)),
     ]
     block = ir.add(tile_at, ir.mul(b, const(rows)))
-    line = ir.add(panel_at, ir.mul(ir.add(b, k), const(lanes)))
+    row_at = ir.add(panel_at, ir.mul(ir.add(b, k), const(lanes)))
     return [
-        *sums.clear(),
-        *sums.add(
+        *acc.clear(),
+        *acc.add(
             loops,
             lambda u, i: ir.load(tiles, ir.add(ir.add(block, k), const(i * width + u))),
-            lambda u, column: ir.load(panel, ir.add(ir.add(line, column), const(u * lanes))),
+            lambda u, column: ir.load(panel, ir.add(ir.add(row_at, column), const(u * lanes))),
         ),
     ]

@@ -1,11 +1,10 @@
-"""The derivative of attention for groups of threads, of any dtype: scores are computed again.
+"""FlashAttention-2 backward (Dao 2023), SIMT, any dtype: scores are recomputed.
 
-    P = exp(S - lse)        Z = P ∘ (M ∘ (g v') - delta)        M: what dropout keeps
-    dv = (P ∘ M)' g         dk = scale Z' q                     dq = scale Z k
+    P = exp(S - lse)        dS = P ∘ (M ∘ (g v') - delta)       M: dropout mask
+    dv = (P ∘ M)' g         dk = scale dS' q                    dq = scale dS k
 
-One kernel has a block of queries and walks the keys for dq; another one has a block of keys and
-walks the queries, with all of it transposed, for dk and dv. P and Z go through the group's memory;
-every sum is one thread's, in a fixed order.
+One kernel keeps a block of queries and streams the keys for dq; another keeps a block of keys and
+streams the queries, transposed, for dk and dv. No atomics: every accumulator is one thread's.
 """
 
 from __future__ import annotations
@@ -13,194 +12,223 @@ from __future__ import annotations
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.attention.gpu.simt_forward import REGISTERS, Plan, plans, reading, sums_of
-from numus.kernels.attention.gpu.simt_tiles import ZERO, Lines, Sums, Threads, fill
+from numus.kernels.attention.gpu.simt_forward import (
+    MAX_ACCUMULATORS,
+    Tiling,
+    accumulator_registers,
+    element_reader,
+    tilings,
+)
+from numus.kernels.attention.gpu.simt_tiles import (
+    ZERO,
+    AccumulatorTile,
+    SmemTile,
+    ThreadGrid,
+    load_tile,
+)
 from numus.kernels.attention.gpu.wgmma_backward import Operands, Sizes
 from numus.kernels.math import exp_decay
 from numus.target import Target
 
 
 def choose(
-    target: Target, dtype: DType, rows: int, others: int, size: int, width: int, wanted: list[str]
-) -> Plan | None:
-    """The largest tiles for which there are registers and memory; None where there are none."""
+    target: Target,
+    dtype: DType,
+    rows: int,
+    streamed_rows: int,
+    head_dim: int,
+    value_dim: int,
+    wanted: list[str],
+) -> Tiling | None:
+    """The largest tiles that fit in registers and shared memory, if any."""
     words = dtype.itemsize // 4
-    for p in plans(target, dtype, rows, others, size, width):
-        columns = {"q": p.size, "k": p.size, "v": p.width}
-        need = sum(
-            Lines.bytes(dtype, n, p.rows) + Lines.bytes(dtype, n, p.block)
-            for n in (p.size, p.width)
+    for p in tilings(target, dtype, rows, streamed_rows, head_dim, value_dim):
+        columns = {"q": p.head_dim, "k": p.head_dim, "v": p.value_dim}
+        smem_bytes = sum(
+            SmemTile.bytes(dtype, n, p.rows) + SmemTile.bytes(dtype, n, p.block)
+            for n in (p.head_dim, p.value_dim)
         )
         for name in wanted:
-            need += Lines.bytes(dtype, p.block, columns[name])  # rows of the right operand
-            need += Lines.bytes(dtype, p.block, p.rows)  # and what they are multiplied by
-        sums = sums_of(p, p.block, p.block, *(columns[name] for name in wanted))
-        if need <= target.shared_bytes and words * sums <= REGISTERS:
+            smem_bytes += SmemTile.bytes(dtype, p.block, columns[name])
+            smem_bytes += SmemTile.bytes(dtype, p.block, p.rows)
+        acc = accumulator_registers(p, p.block, p.block, *(columns[name] for name in wanted))
+        if smem_bytes <= target.shared_bytes and words * acc <= MAX_ACCUMULATORS:
             return p
     return None
 
 
-def attention_grad(
-    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
+def attention_backward(
+    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands, causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g, and its scratch: that of queries, or that of keys."""
-    group = _Group(plan, sizes, dtype, g, operands, causal)
-    return group.body(), group.scratch
+    """Body of thread block g, and its scratch: dq, or dk and dv."""
+    block = _Block(tiling, sizes, dtype, g, operands, causal)
+    return block.body(), block.scratch
 
 
-class _Group:
-    """A block of rows (queries or keys) meets blocks of the others."""
+class _Block:
+    """A resident block of queries (or keys), and the streamed blocks of the others."""
 
     def __init__(
-        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
+        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands, causal: bool
     ) -> None:
-        self.plan, self.s, self.o, self.causal, self.dtype = plan, sizes, o, causal, dtype
-        self.threads = Threads.of(plan.threads)
+        self.tiling, self.s, self.o, self.causal, self.dtype = tiling, sizes, o, causal, dtype
+        self.threads = ThreadGrid.of(tiling.threads)
         self.by_query = "q" in o.writes
         self.n = ir.idiv(g, sizes.tasks)
-        # under a causal mask later queries, and earlier keys, have more to do: they come first
-        number = ir.irem(g, sizes.tasks)
+        # longest blocks first: under a causal mask, later queries and earlier keys
+        index = ir.irem(g, sizes.tasks)
         if self.by_query:
-            number = ir.sub(ir.sub(sizes.tasks, const(1)), number)
-        self.first = ir.mul(number, const(plan.rows))
-        self.rows, self.others = sizes.queries, sizes.keys
+            index = ir.sub(ir.sub(sizes.tasks, const(1)), index)
+        self.first = ir.mul(index, const(tiling.rows))
+        self.rows, self.streamed_rows = sizes.queries, sizes.keys
         if not self.by_query:
-            self.rows, self.others = sizes.keys, sizes.queries
-        elif causal:  # no later keys are seen
-            last = ir.minimum(ir.add(self.first, const(plan.rows)), sizes.queries)
-            self.others = ir.minimum(sizes.keys, last)
-        self.own, self.walked = (
+            self.rows, self.streamed_rows = sizes.keys, sizes.queries
+        elif causal:
+            last = ir.minimum(ir.add(self.first, const(tiling.rows)), sizes.queries)
+            self.streamed_rows = ir.minimum(sizes.keys, last)
+        self.resident, self.streamed = (
             (("q", "g"), ("k", "v")) if self.by_query else (("k", "v"), ("q", "g"))
         )
-        self.columns = {"q": plan.size, "k": plan.size, "v": plan.width, "g": plan.width}
-        self.changes = o.changes
+        self.columns = {
+            "q": tiling.head_dim,
+            "k": tiling.head_dim,
+            "v": tiling.value_dim,
+            "g": tiling.value_dim,
+        }
+        self.needs_ds = o.needs_ds
         self.scratch: list[ir.Buffer] = []
 
-        def lines(name: str, depth: int, width: int) -> Lines:
-            found = Lines(name, dtype, depth, width)
+        def tile(name: str, depth: int, width: int) -> SmemTile:
+            found = SmemTile(name, dtype, depth, width)
             self.scratch.append(found.buffer)
             return found
 
-        needed = "qkvg" if self.changes else "qkg"
-        self.turned = {
-            x: lines(f"{x}_turned", self.columns[x], plan.rows if x in self.own else plan.block)
+        needed = "qkvg" if self.needs_ds else "qkg"
+        self.transposed = {
+            x: tile(
+                f"{x}_transposed",
+                self.columns[x],
+                tiling.rows if x in self.resident else tiling.block,
+            )
             for x in needed
-            if self.changes or x != "g"
+            if self.needs_ds or x != "g"
         }
-        # result: its sums, what they are made of, how they are written
-        self.results: dict[str, tuple[Sums, Lines, Lines]] = {}
-        for result, other in (("q", "k"), ("k", "q"), ("v", "g")):
+        # gradient: accumulators, left operand, right operand
+        self.results: dict[str, tuple[AccumulatorTile, SmemTile, SmemTile]] = {}
+        for result, operand in (("q", "k"), ("k", "q"), ("v", "g")):
             if result in o.writes:
-                sums = Sums(f"d{result}", self.threads, dtype, plan.rows, self.columns[result])
-                left = lines(f"{result}_left", plan.block, plan.rows)
-                right = lines(f"{result}_right", plan.block, self.columns[other])
-                self.results[result] = (sums, left, right)
-        self.scores = Sums("s", self.threads, dtype, plan.rows, plan.block)
-        self.change = Sums("d", self.threads, dtype, plan.rows, plan.block)
+                acc = AccumulatorTile(
+                    f"d{result}", self.threads, dtype, tiling.rows, self.columns[result]
+                )
+                left = tile(f"{result}_left", tiling.block, tiling.rows)
+                right = tile(f"{result}_right", tiling.block, self.columns[operand])
+                self.results[result] = (acc, left, right)
+        self.scores = AccumulatorTile("s", self.threads, dtype, tiling.rows, tiling.block)
+        self.dp = AccumulatorTile("d", self.threads, dtype, tiling.rows, tiling.block)
 
     def body(self) -> list[Stmt]:
-        p = self.plan
+        p = self.tiling
         out: list[Stmt] = []
-        for sums, _, _ in self.results.values():
-            out += sums.clear()
-        for name in self.own:
-            if name in self.turned:
-                out.append(self._fill(name, self.first, p.rows, self.rows))
+        for acc, _, _ in self.results.values():
+            out += acc.clear()
+        for name in self.resident:
+            if name in self.transposed:
+                out.append(self._load(name, self.first, p.rows, self.rows))
         b = ir.var("block")
         body: list[Stmt] = []
-        for name in self.walked:
-            if name in self.turned or name in self._rights():
-                body.append(self._fill(name, b, p.block, self.others))
-        body.append(self.threads.loop("weights", lambda lane: self._weights(lane, b)))
-        body += [self._add(result) for result in self.results]
+        for name in self.streamed:
+            if name in self.transposed or name in self._right_operands():
+                body.append(self._load(name, b, p.block, self.streamed_rows))
+        body.append(self.threads.loop("scores", lambda lane: self._scores(lane, b)))
+        body += [self._accumulate(result) for result in self.results]
         start = ZERO
-        if self.causal and not self.by_query:  # no earlier queries look at these keys
+        if self.causal and not self.by_query:
             start = ir.mul(ir.idiv(self.first, const(p.block)), const(p.block))
-        out.append(ir.For(b, start, self.others, "serial", body, step=const(p.block)))
-        return [*out, *(self._leave(result) for result in self.results)]
+        out.append(ir.For(b, start, self.streamed_rows, "serial", body, step=const(p.block)))
+        return [*out, *(self._epilogue(result) for result in self.results)]
 
-    def _add(self, result: str) -> Stmt:
-        """What a block adds to a result."""
-        sums, left, right = self.results[result]
-        return self.threads.loop(f"add_{result}", lambda lane: [sums.add(lane, left, right)])
+    def _accumulate(self, result: str) -> Stmt:
+        """gradient += left @ right."""
+        acc, left, right = self.results[result]
+        return self.threads.loop(f"add_{result}", lambda lane: [acc.add(lane, left, right)])
 
-    def _leave(self, result: str) -> Stmt:
+    def _epilogue(self, result: str) -> Stmt:
         s, o = self.s, self.o
-        sums, _, _ = self.results[result]
+        acc, _, _ = self.results[result]
         write = o.writes[result]
-        columns = s.width if result == "v" else s.size
+        columns = s.value_dim if result == "v" else s.head_dim
 
-        def leave(lane: Expr) -> list[Stmt]:
+        def store(lane: Expr) -> list[Stmt]:
             stores: list[Stmt] = []
-            for i, j in sums.places():
-                row, column = ir.add(self.first, sums.row(lane, i)), sums.column(lane, j)
-                value = sums.read(i, j)
-                done = write(self.n, row, column, value if result == "v" else value * o.scale)
-                stores.append(ir.If((row < self.rows) & (column < columns), done))
+            for i, j in acc.elements():
+                row, column = ir.add(self.first, acc.row(lane, i)), acc.column(lane, j)
+                value = acc.read(i, j)
+                stored = write(self.n, row, column, value if result == "v" else value * o.scale)
+                stores.append(ir.If((row < self.rows) & (column < columns), stored))
             return stores
 
-        return self.threads.loop(f"leave_{result}", leave)
+        return self.threads.loop(f"epilogue_{result}", store)
 
-    def _rights(self) -> dict[str, Lines]:
-        """The operands whose rows are right operands of results."""
+    def _right_operands(self) -> dict[str, SmemTile]:
+        """Right operands of the gradients, by operand name."""
         of = {"q": "k", "k": "q", "v": "g"}
         return {of[result]: right for result, (_, _, right) in self.results.items()}
 
-    def _fill(self, name: str, first: Expr, rows: int, limit: Expr) -> Stmt:
+    def _load(self, name: str, first: Expr, rows: int, limit: Expr) -> Stmt:
         matrix = getattr(self.o, name)
-        return fill(
-            *(name, self.threads, self.dtype, reading(matrix, self.n, first, self.dtype)),
+        return load_tile(
+            *(name, self.threads, self.dtype, element_reader(matrix, self.n, first, self.dtype)),
             *(rows, self.columns[name]),
             lambda r, c: (ir.add(first, r) < limit) & (c < matrix.columns),
-            turned=self.turned.get(name),
-            plain=self._rights().get(name) if name in self.walked else None,
+            transposed=self.transposed.get(name),
+            direct=self._right_operands().get(name) if name in self.streamed else None,
         )
 
-    def _weights(self, lane: Expr, b: Expr) -> list[Stmt]:
-        """P and Z, laid where products find them."""
+    def _scores(self, lane: Expr, b: Expr) -> list[Stmt]:
+        """P and dS of a block, into shared memory."""
         s, o, dtype = self.s, self.o, self.dtype
         zero = const(0, dtype)
-        own, own_g = (self.turned.get(x) for x in self.own)
-        other, other_g = (self.turned.get(x) for x in self.walked)
-        assert own is not None
-        assert other is not None
-        body: list[Stmt] = [*self.scores.clear(), self.scores.add(lane, own, other)]
-        if self.changes:
-            assert own_g is not None
-            assert other_g is not None
-            body += [*self.change.clear(), self.change.add(lane, own_g, other_g)]
-        lines = self.scores.down if self.by_query else self.scores.across
+        resident, resident_g = (self.transposed.get(x) for x in self.resident)
+        streamed, streamed_g = (self.transposed.get(x) for x in self.streamed)
+        assert resident is not None
+        assert streamed is not None
+        body: list[Stmt] = [*self.scores.clear(), self.scores.add(lane, resident, streamed)]
+        if self.needs_ds:
+            assert resident_g is not None
+            assert streamed_g is not None
+            body += [*self.dp.clear(), self.dp.add(lane, resident_g, streamed_g)]
+        queries = self.scores.thread_rows if self.by_query else self.scores.thread_columns
         lses: list[Expr] = []
         deltas: list[Expr] = []
-        for i in range(lines):
+        for i in range(queries):
             query = self._query(lane, b, i, i)
             for name, vector, found in (("lse", o.lse, lses), ("delta", o.delta, deltas)):
-                if name == "lse" or self.changes:
+                if name == "lse" or self.needs_ds:
                     found.append(ir.var(f"{name}{i}", dtype))
                     body.append(ir.Let(found[i], vector.read(self.n, query, query < s.queries)))
-        for i, j in self.scores.places():
+        for i, j in self.scores.elements():
             query, key = self._query(lane, b, i, j), self._key(lane, b, i, j)
-            number = i if self.by_query else j
-            near = (ir.minimum(query, s.queries - 1), ir.minimum(key, s.keys - 1))
-            meet = (query < s.queries) & (key < s.keys)
+            index = i if self.by_query else j
+            clamped = (ir.minimum(query, s.queries - 1), ir.minimum(key, s.keys - 1))
+            visible = (query < s.queries) & (key < s.keys)
             if self.causal:
-                meet = meet & (key <= query)
+                visible = visible & (key <= query)
             value = self.scores.read(i, j) * o.scale
             if o.bias is not None:
-                value = value + o.bias(self.n, *near)
-            weight, kept = ir.var(f"weight{i}_{j}", dtype), ir.var(f"kept{i}_{j}", dtype)
-            body.append(ir.Let(weight, select(meet, exp_decay(value - lses[number]), zero)))
+                value = value + o.bias(self.n, *clamped)
+            prob, keep = ir.var(f"prob{i}_{j}", dtype), ir.var(f"keep{i}_{j}", dtype)
+            body.append(ir.Let(prob, select(visible, exp_decay(value - lses[index]), zero)))
             if o.keep is not None:
-                body.append(ir.Let(kept, o.keep(self.n, *near)))
+                body.append(ir.Let(keep, o.keep(self.n, *clamped)))
             row, column = self.scores.row(lane, i), self.scores.column(lane, j)
             for result, (_, left, _) in self.results.items():
                 if result == "v":
-                    entry = weight if o.keep is None else weight * kept
+                    operand = prob if o.keep is None else prob * keep
                 else:
-                    change = self.change.read(i, j)
-                    change = change if o.keep is None else change * kept
-                    entry = select(meet, weight * (change - deltas[number]), zero)
-                body.append(ir.Store(left.buffer, left.at(column, row), entry))
+                    dp = self.dp.read(i, j)
+                    dp = dp if o.keep is None else dp * keep
+                    operand = select(visible, prob * (dp - deltas[index]), zero)
+                body.append(ir.Store(left.buffer, left.at(column, row), operand))
         return body
 
     def _query(self, lane: Expr, b: Expr, i: int, j: int) -> Expr:

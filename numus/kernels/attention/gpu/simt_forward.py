@@ -1,8 +1,7 @@
-"""Attention for groups of threads, of any dtype: tiles of scores, an online softmax, products.
+"""FlashAttention-2 forward (Dao 2023), SIMT, any dtype: online softmax over blocks of keys.
 
-A group has a block of queries and walks the keys, block by block, through the group's memory.
-Scores are a tile of sums; the threads of a row share its running maximum; weights go through the
-group's memory to the product with the values, whose sums stay in registers.
+A thread block has a block of queries. The threads of a row reduce its running maximum by shuffles;
+probabilities go through shared memory to the second GEMM, whose accumulators stay in registers.
 """
 
 from __future__ import annotations
@@ -15,214 +14,235 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.attention.gpu.simt_tiles import (
     ONE,
-    STEPS,
+    UNROLL,
     ZERO,
+    AccumulatorTile,
     Element,
-    Lines,
-    Sums,
-    Threads,
-    fill,
-    rounded,
+    SmemTile,
+    ThreadGrid,
+    load_tile,
+    round_up,
 )
-from numus.kernels.attention.gpu.wgmma_forward import Sizes, tree
+from numus.kernels.attention.gpu.wgmma_forward import Sizes, tree_reduce
 from numus.kernels.attention.operands import Operands
 from numus.kernels.common.smem_tiles import Matrix
 from numus.kernels.math import FUNCTIONS, exp_decay
 from numus.target import Target
 
-REGISTERS = 100  # of a thread, for sums
+MAX_ACCUMULATORS = 100  # 32-bit registers of a thread (measured on one H200)
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A schedule as data: all of it shapes the code."""
+class Tiling:
+    """Compile-time tile sizes."""
 
     threads: int
-    rows: int  # queries (or keys) of a group
-    block: int  # keys (or queries) that are walked at a time
-    size: int  # of queries and keys, rounded up
-    width: int  # of values
+    rows: int  # queries (backward: or keys) of a thread block
+    block: int  # keys (or queries) of a main-loop iteration
+    head_dim: int  # rounded up
+    value_dim: int
 
 
-def plans(target: Target, dtype: DType, rows: int, block: int, size: int, width: int) -> list[Plan]:
-    """What could be done, the largest tiles first."""
-    threads = Threads.of(min(target.block_size, 256))
-    across = threads.across
+def tilings(
+    target: Target, dtype: DType, rows: int, block: int, head_dim: int, value_dim: int
+) -> list[Tiling]:
+    """Candidates, the largest tiles first."""
+    threads = ThreadGrid.of(min(target.block_size, 256))
+    columns = threads.columns
     found = []
-    for own in (4, 2, 1):
-        for other in (4, 2, 1):
-            plan = Plan(
+    for thread_rows in (4, 2, 1):
+        for thread_columns in (4, 2, 1):
+            tiling = Tiling(
                 threads.count,
-                own * threads.down,
-                other * across,
-                rounded(size, max(across, STEPS)),
-                rounded(width, max(across, STEPS)),
+                thread_rows * threads.rows,
+                thread_columns * columns,
+                round_up(head_dim, max(columns, UNROLL)),
+                round_up(value_dim, max(columns, UNROLL)),
             )
-            smaller = (own > 1 and 2 * rows <= plan.rows) or (other > 1 and 2 * block <= plan.block)
-            if not smaller and plan.block % STEPS == 0:
-                found.append(plan)
+            too_large = (thread_rows > 1 and 2 * rows <= tiling.rows) or (
+                thread_columns > 1 and 2 * block <= tiling.block
+            )
+            if not too_large and tiling.block % UNROLL == 0:
+                found.append(tiling)
     return found
 
 
-def sums_of(plan: Plan, *columns: int) -> int:
-    """Registers for tiles of so many columns."""
-    return sum(plan.rows * n // plan.threads for n in columns)
+def accumulator_registers(tiling: Tiling, *columns: int) -> int:
+    """Accumulators of a thread for tiles of so many columns."""
+    return sum(tiling.rows * n // tiling.threads for n in columns)
 
 
 def choose(
-    target: Target, dtype: DType, queries: int, keys: int, size: int, width: int
-) -> Plan | None:
-    """The largest tiles for which there are registers and memory; None where there are none."""
+    target: Target, dtype: DType, queries: int, keys: int, head_dim: int, value_dim: int
+) -> Tiling | None:
+    """The largest tiles that fit in registers and shared memory, if any."""
     words = dtype.itemsize // 4
-    for p in plans(target, dtype, queries, keys, size, width):
-        need = Lines.bytes(dtype, p.size, p.rows) + Lines.bytes(dtype, p.size, p.block)
-        need += Lines.bytes(dtype, p.block, p.width) + Lines.bytes(dtype, p.block, p.rows)
-        if need <= target.shared_bytes and words * sums_of(p, p.block, p.width) <= REGISTERS:
+    for p in tilings(target, dtype, queries, keys, head_dim, value_dim):
+        smem_bytes = SmemTile.bytes(dtype, p.head_dim, p.rows) + SmemTile.bytes(
+            dtype, p.head_dim, p.block
+        )
+        smem_bytes += SmemTile.bytes(dtype, p.block, p.value_dim) + SmemTile.bytes(
+            dtype, p.block, p.rows
+        )
+        if (
+            smem_bytes <= target.shared_bytes
+            and words * accumulator_registers(p, p.block, p.value_dim) <= MAX_ACCUMULATORS
+        ):
             return p
     return None
 
 
-def reading(matrix: Matrix, n: Expr, first: Expr, dtype: DType) -> Element:
-    """The elements of a block of a matrix that begins at row `first`."""
+def element_reader(matrix: Matrix, n: Expr, first: Expr, dtype: DType) -> Element:
+    """Reader of the block of a matrix from row `first` on."""
     return lambda row, column, mask: matrix.read(n, ir.add(first, row), column, mask).cast(dtype)
 
 
 def attention(
-    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
+    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g, and its scratch; `dtype` is that of the computation."""
-    group = _Group(plan, sizes, dtype, g, operands, causal)
-    return group.body(), group.scratch
+    """Body of thread block g, and its scratch; `dtype` is that of the arithmetic."""
+    block = _Block(tiling, sizes, dtype, g, operands, causal)
+    return block.body(), block.scratch
 
 
-class _Group:
+class _Block:
     def __init__(
-        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
+        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
     ) -> None:
-        self.plan, self.s, self.o, self.causal, self.dtype = plan, sizes, o, causal, dtype
-        self.threads = Threads.of(plan.threads)
+        self.tiling, self.s, self.o, self.causal, self.dtype = tiling, sizes, o, causal, dtype
+        self.threads = ThreadGrid.of(tiling.threads)
         self.n = ir.idiv(g, sizes.tasks)
-        # under a causal mask later queries have more to do: they come first
+        # longest blocks first: under a causal mask, later queries see more keys
         number = ir.sub(ir.sub(sizes.tasks, ONE), ir.irem(g, sizes.tasks))
-        self.first = ir.mul(number, const(plan.rows))
-        last = ir.minimum(ir.add(self.first, const(plan.rows)), sizes.queries)
+        self.first = ir.mul(number, const(tiling.rows))
+        last = ir.minimum(ir.add(self.first, const(tiling.rows)), sizes.queries)
         self.visible = ir.minimum(sizes.keys, last) if causal else sizes.keys
-        self.q = Lines("queries", dtype, plan.size, plan.rows)
-        self.k = Lines("keys", dtype, plan.size, plan.block)
-        self.scores = Sums("s", self.threads, dtype, plan.rows, plan.block)
+        self.q = SmemTile("queries", dtype, tiling.head_dim, tiling.rows)
+        self.k = SmemTile("keys", dtype, tiling.head_dim, tiling.block)
+        self.scores = AccumulatorTile("s", self.threads, dtype, tiling.rows, tiling.block)
         self.scratch = [self.q.buffer, self.k.buffer]
         if o.v is not None:
-            self.v = Lines("values", dtype, plan.block, plan.width)
-            self.weights = Lines("weights", dtype, plan.block, plan.rows)
-            self.result = Sums("o", self.threads, dtype, plan.rows, plan.width)
-            self.scratch += [self.v.buffer, self.weights.buffer]
-        rows = range(self.scores.down)
-        self.tops = [ir.Register(f"top{i}", dtype, lanes=True) for i in rows]
-        self.totals = [ir.Register(f"total{i}", dtype, lanes=True) for i in rows]
-        self.lowest, self.nothing = const(-math.inf, dtype), const(0, dtype)
+            self.v = SmemTile("values", dtype, tiling.block, tiling.value_dim)
+            self.probs = SmemTile("probs", dtype, tiling.block, tiling.rows)
+            self.result = AccumulatorTile("o", self.threads, dtype, tiling.rows, tiling.value_dim)
+            self.scratch += [self.v.buffer, self.probs.buffer]
+        rows = range(self.scores.thread_rows)
+        self.row_maxes = [ir.Register(f"row_max{i}", dtype, lanes=True) for i in rows]
+        self.row_sums = [ir.Register(f"row_sum{i}", dtype, lanes=True) for i in rows]
+        self.neg_inf, self.zero = const(-math.inf, dtype), const(0, dtype)
 
     def body(self) -> list[Stmt]:
-        p, s, o = self.plan, self.s, self.o
+        p, s, o = self.tiling, self.s, self.o
         kb = ir.var("key_block")
         block: list[Stmt] = [
-            fill(
-                *("k", self.threads, self.dtype, reading(o.k, self.n, kb, self.dtype)),
-                *(p.block, p.size),
+            load_tile(
+                *("k", self.threads, self.dtype, element_reader(o.k, self.n, kb, self.dtype)),
+                *(p.block, p.head_dim),
                 lambda r, c: (ir.add(kb, r) < self.visible) & (c < o.k.columns),
-                turned=self.k,
+                transposed=self.k,
             )
         ]
         if o.v is not None:
             width = o.v.columns
-            values = fill(
-                *("v", self.threads, self.dtype, reading(o.v, self.n, kb, self.dtype)),
-                *(p.block, p.width),
+            values = load_tile(
+                *("v", self.threads, self.dtype, element_reader(o.v, self.n, kb, self.dtype)),
+                *(p.block, p.value_dim),
                 lambda r, c: (ir.add(kb, r) < self.visible) & (c < width),
-                plain=self.v,
+                direct=self.v,
             )
             block.append(values)
         block.append(self.threads.loop("scores", lambda lane: self._softmax(lane, kb)))
         if o.v is not None:
             product = self.threads.loop(
-                "product", lambda lane: [self.result.add(lane, self.weights, self.v)]
+                "accumulate", lambda lane: [self.result.add(lane, self.probs, self.v)]
             )
             block.append(product)
         return [
             *([] if o.v is None else self.result.clear()),
-            *(ir.Set(x, self.nothing) for x in self.totals),
-            *(ir.Set(x, self.lowest) for x in self.tops),
-            fill(
-                *("q", self.threads, self.dtype, reading(o.q, self.n, self.first, self.dtype)),
-                *(p.rows, p.size),
+            *(ir.Set(x, self.zero) for x in self.row_sums),
+            *(ir.Set(x, self.neg_inf) for x in self.row_maxes),
+            load_tile(
+                *(
+                    "q",
+                    self.threads,
+                    self.dtype,
+                    element_reader(o.q, self.n, self.first, self.dtype),
+                ),
+                *(p.rows, p.head_dim),
                 lambda r, c: (ir.add(self.first, r) < s.queries) & (c < o.q.columns),
-                turned=self.q,
+                transposed=self.q,
             ),
             ir.For(kb, ZERO, self.visible, "serial", block, step=const(p.block)),
             self.threads.loop("finish", self._finish),
         ]
 
     def _softmax(self, lane: Expr, kb: Expr) -> list[Stmt]:
-        """Scores become powers; what was summed up before is scaled down."""
+        """Online softmax: scores to probabilities; accumulators rescaled to the new maximum."""
         s, o, scores = self.s, self.o, self.scores
         body: list[Stmt] = [*scores.clear(), scores.add(lane, self.q, self.k)]
-        for i in range(scores.down):
+        for i in range(scores.thread_rows):
             query = ir.add(self.first, scores.row(lane, i))
             limit = ir.minimum(ir.add(query, ONE), s.keys) if self.causal else s.keys
-            inside = ir.minimum(query, s.queries - 1)
-            names, keys = [], []
-            for j in range(scores.across):
+            query_clamped = ir.minimum(query, s.queries - 1)
+            values, keys = [], []
+            for j in range(scores.thread_columns):
                 key = ir.add(kb, scores.column(lane, j))
                 keys.append(ir.minimum(key, s.keys - 1))
                 value = scores.read(i, j) * o.scale
                 if o.bias is not None:
-                    value = value + o.bias(self.n, inside, keys[j])
-                names.append(ir.var(f"score{i}_{j}", self.dtype))
-                body.append(ir.Let(names[j], select(key < limit, value, self.lowest)))
-            top, total = self.tops[i], self.totals[i]
-            new = tree([*names, ir.read(top)], ir.maximum)
-            found, shift, decay = (ir.var(f"{x}{i}", self.dtype) for x in ("new", "shift", "decay"))
+                    value = value + o.bias(self.n, query_clamped, keys[j])
+                values.append(ir.var(f"score{i}_{j}", self.dtype))
+                body.append(ir.Let(values[j], select(key < limit, value, self.neg_inf)))
+            row_max, row_sum = self.row_maxes[i], self.row_sums[i]
+            new = tree_reduce([*values, ir.read(row_max)], ir.maximum)
+            new_max, shift, rescale = (
+                ir.var(f"{x}{i}", self.dtype) for x in ("new_max", "shift", "rescale")
+            )
             body += [
-                ir.Let(found, self.threads.over_row(new, ir.maximum)),
-                ir.Let(shift, select(found.eq(self.lowest), self.nothing, found)),
-                ir.Let(decay, exp_decay(ir.read(top) - shift)),
-                ir.Set(top, found),
+                ir.Let(new_max, self.threads.row_reduce(new, ir.maximum)),
+                ir.Let(shift, select(new_max.eq(self.neg_inf), self.zero, new_max)),
+                ir.Let(rescale, exp_decay(ir.read(row_max) - shift)),
+                ir.Set(row_max, new_max),
             ]
-            powers = []
-            for j, name in enumerate(names):
-                powers.append(ir.var(f"power{i}_{j}", self.dtype))
-                body.append(ir.Let(powers[j], exp_decay(name - shift)))
+            probs = []
+            for j, score in enumerate(values):
+                probs.append(ir.var(f"prob{i}_{j}", self.dtype))
+                body.append(ir.Let(probs[j], exp_decay(score - shift)))
                 if o.v is not None:
-                    kept = powers[j]
+                    dropped = probs[j]
                     if o.keep is not None:
-                        kept = kept * o.keep(self.n, inside, keys[j])
-                    at = self.weights.at(scores.column(lane, j), scores.row(lane, i))
-                    body.append(ir.Store(self.weights.buffer, at, kept))
-            body.append(ir.Set(total, ir.read(total) * decay + tree(powers, ir.add)))
+                        dropped = dropped * o.keep(self.n, query_clamped, keys[j])
+                    at = self.probs.at(scores.column(lane, j), scores.row(lane, i))
+                    body.append(ir.Store(self.probs.buffer, at, dropped))
+            body.append(ir.Set(row_sum, ir.read(row_sum) * rescale + tree_reduce(probs, ir.add)))
             if o.v is not None:
                 for register in self.result.registers[i]:
-                    body.append(ir.Set(register, ir.read(register) * decay))
+                    body.append(ir.Set(register, ir.read(register) * rescale))
         return body
 
     def _finish(self, lane: Expr) -> list[Stmt]:
         s, o = self.s, self.o
         one = const(1, self.dtype)
         body: list[Stmt] = []
-        for i in range(self.scores.down):
+        for i in range(self.scores.thread_rows):
             query = ir.add(self.first, self.scores.row(lane, i))
-            whole, factor = ir.var(f"whole{i}", self.dtype), ir.var(f"factor{i}", self.dtype)
-            lse = ir.read(self.tops[i]) + FUNCTIONS["log"](whole)
-            lse = select(whole.eq(self.nothing), const(math.inf, self.dtype), lse)
+            denominator, factor = (
+                ir.var(f"denominator{i}", self.dtype),
+                ir.var(f"factor{i}", self.dtype),
+            )
+            lse = ir.read(self.row_maxes[i]) + FUNCTIONS["log"](denominator)
+            lse = select(denominator.eq(self.zero), const(math.inf, self.dtype), lse)
             body += [
-                ir.Let(whole, self.threads.over_row(ir.read(self.totals[i]), ir.add)),
-                ir.Let(factor, select(whole.eq(self.nothing), self.nothing, one / whole)),
+                ir.Let(denominator, self.threads.row_reduce(ir.read(self.row_sums[i]), ir.add)),
+                ir.Let(factor, select(denominator.eq(self.zero), self.zero, one / denominator)),
             ]
             done = o.write_lse(self.n, query, lse)
             if done:
-                speaks = self.threads.column(lane).eq(0) & (query < s.queries)
-                body.append(ir.If(speaks, done))
+                is_writer = self.threads.column(lane).eq(0) & (query < s.queries)
+                body.append(ir.If(is_writer, done))
             if o.v is not None:
-                for j in range(self.result.across):
+                for j in range(self.result.thread_columns):
                     column = self.result.column(lane, j)
                     stores = o.write(self.n, query, column, self.result.read(i, j) * factor)
-                    body.append(ir.If((query < s.queries) & (column < s.width), stores))
+                    body.append(ir.If((query < s.queries) & (column < s.value_dim), stores))
         return body

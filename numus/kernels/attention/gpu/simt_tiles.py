@@ -1,13 +1,12 @@
-"""Tiles of sums that the threads of a group share out, and the group's memory they read from.
+"""SIMT register tiles: accumulators of a thread block, operands in shared memory.
 
-Threads stand in rows and columns; each has a few rows and a few columns of every tile. Operands lie
-line by line along the inner axis, so that what a step needs are neighbours: runs of 4 are one
-access. The threads of a row of threads are neighbours, and compare notes by `lanes_xor`.
+Operands are MN-major, so a step of k loads vectors of 4 contiguous elements. Threads of one row of
+the thread grid are adjacent lanes and reduce by warp shuffles.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from numus import ir
@@ -16,169 +15,169 @@ from numus.ir import Expr, Stmt, const
 
 ZERO, ONE = const(0), const(1)
 
-RUN = 4  # neighbours that a thread reads from the group's memory at a time
-STEPS = 4  # of an inner axis that are written out
-BATCH = 8  # elements that a thread brings at a time
+VECTOR = 4  # contiguous elements of a shared-memory load
+UNROLL = 4  # steps of k
+LOAD_BATCH = 8  # global loads that a thread has in flight
 
 Element = Callable[[Expr, Expr, Expr], Expr]  # (row, column, mask)
 
 
-def rounded(n: int, to: int) -> int:
+def round_up(n: int, to: int) -> int:
     return -(-n // to) * to
 
 
 @dataclass(frozen=True, slots=True)
-class Threads:
-    """How the threads of a group stand."""
+class ThreadGrid:
+    """Threads of a block as rows × columns."""
 
-    down: int
-    across: int
+    rows: int
+    columns: int
 
     @staticmethod
-    def of(count: int) -> Threads:
-        across = 16 if count >= 256 else 8
-        return Threads(count // across, across)
+    def of(count: int) -> ThreadGrid:
+        columns = 16 if count >= 256 else 8
+        return ThreadGrid(count // columns, columns)
 
     @property
     def count(self) -> int:
-        return self.down * self.across
+        return self.rows * self.columns
 
     def row(self, lane: Expr) -> Expr:
-        return ir.idiv(lane, const(self.across))
+        return ir.idiv(lane, const(self.columns))
 
     def column(self, lane: Expr) -> Expr:
-        return ir.irem(lane, const(self.across))
+        return ir.irem(lane, const(self.columns))
 
     def loop(self, name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
         lane = ir.var(name)
         return ir.For(lane, ZERO, const(self.count), "lanes", make(lane))
 
-    def over_row(self, value: Expr, merge: Callable[[Expr, Expr], Expr]) -> Expr:
-        """Merge what the threads of a row have."""
+    def row_reduce(self, value: Expr, combine: Callable[[Expr, Expr], Expr]) -> Expr:
+        """Reduction over the threads of a row (butterfly shuffle)."""
         mask = 1
-        while mask < self.across:
-            value = merge(value, ir.lanes_xor(value, mask))
+        while mask < self.columns:
+            value = combine(value, ir.lanes_xor(value, mask))
             mask *= 2
         return value
 
 
-def place(own: int, among: int, lane: Expr, number: int) -> Expr:
-    """Which line of a tile is the `number`-th of a thread: runs of neighbours, spread over it."""
-    run = RUN if own % RUN == 0 else 1
-    away = number // run * (among * run) + number % run
-    return ir.add(ir.mul(lane, const(run)), const(away))
+def tile_index(per_thread: int, threads: int, lane: Expr, number: int) -> Expr:
+    """Row (or column) of a tile that is a thread's `number`-th: vectors, strided over the grid."""
+    vector = VECTOR if per_thread % VECTOR == 0 else 1
+    offset = number // vector * (threads * vector) + number % vector
+    return ir.add(ir.mul(lane, const(vector)), const(offset))
 
 
-class Lines:
-    """A matrix in the group's memory: `depth` lines along the inner axis, `width` elements each."""
+class SmemTile:
+    """A matrix in shared memory: `depth` rows along k, `width` elements each."""
 
     def __init__(self, name: str, dtype: DType, depth: int, width: int) -> None:
         self.depth, self.width = depth, width
-        self.pitch = rounded(width, RUN) + RUN  # shifts the banks of the next line
+        self.pitch = round_up(width, VECTOR) + VECTOR  # padding against bank conflicts
         self.buffer = ir.Buffer(name, dtype, "scratch", const(depth * self.pitch))
 
-    def at(self, line: Expr, element: Expr) -> Expr:
-        return ir.add(ir.mul(line, const(self.pitch)), element)
+    def at(self, index: Expr, element: Expr) -> Expr:
+        return ir.add(ir.mul(index, const(self.pitch)), element)
 
     @staticmethod
     def bytes(dtype: DType, depth: int, width: int) -> int:
-        return depth * (rounded(width, RUN) + RUN) * dtype.itemsize
+        return depth * (round_up(width, VECTOR) + VECTOR) * dtype.itemsize
 
 
-def fill(
+def load_tile(
     name: str,
-    threads: Threads,
+    threads: ThreadGrid,
     dtype: DType,
     read: Element,
     rows: int,
     columns: int,
     exists: Callable[[Expr, Expr], Expr],
     *,
-    turned: Lines | None = None,
-    plain: Lines | None = None,
+    transposed: SmemTile | None = None,
+    direct: SmemTile | None = None,
 ) -> Stmt:
-    """Bring a block of a matrix: its columns as lines (`turned`), its rows, or both; zeros for what
-    does not exist."""
+    """Load a block of a matrix, `transposed`, as it is (`direct`), or both; zeros out of bounds."""
     total = rows * columns
-    each = -(-total // threads.count)  # elements of a thread
-    batch = min(BATCH, each)
-    part = ir.var(f"{name}_part")
+    per_thread = -(-total // threads.count)
+    batch = min(LOAD_BATCH, per_thread)
+    batch_start = ir.var(f"{name}_batch")
 
-    def bring(lane: Expr) -> list[Stmt]:
+    def load(lane: Expr) -> list[Stmt]:
         body: list[Stmt] = []
-        found: list[tuple[Expr, Expr, Expr, Expr]] = []
+        values: list[tuple[Expr, Expr, Expr, Expr]] = []
         for number in range(batch):
-            # what depends on the part is not kept in registers from block to block
+            # an index that depends on the loop is not kept in registers across key blocks
             at = ir.add(
-                ir.add(lane, ir.mul(part, const(threads.count))), const(number * threads.count)
+                ir.add(lane, ir.mul(batch_start, const(threads.count))),
+                const(number * threads.count),
             )
             row, column = ir.idiv(at, const(columns)), ir.irem(at, const(columns))
-            there = exists(row, column)
-            if each * threads.count != total or each % batch:
-                there = there & (at < total)
-            held = ir.var(f"{name}_held{number}", dtype)
-            value = ir.select(there, read(row, column, there), const(0, dtype))
-            body.append(ir.Let(held, value))
-            found.append((at, row, column, held))
-        for at, row, column, held in found:
+            in_bounds = exists(row, column)
+            if per_thread * threads.count != total or per_thread % batch:
+                in_bounds = in_bounds & (at < total)
+            loaded = ir.var(f"{name}_loaded{number}", dtype)
+            value = ir.select(in_bounds, read(row, column, in_bounds), const(0, dtype))
+            body.append(ir.Let(loaded, value))
+            values.append((at, row, column, loaded))
+        for at, row, column, loaded in values:
             stores: list[Stmt] = []
-            if turned is not None:
-                stores.append(ir.Store(turned.buffer, turned.at(column, row), held))
-            if plain is not None:
-                stores.append(ir.Store(plain.buffer, plain.at(row, column), held))
-            if each * threads.count != total or each % batch:
+            if transposed is not None:
+                stores.append(ir.Store(transposed.buffer, transposed.at(column, row), loaded))
+            if direct is not None:
+                stores.append(ir.Store(direct.buffer, direct.at(row, column), loaded))
+            if per_thread * threads.count != total or per_thread % batch:
                 stores = [ir.If(at < total, stores)]
             body += stores
-        return [ir.For(part, ZERO, const(each), "serial", body, step=const(batch))]
+        return [ir.For(batch_start, ZERO, const(per_thread), "serial", body, step=const(batch))]
 
-    return threads.loop(f"{name}_thread", bring)
+    return threads.loop(f"{name}_thread", load)
 
 
-class Sums:
-    """A tile of sums in registers: `rows` by `columns`, shared out among the threads."""
+class AccumulatorTile:
+    """`rows` × `columns` accumulators, distributed over the threads of a block."""
 
-    def __init__(self, name: str, threads: Threads, dtype: DType, rows: int, columns: int) -> None:
+    def __init__(
+        self, name: str, threads: ThreadGrid, dtype: DType, rows: int, columns: int
+    ) -> None:
         self.name, self.threads, self.dtype = name, threads, dtype
         self.rows, self.columns = rows, columns
-        self.down, self.across = rows // threads.down, columns // threads.across
+        self.thread_rows, self.thread_columns = rows // threads.rows, columns // threads.columns
         self.registers = [
-            [ir.Register(f"{name}{i}_{j}", dtype, lanes=True) for j in range(self.across)]
-            for i in range(self.down)
+            [ir.Register(f"{name}{i}_{j}", dtype, lanes=True) for j in range(self.thread_columns)]
+            for i in range(self.thread_rows)
         ]
 
-    def places(self) -> list[tuple[int, int]]:
-        return [(i, j) for i in range(self.down) for j in range(self.across)]
+    def elements(self) -> list[tuple[int, int]]:
+        return [(i, j) for i in range(self.thread_rows) for j in range(self.thread_columns)]
 
     def clear(self) -> list[Stmt]:
-        return [ir.Set(self.registers[i][j], const(0, self.dtype)) for i, j in self.places()]
+        return [ir.Set(self.registers[i][j], const(0, self.dtype)) for i, j in self.elements()]
 
     def read(self, i: int, j: int) -> Expr:
         return ir.read(self.registers[i][j])
 
     def row(self, lane: Expr, i: int) -> Expr:
-        return place(self.down, self.threads.down, self.threads.row(lane), i)
+        return tile_index(self.thread_rows, self.threads.rows, self.threads.row(lane), i)
 
     def column(self, lane: Expr, j: int) -> Expr:
-        return place(self.across, self.threads.across, self.threads.column(lane), j)
+        return tile_index(self.thread_columns, self.threads.columns, self.threads.column(lane), j)
 
-    def add(self, lane: Expr, left: Lines, right: Lines) -> Stmt:
-        """Add the product of two matrices over all their lines."""
+    def add(self, lane: Expr, left: SmemTile, right: SmemTile) -> Stmt:
+        """acc += left' @ right."""
         assert left.depth == right.depth
         k = ir.var(f"{self.name}_k")
         body: list[Stmt] = []
-        for u in range(STEPS):
+        for u in range(UNROLL):
             step = ir.add(k, const(u))
-            sides: list[Sequence[Expr]] = []
-            for tag, lines, count in (("a", left, self.down), ("b", right, self.across)):
-                names = []
-                for i in range(count):
-                    line = self.row(lane, i) if tag == "a" else self.column(lane, i)
-                    name = ir.var(f"{self.name}{tag}{u}_{i}", self.dtype)
-                    body.append(ir.Let(name, ir.load(lines.buffer, lines.at(step, line))))
-                    names.append(name)
-                sides.append(names)
-            for i, j in self.places():
-                register = self.registers[i][j]
-                new = ir.fma(sides[0][i], sides[1][j], ir.read(register), allow_unfused=True)
-                body.append(ir.Set(register, new))
-        return ir.For(k, ZERO, const(left.depth), "serial", body, step=const(STEPS))
+            a, b = (
+                [ir.var(f"{self.name}{tag}{u}_{i}", self.dtype) for i in range(count)]
+                for tag, count in (("a", self.thread_rows), ("b", self.thread_columns))
+            )
+            for i, x in enumerate(a):
+                body.append(ir.Let(x, ir.load(left.buffer, left.at(step, self.row(lane, i)))))
+            for j, x in enumerate(b):
+                body.append(ir.Let(x, ir.load(right.buffer, right.at(step, self.column(lane, j)))))
+            for i, j in self.elements():
+                c = self.registers[i][j]
+                body.append(ir.Set(c, ir.fma(a[i], b[j], ir.read(c), allow_unfused=True)))
+        return ir.For(k, ZERO, const(left.depth), "serial", body, step=const(UNROLL))

@@ -1,10 +1,8 @@
-"""Attention by units that multiply tiles: 16-bit floats on targets that have them.
+"""FlashAttention-2 forward (Dao 2023) on wgmma: bfloat16 and float16, online softmax.
 
-Every 128 threads of a group have 64 queries. The group walks the keys in blocks, of which the next
-is on its way while the current one is multiplied. Scores are sums of a tile product and stay in
-registers, where a row lies with four neighbouring threads: they raise the running maximum, become
-powers of two, and are at once the left operand of the product with the values. What is read for
-each score (a mask, dropout) is laid out in the group's memory first, a block at a time.
+A warpgroup has 64 queries; blocks of keys and values are double-buffered by cp.async. Scores stay
+in the accumulator registers, where four adjacent threads share a row, and are the A operand of the
+second GEMM. Bias and dropout masks are staged in shared memory.
 """
 
 from __future__ import annotations
@@ -33,88 +31,105 @@ from numus.kernels.math import FUNCTIONS
 from numus.target import Target
 
 LOG2E = math.log2(math.e)
-LOWEST = const(-math.inf, float32)
-NOTHING = const(0.0, float32)
+NEG_INF = const(-math.inf, float32)
+ZERO_F32 = const(0.0, float32)
 STAGES = 2
-PAD = 8  # floats between rows of scores in the group's memory: shifts their banks
-WIDEST = 256  # columns of a tile product
-# Registers of a thread for sums and operands where a unit has one group of 256, and where two.
-ONE_FITS, TWO_FIT = 176, 80
+PAD = 8  # floats after rows of a score tile, against bank conflicts
+MAX_HEAD_DIM = 256  # N of a wgmma
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """A schedule as data: all of it shapes the code."""
+class WgmmaAttentionTuning:
+    """Registers of a thread for accumulators and operands, measured on one H200."""
+
+    one_block_per_sm: int = 176
+    two_blocks_per_sm: int = 80
+    backward: int = 208
+
+
+TUNING = WgmmaAttentionTuning()
+
+
+@dataclass(frozen=True, slots=True)
+class Tiling:
+    """Compile-time tile sizes."""
 
     threads: int
-    keys: int  # in a block
-    size: int  # of queries and keys, rounded up
-    width: int  # of values
+    keys: int  # of a main-loop iteration
+    head_dim: int  # rounded up
+    value_dim: int
 
     @property
     def rows(self) -> int:
-        """Queries of a group."""
+        """Queries of a thread block."""
         return self.threads // 2
 
-    def memory(self, scores: int) -> int:
-        """Bytes that the group needs, `scores` of them kept for each score."""
-        need = tile_bytes(self.rows, self.size) + stage_bytes(self.rows)
-        need += STAGES * (tile_bytes(self.keys, self.size) + tile_bytes(self.keys, self.width))
-        return need + scores * 4 * self.rows * (self.keys + PAD)
+    def shared_bytes(self, score_tiles: int) -> int:
+        """Shared memory of a thread block."""
+        nbytes = tile_bytes(self.rows, self.head_dim) + stage_bytes(self.rows)
+        nbytes += STAGES * (
+            tile_bytes(self.keys, self.head_dim) + tile_bytes(self.keys, self.value_dim)
+        )
+        return nbytes + score_tiles * 4 * self.rows * (self.keys + PAD)
 
 
 def choose(
-    target: Target, queries: int, keys: int, size: int, width: int, scores: int
-) -> Plan | None:
-    """The longest blocks for which a unit has registers and memory for two groups, which multiply
-    in turns, or else for one; None where there are none."""
-    if max(size, width) > WIDEST or not size:
+    target: Target, queries: int, keys: int, head_dim: int, value_dim: int, score_tiles: int
+) -> Tiling | None:
+    """The longest blocks with which two thread blocks, or else one, fit on an SM, if any."""
+    if max(head_dim, value_dim) > MAX_HEAD_DIM or not head_dim:
         return None
     threads = 128 if queries <= 64 else 256
-    size, width = rounded(size, 16), rounded(width, 16)
-    for groups, most in ((2, TWO_FIT), (1, ONE_FITS)):
+    head_dim, value_dim = rounded(head_dim, 16), rounded(value_dim, 16)
+    for blocks_per_sm, max_registers in (
+        (2, TUNING.two_blocks_per_sm),
+        (1, TUNING.one_block_per_sm),
+    ):
         for block in (128, 64, 32):
-            plan = Plan(threads, block, size, width)
-            registers = block // 2 + block // 4 + width // 2
-            if registers > most or groups * plan.memory(scores) > target.shared_bytes:
+            tiling = Tiling(threads, block, head_dim, value_dim)
+            registers = block // 2 + block // 4 + value_dim // 2
+            if (
+                registers > max_registers
+                or blocks_per_sm * tiling.shared_bytes(score_tiles) > target.shared_bytes
+            ):
                 continue
             if keys <= block // 2 and block > 32:
                 continue
-            if groups == 1 or block > 32:
-                return plan
+            if blocks_per_sm == 1 or block > 32:
+                return tiling
     return None
 
 
 @dataclass(slots=True)
 class Sizes:
-    """The numbers of a launch, as expressions."""
+    """Launch arguments."""
 
     queries: Expr
     keys: Expr
-    width: Expr
+    value_dim: Expr
     tasks: Expr  # of each matrix
 
 
 def attention(
-    plan: Plan, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
+    tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, operands: Operands[Matrix], causal: bool
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g, and its scratch."""
-    group = _Group(plan, sizes, dtype, g, operands, causal)
-    return group.body(), group.scratch
+    """Body of thread block g, and its scratch."""
+    block = _Block(tiling, sizes, dtype, g, operands, causal)
+    return block.body(), block.scratch
 
 
-class PerScore:
-    """What is read for each score of a block, laid out in the group's memory."""
+class ScoreTile:
+    """A per-score operand (bias, dropout mask) of a block, in shared memory."""
 
     def __init__(self, name: str, score: Score, rows: int, columns: int) -> None:
         self.name, self.score, self.rows, self.columns = name, score, rows, columns
         self.pitch = columns + PAD
         self.buffer = ir.Buffer(name, float32, "scratch", const(rows * self.pitch))
 
-    def lay(
+    def load(
         self, tag: str, at: Callable[[Expr, Expr], tuple[Expr, Expr, Expr]], factor: float = 1.0
     ) -> Stmt:
-        """`at(row, column)` tells matrix, query and key of a place, all of them inside."""
+        """Load from `at(row, column)`: matrix, query and key, all in bounds."""
         i = ir.var(f"{self.name}_{tag}")
         row, column = ir.idiv(i, const(self.columns)), ir.irem(i, const(self.columns))
         value = self.score(*at(row, column))
@@ -127,32 +142,32 @@ class PerScore:
         return ir.load(self.buffer, ir.add(ir.mul(row, const(self.pitch)), column))
 
 
-def tree(values: list[Expr], merge: Callable[[Expr, Expr], Expr]) -> Expr:
+def tree_reduce(values: list[Expr], merge: Callable[[Expr, Expr], Expr]) -> Expr:
     while len(values) > 1:
         pairs = [merge(a, b) for a, b in zip(values[::2], values[1::2], strict=False)]
         values = pairs + values[len(pairs) * 2 :]
     return values[0]
 
 
-def over_row(value: Expr, merge: Callable[[Expr, Expr], Expr]) -> Expr:
-    """Merge what the four threads of a row have."""
+def row_reduce(value: Expr, merge: Callable[[Expr, Expr], Expr]) -> Expr:
+    """Reduction over the four threads of a row."""
     for mask in (1, 2):
         value = merge(value, ir.lanes_xor(value, mask))
     return value
 
 
-def sums(name: str, columns: int) -> list[ir.Register]:
-    """The registers of a tile product of so many columns."""
+def accumulators(name: str, columns: int) -> list[ir.Register]:
+    """Accumulator registers of a wgmma with N columns."""
     return [ir.Register(f"{name}{i}", float32, lanes=True) for i in range(columns // 2)]
 
 
-def half(number: int) -> int:
-    """Which of a thread's two rows a sum belongs to."""
+def row_half(number: int) -> int:
+    """Index of an accumulator's row among the two that a thread holds."""
     return number // 2 % 2
 
 
-class Seen:
-    """Whether the query of a sum looks at its key; both are small enough for 32 bits."""
+class VisibilityMask:
+    """Predicate of accumulators whose query attends to their key (32-bit indices)."""
 
     def __init__(self, lane: Expr, first: Expr, block: Expr, keys: Expr, causal: bool) -> None:
         self.limits: list[Expr] = []
@@ -164,63 +179,61 @@ class Seen:
             self.limits.append(ir.sub(limit, ir.add(block, column)).cast(dt.int32))
 
     def of(self, number: int) -> Expr:
-        return const(number // 4 * 8 + number % 2, dt.int32) < self.limits[half(number)]
+        return const(number // 4 * 8 + number % 2, dt.int32) < self.limits[row_half(number)]
 
 
-class _Group:
+class _Block:
     def __init__(
-        self, plan: Plan, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
+        self, tiling: Tiling, sizes: Sizes, dtype: DType, g: Expr, o: Operands[Matrix], causal: bool
     ) -> None:
-        self.plan, self.s, self.o, self.causal = plan, sizes, o, causal
+        self.tiling, self.s, self.o, self.causal = tiling, sizes, o, causal
         self.n = ir.idiv(g, sizes.tasks)
-        # under a causal mask later queries have more to do: they come first
+        # longest blocks first: under a causal mask, later queries see more keys
         number = ir.sub(ir.sub(sizes.tasks, ONE), ir.irem(g, sizes.tasks))
-        self.first = ir.mul(number, const(plan.rows))
-        self.last = ir.minimum(ir.add(self.first, const(plan.rows)), sizes.queries)
+        self.first = ir.mul(number, const(tiling.rows))
+        self.last = ir.minimum(ir.add(self.first, const(tiling.rows)), sizes.queries)
         self.visible = ir.minimum(sizes.keys, self.last) if causal else sizes.keys
-        self.q = Tile("queries", o.q, dtype, plan.rows, plan.size)
-        self.k = Tile("keys", o.k, dtype, plan.keys, plan.size, STAGES)
+        self.q = Tile("queries", o.q, dtype, tiling.rows, tiling.head_dim)
+        self.k = Tile("keys", o.k, dtype, tiling.keys, tiling.head_dim, STAGES)
         self.scratch = [self.q.buffer, self.k.buffer]
         self.v: Tile | None = None
         if o.v is not None:
-            self.v = Tile("values", o.v, dtype, plan.keys, plan.width, STAGES)
-            self.stage = stage_buffer(plan.rows)
+            self.v = Tile("values", o.v, dtype, tiling.keys, tiling.value_dim, STAGES)
+            self.stage = stage_buffer(tiling.rows)
             self.scratch += [self.v.buffer, self.stage]
-        self.per_score: dict[str, PerScore] = {}
+        self.score_tiles: dict[str, ScoreTile] = {}
         for name, score in (("bias", o.bias), ("keep", o.keep)):
             if score is not None:
-                found = PerScore(name, score, plan.rows, plan.keys)
-                self.per_score[name] = found
-                self.scratch.append(found.buffer)
-        self.scores = sums("s", plan.keys)
-        self.result = sums("o", plan.width) if o.v is not None else []
-        self.tops = [ir.Register(f"top{h}", float32, lanes=True) for h in range(2)]
-        self.totals = [ir.Register(f"total{h}", float32, lanes=True) for h in range(2)]
+                self.score_tiles[name] = ScoreTile(name, score, tiling.rows, tiling.keys)
+                self.scratch.append(self.score_tiles[name].buffer)
+        self.scores = accumulators("s", tiling.keys)
+        self.result = accumulators("o", tiling.value_dim) if o.v is not None else []
+        self.row_maxes = [ir.Register(f"row_max{h}", float32, lanes=True) for h in range(2)]
+        self.row_sums = [ir.Register(f"row_sum{h}", float32, lanes=True) for h in range(2)]
         self.factor = ir.var("factor", float32)
 
     def body(self) -> list[Stmt]:
-        p, keys = self.plan, const(self.plan.keys)
+        p, keys = self.tiling, const(self.tiling.keys)
         blocks = ir.idiv(ir.add(self.visible, const(p.keys - 1)), keys)
-        # blocks of which every query sees every key need no mask
-        free = ir.minimum(ir.add(self.first, ONE), self.s.keys) if self.causal else self.s.keys
-        free = ir.idiv(free, keys)
+        # key blocks before the diagonal need no mask
+        unmasked = ir.minimum(ir.add(self.first, ONE), self.s.keys) if self.causal else self.s.keys
+        unmasked = ir.idiv(unmasked, keys)
         out: list[Stmt] = [
             ir.Let(self.factor, self.o.scale * const(LOG2E, float32)),
-            *(ir.Set(x, NOTHING) for x in (*self.result, *self.totals)),
-            *(ir.Set(x, LOWEST) for x in self.tops),
+            *(ir.Set(x, ZERO_F32) for x in (*self.result, *self.row_sums)),
+            *(ir.Set(x, NEG_INF) for x in self.row_maxes),
             *self.q.bring("all", p.threads, self.n, self.first, self.last),
-            *self._bring("first", ZERO),
+            *self._load("first", ZERO),
             ir.AsyncCommit(),
         ]
-        for tag, start, stop in (("free", ZERO, free), ("masked", free, blocks)):
+        for tag, start, stop in (("unmasked", ZERO, unmasked), ("masked", unmasked, blocks)):
             j = ir.var(f"{tag}_block")
             body = self._block(tag, j, blocks)
             out.append(ir.For(j, start, stop, "serial", body))
         return [*out, *self._finish()]
 
-    def _bring(self, tag: str, j: Expr) -> list[Stmt]:
-        """The j-th block of keys, and its values."""
-        p = self.plan
+    def _load(self, tag: str, j: Expr) -> list[Stmt]:
+        p = self.tiling
         out: list[Stmt] = []
         for tile in (self.k, self.v):
             if tile is not None:
@@ -229,15 +242,15 @@ class _Group:
         return out
 
     def _block(self, tag: str, j: Expr, blocks: Expr) -> list[Stmt]:
-        p, s = self.plan, self.s
+        p, s = self.tiling, self.s
         stage, first_key = ir.irem(j, const(STAGES)), ir.mul(j, const(p.keys))
         following = ir.add(j, ONE)
         out: list[Stmt] = [
             ir.AsyncWait(0, fence=True),
-            ir.If(following < blocks, self._bring(tag, following)),
+            ir.If(following < blocks, self._load(tag, following)),
             ir.AsyncCommit(),
             ir.Wgmma(
-                self.scores, self.q.along(), self.k.along(stage), p.keys, p.size, zero_init=True
+                self.scores, self.q.along(), self.k.along(stage), p.keys, p.head_dim, zero_init=True
             ),
         ]
 
@@ -245,24 +258,24 @@ class _Group:
             query, key = ir.add(self.first, row), ir.add(first_key, column)
             return self.n, ir.minimum(query, s.queries - 1), ir.minimum(key, s.keys - 1)
 
-        for name, kept in self.per_score.items():
-            out.append(kept.lay(tag, at, LOG2E if name == "bias" else 1.0))
+        for name, tile in self.score_tiles.items():
+            out.append(tile.load(tag, at, LOG2E if name == "bias" else 1.0))
         out += [ir.WgmmaWait(self.scores, 0), self._softmax(tag, first_key)]
         if self.v is not None:
             values = self.v.across(stage)
             out += [
-                ir.Wgmma(self.result, self.scores, values, p.width, p.keys),
+                ir.Wgmma(self.result, self.scores, values, p.value_dim, p.keys),
                 ir.WgmmaWait(self.result, 0),
             ]
         return out
 
     def _softmax(self, tag: str, first_key: Expr) -> Stmt:
-        """Scores become powers; what was summed up before is scaled down."""
+        """Online softmax: scores to probabilities; accumulators rescaled to the new maximum."""
         lane = ir.var(f"{tag}_thread")
-        bias, keep = self.per_score.get("bias"), self.per_score.get("keep")
-        seen = Seen(lane, self.first, first_key, self.s.keys, self.causal)
+        bias, keep = self.score_tiles.get("bias"), self.score_tiles.get("keep")
+        visible = VisibilityMask(lane, self.first, first_key, self.s.keys, self.causal)
         body: list[Stmt] = []
-        names: list[Expr] = []
+        scores: list[Expr] = []
         for i, register in enumerate(self.scores):
             value = ir.read(register) * self.factor
             if bias is not None:
@@ -270,65 +283,67 @@ class _Group:
                     ir.read(register), self.factor, bias.of(*ir.accumulator_element(lane, i))
                 )
             if tag == "masked":
-                value = select(seen.of(i), value, LOWEST)
-            names.append(ir.var(f"score{i}", float32))
-            body.append(ir.Let(names[i], value))
-        shifts, decays = [], []
-        for h, (top, total) in enumerate(zip(self.tops, self.totals, strict=True)):
-            own = [x for i, x in enumerate(names) if half(i) == h]
-            new = over_row(tree([*own, ir.read(top)], ir.maximum), ir.maximum)
-            found, shift, decay = (ir.var(f"{x}{h}", float32) for x in ("new", "shift", "decay"))
+                value = select(visible.of(i), value, NEG_INF)
+            scores.append(ir.var(f"score{i}", float32))
+            body.append(ir.Let(scores[i], value))
+        shifts, rescales = [], []
+        for h, (row_max, row_sum) in enumerate(zip(self.row_maxes, self.row_sums, strict=True)):
+            own = [x for i, x in enumerate(scores) if row_half(i) == h]
+            new = row_reduce(tree_reduce([*own, ir.read(row_max)], ir.maximum), ir.maximum)
+            new_max, shift, rescale = (
+                ir.var(f"{x}{h}", float32) for x in ("new_max", "shift", "rescale")
+            )
             body += [
-                ir.Let(found, new),
-                ir.Let(shift, select(found.eq(LOWEST), NOTHING, found)),
-                ir.Let(decay, ir.exp2(ir.read(top) - shift)),
-                ir.Set(top, found),
-                ir.Set(total, ir.read(total) * decay),
+                ir.Let(new_max, new),
+                ir.Let(shift, select(new_max.eq(NEG_INF), ZERO_F32, new_max)),
+                ir.Let(rescale, ir.exp2(ir.read(row_max) - shift)),
+                ir.Set(row_max, new_max),
+                ir.Set(row_sum, ir.read(row_sum) * rescale),
             ]
             shifts.append(shift)
-            decays.append(decay)
-        powers: list[Expr] = []
+            rescales.append(rescale)
+        probs: list[Expr] = []
         for i, register in enumerate(self.scores):
-            powers.append(ir.var(f"power{i}", float32))
-            body.append(ir.Let(powers[i], ir.exp2(names[i] - shifts[half(i)])))
-            kept = powers[i]
+            probs.append(ir.var(f"prob{i}", float32))
+            body.append(ir.Let(probs[i], ir.exp2(scores[i] - shifts[row_half(i)])))
+            dropped = probs[i]
             if keep is not None:
-                kept = kept * keep.of(*ir.accumulator_element(lane, i))
-            body.append(ir.Set(register, kept))
-        for h, total in enumerate(self.totals):
-            own = [x for i, x in enumerate(powers) if half(i) == h]
-            body.append(ir.Set(total, ir.read(total) + tree(own, ir.add)))
+                dropped = dropped * keep.of(*ir.accumulator_element(lane, i))
+            body.append(ir.Set(register, dropped))
+        for h, row_sum in enumerate(self.row_sums):
+            own = [x for i, x in enumerate(probs) if row_half(i) == h]
+            body.append(ir.Set(row_sum, ir.read(row_sum) + tree_reduce(own, ir.add)))
         for i, register in enumerate(self.result):
-            body.append(ir.Set(register, ir.read(register) * decays[half(i)]))
-        return ir.For(lane, ZERO, const(self.plan.threads), "lanes", body)
+            body.append(ir.Set(register, ir.read(register) * rescales[row_half(i)]))
+        return ir.For(lane, ZERO, const(self.tiling.threads), "lanes", body)
 
     def _finish(self) -> list[Stmt]:
-        p, s, lane = self.plan, self.s, ir.var("finish")
+        p, s, lane = self.tiling, self.s, ir.var("finish")
         one = const(1.0, float32)
         body: list[Stmt] = []
-        for h, (top, total) in enumerate(zip(self.tops, self.totals, strict=True)):
-            whole = ir.var(f"whole{h}", float32)
-            body.append(ir.Let(whole, over_row(ir.read(total), ir.add)))
-            lse = ir.fma(ir.read(top), const(1 / LOG2E, float32), FUNCTIONS["log"](whole))
-            lse = select(whole.eq(NOTHING), const(math.inf, float32), lse)
+        for h, (row_max, row_sum) in enumerate(zip(self.row_maxes, self.row_sums, strict=True)):
+            denominator = ir.var(f"denominator{h}", float32)
+            body.append(ir.Let(denominator, row_reduce(ir.read(row_sum), ir.add)))
+            lse = ir.fma(ir.read(row_max), const(1 / LOG2E, float32), FUNCTIONS["log"](denominator))
+            lse = select(denominator.eq(ZERO_F32), const(math.inf, float32), lse)
             row, column = ir.accumulator_element(lane, 2 * h)
             query = ir.add(self.first, row)
-            done = self.o.write_lse(self.n, query, lse)
-            if done:
-                body.append(ir.If(column.eq(0) & (query < s.queries), done))
-            factor = select(whole.eq(NOTHING), NOTHING, one / whole)
-            body.append(ir.Set(total, factor))
+            stores = self.o.write_lse(self.n, query, lse)
+            if stores:
+                body.append(ir.If(column.eq(0) & (query < s.queries), stores))
+            factor = select(denominator.eq(ZERO_F32), ZERO_F32, one / denominator)
+            body.append(ir.Set(row_sum, factor))
         out: list[Stmt] = [ir.For(lane, ZERO, const(p.threads), "lanes", body)]
         if self.v is None:
             return out
 
         def value(number: int, lane: Expr) -> Expr:
-            return ir.read(self.result[number]) * ir.read(self.totals[half(number)])
+            return ir.read(self.result[number]) * ir.read(self.row_sums[row_half(number)])
 
         def exists(row: Expr, column: Expr) -> Expr:
-            return (ir.add(self.first, row) < s.queries) & (column < s.width)
+            return (ir.add(self.first, row) < s.queries) & (column < s.value_dim)
 
         def write(row: Expr, column: Expr, x: Expr) -> list[Stmt]:
             return self.o.write(self.n, ir.add(self.first, row), column, x)
 
-        return [*out, *leave("o", p.threads, self.stage, p.width, value, write, exists)]
+        return [*out, *leave("o", p.threads, self.stage, p.value_dim, value, write, exists)]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.attention.gpu.simt_tiles import Lines, Sums, Threads
+from numus.kernels.attention.gpu.simt_tiles import AccumulatorTile, SmemTile, ThreadGrid
 from numus.kernels.conv.gpu.implicit_gemm import Finish, Sizes, Windows, small
 from numus.target import Target
 
@@ -32,14 +32,15 @@ class Plan:
 
 def choose(target: Target, dtype: DType, groups: int, rows: int, outputs: int, depth: int) -> Plan:
     """The largest tiles of which there are enough to keep every unit busy; long sums in pieces."""
-    threads = Threads.of(min(target.block_size, 256))
+    threads = ThreadGrid.of(min(target.block_size, 256))
     best = None
     for own in (8, 4, 2) if dtype.itemsize <= 4 else (4, 2):
-        down, across = own * threads.down, own * threads.across
+        down, across = own * threads.rows, own * threads.columns
         # slices are as deep as registers for what waits, and memory, allow
         slices = (4 if own == 8 else 8) * threads.count // max(down, across)
         while (
-            slices > 4 and 2 * Lines.bytes(dtype, slices, max(down, across)) > target.shared_bytes
+            slices > 4
+            and 2 * SmemTile.bytes(dtype, slices, max(down, across)) > target.shared_bytes
         ):
             slices //= 2
         tiles = groups * -(-outputs // down) * -(-rows // across)
@@ -78,7 +79,7 @@ class _Group:
         weights: ir.Buffer,
     ) -> None:
         self.plan, self.s, self.dtype, self.data, self.weights = plan, s, dtype, data, weights
-        self.threads = Threads.of(plan.threads)
+        self.threads = ThreadGrid.of(plan.threads)
         tiles = ir.mul(s.row_tiles, s.column_tiles)
         which, inner = ir.idiv(g, tiles), ir.irem(g, tiles)
         self.group, self.piece = ir.idiv(which, s.pieces), ir.irem(which, s.pieces)
@@ -86,9 +87,9 @@ class _Group:
         self.m0 = ir.mul(ir.irem(inner, s.row_tiles), const(plan.places))
         self.o0 = ir.mul(ir.idiv(inner, s.row_tiles), const(plan.outputs))
         self.windows = Windows(s, self.group)
-        self.left = Lines("slice_weights", dtype, plan.depth, plan.outputs)
-        self.right = Lines("slice_data", dtype, plan.depth, plan.places)
-        self.sums = Sums("c", self.threads, dtype, plan.outputs, plan.places)
+        self.left = SmemTile("slice_weights", dtype, plan.depth, plan.outputs)
+        self.right = SmemTile("slice_data", dtype, plan.depth, plan.places)
+        self.sums = AccumulatorTile("c", self.threads, dtype, plan.outputs, plan.places)
 
         def waiting(name: str, count: int) -> list[ir.Register]:
             return [ir.Register(f"{name}{i}", dtype, lanes=True) for i in range(count)]
@@ -169,11 +170,11 @@ class _Group:
 
     def leave(self, lane: Expr, finish: Finish) -> list[Stmt]:
         out: list[Stmt] = []
-        for j in range(self.sums.across):
+        for j in range(self.sums.thread_columns):
             m = ir.add(self.m0, self.sums.column(lane, j))
             image, (d, h, w) = self.windows.place(m)
             at = (d.cast(ir.INDEX), h.cast(ir.INDEX), w.cast(ir.INDEX))
-            for i in range(self.sums.down):
+            for i in range(self.sums.thread_rows):
                 o = ir.add(self.o0, self.sums.row(lane, i))
                 value = self.sums.read(i, j)
                 done = finish(self.piece, self.group, image.cast(ir.INDEX), at, o, value)

@@ -35,7 +35,7 @@ def found(arrays, cotangent, options, dtype="float32", device="cpu", prepare=lam
     return [x.astype("float32").numpy() for x in (y, *(x.grad for x in leaves))]
 
 
-def compare(arrays, options, dtype, prepare=lambda x: x, kernels=3, kind="tile_attention"):
+def compare(arrays, options, dtype, prepare=lambda x: x, kernels=3, kind="attention_wgmma"):
     q, _, v = (np.asarray(prepare(nm.asarray(a)).numpy()) for a in arrays)
     cotangent = drawn(9, *q.shape[:-1], v.shape[-1], dtype=dtype)
     want = found(arrays, cotangent, options, prepare=prepare)
@@ -92,12 +92,12 @@ def test_values_and_gradients(name):
 def test_values_and_gradients_by_threads(name, dtype):
     *shapes, options = SHAPES[name]
     arrays = [drawn(i, *s, dtype=dtype) for i, s in enumerate(shapes)]
-    compare(arrays, options, dtype, kind="group_attention")
+    compare(arrays, options, dtype, kind="attention_simt")
 
 
 def test_halves_with_heads_too_large_for_tiles():
     arrays = [drawn(i, 1, n, 260, dtype="bfloat16") for i, n in enumerate((9, 20, 20))]
-    compare(arrays, {}, "bfloat16", kind="group_attention")
+    compare(arrays, {}, "bfloat16", kind="attention_simt")
 
 
 def test_large_heads():
