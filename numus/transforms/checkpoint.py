@@ -10,7 +10,7 @@ from numus.graph import Node, mode, now
 from numus.primitives.source import forget
 from numus.primitives.structure import barrier
 from numus.tensor import Tensor
-from numus.transforms.rules import CallRule, connected, taken_apart
+from numus.transforms.rules import CallRule, connected, flatten
 from numus.transforms.subgraph import Recipe
 from numus.transforms.tape import is_leaf
 from numus.transforms.trace import Trace, require_function
@@ -36,10 +36,10 @@ def checkpoint(f: Callable[..., Any]) -> Callable[..., Any]:
     def run(*args: Any, **kwargs: Any) -> Any:
         since = now()
         result = f(*args, **kwargs)
-        form, outputs = taken_apart(result)
+        form, outputs = flatten(result)
         if not (mode.grad and any(y.tracked and y.serial > since for y in outputs)):
             return result
-        _, given = taken_apart((args, kwargs))
+        _, given = flatten((args, kwargs))
         order, captured = _younger(outputs, since)
         operands = tuple(dict.fromkeys((*given, *captured)))
         rule = CheckpointRule(Recipe(order, operands, outputs), len(outputs))

@@ -11,7 +11,7 @@ from numus.errors import GradientError
 from numus.graph import Node, grad_mode, mode
 from numus.primitives.source import full_like
 from numus.tensor import Tensor
-from numus.transforms.rules import CallRule, Form, connected, positional, taken_apart
+from numus.transforms.rules import CallRule, TreeSpec, connected, flatten, positional
 from numus.transforms.trace import Trace, require_function
 
 __all__ = ["custom_jvp", "custom_vjp"]
@@ -79,14 +79,14 @@ class custom_vjp(_Custom):  # noqa: N801
             raise GradientError(f"custom_vjp: {self._name} has no rule yet; call its defvjp")
         given = positional(self._f, args, kwargs)
         fixed, moving = self._parted(given)
-        form, nodes = taken_apart(tuple(moving))
+        form, nodes = flatten(tuple(moving))
         if not _recorded(nodes):
             return self._f(*given)
         if self in _inside.forward:
             return self._lazily(given, fixed, form, nodes)
         answer = self._kept(*given)
-        result, values = taken_apart(answer[0])
-        residual, kept = taken_apart(answer[1])
+        result, values = flatten(answer[0])
+        residual, kept = flatten(answer[1])
         backward = functools.partial(self._backward, *fixed)
         rule = VjpRule(self._name, backward, form, residual, result)
         return connected(rule, result, values, (*nodes, *kept))
@@ -104,32 +104,39 @@ class custom_vjp(_Custom):  # noqa: N801
             )
         return answer
 
-    def _lazily(self, given: list[Any], fixed: list[Any], form: Form, nodes: Sequence[Node]) -> Any:
+    def _lazily(
+        self, given: list[Any], fixed: list[Any], spec: TreeSpec, nodes: Sequence[Node]
+    ) -> Any:
         """A call by the forward rule itself: its residuals are found when they are asked for."""
         with grad_mode(False):
-            result, values = taken_apart(self._f(*given))
+            result, values = flatten(self._f(*given))
 
         def backward(moving: tuple[Any, ...], cotangent: Any) -> Any:
             _, residual = self._kept(*self._joined(fixed, moving))
             return self._backward(*fixed, residual, cotangent)
 
-        rule = VjpRule(self._name, backward, form, form, result)
+        rule = VjpRule(self._name, backward, spec, spec, result)
         return connected(rule, result, values, (*nodes, *nodes))
 
 
-class _Inside(threading.local):
+class _RuleScope(threading.local):
     def __init__(self) -> None:
         self.forward: list[custom_vjp] = []  # functions whose forward rules are running
 
 
-_inside = _Inside()
+_inside = _RuleScope()
 
 
 class VjpRule(CallRule):
     """Operands are the tensors among the arguments, then those among the residuals."""
 
     def __init__(
-        self, name: str, backward: Function, arguments: Form, residual: Form, result: Form
+        self,
+        name: str,
+        backward: Function,
+        arguments: TreeSpec,
+        residual: TreeSpec,
+        result: TreeSpec,
     ) -> None:
         super().__init__()
         self._name = name
@@ -196,11 +203,11 @@ class custom_jvp(_Custom):  # noqa: N801
             raise GradientError(f"custom_jvp: {self._name} has no rule yet; call its defjvp")
         given = positional(self._f, args, kwargs)
         fixed, moving = self._parted(given)
-        form, nodes = taken_apart(tuple(moving))
+        form, nodes = flatten(tuple(moving))
         if not _recorded(nodes):
             return self._f(*given)
         with grad_mode(False):
-            result, values = taken_apart(self._f(*given))
+            result, values = flatten(self._f(*given))
         rule = JvpRule(self._name, functools.partial(self._rule, *fixed), form, result)
         return connected(rule, result, values, tuple(nodes))
 
@@ -208,7 +215,7 @@ class custom_jvp(_Custom):  # noqa: N801
 class JvpRule(CallRule):
     """Operands are the tensors among the arguments."""
 
-    def __init__(self, name: str, rule: Function, arguments: Form, result: Form) -> None:
+    def __init__(self, name: str, rule: Function, arguments: TreeSpec, result: TreeSpec) -> None:
         super().__init__()
         self._name = name
         self._rule = rule
@@ -224,7 +231,7 @@ class JvpRule(CallRule):
             raise GradientError(
                 f"custom_jvp: the rule of {self._name} must return (result, tangent of the result)"
             )
-        _, values = taken_apart(answer[0])
+        _, values = flatten(answer[0])
         what = f"the tangent by the rule of {self._name}"
         return self._result.matching(answer[1], values, "custom_jvp", what)
 

@@ -19,7 +19,7 @@ from numus.tensor import GradSlot, Tensor
 Words = tuple[Node, Node]
 
 
-class Inside:
+class EffectCheck:
     """What such a function may do to its surroundings, from now on."""
 
     def __init__(self, op: str) -> None:
@@ -57,21 +57,21 @@ class Inside:
         )
 
 
-class InsideBranch(Inside):
+class BranchEffects(EffectCheck):
     """Both branches of a choice run in Python: neither may change anything outside."""
 
     def _refuses(self, new: Node) -> bool:
         return True
 
 
-class InsideLoop(InsideBranch):
+class LoopEffects(BranchEffects):
     """A loop's body runs in Python once. Random numbers are others at each turn."""
 
     def __init__(self, op: str) -> None:
         super().__init__(op)
-        self.turn: Node | None = None  # the number of the turn, where somebody has asked for it
+        self.iteration: Node | None = None  # its index, where it was asked for
 
     def draws(self, words: Words) -> Words:
-        if self.turn is None:
-            self.turn = placeholder((), dt.uint32, None, self._op)
-        return threefry(*words, constant(0, dt.uint32), self.turn)
+        if self.iteration is None:
+            self.iteration = placeholder((), dt.uint32, None, self._op)
+        return threefry(*words, constant(0, dt.uint32), self.iteration)

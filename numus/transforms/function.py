@@ -8,7 +8,7 @@ from numus.errors import GradientError
 from numus.graph import mode
 from numus.tensor import Tensor
 from numus.transforms.custom import VjpRule
-from numus.transforms.rules import connected, taken_apart
+from numus.transforms.rules import connected, flatten
 
 __all__ = ["Context", "Function"]
 
@@ -57,13 +57,13 @@ class Function:
     def apply(cls, *args: Any) -> Any:
         """Compute the value, to be differentiated by `backward`."""
         ctx = Context()
-        arguments, nodes = taken_apart(args)
+        arguments, nodes = flatten(args)
         ctx.needs_input_grad = tuple(isinstance(x, Tensor) and x.requires_grad for x in args)
         value = cls.forward(ctx, *args)
         if not (mode.grad and any(x.tracked for x in nodes)):
             return value
-        result, values = taken_apart(value)
-        saved, kept = taken_apart(ctx.saved_tensors)
+        result, values = flatten(value)
+        saved, kept = flatten(ctx.saved_tensors)
         ctx.saved_tensors = ()
         several = isinstance(value, tuple)
 

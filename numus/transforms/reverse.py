@@ -20,14 +20,14 @@ from numus.tensor import GradSlot, Tensor, detached, method, node_of
 from numus.transforms import hooks, vjp_cache
 from numus.transforms.tape import tape
 
-Ready = Callable[[Node, Node], None]
+OnReady = Callable[[Node, Node], None]
 
 
 def pull_back(
     order: Sequence[Node],
     seeds: Mapping[Node, Node],
     wanted: Sequence[Node],
-    ready: Ready | None = None,
+    on_ready: OnReady | None = None,
 ) -> dict[Node, Node]:
     """The cotangents of the wanted nodes (each another), from those of some on the tape `order`.
 
@@ -37,19 +37,19 @@ def pull_back(
     hooked = any(n.grad_slot is not None and n.grad_slot.hooks for n in wanted)
     known = None if hooked else vjp_cache.pulled_back(order, seeds, wanted)
     if known is not None:
-        if ready is not None:
+        if on_ready is not None:
             for node, g in known.items():
-                ready(node, g)
+                on_ready(node, g)
         return known
     since = now()
-    found = _walk_back(order, seeds, set(wanted), ready)
+    found = _walk_back(order, seeds, set(wanted), on_ready)
     if not hooked:
         vjp_cache.remember(order, seeds, wanted, found, since)
     return found
 
 
 def _walk_back(
-    order: Sequence[Node], seeds: Mapping[Node, Node], wanted: set[Node], ready: Ready | None
+    order: Sequence[Node], seeds: Mapping[Node, Node], wanted: set[Node], on_ready: OnReady | None
 ) -> dict[Node, Node]:
     """`pull_back`, node by node, by the rules of primitives."""
     needed: set[Node] = set()
@@ -77,8 +77,8 @@ def _walk_back(
                 g = hooks.run(node, g)
             if node in wanted:
                 found[node] = g
-                if ready is not None:
-                    ready(node, g)
+                if on_ready is not None:
+                    on_ready(node, g)
         call = call_of(node)
         if call is not None:
             _gather(gathered, call, node, g)
@@ -175,7 +175,7 @@ def backward(
     if inputs is None:
         wanted = [n for n in order if n.grad_slot is not None and n.grad_slot.retains]
     else:
-        wanted = _kept_inputs((inputs,) if isinstance(inputs, Tensor) else inputs)
+        wanted = _saved_inputs((inputs,) if isinstance(inputs, Tensor) else inputs)
 
     def ready(node: Node, g: Node) -> None:
         hooks.deliver(node, g if create_graph else _plain(g))
@@ -211,7 +211,7 @@ def start(node: Node, gradient: Any, op: str) -> Node:
     return seed
 
 
-def _kept_inputs(inputs: Sequence[Tensor]) -> list[Node]:
+def _saved_inputs(inputs: Sequence[Tensor]) -> list[Node]:
     wanted: dict[Node, None] = {}
     for i, x in enumerate(inputs):
         if not x._node.tracked:

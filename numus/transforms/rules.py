@@ -109,7 +109,7 @@ def _entries(nodes: Sequence[Any], flags: Sequence[bool], spots: dict[Node, Node
 # -- arguments and results ------------------------------------------------------------------------
 
 
-class Form:
+class TreeSpec:
     """A container without its tensors: where they were, their shapes and dtypes, all the rest."""
 
     def __init__(self, container: Any) -> None:
@@ -148,7 +148,7 @@ class Form:
         self, container: Any, like: Sequence[Node], op: str, what: str
     ) -> list[Node | None]:
         """The nodes of tangents or cotangents in the container's form, checked; None is zero."""
-        leaves = tree.spread_leaves(container, self.structure, op, what)
+        leaves = tree.broadcast_leaves(container, self.structure, op, what)
         paths = tree.paths(self.structure)
         return [
             fitting(leaves[i], x, op, what + paths[i]) if x.dtype.is_inexact else None
@@ -156,13 +156,13 @@ class Form:
         ]
 
 
-def taken_apart(container: Any) -> tuple[Form, list[Node]]:
+def flatten(container: Any) -> tuple[TreeSpec, list[Node]]:
     """A container as its form and the nodes of its tensors."""
-    return Form(container), [x._node for x in tree.leaves(container) if isinstance(x, Tensor)]
+    return TreeSpec(container), [x._node for x in tree.leaves(container) if isinstance(x, Tensor)]
 
 
 def connected(
-    rule: CallRule, form: Form, values: Sequence[Node], operands: tuple[Node, ...]
+    rule: CallRule, form: TreeSpec, values: Sequence[Node], operands: tuple[Node, ...]
 ) -> Any:
     """The results of a call, in their container, differentiated by `rule`."""
     plain = [stop_gradient(y) if y.tracked else y for y in values]

@@ -162,7 +162,7 @@ def matching(
     """
     if structure is tree.LEAF and container.__class__ is Tensor:
         return [fitting(container, like[0], op, what)]
-    leaves = tree.spread_leaves(container, structure, op, what)
+    leaves = tree.broadcast_leaves(container, structure, op, what)
     return [
         fitting(leaf, x, op, what + path)
         for leaf, x, path in zip(leaves, like, tree.paths(structure), strict=True)

@@ -21,13 +21,13 @@ from typing import Any, NamedTuple
 
 __all__ = [
     "Structure",
+    "broadcast_prefix",
     "flatten",
     "leaves",
     "map",
     "paths",
     "reduce",
     "register",
-    "spread",
     "structure",
     "unflatten",
 ]
@@ -300,21 +300,21 @@ def _name(structure: Structure) -> str:
     return "a leaf" if structure.kind is None else structure.kind.__name__
 
 
-def spread(prefix: Any, tree: Any, op: str) -> list[Any]:
+def broadcast_prefix(prefix: Any, tree: Any, op: str) -> list[Any]:
     """One value for each leaf of `tree` from a container that may stop above them.
 
     An integer or None in `prefix` holds for every leaf below its path.
     """
     shape = tree if isinstance(tree, Structure) else structure(tree)
-    return list(_spread(prefix, shape, op, "", lambda x: isinstance(x, int)))
+    return list(_broadcast_prefix(prefix, shape, op, "", lambda x: isinstance(x, int)))
 
 
-def spread_leaves(container: Any, shape: Structure, op: str, what: str) -> list[Any]:
+def broadcast_leaves(container: Any, shape: Structure, op: str, what: str) -> list[Any]:
     """The leaves of a container that must have this structure, where None stands for anything."""
-    return list(_spread(container, shape, op, what, lambda x: False))
+    return list(_broadcast_prefix(container, shape, op, what, lambda x: False))
 
 
-def _spread(
+def _broadcast_prefix(
     prefix: Any, shape: Structure, op: str, path: str, ends: Callable[[Any], bool]
 ) -> Iterator[Any]:
     if prefix is None or ends(prefix):
@@ -339,7 +339,7 @@ def _spread(
     kind = _KINDS[shape.kind]
     assert kind is not None
     for name, entry, child in zip(names, entries, shape.children, strict=True):
-        yield from _spread(entry, child, op, path + kind.show(name), ends)
+        yield from _broadcast_prefix(entry, child, op, path + kind.show(name), ends)
 
 
 _LISTS = (list, tuple)

@@ -13,7 +13,7 @@ from numus.primitives.views import broadcast, permute
 from numus.shapes import normal_axis
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree
-from numus.transforms.effects import Inside
+from numus.transforms.effects import EffectCheck
 from numus.transforms.subgraph import dependents
 from numus.transforms.trace import nodes_of, require_function
 
@@ -72,14 +72,14 @@ def vmap(
                 "were given"
             )
         spec = (in_axes if isinstance(in_axes, (tuple, list)) else (in_axes,) * len(args), 0)
-        axes = tree.spread(spec, structure, "vmap: in_axes")
+        axes = tree.broadcast_prefix(spec, structure, "vmap: in_axes")
         paths = tree.paths(structure)
         nodes = [
             None if axis is None else _leading(node_of(leaf, "vmap"), axis, path)
             for leaf, axis, path in zip(leaves, axes, paths, strict=True)
         ]
         size = _common_size(nodes, paths, axis_size)
-        inside = Inside("vmap")
+        inside = EffectCheck("vmap")
         spots: dict[Node, Node] = {}
         for i, node in enumerate(nodes):
             if node is not None:
@@ -91,7 +91,7 @@ def vmap(
         with running_inside(inside):
             answer = f(*inner_args, **inner_kwargs)
         outputs, out_structure = nodes_of(answer, "vmap", "the result")
-        axes_out = tree.spread(out_axes, out_structure, "vmap: out_axes")
+        axes_out = tree.broadcast_prefix(out_axes, out_structure, "vmap: out_axes")
         results = [
             Tensor(_placed(y, carries, size, axis))
             for (y, carries), axis in zip(batch(outputs, spots, size), axes_out, strict=True)

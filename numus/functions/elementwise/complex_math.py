@@ -76,7 +76,7 @@ def _function(parts: Callable[[Node, Node], Parts]) -> Callable[[Node], Node]:
     return function
 
 
-def _turned(parts: Callable[[Node, Node], Parts]) -> Callable[[Node, Node], Parts]:
+def _rotated(parts: Callable[[Node, Node], Parts]) -> Callable[[Node, Node], Parts]:
     """sin from sinh, tan from tanh, …: f(z) = -i g(iz) for odd g is g with its parts exchanged."""
 
     def turned(x: Node, y: Node) -> Parts:
@@ -117,7 +117,7 @@ def _expm1(x: Node, y: Node) -> Parts:
     return ew.where(near, inner, ew.sub(re, _c(1, x))), im
 
 
-def _growth(x: Node) -> tuple[Node, Node, Node, Node]:
+def _exp_scale(x: Node) -> tuple[Node, Node, Node, Node]:
     """sinh x and cosh x, both short of a last factor where they may overflow; and where that is."""
     size = ew.abs_(x)
     large = _not(ew.lt(size, _c(math.log(_largest(x.dtype)), x)))
@@ -131,7 +131,7 @@ def _growth(x: Node) -> tuple[Node, Node, Node, Node]:
 
 def _sinh(x: Node, y: Node) -> Parts:
     """(e^z - e^-z) / 2."""
-    sine, cosine, again, large = _growth(x)
+    sine, cosine, again, large = _exp_scale(x)
     re = ew.mul(ew.mul(sine, ew.cos(y)), again)
     im = ew.mul(ew.mul(cosine, ew.sin(y)), again)
     lost = ew.and_(_not(_finite(y)), ew.or_(_is(x, 0), _infinite(x)))
@@ -140,7 +140,7 @@ def _sinh(x: Node, y: Node) -> Parts:
 
 def _cosh(x: Node, y: Node) -> Parts:
     """(e^z + e^-z) / 2."""
-    sine, cosine, again, large = _growth(x)
+    sine, cosine, again, large = _exp_scale(x)
     re = ew.mul(ew.mul(cosine, ew.cos(y)), again)
     im = ew.mul(ew.mul(sine, ew.sin(y)), again)
     lost = _not(_finite(y))
@@ -300,18 +300,18 @@ expm1 = _function(_expm1)
 sinh = _function(_sinh)
 cosh = _function(_cosh)
 tanh = _function(_tanh)
-sin = _function(_turned(_sinh))
+sin = _function(_rotated(_sinh))
 cos = _function(lambda x, y: _cosh(ew.neg(y), x))
-tan = _function(_turned(_tanh))
+tan = _function(_rotated(_tanh))
 log = _function(_log)
 log1p = _function(_log1p)
 sqrt = _function(_sqrt)
 asin = _function(_asin)
 acos = _function(_acos)
-asinh = _function(_turned(_asin))
+asinh = _function(_rotated(_asin))
 acosh = _function(_acosh)
 atanh = _function(_atanh)
-atan = _function(_turned(_atanh))
+atan = _function(_rotated(_atanh))
 
 
 def scaled_log(base: float) -> Callable[[Node], Node]:

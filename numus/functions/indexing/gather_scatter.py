@@ -150,7 +150,7 @@ def slice_assign(x: Tensor, value: Any, /, axis: int, start: int) -> Tensor:
 # -- an index for every element -------------------------------------------------------------------
 
 
-def _spread(x: Node, index: Any, axis: int, op: str) -> tuple[Node, Node]:
+def _broadcast_values(x: Node, index: Any, axis: int, op: str) -> tuple[Node, Node]:
     """x and an index along one of its axes, broadcast against each other in the others."""
     at = normalized_index(index, x.shape[axis], axis, op, x)
     if at.ndim != x.ndim:
@@ -185,7 +185,7 @@ def take_along_axis(x: Tensor, indices: Any, /, axis: int | None = -1) -> Tensor
         node = reshape(node, (size_of(node.shape),))
         axis = 0
     at = normal_axis(axis, node.ndim, op)
-    node, index = _spread(node, indices, at, op)
+    node, index = _broadcast_values(node, indices, at, op)
     return wrap(gather_node(node, *along(index, at)))
 
 
@@ -199,7 +199,7 @@ def put_along_axis(x: Tensor, indices: Any, values: Any, /, axis: int | None = -
     node = node_of(x, op)
     flat = reshape(node, (size_of(node.shape),)) if axis is None else node
     at = normal_axis(axis or 0, flat.ndim, op)
-    wide, index = _spread(flat, indices, at, op)
+    wide, index = _broadcast_values(flat, indices, at, op)
     if wide.shape != flat.shape:
         raise ShapeError(f"{op}: indices of shape {index.shape} go beyond an array of {x.shape}")
     value = fit_value(cast_value(values, node, op), index.shape, op)

@@ -107,7 +107,7 @@ def _flat(x: Tensor, storage: Storage) -> Array:
 
 def _prepare(x: Tensor) -> Storage:
     """The storage to write to, on which x and its views now stand."""
-    tensors = _together(x)
+    tensors = _may_alias(x)
     if _overlap(x.shape, _view(x).strides):
         if len(tensors) > 1:
             raise ValueError(
@@ -122,7 +122,7 @@ def _prepare(x: Tensor) -> Storage:
     return _view(x).storage
 
 
-def _together(x: Tensor) -> list[Tensor]:
+def _may_alias(x: Tensor) -> list[Tensor]:
     """x and its views, in the order in which they were made."""
     found = {id(x): x}
     for node in {*_view(x).storage.sharers(), x._node}:

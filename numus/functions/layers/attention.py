@@ -148,7 +148,7 @@ def _attend(
         bias = stacked(_bias(attn_mask, q, (*lead, length, keys)))
     keep = None
     if dropout_p:
-        keep = _kept((stack, length, keys), dropout_p, dropout_key, q, wide)
+        keep = _dropout_scale((stack, length, keys), dropout_p, dropout_key, q, wide)
     if scale is None:
         scale = 1 / math.sqrt(size) if size else 1.0
     number = constant(float(scale), wide)
@@ -161,9 +161,11 @@ def _attend(
 _attend_to_all = recorded(_attend)  # without dropout, which draws other numbers each time
 
 
-def _kept(shape: Shape, rate: float, key: Tensor | None, like: Node, wide: dt.DType) -> Node:
+def _dropout_scale(
+    shape: Shape, rate: float, key: Tensor | None, like: Node, wide: dt.DType
+) -> Node:
     """What weights are multiplied by: 0 or 1 / (1 - rate), a function of each one's index."""
-    from numus.random import dropout_mask  # it stands on this floor
+    from numus.random import dropout_mask  # it stands on this layer
 
     kept = dropout_mask(shape, rate, device=like.device, key=key)._node
     rest = 0.0 if rate == 1 else 1 / (1 - rate)

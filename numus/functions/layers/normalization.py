@@ -12,7 +12,7 @@ from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
 from numus.functions.autocast import widens
-from numus.functions.reduction.reductions import Axis, count_over, finish, kept_shape
+from numus.functions.reduction.reductions import Axis, count_over, finish, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, over_count
 from numus.functions.template_cache import recorded
 from numus.graph import Node
@@ -33,7 +33,7 @@ def _wide(op: str, x: Any) -> tuple[Node, Node]:
 
 
 def _keep(y: Node, x: Node, axes: Shape) -> Node:
-    return reshape(y, kept_shape(x.shape, axes))
+    return reshape(y, keepdims_shape(x.shape, axes))
 
 
 # -- softmax --------------------------------------------------------------------------------------

@@ -159,7 +159,7 @@ def _contract(parts: list[Operand], out: Labels) -> Node:
             i, j = 0, 1
         else:
             pairs = combinations(range(len(parts)), 2)
-            i, j = min(pairs, key=lambda p: _growth(parts, p[0], p[1], out))
+            i, j = min(pairs, key=lambda p: _size_change(parts, p[0], p[1], out))
         rest = [p for k, p in enumerate(parts) if k not in (i, j)]
         dtype = dt.compute_dtype(dt.promote(parts[i].node.dtype, parts[j].node.dtype))
         wanted = _wanted(parts, i, j, out)
@@ -174,7 +174,7 @@ def _wanted(parts: list[Operand], i: int, j: int, out: Labels) -> Labels:
     return (*(x for x in out if x in own), *(x for x in own if x in others and x not in out))
 
 
-def _growth(parts: list[Operand], i: int, j: int, out: Labels) -> int:
+def _size_change(parts: list[Operand], i: int, j: int, out: Labels) -> int:
     a, b = parts[i], parts[j]
     wanted = _wanted(parts, i, j, out)
     result = size_of(tuple(a.extent(x) if x in a.labels else b.extent(x) for x in wanted))

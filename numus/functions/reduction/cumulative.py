@@ -130,7 +130,7 @@ def logcumsumexp(x: Any, /, axis: int | None = None) -> Tensor:
 # -- differences ----------------------------------------------------------------------------------
 
 
-def _beside(op: str, part: Node, x: Node, axis: int) -> Node:
+def _neighbours(op: str, part: Node, x: Node, axis: int) -> Node:
     """What is put before or after x: of its shape but for the axis; a scalar is one layer."""
     if part.ndim == 0:
         return broadcast(part, tuple(1 if i == axis else n for i, n in enumerate(x.shape)))
@@ -164,7 +164,7 @@ def diff(
     nodes = common("diff", *given)
     node = nodes[0 if prepend is None else 1]
     axis = normal_axis(axis, node.ndim, "diff")
-    node = concat(tuple(_beside("diff", part, node, axis) for part in nodes), axis)
+    node = concat(tuple(_neighbours("diff", part, node, axis) for part in nodes), axis)
     subtract = ew.xor if node.dtype.kind == "bool" else ew.sub
     for _ in range(n):
         extent = node.shape[axis]

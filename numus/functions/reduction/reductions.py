@@ -50,14 +50,14 @@ __all__ = [
 # -- what every reduction needs -------------------------------------------------------------------
 
 
-def kept_shape(shape: Shape, axes: Shape) -> Shape:
+def keepdims_shape(shape: Shape, axes: Shape) -> Shape:
     """The shape in which the reduced axes have extent 1."""
     return tuple(1 if i in axes else n for i, n in enumerate(shape))
 
 
 def finish(y: Node, x: Node, axes: Shape, keepdims: bool) -> Tensor:
     """The result of reducing x over axes, which come back with extent 1 where they are kept."""
-    return wrap(reshape(y, kept_shape(x.shape, axes)) if keepdims else y)
+    return wrap(reshape(y, keepdims_shape(x.shape, axes)) if keepdims else y)
 
 
 def count_over(x: Node, axes: Shape) -> int:
@@ -155,7 +155,7 @@ def _extreme(
 ) -> Tensor:
     require(op, x, "bool", "uint", "int", "float")
     axes = normal_axes(axis, x.ndim, op)
-    if count_over(x, axes) == 0 and size_of(kept_shape(x.shape, axes)):
+    if count_over(x, axes) == 0 and size_of(keepdims_shape(x.shape, axes)):
         raise ShapeError(
             f"{op}: there is no element to choose from over axis {axis} of shape {x.shape}; "
             "reduce over axes that are not empty"

@@ -24,7 +24,7 @@ from numus.runtime.devices import Device, default
 from numus.shapes import Shape, row_major, size_of
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.effects import Inside
+from numus.transforms.effects import EffectCheck
 from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.vmap import batch
 
@@ -184,7 +184,7 @@ def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Nod
     return list(dict.fromkeys(x for x in beside if x not in inside and not _is_number(x)))
 
 
-def laid_out(
+def with_layouts(
     constants: Sequence[Node], arguments: Sequence[Node], outputs: Sequence[Node]
 ) -> list[Node]:
     """The constants of a loop; matrices that are turned over for products are copied so that they
@@ -202,7 +202,7 @@ def _is_number(x: Node) -> bool:
 
 
 def call_on(
-    f: Callable[..., Any], structures: Sequence[tree.Structure], nodes: Any, inside: Inside
+    f: Callable[..., Any], structures: Sequence[tree.Structure], nodes: Any, inside: EffectCheck
 ) -> Any:
     """f of containers of tensors on these nodes."""
     left = iter(nodes)
@@ -237,7 +237,7 @@ def block_bytes(kind: Type) -> int:
     return size_of(kind[0]) * kind[1].itemsize
 
 
-def settled_carry(nodes: Sequence[Node], dev: Device) -> list[Node]:
+def stable_carry(nodes: Sequence[Node], dev: Device) -> list[Node]:
     """Copies of carried values in memory of their own, which a loop may write to."""
     with grad_mode(False):
         copies = [copy_apart(x, i) for i, x in enumerate(nodes)]

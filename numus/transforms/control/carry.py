@@ -11,12 +11,12 @@ from numus.primitives import elementwise as ew
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.control.body import call_on, check_types, device_of, spots, types_of
-from numus.transforms.effects import InsideLoop
+from numus.transforms.effects import LoopEffects
 from numus.transforms.trace import nodes_of
 
 
 @dataclass
-class Turn:
+class TracedBody:
     """One turn, traced: from the carry and what else its arguments stand for, to the carry after
     it and what else it gives."""
 
@@ -25,14 +25,14 @@ class Turn:
     arguments: list[Node]
     after: list[Node]
     rest: Any
-    inside: InsideLoop
+    inside: LoopEffects
 
     def carried(self, nodes: Sequence[Node]) -> Any:
         """The container of the carry, on these nodes."""
         return tree.unflatten(self.structure, [Tensor(x) for x in nodes])
 
 
-def traced_turn(
+def trace_body(
     op: str,
     what: str,
     f: Callable[..., Any],
@@ -40,7 +40,7 @@ def traced_turn(
     sliced: Sequence[Node] = (),
     slices: tree.Structure | None = None,
     parted: Callable[[Any], tuple[Any, Any]] = lambda answer: (answer, None),
-) -> Turn:
+) -> TracedBody:
     """f traced on a carry like `init` and, where there are any, slices of arrays. `parted` takes
     what f gives apart into the carry, called `what` by errors, and the rest.
 
@@ -51,7 +51,7 @@ def traced_turn(
     kinds = [(x.shape[1:], x.dtype) for x in sliced]
     weak = [type(leaf) in (int, float, complex, bool) for leaf in tree.leaves(init)]
     while True:
-        inside = InsideLoop(op)
+        inside = LoopEffects(op)
         arguments = spots([*types_of(carry), *kinds], device_of([*carry, *sliced]), op)
         state, rest = parted(call_on(f, structures, arguments, inside))
         after, found = nodes_of(state, op, what)
@@ -66,4 +66,4 @@ def traced_turn(
         ]
         weak = [False] * len(weak)
     check_types(op, what, after, types_of(carry), structure)
-    return Turn(carry, structure, arguments, after, rest, inside)
+    return TracedBody(carry, structure, arguments, after, rest, inside)

@@ -24,13 +24,13 @@ from numus.transforms.control.body import (
     call_on,
     constants_of,
     device_of,
-    settled_carry,
     show,
     spots,
+    stable_carry,
     text,
     types_of,
 )
-from numus.transforms.effects import InsideBranch
+from numus.transforms.effects import BranchEffects
 from numus.transforms.rules import CallRule
 from numus.transforms.trace import Trace, nodes_of, require_function
 
@@ -42,7 +42,7 @@ Function = Callable[..., Any]
 def run_body(body: Body, dev: Device, operands: Sequence[Node]) -> list[View]:
     """The results of a body, in memory of their own."""
     if not body.is_native(dev):
-        found = settled_carry(body.evaluated(operands), dev)
+        found = stable_carry(body.evaluated(operands), dev)
         return [y.view for y in found if y.view is not None]
     layout = tuple([x.view.strides for x in operands if x.view is not None])
     replay = body.replay(dev, layout)
@@ -153,7 +153,7 @@ def cond(pred: Any, true_fun: Function, false_fun: Function, *operands: Any) -> 
         nodes, structure = nodes_of(operand, op, f"operand {i}")
         given += nodes
         structures.append(structure)
-    inside = InsideBranch(op)
+    inside = BranchEffects(op)
     arguments = spots(types_of(given), device_of([test, *given]), op)
     results, shapes = zip(
         *(

@@ -18,7 +18,7 @@ from numus.shapes import size_of
 Stacked = Callable[[Node], Node]  # all turns of a value of the body, along a first axis
 
 
-class Total:
+class HoistedSum:
     """The sum over all turns of a value of a loop's body, from parts that are given for each."""
 
     def __init__(self, parts: Sequence[Node], finish: Callable[[Stacked], Node]) -> None:
@@ -26,13 +26,13 @@ class Total:
         self.finish = finish
 
 
-def total_of(node: Node) -> Total | None:
+def total_of(node: Node) -> HoistedSum | None:
     """How to sum a value after the loop; None where it has to be summed inside."""
     name = node.prim.name
     if name == "reduce_sum":
         (x,) = node.inputs
         axes = (0, *(a + 1 for a in node.params))
-        return Total([x], lambda stacked: reduce_sum(stacked(x), axes))
+        return HoistedSum([x], lambda stacked: reduce_sum(stacked(x), axes))
     if name == "contract" and node.ndim == 2:
         return _product(node)
     if name in ("permute", "reshape"):
@@ -41,12 +41,12 @@ def total_of(node: Node) -> Total | None:
             return None
         finish = inner.finish
         if name == "permute":
-            return Total(inner.parts, lambda stacked: permute(finish(stacked), node.params))
-        return Total(inner.parts, lambda stacked: reshape(finish(stacked), node.shape))
+            return HoistedSum(inner.parts, lambda stacked: permute(finish(stacked), node.params))
+        return HoistedSum(inner.parts, lambda stacked: reshape(finish(stacked), node.shape))
     return None
 
 
-def _product(node: Node) -> Total:
+def _product(node: Node) -> HoistedSum:
     left, right = node.inputs
     sides = [_unturned(left), _unturned(right)]
 
@@ -63,7 +63,7 @@ def _product(node: Node) -> Total:
         a, b = flat(stacked, 0, 1), flat(stacked, 1, 0)
         return contract(permute(a, (1, 0)), b, node.dtype, node.params)
 
-    return Total([x for x, _ in sides], finish)
+    return HoistedSum([x for x, _ in sides], finish)
 
 
 def _unturned(x: Node) -> tuple[Node, bool]:

@@ -26,17 +26,17 @@ from numus.transforms.control.body import (
     block_bytes,
     constants_of,
     device_of,
-    laid_out,
-    settled_carry,
     show,
     spots,
+    stable_carry,
     tensors_of,
     types_of,
+    with_layouts,
 )
-from numus.transforms.control.carry import traced_turn
-from numus.transforms.control.loop_sum_hoisting import Total, total_of, worth_it
+from numus.transforms.control.carry import trace_body
+from numus.transforms.control.loop_sum_hoisting import HoistedSum, total_of, worth_it
 from numus.transforms.control.while_loop import while_loop
-from numus.transforms.effects import InsideLoop
+from numus.transforms.effects import LoopEffects
 from numus.transforms.rules import CallRule
 from numus.transforms.trace import Trace, nodes_of, require_function
 
@@ -81,7 +81,7 @@ class ScanCall:
     def run(self, dev: Device, operands: Sequence[Node]) -> list[View]:
         if not self.body.is_native(dev):
             return self._step_by_step(dev, operands)
-        init = settled_carry(operands[: self.carried], dev)
+        init = stable_carry(operands[: self.carried], dev)
         inputs = [*init, *operands[self.carried :]]
         first = self.carried + self.sliced
         layout, starts, steps = [], addresses_of(inputs), []
@@ -138,7 +138,7 @@ class ScanCall:
             concat(tuple(row[::-1] if self.reverse else row), 0) if row else full(shape, 0, dtype)
             for row, (shape, dtype) in zip(rows, self.results[self.carried :], strict=True)
         ]
-        results = settled_carry([*carry, *stacked], dev)
+        results = stable_carry([*carry, *stacked], dev)
         return [y.view for y in results if y.view is not None]
 
 
@@ -160,19 +160,19 @@ def scan(
     require_function(f, op)
     sliced, xs_structure = nodes_of(xs, op, "xs")
     length = _length(sliced, xs_structure, length)
-    turn = traced_turn(op, "the carry", f, init, sliced, xs_structure, _carry_and_y)
-    arguments, after = turn.arguments, turn.after
-    ys, ys_structure = nodes_of(turn.rest, op, "y")
-    if turn.inside.turn is not None:
-        arguments.append(turn.inside.turn)
+    traced = trace_body(op, "the carry", f, init, sliced, xs_structure, _carry_and_y)
+    arguments, after = traced.arguments, traced.after
+    ys, ys_structure = nodes_of(traced.rest, op, "y")
+    if traced.inside.iteration is not None:
+        arguments.append(traced.inside.iteration)
         sliced.append(iota(length, dt.uint32, None))
     constants = constants_of(arguments, [*after, *ys])
     body = Body([*arguments, *constants], [*after, *ys])
-    operands = (*turn.carry, *sliced, *laid_out(constants, arguments, [*after, *ys]))
-    count = len(turn.carry)
+    operands = (*traced.carry, *sliced, *with_layouts(constants, arguments, [*after, *ys]))
+    count = len(traced.carry)
     results = loop(body, operands, count, len(sliced), length, reverse)
     stacked = tree.unflatten(ys_structure, [Tensor(y) for y in results[count:]])
-    return turn.carried(results[:count]), stacked
+    return traced.carried(results[:count]), stacked
 
 
 def _carry_and_y(answer: Any) -> tuple[Any, Any]:
@@ -260,7 +260,7 @@ class ScanRule(CallRule):
         dev = device_of([*init, *sliced, *constants])
         state = [g for g in last if g is not None]
         streams = [*kept, *sliced, *(g for g in rows if g is not None)]
-        inside = InsideLoop("scan")
+        inside = LoopEffects("scan")
         held = spots(types_of(state), dev, "scan")
         slices = spots([(x.shape[1:], x.dtype) for x in streams], dev, "scan")
         before, products, xs = slices[:carried], slices[carried : len(kept)], slices[len(kept) :]
@@ -274,7 +274,7 @@ class ScanRule(CallRule):
             (full(kind[0], 0, kind[1]) if g is None else g) if moves else None
             for kind, g, moves in zip(self._body.inputs, found, moving, strict=True)
         ]
-        back = Backwards(held, state, slices, streams, inside.turn)
+        back = ReverseScan(held, state, slices, streams, inside.iteration)
         g_init, g_sliced, g_constants = back.run(
             each[:carried], each[carried:count], each[count:], length, not self._reverse
         )
@@ -323,22 +323,22 @@ def _filled(wanted: Sequence[Node | None], nodes: Sequence[Node]) -> list[Node |
     return [None if x is None else next(left) for x in wanted]
 
 
-class Backwards:
+class ReverseScan:
     """The loop against a scan: cotangents of carried values are its carry, those of slices its
     rows; those of constants are summed over all turns, after the loop where that costs less.
     """
 
     def __init__(
         self,
-        held: Sequence[Node],
+        saved: Sequence[Node],
         state: Sequence[Node],
         slices: Sequence[Node],
         streams: Sequence[Node],
-        turn: Node | None,
+        iteration: Node | None,
     ) -> None:
-        self._held, self._state = list(held), list(state)  # arguments of the body, their values
+        self._saved, self._state = list(saved), list(state)  # arguments of the body, their values
         self._slices, self._streams = list(slices), list(streams)
-        self._turn = turn
+        self._iteration = iteration
 
     def run(
         self,
@@ -352,7 +352,7 @@ class Backwards:
         after = [g for g in g_carry if g is not None]
         rows = [g for g in g_sliced if g is not None]
         stacked = dict(zip(self._slices, self._streams, strict=True))  # what all turns have
-        later: dict[int, Total] = {}
+        later: dict[int, HoistedSum] = {}
         for i, g in enumerate(g_constants):
             total = None if g is None or not g.abstract else total_of(g)
             if g is None or total is None:
@@ -364,15 +364,15 @@ class Backwards:
         for i, g in enumerate(g_constants):
             if g is not None and i not in later:
                 self._state.append(full(g.shape, 0, g.dtype))
-                self._held += spots([(g.shape, g.dtype)], g.device, "scan")
-                after.append(ew.add(self._held[-1], g))
-        if self._turn is not None:
-            self._slices.append(self._turn)
+                self._saved += spots([(g.shape, g.dtype)], g.device, "scan")
+                after.append(ew.add(self._saved[-1], g))
+        if self._iteration is not None:
+            self._slices.append(self._iteration)
             self._streams.append(iota(length, dt.uint32, None))
-        arguments = [*self._held, *self._slices]
+        arguments = [*self._saved, *self._slices]
         beside = constants_of(arguments, [*after, *rows])
         body = Body([*arguments, *beside], [*after, *rows])
-        lying = laid_out(beside, arguments, [*after, *rows])
+        lying = with_layouts(beside, arguments, [*after, *rows])
         operands = (*self._state, *self._streams, *lying)
         results = loop(body, operands, len(after), len(self._streams), length, reverse)
         stacked |= zip(rows, results[len(after) :], strict=True)

@@ -25,12 +25,12 @@ from numus.transforms.control.body import (
     block_bytes,
     call_on,
     constants_of,
-    settled_carry,
     show,
     spots,
+    stable_carry,
     tensors_of,
 )
-from numus.transforms.control.carry import traced_turn
+from numus.transforms.control.carry import trace_body
 from numus.transforms.rules import CallRule
 from numus.transforms.trace import Trace, nodes_of, require_function
 
@@ -72,7 +72,8 @@ class WhileCall:
             active = arguments[count]
             *after, go = body([*arguments[:count], *arguments[count + 1 :]])
             after = [
-                ew.where(_spread(active, y), y, x) for x, y in zip(arguments, after, strict=False)
+                ew.where(_broadcast_carry(active, y), y, x)
+                for x, y in zip(arguments, after, strict=False)
             ]
             still = ew.and_(active, go)
             step = Body(arguments, [*after, still, reduce_max(still, (0,))])
@@ -86,7 +87,7 @@ class WhileCall:
         constants = operands[1 + self.carried :]
         if not self.body.is_native(dev):
             return self._step_by_step(dev, go, init, constants)
-        carry = settled_carry(init, dev)
+        carry = stable_carry(init, dev)
         if not go:
             return [x.view for x in carry if x.view is not None]
         inputs = [*carry, *constants]
@@ -118,11 +119,11 @@ class WhileCall:
         while go:
             *carry, flag = self.body.evaluated([*carry, *constants])
             go = bool(elements(flag))
-        results = settled_carry(carry, dev)
+        results = stable_carry(carry, dev)
         return [y.view for y in results if y.view is not None]
 
 
-def _spread(mask: Node, like: Node) -> Node:
+def _broadcast_carry(mask: Node, like: Node) -> Node:
     """A mask over the first axis for all elements of an array."""
     return broadcast(reshape(mask, mask.shape + (1,) * (like.ndim - 1)), like.shape)
 
@@ -140,21 +141,21 @@ def while_loop(cond_fun: Function, body_fun: Function, init: Any) -> Any:
     op = "while_loop"
     for f in (cond_fun, body_fun):
         require_function(f, op)
-    turn = traced_turn(op, "the state", body_fun, init)
-    carry, arguments, after = turn.carry, turn.arguments, turn.after
-    answer = call_on(cond_fun, (turn.structure,), arguments, turn.inside)
+    traced = trace_body(op, "the state", body_fun, init)
+    carry, arguments, after = traced.carry, traced.arguments, traced.after
+    answer = call_on(cond_fun, (traced.structure,), arguments, traced.inside)
     answers, shape = nodes_of(answer, op, "the condition")
     if shape.kind is not None or answers[0].shape != () or answers[0].dtype is not bool_:
         raise ShapeError("while_loop: the condition must give one bool, a tensor without axes")
     count = len(carry)
-    if turn.inside.turn is not None:
-        arguments.append(turn.inside.turn)
-        after.append(ew.add(turn.inside.turn, constant(1, uint32)))
+    if traced.inside.iteration is not None:
+        arguments.append(traced.inside.iteration)
+        after.append(ew.add(traced.inside.iteration, constant(1, uint32)))
         carry.append(constant(0, uint32))
     constants = constants_of(arguments, [*after, *answers])
     inputs = [*arguments, *constants]
     results = loop(Body(inputs, answers), Body(inputs, after), carry, constants)
-    return turn.carried(results[:count])
+    return traced.carried(results[:count])
 
 
 def loop(goes_on: Body, body: Body, carry: Sequence[Node], constants: Sequence[Node]) -> list[Node]:
