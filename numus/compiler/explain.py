@@ -1,4 +1,4 @@
-"""What a program does, kernel by kernel: operations fused, bytes moved, work done, time taken."""
+"""Reports of plans, kernel by kernel: fused operations, bytes moved, flops, time."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph import cost_model
-from numus.compiler.graph.value import Value
-from numus.compiler.hooks import watchers
+from numus.compiler.graph.cost_model import computed_values, flops, nbytes
+from numus.compiler.graph.value import PACKED
+from numus.compiler.hooks import before_run
 from numus.compiler.plan import Plan
+from numus.compiler.schedule.order import reads, writes
+
+_NOT_REPORTED = ("constant", "broadcast", "reshape", "permute")
 
 
 @dataclass(frozen=True, slots=True)
 class KernelReport:
-    """One kernel of a program."""
+    """One kernel of a plan."""
 
     name: str
-    fused: tuple[str, ...]  # the operations it computes
+    fused: tuple[str, ...]  # operations
     blocks: int  # that run in parallel
     bytes_read: int
     bytes_written: int
@@ -30,7 +33,7 @@ class KernelReport:
 
     @property
     def source(self) -> str:
-        """What the renderer made of it: LLVM IR, PTX, WGSL."""
+        """The rendered code: LLVM IR, PTX, WGSL."""
         return str(self.program.source)
 
     @property
@@ -45,38 +48,38 @@ class ProgramReport:
 
     device: str
     kernels: tuple[KernelReport, ...]
-    waves: int  # in which the kernels run: those of a wave don't need each other
+    waves: int  # of kernels that may run concurrently
     result_bytes: int
     temporary_bytes: int
-    scratch_bytes: int  # of these, what all workers need for themselves in a wave, at most
+    scratch_bytes: int  # of these, the most that the workers of a wave need
 
     @property
     def structure(self) -> tuple[object, ...]:
-        """What it has in common with other runs of the same program: all but the time."""
+        """All but the times: equal for runs of the same plan."""
         kernels = tuple((k.name, k.fused, k.bytes_read, k.bytes_written) for k in self.kernels)
         return self.device, kernels, self.waves, self.result_bytes, self.temporary_bytes
 
 
 @contextlib.contextmanager
 def recording(found: list[ProgramReport], timed: bool) -> Iterator[None]:
-    """Append a report of every program that is evaluated inside."""
+    """Append a report of every plan that runs inside."""
 
-    def watch(place: Any, plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> None:
-        seconds = _time_steps(plan, leaves, constants) if timed and place.kind != "null" else None
-        found.append(_report(place, plan, seconds))
+    def hook(device: Any, plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> None:
+        seconds = _time_steps(plan, leaves, constants) if timed and device.kind != "null" else None
+        found.append(_report(device, plan, seconds))
 
-    watchers.append(watch)
+    before_run.append(hook)
     try:
         yield
     finally:
-        watchers.remove(watch)
+        before_run.remove(hook)
 
 
 def _time_steps(plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> list[float]:
     """The best of four times of each kernel, on memory of its own."""
-    held, addresses, values = plan.arguments(leaves, constants)
+    memories, addresses, values = plan.arguments(leaves, constants)
     best = [float("inf")] * len(plan.steps)
-    launches = plan.single_launches()  # they learn from run to run
+    launches = plan.single_launches()
     for _ in range(4):
         at = 0
         for i, launch in enumerate(launches):
@@ -86,52 +89,37 @@ def _time_steps(plan: Plan, leaves: Sequence[Any], constants: Sequence[Any]) -> 
             plan.runtime.synchronize()
             best[i] = min(best[i], time.perf_counter() - began)
             at += count
-    del held
+    del memories
     return best
 
 
-def _report(place: Any, plan: Plan, seconds: list[float] | None) -> ProgramReport:
+def _report(device: Any, plan: Plan, seconds: list[float] | None) -> ProgramReport:
     kernels = []
-    told: set[FusionGroup] = set()  # what a group does is told of its first kernel that computes
+    reported: set[FusionGroup] = set()  # by the first kernel of each that does not only pack
     for i, (step, program) in enumerate(zip(plan.steps, plan.programs, strict=True)):
-        read = written = 0
-        for buffer, val in zip(step.kernel.buffers, step.buffers, strict=False):
-            nbytes = val.size * val.dtype.itemsize
-            if buffer.access == "write":
-                written += nbytes
-            else:
-                read += nbytes
-        group = plan.group_of_step[i]
-        first = group not in told and step.kernel.name != "pack"
-        if first:
-            told.add(group)
+        group, fused, count = plan.group_of_step[i], step.kernel.notes, 0
+        if group not in reported and any(v.op != PACKED for v in writes(step)):
+            reported.add(group)
+            computed = computed_values(group.members, plan.slot)
+            fused = tuple(v.op for v in computed if v.op not in _NOT_REPORTED)
+            count = flops(computed)
         kernels.append(
             KernelReport(
                 step.kernel.name,
-                _fused(group, plan) if first else step.kernel.notes,
+                fused,
                 step.grid,
-                read,
-                written,
-                cost_model.flops(_inside(group, plan)) if first else 0,
+                sum(map(nbytes, reads(step))),
+                sum(map(nbytes, writes(step))),
+                count,
                 None if seconds is None else seconds[i],
                 program,
             )
         )
     return ProgramReport(
-        place.name,
+        device.name,
         tuple(kernels),
         len(plan.waves),
         sum(plan.result_bytes),
         plan.arena,
         plan.scratch_bytes,
     )
-
-
-def _inside(group: FusionGroup, plan: Plan) -> list[Value]:
-    """The values that a group computes, in order."""
-    return cost_model.inside(group.members, plan.slot)
-
-
-def _fused(group: FusionGroup, plan: Plan) -> tuple[str, ...]:
-    quiet = ("constant", "broadcast", "reshape", "permute")
-    return tuple(v.op for v in _inside(group, plan) if v.op not in quiet)

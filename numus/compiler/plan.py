@@ -1,7 +1,7 @@
-"""Programs: the pending graph as launches and a memory plan, kept by structure.
+"""Execution plans: kernels, launch order and memory of a graph, cached by its structure.
 
-The first evaluation of a structure is compiled: simplified, fused, lowered. The second costs a walk
-over the graph, a look-up and the launches.
+The first evaluation of a structure compiles it; the next costs a traversal of the graph, a look-up
+and the launches.
 """
 
 from __future__ import annotations
@@ -14,19 +14,22 @@ from typing import Any
 from numus import ir
 from numus.compiler.fusion.fuser import Fuser
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph import approx_math, cost_model
+from numus.compiler.graph.approx_math import approximated
 from numus.compiler.graph.builder import GraphBuilder
+from numus.compiler.graph.cost_model import computed_values, flops, nbytes
 from numus.compiler.graph.signature import GraphSignature
+from numus.compiler.graph.strided_view import StridedView, storage_view
 from numus.compiler.graph.value import Value
-from numus.compiler.hooks import on_clear_plans, watchers
-from numus.compiler.lower.dedup import Lowering
+from numus.compiler.hooks import before_run, on_clear_plans
+from numus.compiler.lower.dedup import LoweringCache
 from numus.compiler.lower.emitter import LoweredKernel
-from numus.compiler.schedule import memory_plan, rematerialize
+from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
-from numus.compiler.schedule.in_place import Places, takeovers
+from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
+from numus.compiler.schedule.rematerialize import pack_one_operand, rematerialize
 from numus.kernels.vendor.registry import rules
 from numus.runtime import contract
-from numus.shapes import Shape, reshape_strides, row_major
+from numus.shapes import Shape, row_major
 
 Layout = tuple[int, Shape]  # offset and strides in elements
 
@@ -34,166 +37,169 @@ _MAX_PLANS = 2048
 
 
 class Plan:
-    """What to launch for one structure, and where its values live.
+    """Launches and memory of one graph structure.
 
-    Memory is numbered: first the leaves, then results (one each), then the arena, in which values
-    that nobody keeps follow each other. `replaced`: pairs of a leaf and a root that is best written
-    in its place.
+    Memory slots are numbered: first the leaves, then the results (one each), then the arena of
+    temporaries. `donated` are pairs of a leaf and a root that is best written over it.
     """
 
     def __init__(
         self,
-        place: Any,
-        pending: Any,
+        device: Any,
+        graph: Any,
         roots: Sequence[Any],
-        replaced: Sequence[tuple[Any, Any]] = (),
+        donated: Sequence[tuple[Any, Any]] = (),
     ) -> None:
-        self.runtime: contract.Runtime[Any] = place.runtime
+        self.runtime: contract.Runtime[Any] = device.runtime
         target = self.runtime.target
-        # that need scratch memory of the program's; groups of threads have their own
+        # workers that need scratch memory of the arena; GPU blocks have their own
         self._workers = 0 if target.block_size else target.num_cores
         ir.new_build()
-        local = GraphBuilder()
-        vals: list[Value] = []
-        leaf_vals: list[Value] = []
-        leaves, constants = set(pending.leaves), {n: i for i, n in enumerate(pending.constants)}
-        for node in pending.nodes:
-            if node in leaves:
-                val = local.make("leaf", "leaf", (), (len(leaf_vals),), node.shape, node.dtype)
-                leaf_vals.append(val)
-            elif node in constants:
-                params = (pending.classes[constants[node]], constants[node])
-                val = local.make("constant", "source", (), params, (), node.dtype)
-            else:
-                inputs = tuple(vals[pending.number[x]] for x in node.inputs)
-                val = local.make(
-                    node.prim.name, node.prim.kind, inputs, node.params, node.shape, node.dtype
-                )
-            vals.append(val)
-        self.leaf_strides = dict(zip(leaf_vals, pending.leaf_strides, strict=True))
-        wanted = [vals[pending.number[r]] for r in roots] + [vals[i] for i in pending.kept]
-        bases = [_base(v, self.leaf_strides) for v in wanted]
-        base = {v: b for v, (b, _) in zip(wanted, bases, strict=True)}
-        self._replaced = {
-            base[vals[pending.number[new]]]: vals[pending.number[old]] for old, new in replaced
-        }
-        approx_math.mark(local.values, wanted, self.runtime.target)
-        self._fuse([b for b, _ in bases if b not in self.leaf_strides], leaf_vals)
-        # What has to be in memory anyway is kept for the gradients that may ask for it.
-        done = {*pending.kept, *(pending.number[r] for r in roots)}
-        self.spared = tuple(
-            i for i in pending.tracked if i not in done and vals[i] in self.in_memory
+        values, leaves = self._build(graph, roots)
+        number = graph.number
+        results = [values[number[r]] for r in roots] + [values[i] for i in graph.kept]
+        views = [storage_view(v, self.leaf_strides) for v in results]
+        base = {v: view.base for v, view in zip(results, views, strict=True)}
+        self._donated = {base[values[number[new]]]: values[number[old]] for old, new in donated}
+        self._compile([x.base for x in views if x.base not in self.leaf_strides], leaves)
+        # Materialised anyway: saved for gradients that may need them.
+        done = {*graph.kept, *(number[r] for r in roots)}
+        self.saved_for_backward = tuple(
+            i for i in graph.tracked if i not in done and values[i] in self.in_memory
         )
-        bases += [(vals[i], (0, row_major(vals[i].shape))) for i in self.spared]
-        self._place(leaf_vals, {b for b, _ in bases})
-        self.outputs: list[tuple[int, Layout]] = [(self.slot[b], layout) for b, layout in bases]
+        saved = (values[i] for i in self.saved_for_backward)
+        views += [StridedView(v, 0, row_major(v.shape)) for v in saved]
+        self._assign_memory(leaves, {view.base for view in views})
+        self.outputs: list[tuple[int, Layout]] = [
+            (self.slot[view.base], (view.offset, view.strides)) for view in views
+        ]
         self._prepare()
 
-    def _fuse(self, roots: list[Value], leaves: list[Value]) -> None:
-        """Groups of the values, and the programs of their kernels."""
-        fuser = Fuser(roots, self.leaf_strides, self.runtime.target)
-        self.groups: list[FusionGroup] = fuser.run()
-        layouts: dict[Value, Shape] = dict(self.leaf_strides)
-        for group in self.groups:
-            for v in group.stored:
-                layouts[v] = row_major(v.shape)
+    def _build(self, graph: Any, roots: Sequence[Any]) -> tuple[list[Value], list[Value]]:
+        """The compiler's values of the nodes, and of these the leaves."""
+        builder = GraphBuilder()
+        values: list[Value] = []
+        leaf_values: list[Value] = []
+        leaves, constants = set(graph.leaves), {n: i for i, n in enumerate(graph.constants)}
+        for node in graph.nodes:
+            if node in leaves:
+                v = builder.make("leaf", "leaf", (), (len(leaf_values),), node.shape, node.dtype)
+                leaf_values.append(v)
+            elif node in constants:
+                params = (graph.classes[constants[node]], constants[node])
+                v = builder.make("constant", "source", (), params, (), node.dtype)
+            else:
+                inputs = tuple(values[graph.number[x]] for x in node.inputs)
+                v = builder.make(
+                    node.prim.name, node.prim.kind, inputs, node.params, node.shape, node.dtype
+                )
+            values.append(v)
+        self.leaf_strides = dict(zip(leaf_values, graph.leaf_strides, strict=True))
+        results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.kept]
+        copies = approximated(builder.values, results, self.runtime.target)
+        return [copies.get(v, v) for v in values] if copies else values, leaf_values
+
+    def _compile(self, roots: list[Value], leaves: list[Value]) -> None:
+        """Fuse, lower, schedule, and compile the kernels."""
+        self.groups: list[FusionGroup] = Fuser(roots, self.leaf_strides, self.runtime.target).run()
         self.in_memory = {v for group in self.groups for v in group.stored}
+        layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in self.in_memory}}
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
         self._schedule(groups, layouts, {*roots, *leaves}, {*self.in_memory, *leaves})
         self.programs = contract.compile_all(self.runtime, [step.kernel for step in self.steps])
         for step, program in zip(self.steps, self.programs, strict=True):
-            step.kernel = program.kernel  # plans of one structure hold one kernel
+            step.kernel = program.kernel  # plans of one structure share kernels
 
     def _schedule(
         self,
         groups: list[FusionGroup],
         layouts: dict[Value, Shape],
-        held: set[Value],
-        own: set[Value],
+        external: set[Value],
+        in_memory: set[Value],
     ) -> None:
-        """The kernels of the groups, in the order and the waves in which they run. What is `held`
-        is there before or after; `own` is in memory at some time."""
-        lower = Lowering(layouts, self.runtime)
+        """Lower the groups; order their kernels in waves. `external` values are not temporaries."""
+        lower = LoweringCache(layouts, self.runtime)
         jobs = [lower(group) for group in groups]
 
         def temporary(v: Value) -> int:
-            return 0 if v in held else v.size * v.dtype.itemsize
+            return 0 if v in external else nbytes(v)
 
-        order = kernel_order.order(jobs, temporary, self._replaced)
+        order = kernel_order.order(jobs, temporary, self._donated)
         steps = [(step, groups[i]) for i in order for step in jobs[i]]
         if self._workers:
-            least = self.runtime.target.l2_bytes  # what fits there is not worth any time
+            ignored_peak = self.runtime.target.l2_bytes
 
             def scratch(step: LoweredKernel) -> int:
                 return step.scratch_bytes(self._workers)
 
-            total = sum(cost_model.flops(cost_model.inside(group.members, own)) for group in groups)
-            steps = rematerialize.frugal(steps, temporary, scratch, lower, least)
-            steps = rematerialize.recomputed(
-                steps, temporary, scratch, lower, layouts, total, least
-            )
-        takes = [takeovers(step, group.stored, held) for step, group in steps]
+            total = sum(flops(computed_values(group.members, in_memory)) for group in groups)
+            steps = pack_one_operand(steps, temporary, scratch, lower, ignored_peak)
+            steps = rematerialize(steps, temporary, scratch, lower, layouts, total, ignored_peak)
+        in_place = [in_place_pairs(step, group.stored, external) for step, group in steps]
         found = kernel_order.waves(
-            *([step for step, _ in steps], temporary, takes, self._replaced, self._workers)
+            *([step for step, _ in steps], temporary, in_place, self._donated, self._workers)
         )
         self.steps: list[LoweredKernel] = [steps[i][0] for wave in found for i in wave]
         self.group_of_step: list[FusionGroup] = [steps[i][1] for wave in found for i in wave]
-        self.takeovers = [takes[i] for wave in found for i in wave]
-        self.waves = [len(wave) for wave in found]  # steps that may run at the same time, in order
+        self.in_place = [in_place[i] for wave in found for i in wave]
+        self.waves = [len(wave) for wave in found]  # numbers of steps that may run concurrently
 
     def _prepare(self) -> None:
-        """Lay out the launches, so that a run only fills in addresses and constants."""
+        """Prepare the launches, so that a run only fills in addresses and constants."""
         self.values: list[Any] = []
-        self.holes: list[tuple[int, int, str]] = []  # (place in values, constant, part)
-        self.calls: list[contract.ProgramStep] = []
-        self.blocks = [*self.result_bytes, *([self.arena] if self.arena else [])]
-        self.slots = len(self.leaf_strides) + len(self.blocks)
+        # scalars that a run fills in: (position in values, constant, part)
+        self.scalar_patches: list[tuple[int, int, str]] = []
+        self.launches: list[contract.ProgramStep] = []
+        self.allocations = [*self.result_bytes, *([self.arena] if self.arena else [])]
+        self.slot_count = len(self.leaf_strides) + len(self.allocations)
         wave = [(w, n > 0) for w, count in enumerate(self.waves) for n in range(count)]
         for step, program, (w, joins) in zip(self.steps, self.programs, wave, strict=True):
             self.values.append(step.grid)
             for s in step.scalars:
                 if s.__class__ is tuple:
-                    self.holes.append((len(self.values), *s))
+                    self.scalar_patches.append((len(self.values), *s))
                     s = 0
                 self.values.append(s)
-            places: list[tuple[int, int] | None]
-            places = [(self.slot[v], self.offset.get(v, 0)) for v in step.buffers]
-            places += [None] * len(step.scratch)
+            buffers: list[tuple[int, int] | None]
+            buffers = [(self.slot[v], self.offset.get(v, 0)) for v in step.buffers]
+            buffers += [None] * len(step.scratch)
             pitch = 0
             if step.scratch and self.scratch:
                 start, pitch = self.scratch[w]
-                for i, nbytes in enumerate(step.scratch, len(step.buffers)):
-                    places[i] = (self.slots - 1, start)
-                    start += memory_plan.aligned(nbytes)
-            sizes = [v.size * v.dtype.itemsize for v in step.buffers]
-            self.calls.append(
-                contract.ProgramStep(program, places, sizes, step.scratch, joins, pitch)
+                for i, size in enumerate(step.scratch, len(step.buffers)):
+                    buffers[i] = (self.slot_count - 1, start)
+                    start += memory_plan.aligned(size)
+            sizes = [nbytes(v) for v in step.buffers]
+            self.launches.append(
+                contract.ProgramStep(program, buffers, sizes, step.scratch, joins, pitch)
             )
-        self.prepared = self.runtime.prepare(self.calls, self.slots) if self.calls else None
+        self.prepared = (
+            self.runtime.prepare(self.launches, self.slot_count) if self.launches else None
+        )
 
     def single_launches(self) -> list[Callable[..., None]]:
         """Each kernel by itself, for timing."""
-        alone = [dataclasses.replace(call, joins=False) for call in self.calls]
-        return [self.runtime.prepare([call], self.slots).run for call in alone]
+        alone = [dataclasses.replace(launch, joins=False) for launch in self.launches]
+        return [self.runtime.prepare([launch], self.slot_count).run for launch in alone]
 
-    def _place(self, leaves: list[Value], results: set[Value]) -> None:
-        """Give every value in memory a place; temporaries share theirs when their lives allow."""
+    def _assign_memory(self, leaves: list[Value], results: set[Value]) -> None:
+        """Assign slots and offsets to all values in memory."""
         self.slot: dict[Value, int] = {v: i for i, v in enumerate(leaves)}
         self.result_bytes: list[int] = []
         for group in self.groups:
             for v in group.members:
                 if v in group.stored and v in results and v not in self.slot:
                     self.slot[v] = len(leaves) + len(self.result_bytes)
-                    self.result_bytes.append(v.size * v.dtype.itemsize)
-        at = iter(zip(self.steps, self.takeovers, strict=True))
+                    self.result_bytes.append(nbytes(v))
+        at = iter(zip(self.steps, self.in_place, strict=True))
         waves = [[next(at) for _ in range(count)] for count in self.waves]
-        found = memory_plan.place(waves, self.slot.keys(), self._workers)
+        found = memory_plan.plan_memory(waves, self.slot.keys(), self._workers)
         self.arena, self.offset, self.scratch, self.scratch_bytes = found
         self.slot.update(dict.fromkeys(found.offset, len(leaves) + len(self.result_bytes)))
 
-    def may_take_over(self, leaf: int, output: int) -> bool:
-        """Whether an output may be written to the memory of a leaf: all that reads the leaf has run
-        by then, or is the kernel that writes, element by element.
+    def may_donate(self, leaf: int, output: int) -> bool:
+        """An output may be written over a leaf: all readers of the leaf run before, or are the
+        kernel that writes, element by element.
         """
         slot, _ = self.outputs[output]
         if (
@@ -216,14 +222,14 @@ class Plan:
             for at, v in enumerate(step.buffers):
                 if self.slot[v] != leaf or wave[i] < wave[writer]:
                     continue
-                if i != writer or not Places(step.kernel).may_overwrite(at, dest):
+                if i != writer or not BufferAccesses(step.kernel).may_overwrite(at, dest):
                     return False
         return True
 
     def arguments(
         self, leaves: Sequence[Any], constants: Sequence[Any]
     ) -> tuple[list[Any], list[int], list[Any]]:
-        """Memory for every slot, its addresses, and the values of a launch."""
+        """Memory of every slot, its addresses, and the scalars of a run."""
         memories = []
         addresses = []
         for n in leaves:
@@ -232,100 +238,69 @@ class Plan:
             memories.append(memory)
             addresses.append(memory.address + view.offset * n.dtype.itemsize)
         allocate = self.runtime.allocate
-        for nbytes in self.blocks:
-            memory = allocate(nbytes)
+        for size in self.allocations:
+            memory = allocate(size)
             memories.append(memory)
             addresses.append(memory.address)
         values = self.values
-        if self.holes:
+        if self.scalar_patches:
             values = values.copy()
-            for at, constant, part in self.holes:
-                values[at] = number_part(constants[constant].params, part)
+            for at, constant, part in self.scalar_patches:
+                values[at] = scalar_part(constants[constant].params, part)
         return memories, addresses, values
 
     def run(self, leaves: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
-        """Launch, and give the memory of each output."""
+        """Launch; returns the memory of each output."""
         memories, addresses, values = self.arguments(leaves, constants)
         if self.prepared is not None:
             self.prepared.run(addresses, values)
         return [memories[slot] for slot, _ in self.outputs]
 
 
-def number_part(number: Any, part: str) -> Any:
-    """What a kernel's scalar takes of a constant: all of it, or one part of a complex number."""
+def scalar_part(number: Any, part: str) -> Any:
+    """A constant as a kernel's scalar: whole, or the real or imaginary part."""
     if part == "whole":
         return int(number) if number.__class__ is bool else number
     number = complex(number)
     return number.real if part == "real" else number.imag
 
 
-def _base(v: Value, leaf_strides: dict[Value, Shape]) -> tuple[Value, Layout]:
-    """The value to store for a wanted one, and how the wanted one lies in it.
-
-    Reshapes and permutations of something that is computed anyway need no kernel of their own.
-    """
-    chain: list[Value] = []
-    x = v
-    while x.op in ("reshape", "permute"):
-        chain.append(x)
-        x = x.inputs[0]
-    while True:
-        if x in leaf_strides and not chain:
-            return x, (0, leaf_strides[x])
-        if x not in leaf_strides:
-            strides: Shape | None = row_major(x.shape)
-            shape = x.shape
-            for view in reversed(chain):
-                assert strides is not None
-                if view.op == "permute":
-                    strides = tuple(strides[a] for a in view.params)
-                else:
-                    strides = reshape_strides(shape, strides, view.shape)
-                    if strides is None:
-                        break
-                shape = view.shape
-            if strides is not None:
-                return x, (0, strides)
-        x = chain.pop()
-
-
 _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 
-def plan_of(place: Any, pending: GraphSignature, roots: Sequence[Any]) -> Plan:
-    """The plan for a pending graph on a device."""
-    key = (place.name, rules(), pending.key)
+def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
+    """The plan for a graph on a device."""
+    key = (device.name, rules(), graph.key)
     plan = _plans.get(key)
     if plan is None:
-        plan = _plans[key] = Plan(place, pending, roots)
+        plan = _plans[key] = Plan(device, graph, roots)
         if len(_plans) > _MAX_PLANS:
             _plans.popitem(last=False)
     return plan
 
 
-def realise(
-    place: Any, roots: Sequence[Any], settle: Callable[[Any], None]
+def realize(
+    device: Any, roots: Sequence[Any], transfer: Callable[[Any], None]
 ) -> list[tuple[Any, Any, Any, Layout]]:
-    """Compute the roots, and what else is kept: the node, the leaf it is a view of (or None), its
-    memory and its layout. `settle` makes a transfer from another device.
+    """Compute the roots and the other live-out nodes: each with the leaf it is a view of (or None),
+    its memory and its layout. `transfer` copies a node from another device.
     """
-    pending = GraphSignature(roots)
-    if pending.transfers:
-        transfers = pending.transfers
-        del pending  # it holds nodes, of which those that others hold are kept
+    graph = GraphSignature(roots)
+    if graph.transfers:
+        transfers = graph.transfers
+        del graph  # it references nodes, and referenced nodes are live-out
         for node in transfers:
-            settle(node)
-        # what a transfer stands on may have been part of this graph, or one of its roots
-        return realise(place, [r for r in roots if r.view is None], settle)
-    plan = plan_of(place, pending, roots)
-    leaves = pending.leaves
-    if watchers:
-        for watch in watchers:
-            watch(place, plan, leaves, pending.constants)
-    memories = plan.run(leaves, pending.constants)
+            transfer(node)
+        # the source of a transfer may have been part of this graph, or one of its roots
+        return realize(device, [r for r in roots if r.view is None], transfer)
+    plan = plan_of(device, graph, roots)
+    leaves = graph.leaves
+    for hook in before_run:
+        hook(device, plan, leaves, graph.constants)
+    memories = plan.run(leaves, graph.constants)
     nodes = roots
-    if pending.kept or plan.spared:
-        nodes = [*roots, *[pending.nodes[i] for i in (*pending.kept, *plan.spared)]]
+    if graph.kept or plan.saved_for_backward:
+        nodes = [*roots, *[graph.nodes[i] for i in (*graph.kept, *plan.saved_for_backward)]]
     count = len(leaves)
     return [
         (node, leaves[slot] if slot < count else None, memory, layout)
@@ -334,7 +309,7 @@ def realise(
 
 
 def clear_plans() -> None:
-    """Forget every plan (kernels stay compiled)."""
+    """Drop all cached plans (kernels stay compiled)."""
     _plans.clear()
     for drop in on_clear_plans:
         drop()

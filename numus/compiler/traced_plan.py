@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from numus.compiler.graph.builder import number_class
-from numus.compiler.plan import Plan, number_part
+from numus.compiler.plan import Plan, scalar_part
 from numus.kernels.vendor.registry import rules
 from numus.runtime import contract
 from numus.shapes import Shape
@@ -135,12 +135,12 @@ class Replay:
         self._first = len(inputs) + len(self.held)
         changing = []
         self._parts = []
-        for at, which, part in plan.holes:
+        for at, which, part in plan.scalar_patches:
             if which < len(scalars):
                 changing.append(at)
                 self._parts.append((which, part))
             else:
-                values[at] = number_part(graph.constants[which].params, part)
+                values[at] = scalar_part(graph.constants[which].params, part)
         self._run: contract.LaunchFixed | None = None
         if plan.prepared is not None:
             self._run = contract.fixed(plan.prepared, values, changing)
@@ -214,7 +214,7 @@ class Replay:
                 and strides == self._strides[source]
                 and block not in found
                 and source not in found.values()
-                and self.plan.may_take_over(source, output)
+                and self.plan.may_donate(source, output)
             ):
                 found[block] = source
         return found
@@ -238,5 +238,5 @@ class Replay:
         if self._arena:
             temporary = allocate(self._arena)
             addresses.append(temporary.address)
-        self._run(addresses, [number_part(numbers[i], part) for i, part in self._parts])
+        self._run(addresses, [scalar_part(numbers[i], part) for i, part in self._parts])
         return blocks

@@ -14,7 +14,7 @@ from __future__ import annotations
 import sys
 from typing import Any
 
-from numus.compiler.hooks import watchers
+from numus.compiler.hooks import before_run
 from numus.dispatch.call_cache import Family, families, forget_structures, structures
 from numus.dispatch.node_ops import MISS, place_view, write_fresh_view
 from numus.evaluation import storage_lock
@@ -71,7 +71,7 @@ def evaluate(nodes: tuple[Node, ...]) -> bool:
 def _evaluated_by(nodes: tuple[Node, ...]) -> Any:
     """The native function that has evaluated nodes; None where there is none for them, yet."""
     place = nodes[0].device
-    if watchers or storage_lock.writers:  # whom no native call waits for
+    if before_run or storage_lock.writers:  # whom no native call waits for
         return None
     structure = _structure(nodes)
     if structure is None or place is None:
@@ -194,17 +194,17 @@ def _call(roots: tuple[Node, ...]) -> Any:
         if begin is None or any(slot < leaves for slot, _ in plan.outputs):
             return None
         values = list(plan.values)
-        for at, constant, part in plan.holes:
-            values[at] = plans.number_part(pending.constants[constant].params, part)
+        for at, constant, part in plan.scalar_patches:
+            values[at] = plans.scalar_part(pending.constants[constant].params, part)
         table = begin(values, (), plan.arena or None)
         if table is None:
             return None
-        table.empty(watchers)
+        table.empty(before_run)
         table.empty(storage_lock.writers)
         registers = _write_pattern(table, roots, pending)
         if registers is None:
             return None
-        nodes = [*roots, *[pending.nodes[i] for i in (*pending.kept, *plan.spared)]]
+        nodes = [*roots, *[pending.nodes[i] for i in (*pending.kept, *plan.saved_for_backward)]]
         views = _write_views(table, leaves, plan)
         table.run()
         for node, view in zip(nodes, views, strict=True):

@@ -76,7 +76,7 @@ def _realise(place: Device, roots: list[Node]) -> None:
         # Imported late: the compiler is needed only by those who evaluate something.
         from numus.compiler import plan as _program
     made: dict[Any, Storage] = {}  # results that lie in the same memory share its storage
-    for node, leaf, memory, (offset, strides) in _program.realise(place, roots, _settle_apart):
+    for node, leaf, memory, (offset, strides) in _program.realize(place, roots, _settle_apart):
         if leaf is not None:
             view = View(leaf.view.storage, leaf.view.offset + offset, strides)
         else:

@@ -18,7 +18,8 @@ class Kernel:
     block; 0: lanes are SIMD lanes. Blocks without shared memory may be launched `packed_blocks` at
     a time, the last ones predicated off. A block larger than a CTA spans `cluster_size` CTAs, which
     exchange partial results through distributed shared memory, or through `flags` (a zeroed buffer
-    and its words per block). The blocks of a `persistent` kernel loop over the grid. A `vendor`
+    and its words per block). The blocks of a `persistent` kernel loop over the grid. With
+    `stores_once`, each element of a result is stored a single time. A `vendor`
     kernel has a `problem` instead of a body (`kernels/vendor/`).
     """
 
@@ -33,6 +34,7 @@ class Kernel:
     cluster_size: int = 1
     flags: tuple[Buffer, int] | None = None
     persistent: bool = False
+    stores_once: bool = False
     vendor: Any = None
     problem: Any = None
     cached_text: str | None = None  # of `printer.kernel_text`

@@ -1,14 +1,16 @@
 """What lies where while a program runs, and how much of it there is at the peak."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.hooks import watchers
+from numus.compiler.hooks import before_run
 from numus.compiler.lower.matmul import cpu as cpu_matmul
 from numus.compiler.schedule import rematerialize
 from numus.compiler.schedule.memory_plan import aligned
-from numus.compiler.schedule.order import LOOK_BACK
+from numus.compiler.schedule.tuning import TUNING
 
 NULL = nm.device("null")
 
@@ -20,11 +22,11 @@ def plan_of(function, *args):
     def watch(place, plan, leaves, constants):
         found.append(plan)
 
-    watchers.append(watch)
+    before_run.append(watch)
     try:
         nm.eval(function(*args))
     finally:
-        watchers.remove(watch)
+        before_run.remove(watch)
     return max(found, key=lambda plan: len(plan.steps))
 
 
@@ -92,7 +94,7 @@ def test_packed_operands_take_the_place_of_what_is_dead():
     assert len(later) >= 3
     for p in later:
         first, last = life[p]
-        assert last - first <= LOOK_BACK  # packed when they are needed, and gone afterwards
+        assert last - first <= TUNING.wave_lookback  # live only where they are read
         dead = [places[v] for v in life if life[v][1] < first]
         assert any(x.start < places[p].stop and places[p].start < x.stop for x in dead)
 
@@ -181,22 +183,22 @@ def test_sums_of_products_are_right():
 
 def test_products_at_the_peak_pack_one_operand_beforehand():
     """Unless they take no more memory than a cache holds."""
-    for n, frugal in ((4096, True), (192, False)):
+    for n, low_memory in ((4096, True), (192, False)):
         x, y = given(n, 256), given(n, 256)
         plan = plan_of(lambda x, y: ((x * 2).T @ (y + 1)).sum(), x, y)
         (group,) = [g for g in plan.groups if g.kind == "contract"]
-        assert group.frugal == frugal
-        assert sum(step.kernel.name == "pack" for step in plan.steps) <= 1 + (not frugal)
+        assert group.low_memory == low_memory
+        assert sum(step.kernel.name == "pack" for step in plan.steps) <= 1 + (not low_memory)
 
 
-def test_frugal_products_are_right(monkeypatch):
+def test_low_memory_products_are_right(monkeypatch):
     usual = cpu_matmul.choose
     rng = np.random.default_rng(6)
     for m, k, n in ((700, 500, 300), (300, 500, 700), (513, 257, 511)):
         a, b = (rng.standard_normal(s).astype("f") for s in ((k, m), (k, n)))
         want = (a * 2.0).T @ (b + 1.0)
-        for frugal in (False, True):
-            monkeypatch.setattr(cpu_matmul, "choose", lambda *args, f=frugal: usual(*args[:-1], f))
+        for low_memory in (False, True):
+            monkeypatch.setattr(cpu_matmul, "choose", lambda *a, f=low_memory: usual(*a[:-1], f))
             found = nm.jit(lambda a, b: (a * 2).T @ (b + 1))(nm.asarray(a), nm.asarray(b))
             np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-2)
 
@@ -252,9 +254,9 @@ def test_little_is_made_again_for_little_memory():
 def test_values_made_again_are_the_same():
     """The same step, with and without: the same bits."""
     results = []
-    for part in (rematerialize.PART, 1 << 60):
+    for fraction in (TUNING.remat_flops_fraction, 1 << 60):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(rematerialize, "PART", part)
+            patch.setattr(rematerialize, "TUNING", replace(TUNING, remat_flops_fraction=fraction))
             rng = np.random.default_rng(0)
             shapes = [(192, 768), (768, 192)] * 3
             ws = [nm.asarray(rng.standard_normal(s).astype("f") / s[0] ** 0.5) for s in shapes]

@@ -9,6 +9,7 @@ import pytest
 from llvm_harness import targets
 
 import numus as nm
+from numus.compiler import hooks
 from numus.compiler import plan as plans
 from numus.ir import kernel_text
 from numus.runtime.cpu.jit import Jit
@@ -41,12 +42,12 @@ def kernels(function):
     def watch(place, plan, leaves, constants):
         found.extend(step.kernel.name for step in plan.steps)
 
-    plans.watchers.append(watch)
+    hooks.before_run.append(watch)
     try:
         y = function()
         nm.eval(y)
     finally:
-        plans.watchers.remove(watch)
+        hooks.before_run.remove(watch)
     return found, y
 
 
@@ -158,11 +159,11 @@ def test_rows_from_afar_are_fetched_ahead():
     def text(*shape):
         found = []
         a = given(numbers(shape, np.float32), False)
-        plans.watchers.append(lambda _, plan, *__: found.extend(plan.steps))
+        hooks.before_run.append(lambda _, plan, *__: found.extend(plan.steps))
         try:
             nm.eval(a @ given(numbers((shape[-1], 33), np.float32), False))
         finally:
-            plans.watchers.pop()
+            hooks.before_run.pop()
         return kernel_text(found[-1].kernel)
 
     assert "to read" in text(CpuRuntime().target.l2_bytes // 512, 200)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import numus as nm
-from numus.compiler.schedule.memory_plan import pack
+from numus.compiler.schedule.memory_plan import assign_offsets
 from numus.runtime.devices import device
 
 
@@ -111,7 +111,7 @@ def test_values_that_live_at_the_same_time_lie_apart():
     for _ in range(200):
         first = int(rng.integers(0, 50))
         lives.append((int(rng.integers(0, 5000)), first, first + int(rng.integers(0, 10))))
-    offsets, total = pack(lives)
+    offsets, total = assign_offsets(lives)
     for i, (size, first, last) in enumerate(lives):
         assert offsets[i] % 64 == 0
         assert offsets[i] + size <= total

@@ -1,0 +1,1 @@
+"""Fusion: the values of a graph as groups, each of which one kernel computes."""

@@ -1,4 +1,4 @@
-"""How much arithmetic values take, and which operations take long."""
+"""Cost model of the graph: expensive operations, and the arithmetic of a kernel."""
 
 from __future__ import annotations
 
@@ -8,23 +8,25 @@ from numus.compiler.graph.value import ATTENTION, Value, walk
 from numus.shapes import size_of
 
 # Functions of many instructions.
-HEAVY = frozenset(
+EXPENSIVE_OPS = frozenset(
     "exp exp2 expm1 log log2 log10 log1p sin cos tan asin acos atan sinh cosh tanh asinh acosh "
     "atanh erf erfc erfinv ndtr lgamma digamma trigamma sigmoid pow atan2 hypot cbrt mod "
     "floor_divide threefry normal".split()
 )
 
-# Of these, the ones that a device of many threads computes again sooner than it stores and loads
-# them.
-MADE_AGAIN = frozenset("exp exp2 expm1 log log2 log1p tanh sigmoid erf".split())
+# Of these, the ones that a GPU recomputes faster than it stores and loads them.
+GPU_RECOMPUTED_OPS = frozenset("exp exp2 expm1 log log2 log1p tanh sigmoid erf".split())
 
-SLOW = frozenset("div sqrt rsqrt".split())  # that are more than one instruction of a thread
+# More than one instruction of a GPU thread.
+MULTI_INSTRUCTION_OPS = frozenset("div sqrt rsqrt".split())
 
 
-def inside(members: Iterable[Value], in_memory: Container[Value]) -> list[Value]:
-    """These values and those that are computed on the way to them, in order: all that is not read
-    from memory.
-    """
+def nbytes(v: Value) -> int:
+    return v.size * v.dtype.itemsize
+
+
+def computed_values(members: Iterable[Value], in_memory: Container[Value]) -> list[Value]:
+    """Members and the values inlined into them, in order: all that is not read from memory."""
     own = set(members)
     found = walk(own, lambda v: v in own or v not in in_memory)
     return sorted((v for v in found if v in own or v not in in_memory), key=lambda v: v.id)
@@ -33,31 +35,29 @@ def inside(members: Iterable[Value], in_memory: Container[Value]) -> list[Value]
 def flops(values: Iterable[Value]) -> int:
     """Arithmetic operations of a kernel, each elementwise function counted as one."""
     values = list(values)
-    return sum(map(_flops, values)) + _of_scores([v for v in values if v.kind in ATTENTION])
+    return sum(map(_flops, values)) + _attention_flops([v for v in values if v.kind in ATTENTION])
 
 
-def _of_scores(values: list[Value]) -> int:
-    """What the parts of attention take of a kernel: they share the scores of queries and keys, and
-    the cotangents of these.
-    """
+def _attention_flops(values: list[Value]) -> int:
+    """Outputs of one attention kernel share the scores and their cotangents."""
     if not values:
         return 0
-    given = {n: x for v in values for n, x in zip(v.params.names, v.inputs, strict=True)}
-    (stack, queries, size), keys = given["q"].shape, given["k"].shape[1]
-    wide = given["v"].shape[2] if "v" in given else 0
+    operands = {n: x for v in values for n, x in zip(v.params.names, v.inputs, strict=True)}
+    (batch, queries, head_dim), keys = operands["q"].shape, operands["k"].shape[1]
+    value_dim = operands["v"].shape[2] if "v" in operands else 0
     pairs = queries * keys
-    if values[0].params.causal:  # query i looks at keys 0 … i
-        whole = min(queries, keys)
-        pairs = whole * (whole + 1) // 2 + (queries - whole) * keys
-    each = 2 * size
+    if values[0].params.causal:  # query i attends to keys 0 ... i
+        square = min(queries, keys)
+        pairs = square * (square + 1) // 2 + (queries - square) * keys
+    per_pair = 2 * head_dim
     if any(v.params.which in ("q", "k") for v in values):
-        each += 2 * wide
+        per_pair += 2 * value_dim
     for v in values:
         if v.op == "attention_lse":
-            each += 4  # scaled, compared, exponentiated, added up
+            per_pair += 4  # scale, compare, exponentiate, add
         else:
-            each += 2 * (size if v.params.which in ("q", "k") else wide)
-    return stack * pairs * each
+            per_pair += 2 * (head_dim if v.params.which in ("q", "k") else value_dim)
+    return batch * pairs * per_pair
 
 
 def _flops(v: Value) -> int:
@@ -68,6 +68,6 @@ def _flops(v: Value) -> int:
     if v.kind == "contract":
         return 2 * v.size * v.inputs[0].shape[2]
     if v.kind == "convolve":
-        gaps = size_of(tuple(window.gap for window in v.params[1]))  # of zeros, passed over
-        return 2 * v.size * size_of(v.inputs[1].shape[1:]) // gaps
+        dilation = size_of(tuple(window.gap for window in v.params[1]))  # zeros are skipped
+        return 2 * v.size * size_of(v.inputs[1].shape[1:]) // dilation
     return 0

@@ -1,38 +1,68 @@
-"""How a value that is nothing but views of another lies in that one's memory."""
+"""Strided views: an offset and strides into a base, for values that are nothing but views."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from numus.compiler.graph.value import Value
-from numus.shapes import Shape, reshape_strides
+from numus.shapes import Shape, reshape_strides, row_major
 
 
 @dataclass(frozen=True, slots=True)
 class StridedView:
-    """In whose memory, where it begins there, and by which strides it goes on, in elements."""
+    """A base and the layout of a view in its memory, in elements."""
 
     base: Value
     offset: int
     strides: Shape
 
 
-def lying(x: Value, layouts: dict[Value, Shape]) -> StridedView | None:
-    """None where it is more than views, or where no strides say how it lies."""
-    chain: list[Value] = []
+def strided_view(x: Value, layouts: dict[Value, Shape]) -> StridedView | None:
+    """The layout of x in a base of known strides; None if x is computed or needs a copy."""
+    views: list[Value] = []
     while x not in layouts:
         if x.op not in ("reshape", "permute", "broadcast", "slice"):
             return None
-        chain.append(x)
+        views.append(x)
         x = x.inputs[0]
-    base, shape, offset = x, x.shape, 0
-    strides = layouts[x]
-    for view in reversed(chain):
+    return _compose(x, layouts[x], views[::-1])
+
+
+def bijective_views(x: Value) -> tuple[Value, list[Value]]:
+    """The value that reshapes and permutations lead to x from, and these, innermost first."""
+    views: list[Value] = []
+    while x.op in ("reshape", "permute"):
+        views.append(x)
+        x = x.inputs[0]
+    return x, views[::-1]
+
+
+def storage_view(v: Value, leaf_strides: dict[Value, Shape]) -> StridedView:
+    """The value to store for a result, and the result's layout in it: reshapes and permutations of
+    a computed value need no kernel.
+    """
+    x, views = bijective_views(v)
+    for i in range(len(views) + 1):
+        if x not in leaf_strides:
+            found = _compose(x, row_major(x.shape), views[i:])
+            if found is not None:
+                return found
+        elif i == len(views):
+            return StridedView(x, 0, leaf_strides[x])
+        x = views[i]
+    raise AssertionError("a value is a view of itself")
+
+
+def _compose(base: Value, strides: Shape, views: Sequence[Value]) -> StridedView | None:
+    """The layout of the last of these views, innermost first."""
+    shape, offset = base.shape, 0
+    for view in views:
         if view.op == "reshape":
-            parted = reshape_strides(shape, strides, view.shape)
-            if parted is None:
+            reshaped = reshape_strides(shape, strides, view.shape)
+            if reshaped is None:
                 return None
-            strides = parted
+            strides = reshaped
         elif view.op == "permute":
             strides = tuple(strides[a] for a in view.params)
         elif view.op == "broadcast":  # new axes come first

@@ -18,6 +18,9 @@ GEMM_KINDS = ("contract", "convolve")
 # Kinds whose outputs are computed by one kernel.
 ATTENTION = ("attention", "attention_grad")
 
+# The operation of GEMM operands packed into panels ahead of the kernel that reads them.
+PACKED = "packed"
+
 _anonymous_ids = itertools.count(-1, -1)
 
 

@@ -1,1 +1,4 @@
-"""Fused groups to kernel IR: `dispatch` selects, one package a family of schedules."""
+"""Lowering of fusion groups to kernel IR."""
+
+# Index rules register when they are imported.
+from numus.compiler.lower import index_rules as index_rules

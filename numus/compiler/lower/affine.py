@@ -1,4 +1,4 @@
-"""Which strides an index expression has, in numbers: what loop shapes are chosen by."""
+"""Affine analysis of index expressions: strides of accesses along loop variables, in numbers."""
 
 from __future__ import annotations
 
@@ -11,33 +11,31 @@ Coefficients = dict[Expr, int]
 
 
 def accesses(emitter: Emitter) -> list[Coefficients]:
-    """The strides by which a kernel goes through memory, of every place where it does."""
-    strides = Strides(emitter)
-    return [part for index in emitter.accesses for part in strides.parts(index)]
+    """The strides of every access of a kernel."""
+    analysis = AffineAnalysis(emitter)
+    return [term for index in emitter.accesses for term in analysis.affine_terms(index)]
 
 
-class Strides:
-    """Reads expressions of one emitter, whose slots have known numbers."""
+class AffineAnalysis:
+    """Coefficients of one emitter's expressions, whose scalar arguments have known numbers."""
 
     def __init__(self, emitter: Emitter) -> None:
-        self.numbers = {slot: n for n, slot in emitter.dims.items()}
+        self.numbers = {arg: n for n, arg in emitter.dims.items()}
         self._memo: dict[Expr, Coefficients | None] = {}
 
-    def of(self, e: Expr) -> Coefficients | None:
+    def coefficients(self, e: Expr) -> Coefficients | None:
         """Coefficients of the loop variables, None if the expression is not affine in them."""
-        if e in self._memo:
-            return self._memo[e]
-        found = self._read(e)
-        self._memo[e] = found
-        return found
+        if e not in self._memo:
+            self._memo[e] = self._analyse(e)
+        return self._memo[e]
 
-    def _read(self, e: Expr) -> Coefficients | None:
+    def _analyse(self, e: Expr) -> Coefficients | None:
         if e.op == "var":
             return {e: 1}
         if e.op in ("const", "scalar"):
             return {}
         if e.op in ("add", "sub"):
-            a, b = self.of(e.args[0]), self.of(e.args[1])
+            a, b = (self.coefficients(x) for x in e.args)
             if a is None or b is None:
                 return None
             out = dict(a)
@@ -48,10 +46,10 @@ class Strides:
             for x, y in (e.args, e.args[::-1]):
                 scale = self._number(y)
                 if scale is not None:
-                    inner = self.of(x)
+                    inner = self.coefficients(x)
                     return None if inner is None else {v: c * scale for v, c in inner.items()}
         if e.op == "cast":
-            return self.of(e.args[0])
+            return self.coefficients(e.args[0])
         constant = not any(x.op == "var" for x in walk(e, lambda x: True))
         return {} if constant else None
 
@@ -60,12 +58,11 @@ class Strides:
             return e.attr
         return self.numbers.get(e)
 
-    def parts(self, e: Expr) -> list[Coefficients]:
-        """The affine pieces an expression is made of; keeping each keeps the whole. The affine
-        terms of a sum are one piece, whatever else is added to them, and so are those of a sum
-        that is multiplied by a number.
+    def affine_terms(self, e: Expr) -> list[Coefficients]:
+        """Affine subexpressions; transformations that keep each keep the whole. The affine terms of
+        a sum, or of a multiple of one, are taken together.
         """
-        pieces: list[Coefficients] = []
+        found: list[Coefficients] = []
         seen: set[Expr] = set()
         stack = [e]
         while stack:
@@ -73,25 +70,25 @@ class Strides:
             if x in seen:
                 continue
             seen.add(x)
-            whole = self.of(x)
+            whole = self.coefficients(x)
             if whole is not None:
-                pieces.append(whole)
+                found.append(whole)
             elif x.op not in ("add", "mul"):
                 stack.extend(x.args)
             else:
-                together: Coefficients = {}
-                for term, factor in self._terms(x):
-                    own = self.of(term)
+                total: Coefficients = {}
+                for term, factor in self._addends(x):
+                    own = self.coefficients(term)
                     if own is not None:
                         for v, c in own.items():
-                            together[v] = together.get(v, 0) + c * factor
+                            total[v] = total.get(v, 0) + c * factor
                     else:
                         stack += [term] if term is not x else term.args
-                pieces.append(together)
-        return [p for p in pieces if p]
+                found.append(total)
+        return [p for p in found if p]
 
-    def _terms(self, e: Expr) -> list[tuple[Expr, int]]:
-        """What a sum is the sum of, each by how much it is multiplied."""
+    def _addends(self, e: Expr) -> list[tuple[Expr, int]]:
+        """The terms of a sum, each with its factor."""
         found: list[tuple[Expr, int]] = []
         stack = [(e, 1)]
         while stack:
@@ -111,11 +108,11 @@ class Strides:
         return found
 
 
-def collapsible(outer: Expr, inner: Expr, extent: int, pieces: Iterable[Coefficients]) -> bool:
-    """Whether two neighbouring loops are one: stepping the outer is `extent` steps of the inner."""
-    return all(p.get(outer, 0) == p.get(inner, 0) * extent for p in pieces)
+def collapsible(outer: Expr, inner: Expr, extent: int, terms: Iterable[Coefficients]) -> bool:
+    """Two adjacent loops are one: a step of the outer is `extent` steps of the inner."""
+    return all(p.get(outer, 0) == p.get(inner, 0) * extent for p in terms)
 
 
-def unit_weight(pieces: Sequence[Coefficients], variable: Expr) -> int:
-    """How many accesses have neighbours along this variable next to each other in memory."""
-    return sum(abs(p.get(variable, 0)) == 1 for p in pieces)
+def unit_stride_count(terms: Sequence[Coefficients], variable: Expr) -> int:
+    """The number of accesses that are contiguous along this variable."""
+    return sum(abs(p.get(variable, 0)) == 1 for p in terms)

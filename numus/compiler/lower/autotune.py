@@ -1,9 +1,8 @@
-"""Choosing schedules by measuring them, where that is asked for.
+"""Autotuning of GEMMs and convolutions: measured schedules, cached on disk.
 
-Schedules follow from a target's description. Tuning lowers a group for other descriptions as well
-(smaller caches, more cores), times what differs, and remembers which was best: the schedules know
-nothing of it. One whose results have other bits (more cores of a GPU share out sums otherwise) is
-no choice. What is remembered lies on disk, by kernel, sizes and machine.
+Schedules follow from a target's description, so tuning lowers a group for altered descriptions
+(smaller caches, more cores), times the distinct ones and records the best, by kernel, sizes and
+machine. Variants with other result bits (more cores of a GPU may split sums) are rejected.
 """
 
 from __future__ import annotations
@@ -32,26 +31,26 @@ from numus.shapes import Shape, row_major
 from numus.target import Target
 
 SECONDS = 0.02  # that one schedule is timed for, at least
-CLEARLY = 0.97  # of the default's time: what is not below it is not worth another choice
+MAX_TIME_RATIO = 0.97  # to the default's time, of a variant that replaces it
 
-# Targets to pretend, by the names under which choices are remembered.
+# Altered targets, by the names under which choices are recorded.
 VARIANTS: dict[str, Callable[[Target], Target]] = {
-    "half the first cache": lambda f: replace(f, l1_bytes=f.l1_bytes // 2),
-    "twice the first cache": lambda f: replace(f, l1_bytes=f.l1_bytes * 2),
-    "half the second cache": lambda f: replace(f, l2_bytes=f.l2_bytes // 2),
-    "twice the second cache": lambda f: replace(f, l2_bytes=f.l2_bytes * 2),
+    "half the L1 cache": lambda f: replace(f, l1_bytes=f.l1_bytes // 2),
+    "twice the L1 cache": lambda f: replace(f, l1_bytes=f.l1_bytes * 2),
+    "half the L2 cache": lambda f: replace(f, l2_bytes=f.l2_bytes // 2),
+    "twice the L2 cache": lambda f: replace(f, l2_bytes=f.l2_bytes * 2),
     "twice the cores": lambda f: replace(f, num_cores=f.num_cores * 2),
     "one core": lambda f: replace(f, num_cores=1),
 }
 
-Job = list[LoweredKernel]
+Kernels = list[LoweredKernel]
 
 
 class _Choices:
-    """What was found to be best: variants by key, "" for the target as it is."""
+    """The best variants by key, "" for the target as it is."""
 
     def __init__(self) -> None:
-        self.measuring = 0  # how many blocks of `tuned` we are inside
+        self.measuring = 0  # depth of nested `tuned` blocks
         self._known: dict[str, str] | None = None
 
     @property
@@ -60,7 +59,7 @@ class _Choices:
             self._known = _read()
         return self._known
 
-    def keep(self, key: str, variant: str) -> None:
+    def record(self, key: str, variant: str) -> None:
         self._known = {**_read(), **self.known, key: variant}  # others may have written meanwhile
         _write(self._known)
 
@@ -70,7 +69,7 @@ choices = _Choices()
 
 @contextlib.contextmanager
 def tuned() -> Iterator[None]:
-    """Measure the schedules of every product that is compiled inside."""
+    """Measure the schedules of every GEMM and convolution that is compiled inside."""
     choices.measuring += 1
     try:
         yield
@@ -78,46 +77,46 @@ def tuned() -> Iterator[None]:
         choices.measuring -= 1
 
 
-def lower(group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> Job:
-    """The kernels of a group, by the schedule that was found best for them."""
-    usual = lower_group(group, layouts, runtime.target)
+def lower(group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> Kernels:
+    """The kernels of a group, by the best schedule known."""
+    default = lower_group(group, layouts, runtime.target)
     if group.kind not in GEMM_KINDS or not (choices.measuring or choices.known):
-        return usual
-    key = _key(usual, runtime.target)
+        return default
+    key = _key(default, runtime.target)
     variant = choices.known.get(key)
     if variant is None and choices.measuring:
-        variant = _best(usual, group, layouts, runtime)
-        choices.keep(key, variant)
+        variant = _best(default, group, layouts, runtime)
+        choices.record(key, variant)
     if not variant or variant not in VARIANTS:
-        return usual
+        return default
     return lower_group(group, layouts, VARIANTS[variant](runtime.target))
 
 
 def _best(
-    usual: Job, group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]
+    default: Kernels, group: FusionGroup, layouts: dict[Value, Shape], runtime: Runtime[Any]
 ) -> str:
-    """The name of the quickest variant; "" where none is clearly quicker than the usual."""
-    jobs = {"": usual}
-    seen = {_signature(usual)}
+    """The name of the fastest variant; "" where none is clearly faster than the default."""
+    candidates = {"": default}
+    seen = {_signature(default)}
     for name, variant in VARIANTS.items():
-        job = lower_group(group, layouts, variant(runtime.target))
-        if _signature(job) not in seen:
-            seen.add(_signature(job))
-            jobs[name] = job
-    if len(jobs) == 1:
+        kernels = lower_group(group, layouts, variant(runtime.target))
+        if _signature(kernels) not in seen:
+            seen.add(_signature(kernels))
+            candidates[name] = kernels
+    if len(candidates) == 1:
         return ""
-    runs = {name: _Run(job, layouts, runtime) for name, job in jobs.items()}
+    runs = {name: _Run(kernels, layouts, runtime) for name, kernels in candidates.items()}
     times = _times(runs, runtime)
-    usual_bits = runs[""].results(group.stored)
-    quick = [name for name in times if times[name] < CLEARLY * times[""]]
-    for name in sorted(quick, key=lambda name: times[name]):
-        if runs[name].results(group.stored) == usual_bits:
+    default_bits = runs[""].results(group.stored)
+    faster = [name for name in times if times[name] < MAX_TIME_RATIO * times[""]]
+    for name in sorted(faster, key=lambda name: times[name]):
+        if runs[name].results(group.stored) == default_bits:
             return name
     return ""
 
 
 def _times(runs: dict[str, _Run], runtime: Runtime[Any]) -> dict[str, float]:
-    """The least seconds of each, in turns, so that a disturbance hits all of them."""
+    """The least seconds of each, interleaved, so that noise hits all of them."""
     times = dict.fromkeys(runs, float("inf"))
     spent = 0.0
     while spent < SECONDS * len(runs):
@@ -132,20 +131,22 @@ def _times(runs: dict[str, _Run], runtime: Runtime[Any]) -> dict[str, float]:
 
 
 class _Run:
-    """A job on memory of its own: floats are random numbers, everything else is zero."""
+    """Kernels on memory of their own: random floats, zeros of other dtypes."""
 
-    def __init__(self, job: Job, layouts: dict[Value, Shape], runtime: Runtime[Any]) -> None:
+    def __init__(
+        self, kernels: Kernels, layouts: dict[Value, Shape], runtime: Runtime[Any]
+    ) -> None:
         self._runtime = runtime
         self._memories: dict[Value, Any] = {}
         self._addresses: list[int] = []
         self._values: list[int | float] = []
         slots: dict[Value, int] = {}
         steps = []
-        for step in job:
+        for step in kernels:
             for v in step.buffers:
                 if v not in slots:
                     slots[v] = len(slots)
-                    before, count = _reach(v, layouts)
+                    before, count = _storage_extent(v, layouts)
                     memory = self._memories[v] = runtime.allocate(count * v.dtype.itemsize)
                     runtime.upload(memory, _numbers(v.dtype, count))
                     self._addresses.append(memory.address + before * v.dtype.itemsize)
@@ -156,28 +157,27 @@ class _Run:
             steps.append(contract.ProgramStep(program, places, nbytes, step.scratch))
             self._values += [step.grid, *(1 if s.__class__ is tuple else s for s in step.scalars)]
         self._launch = runtime.prepare(steps, len(slots)).run
-        self()  # once, for what only the first run does
+        self()  # warm up
 
     def __call__(self) -> None:
         self._launch(self._addresses, self._values)
 
     def results(self, stored: Iterable[Value]) -> list[bytes]:
-        """The bits of what it stores."""
+        """The bits of the results."""
         download, memories = self._runtime.download, self._memories
         wanted = sorted((v for v in stored if v in memories), key=lambda v: v.id)
         return [download(memories[v], v.dtype, v.size).tobytes() for v in wanted]
 
 
-def _reach(v: Value, layouts: dict[Value, Shape]) -> tuple[int, int]:
-    """How many elements of a value's memory lie before its first one, and how many there are."""
+def _storage_extent(v: Value, layouts: dict[Value, Shape]) -> tuple[int, int]:
+    """Elements of a value's memory before its first one (negative strides), and in all."""
     strides = layouts.get(v, row_major(v.shape))
-    ways = [(n - 1) * step for n, step in zip(v.shape, strides, strict=True)]
-    before = -sum(way for way in ways if way < 0)
-    return before, before + 1 + sum(way for way in ways if way > 0) if v.size else 0
+    spans = [(n - 1) * step for n, step in zip(v.shape, strides, strict=True)]
+    before = -sum(span for span in spans if span < 0)
+    return before, before + 1 + sum(span for span in spans if span > 0) if v.size else 0
 
 
 def _numbers(dtype: DType, count: int) -> np.ndarray[Any, Any]:
-    """What memory is filled with: always the same."""
     if dtype.is_floating or dtype.is_complex:
         rng = np.random.default_rng(0)
         return rng.standard_normal(count, np.float32).astype(dtype.np)
@@ -187,16 +187,17 @@ def _numbers(dtype: DType, count: int) -> np.ndarray[Any, Any]:
 # -- keys and the file ----------------------------------------------------------------------------
 
 
-def _signature(job: Sequence[LoweredKernel]) -> Any:
-    """What a job runs, and on which sizes."""
-    numbers = ([s for s in step.scalars if s.__class__ is not tuple] for step in job)
-    texts = (kernel_text(step.kernel) for step in job)
-    return tuple((t, step.grid, tuple(n)) for t, n, step in zip(texts, numbers, job, strict=True))
+def _signature(kernels: Sequence[LoweredKernel]) -> Any:
+    """The texts, grids and sizes of kernels."""
+    return tuple(
+        (kernel_text(k.kernel), k.grid, tuple(s for s in k.scalars if s.__class__ is not tuple))
+        for k in kernels
+    )
 
 
-def _key(job: Sequence[LoweredKernel], target: Target) -> str:
+def _key(kernels: Sequence[LoweredKernel], target: Target) -> str:
     fields = [sorted(x) if isinstance(x, frozenset) else x for x in astuple(target)]
-    whole = repr((_signature(job), fields))
+    whole = repr((_signature(kernels), fields))
     return hashlib.sha256(whole.encode()).hexdigest()[:32]
 
 
@@ -205,7 +206,7 @@ def _path() -> Path:
 
 
 def _read() -> dict[str, str]:
-    """What is on disk; nothing where it can't be read or is no such file."""
+    """The file on disk; empty where it can't be read or is damaged."""
     try:
         found = json.loads(_path().read_text())
     except (OSError, RuntimeError, ValueError):  # the second: there is no home directory

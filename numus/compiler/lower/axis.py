@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.index_rules import Index
+from numus.compiler.lower.emitter import Emitter, Index
 from numus.dtypes import DType
 from numus.ir import Expr, const
 from numus.shapes import Shape

@@ -1,8 +1,9 @@
-"""Which lowering a group gets."""
+"""Dispatch of fusion groups to the families of schedules, by kind and target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
@@ -17,12 +18,10 @@ from numus.compiler.lower.matmul.cpu import lower_contraction
 from numus.compiler.lower.matmul.gpu import lower_group_contraction
 from numus.compiler.lower.matmul.vendor import lower_vendor_product
 from numus.compiler.lower.scan.cpu import lower_scan
-from numus.compiler.lower.scan.gpu import (
-    lower_group_scan,
-    lower_group_sort,
-)
+from numus.compiler.lower.scan.gpu import lower_group_scan, lower_group_sort
 from numus.compiler.lower.scatter.cpu import lower_scatter
 from numus.compiler.lower.scatter.gpu import lower_group_scatter
+from numus.compiler.lower.schedule import Problem, Schedule, select
 from numus.compiler.lower.sort.cpu import lower_sort
 from numus.compiler.lower.sort.nonzero import lower_compact, lower_group_compact
 from numus.compiler.lower.sort.topk_cpu import lower_topk
@@ -32,61 +31,75 @@ from numus.target import Target
 
 Lowering = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
 
-LOWERINGS: dict[str, Lowering] = {
-    "loop": lower_loops,
-    "concat": lower_concat,
-    "contract": lower_contraction,
-    "convolve": lower_convolution,
-    "scan": lower_scan,
-    "sort": lower_sort,
-    "topk": lower_topk,
-    "compact": lower_compact,
-    "scatter": lower_scatter,
-    "attention": cpu_attention.lower_attention,
-    "attention_grad": cpu_attention.lower_attention_backward,
-}
+
+@dataclass(frozen=True)
+class Family:
+    """All schedules of a kind of group on one class of targets, as one schedule."""
+
+    name: str
+    lowering: Lowering  # selects
+    simt: bool  # for lanes that are threads of a block, or SIMD
+
+    def supports(self, problem: Problem, target: Target) -> bool:
+        return self.simt == target.simt
+
+    def cost(self, problem: Problem, target: Target) -> float:
+        return 0.0
+
+    def lower(self, problem: Problem) -> list[LoweredKernel]:
+        return self.lowering(problem.group, problem.layouts, problem.target)
 
 
-def _scan_then_tail(
+def _scan_then_epilogue(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    """A scan by itself, then what follows from it: group kernels have no room for a tail."""
-    first, *tail = group.members
-    if not tail:
+    """A scan kernel, then its epilogue as a kernel of its own."""
+    scan, *epilogue = group.members
+    if not epilogue:
         return lower_group_scan(group, layouts, target)
-    alone, rest = FusionGroup.of_stored(first, group.position), FusionGroup(tail[0], group.position)
-    rest.members = tail
-    rest.stored = group.stored - {first}
-    layouts = {**layouts, first: row_major(first.shape)}
-    return lower_group_scan(alone, layouts, target) + lower_loops(rest, layouts, target)
+    first = FusionGroup.of_stored(scan, group.position)
+    rest = FusionGroup.of(epilogue, group.stored - {scan}, group.position)
+    layouts = {**layouts, scan: row_major(scan.shape)}
+    return lower_group_scan(first, layouts, target) + lower_loops(rest, layouts, target)
 
 
-def _by_vendor_or_own(
+def _vendor_or_own_gemm(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
     by_vendor = lower_vendor_product(group, layouts, target)
     return lower_group_contraction(group, layouts, target) if by_vendor is None else by_vendor
 
 
-def _by_cells_or_windows(
+def _padded_or_implicit_gemm(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    by_cells = lower_cell_convolution(group, layouts, target, _by_vendor_or_own)
-    return lower_group_convolution(group, layouts, target) if by_cells is None else by_cells
+    padded = lower_cell_convolution(group, layouts, target, _vendor_or_own_gemm)
+    return lower_group_convolution(group, layouts, target) if padded is None else padded
 
 
-# Where lanes are threads of a group, these take the place of the ones above.
-GROUP_LOWERINGS: dict[str, Lowering] = {
-    **LOWERINGS,
-    "contract": _by_vendor_or_own,
-    "convolve": _by_cells_or_windows,
-    "attention": gpu_attention.lower_attention,
-    "attention_grad": gpu_attention.lower_attention_backward,
-    "scan": _scan_then_tail,
-    "sort": lower_group_sort,
-    "compact": lower_group_compact,
-    "topk": lower_group_topk,
-    "scatter": lower_group_scatter,
+def _families(name: str, cpu: Lowering, gpu: Lowering) -> tuple[Schedule[Problem], ...]:
+    return Family(f"{name} (SIMD)", cpu, False), Family(f"{name} (SIMT)", gpu, True)
+
+
+# By the kind of a group.
+FAMILIES = {
+    "loop": _families("loops", lower_loops, lower_loops),
+    "concat": _families("concat", lower_concat, lower_concat),
+    "contract": _families("GEMM", lower_contraction, _vendor_or_own_gemm),
+    "convolve": _families("convolution", lower_convolution, _padded_or_implicit_gemm),
+    "scan": _families("scan", lower_scan, _scan_then_epilogue),
+    "sort": _families("sort", lower_sort, lower_group_sort),
+    "topk": _families("top-k", lower_topk, lower_group_topk),
+    "compact": _families("compaction", lower_compact, lower_group_compact),
+    "scatter": _families("scatter", lower_scatter, lower_group_scatter),
+    "attention": _families(
+        "attention", cpu_attention.lower_attention, gpu_attention.lower_attention
+    ),
+    "attention_grad": _families(
+        "attention backward",
+        cpu_attention.lower_attention_backward,
+        gpu_attention.lower_attention_backward,
+    ),
 }
 
 
@@ -94,5 +107,5 @@ def lower_group(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
     """The kernels of a group, in the order in which they run."""
-    lowerings = GROUP_LOWERINGS if target.block_size else LOWERINGS
-    return lowerings[group.kind](group, layouts, target)
+    problem = Problem(group, layouts, target)
+    return select(FAMILIES[group.kind], problem).lower(problem)

@@ -40,7 +40,7 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
         return args[0]
     if any(s.is_complex for s in sources):
         return _complex(op, args, dtype)
-    if params == "rough":
+    if params == "approx":
         return approximate.FORMS[op](args[0].cast(dt.float32)).cast(dtype)
     if sources[0].is_narrow_float:
         if op == "nextafter":

@@ -1,15 +1,13 @@
-"""From graph values to kernel-IR expressions: what is element `index` of a value?
+"""Emission of graph values as kernel-IR expressions: element `index` of a value.
 
-Elementwise operations combine what comes up, stored values are loaded, and whatever else is part of
-a kernel has a rule (`elements.py`).
-
-Sizes never become part of a kernel. Every extent and stride above 1 is a scalar slot; numbers that
-are equal in this graph share a slot, which lets index arithmetic cancel symbolically.
+Elementwise operations combine their operands' elements, values in memory are loaded, and views and
+sources have index rules (`index_rules.py`). Kernels are shape-generic: extents and strides above 1
+are scalar arguments, and equal numbers share one, so that index arithmetic cancels symbolically.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +15,6 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.elementwise import lower
-from numus.compiler.lower.index_rules import RULES, Index, Request, Rule, aligned
 from numus.compiler.lower.index_simplify import Extents
 from numus.dtypes import DType
 from numus.ir import Expr, const
@@ -25,65 +22,91 @@ from numus.shapes import Shape, row_major
 
 ZERO = const(0)
 
+Index = tuple[Expr, ...]
+Request = tuple[Value, Index, Expr | None]  # an element of an operand, unless a mask is false
+Rule = Generator[Request, Any, Any]
+IndexRule = Callable[["Emitter", Value, Index, Expr | None], Rule]
+
+# Index rules by operation: generators, which `yield` a request to get an element of an operand, so
+# that graphs of any depth need no recursion. `index_rules.py` registers them.
+INDEX_RULES: dict[str, IndexRule] = {}
+
+
+def index_rule(op: str) -> Callable[[IndexRule], IndexRule]:
+    """Register the index rule of an operation."""
+
+    def register(rule: IndexRule) -> IndexRule:
+        INDEX_RULES[op] = rule
+        return rule
+
+    return register
+
+
+def broadcast_index(x: Value, index: Index) -> Index:
+    """The index of a broadcast operand."""
+    lead = len(index) - len(x.shape)
+    return tuple(ZERO if n == 1 else i for n, i in zip(x.shape, index[lead:], strict=True))
+
 
 @dataclass(slots=True)
 class LoweredKernel:
-    """A kernel and what one call of it takes."""
+    """A kernel and the arguments of one launch."""
 
     kernel: ir.Kernel
     buffers: list[Value]  # in the order of the kernel's buffers; scratch comes after them
-    scalars: list[Any]  # numbers, or (constant, part) to be filled in at launch
+    scalars: list[Any]  # numbers, or (constant, part) that each run fills in
     grid: int
     scratch: list[int]  # bytes per worker of each scratch buffer
 
     def scratch_bytes(self, workers: int) -> int:
-        """Bytes of scratch memory if so many may take part; there is one for each block at most."""
+        """Bytes of scratch memory of so many workers, no more than there are blocks."""
         return min(workers, self.grid) * sum(self.scratch)
 
 
 class Emitter:
-    """Builds the expressions of one kernel and collects its buffers and slots.
+    """Builds the expressions of one kernel and collects its buffers and scalar arguments.
 
-    `layouts` gives the strides of every value that is in memory; `known` the values that the kernel
-    holds in registers, as functions of the index (None: not at this one).
+    `layouts` has the strides of every value in memory; `bindings` the values that the kernel has in
+    registers, as functions of the index (None: not at this one).
     """
 
     def __init__(
         self, layouts: dict[Value, Shape], small: bool = False, block_size: int = 0
     ) -> None:
         self.layouts = layouts
-        self.small = small  # whether there is so little data that short code beats quick code
-        self.block_size = block_size  # threads of a group, where lanes are such
-        self.packed_blocks = 1  # groups of a block, where they share nothing
-        self.cluster_size = 1  # blocks of a group
-        self.flags: tuple[ir.Buffer, int] | None = None  # on which they tell each other something
-        self.persistent = False  # whether groups take one number of the grid after the other
-        self.alignment = 1  # sizes that are multiples of it are written so, for whoever asks
+        self.small = small  # little data: short code beats fast code
+        self.block_size = block_size  # threads of a block; 0: lanes are SIMD
+        self.packed_blocks = 1  # independent blocks launched as one
+        self.cluster_size = 1  # CTAs of a block
+        self.flags: tuple[ir.Buffer, int] | None = None  # words by which these signal each other
+        self.persistent = False  # blocks loop over the grid
+        self.stores_once = False  # each element of a result is stored a single time
+        self.alignment = 1  # divisible sizes are emitted as k * alignment: provably aligned
         self.bindings: dict[Value, Callable[[Index], Any]] = {}
         self.extents: Extents = {}
         self.buffers: dict[Value, ir.Buffer] = {}
         self.scratch: list[ir.Buffer] = []
-        self.dims: dict[int, Expr] = {}  # size or stride -> its slot
-        self.scalar_args: list[int] = []  # what the schedule chose: block sizes, counts
-        self.constants: dict[Value, Any] = {}  # constant -> its slot expression(s)
-        self.accesses: list[Expr] = []  # where in memory, and counters: loops are chosen by these
-        # parts of a larger value: part -> (whole, axis, where it starts along that axis)
+        self.dims: dict[int, Expr] = {}  # size or stride -> its scalar argument
+        self.scalar_args: list[int] = []  # numbers of the schedule: block sizes, counts
+        self.constants: dict[Value, Any] = {}  # constant -> its scalar argument(s)
+        self.accesses: list[Expr] = []  # addresses and counters, whose strides choose the loops
+        # slices of a larger value: slice -> (whole, axis, start along that axis)
         self.redirect: dict[Value, tuple[Value, int, int]] = {}
         self._memo: dict[Request, Any] = {}
 
-    # -- numbers ----------------------------------------------------------------------------------
+    # -- scalar arguments --------------------------------------------------------------------------
 
     def dim(self, n: int) -> Expr:
-        """A size, stride or offset as a value given at launch."""
+        """A size, stride or offset: a symbolic dimension, passed at launch."""
         if -1 <= n <= 1:
             return const(n)
         if self.alignment > 1 and n > 1 and n % self.alignment == 0:
-            many = ir.mul(self._slot(n // self.alignment), const(self.alignment))
-            self.extents[many] = None
-            return many
-        return self._slot(n)
+            multiple = ir.mul(self._dim(n // self.alignment), const(self.alignment))
+            self.extents[multiple] = None
+            return multiple
+        return self._dim(n)
 
-    def _slot(self, n: int) -> Expr:
+    def _dim(self, n: int) -> Expr:
         found = self.dims.get(n)
         if found is None:
             found = self.dims[n] = ir.scalar(f"n{len(self.dims)}")
@@ -92,27 +115,27 @@ class Emitter:
         return found
 
     def scalar_arg(self, n: int) -> Expr:
-        """A number of the schedule's own: always a slot, so that its value shapes no code."""
+        """A number of the schedule, which no code is specialised on."""
         self.scalar_args.append(n)
         return ir.scalar(f"s{len(self.scalar_args) - 1}")
 
     def variable(self, name: str, extent: Expr) -> Expr:
-        """A loop variable that runs below `extent`."""
+        """A loop variable in [0, extent)."""
         v = ir.var(name)
         self.extents[v] = extent
         return v
 
     def bind(self, val: Value, value: Any, at: Index | None = None) -> None:
-        """From here on, the kernel has this value in registers: for this index, or for any."""
+        """The kernel has this value in registers: at an index, or at any."""
         self.bindings[val] = lambda index: value if at is None or index == at else None
 
     def invalidate(self) -> None:
-        """What is held has changed: nothing that was emitted before stands for it any more."""
+        """Registers have changed: expressions emitted before are stale."""
         self._memo.clear()
 
     def rebind(self, val: Value, value: Any) -> None:
-        """Hold another value than before, at whatever index: nothing made of the old one stays."""
-        self._memo.clear()
+        """Bind another value than before, at any index."""
+        self.invalidate()
         self.bind(val, value)
 
     # -- memory -----------------------------------------------------------------------------------
@@ -128,7 +151,7 @@ class Emitter:
         return found
 
     def address(self, val: Value, index: Index, strides: Shape | None = None) -> Expr:
-        """Where an element lies in its buffer."""
+        """The offset of an element in its buffer."""
         return self._address(index, val.shape, self.layouts[val] if strides is None else strides)
 
     def _address(self, index: Index, shape: Shape, strides: Shape) -> Expr:
@@ -139,12 +162,10 @@ class Emitter:
         return total
 
     def load(
-        self, val: Value, index: Index, mask: Expr | None, seen: tuple[Shape, Shape] | None = None
+        self, val: Value, index: Index, mask: Expr | None, view: tuple[Shape, Shape] | None = None
     ) -> Any:
-        """An element of a value in memory; by an index of its own, or of the shape and strides that
-        it is `seen` with.
-        """
-        at = self.address(val, index) if seen is None else self._address(index, *seen)
+        """An element of a value in memory, or of a `view` of it with another shape and strides."""
+        at = self.address(val, index) if view is None else self._address(index, *view)
         self.accesses.append(at)
         buffer = self.buffer(val)
         if val.dtype.is_complex:
@@ -155,7 +176,7 @@ class Emitter:
     def store(
         self, val: Value, index: Index, value: Any, mask: Expr | None = None
     ) -> list[ir.Stmt]:
-        """Statements that write an element of a value of this kernel (row-major in its buffer)."""
+        """Statements that store an element of a result (row-major in its buffer)."""
         if val in self.redirect:
             val, axis, start = self.redirect[val]
             moved = ir.add(index[axis], self.dim(start))
@@ -182,8 +203,8 @@ class Emitter:
         notes: tuple[str, ...],
         max_resident_blocks: int = 0,
     ) -> LoweredKernel:
-        """A kernel whose statements are one block of `grid`, `number` telling which. Where there is
-        `room` for so many at a time, no more are begun: they take one number after the other."""
+        """A kernel of `grid` blocks, `block` being the number of one. With a maximum of resident
+        blocks it is persistent: no more are launched, and they loop over the grid."""
         loop = ir.For(block, ZERO, self.scalar_arg(grid), "grid", body)
         self.persistent = bool(max_resident_blocks)
         grid = min(grid, max_resident_blocks or grid)
@@ -192,7 +213,7 @@ class Emitter:
     def finish(
         self, name: str, body: list[ir.Stmt], grid: int, notes: tuple[str, ...]
     ) -> LoweredKernel:
-        """The kernel with these statements, and what it has to be given."""
+        """The kernel with these statements, and its arguments."""
         buffers = (*self.buffers.values(), *self.scratch)
         scalars: list[tuple[str, DType]] = []
         values: list[Any] = []
@@ -202,18 +223,19 @@ class Emitter:
         for i, n in enumerate(self.scalar_args):
             scalars.append((f"s{i}", dt.int64))
             values.append(n)
-        for place, val in enumerate(self.constants):
+        for i, val in enumerate(self.constants):
             part = dt.compute_dtype(dt.real_of(val.dtype))
             if val.dtype.is_complex:
-                scalars += [(f"c{place}r", part), (f"c{place}i", part)]
+                scalars += [(f"c{i}r", part), (f"c{i}i", part)]
                 values += [(val.params[1], "real"), (val.params[1], "imag")]
             else:
-                scalars.append((f"c{place}", dt.int64 if part is dt.bool_ else part))
+                scalars.append((f"c{i}", dt.int64 if part is dt.bool_ else part))
                 values.append((val.params[1], "whole"))
         small = self.small and not self.block_size
         kernel = ir.Kernel(
             *(name, buffers, tuple(scalars), body, notes, small),
             *(self.block_size, self.packed_blocks, self.cluster_size, self.flags, self.persistent),
+            stores_once=self.stores_once,
         )
         sizes = {slot.attr: n for n, slot in self.dims.items()}
         sizes.update({f"s{i}": n for i, n in enumerate(self.scalar_args)})
@@ -223,7 +245,7 @@ class Emitter:
     # -- values -----------------------------------------------------------------------------------
 
     def value(self, val: Value, index: Index, mask: Expr | None = None) -> Any:
-        """Element `index` of `val` (a pair if complex); nothing is read where the mask is false."""
+        """Element `index` of `val` (a pair if complex); loads are predicated by the mask."""
         memo = self._memo
         stack: list[tuple[Request, Rule]] = []
         wanted: Request | None = (val, index, mask)
@@ -249,18 +271,18 @@ class Emitter:
 
     def _rule(self, val: Value, index: Index, mask: Expr | None) -> Rule:
         if val in self.bindings:
-            held = self.bindings[val](index)
-            if held is not None:
-                return held
+            bound = self.bindings[val](index)
+            if bound is not None:
+                return bound
         if val in self.layouts:
             return self.load(val, index, mask)
         if val.kind == "elementwise" or val.op == "barrier":
             args = []
             for x in val.inputs:
-                args.append((yield x, aligned(x, index), mask))
+                args.append((yield x, broadcast_index(x, index), mask))
             sources = [x.dtype for x in val.inputs]
             return lower(val.op, args, sources, val.dtype, val.params)
-        rule = RULES.get(val.op)
+        rule = INDEX_RULES.get(val.op)
         if rule is None:
             raise AssertionError(f"{val.op} is neither in memory nor an expression")
         return (yield from rule(self, val, index, mask))

@@ -1,5 +1,7 @@
-"""Boards: memory on which blocks of one kernel tell each other something, on targets where that can
-be waited for."""
+"""Grid synchronisation: flags in global memory by which blocks of one kernel signal each other.
+
+Only on targets with forward progress, where blocks may spin-wait for earlier ones.
+"""
 
 from __future__ import annotations
 
@@ -9,32 +11,28 @@ from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.ir import const
 from numus.target import Target
 
-ZERO = const(0)
-EACH = 8  # elements of a row that a thread has room for, whatever is kept of them
+ROW_ELEMENTS_PER_THREAD = 8  # that registers have room for in any row kernel
+CLEARED_PER_THREAD = 32  # flags
 
 
-def in_order(target: Target) -> bool:
-    """Whether blocks may wait for earlier ones."""
-    return target.forward_progress
-
-
-def emptied(board: Value, target: Target) -> LoweredKernel:
-    """A kernel that empties a board."""
+def clear_flags(flags: Value, target: Target) -> LoweredKernel:
+    """A memset of flags."""
     e = Emitter({}, block_size=target.block_size)
     g, i = ir.var("g"), ir.var("i")
-    each = target.block_size * 32
-    start = ir.mul(g, const(each))
-    stop = ir.minimum(ir.add(start, const(each)), e.dim(board.size))
-    loop = ir.For(i, start, stop, "lanes", e.store(board, (i,), const(0, board.dtype)))
-    return e.grid_kernel("empty_board", g, [loop], -(-board.size // each), ("zeros",))
+    per_block = target.block_size * CLEARED_PER_THREAD
+    start = ir.mul(g, const(per_block))
+    stop = ir.minimum(ir.add(start, const(per_block)), e.dim(flags.size))
+    loop = ir.For(i, start, stop, "lanes", e.store(flags, (i,), const(0, flags.dtype)))
+    return e.grid_kernel("clear_flags", g, [loop], -(-flags.size // per_block), ("zeros",))
 
 
-def most_blocks(target: Target) -> int:
-    """How many blocks may wait for each other: as many as run at a time, whatever they need; a
-    power of two."""
-    return 1 << target.num_cores.bit_length() - 1 if in_order(target) else 1
+def max_waiting_blocks(target: Target) -> int:
+    """Blocks that may wait for each other, as all are resident: a power of two."""
+    return 1 << target.num_cores.bit_length() - 1 if target.forward_progress else 1
 
 
-def room_for_rows(target: Target) -> int:
-    """Elements of a row that blocks which wait for each other hold together (`loops/spread.py`)."""
-    return most_blocks(target) * target.max_block_size * EACH if in_order(target) else 0
+def max_cooperative_row(target: Target) -> int:
+    """Elements of a row that such blocks hold in registers (`loops/reduce_rows_cluster.py`)."""
+    if not target.forward_progress:
+        return 0
+    return max_waiting_blocks(target) * target.max_block_size * ROW_ELEMENTS_PER_THREAD

@@ -1,42 +1,34 @@
-"""Which elements of its operands an element of a value is made of, for what needs no memory.
+"""Index rules: views and sources as functions of the index, without memory.
 
-Views change the index on its way down; sources are computed from it. Rules are generators: `yield
-(value, index, mask)` asks for an element of an operand, so graphs of any depth need no recursion.
+A view maps the index of an element to one of its operand; a source is computed from the index.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.elementwise import cast_value
+from numus.compiler.lower.emitter import (
+    INDEX_RULES,
+    ZERO,
+    Emitter,
+    Index,
+    Rule,
+    broadcast_index,
+    index_rule,
+)
 from numus.compiler.lower.index_simplify import quotient, remainder
 from numus.dtypes import DType
 from numus.ir import Expr, const
-from numus.shapes import Shape, reshape_strides, row_major
-
-if TYPE_CHECKING:
-    from numus.compiler.lower.emitter import Emitter
-
-Index = tuple[Expr, ...]
-Request = tuple[Value, Index, Expr | None]
-Rule = Generator[Request, Any, Any]
-
-ZERO = const(0)
-
-
-def aligned(x: Value, index: Index) -> Index:
-    """The index of a broadcast operand."""
-    lead = len(index) - len(x.shape)
-    return tuple(ZERO if n == 1 else i for n, i in zip(x.shape, index[lead:], strict=True))
-
+from numus.shapes import Shape, reshape_strides, row_major, size_of
 
 # -- sources --------------------------------------------------------------------------------------
 
 
+@index_rule("constant")
 def _constant(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     number = val.params[0]
     if number is not None:
@@ -57,6 +49,7 @@ def _constant(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     yield
 
 
+@index_rule("iota")
 def _iota(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     e.accesses.append(index[0])
     return index[0].cast(val.dtype)
@@ -66,20 +59,21 @@ def _iota(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
 # -- views ----------------------------------------------------------------------------------------
 
 
+@index_rule("reshape")
 def _reshape(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     if x in e.layouts and x not in e.bindings:
         strides = reshape_strides(x.shape, e.layouts[x], val.shape)
-        if strides is not None:  # axes that are one in memory need not be taken apart
+        if strides is not None:  # contiguous axes need no division
             return e.load(x, index, mask, (val.shape, strides))
-    return (yield x, regroup(e, index, val.shape, x.shape), mask)
+    return (yield x, reshape_index(e, index, val.shape, x.shape), mask)
 
 
-def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
+def reshape_index(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
     """The index under another shape of the same size.
 
-    An axis is divided by itself where the extents allow it (64 x 56 as 8 x 448 takes channels
-    apart, not pixels), else within the smallest groups of axes whose products agree.
+    An axis is split by itself where the extents allow it (64 x 56 as 8 x 448 splits the 64), else
+    the smallest spans of axes whose products agree are linearised and delinearised.
     """
     out: list[Expr] = [ZERO] * len(target)
     old = [(i, n) for i, n in zip(index, shape, strict=True) if n != 1]
@@ -87,51 +81,49 @@ def regroup(e: Emitter, index: Index, shape: Shape, target: Shape) -> Index:
     if 0 in shape:
         return tuple(out)
 
-    def part(first: int) -> tuple[Expr, int]:
-        """The upper digit of the next axis, of extent `first`; the lower one stays."""
+    def split(first: int) -> tuple[Expr, int]:
+        """The outer index of the next axis, of extent `first`; the inner one is left over."""
         i, n = old.pop(0)
         if n > first and n % first == 0:
-            below = e.dim(n // first)
-            if i.op == "add":  # it may need no division for what its terms stay below: loops know
+            inner = e.dim(n // first)
+            if i.op == "add":  # loops with matching strides save the division
                 e.accesses.append(i)
-            old.insert(0, (remainder(i, below, e.extents), n // first))
-            return quotient(i, below, e.extents), first
+            old.insert(0, (remainder(i, inner, e.extents), n // first))
+            return quotient(i, inner, e.extents), first
         return i, n
 
     while old:
         axes = [new.pop(0)]
         n = target[axes[0]]
-        group = [part(n)]
-        m = group[0][1]
+        span = [split(n)]
+        m = span[0][1]
         while m != n:
             if m < n:
-                group.append(part(n // m) if n % m == 0 else old.pop(0))
-                m *= group[-1][1]
+                span.append(split(n // m) if n % m == 0 else old.pop(0))
+                m *= span[-1][1]
             else:
                 axes.append(new.pop(0))
                 n *= target[axes[-1]]
         linear = ZERO
-        steps = row_major(tuple(extent for _, extent in group))
-        for (i, _), step in zip(group, steps, strict=True):
+        steps = row_major(tuple(extent for _, extent in span))
+        for (i, _), step in zip(span, steps, strict=True):
             linear = ir.add(linear, ir.mul(i, e.dim(step)))
         if len(axes) > 1 and linear.op == "add":
             e.accesses.append(linear)
-        _spread(e, linear, target, axes, out)
+        _delinearize(e, linear, target, axes, out)
     return tuple(out)
 
 
-def _spread(e: Emitter, linear: Expr, target: Shape, axes: list[int], out: list[Expr]) -> None:
-    """Write a linear index as digits of these axes of `target`."""
-    for place, k in enumerate(axes):
-        below = 1
-        for q in axes[place + 1 :]:
-            below *= target[q]
-        digit = quotient(linear, e.dim(below), e.extents)
-        if place:
-            digit = remainder(digit, e.dim(target[k]), e.extents)
-        out[k] = digit
+def _delinearize(e: Emitter, linear: Expr, target: Shape, axes: list[int], out: list[Expr]) -> None:
+    """Set the indices of these axes of `target` from a linear one."""
+    for n, k in enumerate(axes):
+        inner = size_of(tuple(target[q] for q in axes[n + 1 :]))
+        out[k] = quotient(linear, e.dim(inner), e.extents)
+        if n:
+            out[k] = remainder(out[k], e.dim(target[k]), e.extents)
 
 
+@index_rule("permute")
 def _permute(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     out: list[Expr] = [ZERO] * len(index)
     for i, a in enumerate(val.params):
@@ -139,10 +131,12 @@ def _permute(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     return (yield val.inputs[0], tuple(out), mask)
 
 
+@index_rule("broadcast")
 def _broadcast(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
-    return (yield val.inputs[0], aligned(val.inputs[0], index), mask)
+    return (yield val.inputs[0], broadcast_index(val.inputs[0], index), mask)
 
 
+@index_rule("slice")
 def _slice(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     starts, steps = val.params
     moved = tuple(
@@ -152,6 +146,7 @@ def _slice(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     return (yield val.inputs[0], moved, mask)
 
 
+@index_rule("copy")
 def _copy(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     return (yield val.inputs[0], index, mask)
 
@@ -174,30 +169,32 @@ def _masked(value: Any, inside: Expr | None, dtype: DType) -> Any:
     return ir.select(inside, value, const(0, dtype))
 
 
+@index_rule("pad")
 def _pad(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     low, high, inner = val.params
     moved = []
     inside: Expr | None = None
-    for i, a, b, gap, n in zip(index, low, high, inner, x.shape, strict=True):
+    for i, a, b, dilation, n in zip(index, low, high, inner, x.shape, strict=True):
         at = ir.sub(i, e.dim(a)) if a else i
-        if a or b or gap:
+        if a or b or dilation:
             e.accesses.append(at)
-        if gap:
-            step = e.dim(gap + 1)
+        if dilation:
+            step = e.dim(dilation + 1)
             inside = _both(inside, ir.irem(at, step).eq(0))
             if a:
                 inside = _both(inside, at >= 0)
             at = ir.idiv(at, step)
         elif a:
             inside = _both(inside, at >= 0)
-        if b or gap:
+        if b or dilation:
             inside = _both(inside, at < e.dim(n))
         moved.append(at)
     value = yield x, tuple(moved), _both(mask, inside)
     return _masked(value, inside, val.dtype)
 
 
+@index_rule("shear")
 def _shear(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
     x = val.inputs[0]
     axis, along, extent, scale, slope, offset, divide = val.params
@@ -223,60 +220,48 @@ def _shear(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
 # -- gather ---------------------------------------------------------------------------------------
 
 
+@index_rule("gather")
 def _gather(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
-    x, *places = val.inputs
+    x, *indices = val.inputs
     axes = val.params
-    lead = len(places[0].shape)
+    lead = len(indices[0].shape)
     moved: list[Expr] = [ZERO] * len(x.shape)
     rest = [i for i in range(len(x.shape)) if i not in axes]
     for i, k in zip(rest, index[lead:], strict=True):
         moved[i] = k
-    for p, axis in zip(places, axes, strict=True):
-        at = yield p, aligned(p, index[:lead]), mask
+    for p, axis in zip(indices, axes, strict=True):
+        at = yield p, broadcast_index(p, index[:lead]), mask
         if p.op == "iota" and p.shape[0] <= x.shape[axis]:
             moved[axis] = at
-        else:  # no index leaves its axis
+        else:  # clamped to the axis
             at = ir.maximum(at, 0)
             moved[axis] = ir.minimum(at, ir.sub(e.dim(x.shape[axis]), const(1)))
     return (yield x, tuple(moved), mask)
 
 
+@index_rule("onehot_gather")
 def _onehot_gather(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
-    """One element of each row, zero where its place is outside."""
-    x, place = val.inputs
+    """One element of each row, zero where its index is out of bounds."""
+    x, position = val.inputs
     axis, extent = val.params
-    at = (yield place, aligned(place, index), mask).cast(ir.INDEX)
+    at = (yield position, broadcast_index(position, index), mask).cast(ir.INDEX)
     inside = (at >= 0) & (at < e.dim(extent))
-    near = ir.minimum(ir.maximum(at, 0), ir.sub(e.dim(extent), const(1)))
-    moved = (*index[:axis], near, *index[axis:])
-    value = yield x, aligned(x, moved), mask
+    clamped = ir.minimum(ir.maximum(at, 0), ir.sub(e.dim(extent), const(1)))
+    moved = (*index[:axis], clamped, *index[axis:])
+    value = yield x, broadcast_index(x, moved), mask
     return _masked(value, inside, val.dtype)
 
 
+@index_rule("extent")
 def _extent(e: Emitter, val: Value, index: Index, mask: Expr | None) -> Rule:
-    """A count of elements, as a number of this value's dtype."""
+    """An element count in this value's dtype."""
     return e.dim(val.params).cast(val.dtype)
     yield
 
 
-RULES: dict[str, Callable[[Emitter, Value, Index, Expr | None], Rule]] = {
-    "constant": _constant,
-    "iota": _iota,
-    "reshape": _reshape,
-    "permute": _permute,
-    "broadcast": _broadcast,
-    "slice": _slice,
-    "pad": _pad,
-    "shear": _shear,
-    "gather": _gather,
-    "onehot_gather": _onehot_gather,
-    "extent": _extent,
-    "copy": _copy,
-}
-
-INLINE = frozenset(RULES) - {"copy"} | {"barrier"}
+INLINE = frozenset(INDEX_RULES) - {"copy"} | {"barrier"}
 
 
 def is_inline(val: Value) -> bool:
-    """Whether a value can be computed inside whichever kernel uses it."""
+    """A value that any kernel which uses it can compute."""
     return val.kind == "elementwise" or val.op in INLINE

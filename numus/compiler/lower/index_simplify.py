@@ -1,10 +1,10 @@
-"""Index arithmetic that knows ranges: divisions that need not be done are not done."""
+"""Simplification of index arithmetic by value ranges: provably redundant divisions disappear."""
 
 from __future__ import annotations
 
 from numus.ir import Expr, add, const, idiv, irem, mul
 
-# Expressions that are never negative, and what they stay below (None: nobody knows).
+# Expressions that are never negative, and their exclusive upper bounds (None: unknown).
 Extents = dict[Expr, Expr | None]
 
 
@@ -40,7 +40,7 @@ def remainder(a: Expr, b: Expr, extents: Extents) -> Expr:
 
 
 def _below(a: Expr, bound: Expr, extents: Extents) -> bool:
-    """Whether 0 <= a < bound can be shown."""
+    """0 <= a < bound is provable."""
     if a.op == "const":
         return a.attr == 0 or (bound.op == "const" and 0 <= a.attr < bound.attr)
     if a.op == "irem":
@@ -49,7 +49,7 @@ def _below(a: Expr, bound: Expr, extents: Extents) -> bool:
 
 
 def _not_negative(e: Expr, extents: Extents) -> bool:
-    """Whether e >= 0 can be shown."""
+    """e >= 0 is provable."""
     if e.op == "const":
         return bool(e.attr >= 0)
     if e.op in ("add", "mul", "idiv", "irem", "min"):
@@ -58,7 +58,7 @@ def _not_negative(e: Expr, extents: Extents) -> bool:
 
 
 def _as_multiple(a: Expr, b: Expr, extents: Extents) -> tuple[Expr, Expr] | None:
-    """(x, y) with a = x * b + y and y >= 0, where such a term stands in the sum."""
+    """(x, y) with a = x * b + y and y >= 0, where the sum has a term x * b."""
     terms: list[Expr] = []
     stack = [a]
     while stack:
@@ -78,7 +78,7 @@ def _as_multiple(a: Expr, b: Expr, extents: Extents) -> tuple[Expr, Expr] | None
 
 
 def _over(term: Expr, b: Expr) -> Expr | None:
-    """x where a term is x * b."""
+    """x, if the term is x * b."""
     if term is b:
         return const(1)
     if term.op != "mul":

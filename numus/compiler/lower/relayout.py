@@ -1,5 +1,4 @@
-"""Operands of a kernel, laid out in memory before it: a view of a value, and a kernel that fills
-what the view describes."""
+"""Relayout (Triton's convert_layout): operands copied into another layout ahead of a kernel."""
 
 from __future__ import annotations
 
@@ -10,7 +9,7 @@ from numus.compiler.lower.loops import lower_loops
 from numus.shapes import Shape
 from numus.target import Target
 
-Laid = tuple[Value, list[LoweredKernel]]
+Relayout = tuple[Value, list[LoweredKernel]]  # the copy, and the kernels that fill it
 
 
 def view(op: str, v: Value, params: object, shape: Shape) -> Value:
@@ -26,7 +25,7 @@ def permuted(v: Value, *order: int) -> Value:
 
 
 def padded(v: Value, shape: Shape, before: Shape = ()) -> Value:
-    """Zeros before it, and after it up to a shape."""
+    """Zero-padded to a shape."""
     none = (0,) * len(shape)
     low = before or none
     high = tuple(n - a - s for n, a, s in zip(shape, low, v.shape, strict=True))
@@ -35,7 +34,7 @@ def padded(v: Value, shape: Shape, before: Shape = ()) -> Value:
     return view("pad", v, (low, high, none), shape)
 
 
-def in_memory(v: Value, layouts: dict[Value, Shape], target: Target) -> Laid:
-    """What is as `v` says, row by row in memory."""
-    found = Value.fresh("cast", "elementwise", (v,), None, v.shape, v.dtype)
-    return found, lower_loops(FusionGroup.of_stored(found, 0), layouts, target)
+def materialize(v: Value, layouts: dict[Value, Shape], target: Target) -> Relayout:
+    """A row-major copy of a view."""
+    copy = Value.fresh("cast", "elementwise", (v,), None, v.shape, v.dtype)
+    return copy, lower_loops(FusionGroup.of_stored(copy, 0), layouts, target)

@@ -1,0 +1,1 @@
+"""Scheduling of lowered kernels: rematerialisation, order, waves, in-place results, memory."""

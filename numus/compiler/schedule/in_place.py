@@ -1,55 +1,55 @@
-"""Which inputs of a kernel may be overwritten by its results.
+"""In-place results: buffers of inputs that die in a kernel and may hold its outputs.
 
-A result may take the memory of an input where every element is read only to compute the very
-element that takes its place: then the read comes first, whatever order the machine prefers. That is
-so in maps over contiguous memory, as updates of parameters are, and in what follows a product.
+An output may alias an input where every element is read only to compute the element that replaces
+it. That holds for elementwise kernels over contiguous memory, and for the epilogues of kernels that
+store each element once (`Kernel.stores_once`).
 """
 
 from __future__ import annotations
 
 from numus import ir
+from numus.compiler.graph.cost_model import nbytes
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.schedule.tuning import TUNING
 
-WORTH_SHARING = 1 << 16  # bytes
 
-
-def takeovers(
-    step: LoweredKernel, stored: set[Value], held: set[Value]
+def in_place_pairs(
+    step: LoweredKernel, stored: set[Value], external: set[Value]
 ) -> list[tuple[Value, Value]]:
-    """Pairs of temporaries of which a kernel may write the first over the second. What is `held` is
-    none; what is `stored` is the outcome of its group.
+    """Pairs (output, input) of temporaries that may share memory. `external` values live outside of
+    the arena; `stored` are the results of the kernel's group.
     """
     pairs = list(zip(step.kernel.buffers, step.buffers, strict=False))  # scratch comes after them
     large = [
         (at, buffer.access, v)
         for at, (buffer, v) in enumerate(pairs)
-        if v not in held and v.size * v.dtype.itemsize >= WORTH_SHARING
+        if v not in external and nbytes(v) >= TUNING.in_place_min_bytes
     ]
-    targets = [(at, v) for at, access, v in large if access == "write"]
-    sources = [(at, v) for at, access, v in large if access == "read"]
-    if not any(s.size == v.size for _, v in targets for _, s in sources):
+    outputs = [(at, v) for at, access, v in large if access == "write"]
+    inputs = [(at, v) for at, access, v in large if access == "read"]
+    if not any(x.size == v.size for _, v in outputs for _, x in inputs):
         return []
-    places = Places(step.kernel)
-    once = step.kernel.name in ("contraction", "convolution")
+    accesses = BufferAccesses(step.kernel)
+    once = step.kernel.stores_once
     return [
-        (v, s)
-        for target, v in targets
-        for source, s in sources
-        if s.size == v.size and places.may_overwrite(source, target, once and v in stored)
+        (v, x)
+        for target, v in outputs
+        for source, x in inputs
+        if x.size == v.size and accesses.may_overwrite(source, target, once and v in stored)
     ]
 
 
-class Places:
-    """Where a kernel reads and writes its buffers, found in one walk."""
+class BufferAccesses:
+    """Loads and stores of a kernel's buffers, collected in one traversal."""
 
     def __init__(self, kernel: ir.Kernel) -> None:
         self.kernel = kernel
         self.stores: dict[ir.Buffer, list[ir.Store]] = {}
         self.loads: dict[ir.Buffer, set[ir.Expr]] = {}
-        self.steering: set[ir.Buffer] = set()  # read by loops, conditions and registers
-        self.lanes: set[ir.Expr] = set()  # variables of loops over elements, each met once
-        self.names: dict[ir.Expr, ir.Expr] = {}  # what `Let` calls values
+        self.control: set[ir.Buffer] = set()  # read by loop bounds, conditions and registers
+        self.lanes: set[ir.Expr] = set()  # variables of loops over elements
+        self.lets: dict[ir.Expr, ir.Expr] = {}
         values: set[ir.Expr] = set()
         others: set[ir.Expr] = set()
         for s in ir.statements(kernel.body):
@@ -58,53 +58,52 @@ class Places:
             if isinstance(s, ir.Store):
                 self.stores.setdefault(s.buffer, []).append(s)
             if isinstance(s, ir.Let):
-                self.names[s.var] = s.value
+                self.lets[s.var] = s.value
             if isinstance(s, (ir.Let, ir.Store)):
                 for e in ir.post_order(ir.expressions_of(s), values):
                     if e.op == "load":
                         self.loads.setdefault(e.attr, set()).add(e)
             else:
                 found = ir.post_order(ir.expressions_of(s), others)
-                self.steering.update(e.attr for e in found if e.op == "load")
-        self._feeding: dict[ir.Store, list[ir.Expr]] = {}
+                self.control.update(e.attr for e in found if e.op == "load")
+        self._operand_loads: dict[ir.Store, list[ir.Expr]] = {}
 
-    def may_overwrite(self, source: int, target: int, once: bool = False) -> bool:
-        """Whether the buffer at `target` may be the one at `source`. `once`: this kernel is known
-        to store each element of its results a single time, as the tiles of a product do.
+    def may_overwrite(self, source: int, target: int, stores_once: bool = False) -> bool:
+        """The buffer at `target` may be the one at `source`. `stores_once`: the schedule stores
+        each element of its results a single time.
         """
         read, written = self.kernel.buffers[source], self.kernel.buffers[target]
-        if read.dtype is not written.dtype or self.kernel.block_size or read in self.steering:
+        if read.dtype is not written.dtype or self.kernel.block_size or read in self.control:
             return False
         stores, loads = self.stores.get(written), self.loads.get(read)
         if not stores or not loads:
             return False
-        if not once and not (len(stores) == 1 and self._is_map(stores[0])):
+        if not stores_once and not (len(stores) == 1 and self._is_elementwise(stores[0])):
             return False
         used = [(e, s) for s in stores for e in self._loads_of(s) if e.attr is read]
         return all(e.args[0] is s.index for e, s in used) and loads <= {e for e, _ in used}
 
-    def _is_map(self, store: ir.Store) -> bool:
-        """Whether the kernel is a map and this its result: one place for each lane of a block."""
+    def _is_elementwise(self, store: ir.Store) -> bool:
         return store.index in self.lanes and _nesting(self.kernel.body) == ["grid", "lanes"]
 
     def _loads_of(self, store: ir.Store) -> list[ir.Expr]:
-        """The loads that what is stored is computed from, through the names that `Let` gives."""
-        found = self._feeding.get(store)
+        """Loads that the stored value depends on, through `Let`s."""
+        found = self._operand_loads.get(store)
         if found is None:
-            found = self._feeding[store] = []
+            found = self._operand_loads[store] = []
             seen: set[ir.Expr] = set()
             roots = [store.value]
             while roots:
                 for e in ir.post_order([roots.pop()], seen):
                     if e.op == "load":
                         found.append(e)
-                    elif e in self.names:
-                        roots.append(self.names[e])
+                    elif e in self.lets:
+                        roots.append(self.lets[e])
         return found
 
 
 def _nesting(body: list[ir.Stmt]) -> list[str]:
-    """The kinds of the loops of a kernel that has one inside the other and nothing else."""
+    """The kinds of perfectly nested loops."""
     loops = [s for s in body if isinstance(s, (ir.For, ir.If))]
     if not loops:
         return []

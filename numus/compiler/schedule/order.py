@@ -1,8 +1,7 @@
-"""In which order the kernels of a program run, and which of them side by side.
+"""List scheduling of kernels for low peak memory, and waves of independent kernels.
 
-Kernels are taken in the order that keeps the fewest bytes alive, step by step: what frees memory
-comes before what needs more. Kernels that don't need each other then form waves, in which a runtime
-may run them at the same time: a hundred small updates are one wave, not a hundred launches.
+Ready kernels run in the order of least growth of live bytes. Kernels that do not depend on each
+other then form waves, which a runtime may run concurrently: a hundred small updates are one wave.
 """
 
 from __future__ import annotations
@@ -12,20 +11,16 @@ from collections.abc import Callable, Mapping, Sequence
 
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.schedule.tuning import TUNING
 
-LOOK_BACK = 4  # waves that a kernel may be moved forward by
-LEAST_BUDGET = 1 << 18  # bytes of temporaries that are never worth a wave of their own
-
-Job = Sequence[LoweredKernel]  # the kernels of a group, one after the other
+Job = Sequence[LoweredKernel]  # the kernels of a fusion group, in order
 
 
 def reads(step: LoweredKernel) -> set[Value]:
-    """What is in memory before a kernel runs and is read by it."""
     return _with_access(step, "read")
 
 
 def writes(step: LoweredKernel) -> set[Value]:
-    """What a kernel leaves in memory."""
     return _with_access(step, "write")
 
 
@@ -35,84 +30,84 @@ def _with_access(step: LoweredKernel, access: str) -> set[Value]:
 
 
 def order(
-    jobs: Sequence[Job], temporary: Callable[[Value], int], replaced: Mapping[Value, Value]
+    jobs: Sequence[Job], temporary: Callable[[Value], int], donated: Mapping[Value, Value]
 ) -> list[int]:
-    """The order of the jobs. `temporary` gives the bytes that a value takes while it lives: 0 for
-    what is there before and after. A result that is best written in the place of another value
-    (`replaced` gives it) waits until nobody else has to read that.
+    """The order of the jobs. `temporary` gives the bytes of a value in the arena, 0 for inputs and
+    results. A result that is best written over an input (`donated` gives it) waits for the other
+    readers of that input.
     """
     made = [set().union(*map(writes, job)) for job in jobs]
     used = [set().union(*map(reads, job)) - made[i] for i, job in enumerate(jobs)]
-    maker = {v: i for i, values in enumerate(made) for v in values}
+    producer = {v: i for i, values in enumerate(made) for v in values}
     users: dict[Value, list[int]] = {}
     for i, values in enumerate(used):
         for v in values:
             users.setdefault(v, []).append(i)
-    over: dict[Value, list[int]] = {}  # which jobs are best written over a value
-    for v, old in replaced.items():
-        if v in maker:
-            over.setdefault(old, []).append(maker[v])
-    waiting = [sum(v in maker for v in values) for values in used]
-    left = {v: len(found) for v, found in users.items()}  # users that have not run yet
+    overwriters: dict[Value, list[int]] = {}
+    for v, old in donated.items():
+        if v in producer:
+            overwriters.setdefault(old, []).append(producer[v])
+    pending_inputs = [sum(v in producer for v in values) for values in used]
+    pending_users = {v: len(found) for v, found in users.items()}
 
     def growth(i: int) -> int:
-        """By how many bytes memory in use grows when this job runs next."""
+        """Bytes by which live memory grows when this job runs next."""
         needed = sum(temporary(v) for v in made[i] if v in users)
-        return needed - sum(temporary(v) for v in used[i] if left[v] == 1)
+        return needed - sum(temporary(v) for v in used[i] if pending_users[v] == 1)
 
-    def early(i: int) -> bool:
-        """Whether others have still to read what this job is best written over."""
-        old = {replaced[v] for v in made[i] if v in replaced}
-        return any(left.get(x, 0) > (x in used[i]) for x in old)
+    def overwrites_early(i: int) -> bool:
+        """Others have yet to read the input that this job is best written over."""
+        old = {donated[v] for v in made[i] if v in donated}
+        return any(pending_users.get(x, 0) > (x in used[i]) for x in old)
 
-    def turn(i: int) -> tuple[bool, int, int, int]:
-        """Which of the jobs that could run is next: of equals, the one whose input is warm."""
-        return early(i), growth(i), -since[i], i
+    def priority(i: int) -> tuple[bool, int, int, int]:
+        """The least runs next: of equals, the one whose input is still in cache."""
+        return overwrites_early(i), growth(i), -ready_since[i], i
 
-    since = [0] * len(jobs)  # when the last of its inputs was made
-    heap = [turn(i) for i in range(len(jobs)) if not waiting[i]]
+    ready_since = [0] * len(jobs)  # when the last of its inputs was made
+    heap = [priority(i) for i in range(len(jobs)) if not pending_inputs[i]]
     heapq.heapify(heap)
     found: list[int] = []
     done: set[int] = set()
     while heap:
         *_, i = heapq.heappop(heap)
-        if i in done:  # it came again with another growth
+        if i in done:  # pushed again with another growth
             continue
         done.add(i)
         found.append(i)
         for v in used[i]:
-            left[v] -= 1
-            if left[v] <= 1:  # the last user frees it
-                for user in (*users[v], *over.get(v, ())):
-                    if user not in done and not waiting[user]:
-                        heapq.heappush(heap, turn(user))
+            pending_users[v] -= 1
+            if pending_users[v] <= 1:  # the last user frees it
+                for user in (*users[v], *overwriters.get(v, ())):
+                    if user not in done and not pending_inputs[user]:
+                        heapq.heappush(heap, priority(user))
         for v in made[i]:
             for user in users.get(v, ()):
-                waiting[user] -= 1
-                since[user] = len(found)
-                if not waiting[user]:
-                    heapq.heappush(heap, turn(user))
-    assert len(found) == len(jobs), "kernels that wait for each other"
+                pending_inputs[user] -= 1
+                ready_since[user] = len(found)
+                if not pending_inputs[user]:
+                    heapq.heappush(heap, priority(user))
+    assert len(found) == len(jobs), "kernels depend on each other in a cycle"
     return found
 
 
 class _Wave:
-    """Kernels that don't need each other."""
+    """Kernels that do not depend on each other."""
 
     def __init__(self, live: int) -> None:
         self.members: list[int] = []
         self.read: set[Value] = set()
         self.written: set[Value] = set()
         self.blocks = 0
-        self.pitch = 0  # bytes of scratch memory that a worker needs
+        self.worker_scratch = 0  # bytes
         self.live = live  # bytes of temporaries while it runs
 
-    def scratch(self, workers: int, pitch: int = 0, blocks: int = 0) -> int:
-        """Bytes of scratch memory, if a kernel joined that needs so much for each worker."""
-        return min(workers, self.blocks + blocks) * max(self.pitch, pitch)
+    def scratch(self, workers: int, worker_scratch: int = 0, blocks: int = 0) -> int:
+        """Bytes of scratch memory, with another kernel that needs so much of each worker."""
+        return min(workers, self.blocks + blocks) * max(self.worker_scratch, worker_scratch)
 
-    def clashes(self, read: set[Value], written: set[Value]) -> bool:
-        """Whether a kernel has to wait for this wave."""
+    def conflicts(self, read: set[Value], written: set[Value]) -> bool:
+        """A kernel has to wait for this wave (read-after-write and the like)."""
         return not (
             self.written.isdisjoint(read)
             and self.written.isdisjoint(written)
@@ -123,49 +118,48 @@ class _Wave:
 def waves(
     steps: Sequence[LoweredKernel],
     temporary: Callable[[Value], int],
-    takeovers: Sequence[Sequence[tuple[Value, Value]]],
-    replaced: Mapping[Value, Value],
+    in_place: Sequence[Sequence[tuple[Value, Value]]],
+    donated: Mapping[Value, Value],
     workers: int,
 ) -> list[list[int]]:
-    """The steps, by number, in the waves in which they run.
+    """The steps, by number, in waves.
 
-    A kernel joins an earlier wave only where memory allows: no more is in use at any time than when
-    the kernels run one by one. `takeovers` tells for each which temporaries (the first of a pair)
-    may take the place of others (the second) that nobody else reads then or later. Each of the
-    `workers` needs as much scratch memory as the kernel of a wave that needs most.
+    A kernel joins an earlier wave only if the peak of memory stays that of sequential execution.
+    `in_place` has, for each step, the pairs (output, input) that may share memory where nobody else
+    reads the input then or later.
     """
-    touched = [(reads(step), writes(step)) for step in steps]
+    accesses = [(reads(step), writes(step)) for step in steps]
     last: dict[Value, int] = {}
-    for i, (read, written) in enumerate(touched):
+    for i, (read, written) in enumerate(accesses):
         last.update(dict.fromkeys(read | written, i))
-    first: set[Value] = set()
+    defined: set[Value] = set()
     grows, frees = [], []
-    overwritten: list[list[Value]] = []  # by each step, when they run one by one
-    for i, (read, written) in enumerate(touched):
-        pairs = [(v, s) for v, s in takeovers[i] if last[s] == i and s in first]
+    overwritten: list[list[Value]] = []  # by each step of a sequential execution
+    for i, (read, written) in enumerate(accesses):
+        pairs = [(v, x) for v, x in in_place[i] if last[x] == i and x in defined]
         overwritten.append(list(dict(pairs).values()))
-        handed = sum(map(temporary, set(overwritten[i])))
-        grows.append(sum(temporary(v) for v in written - first) - handed)
-        first |= written
-        frees.append(sum(temporary(v) for v in read | written if last[v] == i) - handed)
-    budget, live = LEAST_BUDGET, 0
+        reused = sum(map(temporary, set(overwritten[i])))
+        grows.append(sum(temporary(v) for v in written - defined) - reused)
+        defined |= written
+        frees.append(sum(temporary(v) for v in read | written if last[v] == i) - reused)
+    budget, live = TUNING.wave_min_budget_bytes, 0
     for grow, free, step in zip(grows, frees, steps, strict=True):
         live += grow
         budget = max(budget, live + step.scratch_bytes(workers))
         live -= free
     found: list[_Wave] = []
-    live = 0  # when the waves so far are done
-    for i, (step, (read, written)) in enumerate(zip(steps, touched, strict=True)):
-        pitch = sum(step.scratch)
-        written = written | {replaced[v] for v in written if v in replaced}
+    live = 0  # after the waves so far
+    for i, (step, (read, written)) in enumerate(zip(steps, accesses, strict=True)):
+        worker_scratch = sum(step.scratch)
+        written = written | {donated[v] for v in written if v in donated}
         into, grow = len(found), grows[i]
-        more = grow  # where others of the wave still read what would be overwritten
-        for w in range(len(found) - 1, max(-1, len(found) - 1 - LOOK_BACK), -1):
-            more += sum(temporary(s) for s in overwritten[i] if s in found[w].read)
+        more = grow  # where others of the wave still read an input that would be overwritten
+        for w in range(len(found) - 1, max(-1, len(found) - 1 - TUNING.wave_lookback), -1):
+            more += sum(temporary(x) for x in overwritten[i] if x in found[w].read)
             room = budget - found[w].live - more
-            if found[w].clashes(read, written) or found[w].scratch(workers) > room:
+            if found[w].conflicts(read, written) or found[w].scratch(workers) > room:
                 break
-            if found[w].scratch(workers, pitch, step.grid) <= room:
+            if found[w].scratch(workers, worker_scratch, step.grid) <= room:
                 into, grow = w, more
         if into == len(found):
             found.append(_Wave(live))
@@ -176,6 +170,6 @@ def waves(
         wave.read |= read
         wave.written |= written
         wave.blocks += step.grid
-        wave.pitch = max(wave.pitch, pitch)
+        wave.worker_scratch = max(wave.worker_scratch, worker_scratch)
         live += grows[i] - frees[i]
     return [wave.members for wave in found]

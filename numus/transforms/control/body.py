@@ -10,7 +10,7 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler.hooks import watchers
+from numus.compiler.hooks import before_run
 from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.evaluation.eager_cache import APART
@@ -166,13 +166,13 @@ class Body:
 
 def show(body: Body, replay: Any, dev: Device, operands: Sequence[Node], layout: Any) -> None:
     """Let those who watch programs see a body, on operands (or their first slices)."""
-    if not watchers:
+    if not before_run:
         return
     leaves = []
     for x, (shape, dtype), strides in zip(operands, body.inputs, layout, strict=True):
         assert x.view is not None
         leaves.append(value(View(x.view.storage, x.view.offset, strides), shape, dtype, dev))
-    for watch in watchers:
+    for watch in before_run:
         watch(dev, replay.plan, [*leaves, *replay.held], replay.constants)
 
 

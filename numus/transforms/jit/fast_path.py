@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from numus.compiler.hooks import watchers
+from numus.compiler.hooks import before_run
 from numus.dispatch.node_ops import MISS as MISS
 from numus.dispatch.node_ops import place_view, write_fresh_view, write_modes
 from numus.evaluation import storage_lock
@@ -64,7 +64,7 @@ def _function(ready: Ready, replay: Any) -> Short | None:
     table.empty(observers)
     grad, low = ready.mode
     write_modes(table, {"grad": grad, "low": low, "device": ready.default})
-    table.empty(watchers)
+    table.empty(before_run)
     table.empty(storage_lock.writers)
     for read, flag in traced.flags:
         table.same(table.call(read), flag)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numus.compiler.hooks import watchers
+from numus.compiler.hooks import before_run
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, Storage, View, grad_mode
 from numus.primitives.source import constant, placeholder, value
@@ -82,7 +82,7 @@ class Program:
         """Let those who watch programs see this one."""
         leaves = [*self._values(views), *replay.held]
         constants = [*self._constants(numbers), *replay.constants]
-        for watch in watchers:
+        for watch in before_run:
             watch(self.place, replay.plan, leaves, constants)
 
     def _rebuilt(self, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
@@ -110,7 +110,7 @@ class Native:
         given: dict[int, Any] | None = None,
     ) -> list[View]:
         replay = self.replay
-        if watchers:
+        if before_run:
             self._program.show(replay, views, numbers)
         addresses = [
             view.storage.memory.address + view.offset * size

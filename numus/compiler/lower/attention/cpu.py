@@ -26,7 +26,7 @@ class CpuForward:
 
     def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
         p, target = problem, problem.target
-        e = Emitter(p.group.outside(p.layouts), block_size=target.block_size)
+        e = Emitter(p.group.input_layouts(p.layouts), block_size=target.block_size)
         dtype = dt.compute_dtype(p.value.dtype)
         reader = Reader(p, e, dtype)
         dims = (p.queries, p.keys, p.head_dim, p.value_dim)
@@ -65,7 +65,7 @@ class CpuBackward:
 
     def _kernel(self, p: AttentionProblem) -> LoweredKernel:
         target = p.target
-        e = Emitter(p.group.outside(p.layouts), block_size=target.block_size)
+        e = Emitter(p.group.input_layouts(p.layouts), block_size=target.block_size)
         dtype = dt.compute_dtype(p.value.dtype)
         reader = Reader(p, e, dtype)
         dims = (p.queries, p.keys, p.head_dim, p.value_dim)

@@ -50,7 +50,7 @@ class GpuSchedule:
     def lower(self, problem: AttentionProblem) -> list[LoweredKernel]:
         p, tiling = problem, self.tiling(problem)
         assert tiling is not None
-        layouts = p.group.outside(p.layouts)
+        layouts = p.group.input_layouts(p.layouts)
         e = Emitter(layouts, block_size=tiling.threads)
         reader, g = Reader(p, e, _compute_dtype(p)), ir.var("g")
         matrix, vector = partial(_matrix, reader, layouts), partial(_vector, reader, layouts)

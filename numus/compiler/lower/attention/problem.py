@@ -45,7 +45,7 @@ class AttentionProblem(Problem):
         group: FusionGroup, layouts: dict[Value, Shape], target: Target
     ) -> AttentionProblem:
         parts = [v for v in group.members if v.op == "attention_grad"]
-        outputs = {v.params.which: v for v in parts if output_views.places(group, v)}
+        outputs = {v.params.which: v for v in parts if output_views.output_views(group, v)}
         return AttentionProblem(group, layouts, target, outputs)
 
     def only(self, *names: str) -> AttentionProblem:

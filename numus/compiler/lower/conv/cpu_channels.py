@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.conv.geometry import (
     WORTH_A_THREAD,
     Geometry,
@@ -156,7 +156,7 @@ def lower_spreading(
         )
 
     shape = (g.groups, b.phases, b.panels, b.entries, tile.columns)
-    packed = Value.fresh("pack", "convolve", (product.inputs[1],), None, shape, dtype)
+    packed = Value.fresh(PACKED, "convolve", (product.inputs[1],), None, shape, dtype)
     outside = {v: s for v, s in layouts.items() if v not in set(group.members)}
     number = ir.var("g")
 
@@ -186,4 +186,5 @@ def lower_spreading(
     body, scratch = spreading(s, tile, dtype, planes, number, data, e.buffer(packed), finish)
     e.scratch += scratch
     grid = g.groups * output_tasks * unit_tasks
+    e.stores_once = True
     return [first, e.grid_kernel("convolution", number, body, grid, group.notes)]

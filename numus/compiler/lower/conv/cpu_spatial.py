@@ -147,7 +147,7 @@ def lower_sliding(
     product = group.members[0]
     cut = _cut(g, product, target)
     g, dtype, tile = cut.g, cut.dtype, cut.tile
-    e = Emitter(group.outside(layouts))
+    e = Emitter(group.input_layouts(layouts))
     numbers = Numbers(e)
     lane = target.vector_bytes // dtype.itemsize
     size = -(-size_of(cut.phases) * size_of(cut.seen) // lane) | 1  # an odd number of lines
@@ -195,4 +195,5 @@ def lower_sliding(
     body, scratch = sliding(s, Task(number, tile, dtype, planes, data, weights, finish))
     e.scratch += scratch
     grid = g.groups * cut.output_tasks * cut.unit_tasks
+    e.stores_once = True
     return e.grid_kernel("convolution", number, body, grid, group.notes)

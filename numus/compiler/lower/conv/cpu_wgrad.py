@@ -101,7 +101,7 @@ def lower_gathering(
     places = size_of(g.extents)
     shape = (cut.parts, g.groups, g.batch * places, g.outputs)
     partial = Value.fresh("convolve", "convolve", product.inputs, None, shape, cut.dtype)
-    e = Emitter(group.outside(layouts))
+    e = Emitter(group.input_layouts(layouts))
     numbers = Numbers(e)
     line = target.vector_bytes // cut.dtype.itemsize
     size = e.scalar_arg((-(-size_of(cut.phases) * size_of(cut.seen) // line) | 1) * line)
@@ -144,6 +144,7 @@ def lower_gathering(
     body, scratch = gathering(s, Task(number, cut.tile, cut.dtype, planes, data, weights, finish))
     e.scratch += scratch
     grid = g.groups * cut.output_tasks * cut.image_tasks * cut.parts
+    e.stores_once = True
     first = e.grid_kernel("convolution", number, body, grid, ("convolve",))
     return [first, *_together(group, g, partial, layouts, target)]
 

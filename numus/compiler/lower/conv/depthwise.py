@@ -48,7 +48,7 @@ class _Sums:
         self.group, self.g, self.layouts, self.target = group, g, layouts, target
         self.product = group.members[0]
         self.dtype = dt.compute_dtype(self.product.dtype)
-        self.e = Emitter(group.outside(layouts), block_size=THREADS)
+        self.e = Emitter(group.input_layouts(layouts), block_size=THREADS)
         self.lack = 5 - len(self.product.shape)
         self.reads = depthwise_kernel.Reads(self.dtype, self._data, self._weights)
 

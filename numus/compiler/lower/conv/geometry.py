@@ -9,8 +9,7 @@ from typing import Any
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.index_rules import Index
+from numus.compiler.lower.emitter import Emitter, Index
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.cpu.planes import Read, Triple
 from numus.shapes import Shape, size_of

@@ -10,7 +10,7 @@ from numus.compiler.lower.conv.cpu import lower_convolution
 from numus.compiler.lower.conv.geometry import Geometry, Numbers, epilogue
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_sum
-from numus.compiler.lower.relayout import Laid, in_memory, padded, permuted, reshaped
+from numus.compiler.lower.relayout import Relayout, materialize, padded, permuted, reshaped
 from numus.ir import Expr, Stmt
 from numus.kernels.common.smem_tiles import BLOCK, RUN, rounded
 from numus.kernels.conv.gpu import implicit_gemm_simt as groups
@@ -39,7 +39,7 @@ def lower_group_convolution(
     data_size = g.batch * g.groups * size_of(g.space) * channels
     if max(data_size, g.groups * g.outputs * depth, product.size) >= LARGEST:
         return lower_convolution(group, layouts, target)
-    outer = group.outside(layouts)
+    outer = group.input_layouts(layouts)
     split = (g.batch, g.groups, g.channels, *g.space)
     data, first = laid(x, split, (0, 1, 3, 4, 5, 2), channels, outer, target)
     order = (0, 1, 3, 4, 5, 2) if by_tiles else (0, 3, 4, 5, 2, 1)
@@ -118,12 +118,12 @@ def laid(
     channels: int,
     layouts: dict[Value, Shape],
     target: Target,
-) -> Laid:
+) -> Relayout:
     """An operand of six axes in another order; where its channels come last, zeros after them."""
     v = permuted(reshaped(x, *split), *order)
     if channels:
         v = padded(v, (*v.shape[:-1], channels))
-    return in_memory(v, layouts, target)
+    return materialize(v, layouts, target)
 
 
 def sum_of_pieces(

@@ -59,7 +59,7 @@ def lower_cell_convolution(
         return None
     if plan == "sums":
         return lower_window_sums(group, g, layouts, target)
-    outer = group.outside(layouts)
+    outer = group.input_layouts(layouts)
     lay = lay_results if plan.by_results else lay_taps
     (data, steps), (weights, more) = lay(product, g, plan, outer, target)
     outer |= {data: row_major(data.shape), weights: row_major(weights.shape)}

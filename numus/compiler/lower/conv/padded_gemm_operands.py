@@ -11,7 +11,7 @@ from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import Plan, spread
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.matmul.gpu_operands import along
-from numus.compiler.lower.relayout import Laid, in_memory, padded, permuted, reshaped, view
+from numus.compiler.lower.relayout import Relayout, materialize, padded, permuted, reshaped, view
 from numus.ir import Expr, Stmt
 from numus.kernels.common.smem_tiles import RUN, rounded
 from numus.kernels.conv.gpu.implicit_gemm import apart, small
@@ -24,7 +24,7 @@ _ZERO = ir.const(0)
 
 def lay_taps(
     product: Value, g: Geometry, plan: Plan, layouts: dict[Value, Shape], target: Target
-) -> tuple[Laid, Laid]:
+) -> tuple[Relayout, Relayout]:
     """Data with channels in the cells; weights as lines of all taps, channels in each, or as lines
     of outputs, one for each tap and channel."""
     x, w = product.inputs
@@ -38,7 +38,7 @@ def lay_taps(
     if plan.unit.across:
         v = permuted(v, 0, 2, 1)
         v = padded(v, (*v.shape[:2], rounded(plan.columns, RUN)))
-    return data, in_memory(v, layouts, target)
+    return data, materialize(v, layouts, target)
 
 
 def _diagonal(v: Value) -> Value:
@@ -76,7 +76,7 @@ def _weights(v: Value, g: Geometry, plan: Plan) -> Value:
 
 def lay_results(
     product: Value, g: Geometry, plan: Plan, layouts: dict[Value, Shape], target: Target
-) -> tuple[Laid, Laid]:
+) -> tuple[Relayout, Relayout]:
     """Data with images in the cells, and weights with outputs, both of one channel after the
     other; or lines of images, and of outputs, with the cells of all channels in each."""
     x, w = product.inputs
@@ -88,7 +88,7 @@ def lay_results(
     if plan.unit.along:
         data = _lines(permuted(data, 1, 0, 2, 3, 4, 5), plan.grid, f.dilation)
         weights = _lines(weights, plan.grid, (1, 1, 1))
-        return in_memory(data, layouts, target), in_memory(weights, layouts, target)
+        return materialize(data, layouts, target), materialize(weights, layouts, target)
     width = rounded(f.outputs, RUN)
     on_cells = _on_cells(weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts)
     return _data(data, (2, 1, 0), plan, f.dilation, g.low[2], layouts, target), on_cells
@@ -102,7 +102,7 @@ def _data(
     low: int,
     layouts: dict[Value, Shape],
     target: Target,
-) -> Laid:
+) -> Relayout:
     """Data on the cells of a plan; where lines overlap, with zeros before every row instead of
     phases along the last axis."""
     if plan.span == 1:
@@ -116,7 +116,7 @@ def _data(
     images, groups = v.shape[:2]
     v = padded(v, (images, groups, plan.cell, a * p, b * q, row), (0, 0, 0, 0, 0, low))
     v = reshaped(v, images, groups, plan.cell, a, p, b, q, row)
-    return in_memory(permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, target)
+    return materialize(permuted(v, 1, 4, 6, 0, 3, 5, 7, 2), layouts, target)
 
 
 def _lines(v: Value, grid: Shape, phases: Shape) -> Value:
@@ -138,7 +138,7 @@ def _on_cells(
     width: int,
     layouts: dict[Value, Shape],
     low: int = 0,
-) -> Laid:
+) -> Relayout:
     """An operand of six axes as (groups, phases of each axis, images, cells of each axis,
     channels), where `order` tells which of the first three are images, groups and channels; with
     `low` zeros before every row."""

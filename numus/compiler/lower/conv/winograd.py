@@ -66,7 +66,7 @@ def lower_winograd(
 ) -> list[LoweredKernel]:
     """Both operands to their forms, the product of these, and its result back."""
     product = group.members[0]
-    outer = group.outside(layouts)
+    outer = group.input_layouts(layouts)
     x, w = product.inputs
     data = _planes(x, g.batch, g.channels, g.space)
     weights = _planes(w, g.outputs, g.channels, g.taps)

@@ -13,7 +13,7 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.affine import Coefficients, accesses, collapsible, unit_weight
+from numus.compiler.lower.affine import Coefficients, accesses, collapsible, unit_stride_count
 from numus.compiler.lower.emitter import Emitter
 from numus.compiler.lower.loops.stages import Work
 from numus.ir import Expr, const
@@ -70,8 +70,8 @@ class Space:
         variable = self.variables[d.axis]
         along = [self.variables[i] for i in self.reduced]
         inside = [p for p in self.accesses if any(p.get(v, 0) for v in along)]
-        found = unit_weight(inside, variable)
-        return found + (unit_weight(self.accesses, variable) - found) / max(1, self.row_size)
+        found = unit_stride_count(inside, variable)
+        return found + (unit_stride_count(self.accesses, variable) - found) / max(1, self.row_size)
 
     def crosses(self, d: Dim, other: Dim) -> bool:
         """Whether some access has its neighbours along `d` and jumps along `other`."""

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from numus import ir
 from numus.compiler.fusion.group import index_of
-from numus.compiler.lower.affine import Strides
+from numus.compiler.lower.affine import AffineAnalysis
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops.nest import ZERO, At, Dim, Space, blocks_of, count, digits
 from numus.compiler.lower.loops.stages import Work
@@ -118,7 +118,7 @@ class _Turned:
 
     def _crosses(self, load: Expr) -> bool:
         """Whether a load has its neighbours along the loop that crosses the lanes."""
-        found = Strides(self.e).of(load.args[0]) if len(load.args) == 1 else None
+        found = AffineAnalysis(self.e).coefficients(load.args[0]) if len(load.args) == 1 else None
         return (
             found is not None and abs(found.get(self.i, 0)) == 1 and abs(found.get(self.j, 0)) > 1
         )

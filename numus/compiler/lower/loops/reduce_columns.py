@@ -12,8 +12,7 @@ from typing import Any
 from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.emitter import LoweredKernel
-from numus.compiler.lower.index_rules import Index
+from numus.compiler.lower.emitter import Index, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ZERO,
     At,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from numus import ir
 from numus.compiler.fusion.group import index_of, squeeze
-from numus.compiler.graph.cost_model import HEAVY
+from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import (
@@ -415,7 +415,7 @@ class Row:
             return x not in work.layouts and x.kind != "reduce"
 
         def costly(x: Value) -> bool:
-            return inline(x) and x.op in HEAVY
+            return inline(x) and x.op in EXPENSIVE_OPS
 
         def whole(x: Value) -> bool:
             return squeeze(x.shape) == work.group.space and not x.dtype.is_complex

@@ -10,7 +10,7 @@ from numus import dtypes as dt
 from numus.codegen.nvptx.cluster import words_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
-from numus.compiler.lower.grid_sync import emptied, most_blocks
+from numus.compiler.lower.grid_sync import clear_flags, max_waiting_blocks
 from numus.compiler.lower.loops.nest import Dim, Space
 from numus.compiler.lower.loops.reduce_rows import Holding
 from numus.compiler.lower.loops.reduce_rows_registers import MANY_THREADS, lower_held, ways_to_hold
@@ -26,7 +26,7 @@ def spreading(work: Work, space: Space, lane: Dim | None) -> Holding | None:
     """
     found: list[Holding] = []
     blocks = 2
-    while blocks <= max(_cluster(work), most_blocks(work.target)):
+    while blocks <= max(_cluster(work), max_waiting_blocks(work.target)):
         found = ways_to_hold(work, space, lane, blocks)
         best = [how for how in found if how.threads <= MANY_THREADS]
         if best:
@@ -47,4 +47,4 @@ def lower_spread(work: Work, space: Space, lane: Dim, how: Holding) -> list[Lowe
     words = words_of([t for r in work.reduces for t in reducer(r).dtypes])
     size = space.row_count * words * how.blocks
     board = Value.fresh("partial", "partial", (), None, (size,), dt.uint64)
-    return [emptied(board, work.target), lower_held(work, space, lane, how, board)]
+    return [clear_flags(board, work.target), lower_held(work, space, lane, how, board)]

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from copy import copy
 
 from numus import dtypes as dt
-from numus.compiler.fusion.group import FusionGroup, level
-from numus.compiler.graph.cost_model import HEAVY
+from numus.compiler.fusion.group import FusionGroup, squeeze
+from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import Emitter
 from numus.shapes import Shape, size_of
@@ -137,7 +137,7 @@ class Work:
 
     def is_full(self, m: Value) -> bool:
         """Whether a member is computed at every point: it is no reduction, nor once per row."""
-        return level(self.group, m) == "full"
+        return m.kind != "reduce" and (not self.group.axes or squeeze(m.shape) == self.group.space)
 
     @property
     def rounds(self) -> int:
@@ -170,7 +170,7 @@ class Work:
 
     def cost(self) -> int:
         """How heavy an element is, as a multiple of a plain memory-bound one."""
-        heavy = sum(x.op in HEAVY for x in self._inlined(self.members))
+        heavy = sum(x.op in EXPENSIVE_OPS for x in self._inlined(self.members))
         return min(16, 1 + heavy * 2)
 
     def share(self) -> int:

@@ -48,7 +48,7 @@ def lower_complex(
     batch, m, n = product.shape
     k = a.shape[2]
     real = dt.real_of(product.dtype)
-    layouts = group.outside(layouts)
+    layouts = group.input_layouts(layouts)
     steps: list[LoweredKernel] = []
     how = lying(a, layouts, 1)
     if how is None or not how.along:
@@ -57,7 +57,7 @@ def lower_complex(
         steps += lower_loops(alone, layouts, target)
         base, line, matrix = made, k, m * k
     else:
-        found = views.lying(a, layouts)
+        found = views.strided_view(a, layouts)
         assert found is not None
         base, line, matrix = found.base, how.line, how.matrix
     left = Value.fresh("pairs", "barrier", (), None, (batch, m, 2 * k), real)

@@ -9,8 +9,8 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
-from numus.compiler.graph.value import Value
-from numus.compiler.lower.affine import accesses, unit_weight
+from numus.compiler.graph.value import PACKED, Value
+from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.elementwise import cast_value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_product_loops, lower_sum
@@ -86,7 +86,7 @@ class Product:
         self.wide = dt.compute_dtype(self.value.dtype)
         self.dtype = dt.real_of(self.wide)  # of what is added up
         self.parts = 2 if self.value.dtype.is_complex else 1
-        self.layouts = group.outside(layouts)
+        self.layouts = group.input_layouts(layouts)
         self.notes = group.notes
 
     def emitter(self) -> Emitter:
@@ -128,7 +128,7 @@ class Product:
         names = [e.variable(f"q{i}", e.dim(n)) for i, n in enumerate(x.shape)]
         value = e.value(x, tuple(names))
         pieces = accesses(e)
-        across = unit_weight(pieces, names[line]) > unit_weight(pieces, names[depth])
+        across = unit_stride_count(pieces, names[line]) > unit_stride_count(pieces, names[depth])
         plain = len(pieces) == 1 and x.dtype is self.dtype and value.op == "load"
         if not plain or len(value.args) > 1:
             return Placement(across, False)
@@ -316,6 +316,7 @@ def _tiled(work: Product, target: Target, strips: bool = False) -> list[LoweredK
     task = Work(tiles, sizes, work.dtype, *sides, finish, light)
     body, e.scratch = contraction(task, g)
     grid = batch * row_tasks * column_tasks
+    e.stores_once = True
     return [*steps, e.grid_kernel("contraction", g, body, grid, work.notes)]
 
 
@@ -329,7 +330,7 @@ def _packed(work: Product, tiles: Tiles, x: Operand) -> tuple[LoweredKernel, Val
     count = -(-x.val.shape[x.line] // panels.lines)
     depth = -(-work.k // tiles.width) * tiles.width
     size = work.batch * count * panels.lines * depth * work.parts
-    packed = Value.fresh("packed", "barrier", (), None, (size,), work.dtype)
+    packed = Value.fresh(PACKED, "barrier", (), None, (size,), work.dtype)
     buffer = e.buffer(packed, "write")
     wide = 1 if panels.along else min(count, PACKED_PANELS)
     deep = work.k if panels.along else min(work.k, PACKED_LINES)

@@ -115,7 +115,7 @@ class _Thin:
         self, group: FusionGroup, layouts: dict[Value, Shape], threads: int, strip: int
     ) -> None:
         self.group, self.product = group, group.members[0]
-        self.layouts = group.outside(layouts)
+        self.layouts = group.input_layouts(layouts)
         self.line = _matrix(self.product)
         self.batch, m, n = self.product.shape
         self.k = self.product.inputs[0].shape[2]

@@ -73,7 +73,7 @@ def _tiled(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> l
     batch, m, n = product.shape
     k = a.shape[2]
     dtype = dt.compute_dtype(product.dtype)
-    layouts = group.outside(layouts)
+    layouts = group.input_layouts(layouts)
     light = len(group.members) == 1
     tiles = _tiles(target, product, light)
     e = Emitter(layouts, block_size=tiles.threads)

@@ -10,7 +10,7 @@ from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
 from numus.compiler.graph import strided_view as views
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.affine import accesses, unit_weight
+from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.emitter import Emitter
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
@@ -80,7 +80,7 @@ def along(x: Value, layouts: dict[Value, Shape], axis: int, other: int | None = 
     e.value(x, tuple(names))
     pieces = accesses(e)
     left = names[3 - axis if other is None else other]
-    return unit_weight(pieces, names[axis]) >= unit_weight(pieces, left)
+    return unit_stride_count(pieces, names[axis]) >= unit_stride_count(pieces, left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +95,7 @@ class Lying:
 def lying(x: Value, layouts: dict[Value, Shape], line: int) -> Lying | None:
     """How an operand whose lines are counted along axis `line` lies in memory; None where it is
     more than views of memory, does not begin where its buffer does, or has no neighbours."""
-    found = views.lying(x, layouts)
+    found = views.strided_view(x, layouts)
     if found is None or found.offset:
         return None
     matrix, *strides = (0 if n == 1 else s for n, s in zip(x.shape, found.strides, strict=True))

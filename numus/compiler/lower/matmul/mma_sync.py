@@ -57,7 +57,7 @@ def lower_warps(
     dtype = unit_dtype(product)
     assert dtype is not None
     copies = target.async_copy
-    near = group.outside(layouts)
+    near = group.input_layouts(layouts)
     ways = [lying(x, near, line) for line, x in enumerate(product.inputs, 1)]
     weaves = all(is_copied(how, target) for how in ways)
     tiles, pieces = warp.choose(target, dtype, copies, batch, m, n, k, weaves)

@@ -52,7 +52,7 @@ def lower_threads(
     product = group.members[0]
     k = product.inputs[0].shape[2]
     batch, m, n = product.shape
-    near = group.outside(layouts)
+    near = group.input_layouts(layouts)
     tiles, pieces = threads.choose(target, batch, m, n, k, _squares(product, near, target))
 
     def by_threads(part: FusionGroup) -> LoweredKernel:

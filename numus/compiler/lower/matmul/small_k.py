@@ -35,7 +35,7 @@ def lower_shallow(
     batch, m, n = product.shape
     k = product.inputs[0].shape[2]
     dtype = dt.compute_dtype(product.dtype)
-    layouts = group.outside(layouts)
+    layouts = group.input_layouts(layouts)
     stored = min(v.dtype.itemsize for v in group.stored)
     light = len(group.members) == 1
     schedule = shallow.choose(target, dtype.itemsize, stored, light, batch, m, n, k)

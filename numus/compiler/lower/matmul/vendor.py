@@ -9,7 +9,7 @@ from typing import NamedTuple
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.strided_view import lying
+from numus.compiler.graph.strided_view import strided_view
 from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_loops
@@ -30,7 +30,7 @@ def lower_vendor_product(
     rounds = product.params == "tf32" and a.dtype is dt.float32
     if product.params is not None and not rounds:  # another precision: numus's kernels know it
         return None
-    layouts = group.outside(layouts)
+    layouts = group.input_layouts(layouts)
     found = [_matrix(x, layouts) for x in (a, b)]
     copied = sum(2 * nbytes(x) for x, place in zip((a, b), found, strict=True) if place is None)
     left, right = (
@@ -101,7 +101,7 @@ def _bias(group: FusionGroup, layouts: dict[Value, Shape]) -> _Bias | None:
     vector = other
     while vector not in layouts and vector.kind == "view":
         vector = vector.inputs[0]
-    found = lying(other, {vector: layouts.get(vector, row_major(vector.shape))})
+    found = strided_view(other, {vector: layouts.get(vector, row_major(vector.shape))})
     if found is None or found.offset or vector.size != product.shape[2]:
         return None
     *outer, along = zip(other.shape, found.strides, strict=True)
@@ -117,7 +117,7 @@ def nbytes(x: Value) -> int:
 def _matrix(x: Value, layouts: dict[Value, Shape]) -> tuple[Value, Matrix] | None:
     """The value in whose memory an operand lies, and how; None where it is more than memory, or its
     lines are not contiguous."""
-    found = lying(x, layouts)
+    found = strided_view(x, layouts)
     if found is None:
         return None
     step, row, column = found.strides

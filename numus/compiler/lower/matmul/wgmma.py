@@ -9,7 +9,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul.cpu import whole_or_pieces
 from numus.compiler.lower.matmul.gpu_operands import Lying, along, lying, sizes_of, work_of
@@ -71,7 +71,7 @@ def lower_tiles(
     dtype = tile_dtype(product)
     assert dtype is not None
     tiles, pieces = tile.choose(target, dtype, product.shape, k, stays=True)
-    layouts = group.outside(layouts)
+    layouts = group.input_layouts(layouts)
     steps: list[LoweredKernel] = []
     operands: list[tuple[Value, Lying]] = []
     for line, x in enumerate(product.inputs, 1):
@@ -157,7 +157,7 @@ def _packed(x: Value, layouts: dict[Value, Shape], line: int) -> tuple[LoweredKe
     lines, places = (count, k) if by_k else (k, count)
     run = 16 // x.dtype.itemsize
     pitch = -(-places // run) * run
-    packed = Value.fresh("packed", "barrier", (), None, (batch * lines * pitch,), x.dtype)
+    packed = Value.fresh(PACKED, "barrier", (), None, (batch * lines * pitch,), x.dtype)
     e = Emitter(layouts, block_size=packing.THREADS)
     tiles = [-(-extent // packing.SIDE) for extent in (lines, places)]
 

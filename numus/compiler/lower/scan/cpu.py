@@ -37,7 +37,7 @@ class _Scan:
         self.val = group.members[0]
         self.source = self.val.inputs[0]
         self.op, self.axis, self.reverse = self.val.params
-        self.layouts = group.outside(layouts)
+        self.layouts = group.input_layouts(layouts)
         self.shape = self.val.shape
         self.length = self.shape[self.axis]
         self.real = dt.compute_dtype(dt.real_of(self.val.dtype))

@@ -18,7 +18,6 @@ from numus.compiler.lower.axis_gpu import (
     wants_places,
 )
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.grid_sync import in_order
 from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
 from numus.compiler.lower.scan.gpu_columns import in_columns, scan_columns
 from numus.compiler.lower.scan.gpu_lookback import scan_in_one_pass, sort_in_one_pass_each
@@ -60,7 +59,7 @@ def lower_group_scan(group: FusionGroup, layouts: Layouts, target: Target) -> li
     size = max(4 * chunk, -(-length // wanted))
     size = -(-size // chunk) * chunk
     parts = -(-length // size)
-    if parts > 1 and in_order(target):
+    if parts > 1 and target.forward_progress:
         return scan_in_one_pass(val, layouts, target)
     if parts == 1:
         return [_scan_parts(val, layouts, target, 1, length, None)]
@@ -187,7 +186,7 @@ def lower_group_sort(group: FusionGroup, layouts: Layouts, target: Target) -> li
     memory = 2 * threads * EACH * (key.itemsize + 4)
     if length <= threads * EACH and memory <= target.shared_bytes:
         return [_sort_in_group(val, layouts, threads, key)]
-    if in_order(target) and target.block_size >= DIGITS_IN_ONE:
+    if target.forward_progress and target.block_size >= DIGITS_IN_ONE:
         return sort_in_one_pass_each(val, layouts, target)
     return _sort_in_passes(val, layouts, target, key)
 

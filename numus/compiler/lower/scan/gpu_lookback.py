@@ -10,7 +10,7 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import Layouts, elements_along, key_of, rows_along, value_of
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.grid_sync import emptied
+from numus.compiler.lower.grid_sync import clear_flags
 from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.gpu_block import RunningReduction
@@ -59,7 +59,7 @@ def scan_in_one_pass(val: Value, layouts: Layouts, target: Target) -> list[Lower
     body, _ = scan.one_chunk(start, stop, read, write, carry.find)
     e.scratch += [*scan.stages, *carry.scratch]
     step = e.grid_kernel(f"scan_{op}_one_pass", g, body, rows * tiles, (val.op,))
-    return [emptied(board, target), step]
+    return [clear_flags(board, target), step]
 
 
 # -- sorts ----------------------------------------------------------------------------------------
@@ -86,7 +86,7 @@ def sort_in_one_pass_each(val: Value, layouts: Layouts, target: Target) -> list[
         )
         for k in (0, 1)
     ]
-    steps = [emptied(counts, target), _histogram(val, layouts, target, board, counts)]
+    steps = [clear_flags(counts, target), _histogram(val, layouts, target, board, counts)]
     held: tuple[Value, ...] = ()
     for number in range(board.digits):
         last = number == board.digits - 1

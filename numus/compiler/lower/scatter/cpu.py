@@ -18,8 +18,7 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import digits, temporary, without
 from numus.compiler.lower.elementwise import lower
-from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.index_rules import Index
+from numus.compiler.lower.emitter import Emitter, Index, LoweredKernel
 from numus.compiler.lower.loops import SMALL, lower_loops
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import identity

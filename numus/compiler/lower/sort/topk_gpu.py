@@ -8,7 +8,6 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis_gpu import Layouts, outside, rows_along
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.grid_sync import in_order
 from numus.compiler.lower.scan.gpu import lower_group_sort
 from numus.compiler.lower.sort.topk_cpu import topk_by_sorting
 from numus.ir import Expr, Stmt, const
@@ -32,7 +31,7 @@ def lower_group_topk(group: FusionGroup, layouts: Layouts, target: Target) -> li
     axis, count, _ = val.params
     length = val.inputs[0].shape[axis]
     # targets whose blocks start in order can add in turns as well; a thread for every digit
-    atomic = in_order(target) and target.block_size >= DIGITS
+    atomic = target.forward_progress and target.block_size >= DIGITS
     short = length <= target.block_size * EACH  # groups sort such rows at once
     if not atomic or short or not 0 < count <= min(MOST, length // 4):
         return topk_by_sorting(group, layouts, target, lower_group_sort)

@@ -8,13 +8,13 @@ import pytest
 
 import numus as nm
 from numus.compiler.lower import autotune
-from numus.compiler.lower.autotune import _reach
+from numus.compiler.lower.autotune import _storage_extent
 from numus.compiler.plan import clear_plans
 
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A cache of its own, in which nothing is remembered."""
+    """An empty cache."""
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(autotune, "choices", autotune._Choices())
     monkeypatch.setattr(autotune, "SECONDS", 1e-4)
@@ -96,13 +96,18 @@ def test_strided_operands_are_measured_in_memory_of_their_extent(folder, monkeyp
     # half the vector width is another kernel on every CPU, whatever its caches
     half = {"half": lambda target: replace(target, vector_bytes=target.vector_bytes // 2)}
     monkeypatch.setattr(autotune, "VARIANTS", half)
-    reached = []
-    monkeypatch.setattr(autotune, "_reach", lambda *of: reached.append(_reach(*of)) or reached[-1])
+    extents = []
+
+    def watched(*of):
+        extents.append(_storage_extent(*of))
+        return extents[-1]
+
+    monkeypatch.setattr(autotune, "_storage_extent", watched)
     x, y = operands()
     nm.eval(x, y)
     with nm.tune():
         nm.eval(x[::-2, ::4] @ y[50:100])
-    assert {(99 * 400, 99 * 400 + 1 + 49 * 4), (0, 50 * 200)} <= set(reached)
+    assert {(99 * 400, 99 * 400 + 1 + 49 * 4), (0, 50 * 200)} <= set(extents)
 
 
 @pytest.mark.parametrize("content", ["", "{", "[1]", '{"a": 3}', '{"a": "no such variant"}'])

@@ -1,0 +1,41 @@
+"""Tuning numbers of fusion."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+
+@dataclass(frozen=True)
+class FusionTuning:
+    """GPU numbers were measured on one H200, CPU numbers on 2-core Neoverse N1 and x86-64 (Cascade
+    Lake class) machines."""
+
+    max_members: int = 64  # of a group
+
+    # Rows of several stages: enough of them to run in parallel, or short ones.
+    multistage_min_rows: int = 16
+    multistage_max_row: int = 1 << 16  # elements
+
+    # Column reductions keep nothing in registers. Those of more than so many elements a row, too
+    # large for caches in all, need several blocks for every SM.
+    column_min_row: int = 64
+    column_min_elements: int = 1 << 16
+    column_blocks_per_sm: int = 4
+    strided_row_bytes: int = 12  # of shared memory for an element of a row with gaps
+
+    # Large pointwise results that share only scalars, in one kernel.
+    large_pointwise_elements: int = 1 << 16
+    max_scalar_siblings: int = 6
+
+    # Materialisation.
+    max_index_maps: int = 8  # by which views read a value before it is stored: each copies its code
+    wgmma_min_extent: int = 128  # of M, N and K, so that operands are worth relayout kernels
+    scalar_max_users: int = 3  # kernels that compute an expensive scalar each for itself
+    # operations that are recomputed rather than stored, by the number of operands in memory
+    recompute_max_ops: dict[int, int] = field(default_factory=lambda: {1: 5, 2: 4})
+    gpu_recomputed_op_cost: int = 6  # plain operations
+    load_cost: int = 12  # plain operations that cost more than a load,
+    gpu_load_cost: int = 32  # and where threads wait for memory anyway
+
+
+TUNING = FusionTuning()
