@@ -1,8 +1,8 @@
 """The graph: immutable nodes, each one primitive applied to others.
 
-A node is pending until it has a `view`: storage on its device, laid out by strides. Evaluated nodes
-drop their inputs unless a gradient can still ask for them (`tracked`), so memory goes back as soon
-as nobody holds a value.
+A node is pending until it has a `view`: strided storage on its device. Evaluated nodes drop their
+inputs unless a gradient may need them (`tracked`), so that memory is freed with the last reference
+to a value.
 """
 
 from __future__ import annotations
@@ -26,31 +26,29 @@ if TYPE_CHECKING:
 
 
 _ref = weakref.ref
-_MANY_ALIASES = 16  # from so many on, those that are gone are looked for now and then
+_MIN_ALIAS_SWEEP = 16  # dead aliases are removed as their number doubles, from here on
 
 
 class Storage:
-    """A block of device memory and who may touch it from the host."""
+    """A block of device memory, its aliases and its host access."""
 
-    __slots__ = ("__weakref__", "aliases", "guard", "host", "memory")
+    __slots__ = ("__weakref__", "aliases", "host", "host_access", "memory")
 
     def __init__(self, memory: Any) -> None:
         self.memory = memory
-        # what was copied to a device: indices that came from the host can be looked at there; what
-        # is computed has none
-        self.host: Any = None
-        self.guard: Any = None  # who reads it on the host: see guards.py
-        # nodes of views that see what is written, by id, and some that are gone; made when needed
+        self.host: Any = None  # a host copy of uploaded indices, to be checked there
+        self.host_access: Any = None  # readers on the host: see evaluation/storage_lock.py
+        # nodes of views that see writes, by id, dead ones among them; made when needed
         self.aliases: dict[int, weakref.ref[Node]] | None = None
 
     def copy(self) -> Storage:
-        """The same memory, which both give up when one is written to."""
+        """Copy-on-write sharing of the memory."""
         found = Storage(self.memory)
         found.host = self.host
         return found
 
     def share(self, *nodes: Node) -> None:
-        """These nodes are views of one another: a write through one is seen by all."""
+        """Make nodes aliases: a write through one is seen by all."""
         aliases = self.aliases
         if aliases is None:
             aliases = self.aliases = {}
@@ -58,18 +56,18 @@ class Storage:
         for node in nodes:
             aliases[id(node)] = _ref(node)
         now = len(aliases)
-        if now > before and now >= _MANY_ALIASES and (now ^ before) > before:  # twice as many
+        if now > before and now >= _MIN_ALIAS_SWEEP and (now ^ before) > before:  # doubled
             for key in [key for key, ref in aliases.items() if ref() is None]:
                 del aliases[key]
 
     def sharers(self) -> set[Node]:
-        """The nodes that see what is written."""
+        """The nodes that see writes."""
         refs = [] if self.aliases is None else list(self.aliases.values())
         return {node for ref in refs if (node := ref()) is not None}
 
 
 class View:
-    """Where a realised node's elements lie: storage, offset and strides in elements."""
+    """The strided layout of a realised node: storage, offset and strides in elements."""
 
     __slots__ = ("offset", "storage", "strides")
 
@@ -79,21 +77,14 @@ class View:
         self.strides = strides
 
 
-class _Owner:
-    __slots__ = ("held",)
-
-    def __init__(self) -> None:
-        self.held = object()
+def _sole_reference() -> int | None:
+    view = View(Storage(None), 0, ())
+    return sys.getrefcount(view.storage) if hasattr(sys, "getrefcount") else None
 
 
-def _held_once() -> int | None:
-    owner = _Owner()
-    return sys.getrefcount(owner.held) if hasattr(sys, "getrefcount") else None
-
-
-# What `sys.getrefcount(owner.attribute)` says of an object that only its owner holds; None where
-# this Python cannot tell.
-ONE_HOLDER = _held_once()
+# `sys.getrefcount(owner.attribute)` of an object that only its owner references; None where this
+# Python does not count references.
+SOLE_REFERENCE = _sole_reference()
 
 next_serial = itertools.count(1).__next__
 
@@ -116,8 +107,8 @@ class Node:
         "handle",
         "inputs",
         "params",
-        "pinned",
         "prim",
+        "retained_bytes",
         "serial",
         "shape",
         "tracked",
@@ -138,17 +129,16 @@ class Node:
         self.params = params
         self.shape = shape
         self.dtype = dtype
-        self.device = device  # None: a constant, at home on any device
+        self.device = device  # None: a constant, of any device
         self.view: View | None = None
         self.serial = next_serial()  # nodes are numbered as they are made: inputs before results
-        # whether it stands on a placeholder, so that it has no value yet: the trace it belongs to,
-        # or True inside other transformations
+        # depends on a placeholder: the trace it belongs to, or True in other transformations
         self.abstract: Any = False
-        self.tracked = False  # whether a gradient may ask for what this was computed from
-        self.grad_slot: Any = None  # where reverse mode leaves its gradient (leaves, retained)
-        self.handle: Any = None  # a weak reference to the tensor that stands for it, or several
-        self.depth = 0
-        self.pinned = 0
+        self.tracked = False  # a gradient may need its inputs
+        self.grad_slot: Any = None  # where reverse mode stores its gradient (leaves, retained)
+        self.handle: Any = None  # a weak reference to its tensor, or a tuple of them
+        self.depth = 0  # levels of pending nodes below it
+        self.retained_bytes = 0  # of memory that it keeps alive while it is pending
 
     @property
     def ndim(self) -> int:
@@ -167,7 +157,7 @@ Reference = Callable[..., Array]
 
 PRIMITIVES: dict[str, Primitive] = {}
 
-# What users call the primitives with short names: errors speak their language.
+# Public names of primitives, for errors.
 _PUBLIC = {
     **{"sub": "subtract", "mul": "multiply", "div": "divide", "mod": "remainder"},
     **{"and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor"},
@@ -178,7 +168,7 @@ _PUBLIC = {
 
 
 class Primitive:
-    """One operation. `kind` tells the compiler what shape of kernel it belongs to:
+    """One operation. `kind` is its fusion class:
 
     source, elementwise, view, reduce, contract, convolve, gather, scatter, scan, sort, topk,
     compact, barrier
@@ -233,19 +223,19 @@ def _no_evaluator(node: Node) -> None:
     raise AssertionError("numus.evaluation has not been imported")
 
 
-# Evaluates the inputs of a pending node once the graph has reached its bound; `evaluation` sets it.
+# Evaluates the inputs of a pending node when the graph has reached its bound; set by `evaluation`.
 flush: Callable[[Node], None] = _no_evaluator
 
 mode = default  # gradients, autocast, traces and watchers of this thread
-TF32 = "tf32"  # float32 that products may round to 11 bits (nm.matmul_precision)
-# One for each trace and watcher that runs, in all threads: what keeps the path of everybody else
-# short. A list, because threads that come and go at the same time must not lose count.
+TF32 = "tf32"  # float32 matmuls may round to 11 bits (nm.matmul_precision)
+# One entry per active trace and hook in any thread: empty, operations take fast paths. A list,
+# because its append and pop are atomic.
 observers: list[None] = []
 
 
 @contextlib.contextmanager
 def tracing(trace: Any) -> Iterator[None]:
-    """Let a trace see the operations inside: which nodes, tensors and gradients they meet."""
+    """Report the operations inside to a trace: their nodes, tensors and gradients."""
     observers.append(None)
     mode.trace = trace
     try:
@@ -257,7 +247,7 @@ def tracing(trace: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def watching(watcher: Any) -> Iterator[None]:
-    """Let somebody look at each node that is made inside and has a value."""
+    """Call a hook for each concrete node made inside."""
     before = mode.watcher
     observers.append(None)
     mode.watcher = watcher
@@ -270,9 +260,7 @@ def watching(watcher: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def running_inside(function: Any) -> Iterator[None]:
-    """Let a function of many examples or turns see which tensors are bound and gradients written,
-    and give the keys of random numbers.
-    """
+    """Check the side effects of a vmapped function or loop body, which also draws random keys."""
     before = mode.inside
     observers.append(None)
     mode.inside = function
@@ -284,26 +272,26 @@ def running_inside(function: Any) -> Iterator[None]:
 
 
 def is_observed() -> bool:
-    """Whether each operation counts in this thread: a trace is recorded, or nodes are watched."""
+    """Whether this thread has a trace or a node hook."""
     return bool(observers) and (mode.trace is not None or mode.watcher is not None)
 
 
 def current_trace() -> Any:
-    """The trace that this thread records; None where there is none."""
+    """The trace of this thread, or None."""
     return mode.trace if observers else None
 
 
 def is_captured(node: Node) -> bool:
-    """Whether a trace is recorded in this thread and the node is older than it.
+    """Whether the node is older than this thread's trace.
 
-    Its value will be another one at the next call: now it may be neither looked at nor shared.
+    Its value may differ at the next call: it can be neither read nor aliased now.
     """
     return bool(observers) and mode.trace is not None and bool(mode.trace.captures(node))
 
 
 @contextlib.contextmanager
 def grad_mode(enabled: bool) -> Iterator[None]:
-    """Whether operations inside record what gradients need."""
+    """Whether operations inside are tracked for gradients."""
     before = mode.grad
     mode.grad = enabled
     try:

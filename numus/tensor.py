@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from numus import dtypes as dt
+from numus.dispatch.node_ops import new_node
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
-from numus.graph import Node, View, current_trace, is_captured, mode, next_serial, now, observers
+from numus.graph import Node, View, current_trace, is_captured, mode, now, observers
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant, value
@@ -32,6 +33,7 @@ _ref = weakref.ref
 if TYPE_CHECKING:
     # The methods that others add, so that type checkers and editors know them.
     from numus._methods import Methods
+    from numus.runtime.pycall.builder import BytecodeBuilder
 else:
     Methods = object
 
@@ -264,25 +266,18 @@ class Tensor(Methods):
         return self
 
 
-def write_tensor(table: Any, view: int, shape: Shape, dtype: DType, device: Device) -> int:
-    """`Tensor(value(view, shape, dtype, device))` as steps of a native call, for the view in a
-    register of it.
-    """
-    node = table.new(Node)
-    given = {"prim": VALUE, "inputs": (), "shape": shape, "dtype": dtype, "device": device}
-    nothing = {"params": None, "grad_slot": None, "abstract": False, "tracked": False}
-    for name, thing in {**given, **nothing, "depth": 0, "pinned": 0}.items():
-        table.put(node, Node, name, thing)
-    table.set(node, Node, "view", view)
-    table.set(node, Node, "serial", table.call(next_serial))
-    return write_handle(table, node)
+def new_tensor(code: BytecodeBuilder, view: int, shape: Shape, dtype: DType, device: Device) -> int:
+    """`Tensor(value(view, shape, dtype, device))` in bytecode."""
+    members = {"prim": VALUE, "inputs": (), "params": None, "shape": shape, "dtype": dtype}
+    members |= {"device": device, "tracked": False, "depth": 0, "retained_bytes": 0}
+    return new_handle(code, new_node(code, members, {"view": view}, handled=True))
 
 
-def write_handle(table: Any, node: int) -> int:
-    """`Tensor(node)` as steps of a native call, for the new node in a register of it."""
-    out: int = table.new(Tensor)
-    table.set(out, Tensor, "_node", node)
-    table.set(node, Node, "handle", table.weak(out))
+def new_handle(code: BytecodeBuilder, node: int) -> int:
+    """`Tensor(node)` in bytecode, for a new node."""
+    out = code.new(Tensor)
+    code.set_slot(out, Tensor, "_node", node)
+    code.set_slot(node, Node, "handle", code.new_weakref(out))
     return out
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import numus as nm
 from numus import dtypes as dt
-from numus.dispatch.node_ops import Natively
+from numus.dispatch.node_ops import FastCall
 from numus.errors import TracingError
 from numus.evaluation.evaluate import host_array
 from numus.graph import grad_mode
@@ -65,14 +65,14 @@ def test_memory_that_is_read_in_several_places_is_held_once(monkeypatch, request
     """A layer norm of 512 MiB was computed in two parts, because it reads them twice."""
     monkeypatch.setattr(nm.config, "MAX_PENDING_BYTES", 4000)
     monkeypatch.setattr(type(nm.device()), "pending_bytes", 4000)  # more, where there is more
-    Natively.forget()  # they know the bounds by heart
-    request.addfinalizer(Natively.forget)
+    FastCall.reset_all()  # they know the bounds by heart
+    request.addfinalizer(FastCall.reset_all)
     x, w = nm.asarray([[1.0, 2.0] * 400]), nm.asarray([3.0] * 100)
     assert 3200 == x.nbytes <= nm.config.MAX_PENDING_BYTES < 2 * x.nbytes
     y = (x - nm.mean(x)) * nm.mean(w) + x
     assert y._node.view is None
     assert y._node.inputs[0].view is None
-    assert y._node.pinned == x.nbytes + w.nbytes
+    assert y._node.retained_bytes == x.nbytes + w.nbytes
     other = nm.asarray([[0.0] * 800])
     z = y * other
     assert y._node.view is not None  # two memories of that size are too much

@@ -57,13 +57,13 @@ class Plan:
         ir.new_build()
         values, leaves = self._build(graph, roots)
         number = graph.number
-        results = [values[number[r]] for r in roots] + [values[i] for i in graph.kept]
+        results = [values[number[r]] for r in roots] + [values[i] for i in graph.live_out]
         views = [storage_view(v, self.leaf_strides) for v in results]
         base = {v: view.base for v, view in zip(results, views, strict=True)}
         self._donated = {base[values[number[new]]]: values[number[old]] for old, new in donated}
         self._compile([x.base for x in views if x.base not in self.leaf_strides], leaves)
         # Materialised anyway: saved for gradients that may need them.
-        done = {*graph.kept, *(number[r] for r in roots)}
+        done = {*graph.live_out, *(number[r] for r in roots)}
         self.saved_for_backward = tuple(
             i for i in graph.tracked if i not in done and values[i] in self.in_memory
         )
@@ -95,7 +95,7 @@ class Plan:
                 )
             values.append(v)
         self.leaf_strides = dict(zip(leaf_values, graph.leaf_strides, strict=True))
-        results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.kept]
+        results = [values[graph.number[r]] for r in roots] + [values[i] for i in graph.live_out]
         copies = approximated(builder.values, results, self.runtime.target)
         return [copies.get(v, v) for v in values] if copies else values, leaf_values
 
@@ -280,27 +280,27 @@ def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
 
 
 def realize(
-    device: Any, roots: Sequence[Any], transfer: Callable[[Any], None]
+    device: Any, roots: Sequence[Any], run_standalone: Callable[[Any], None]
 ) -> list[tuple[Any, Any, Any, Layout]]:
     """Compute the roots and the other live-out nodes: each with the leaf it is a view of (or None),
-    its memory and its layout. `transfer` copies a node from another device.
+    its memory and its layout. `run_standalone` evaluates a transfer, or a call's result.
     """
     graph = GraphSignature(roots)
-    if graph.transfers:
-        transfers = graph.transfers
+    if graph.standalone:
+        standalone = graph.standalone
         del graph  # it references nodes, and referenced nodes are live-out
-        for node in transfers:
-            transfer(node)
+        for node in standalone:
+            run_standalone(node)
         # the source of a transfer may have been part of this graph, or one of its roots
-        return realize(device, [r for r in roots if r.view is None], transfer)
+        return realize(device, [r for r in roots if r.view is None], run_standalone)
     plan = plan_of(device, graph, roots)
     leaves = graph.leaves
     for hook in before_run:
         hook(device, plan, leaves, graph.constants)
     memories = plan.run(leaves, graph.constants)
     nodes = roots
-    if graph.kept or plan.saved_for_backward:
-        nodes = [*roots, *[graph.nodes[i] for i in (*graph.kept, *plan.saved_for_backward)]]
+    if graph.live_out or plan.saved_for_backward:
+        nodes = [*roots, *[graph.nodes[i] for i in (*graph.live_out, *plan.saved_for_backward)]]
     count = len(leaves)
     return [
         (node, leaves[slot] if slot < count else None, memory, layout)

@@ -1,24 +1,27 @@
-"""A traced graph, compiled once to be run many times on other inputs.
+"""Plans of traced graphs: compiled once, run many times on other inputs.
 
-Where an evaluation walks its graph to find out what it is, a replay knows: it is given one address
-for each input and one number for each scalar, and starts the launches.
+Where an evaluation computes its graph's signature to find a plan, a traced plan is given an address
+per input and a number per scalar, and launches.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from numus.compiler.graph.builder import number_class
+from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.plan import Plan, scalar_part
 from numus.kernels.vendor.registry import rules
 from numus.runtime import contract
 from numus.shapes import Shape
 
+if TYPE_CHECKING:
+    from numus.runtime.pycall.builder import BytecodeBuilder
+
 
 class Output(NamedTuple):
-    """Where a result lies: in an input's memory, or in one of the blocks that a run returns."""
+    """Where a result lies: in an input's memory, or in one of the result blocks of a run."""
 
     input: int | None
     block: int
@@ -26,132 +29,76 @@ class Output(NamedTuple):
     strides: Shape
 
 
-class TracedGraph:
-    """A graph between inputs and outputs, numbered, as a `Plan` takes it."""
-
-    def __init__(
-        self,
-        outputs: Sequence[Any],
-        inputs: Sequence[Any],
-        strides: Sequence[Shape],
-        scalars: Sequence[Any],
-    ) -> None:
-        self.nodes: list[Any] = []
-        self.number: dict[Any, int] = {}
-        self.leaves = list(inputs)
-        self.leaf_strides = list(strides)
-        self.constants = list(scalars)
-        self.classes: list[int | None] = [None] * len(scalars)
-        self.kept: tuple[int, ...] = ()
-        self.tracked: tuple[int, ...] = ()
-        for node in (*inputs, *scalars):
-            self._add(node)
-        stack = list(outputs)
-        while stack:
-            node = stack[-1]
-            if node in self.number:
-                stack.pop()
-                continue
-            if node.view is None:
-                waiting = [x for x in node.inputs if x not in self.number]
-                if waiting:
-                    stack += waiting
-                    continue
-            stack.pop()
-            if node.view is not None:
-                self.leaves.append(node)
-                self.leaf_strides.append(node.view.strides)
-            elif node.prim.name == "constant":
-                self.constants.append(node)
-                self.classes.append(number_class(node.params))
-            self._add(node)
-
-    def _add(self, node: Any) -> None:
-        self.number[node] = len(self.nodes)
-        self.nodes.append(node)
-
-    def key(self, outputs: Sequence[Any]) -> Any:
-        """What is the same for graphs of the same structure."""
-        leaves, constants = set(self.leaves), {n: i for i, n in enumerate(self.constants)}
-        parts: list[Any] = []
-        for node in self.nodes:
-            if node in leaves:
-                parts.append((node.shape, node.dtype))
-            elif node in constants:
-                parts.append((node.dtype, self.classes[constants[node]], node.params))
-            else:
-                inputs = [self.number[x] for x in node.inputs]
-                parts.append((node.prim.name, node.params, node.shape, node.dtype, *inputs))
-        return (tuple(parts), tuple(self.leaf_strides), tuple(self.number[y] for y in outputs))
+_MAX_PLANS = 512
+_plans: OrderedDict[Any, TracedPlan] = OrderedDict()
 
 
-_MAX_REPLAYS = 512
-_replays: OrderedDict[Any, Replay] = OrderedDict()
-
-
-def cached(
-    place: Any, outputs: Sequence[Any], inputs: Sequence[Any], strides: Sequence[Shape]
-) -> Replay:
-    """A replay without scalars, kept by structure: of bodies, which are traced again and again."""
-    graph = TracedGraph(outputs, inputs, strides, ())
-    if len(graph.leaves) > len(inputs):  # constants in memory are not told apart by structure
-        return Replay(place, outputs, inputs, strides, ())
-    key = (place.name, rules(), graph.key(outputs))
-    found = _replays.get(key)
+def cached_plan(
+    device: Any, outputs: Sequence[Any], inputs: Sequence[Any], strides: Sequence[Shape]
+) -> TracedPlan:
+    """A plan without scalars, cached by structure: for loop bodies, which are traced repeatedly."""
+    graph = GraphSignature.traced(outputs, inputs, strides, ())
+    if len(graph.leaves) > len(inputs):  # the structure does not identify constants in memory
+        return TracedPlan(device, graph, outputs, inputs)
+    key = (device.name, rules(), graph.key, graph.constant_bits)
+    found = _plans.get(key)
     if found is None:
-        found = _replays[key] = Replay(place, outputs, inputs, strides, ())
-        if len(_replays) > _MAX_REPLAYS:
-            _replays.popitem(last=False)
+        found = _plans[key] = TracedPlan(device, graph, outputs, inputs)
+        if len(_plans) > _MAX_PLANS:
+            _plans.popitem(last=False)
     return found
 
 
-class Replay:
-    """What a traced graph became for one device and one layout of its inputs."""
+class TracedPlan:
+    """The plan of a traced graph for one device and one layout of its inputs.
+
+    Args:
+        scalars: the first constants of the graph, given for each run.
+        in_place: pairs of an input and an output, by number, best written to its memory.
+    """
 
     def __init__(
         self,
-        place: Any,
+        device: Any,
+        graph: GraphSignature,
         outputs: Sequence[Any],
         inputs: Sequence[Any],
-        strides: Sequence[Shape],
-        scalars: Sequence[Any],
-        replaced: Sequence[tuple[int, int]] = (),
+        scalars: int = 0,
+        in_place: Sequence[tuple[int, int]] = (),
     ) -> None:
-        graph = TracedGraph(outputs, inputs, strides, scalars)
-        self.place = place
-        pairs = [(inputs[source], outputs[at]) for source, at in replaced]
-        self.plan = plan = Plan(place, graph, outputs, pairs)
-        self.held = graph.leaves[len(inputs) :]  # constants of the function, in memory
-        self.constants = graph.constants[len(scalars) :]
-        self._fixed = [
-            n.view.storage.memory.address + n.view.offset * n.dtype.itemsize for n in self.held
+        pairs = [(inputs[source], outputs[at]) for source, at in in_place]
+        self.plan = plan = Plan(device, graph, outputs, pairs)
+        self.constant_leaves = graph.leaves[len(inputs) :]  # captured constants, in memory
+        self.constants = graph.constants[scalars:]
+        self._constant_addresses = [
+            n.view.storage.memory.address + n.view.offset * n.dtype.itemsize
+            for n in self.constant_leaves
         ]
-        self._sizes = plan.result_bytes
-        self._strides = list(strides)
+        self.block_sizes = plan.result_bytes
+        self._strides = graph.leaf_strides[: len(inputs)]
         self._arena = plan.arena
         self._allocate = plan.runtime.allocate
-        self.outputs = [self._output(slot, layout, len(inputs)) for slot, layout in plan.outputs]
+        self.first_block = first = len(graph.leaves)  # the slot of the first result block
+        self.outputs = [
+            Output(slot if slot < first else None, slot - first, *layout)
+            for slot, layout in plan.outputs
+        ]
         self._values = values = list(plan.values)
-        self._first = len(inputs) + len(self.held)
         changing = []
-        self._parts = []
+        self._scalar_parts = []
         for at, which, part in plan.scalar_patches:
-            if which < len(scalars):
+            if which < scalars:
                 changing.append(at)
-                self._parts.append((which, part))
+                self._scalar_parts.append((which, part))
             else:
                 values[at] = scalar_part(graph.constants[which].params, part)
-        self._run: contract.LaunchFixed | None = None
+        self._launch: contract.LaunchFixed | None = None
         if plan.prepared is not None:
-            self._run = contract.fixed(plan.prepared, values, changing)
-
-    def _output(self, slot: int, layout: tuple[int, Shape], inputs: int) -> Output:
-        count = inputs + len(self.held)
-        return Output(slot if slot < count else None, slot - count, *layout)
+            self._launch = contract.fixed(plan.prepared, values, changing)
 
     def block(self, at: int) -> int:
         """The slot of an output's block among those that `repeat` is given."""
-        return self._first + self.outputs[at].block
+        return self.first_block + self.outputs[at].block
 
     def repeat(
         self,
@@ -162,13 +109,13 @@ class Replay:
         swaps: Sequence[tuple[int, int]],
         flag: Any = None,
     ) -> int:
-        """Run again and again, up to `count` times, on inputs and results at these addresses.
+        """Run up to `count` times on inputs and result blocks at these addresses.
 
-        After each run some slots' addresses move by so many bytes, and some pairs of slots change
-        places. `flag` is the memory of a bool among the results: the first run that clears it is
-        the last. Gives the number of runs.
+        After each run some slots' addresses advance by some bytes (`steps`), and some pairs are
+        swapped. `flag` is the memory of a bool among the results: the first run that clears it is
+        the last. Returns the number of runs.
         """
-        addresses += self._fixed
+        addresses += self._constant_addresses
         addresses += blocks
         temporary = self._allocate(self._arena) if self._arena else None
         if temporary is not None:
@@ -180,33 +127,21 @@ class Replay:
             *(count, steps, swaps, flag),
         )
 
-    def table(self) -> Any:
-        """The beginnings of a native call, in which the addresses of the inputs are missing and
-        those of the blocks (which follow at `first_block`); None where there can be none.
-        """
-        begin = getattr(self.plan.prepared, "table", None)
-        if begin is None or self._parts:
+    def call_builder(self) -> BytecodeBuilder | None:
+        """A fast call around the launches, without the addresses of inputs and result blocks; None
+        where unsupported."""
+        begin = getattr(self.plan.prepared, "call_builder", None)
+        if begin is None or self._scalar_parts:
             return None
-        inputs = len(self._strides)
-        fixed = [(inputs + i, address) for i, address in enumerate(self._fixed)]
-        return begin(self._values, fixed, self._arena or None)
+        fixed = list(enumerate(self._constant_addresses, len(self._strides)))
+        code: BytecodeBuilder | None = begin(self._values, fixed, self._arena or None)
+        return code
 
-    @property
-    def first_block(self) -> int:
-        """The slot of the first block of results."""
-        return self._first
-
-    @property
-    def block_sizes(self) -> list[int]:
-        return self._sizes
-
-    def taken_over(self, wishes: Sequence[tuple[int, int]]) -> dict[int, int]:
-        """Of pairs of an input and an output, those that may share memory: the input by the block.
-
-        Inputs are contiguous, and no block takes two.
-        """
+    def donatable(self, pairs: Sequence[tuple[int, int]]) -> dict[int, int]:
+        """Which pairs of a contiguous input and an output may share memory: the input by the
+        output's block, each at most once."""
         found: dict[int, int] = {}
-        for source, output in wishes:
+        for source, output in pairs:
             where, block, offset, strides = self.outputs[output]
             if (
                 where is None
@@ -220,23 +155,21 @@ class Replay:
         return found
 
     def run(
-        self, addresses: list[int], numbers: Sequence[Any], given: dict[int, Any] | None = None
+        self, addresses: list[int], numbers: Sequence[Any], donated: dict[int, Any] | None = None
     ) -> list[Any]:
-        """Launch on inputs at these addresses; gives the blocks that hold the results. Some of
-        these may be `given`.
-        """
-        if self._fixed:
-            addresses += self._fixed
+        """Launch on inputs at these addresses; returns the result blocks, some `donated`."""
+        if self._constant_addresses:
+            addresses += self._constant_addresses
         allocate = self._allocate
         blocks = []
-        for i, nbytes in enumerate(self._sizes):
-            block = allocate(nbytes) if given is None or i not in given else given[i]
+        for i, nbytes in enumerate(self.block_sizes):
+            block = allocate(nbytes) if donated is None or i not in donated else donated[i]
             blocks.append(block)
             addresses.append(block.address)
-        if self._run is None:
+        if self._launch is None:
             return blocks
         if self._arena:
             temporary = allocate(self._arena)
             addresses.append(temporary.address)
-        self._run(addresses, [scalar_part(numbers[i], part) for i, part in self._parts])
+        self._launch(addresses, [scalar_part(numbers[i], part) for i, part in self._scalar_parts])
         return blocks

@@ -51,7 +51,7 @@ class Form:
         # of a batch: the axes behind that of examples, and the strides of all
         self._kinds = [(d, s, (math.prod(s), *row_major(s))) for d, s in kinds]
         self._has_words = any(c.dtype == object for c in self._columns)
-        self._gather = runtime.get("cpu").stretches.gatherer(sources, forms.of, number)
+        self._gather = runtime.get("cpu").byte_ops.gatherer(sources, forms.of, number)
         self._arrays = len(found.arrays)
 
     def note(self, positions: list[int], values: list[list[Any]]) -> None:

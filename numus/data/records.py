@@ -310,7 +310,7 @@ class RecordDataset(Dataset):
         sizes = np.where(good, lengths, 0).astype(np.int64)
         if self.verify:
             sums = self._words[words + 1] & 0xFFFFFFFF
-            good &= runtime.get("cpu").stretches.checksums(self._forms.data, starts, sizes) == sums
+            good &= runtime.get("cpu").byte_ops.checksums(self._forms.data, starts, sizes) == sums
         for position in np.intersect1d(positions[~good], wanted).tolist():
             self.contents(position)  # which says what is wrong with it
         self._verified[positions[good]] = self.verify

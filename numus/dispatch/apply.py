@@ -1,4 +1,4 @@
-"""A primitive applied to nodes: where all operations become part of the graph."""
+"""Application of a primitive to nodes: every operation enters the graph here."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from numus import config, graph
-from numus.dispatch.node_ops import MISS, Natively, write_inherited, write_node
+from numus.dispatch.call_cache import GUARD_FAILED
+from numus.dispatch.node_ops import FastCall, inherit, new_node
 from numus.dtypes import DType
 from numus.errors import DeviceError
 from numus.graph import Node, mode, observers
@@ -15,6 +16,7 @@ from numus.shapes import Shape
 
 if TYPE_CHECKING:
     from numus.graph import Primitive
+    from numus.runtime.pycall.builder import BytecodeBuilder
 
 
 def apply(
@@ -22,16 +24,16 @@ def apply(
 ) -> Node:
     """A new pending node. Checks devices, inherits tracking, bounds the pending graph."""
     count = len(inputs)
-    if 0 < count <= _MOST and not observers:
-        made: Node = _natively[count - 1].call(prim, inputs, params, shape, dtype)
-        if made is not MISS:
+    if 0 < count <= _MAX_FAST_INPUTS and not observers:
+        made: Node = _fast[count - 1].call(prim, inputs, params, shape, dtype)
+        if made is not GUARD_FAILED:
             return made
     device = None
     tracked = False
     abstract: Any = False
     depth = 0
-    pinned = 0
-    direct = 0
+    inherited = 0  # bytes retained by pending inputs
+    direct = 0  # bytes of realised inputs
     for node in inputs:
         if node.device is not device and node.device is not None:
             if device is not None:
@@ -47,67 +49,63 @@ def apply(
                 abstract = node.abstract
             if node.depth > depth:
                 depth = node.depth
-            if node.pinned > pinned:
-                pinned = node.pinned
+            if node.retained_bytes > inherited:
+                inherited = node.retained_bytes
         else:
             size = node.dtype.itemsize
             for extent in node.shape:
                 size *= extent
-            held = node.view.storage.memory.nbytes  # less, if the same elements are seen often
-            direct += size if size < held else held
+            nbytes = node.view.storage.memory.nbytes  # less, with broadcast strides
+            direct += size if size < nbytes else nbytes
     if observers and mode.trace is not None and mode.trace.meets(inputs):
         abstract = mode.trace
     node = Node(prim, inputs, params, shape, dtype, device)
     node.depth = depth + 1
-    node.pinned = pinned + direct
+    node.retained_bytes = inherited + direct
     if tracked and mode.grad and dtype.kind in ("float", "complex"):
         node.tracked = True
-    if abstract:  # it cannot be evaluated, however long the graph grows
+    if abstract:  # it cannot be evaluated, however deep the graph
         if abstract is not True and abstract is not mode.trace:
             abstract.check_open()
         node.abstract = abstract
     elif depth >= config.MAX_PENDING_DEPTH or (
-        node.pinned > config.MAX_PENDING_BYTES and pinned > direct
+        node.retained_bytes > config.MAX_PENDING_BYTES and inherited > direct
     ):
-        _over_budget(node)
+        _flush_if_over_budget(node)
     if observers and mode.watcher is not None and not node.abstract:
         mode.watcher(node)
     return node
 
 
-_MOST = 3  # inputs of what is made natively
+_MAX_FAST_INPUTS = 3
 
 
-def _write(table: Any, count: int) -> int:
-    """`apply` as steps of a native call, where there is nothing to be said about a node of so many
-    inputs: nobody observes, values are there or can be computed, all is in one place and within
-    bounds."""
+def _write(code: BytecodeBuilder, count: int) -> int:
+    """`apply` of `count` inputs, where nothing observes it and no flush is needed."""
     names = ("prim", "inputs", "params", "shape", "dtype")
-    given = {name: table.argument(i) for i, name in enumerate(names)}
-    operands = [table.element(given["inputs"], i) for i in range(count)]
-    inherited = write_inherited(table, operands)
-    end = table.unless(inherited["tracked"], False)
-    table.same(table.get(given["dtype"], DType, "kind"), "float")  # others have no derivative, most
+    given = {name: code.load_arg(i) for i, name in enumerate(names)}
+    inherited = inherit(code, [code.load_item(given["inputs"], i) for i in range(count)])
+    end = code.skip_if(inherited["tracked"], False)
+    code.is_const(code.get_member(given["dtype"], DType, "kind"), "float")  # differentiable
     end()
-    return write_node(table, {}, {**given, **inherited})
+    return new_node(code, {}, {**given, **inherited})
 
 
-_natively = [Natively(5, partial(_write, count=i + 1)) for i in range(_MOST)]
+_fast = [FastCall(5, partial(_write, count=i + 1)) for i in range(_MAX_FAST_INPUTS)]
 
 
-def _over_budget(node: Node) -> None:
-    place = node.device
-    if place is not None and node.depth <= config.MAX_PENDING_DEPTH:
-        node.pinned = min(node.pinned, _held(node))
-        if node.pinned <= place.pending_bytes:
+def _flush_if_over_budget(node: Node) -> None:
+    device = node.device
+    if device is not None and node.depth <= config.MAX_PENDING_DEPTH:
+        node.retained_bytes = min(node.retained_bytes, _retained_bytes(node))
+        if node.retained_bytes <= device.pending_bytes:
             return
     graph.flush(node)
 
 
-def _held(node: Node) -> int:
-    """Bytes that a pending node keeps from being freed. Counted as it was built, memory that it
-    reads in several places was counted as often; here each is counted once."""
-    held: dict[int, int] = {}
+def _retained_bytes(node: Node) -> int:
+    """Bytes that a pending node keeps from being freed, each memory counted once."""
+    sizes: dict[int, int] = {}
     seen: set[Node] = {node}
     stack = [node]
     while stack:
@@ -120,5 +118,5 @@ def _held(node: Node) -> int:
                 continue
             memory = x.view.storage.memory
             size = min(x.dtype.itemsize * math.prod(x.shape), memory.nbytes)
-            held[id(memory)] = max(size, held.get(id(memory), 0))
-    return sum(held.values())
+            sizes[id(memory)] = max(size, sizes.get(id(memory), 0))
+    return sum(sizes.values())

@@ -1,6 +1,7 @@
-"""What evaluates one operation, or a few, by their structure; see `numus.evaluation.eager_cache`.
+"""Caches of specialised calls: polymorphic inline caches (Hölzle et al. 1991) over a bounded table.
 
-By itself, because evaluation looks here first, and takes the rest of the compiler only if it must.
+Used for eager evaluations, graph templates and VJPs. Apart from evaluation, which looks here before
+it imports the compiler.
 """
 
 from __future__ import annotations
@@ -9,31 +10,72 @@ from typing import Any
 
 from numus.compiler.hooks import on_clear_plans
 
+GUARD_FAILED: Any = object()  # result of a fast call whose guards failed
+_MAX_INLINE_CALLS = 4  # tried before the structure is looked up
 
-class Family:
-    """Structures that are alike as far as their last operation tells."""
 
-    __slots__ = ("calls", "strangers")
+class InlineCache:
+    """Fast calls of one call site, most recently used first. Each guards its own structure."""
+
+    __slots__ = ("calls", "misses")
 
     def __init__(self) -> None:
-        self.calls: list[Any] = []  # native functions that look for themselves, the last first
-        self.strangers = 0  # how many that no function knows have come since one was known
+        self.calls: list[Any] = []
+        self.misses = 0  # since the last hit
 
-    def known(self, call: Any, most: int) -> None:
-        """One of the functions has found its structure: it is asked first from now on."""
-        self.strangers = 0
-        if not self.calls or self.calls[0] is not call:  # a new list: others may go through it
-            self.calls = [call, *[c for c in self.calls if c is not call]][:most]
+    def call(self, args: Any) -> Any:
+        """The result of the first call whose guards hold; `GUARD_FAILED` where none do."""
+        for call in self.calls:
+            found = call(*args)
+            if found is not GUARD_FAILED:
+                if self.misses or call is not self.calls[0]:
+                    self.promote(call)
+                return found
+        return GUARD_FAILED
+
+    def promote(self, call: Any) -> None:
+        """Try this call first from now on."""
+        self.misses = 0
+        if not self.calls or self.calls[0] is not call:  # a new list: others may iterate over it
+            self.calls = [call, *[c for c in self.calls if c is not call]][:_MAX_INLINE_CALLS]
 
 
-families: dict[Any, Family] = {}
-# A native function by structure; None where a structure has been met once.
-structures: dict[Any, Any] = {}
+class CallCache:
+    """Specialised calls by structural key, and inline caches by call site; cleared when full."""
+
+    def __init__(self, max_structures: int, max_sites: int = 1) -> None:
+        self.max_structures = max_structures
+        self.max_sites = max_sites
+        self.structures: dict[Any, Any] = {}  # a call, or how often the structure has come
+        self.sites: dict[Any, InlineCache] = {}
+
+    def clear(self) -> None:
+        self.structures.clear()
+        self.sites.clear()
+
+    def site(self, key: Any) -> InlineCache:
+        found = self.sites.get(key)
+        if found is None:
+            if len(self.sites) >= self.max_sites:
+                self.sites.clear()
+            found = self.sites[key] = InlineCache()
+        return found
+
+    def get(self, key: Any) -> Any:
+        """The specialised call of a structure; None where there is none yet."""
+        found = self.structures.get(key)
+        return None if found.__class__ is int else found
+
+    def is_due(self, key: Any) -> bool:
+        """Count a structure without a call; whether to specialise it now: the second time, and
+        where that fails ever more rarely."""
+        if key not in self.structures and len(self.structures) >= self.max_structures:
+            self.clear()
+        count = self.structures.get(key, 0)
+        self.structures[key] = count = count + 1 if count.__class__ is int else 1
+        return count >= 2 and not count & (count - 1)
 
 
-def forget_structures() -> None:
-    families.clear()
-    structures.clear()
-
-
-on_clear_plans.append(forget_structures)
+# Eager evaluations; each structure keeps some memory for results.
+eager_calls = CallCache(max_structures=512, max_sites=4096)
+on_clear_plans.append(eager_calls.clear)

@@ -1,185 +1,204 @@
-"""How native calls (`runtime/cpu/calls.py`) read and make nodes: their steps for it.
-
-`Natively` is a function of Python's that has a native one beside it, once it is called often.
-"""
+"""Graph nodes in fast-call bytecode (`runtime/pycall`): guards on nodes and new nodes."""
 
 from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from numus import config
+from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dtypes import DType
 from numus.graph import Node, Storage, View, mode, next_serial, observers
 from numus.runtime import devices
 from numus.runtime.contract import RecycledOutput
 from numus.shapes import Shape
 
-MISS: Any = object()  # of native functions: this is not what they are for
-_OFTEN = 4  # calls from which on a native function is worth making
+if TYPE_CHECKING:
+    from numus.runtime.pycall.builder import BytecodeBuilder
+
+_COMPILE_AT_CALL = 4
 
 
-def native_calls_of(device: Any) -> Any:
-    """What makes native calls for nodes on a device; None where there are none."""
-    calls = getattr(device.runtime, "native_calls", None)
-    return None if calls is None else calls()
+def new_bytecode(runtime: Any) -> BytecodeBuilder | None:
+    """Bytecode of a call without launches; None where the device has no fast-call VM."""
+    call_vm = getattr(runtime, "call_vm", None)
+    vm = None if call_vm is None else call_vm()
+    if vm is None:
+        return None
+    # Imported late: it takes time, and many programs never get here.
+    from numus.runtime.pycall.builder import BytecodeBuilder
+
+    return BytecodeBuilder(vm)
 
 
-class Natively:
-    """`call` is the native function; until there is one, and where there can be none, it gives
-    MISS."""
+class FastCall:
+    """A Python function's counterpart in bytecode: `call` returns `GUARD_FAILED` until it has been
+    called a few times, and where it is unsupported."""
 
     __slots__ = ("__weakref__", "_arity", "_calls", "_write", "call")
-    _all: ClassVar[weakref.WeakSet[Natively]] = weakref.WeakSet()
+    _all: ClassVar[weakref.WeakSet[FastCall]] = weakref.WeakSet()
 
-    def __init__(self, arity: int, write: Callable[[Any], int]) -> None:
+    def __init__(self, arity: int, write: Callable[[BytecodeBuilder], int]) -> None:
         self._arity = arity
-        self._write = write  # writes the steps, and gives the register of the result
+        self._write = write  # writes the instructions, returns the register of the result
         self._all.add(self)
-        self._start()
+        self._reset()
 
-    def _start(self) -> None:
+    def _reset(self) -> None:
         self._calls = 0
         self.call: Callable[..., Any] = self._count
 
     def _count(self, *_: Any) -> Any:
         self._calls += 1
-        if self._calls >= _OFTEN:
-            started = devices.started("cpu")
-            if started is not None:
-                self.call = _never
-                native = started.native_calls()
-                if native is not None:
-                    table = native.table()
-                    self.call = table.function(self._arity, self._write(table), MISS)
-        return MISS
+        if self._calls >= _COMPILE_AT_CALL:
+            cpu = devices.started("cpu")
+            if cpu is not None:
+                self.call = _unsupported
+                code = new_bytecode(cpu)
+                if code is not None:
+                    self.call = code.function(self._arity, self._write(code), GUARD_FAILED)
+        return GUARD_FAILED
 
     @classmethod
-    def forget(cls) -> None:
-        """Make all of them anew: settings have changed."""
+    def reset_all(cls) -> None:
+        """Compile all of them anew: settings have changed."""
         for one in cls._all:
-            one._start()
+            one._reset()
 
 
-def _never(*_: Any) -> Any:
-    return MISS
+def _unsupported(*_: Any) -> Any:
+    return GUARD_FAILED
 
 
-# -- looking ---------------------------------------------------------------------------------------
+# -- guards ----------------------------------------------------------------------------------------
 
 
-def write_modes(table: Any, wanted: dict[str, Any]) -> None:
-    """That some modes of this thread are as wanted."""
-    mine = table.attribute(mode, "__dict__")
-    for name, value in wanted.items():
+def guard_modes(code: BytecodeBuilder, expected: dict[str, Any]) -> None:
+    """Guards modes of this thread, and that no trace or hook observes operations."""
+    code.is_empty(observers)
+    attributes = code.get_attr(mode, "__dict__")
+    for name, value in expected.items():
         unset = getattr(type(mode), name, None)
-        table.holds(mine, name, value, default=name != "device" and unset is value)
+        code.dict_is(attributes, name, value, default=name != "device" and unset is value)
 
 
-def place_view(table: Any, slot: int, node: int, strides: Shape, itemsize: int) -> None:
-    """Where the node in a register has its elements; a miss, if it is pending, or they lie
-    otherwise."""
-    view = table.load(node, Node, "view")
-    offset = table.get(view, View, "offset")  # looks whether there is a view
-    table.like(view, View, "strides", strides)
-    memory = table.load(table.load(view, View, "storage"), Storage, "memory")
-    table.place(slot, memory, offset, itemsize)
+def store_view_address(
+    code: BytecodeBuilder, slot: int, node: int, strides: Shape, itemsize: int
+) -> None:
+    """Pass a node's elements to a buffer; guards that it is realised with these strides."""
+    view = code.load_slot(node, Node, "view")
+    offset = code.get_member(view, View, "offset")  # guards that there is a view
+    code.slot_eq(view, View, "strides", strides)
+    memory = code.load_slot(code.load_slot(view, View, "storage"), Storage, "memory")
+    code.store_address(slot, memory, offset, itemsize)
 
 
-def write_reach(table: Any, operands: Sequence[int], levels: int) -> tuple[int, int]:
-    """How deep a graph of so many levels on operands is, and how many bytes it keeps from being
-    freed; a miss, if it has to be evaluated first."""
-    table.reach(operands, Node, DType, View, Storage)
-    found: tuple[int, int] = table.reached(
-        levels, (config.MAX_PENDING_DEPTH, config.MAX_PENDING_BYTES)
-    )
-    return found
+def pending_bounds(code: BytecodeBuilder, operands: Sequence[int], levels: int) -> tuple[int, int]:
+    """Depth and retained bytes of a graph of some levels on operands; guards that it needs no
+    flush."""
+    code.add_operands(operands, Node, DType, View, Storage)
+    return code.pending_bounds(levels, (config.MAX_PENDING_DEPTH, config.MAX_PENDING_BYTES))
 
 
-# -- making ----------------------------------------------------------------------------------------
+# -- new objects -----------------------------------------------------------------------------------
 
 
-def write_node(
-    table: Any, known: dict[str, Any], given: dict[str, int], *, handled: bool = False
+def new_node(
+    code: BytecodeBuilder,
+    constants: dict[str, Any],
+    registers: dict[str, int],
+    *,
+    handled: bool = False,
 ) -> int:
-    """A new node. Some of its members are known, others are in registers; the rest are as those of
-    a new pending node. `handled`: a tensor will stand for it, and set its handle. Gives its
-    register."""
-    node: int = table.new(Node)
+    """A new node with some members constant and others in registers; the rest are those of a new
+    pending node. `handled`: the caller sets its handle."""
+    node = code.new(Node)
     unset = {"view": None, "abstract": False, "grad_slot": None}
     unset |= {} if handled else {"handle": None}
-    for name, thing in {**unset, **known}.items():
-        if name not in given:
-            table.put(node, Node, name, thing)
-    for name, register in {**given, "serial": table.call(next_serial)}.items():
-        table.set(node, Node, name, register)
+    for name, thing in {**unset, **constants}.items():
+        if name not in registers:
+            code.set_const(node, Node, name, thing)
+    for name, register in {**registers, "serial": code.call(next_serial)}.items():
+        code.set_slot(node, Node, name, register)
     return node
 
 
-def write_view(table: Any, like: View, base: View, node: int) -> int:
-    """A new view that is to the node in a register as one is to another on the same storage. Gives
-    its register."""
-    own = table.load(node, Node, "view")
-    offset = table.load(own, View, "offset")
+def new_view_like(code: BytecodeBuilder, like: View, base: View, node: int) -> int:
+    """A new view, related to a node's as `like` is to `base` on the same storage."""
+    own = code.load_slot(node, Node, "view")
+    offset = code.load_slot(own, View, "offset")
     if like.offset != base.offset:
-        offset = table.plus(offset, like.offset - base.offset)
-    view: int = table.new(View)
-    table.set(view, View, "storage", table.load(own, View, "storage"))
-    table.set(view, View, "offset", offset)
-    table.put(view, View, "strides", like.strides)
+        offset = code.add_int(offset, like.offset - base.offset)
+    return _new_view(code, code.load_slot(own, View, "storage"), offset, like.strides)
+
+
+def new_aliasing_view(code: BytecodeBuilder, view: int, offset: int, strides: Shape) -> int:
+    """A new view of another one's storage."""
+    storage = code.load_slot(view, View, "storage")
+    return _new_view(code, storage, code.load_const(offset), strides)
+
+
+def _new_view(code: BytecodeBuilder, storage: int, offset: int, strides: Shape) -> int:
+    view = code.new(View)
+    code.set_slot(view, View, "storage", storage)
+    code.set_slot(view, View, "offset", offset)
+    code.set_const(view, View, "strides", strides)
     return view
 
 
-def write_fresh_view(
-    table: Any, slot: int, nbytes: int, offset: int, strides: Shape, total: int | None = None
+def new_output_view(
+    code: BytecodeBuilder,
+    slot: int,
+    nbytes: int,
+    offset: int,
+    strides: Shape,
+    total: int | None = None,
 ) -> int:
-    """A view of memory for a result: see `Table.fresh`."""
+    """A view of memory for a result: see `BytecodeBuilder.new_output`."""
 
-    def made(memory: Any) -> View:
+    def make(memory: Any) -> View:
         return View(Storage(memory), offset, strides)
 
-    def written(memory: int) -> int:
-        storage = table.new(Storage)
-        table.set(storage, Storage, "memory", memory)
-        for name in ("host", "guard", "aliases"):
-            table.put(storage, Storage, name, None)
-        view: int = table.new(View)
-        table.set(view, View, "storage", storage)
-        table.put(view, View, "offset", offset)
-        table.put(view, View, "strides", strides)
-        return view
+    def write(memory: int) -> int:
+        return _new_view(code, new_storage(code, memory), code.load_const(offset), strides)
 
-    found: int = table.fresh(slot, nbytes, made, written, _piece_of, total)
-    return found
+    return code.new_output(slot, nbytes, make, write, _recycled, total)
 
 
-def _piece_of(view: View) -> RecycledOutput:
-    """A view that can be given to other nodes when nobody looks at it any more."""
+def new_storage(code: BytecodeBuilder, memory: int) -> int:
+    storage = code.new(Storage)
+    code.set_slot(storage, Storage, "memory", memory)
+    for name in ("host", "host_access", "aliases"):
+        code.set_const(storage, Storage, name, None)
+    return storage
+
+
+def _recycled(view: View) -> RecycledOutput:
+    """A view that is given to other nodes when nothing else references it."""
     storage = view.storage
-    idle = {"memory": storage.memory, "guard": None, "aliases": None}
+    idle = {"memory": storage.memory, "host_access": None, "aliases": None}
     return RecycledOutput(
         view, (view, storage, storage.memory), [(storage, Storage, *item) for item in idle.items()]
     )
 
 
-# -- applying --------------------------------------------------------------------------------------
+# -- application -----------------------------------------------------------------------------------
 
 
-def write_inherited(table: Any, operands: Sequence[int]) -> dict[str, int]:
-    """What a node inherits from the nodes in registers that it is computed from: their device,
-    whether it is tracked, how deep it is and what it holds. A miss where one of these is not to be
-    computed, or somebody observes."""
-    table.empty(observers)
+def inherit(code: BytecodeBuilder, operands: Sequence[int]) -> dict[str, int]:
+    """The members a node inherits from its operands: device, tracking, depth and retained bytes.
+    Guards that operands are concrete, on one device, and nothing observes operations."""
+    code.is_empty(observers)
     for x in operands:
-        table.same(table.get(x, Node, "abstract"), False)  # looks whether it is a node
-    device = table.load(operands[0], Node, "device")
-    tracked = table.load(operands[0], Node, "tracked")
+        code.is_const(code.get_member(x, Node, "abstract"), False)  # guards that it is a node
+    device = code.load_slot(operands[0], Node, "device")
+    tracked = code.load_slot(operands[0], Node, "tracked")
     for x in operands[1:]:
-        device = table.common(device, table.load(x, Node, "device"), None)
-        tracked = table.common(tracked, table.load(x, Node, "tracked"), False)
-    end = table.unless(tracked, False)
-    table.move(tracked, table.attribute(mode, "grad"))
+        device = code.coalesce(device, code.load_slot(x, Node, "device"), None)
+        tracked = code.coalesce(tracked, code.load_slot(x, Node, "tracked"), False)
+    end = code.skip_if(tracked, False)
+    code.move(tracked, code.get_attr(mode, "grad"))
     end()
-    depth, pinned = write_reach(table, operands, 1)
-    return {"device": device, "tracked": tracked, "depth": depth, "pinned": pinned}
+    depth, retained_bytes = pending_bounds(code, operands, 1)
+    return {"device": device, "tracked": tracked, "depth": depth, "retained_bytes": retained_bytes}

@@ -1,78 +1,171 @@
-"""Graphs that are made again, natively.
+"""Graph templates: nodes recorded once and instantiated by bytecode.
 
-What a function or a derivative makes of some nodes often depends on nothing but what these nodes
-are like. Then it can be written down as steps of a native call (`graph_steps`): what they have to
-be like, and the nodes that are made of them.
+The graph that a function or a derivative builds often depends only on the structure of its
+operands. A template guards that structure and makes the same nodes: transformations, gradients and
+evaluation see no difference.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from numus.dispatch.node_ops import write_node, write_reach, write_view
-from numus.graph import Node, Primitive, View
+from numus.dispatch.call_cache import GUARD_FAILED
+from numus.dispatch.node_ops import (
+    guard_modes,
+    new_bytecode,
+    new_node,
+    new_view_like,
+    pending_bounds,
+)
+from numus.graph import Node, Primitive, View, mode
 
-_SAME = ("prim", "params", "shape", "dtype", "device", "tracked")  # of what is made anew
+if TYPE_CHECKING:
+    from numus.runtime.pycall.builder import BytecodeBuilder
+
+_COPIED = ("prim", "params", "shape", "dtype", "device", "tracked")
 
 
-def made_between(
-    known: Collection[Node],
-    results: Iterable[Node],
-    since: int,
-    told: Collection[Node] = (),
+class TemplateBuilder:
+    """Bytecode that guards a pattern of nodes and makes those recorded on top of it."""
+
+    def __init__(self, code: BytecodeBuilder) -> None:
+        self.code = code
+        self.registers: dict[Node, int] = {}
+        guard_modes(code, {"grad": mode.grad, "low": mode.low})
+
+    def bind(self, node: Node, register: int, *, distinct: bool = False) -> bool:
+        """Let a register stand for a node; guards that registers of one node hold one, and with
+        `distinct` that those of two nodes hold two. Whether the node is new."""
+        if node in self.registers:
+            self.code.is_same(register, self.registers[node])
+            return False
+        if distinct:
+            for other in self.registers.values():
+                self.code.is_not(register, other)
+        self.registers[node] = register
+        return True
+
+    def instantiate(
+        self,
+        results: Collection[Node],
+        since: int,
+        matched: Collection[Node] = (),
+        handled: Node | None = None,
+    ) -> bool:
+        """Make the nodes that results consist of, which were recorded since a serial number.
+
+        Args:
+            matched: bound nodes whose inputs are guarded too.
+            handled: the result whose handle the caller sets.
+
+        Returns:
+            Whether that is possible: the results depend on bound nodes and constants alone.
+        """
+        made = _recorded(self.registers, results, since, matched)
+        if made is None or any(x not in self.registers and x not in made for x in results):
+            return False
+        if any(x in made and x.view is not None for x in results):
+            return False  # it may be written to, and its storage is another's
+        for node, register in self.registers.items():
+            if node not in matched and any(_is_view_of_pending(x, (node,)) for x in made):
+                # a view of a view would be recorded as one of its base
+                prim = self.code.load_slot(register, Node, "prim")
+                self.code.slot_is_not(prim, Primitive, "kind", "view")
+        self._write(made, matched, handled)
+        return True
+
+    def _write(self, made: Sequence[Node], matched: Collection[Node], handled: Node | None) -> None:
+        code, bound = self.code, dict(self.registers)
+        levels: dict[Node, int] = {}
+        for node in made:
+            if node.view is None:
+                levels[node] = 1 + max((levels.get(x, 0) for x in node.inputs), default=0)
+        operands = {x: bound[x] for node in made for x in node.inputs if x in bound}
+        depth, retained_bytes = pending_bounds(
+            code, list(operands.values()), max(levels.values(), default=0)
+        )
+        zero = code.load_const(0)
+        registers = self.registers
+        for node in made:
+            for x in node.inputs:
+                if x not in registers:
+                    registers[x] = code.load_const(x)  # a constant
+            members = {"inputs": code.new_tuple([registers[x] for x in node.inputs])}
+            if node.view is None:
+                members |= {"depth": depth, "retained_bytes": retained_bytes}
+            else:
+                base = _base(node, bound, matched)
+                assert base is not None
+                assert base.view is not None
+                view = new_view_like(code, node.view, base.view, registers[base])
+                members |= {"depth": zero, "retained_bytes": zero, "view": view}
+            copied = {name: getattr(node, name) for name in _COPIED}
+            registers[node] = new_node(code, copied, members, handled=node is handled)
+
+    def function(self, arity: int, result: int) -> Callable[..., Any]:
+        return self.code.function(arity, result, GUARD_FAILED)
+
+
+def new_template(nodes: Iterable[Node]) -> TemplateBuilder | None:
+    """A template for the device of these nodes; None where it has no fast-call VM."""
+    device = next((x.device for x in nodes if x.device is not None), None)
+    code = None if device is None else new_bytecode(device.runtime)
+    return None if code is None else TemplateBuilder(code)
+
+
+# -- recorded nodes --------------------------------------------------------------------------------
+
+
+def _recorded(
+    bound: Mapping[Node, int], results: Iterable[Node], since: int, matched: Collection[Node]
 ) -> list[Node] | None:
-    """What was made of known nodes since some time to get results, constants apart, inputs first;
-    None where the results stand on others, too, or are not to be made again. `told`: of these
-    nodes it is known, too, what they stand on."""
-    known = set(known)
-    device = next((x.device for x in known if x.device is not None), None)
+    """The nodes between bound ones and results, inputs first, without constants; None where the
+    results depend on others, or cannot be made again."""
+    device = next((x.device for x in bound if x.device is not None), None)
     found: dict[Node, None] = {}
     stack = list(results)
     while stack:
         node = stack.pop()
-        if node in known or node in found or node.prim.name == "constant":
+        if node in bound or node in found or node.prim.name == "constant":
             continue
-        strange = node.grad_slot is not None or node.abstract or node.serial < since
-        if strange or node.device not in (device, None):
+        foreign = node.grad_slot is not None or node.abstract or node.serial < since
+        if foreign or node.device not in (device, None):
             return None
-        if _is_given(node) if node.view is None else _base(node, known, told) is None:
+        if node.view is None:
+            if not node.inputs and node.prim.name != "iota":
+                return None  # a source that may differ each time
+        elif _base(node, bound, matched) is None:
             return None
-        if views_pending(node, known):
+        if _is_view_of_pending(node, bound):
             source = node.inputs[0]
-            if source.prim.kind == "view" and source not in told:
-                return None  # another would be a view of what that is a view of, maybe
+            if source.prim.kind == "view" and source not in matched:
+                return None  # a later one would be a view of the source's base
         found[node] = None
         stack += node.inputs
     return sorted(found, key=lambda node: node.serial)
 
 
-def _is_given(node: Node) -> bool:
-    """Whether a pending node is made of nothing, and not always alike: all but counters."""
-    return not node.inputs and node.prim.name != "iota"
-
-
-def views_pending(node: Node, known: Collection[Node]) -> bool:
-    """Whether a node is a view of a pending one of these."""
+def _is_view_of_pending(node: Node, bound: Collection[Node]) -> bool:
     if node.prim.kind != "view" or not node.inputs:
         return False
     source = node.inputs[0]
-    return source in known and source.view is None
+    return source in bound and source.view is None
 
 
-def _base(node: Node, known: Iterable[Node], told: Collection[Node]) -> Node | None:
-    """The known node whose memory a realised node is a view of; None if there is none, or several
-    of which it is not known how they lie in it."""
+def _base(node: Node, bound: Iterable[Node], matched: Collection[Node]) -> Node | None:
+    """The bound node whose memory a realised node views; None if there is none, or several whose
+    relation is not guarded."""
     view = node.view
     assert view is not None
-    there = [x for x in known if x.view is not None and x.view.storage is view.storage]
-    roots = {_root(x, told) for x in there}
+    sharing = [x for x in bound if x.view is not None and x.view.storage is view.storage]
+    roots = {_view_root(x, matched) for x in sharing}
     return roots.pop() if len(roots) == 1 else None
 
 
-def _root(node: Node, told: Collection[Node]) -> Node:
-    """What a realised node is a view of, as far as that is told."""
-    while node in told and node.prim.kind == "view":
+def _view_root(node: Node, matched: Collection[Node]) -> Node:
+    """The node that a realised one is a view of, through matched nodes."""
+    while node in matched and node.prim.kind == "view":
         below = node.inputs[0]
         if below.view is None or node.view is None or below.view.storage is not node.view.storage:
             break
@@ -80,54 +173,61 @@ def _root(node: Node, told: Collection[Node]) -> Node:
     return node
 
 
-def write_alike(table: Any, at: int, node: Node) -> None:
-    """That the node in a register is as this one, as far as can be told without its inputs."""
+# -- patterns --------------------------------------------------------------------------------------
+
+
+def guard_node(code: BytecodeBuilder, register: int, node: Node) -> None:
+    """Guards all that is known of a node without its inputs."""
     for name in ("abstract", "dtype", "device", "tracked"):
-        table.has(at, Node, name, getattr(node, name))
-    table.like(at, Node, "shape", node.shape)
+        code.slot_is(register, Node, name, getattr(node, name))
+    code.slot_eq(register, Node, "shape", node.shape)
     if node.view is None:
-        table.has(at, Node, "view", None)
+        code.slot_is(register, Node, "view", None)
     else:
-        view = table.load(at, Node, "view")
-        table.get(view, View, "offset")  # looks whether there is a view
-        table.like(view, View, "strides", node.view.strides)
+        view = code.load_slot(register, Node, "view")
+        code.get_member(view, View, "offset")  # guards that there is a view
+        code.slot_eq(view, View, "strides", node.view.strides)
 
 
-def write_is_no_view(table: Any, at: int) -> None:
-    """That the node in a register is no view: one of it would be one of its base, maybe."""
-    table.differs(table.load(at, Node, "prim"), Primitive, "kind", "view")
+def guard_constant(code: BytecodeBuilder, register: int, node: Node) -> bool:
+    """Guards that a constant has these bits; False where that is unsupported."""
+    if node.dtype.is_complex:
+        return False
+    for name in ("prim", "dtype"):
+        code.slot_is(register, Node, name, getattr(node, name))
+    if node.dtype.kind == "float":  # tells -0.0 from 0.0, and NaN equals itself
+        code.slot_bits_eq(register, Node, "params", float(node.params))
+    else:
+        code.slot_eq(register, Node, "params", node.params)
+    return True
 
 
-def write_copy(
-    table: Any,
-    found: Sequence[Node],
-    known: Mapping[Node, int],
-    told: Collection[Node] = (),
-    handled: Node | None = None,
-) -> dict[Node, int]:
-    """New nodes like those that were made of known ones (see `made_between`), which are in
-    registers. A tensor will stand for the one that is `handled`. Gives the registers of all."""
-    levels: dict[Node, int] = {}
-    for node in found:
-        if node.view is None:
-            levels[node] = 1 + max((levels.get(x, 0) for x in node.inputs), default=0)
-    used = {x: known[x] for node in found for x in node.inputs if x in known}
-    depth, pinned = write_reach(table, list(used.values()), max(levels.values(), default=0))
-    nothing = table.object(0)
-    registers = dict(known)
-    for node in found:
-        for x in node.inputs:
-            if x not in registers:
-                registers[x] = table.object(x)  # a constant
-        members = {"inputs": table.tuple([registers[x] for x in node.inputs])}
-        if node.view is None:
-            members |= {"depth": depth, "pinned": pinned}
-        else:  # of the memory of something known
-            base = _base(node, known, told)
-            assert base is not None
-            assert base.view is not None
-            view = write_view(table, node.view, base.view, registers[base])
-            members |= {"depth": nothing, "pinned": nothing, "view": view}
-        same = {name: getattr(node, name) for name in _SAME}
-        registers[node] = write_node(table, same, members, handled=node is handled)
-    return registers
+def match_graph(
+    code: BytecodeBuilder,
+    registers: dict[Node, int],
+    guard: Callable[[Node, int], bool],
+    has_matched_inputs: Callable[[Node], bool],
+) -> bool:
+    """Guards that nodes in registers have the recorded graph below them.
+
+    Adds the registers of all of it. `guard` writes what is known of one node by itself, as soon as
+    it is first loaded; False where it cannot, and so here.
+    """
+    worklist = list(registers)
+    if not all(guard(node, registers[node]) for node in worklist):
+        return False
+    for node in worklist:  # which grows
+        if not has_matched_inputs(node):
+            continue
+        inputs = code.load_slot(registers[node], Node, "inputs")
+        code.len_eq(inputs, len(node.inputs))
+        for i, x in enumerate(node.inputs):
+            register = code.load_item(inputs, i)
+            if x in registers:
+                code.is_same(register, registers[x])
+                continue
+            registers[x] = register
+            if not guard(x, register):
+                return False
+            worklist.append(x)
+    return True

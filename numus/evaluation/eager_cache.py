@@ -1,22 +1,20 @@
-"""Evaluating one operation, or a few, on values that are there.
+"""Eager plan cache: small graphs evaluated by one fast call each.
 
-Code that looks at every result makes graphs of one node or of a handful. Walking such a graph to
-learn what it is costs more than many a kernel. From the second time on, operations like some before
-(the same primitives on operands of the same dtypes, shapes and layouts, with the same numbers in
-them) are one native call, where the runtime has these: it looks whether the graph is the one it is
-for, reads the operands' addresses, runs the kernels and gives nodes their views: those that were
-asked for, and those on the way that somebody else holds. What is only another shape of such a
-result, or has its axes in another order, is a view of it.
+Code that reads every result evaluates graphs of a few nodes, whose walk costs more than many a
+kernel. From the second time on, a structure (primitives, dtypes, shapes, strides, constants, which
+nodes escape) is one fast call: it guards the graph, reads the operands' addresses, launches and
+gives nodes their views. Reshapes and permutations of such results are views of them.
 """
 
 from __future__ import annotations
 
-import sys
-from typing import Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from numus.compiler.hooks import before_run
-from numus.dispatch.call_cache import Family, families, forget_structures, structures
-from numus.dispatch.node_ops import MISS, place_view, write_fresh_view
+from numus.dispatch.call_cache import GUARD_FAILED, eager_calls
+from numus.dispatch.node_ops import new_aliasing_view, new_output_view, store_view_address
+from numus.dispatch.templates import guard_constant, match_graph
 from numus.evaluation import storage_lock
 from numus.graph import Node, View
 from numus.kernels.vendor.registry import rules
@@ -24,135 +22,88 @@ from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, write_forget
 from numus.shapes import Shape, reshape_strides
 
-# What is not computed with the graph around it, but by itself, before that.
-APART = ("transfer", "part")
-SHARING = ("reshape", "permute")  # views of whole results
+if TYPE_CHECKING:
+    from numus.runtime.pycall.builder import BytecodeBuilder
 
-_NO_WAY: Any = object()  # of structures that have no native function
-_MANY = 512  # structures that are remembered: each keeps some memory for results
-_FAMILIES = 8  # so many times as many families
-_HANDFUL = 256  # operations, beside those whose values are asked for
-_TRIED = 4  # functions of a family that are asked before the structure is looked at
-# Where so many structures came that no function knew, others are looked at every so many times: it
-# may be that none of them comes again.
-_STRANGERS, _SELDOM = 16, 32
+# Evaluated by themselves, before the graph around them: transfers between devices, and results of
+# control flow.
+STANDALONE = ("transfer", "get_tuple_element")
+_ALIASING = ("reshape", "permute")  # views of whole results
+
+
+@dataclass(frozen=True)
+class EagerTuning:
+    """Bounds, measured on 2-core Neoverse N1 and x86-64 machines."""
+
+    max_nodes: int = 256  # of a graph, roots apart
+    # After this many misses in a row, a structure is computed only every so many times: perhaps
+    # none of them ever repeats.
+    max_misses: int = 16
+    miss_interval: int = 32
+
+
+TUNING = EagerTuning()
 
 
 def evaluate(nodes: tuple[Node, ...]) -> bool:
-    """Whether pending nodes, each another, have views now. They have not if this is not for the
-    short way."""
+    """Evaluate distinct pending nodes by a fast call; False where there is none."""
     node = nodes[0]
     if node.device is None or not node.inputs:
         return False
-    kind = (node.prim, node.shape, node.dtype, node.depth, len(nodes), rules())
-    family = families.get(kind)
-    if family is None:
-        if len(families) >= _FAMILIES * _MANY:
-            families.clear()
-        family = families[kind] = Family()
-    for call in family.calls:
-        if call(*nodes) is not MISS:
-            if family.strangers or call is not family.calls[0]:
-                family.known(call, _TRIED)
+    site = eager_calls.site((node.prim, node.shape, node.dtype, node.depth, len(nodes), rules()))
+    for call in site.calls:
+        if call(*nodes) is not GUARD_FAILED:
+            if site.misses or call is not site.calls[0]:
+                site.promote(call)
             return True
-    family.strangers += 1
-    if family.strangers <= _STRANGERS or family.strangers % _SELDOM == 0:
-        known = _evaluated_by(nodes)
+    site.misses += 1
+    if site.misses <= TUNING.max_misses or site.misses % TUNING.miss_interval == 0:
+        known = _evaluate_by_structure(nodes)
         if known is not None:
-            family.known(known, _TRIED)
+            site.promote(known)
             return True
-    if len(nodes) == 1 and node.prim.name in SHARING:
+    if len(nodes) == 1 and node.prim.name in _ALIASING:
         inputs = node.inputs
         if inputs and inputs[0].view is None:
-            return _shared(node, inputs[0])
+            return _evaluate_alias(node, inputs[0])
     return False
 
 
-def _evaluated_by(nodes: tuple[Node, ...]) -> Any:
-    """The native function that has evaluated nodes; None where there is none for them, yet."""
-    place = nodes[0].device
-    if before_run or storage_lock.writers:  # whom no native call waits for
+def _evaluate_by_structure(nodes: tuple[Node, ...]) -> Any:
+    """Evaluate nodes by the fast call of their structure, and return it; None without one."""
+    device = nodes[0].device
+    if before_run or storage_lock.writers:  # fast calls wait for neither
         return None
-    structure = _structure(nodes)
-    if structure is None or place is None:
+    if device is None or device.kind == "reference" or any(n.device is not device for n in nodes):
         return None
-    key = (place.name, rules(), *structure)
-    try:
-        call = structures.get(key, MISS)
-    except TypeError:  # parameters that are told apart by nothing
-        return None
-    if call is MISS:  # the first of them
-        if len(structures) >= _MANY:
-            forget_structures()
-        structures[key] = None
-        return None
-    if call is _NO_WAY:
-        return None
-    if call is None or call(*nodes) is MISS:
-        # what it was made for may have changed: the number of threads, say
-        call = structures[key] = _call(nodes) or _NO_WAY
-        if call is _NO_WAY or call(*nodes) is MISS:
+    # Imported late: the compiler is needed only to evaluate something.
+    from numus.compiler.graph.signature import GraphSignature
+
+    with storage_lock.lock:  # another thread may be evaluating the nodes
+        if any(node.view is not None for node in nodes):
             return None
+        signature = GraphSignature(nodes, TUNING.max_nodes)
+    if signature.standalone or signature.is_truncated:
+        return None
+    key = (device.name, rules(), signature.key, signature.constant_bits)
+    del signature  # it holds nodes
+    try:
+        call = eager_calls.get(key)
+    except TypeError:  # unhashable parameters
+        return None
+    if call is None and not eager_calls.is_due(key):
+        return None
+    if call is None or call(*nodes) is GUARD_FAILED:
+        # what it was specialised to may have changed: the number of threads, say
+        call = _compile(nodes)
+        if call is None or call(*nodes) is GUARD_FAILED:
+            return None
+        eager_calls.structures[key] = call
     return call
 
 
-def _structure(roots: tuple[Node, ...]) -> list[Any] | None:
-    """What a handful of operations is like; None if they are more, or none of this."""
-    kinds: list[Any] = [len(roots)]
-    # of operands, below zero; of values on the way; and of what is asked for, after all of these
-    number = {root: _HANDFUL + i for i, root in enumerate(roots)}
-    place = roots[0].device
-    inner: list[Node] = []
-    uses: list[int] = []
-    ahead: list[Node] = list(roots)
-    x: Any = None  # another thread may evaluate the nodes meanwhile, so that they have no inputs
-    for node in ahead:  # which grows
-        if (node.device is not place and node.device is not None) or node.prim.name in APART:
-            return None
-        kinds += (node.prim, node.params, node.shape, node.dtype, node.tracked)
-        for x in node.inputs:
-            seen = number.get(x)
-            if seen is not None:
-                kinds.append(seen)
-                if 0 <= seen < _HANDFUL:
-                    uses[seen] += 1
-                continue
-            view = x.view
-            if view is not None:
-                number[x] = -1 - len(number)
-                kinds += (number[x], x.dtype, x.shape, view.strides)
-            elif x.prim.name == "constant":
-                number[x] = -1 - len(number)
-                kinds += (number[x], x.dtype, repr(x.params))  # -0.0 is another than 0.0
-            else:
-                if len(inner) == _HANDFUL:
-                    return None
-                if not x.inputs and x.prim.name != "iota":  # it has no value
-                    return None
-                kinds.append(len(inner))
-                number[x] = len(inner)
-                inner.append(x)
-                uses.append(1)
-                ahead.append(x)
-    ahead.clear()
-    del node, x
-    count, own = sys.getrefcount, _OWN_HOLDERS
-    kinds.append(tuple([count(inner[i]) > uses[i] + own for i in range(len(inner))]))
-    return kinds
-
-
-def _own_holders() -> int:
-    """What `getrefcount` says of a node that only a walk holds: in `number` and in `inner`."""
-    inner = [object()]
-    number = {inner[0]: 0}
-    return sys.getrefcount(inner[0]) if number else 0
-
-
-_OWN_HOLDERS = _own_holders()
-
-
-def _shared(node: Node, source: Node) -> bool:
-    """`evaluate` for a node whose elements lie in the memory of what it is a view of."""
+def _evaluate_alias(node: Node, source: Node) -> bool:
+    """`evaluate` of a node that is a view of a pending one."""
     if not evaluate((source,)):
         return False
     with storage_lock.lock:
@@ -170,122 +121,101 @@ def _shared(node: Node, source: Node) -> bool:
     return True
 
 
-# -- native functions -----------------------------------------------------------------------------
+# -- compilation ----------------------------------------------------------------------------------
 
 
-def _call(roots: tuple[Node, ...]) -> Any:
-    """The native function for nodes like these; None where there is none."""
-    # Imported late: the compiler is needed only by those who evaluate something.
+def _compile(roots: tuple[Node, ...]) -> Any:
+    """The fast call for nodes like these; None where unsupported."""
     from numus.compiler import plan as plans
     from numus.compiler.graph.signature import GraphSignature
 
-    place: Any = roots[0].device
-    if place.kind == "reference":
-        return None
+    device: Any = roots[0].device
     with storage_lock.lock:  # so that no other thread evaluates any of the nodes meanwhile
         if any(root.view is not None for root in roots):
             return None
-        pending = GraphSignature(roots)
-        if pending.transfers:
+        signature = GraphSignature(roots)
+        if signature.standalone:
             return None
-        plan = plans.plan_of(place, pending, roots)
-        begin = getattr(plan.prepared, "table", None)
-        leaves = len(pending.leaves)
-        if begin is None or any(slot < leaves for slot, _ in plan.outputs):
+        plan = plans.plan_of(device, signature, roots)
+        call_builder = getattr(plan.prepared, "call_builder", None)
+        leaves = len(signature.leaves)
+        if call_builder is None or any(slot < leaves for slot, _ in plan.outputs):
             return None
         values = list(plan.values)
         for at, constant, part in plan.scalar_patches:
-            values[at] = plans.scalar_part(pending.constants[constant].params, part)
-        table = begin(values, (), plan.arena or None)
-        if table is None:
+            values[at] = plans.scalar_part(signature.constants[constant].params, part)
+        code: BytecodeBuilder | None = call_builder(values, (), plan.arena or None)
+        if code is None:
             return None
-        table.empty(before_run)
-        table.empty(storage_lock.writers)
-        registers = _write_pattern(table, roots, pending)
+        code.is_empty(before_run)
+        code.is_empty(storage_lock.writers)
+        registers = _match(code, roots, signature)
         if registers is None:
             return None
-        nodes = [*roots, *[pending.nodes[i] for i in (*pending.kept, *plan.saved_for_backward)]]
-        views = _write_views(table, leaves, plan)
-        table.run()
+        nodes = [
+            *roots,
+            *[signature.nodes[i] for i in (*signature.live_out, *plan.saved_for_backward)],
+        ]
+        views = _new_views(code, leaves, plan)
+        code.launch()
         for node, view in zip(nodes, views, strict=True):
-            table.set(registers[node], Node, "view", view)
+            code.set_slot(registers[node], Node, "view", view)
             if not node.tracked or is_boundary(node):
-                write_forget(table, registers[node])
-        return table.function(len(roots), registers[roots[0]], MISS, storage_lock.lock)
+                write_forget(code, registers[node])
+        return code.function(len(roots), registers[roots[0]], GUARD_FAILED, storage_lock.lock)
 
 
-def _write_pattern(table: Any, roots: tuple[Node, ...], pending: Any) -> dict[Node, int] | None:
-    """Steps of a native call: that its arguments stand on a graph like this one, and where the
-    leaves lie. Gives the registers of all nodes; None where they cannot be told apart."""
-    from numus.compiler.graph.signature import costs_nothing
+def _match(
+    code: BytecodeBuilder, roots: tuple[Node, ...], signature: Any
+) -> dict[Node, int] | None:
+    """Guard the graph below the arguments, and pass its leaves; the registers of all nodes, None
+    where the graph cannot be guarded."""
+    from numus.compiler.graph.signature import is_free
 
     uses: dict[Node, int] = {}
-    for node in pending.nodes:
+    for node in signature.nodes:
         if node.view is None:
             for x in node.inputs:
                 uses[x] = uses.get(x, 0) + 1
-    kept = {pending.nodes[i] for i in pending.kept}
-    slots = {x: i for i, x in enumerate(pending.leaves)}
-    registers = {root: table.argument(i) for i, root in enumerate(roots)}
-    ahead = list(roots)
-    for node in ahead:  # which grows
-        at = registers[node]
+    live_out = {signature.nodes[i] for i in signature.live_out}
+    slots = {x: i for i, x in enumerate(signature.leaves)}
+    registers = {root: code.load_arg(i) for i, root in enumerate(roots)}
+
+    def guard(node: Node, register: int) -> bool:
+        if node in slots:
+            code.slot_is(register, Node, "dtype", node.dtype)
+            code.slot_eq(register, Node, "shape", node.shape)
+            strides = signature.leaf_strides[slots[node]]
+            store_view_address(code, slots[node], register, strides, node.dtype.itemsize)
+            return True
+        if node.prim.name == "constant":
+            return guard_constant(code, register, node)
+        if node in live_out:
+            code.refcount(register, uses[node] + 1, more=True)
+        elif node not in roots and node.device is not None and not is_free(node):
+            code.refcount(register, uses[node] + 1)
         for name in ("view", "prim", "dtype", "device", "tracked"):
-            table.has(at, Node, name, getattr(node, name))
-        table.like(at, Node, "shape", node.shape)
-        table.like(at, Node, "params", node.params)
-        inputs = table.load(at, Node, "inputs")
-        table.counts(inputs, len(node.inputs))
-        for place, x in enumerate(node.inputs):
-            found = table.element(inputs, place)
-            if x in registers:
-                table.twins(found, registers[x])
-                continue
-            registers[x] = found
-            if x in slots:
-                table.has(found, Node, "dtype", x.dtype)
-                table.like(found, Node, "shape", x.shape)
-                strides = pending.leaf_strides[slots[x]]
-                place_view(table, slots[x], found, strides, x.dtype.itemsize)
-            elif x.prim.name == "constant":
-                if not write_number(table, found, x):
-                    return None
-            else:
-                if x in kept:  # others hold it, so that it will have a value of its own
-                    table.held(found, uses[x] + 1, others=True)
-                elif x.device is not None and not costs_nothing(x):
-                    table.held(found, uses[x] + 1, others=False)
-                ahead.append(x)
-    return registers
+            code.slot_is(register, Node, name, getattr(node, name))
+        code.slot_eq(register, Node, "shape", node.shape)
+        code.slot_eq(register, Node, "params", node.params)
+        return True
+
+    def is_inner(node: Node) -> bool:
+        return node not in slots and node.prim.name != "constant"
+
+    return registers if match_graph(code, registers, guard, is_inner) else None
 
 
-def write_number(table: Any, register: int, node: Node) -> bool:
-    """That a constant is this one, digit for digit; False where there are no words for that."""
-    if node.dtype.is_complex:
-        return False
-    for name in ("prim", "dtype"):
-        table.has(register, Node, name, getattr(node, name))
-    if node.dtype.kind == "float":  # -0.0 is another than 0.0, and NaN is itself
-        table.digits(register, Node, "params", float(node.params))
-    else:
-        table.like(register, Node, "params", node.params)
-    return True
-
-
-def _write_views(table: Any, leaves: int, plan: Any) -> list[int]:
-    """Registers with a view for each output, on fresh memory; some lie in the same."""
+def _new_views(code: BytecodeBuilder, leaves: int, plan: Any) -> list[int]:
+    """Registers with a view for each output; some share memory."""
     first: dict[int, int] = {}
     views = []
-    small = sum(plan.result_bytes)
+    total = sum(plan.result_bytes)
     for slot, (offset, strides) in plan.outputs:
-        if slot not in first:
-            nbytes = plan.result_bytes[slot - leaves]
-            view = write_fresh_view(table, slot, nbytes, offset, strides, small)
-            first[slot] = view
+        if slot in first:
+            view = new_aliasing_view(code, first[slot], offset, strides)
         else:
-            view = table.new(View)
-            table.set(view, View, "storage", table.load(first[slot], View, "storage"))
-            table.put(view, View, "offset", offset)
-            table.put(view, View, "strides", strides)
+            nbytes = plan.result_bytes[slot - leaves]
+            view = first[slot] = new_output_view(code, slot, nbytes, offset, strides, total)
         views.append(view)
     return views

@@ -1,8 +1,7 @@
-"""Who may touch a tensor's memory from the host, and when.
+"""Reader-writer locks of storages accessed from the host.
 
-Any number of readers, or one writer, per storage. One lock orders everything: it is held while
-anything is evaluated, so a writer never starts below running kernels; and an evaluation that reads
-what another thread is writing waits until that is done. A thread does not wait for itself.
+One lock orders everything: it is held during evaluations, so that a writer never starts while
+kernels run, and an evaluation waits for writers of other threads. Reentrant per thread.
 """
 
 from __future__ import annotations
@@ -17,32 +16,32 @@ from numus.graph import Storage
 from numus.runtime.launch_lock import lock as lock
 
 _changed = threading.Condition(lock)
-writers: dict[Storage, int] = {}  # which thread is writing to what
+writers: dict[Storage, int] = {}  # the writing thread
 
 
-class Guard:
-    """What a storage remembers of its access from the host."""
+class HostAccess:
+    """The readers of a storage on the host."""
 
-    __slots__ = ("lent", "readers")
+    __slots__ = ("exported", "readers")
 
     def __init__(self) -> None:
-        self.readers: dict[int, int] = {}  # threads, and how often each has it open
-        self.lent: list[weakref.ref[Any]] = []  # arrays on the memory that were given to readers
+        self.readers: dict[int, int] = {}  # threads, and their nesting
+        self.exported: list[weakref.ref[Any]] = []  # arrays on the memory that readers got
 
 
-def guard_of(storage: Storage) -> Guard:
-    """The storage's guard, made when it is first needed."""
-    if storage.guard is None:
-        storage.guard = Guard()
-    return storage.guard
+def host_access(storage: Storage) -> HostAccess:
+    """The storage's readers, made when first needed."""
+    if storage.host_access is None:
+        storage.host_access = HostAccess()
+    return storage.host_access
 
 
-def being_written() -> bool:
-    """Whether any storage is: what keeps the others' path short."""
+def has_writers() -> bool:
+    """Whether any storage is being written."""
     return bool(writers)
 
 
-def await_writers(storages: Iterable[Storage]) -> None:
+def wait_for_writers(storages: Iterable[Storage]) -> None:
     """Wait until no other thread writes to these."""
     me = threading.get_ident()
     wanted = list(storages)
@@ -53,14 +52,13 @@ def await_writers(storages: Iterable[Storage]) -> None:
 
 @contextlib.contextmanager
 def reading(find: Callable[[], Storage]) -> Iterator[Storage]:
-    """Share the storage with other readers. `find` is asked again after waiting: a writer may
-    have put the tensor elsewhere."""
+    """A read lock. `find` is called again after waiting: a writer may have moved the tensor."""
     me = threading.get_ident()
     with lock:
         while writers.get(find(), me) != me:
             _changed.wait()
         storage = find()
-        readers = guard_of(storage).readers
+        readers = host_access(storage).readers
         readers[me] = readers.get(me, 0) + 1
     try:
         yield storage
@@ -74,21 +72,21 @@ def reading(find: Callable[[], Storage]) -> Iterator[Storage]:
 
 @contextlib.contextmanager
 def writing(find: Callable[[], Storage], prepare: Callable[[], Storage]) -> Iterator[Storage]:
-    """Keep all others from the storage. `prepare` gives the one to write to, once nobody reads."""
+    """A write lock. `prepare` returns the storage to write to, once there are no readers."""
     me = threading.get_ident()
     with lock:
         while True:
             storage = find()
-            readers = guard_of(storage).readers
+            readers = host_access(storage).readers
             if me in readers or writers.get(storage) == me:
                 raise RuntimeError(
-                    "this thread already reads or writes this memory: leave the other "
+                    "this thread already reads or writes this memory; leave the other "
                     "`with x.data()` or `with x.data_write()` first"
                 )
             if not readers and storage not in writers:
                 break
             _changed.wait()
-        del storage  # `prepare` counts who holds it
+        del storage  # `prepare` counts its references
         target = prepare()
         writers[target] = me
     try:

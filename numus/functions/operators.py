@@ -1,7 +1,7 @@
-"""What Python's operators do with tensors.
+"""Python's operators on tensors.
 
-The fast path of an operator is short: floats of one dtype go straight to the primitive, natively
-where Python has native calls.
+Operands of one float dtype take a fast path: the primitive is applied by bytecode
+(`runtime/pycall`).
 In-place operators re-bind the handle to the result; shape and dtype must not change.
 """
 
@@ -10,12 +10,13 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from numus import dtypes as dt
-from numus.dispatch.node_ops import MISS, Natively, write_inherited, write_node
+from numus.dispatch.call_cache import GUARD_FAILED
+from numus.dispatch.node_ops import FastCall, inherit, new_node
 from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.functions.elementwise import arithmetic, comparison, rounding
@@ -23,8 +24,11 @@ from numus.functions.linear.matmul import matmul
 from numus.graph import PRIMITIVES, Node, Primitive, mode
 from numus.primitives import elementwise as ew
 from numus.primitives.contract import contract
-from numus.primitives.source import constant, write_constant
-from numus.tensor import Tensor, write_handle
+from numus.primitives.source import constant, new_constant
+from numus.tensor import Tensor, new_handle
+
+if TYPE_CHECKING:
+    from numus.runtime.pycall.builder import BytecodeBuilder
 
 Binary = Callable[[Any, Any], Tensor]
 
@@ -33,27 +37,28 @@ def _is_operand(x: Any) -> bool:
     return isinstance(x, (Tensor, np.ndarray, np.generic)) or dt.scalar_kind(x) is not None
 
 
-def _write(table: Any, prim: Primitive, kinds: str) -> int:
-    """Steps of a native call: a primitive of two floats of one dtype, a tensor and a tensor ("tt")
-    or a number ("tn", "nt"), as a tensor."""
+def _write(code: BytecodeBuilder, prim: Primitive, kinds: str) -> int:
+    """A primitive of two operands of one float dtype: tensors ("t") and numbers ("n")."""
     tensors = {
-        i: table.get(table.argument(i), Tensor, "_node") for i, k in enumerate(kinds) if k == "t"
+        i: code.get_member(code.load_arg(i), Tensor, "_node")
+        for i, kind in enumerate(kinds)
+        if kind == "t"
     }
     first, *others = tensors.values()
-    dtype = table.load(first, Node, "dtype")
-    table.has(dtype, DType, "kind", "float")
-    shape = table.load(first, Node, "shape")
+    dtype = code.load_slot(first, Node, "dtype")
+    code.slot_is(dtype, DType, "kind", "float")
+    shape = code.load_slot(first, Node, "shape")
     for x in others:
-        table.twins(dtype, table.load(x, Node, "dtype"))
-        shape = table.wider(shape, table.load(x, Node, "shape"))
-    inherited = write_inherited(table, [first, *others])
+        code.is_same(dtype, code.load_slot(x, Node, "dtype"))
+        shape = code.broadcast_shape(shape, code.load_slot(x, Node, "shape"))
+    inherited = inherit(code, [first, *others])
     inputs = [
-        tensors[i] if k == "t" else write_constant(table, table.number(i), dtype)
-        for i, k in enumerate(kinds)
+        tensors[i] if kind == "t" else new_constant(code, code.load_float_arg(i), dtype)
+        for i, kind in enumerate(kinds)
     ]
-    given = {"inputs": table.tuple(inputs), "shape": shape, "dtype": dtype, **inherited}
-    node = write_node(table, {"prim": prim, "params": None}, given, handled=True)
-    return write_handle(table, node)
+    members = {"inputs": code.new_tuple(inputs), "shape": shape, "dtype": dtype, **inherited}
+    node = new_node(code, {"prim": prim, "params": None}, members, handled=True)
+    return new_handle(code, node)
 
 
 def _install(name: str, function: Binary) -> None:
@@ -68,17 +73,17 @@ def _install(name: str, function: Binary) -> None:
     _add_methods(name, forward, reflected)
 
 
-def _install_quick(name: str, function: Binary, prim: Callable[[Node, Node], Node]) -> None:
-    """The same for an operation that comes down to one primitive for floats of one dtype."""
+def _install_fast(name: str, function: Binary, prim: Callable[[Node, Node], Node]) -> None:
+    """x op y, y op x and x op= y of one primitive for operands of one float dtype."""
     with_tensor, with_number, from_number = (
-        Natively(2, partial(_write, prim=PRIMITIVES[prim.__name__], kinds=kinds))
+        FastCall(2, partial(_write, prim=PRIMITIVES[prim.__name__], kinds=kinds))
         for kinds in ("tt", "tn", "nt")
     )
 
     def forward(self: Tensor, other: Any) -> Tensor:
         kind = other.__class__
         found: Tensor = (with_tensor if kind is Tensor else with_number).call(self, other)
-        if found is not MISS:
+        if found is not GUARD_FAILED:
             return found
         x = self._node
         if x.dtype.kind == "float":
@@ -91,7 +96,7 @@ def _install_quick(name: str, function: Binary, prim: Callable[[Node, Node], Nod
 
     def reflected(self: Tensor, other: Any) -> Tensor:
         found: Tensor = from_number.call(other, self)
-        if found is not MISS:
+        if found is not GUARD_FAILED:
             return found
         x, kind = self._node, other.__class__
         if x.dtype.kind == "float" and (kind is float or kind is int):
@@ -115,7 +120,7 @@ def _add_methods(name: str, forward: Binary, reflected: Binary) -> None:
 
 
 def _matmul(x: Any, y: Any) -> Tensor:
-    """`matmul`, with a short way for two matrices of one float."""
+    """`matmul`, with a fast path for two matrices of one float dtype."""
     if x.__class__ is Tensor and y.__class__ is Tensor and mode.low is None:
         a, b = x._node, y._node
         if (
@@ -129,10 +134,10 @@ def _matmul(x: Any, y: Any) -> Tensor:
     return matmul(x, y)
 
 
-_install_quick("add", arithmetic.add, ew.add)
-_install_quick("sub", arithmetic.subtract, ew.sub)
-_install_quick("mul", arithmetic.multiply, ew.mul)
-_install_quick("truediv", arithmetic.divide, ew.div)
+_install_fast("add", arithmetic.add, ew.add)
+_install_fast("sub", arithmetic.subtract, ew.sub)
+_install_fast("mul", arithmetic.multiply, ew.mul)
+_install_fast("truediv", arithmetic.divide, ew.div)
 _install("floordiv", arithmetic.floor_divide)
 _install("mod", arithmetic.remainder)
 _install("pow", arithmetic.pow)
@@ -214,13 +219,13 @@ def _index(self: Tensor) -> int:
 
 def _len(self: Tensor) -> int:
     if not self.shape:
-        raise TypeError("len(): a tensor without axes has no length")
+        raise TypeError("len() of a 0-dimensional tensor")
     return self.shape[0]
 
 
 def _iter(self: Tensor) -> Iterator[Tensor]:
     if not self.shape:
-        raise TypeError("a tensor without axes cannot be iterated over")
+        raise TypeError("iteration over a 0-dimensional tensor")
     return (self[i] for i in range(self.shape[0]))
 
 

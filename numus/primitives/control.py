@@ -1,8 +1,8 @@
 """Loops and branches: calls with several results, whose bodies are graphs of their own.
 
-A call is one node; its results are *parts* of it, nodes that name their place among them. The call
-says for itself how it is run and batched; where its derivative is asked for, `custom` nodes stand
-on top of the parts (see transforms/control).
+A call is one node with a tuple of results, taken by `get_tuple_element` nodes (as in XLA). The call
+defines how it is run and batched; its derivative is that of `custom` nodes on top of the elements
+(see transforms/control).
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Call(Protocol):
 
 
 def _no_reference(node: Node, *arrays: Array) -> Array:
-    raise AssertionError("a call is run as a whole, and its parts are taken from it")
+    raise AssertionError("a call is run as a whole: see get_tuple_element")
 
 
 def _call_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
@@ -46,23 +46,25 @@ def _call_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], siz
 _call = Primitive("call", "control", reference=_no_reference, batch=_call_batch)
 
 
-def _part_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+def _element_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
     whole = inputs[0]
-    out = part(whole, node.params)
+    out = get_tuple_element(whole, node.params)
     axis = whole.params.batch_axes[node.params]
     return permute(out, (axis, *(i for i in range(out.ndim) if i != axis)))
 
 
-_part = Primitive("part", "control", reference=_no_reference, batch=_part_batch)
+_get_tuple_element = Primitive(
+    "get_tuple_element", "control", reference=_no_reference, batch=_element_batch
+)
 
 
-def part(whole: Node, index: int) -> Node:
+def get_tuple_element(whole: Node, index: int) -> Node:
     """One result of a call."""
     shape, dtype = whole.params.results[index]
-    return apply(_part, (whole,), index, shape, dtype)
+    return apply(_get_tuple_element, (whole,), index, shape, dtype)
 
 
 def call(what: Call, operands: tuple[Node, ...]) -> list[Node]:
     """The results of a call."""
     whole = apply(_call, operands, what, (), bool_)
-    return [part(whole, i) for i in range(len(what.results))]
+    return [get_tuple_element(whole, i) for i in range(len(what.results))]

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from numus.dispatch.node_ops import write_node
+from numus.dispatch.node_ops import new_node
 from numus.dtypes import DType
 from numus.errors import TracingError
 from numus.graph import Array, Node, Primitive, View
 from numus.primitives.base import zero_jvp, zero_vjp
 from numus.runtime.devices import Device
 from numus.shapes import Shape
+
+if TYPE_CHECKING:
+    from numus.runtime.pycall.builder import BytecodeBuilder
 
 
 def _leaf_batch(node: Node, *_: Any) -> Node:
@@ -38,10 +41,11 @@ def constant(value: Any, dtype: DType) -> Node:
     return Node(_constant, (), value, (), dtype, None)
 
 
-def write_constant(table: Any, number: int, dtype: int) -> int:
-    """`constant` as steps of a native call, for what is in registers of it."""
-    known = {"prim": _constant, "inputs": (), "shape": (), "device": None, "tracked": False}
-    return write_node(table, {**known, "depth": 0, "pinned": 0}, {"params": number, "dtype": dtype})
+def new_constant(code: BytecodeBuilder, number: int, dtype: int) -> int:
+    """`constant` in bytecode."""
+    members = {"prim": _constant, "inputs": (), "shape": (), "device": None, "tracked": False}
+    registers = {"params": number, "dtype": dtype}
+    return new_node(code, {**members, "depth": 0, "retained_bytes": 0}, registers)
 
 
 def _iota_reference(node: Node) -> Array:
@@ -75,24 +79,19 @@ def value(view: View, shape: Shape, dtype: DType, device: Device | None) -> Node
 
 
 def forget(node: Node) -> None:
-    """Turn an evaluated node into a plain value, letting go of what it was computed from."""
+    """Turn an evaluated node into a plain value, dropping its inputs."""
     node.prim = VALUE
     node.inputs = ()
     node.params = None
     node.depth = 0
-    node.pinned = 0
+    node.retained_bytes = 0
 
 
-def write_forget(table: Any, node: int) -> None:
-    """`forget` as steps of a native call, for the node in a register of it."""
-    for name, thing in {
-        "prim": VALUE,
-        "inputs": (),
-        "params": None,
-        "depth": 0,
-        "pinned": 0,
-    }.items():
-        table.put(node, Node, name, thing)
+def write_forget(code: BytecodeBuilder, node: int) -> None:
+    """`forget` in bytecode."""
+    members = {"prim": VALUE, "inputs": (), "params": None, "depth": 0, "retained_bytes": 0}
+    for name, thing in members.items():
+        code.set_const(node, Node, name, thing)
 
 
 def _placeholder_reference(node: Node) -> Array:

@@ -55,7 +55,7 @@ class _Watcher:
         if node.prim.kind in ("view", "source") or not _is_inexact(node):
             return  # neither makes a value
         name, operands = node.prim.name, node.inputs  # which a node forgets with its evaluation
-        if name == "part":  # of what a loop or a branch gives
+        if name == "get_tuple_element":  # of what a loop or a branch gives
             name, operands = "a loop or branch", operands[0].inputs
         self._origins[node] = f"{name}{_place(sys._getframe(2))}"
         values = elements(node)

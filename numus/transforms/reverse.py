@@ -35,7 +35,7 @@ def pull_back(
     it is complete. Under `grad_mode(True)` the cotangents are differentiable themselves.
     """
     hooked = any(n.grad_slot is not None and n.grad_slot.hooks for n in wanted)
-    known = None if hooked else vjp_cache.pulled_back(order, seeds, wanted)
+    known = None if hooked else vjp_cache.lookup(order, seeds, wanted)
     if known is not None:
         if on_ready is not None:
             for node, g in known.items():
@@ -44,7 +44,7 @@ def pull_back(
     since = now()
     found = _walk_back(order, seeds, set(wanted), on_ready)
     if not hooked:
-        vjp_cache.remember(order, seeds, wanted, found, since)
+        vjp_cache.record(order, seeds, wanted, found, since)
     return found
 
 

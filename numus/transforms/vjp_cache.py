@@ -1,11 +1,8 @@
-"""Walks back along tapes that are like some before.
+"""VJP cache: reverse mode of repeated tapes by graph templates.
 
-What reverse mode makes depends on the tape alone: its primitives, their parameters, shapes, dtypes
-and layouts. So the cotangents of a tape that has come twice are made natively from then on, where
-Python has native calls: a function goes through the graph from the results on, looks whether it is
-the one that it is for, and makes the same nodes that the rules of the primitives would make
-(`graph_copies`). Tapes on which functions of the user's are to be called take the way through the
-rules.
+The cotangents' graph depends only on the tape: primitives, parameters, shapes, dtypes and layouts.
+When a tape comes again, a template (`dispatch/templates`) guards the graph from the results on and
+makes the nodes that the primitives' VJP rules made. Tapes that call user functions are walked.
 """
 
 from __future__ import annotations
@@ -13,155 +10,107 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from numus.dispatch.call_cache import Family
-from numus.dispatch.node_ops import MISS, native_calls_of, write_modes
+from numus.dispatch.call_cache import GUARD_FAILED, CallCache, InlineCache
 from numus.dispatch.templates import (
-    made_between,
-    views_pending,
-    write_alike,
-    write_copy,
-    write_is_no_view,
+    TemplateBuilder,
+    guard_constant,
+    guard_node,
+    match_graph,
+    new_template,
 )
-from numus.evaluation.eager_cache import write_number
-from numus.graph import Node, mode, observers
+from numus.graph import Node, observers
 from numus.primitives.custom import call_of
 
-_MANY = 64  # families, and tapes whose walks are counted
-_TRIED = 4  # functions of a family that are asked
-_LONGEST = 256  # nodes of a tape
-# What calls functions, or whose value may be another each time.
-_UNKNOWN = ("call", "part", "placeholder")
+_MAX_TAPE_NODES = 256
+_OPAQUE = ("call", "get_tuple_element", "placeholder")  # call functions, or have no fixed value
 
-_families: dict[Any, Family] = {}
-_walked: dict[Any, int] = {}  # how often tapes have been walked
+_cache = CallCache(max_structures=64, max_sites=64)
+clear = _cache.clear
 
 
-def forget() -> None:
-    """Walk all tapes again."""
-    _families.clear()
-    _walked.clear()
-
-
-def _family(seeds: Mapping[Node, Node], order: Sequence[Node], wanted: Sequence[Node]) -> Family:
+def _site(seeds: Mapping[Node, Node], order: Sequence[Node], wanted: Sequence[Node]) -> InlineCache:
     root = next(iter(seeds))
-    kind = (root.prim, root.shape, root.dtype, len(order), len(seeds), len(wanted))
-    family = _families.get(kind)
-    if family is None:
-        if len(_families) >= _MANY:
-            _families.clear()
-        family = _families[kind] = Family()
-    return family
+    return _cache.site((root.prim, root.shape, root.dtype, len(order), len(seeds), len(wanted)))
 
 
-def pulled_back(
+def lookup(
     order: Sequence[Node], seeds: Mapping[Node, Node], wanted: Sequence[Node]
 ) -> dict[Node, Node] | None:
-    """`reverse.pull_back` of a tape like one before, for wanted nodes each of which is another;
-    None if there was none."""
-    if not seeds or observers or len(order) > _LONGEST:
+    """`reverse.pull_back` of a known tape, for distinct wanted nodes; None if it is not known."""
+    if not seeds or observers or len(order) > _MAX_TAPE_NODES:
         return None
-    family = _family(seeds, order, wanted)
-    for call in family.calls:
-        found = call(*seeds, *seeds.values(), *wanted)
-        if found is not MISS:
-            if call is not family.calls[0]:
-                family.known(call, _TRIED)
-            pairs = iter(found)
-            return dict(zip(pairs, pairs, strict=True))
-    return None
+    found = _site(seeds, order, wanted).call((*seeds, *seeds.values(), *wanted))
+    if found is GUARD_FAILED:
+        return None
+    pairs = iter(found)
+    return dict(zip(pairs, pairs, strict=True))
 
 
-def remember(
+def record(
     order: Sequence[Node],
     seeds: Mapping[Node, Node],
     wanted: Sequence[Node],
     found: Mapping[Node, Node],
     since: int,
 ) -> None:
-    """A walk has come to this, by nodes that were made since some time: the third of its kind need
-    not be walked."""
-    if not found or observers or len(order) > _LONGEST:
+    """Cache the cotangents of a tape, recorded since a serial number, if it has come before."""
+    if not found or observers or len(order) > _MAX_TAPE_NODES:
         return
-    kinds = tuple([(x.prim, x.shape, x.dtype) for x in (*order, *seeds.values())])
-    if len(_walked) >= _MANY:
-        _walked.clear()
-    count = _walked[kinds] = _walked.get(kinds, 0) + 1
-    if count < 2 or count & (count - 1):  # more and more seldom, if that leads nowhere
-        return
-    call = _function(order, seeds, wanted, found, since)
-    if call is not None:
-        _family(seeds, order, wanted).known(call, _TRIED)
+    if _cache.is_due(tuple([(x.prim, x.shape, x.dtype) for x in (*order, *seeds.values())])):
+        call = _compile(order, seeds, wanted, found, since)
+        if call is not None:
+            _site(seeds, order, wanted).promote(call)
 
 
-def _function(
+def _compile(
     order: Sequence[Node],
     seeds: Mapping[Node, Node],
     wanted: Sequence[Node],
     found: Mapping[Node, Node],
     since: int,
 ) -> Any:
-    """The native function for walks like this one; None where there is none."""
-    device = next((x.device for x in order if x.device is not None), None)
-    native = None if device is None else native_calls_of(device)
-    if native is None or any(call_of(x) or x.prim.name in _UNKNOWN for x in order):
+    """The fast call for tapes like this one; None where unsupported."""
+    if any(call_of(x) or x.prim.name in _OPAQUE for x in order):
         return None
-    table = native.table()
-    table.empty(observers)
-    write_modes(table, {"grad": mode.grad, "low": mode.low})
+    template = new_template(order)
+    if template is None:
+        return None
+    code = template.code
     arguments = [*seeds, *seeds.values(), *wanted]
-    registers: dict[Node, int] = {}
     for i, node in enumerate(arguments):
-        at = table.argument(i)
-        table.get(at, Node, "serial")  # looks whether it is a node
-        if node in registers:
-            table.twins(at, registers[node])
-        else:
-            registers[node] = at
+        register = code.load_arg(i)
+        code.get_member(register, Node, "serial")  # guards that it is a node
+        template.bind(node, register)
     tape = set(order)
-    if not _write_tape(table, registers, tape, set(wanted)):
+    if not _match_tape(template, tape, set(wanted)):
         return None
-    made = made_between(registers, found.values(), since, tape)
-    if made is None or any(g not in registers and g not in made for g in found.values()):
+    if not template.instantiate(list(found.values()), since, tape):
         return None
-    if any(g in made and g.view is not None for g in found.values()):
-        return None  # it may be written to, and its storage is another's
-    for node, at in list(registers.items()):
-        if any(views_pending(x, (node,)) for x in made) and node not in tape:
-            write_is_no_view(table, at)
-    registers = write_copy(table, made, registers, tape)
-    pairs = [registers[x] for pair in found.items() for x in pair]
-    return table.function(len(arguments), table.tuple(pairs), MISS)
+    pairs = [template.registers[x] for pair in found.items() for x in pair]
+    return template.function(len(arguments), code.new_tuple(pairs))
 
 
-def _write_tape(table: Any, registers: dict[Node, int], tape: set[Node], wanted: set[Node]) -> bool:
-    """Steps of a native call: that what is in registers stands on a tape like this. Adds the
-    registers of all of it; False where something cannot be told from others."""
-    ahead = list(registers)
-    for node in ahead:  # which grows
-        at = registers[node]
+def _match_tape(template: TemplateBuilder, tape: set[Node], wanted: set[Node]) -> bool:
+    """Guard that the bound nodes have this tape below them; False where that is unsupported."""
+    code = template.code
+
+    def guard(node: Node, register: int) -> bool:
         if node.prim.name == "constant":
-            if not write_number(table, at, node):
-                return False
-            continue
+            return guard_constant(code, register, node)
         if node.abstract:
             return False
-        write_alike(table, at, node)
+        guard_node(code, register, node)
         if node.view is None or node in tape:
-            table.has(at, Node, "prim", node.prim)
-        if node not in tape:
-            continue
-        if node not in wanted:
-            if node.grad_slot is not None:
-                return False  # it has hooks, maybe
-            table.has(at, Node, "grad_slot", None)
-        table.like(at, Node, "params", node.params)
-        inputs = table.load(at, Node, "inputs")
-        table.counts(inputs, len(node.inputs))
-        for place, x in enumerate(node.inputs):
-            below = table.element(inputs, place)
-            if x in registers:
-                table.twins(below, registers[x])
-            else:
-                registers[x] = below
-                ahead.append(x)
-    return True
+            code.slot_is(register, Node, "prim", node.prim)
+        if node in tape:
+            if node not in wanted:
+                if node.grad_slot is not None:
+                    return False  # it may have hooks
+                code.slot_is(register, Node, "grad_slot", None)
+            code.slot_eq(register, Node, "params", node.params)
+        return True
+
+    def is_on_tape(node: Node) -> bool:
+        return node in tape and node.prim.name != "constant"
+
+    return match_graph(code, template.registers, guard, is_on_tape)

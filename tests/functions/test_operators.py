@@ -12,7 +12,7 @@ import pytest
 from described import described
 
 import numus as nm
-from numus.dispatch.node_ops import Natively
+from numus.dispatch.node_ops import FastCall
 from numus.errors import GradientError
 
 BINARY = "add sub mul truediv floordiv mod pow".split()
@@ -408,7 +408,7 @@ def _operands():
 @pytest.mark.parametrize("name", ["add", "sub", "mul", "truediv"])
 def test_operators_make_the_same_graphs_natively(name, operands):
     op = getattr(operator, name)
-    Natively.forget()
+    FastCall.reset_all()
     graphs, plain = [], []
     x, y = _operands()[operands]
     inputs = [t._node for t in (x, y) if isinstance(t, nm.Tensor)]
@@ -416,7 +416,7 @@ def test_operators_make_the_same_graphs_natively(name, operands):
         for _ in range(10):
             out = op(x, y)
             graphs.append(described(out._node, inputs))
-            reach = out._node.depth, out._node.pinned
+            reach = out._node.depth, out._node.retained_bytes
             assert type(out) is nm.Tensor
             assert out._node.handle() is out
             graphs[-1].append(reach)

@@ -5,7 +5,7 @@ import pytest
 
 import numus as nm
 from numus.compiler.plan import clear_plans
-from numus.dispatch.call_cache import structures
+from numus.dispatch.call_cache import eager_calls
 from numus.runtime.cuda import cublas, cublaslt
 
 
@@ -15,10 +15,10 @@ def driver(monkeypatch):
     # a library that is installed here would take the addresses for the GPU's
     for found in (cublas, cublaslt):
         monkeypatch.setattr(found, "library", lambda: None)
-    structures.clear()
+    eager_calls.clear()
     before = nm.default_device()
     nm.set_default_device(fake.device)
     yield fake
     nm.set_default_device(before)
-    structures.clear()
+    eager_calls.clear()
     clear_plans()

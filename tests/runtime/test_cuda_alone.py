@@ -11,7 +11,7 @@ import pytest
 
 import numus as nm
 from numus.compiler.plan import clear_plans
-from numus.dispatch.call_cache import structures
+from numus.dispatch.call_cache import eager_calls
 from numus.errors import CompileError, DeviceError, OutOfMemoryError
 from numus.kernels.vendor import registry
 from numus.runtime import launch_lock
@@ -25,7 +25,7 @@ def tensor(*shape):
     return nm.asarray(np.ones(shape, np.float32))
 
 
-def test_operations_that_come_again_are_native_calls(driver):
+def test_repeated_operations_are_fast_calls(driver):
     x = tensor(8, 8)
     function = nm.jit(lambda x: x * 2)
     for f in (lambda: x + x, lambda: x @ x, lambda: function(x)):
@@ -39,7 +39,9 @@ def test_operations_that_come_again_are_native_calls(driver):
         assert driver.started == before + 10
         places = {r._node.view.storage.memory.address for r in results}
         assert len(places) == 10
-    assert {type(call).__name__ for call in structures.values()} == {"builtin_function_or_method"}
+    assert {type(call).__name__ for call in eager_calls.structures.values()} == {
+        "builtin_function_or_method"
+    }
 
 
 def test_large_temporaries_are_allocated_as_calls_run(driver, monkeypatch):
@@ -48,7 +50,9 @@ def test_large_temporaries_are_allocated_as_calls_run(driver, monkeypatch):
     memory = nm.device(driver.device).runtime.memory
     for _ in range(3):
         nm.eval((x @ x) @ x)
-    assert {type(call).__name__ for call in structures.values()} == {"builtin_function_or_method"}
+    assert {type(call).__name__ for call in eager_calls.structures.values()} == {
+        "builtin_function_or_method"
+    }
     before, in_use, started = memory.allocations, memory.in_use, driver.started
     for _ in range(5):
         nm.eval((x @ x) @ x)
@@ -240,7 +244,7 @@ def test_a_vendors_launch_that_comes_again_is_a_graph(driver, library):
     assert counts()[1] < starts + 8
     assert len({z._node.view.storage.memory.address for z in held}) == 8
     del held, z
-    structures.clear()
+    eager_calls.clear()
     clear_plans()
     gc.collect()
     nm.eval(x + y)

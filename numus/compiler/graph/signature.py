@@ -1,5 +1,7 @@
-"""A pending graph as one walk sees it: its structure, by which plans are kept, and which of its
-values somebody may still ask for.
+"""Structural signatures of graphs: the key of every plan and compiled call.
+
+One walk numbers the nodes, collects leaves and constants, and finds the live-out nodes, those
+referenced from outside. The key is equal for graphs of one structure.
 """
 
 from __future__ import annotations
@@ -14,34 +16,82 @@ from numus.shapes import Shape
 
 
 class GraphSignature:
-    """What there is, numbered, and what it is like."""
+    """A graph's nodes, numbered inputs first, and its structural key.
+
+    Args:
+        roots: pending nodes.
+        max_nodes: a larger graph is abandoned (`is_truncated`).
+    """
 
     __slots__ = (
-        *("classes", "constants", "kept", "key", "leaf_strides", "leaves", "nodes", "number"),
-        *("tracked", "transfers"),
+        *("classes", "constants", "is_truncated", "key", "leaf_strides", "leaves", "live_out"),
+        *("nodes", "number", "standalone", "tracked"),
     )
+    key: Any
 
-    def __init__(self, roots: Sequence[Any]) -> None:
-        nodes: list[Any] = []
-        number: dict[Any, int] = {}
-        leaves: list[Any] = []
-        leaf_strides: list[Shape] = []
-        constants: list[Any] = []
-        classes: list[int | None] = []
-        self.nodes, self.number = nodes, number
-        self.leaves, self.leaf_strides = leaves, leaf_strides
-        self.constants, self.classes = constants, classes
-        self.transfers: list[Any] = []  # from other devices and of calls, still to be made
+    def _clear(self) -> None:
+        self.nodes: list[Any] = []
+        self.number: dict[Any, int] = {}
+        self.leaves: list[Any] = []
+        self.leaf_strides: list[Shape] = []
+        self.constants: list[Any] = []
+        self.classes: list[int | None] = []  # of constants: see `number_class`
+        self.standalone: list[Any] = []  # transfers and results of control flow, to be run first
+        self.live_out: tuple[int, ...] = ()
+        self.tracked: tuple[int, ...] = ()  # a gradient may ask for these
+        self.is_truncated = False
+        self.key = None
+
+    def __init__(self, roots: Sequence[Any], max_nodes: int = sys.maxsize) -> None:
+        self._clear()
         parts: list[Any] = []
-        uses: dict[int, int] = {}  # how often each node is an input within this graph
-        stack: list[Any] = list(roots)
-        while stack:
-            node = stack[-1]
-            if node in number:
-                stack.pop()
-                continue
+        uses: dict[int, int] = {}
+        self._walk(roots, parts, uses, max_nodes)
+        if self.is_truncated:
+            return
+        wanted = tuple([self.number[r] for r in roots])
+        if len(self.nodes) - len(self.leaves) - len(self.constants) > len(wanted):
+            self.live_out = self._escaping(uses, set(wanted))
+            self.tracked = tuple(
+                [i for i, n in enumerate(self.nodes) if n.tracked and n.view is None]
+            )
+        self.key = (tuple(parts), wanted, self.live_out, self.tracked)
+
+    @classmethod
+    def traced(
+        cls,
+        outputs: Sequence[Any],
+        inputs: Sequence[Any],
+        strides: Sequence[Shape],
+        scalars: Sequence[Any],
+    ) -> GraphSignature:
+        """The signature of a traced graph between inputs of some strides, scalars and outputs."""
+        self = cls.__new__(cls)
+        self._clear()
+        self.leaves += inputs
+        self.leaf_strides += strides
+        self.constants += scalars
+        self.classes += [None] * len(scalars)
+        for node in (*inputs, *scalars):
+            self.number[node] = len(self.nodes)
+            self.nodes.append(node)
+        parts: list[Any] = [(x.dtype, x.shape, s) for x, s in zip(inputs, strides, strict=True)]
+        parts += [x.dtype for x in scalars]
+        self._walk(outputs, parts, {}, sys.maxsize)
+        self.key = (tuple(parts), tuple([self.number[y] for y in outputs]))
+        return self
+
+    def _walk(
+        self, roots: Sequence[Any], parts: list[Any], uses: dict[int, int], max_nodes: int
+    ) -> None:
+        """Number the nodes below the roots; `uses` counts how often each is an input."""
+        nodes, number, leaves, constants = self.nodes, self.number, self.leaves, self.constants
+        leaf_strides, classes = self.leaf_strides, self.classes
+        stack: list[Any] = []
+        inputs: Any = roots
+        node: Any = None
+        while True:
             waiting = False
-            inputs = node.inputs
             for x in inputs:
                 if x in number:
                     continue
@@ -55,47 +105,45 @@ class GraphSignature:
                     classes.append(number_class(x.params))
                     parts.append((x.dtype, classes[-1]))
                     constants.append(x)
-                elif name == "transfer" or name == "part":
-                    self.transfers.append(x)
+                elif name == "transfer" or name == "get_tuple_element":
+                    self.standalone.append(x)
                 else:
                     stack.append(x)
                     waiting = True
                     continue
                 number[x] = len(nodes)
                 nodes.append(x)
-            if waiting:
-                continue
-            stack.pop()
-            name = node.prim.name
-            if name == "constant":
-                classes.append(number_class(node.params))
-                parts.append((node.dtype, classes[-1]))
-                constants.append(node)
-            else:
-                places = [number[x] for x in inputs]
-                for i in places:
+            if not waiting and node is not None:
+                stack.pop()
+                name = node.prim.name
+                indices = [number[x] for x in inputs]
+                for i in indices:
                     uses[i] = uses.get(i, 0) + 1
                 params = None if name in IDENTITIES else node.params
-                parts.append((name, params, node.shape, node.dtype, *places))
-            number[node] = len(nodes)
-            nodes.append(node)
-        x = None
-        inputs = stack = []  # let go of every node but through `nodes` and `number`
-        wanted = tuple([number[r] for r in roots])
-        self.kept: tuple[int, ...] = ()
-        self.tracked: tuple[int, ...] = ()  # a gradient may ask for these
-        if len(nodes) - len(leaves) - len(constants) > len(wanted):
-            del node
-            self.kept = self._still_referred_to(uses, set(wanted))
-            self.tracked = tuple([i for i, n in enumerate(nodes) if n.tracked and n.view is None])
-        self.key = (tuple(parts), wanted, self.kept, self.tracked)
+                parts.append((name, params, node.shape, node.dtype, *indices))
+                number[node] = len(nodes)
+                nodes.append(node)
+            while stack and stack[-1] in number:
+                stack.pop()
+            if not stack:
+                return
+            if len(nodes) + len(stack) > max_nodes + len(leaves) + len(constants) + len(roots):
+                self.is_truncated = True
+                return
+            node = stack[-1]
+            inputs = node.inputs
 
-    def _still_referred_to(self, uses: dict[int, int], roots: set[int]) -> tuple[int, ...]:
-        """Pending nodes that something outside this graph holds: they may be asked for later, so
-        their values are kept. Inside, a node is held by its consumers and as `_OWN_HOLDERS` says.
+    @property
+    def constant_bits(self) -> tuple[str, ...]:
+        """The exact values of the constants: -0.0 differs from 0.0, and NaN equals itself."""
+        return tuple([repr(x.params) for x in self.constants])
+
+    def _escaping(self, uses: dict[int, int], roots: set[int]) -> tuple[int, ...]:
+        """Pending nodes referenced from outside this graph: they may be asked for later, so their
+        values are kept. Inside, a node is referenced by its consumers and `_OWN_REFERENCES`.
         """
-        count, own = sys.getrefcount, _OWN_HOLDERS
-        kept = []
+        count, own = sys.getrefcount, _OWN_REFERENCES
+        found = []
         nodes = self.nodes
         for i in range(len(nodes)):
             node = nodes[i]
@@ -103,28 +151,27 @@ class GraphSignature:
                 node.view is None
                 and node.inputs
                 and i not in roots
-                and count(node) > uses[i] + own
-                and node.device is not None  # else it is at home on other devices too
-                and not costs_nothing(node)
+                and count(node) > uses.get(i, 0) + own
+                and node.device is not None  # else it lives on other devices too
+                and not is_free(node)
             ):
-                kept.append(i)
-        return tuple(kept)
+                found.append(i)
+        return tuple(found)
 
 
-def _own_holders() -> int:
-    """What `getrefcount` says of a node that only a walk holds: in `nodes`, in `number`, by the
-    name in the loop and, in some versions of Python, as its argument.
-    """
+def _own_references() -> int:
+    """`getrefcount` of a node that only a signature references: `nodes`, `number`, the loop's
+    variable and, in some versions of Python, the argument."""
     node = object()
-    walk = ([node], {node: 0})
-    return sys.getrefcount(node) if walk else 0
+    signature = ([node], {node: 0})
+    return sys.getrefcount(node) if signature else 0
 
 
-_OWN_HOLDERS = _own_holders()
+_OWN_REFERENCES = _own_references()
 
 
-def costs_nothing(node: Any) -> bool:
-    """Whether a pending node is a view of a constant or of counting: never worth its memory."""
+def is_free(node: Any) -> bool:
+    """Whether a pending node is a view of a constant or a counter: never worth its memory."""
     while node.prim.kind == "view":
         node = node.inputs[0]
     return node.view is None and node.prim.kind == "source"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from numus import dtypes as dt
 from numus.functions._base import like, method, node_of, require, to_float, widened, wrap
 from numus.functions.autocast import widens
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.tensor import ArrayLike, Tensor
@@ -25,7 +25,7 @@ def _apply(op: str, x: ArrayLike, build: Callable[[Node], Node]) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 def relu(x: ArrayLike, /) -> Tensor:
     """x where it is positive, 0 elsewhere; NaN stays, and the gradient at 0 is 0.
 
@@ -38,7 +38,7 @@ def relu(x: ArrayLike, /) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 def leaky_relu(x: ArrayLike, /, negative_slope: float = 0.01) -> Tensor:
     """x where it is positive, negative_slope * x elsewhere."""
 
@@ -49,7 +49,7 @@ def leaky_relu(x: ArrayLike, /, negative_slope: float = 0.01) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
     """x where it is positive, alpha * (exp(x) - 1) elsewhere."""
 
@@ -62,21 +62,21 @@ def elu(x: ArrayLike, /, alpha: float = 1.0) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 def sigmoid(x: ArrayLike, /) -> Tensor:
     """1 / (1 + exp(-x))."""
     return _apply("sigmoid", x, ew.sigmoid)
 
 
 @method()
-@recorded
+@templated
 def silu(x: ArrayLike, /) -> Tensor:
     """x * sigmoid(x), also known as swish."""
     return _apply("silu", x, lambda n: ew.mul(n, ew.sigmoid(n)))
 
 
 @method()
-@recorded
+@templated
 @widens
 def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
     """log(1 + exp(beta * x)) / beta, without overflow: a smooth relu."""
@@ -91,7 +91,7 @@ def softplus(x: ArrayLike, /, beta: float = 1.0) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 def gelu(x: ArrayLike, /, approximate: str = "none") -> Tensor:
     """x times the normal distribution's share below x.
 

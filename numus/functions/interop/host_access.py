@@ -23,7 +23,7 @@ from numus.errors import GradientError
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import check_known, evaluate, host_array, strided
 from numus.functions._base import method
-from numus.graph import ONE_HOLDER, Node, Storage, View
+from numus.graph import SOLE_REFERENCE, Node, Storage, View
 from numus.primitives.source import value
 from numus.runtime.devices import default
 from numus.shapes import Shape, row_major, size_of
@@ -91,7 +91,7 @@ def _lent(x: Tensor, storage: Storage) -> Array:
     base = flat
     while isinstance(base.base, np.ndarray):
         base = base.base
-    lent = storage_lock.guard_of(storage).lent
+    lent = storage_lock.host_access(storage).exported
     lent[:] = [r for r in lent if r() is not None]
     lent.append(weakref.ref(base))
     return flat
@@ -139,9 +139,9 @@ def _alone(tensors: list[Tensor]) -> bool:
 
     Counting too many holders costs a copy; none can be missed.
     """
-    if ONE_HOLDER is None:
+    if SOLE_REFERENCE is None:
         return False
-    extra = ONE_HOLDER - 1
+    extra = SOLE_REFERENCE - 1
     handles: dict[int, int] = {}
     for t in tensors:
         handles[id(t._node)] = handles.get(id(t._node), 0) + 1
@@ -156,7 +156,7 @@ def _alone(tensors: list[Tensor]) -> bool:
     first = _view(tensors[0])
     if sys.getrefcount(first.storage) - extra > len(nodes):
         return False
-    lent = sum(r() is not None for r in storage_lock.guard_of(first.storage).lent)
+    lent = sum(r() is not None for r in storage_lock.host_access(first.storage).exported)
     return sys.getrefcount(first.storage.memory) - extra <= 1 + lent
 
 

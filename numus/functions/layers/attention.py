@@ -9,7 +9,7 @@ from numus import dtypes as dt
 from numus.errors import DTypeError, ShapeError
 from numus.functions._base import common, node_of, require, wrap
 from numus.functions.autocast import lowers
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.attention import attention
@@ -158,7 +158,7 @@ def _attend(
     return wrap(reshape(out, (*lead, length, v.shape[-1])))
 
 
-_attend_to_all = recorded(_attend)  # without dropout, which draws other numbers each time
+_attend_to_all = templated(_attend)  # without dropout, which draws other numbers each time
 
 
 def _dropout_scale(

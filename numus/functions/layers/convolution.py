@@ -23,7 +23,7 @@ from numus.functions.layers.window_arguments import (
     same_margins,
     window_count,
 )
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.convolve import Window, by_data, convolve
@@ -73,7 +73,7 @@ def _with_bias(op: str, y: Node, bias: Any, has_batch: bool) -> Tensor:
     return wrap(y if has_batch else reshape(y, y.shape[1:]))
 
 
-@recorded
+@templated
 def _conv(
     rank: int,
     x: ArrayLike,
@@ -196,7 +196,7 @@ conv3d = lowers(
 # -- transposed -----------------------------------------------------------------------------------
 
 
-@recorded
+@templated
 def _conv_transpose(
     rank: int,
     x: ArrayLike,

@@ -14,7 +14,7 @@ from numus.functions._base import method, node_of, require, to_float, wrap
 from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import Axis, count_over, finish, keepdims_shape
 from numus.functions.reduction.statistics import mean_over, over_count
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_max, reduce_sqdev, reduce_sum
@@ -40,7 +40,7 @@ def _keep(y: Node, x: Node, axes: Shape) -> Node:
 
 
 @method()
-@recorded
+@templated
 @widens
 def logsumexp(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over axes, without overflow; -inf where there is nothing.
@@ -78,7 +78,7 @@ def _softmax(op: str, x: Any, axis: Axis, negate: bool) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 @widens
 def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """exp(x) over its sum along axes, without overflow.
@@ -93,7 +93,7 @@ def softmax(x: Any, /, axis: Axis = -1) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 @widens
 def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
     """The softmax of -x."""
@@ -101,7 +101,7 @@ def softmin(x: Any, /, axis: Axis = -1) -> Tensor:
 
 
 @method()
-@recorded
+@templated
 @widens
 def log_softmax(x: Any, /, axis: Axis = -1) -> Tensor:
     """The logarithm of `softmax`, exact where that underflows.
@@ -166,7 +166,7 @@ def _widest(x: Node, *parts: Node | None) -> Node:
 
 
 @method()
-@recorded
+@templated
 @widens
 def layer_norm(
     x: Any, /, weight: Any = None, bias: Any = None, eps: float = 1e-5, *, axis: Axis = None
@@ -195,7 +195,7 @@ def layer_norm(
 
 
 @method()
-@recorded
+@templated
 @widens
 def rms_norm(
     x: Any, /, weight: Any = None, eps: float | None = None, *, axis: Axis = None

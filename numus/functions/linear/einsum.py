@@ -14,7 +14,7 @@ from numus.functions.autocast import lowers
 from numus.functions.linear.labelled_contraction import Labels, Operand, arrange, product, sum_out
 from numus.functions.linear.matmul import preferred
 from numus.functions.shape.splitting import diagonal
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.views import reshape
@@ -26,7 +26,7 @@ __all__ = ["einsum"]
 Term = tuple[Any, ...]  # labels and, at most once, Ellipsis
 
 
-@recorded
+@templated
 @lowers
 def einsum(subscripts: Any, /, *operands: Any, preferred_element_type: Any = None) -> Tensor:
     """Products summed over the axes whose labels are not in the output.

@@ -20,7 +20,7 @@ from numus.functions.autocast import lowers, matmul_precision
 from numus.functions.linear.labelled_contraction import Operand, arrange, product
 from numus.functions.reduction.reductions import accumulator
 from numus.functions.shape.splitting import diagonal
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.contract import contract
@@ -134,7 +134,7 @@ def _matmul(a: Node, b: Node, dtype: DType) -> Node:
 
 
 @method()
-@recorded
+@templated
 @lowers
 def matmul(
     x1: ArrayLike,

@@ -17,7 +17,7 @@ from numus.errors import DTypeError, ShapeError
 from numus.functions._base import method, node_of, require, to_float, wrap
 from numus.functions.autocast import widens
 from numus.functions.creation.dtype_functions import ends
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod, reduce_sum
@@ -96,7 +96,7 @@ def _widened(dtype: DType) -> DType:
 
 
 @method()
-@recorded
+@templated
 @widens
 def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The sum over axes; 0 where there is nothing to add.
@@ -111,7 +111,7 @@ def sum(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
 
 
 @method()
-@recorded
+@templated
 @widens
 def prod(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The product over axes; 1 where there is nothing to multiply.
@@ -168,7 +168,7 @@ def _extreme(
 
 
 @method("max", "amax")
-@recorded
+@templated
 def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The largest element over axes; NaN where there is one.
 
@@ -180,7 +180,7 @@ def max(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
 
 @method("min", "amin")
-@recorded
+@templated
 def min(x: Any, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
     """The smallest element over axes; NaN where there is one.
 

@@ -21,7 +21,7 @@ from numus.functions.reduction.reductions import (
     masked_root,
     without_nan,
 )
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.reduce import reduce_sqdev, reduce_sum
@@ -71,7 +71,7 @@ def variance_over(x: Node, axes: Shape, correction: float) -> Node:
 
 
 @method()
-@recorded
+@templated
 def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
     """The arithmetic mean over axes; NaN where there is nothing.
 
@@ -85,7 +85,7 @@ def mean(x: Any, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fa
 
 
 @method()
-@recorded
+@templated
 def var(
     x: Any,
     /,
@@ -109,7 +109,7 @@ def var(
 
 
 @method()
-@recorded
+@templated
 def std(
     x: Any,
     /,

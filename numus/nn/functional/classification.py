@@ -7,7 +7,7 @@ from typing import Any
 import numus as nm
 from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.functions.indexing.index_checks import host_values
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.nn.functional._tools import measured, reduced
 from numus.tensor import Tensor
 
@@ -144,7 +144,7 @@ def cross_entropy(
 cross_entropy_loss = cross_entropy  # the name that RUMUS gives it
 
 
-@recorded
+@templated
 def _against_classes(
     input: Tensor,
     target: Tensor,

@@ -9,7 +9,7 @@ import numpy as np
 import numus as nm
 from numus.errors import ShapeError
 from numus.functions.autocast import lowers
-from numus.functions.template_cache import recorded
+from numus.functions.template_cache import templated
 from numus.nn.functional._tools import in_place, measured, rounds_once
 from numus.tensor import Tensor
 
@@ -48,7 +48,7 @@ one_hot = nm.one_hot
 # -- products -------------------------------------------------------------------------------------
 
 
-@recorded
+@templated
 @lowers
 def linear(input: Any, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     """input @ weight.T + bias: the weight has a row for every output."""

@@ -1,35 +1,33 @@
-"""Stretches of memory, shared between the worker threads: rows gathered, checksums taken.
+"""Multi-threaded byte gather and CRC-32, for the data loader.
 
-What reads many small parts of large memory (a file's pages) is written here once, without Python
-for each part.
+Many small rows of large memory (a file's pages) are copied or checked on the worker pool, without
+Python per row.
 """
 
 from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from numus.runtime.contract import ProgramStep
 from numus.runtime.cpu import byte_ops_source
-from numus.runtime.cpu.byte_ops_source import LINE
+from numus.runtime.cpu.byte_ops_source import STREAM_BYTES
+from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import Prepared
 from numus.runtime.cpu.memory import Memory
-
-if TYPE_CHECKING:
-    from numus.runtime.cpu.runtime import CpuRuntime
 
 Array = np.ndarray[Any, Any]
 
 _NEVER = 1 << 62
-_PIECE = 1 << 15  # bytes of a row that a block copies
-_MOVE = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
+_CHUNK_BYTES = 1 << 15  # of a row, copied by one block
+_MEMMOVE = ctypes.cast(ctypes.memmove, ctypes.c_void_p).value or 0
 
 
-class _Native(NamedTuple):
-    """A native function as launches see programs."""
+class _NativeProgram(NamedTuple):
+    """A native function with a kernel's interface."""
 
     address: int
     formats: str
@@ -38,8 +36,8 @@ class _Native(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Rows of some bytes each; row i begins at base + starts[i], where `starts` is the address of
-    these numbers, or else they lie one behind the other.
+    """Rows of `size` bytes. Row i begins at base + starts[i], where `starts` is the address of
+    these offsets; with starts = 0, rows are contiguous.
     """
 
     base: int
@@ -47,70 +45,76 @@ class Source(NamedTuple):
     size: int
 
 
-class Stretches:
+class ByteOps:
     """The native functions, loaded into this process."""
 
-    def __init__(self, runtime: CpuRuntime) -> None:
-        target = runtime.compiler.jit.target
-        self._gather, checksums = runtime.compiler.native(
+    def __init__(
+        self,
+        compiler: Compiler,
+        prepare: Callable[[Sequence[ProgramStep], int], Prepared],
+        allocate: Callable[[int], Any],
+    ) -> None:
+        target = compiler.jit.target
+        self._gather, checksums = compiler.native(
             byte_ops_source.source(target), byte_ops_source.SYMBOLS
         )
-        self._runtime = runtime
-        self._streams_from = target.cache_l2 if target.streams else _NEVER
+        self._prepare, self._allocate = prepare, allocate
+        self._stream_min_bytes = target.cache_l2 if target.streams else _NEVER
         self._checksums = self._launch(checksums, byte_ops_source.CHECKSUMS)
 
     def _launch(self, address: int, scalars: tuple[str, ...]) -> Prepared:
-        return self._runtime.prepare([ProgramStep(_Native(address, "q" * len(scalars)), ())], 0)
+        return self._prepare([ProgramStep(_NativeProgram(address, "q" * len(scalars)), ())], 0)
 
     def gatherer(
         self, sources: Sequence[Source], kinds: Array, kind: int
     ) -> Callable[[Array], list[Memory] | None]:
-        """What copies chosen rows of several sources, each to memory of its own, where they lie one
-        behind the other; None if a row does not exist, or `kinds` says another kind. The arrays
-        have to outlive it.
+        """A function that gathers chosen rows of several sources, each into contiguous memory.
+
+        It returns None if a row does not exist or is of another kind (`kinds`). The arrays must
+        outlive it.
         """
         launch = self._launch(self._gather, byte_ops_source.GATHER)
-        allocate, streams_from = self._runtime.allocate, self._streams_from
-        table: list[int] = []
+        allocate, stream_min_bytes = self._allocate, self._stream_min_bytes
+        records: list[int] = []
         for base, starts, size in sources:
-            step = 0 if starts else size
-            table += [base, starts, step, size, max(1, -(-size // _PIECE)), 0, 0]
-        kind_of_table = ctypes.c_int64 * (len(table) + 1)  # and the mark
-        free: list[Any] = []  # tables that no thread uses
+            stride = 0 if starts else size
+            records += [base, starts, stride, size, max(1, -(-size // _CHUNK_BYTES)), 0, 0]
+        words_type = ctypes.c_int64 * (len(records) + 1)  # and the error flag
+        free: list[Any] = []  # records that no thread uses
         width = len(byte_ops_source.SOURCE)
-        targets = range(byte_ops_source.SOURCE.index("to"), len(table), width)
-        pieces = sum(table[byte_ops_source.SOURCE.index("parts") :: width])
+        outputs = range(byte_ops_source.SOURCE.index("to"), len(records), width)
+        chunks = sum(records[byte_ops_source.SOURCE.index("chunks") :: width])
         sizes = [size for _, _, size in sources]
-        past_caches = [streams_from if size and size % LINE == 0 else _NEVER for size in sizes]
-        rows = list(zip(targets, sizes, past_caches, strict=True))
-        kinds_are = (len(kinds), kinds.ctypes.data, kind)
+        stream_from = [stream_min_bytes if n and n % STREAM_BYTES == 0 else _NEVER for n in sizes]
+        rows = list(zip(outputs, sizes, stream_from, strict=True))
+        kind_args = (len(kinds), kinds.ctypes.data, kind)
 
-        def gather(places: Array) -> list[Memory] | None:
-            count = len(places)
+        def gather(indices: Array) -> list[Memory] | None:
+            count = len(indices)
             try:
                 words, address = free.pop()
             except IndexError:
-                words = kind_of_table(*table, 0)
+                words = words_type(*records, 0)
                 address = ctypes.addressof(words)
             memories: list[Memory] = []
-            for at, size, past_cache in rows:
+            for at, size, streams_at in rows:
                 nbytes = count * size
                 memory: Any = allocate(nbytes)
                 words[at] = memory.address
-                words[at + 1] = nbytes >= past_cache
+                words[at + 1] = nbytes >= streams_at
                 memories.append(memory)
             words[-1] = 0
-            last = address + 8 * len(table)
-            about = (count * pieces, places.ctypes.data, *kinds_are, address, pieces, _PIECE)
-            launch.run((), (*about, _MOVE, last))
-            marked = words[-1]
+            error = address + 8 * len(records)
+            scalars = (count * chunks, indices.ctypes.data, *kind_args, address, chunks)
+            launch.run((), (*scalars, _CHUNK_BYTES, _MEMMOVE, error))
+            failed = words[-1]
             free.append((words, address))
-            return None if marked else memories
+            return None if failed else memories
 
         return gather
 
     def checksums(self, data: Array, starts: Array, sizes: Array) -> Array:
-        """The CRC-32 of each stretch of bytes, which all lie within the data."""
+        """The CRC-32 of each byte range of the data."""
         sums = np.empty(len(starts), np.uint32)
         if len(starts):
             addresses = (x.ctypes.data for x in (data, starts, sizes, sums))

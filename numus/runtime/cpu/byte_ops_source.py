@@ -1,69 +1,69 @@
-"""Stretches of memory, natively: rows that are copied together, and checksums, in LLVM IR.
+"""Row gather and CRC-32, in LLVM IR.
 
-Both functions are called as kernels are: with a range of blocks, and a list of scalars. So the
-worker pool shares their blocks between threads.
+Both have a kernel's interface, a range of blocks and a list of scalars, so that the worker pool
+shares their blocks. CRC-32 is by instruction (Arm), carry-less multiplication (x86, Gopal et al.
+2009) or slicing-by-8.
 """
 
 from __future__ import annotations
 
 from numus.codegen.cpu.target import LlvmTarget
-from numus.runtime.pycall.llvm_macros import written_out
+from numus.runtime.pycall.llvm_macros import expand
 
 SYMBOLS = ("numus_gather", "numus_checksums")
 
-# Scalars of the two functions, in order. Of each row that is chosen, parts are copied from several
-# sources; a block copies one piece of a row's parts.
+# Scalars of the two functions, in order. A block copies one chunk of one row of one source.
 GATHER = (
-    *("places", "count"),  # which rows, of how many there are
-    *("kinds", "kind"),  # a row whose kind (i32) is another one is not copied, and leaves a mark
-    *("sources", "pieces", "piece"),  # a table, the pieces of a row in it, and bytes of a piece
-    *("move", "mark"),
+    *("indices", "count"),  # of rows, and how many rows exist
+    *("kinds", "kind"),  # a row of another kind (i32) is not copied, and sets the error flag
+    *("sources", "row_chunks", "chunk"),  # records, chunks of a row in all, bytes of a chunk
+    *("move", "error"),
 )
 SOURCE = (
-    *("base", "starts", "step"),  # row i begins at base + starts[i], or base + i * step
-    *("size", "parts"),  # its bytes, and how many pieces these are
-    *("to", "stream"),  # where rows go, and whether they are stored past the caches
+    *("base", "starts", "stride"),  # row i begins at base + starts[i], or base + i * stride
+    *("size", "chunks"),
+    *("to", "stream"),  # output, and whether it is written with non-temporal stores
 )
-CHECKSUMS = ("data", "starts", "sizes", "sums")  # the last are filled in
+CHECKSUMS = ("data", "starts", "sizes", "sums")  # the last is output
 
-_POLYNOMIAL = 0xEDB88320  # CRC-32 as zlib has it, bits reflected
-LINE = 128  # bytes of a step that stores past the caches
-_SLICES = 8  # bytes of a step by tables
-_PARTS = 4  # of 16 bytes, in a step by carry-less products
-_WIDE = 16 * _PARTS
+_POLYNOMIAL = 0xEDB88320  # of zlib, bit-reflected
+STREAM_BYTES = 128  # per iteration of non-temporal stores
+_SLICES = 8  # bytes per iteration of slicing-by-8
+_LANES = 4  # of 16 bytes, folded in parallel by carry-less multiplication
+_FOLD_BYTES = 16 * _LANES
 
 
 def source(target: LlvmTarget) -> str:
     """The module with the functions named in `SYMBOLS`."""
-    checksum = _BY_TABLES
+    checksum = _SLICING_BY_8
     if target.arch == "arm" and "crc" in target.enabled:
-        checksum = _BY_INSTRUCTION
+        checksum = _ARM_CRC
     elif target.arch == "x86" and "pclmul" in target.enabled:
-        checksum = _PLAIN + _by_products()
-        far, near = ("<i64 {}, i64 {}>".format(*folding(8 * n)) for n in (_WIDE, 16))
-        checksum = written_out(checksum, FAR=far, NEAR=near)
+        checksum = _PLAIN + _by_folding()
+        far, near = ("<i64 {}, i64 {}>".format(*folding(8 * n)) for n in (_FOLD_BYTES, 16))
+        checksum = expand(checksum, FAR=far, NEAR=near)
     text = _scalars("gather", GATHER, _GATHER) + _scalars("checksums", CHECKSUMS, _CHECKSUMS)
-    text += written_out(checksum, TABLES=_tables())
+    text += expand(checksum, TABLES=_tables())
     return f'target triple = "{target.triple}"\n' + text
 
 
 def _scalars(name: str, names: tuple[str, ...], body: str) -> str:
-    """A function of a range of blocks, whose scalars have names."""
+    """A kernel with named scalars."""
     head = f"define void @numus_{name}(i64 %begin, i64 %end, i64 %worker, ptr %b, ptr %scalars)"
     return f"{head} {{\nentry:\n{_words('scalars', names)}{body}}}\n"
 
 
 def _words(pointer: str, names: tuple[str, ...]) -> str:
-    """Words in memory, read one after the other."""
+    """Loads of consecutive words."""
     lines = [f"?%{name} = i64 WORDS.{name} of %{pointer}" for name in names]
-    return written_out("\n".join(lines), WORDS=names) + "\n"
+    return expand("\n".join(lines), WORDS=names) + "\n"
 
 
 # -- constants of CRC-32 --------------------------------------------------------------------------
 
 
 def _table() -> list[int]:
-    """The remainder of each byte."""
+    """The CRC of each byte."""
     found = []
     for byte in range(256):
         for _ in range(8):
@@ -73,7 +73,7 @@ def _table() -> list[int]:
 
 
 def _tables() -> str:
-    """For each byte, and so many zero bytes behind it, the remainder."""
+    """The CRC of each byte followed by 0 to 7 zero bytes."""
     first = _table()
     slices = [first]
     for _ in range(_SLICES - 1):
@@ -83,10 +83,10 @@ def _tables() -> str:
 
 
 def folding(bits: int) -> tuple[int, int]:
-    """What the lower and the upper half of 128 bits are multiplied by to lie so many bits on."""
+    """Folding constants: multipliers of both halves of 128 bits that shift them by `bits`."""
 
     def remainder(power: int) -> int:
-        """x to this power modulo the polynomial, reflected, as carry-less products take it."""
+        """x**power modulo the polynomial, reflected, as pclmulqdq takes it."""
         value = 1 << 31  # one, reflected
         for _ in range(power):
             value = value >> 1 ^ (_POLYNOMIAL if value & 1 else 0)
@@ -98,40 +98,40 @@ def folding(bits: int) -> tuple[int, int]:
 # -- rows -----------------------------------------------------------------------------------------
 
 _GATHER = f"""
-  %places.p = inttoptr i64 %places to ptr
+  %indices.p = inttoptr i64 %indices to ptr
   %kinds.p = inttoptr i64 %kinds to ptr
   %sources.p = inttoptr i64 %sources to ptr
   %move.p = inttoptr i64 %move to ptr
-  %mark.p = inttoptr i64 %mark to ptr
+  %error.p = inttoptr i64 %error to ptr
   %kind32 = trunc i64 %kind to i32
   br label %block
 block:
   %i = phi i64 [ %begin, %entry ], [ %i1, %next ]
-  %row = udiv i64 %i, %pieces
-  %number = urem i64 %i, %pieces
-  %place.at = getelementptr i64, ptr %places.p, i64 %row
-  %given = load i64, ptr %place.at
+  %row = udiv i64 %i, %row_chunks
+  %number = urem i64 %i, %row_chunks
+  %index.at = getelementptr i64, ptr %indices.p, i64 %row
+  %given = load i64, ptr %index.at
   %below = icmp slt i64 %given, 0
   %behind = add i64 %given, %count
-  %place = select i1 %below, i64 %behind, i64 %given
-  %inside = icmp ult i64 %place, %count
+  %index = select i1 %below, i64 %behind, i64 %given
+  %inside = icmp ult i64 %index, %count
   br i1 %inside, label %look, label %odd
 look:
-  %kind.at = getelementptr i32, ptr %kinds.p, i64 %place
+  %kind.at = getelementptr i32, ptr %kinds.p, i64 %index
   %found = load i32, ptr %kind.at
   %same = icmp eq i32 %found, %kind32
   br i1 %same, label %search, label %odd
 odd:
-  store atomic i64 1, ptr %mark.p monotonic, align 8
+  store atomic i64 1, ptr %error.p monotonic, align 8
   br label %next
 search:
   %source = phi ptr [ %sources.p, %look ], [ %source1, %past ]
-  %part = phi i64 [ %number, %look ], [ %part1, %past ]
+  %chunk_index = phi i64 [ %number, %look ], [ %chunk_index1, %past ]
 {_words("source", SOURCE)}
-  %here = icmp ult i64 %part, %parts
+  %here = icmp ult i64 %chunk_index, %chunks
   br i1 %here, label %good, label %past
 past:
-  %part1 = sub i64 %part, %parts
+  %chunk_index1 = sub i64 %chunk_index, %chunks
   %source1 = getelementptr i64, ptr %source, i64 {len(SOURCE)}
   br label %search
 good:
@@ -139,15 +139,15 @@ good:
   br i1 %listed, label %listing, label %stepping
 listing:
   %starts.p = inttoptr i64 %starts to ptr
-  %start.at = getelementptr i64, ptr %starts.p, i64 %place
+  %start.at = getelementptr i64, ptr %starts.p, i64 %index
   %start1 = load i64, ptr %start.at
   br label %copy
 stepping:
-  %start2 = mul i64 %place, %step
+  %start2 = mul i64 %index, %stride
   br label %copy
 copy:
   %start = phi i64 [ %start1, %listing ], [ %start2, %stepping ]
-  %skip = mul i64 %part, %piece
+  %skip = mul i64 %chunk_index, %chunk
   %from.row = add i64 %base, %start
   %from.n = add i64 %from.row, %skip
   %from = inttoptr i64 %from.n to ptr
@@ -156,7 +156,7 @@ copy:
   %to.n = add i64 %to.row, %skip
   %target = inttoptr i64 %to.n to ptr
   %left = sub i64 %size, %skip
-  %n = call i64 @llvm.umin.i64(i64 %left, i64 %piece)
+  %n = call i64 @llvm.umin.i64(i64 %left, i64 %chunk)
   %streams = icmp ne i64 %stream, 0
   br i1 %streams, label %streamed, label %moved
 moved:
@@ -172,7 +172,7 @@ streamed:
   %v1 = load <16 x i32>, ptr %f1, align 1
   store <16 x i32> %v0, ptr %t0, align 64, !nontemporal !0
   store <16 x i32> %v1, ptr %t1, align 64, !nontemporal !0
-  %at1 = add i64 %at, {LINE}
+  %at1 = add i64 %at, {STREAM_BYTES}
   %more = icmp ult i64 %at1, %n
   br i1 %more, label %streamed, label %next
 next:
@@ -212,9 +212,7 @@ done:
 
 
 def _slices() -> str:
-    """Eight bytes at a time: each is looked up in the table of how far it is from the end. Those
-    that the last sum does not touch come first, as they need not wait for it.
-    """
+    """Slicing-by-8. Bytes independent of the last sum come first: they need not wait for it."""
     text, before = "", "0"
     for i in reversed(range(_SLICES)):
         text += f"""
@@ -272,7 +270,7 @@ declare i64 @llvm.umin.i64(i64, i64)
 !0 = !{{i32 1}}
 """
 
-_BY_TABLES = (
+_SLICING_BY_8 = (
     _PLAIN
     + """
 define internal i32 @checksum(i32 %state, ptr %from, i64 %n) {
@@ -282,7 +280,7 @@ define internal i32 @checksum(i32 %state, ptr %from, i64 %n) {
 """
 )
 
-_BY_INSTRUCTION = (
+_ARM_CRC = (
     _PLAIN
     + """
 declare i32 @llvm.aarch64.crc32x(i32, i64)
@@ -313,7 +311,7 @@ rest:
 
 
 def _fold(name: str, x: str, distance: str, onto: str) -> str:
-    """What 16 bytes add to bytes further on."""
+    """Fold 16 bytes onto later ones."""
     product = "call <2 x i64> @llvm.x86.pclmulqdq"
     return f"""
   %{name}.l = {product}(<2 x i64> {x}, <2 x i64> {distance}, i8 0)
@@ -326,24 +324,23 @@ def _loads(name: str, base: str) -> str:
     return "".join(
         f"\n  %{name}{i}.at = getelementptr i8, ptr {base}, i64 {16 * i}"
         f"\n  %{name}{i} = load <2 x i64>, ptr %{name}{i}.at, align 1"
-        for i in range(_PARTS)
+        for i in range(_LANES)
     )
 
 
-def _by_products() -> str:
-    """A message is a polynomial of which the remainder is sought. 16 bytes of it, multiplied by
-    what is left of the powers behind them, may be added to the bytes further on; several such parts
-    are under way at once. The last 16 bytes have the remainder of the whole.
+def _by_folding() -> str:
+    """CRC-32 by folding (Gopal et al. 2009), `_LANES` accumulators in flight. The last 16 bytes
+    have the CRC of the whole.
     """
-    parts = range(_PARTS)
-    begins = ["%mixed", *(f"%l{i}" for i in parts[1:])]
+    lanes = range(_LANES)
+    begins = ["%mixed", *(f"%l{i}" for i in lanes[1:])]
     states = "".join(
         f"\n  %x{i} = phi <2 x i64> [ {begin}, %first ], [ %y{i}, %step ]"
         for i, begin in enumerate(begins)
     )
-    steps = "".join(_fold(f"y{i}", f"%x{i}", "$FAR$", f"%m{i}") for i in parts)
+    steps = "".join(_fold(f"y{i}", f"%x{i}", "$FAR$", f"%m{i}") for i in lanes)
     joins = "".join(
-        _fold(f"j{i}", "%x0" if i == 1 else f"%j{i - 1}", "$NEAR$", f"%x{i}") for i in parts[1:]
+        _fold(f"j{i}", "%x0" if i == 1 else f"%j{i - 1}", "$NEAR$", f"%x{i}") for i in lanes[1:]
     )
     return f"""
 declare <2 x i64> @llvm.x86.pclmulqdq(<2 x i64>, <2 x i64>, i8)
@@ -351,7 +348,7 @@ declare <2 x i64> @llvm.x86.pclmulqdq(<2 x i64>, <2 x i64>, i8)
 define internal i32 @checksum(i32 %state, ptr %from, i64 %n) {{
 entry:
   %last = alloca <2 x i64>
-  %long = icmp uge i64 %n, {_WIDE}
+  %long = icmp uge i64 %n, {_FOLD_BYTES}
   br i1 %long, label %first, label %short
 short:
   %sum = call i32 @plain(i32 %state, ptr %from, i64 %n)
@@ -362,15 +359,15 @@ first:{_loads("l", "%from")}
   %mixed = xor <2 x i64> %l0, %begin
   br label %look
 look:
-  %at = phi i64 [ {_WIDE}, %first ], [ %at1, %step ]{states}
-  %at1 = add i64 %at, {_WIDE}
+  %at = phi i64 [ {_FOLD_BYTES}, %first ], [ %at1, %step ]{states}
+  %at1 = add i64 %at, {_FOLD_BYTES}
   %more = icmp ule i64 %at1, %n
   br i1 %more, label %step, label %join
 step:
   %base = getelementptr i8, ptr %from, i64 %at{_loads("m", "%base")}{steps}
   br label %look
 join:{joins}
-  store <2 x i64> %j{_PARTS - 1}, ptr %last
+  store <2 x i64> %j{_LANES - 1}, ptr %last
   %folded = call i32 @plain(i32 0, ptr %last, i64 16)
   %tail = getelementptr i8, ptr %from, i64 %at
   %left = sub i64 %n, %at

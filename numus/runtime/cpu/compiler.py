@@ -1,8 +1,7 @@
-"""Kernels in IR to programs, compiled once per machine.
+"""Kernel IR to programs: in-memory table, disk cache, LLVM.
 
-A kernel is looked up by its text: in this process's table, then on disk; only then is it rendered
-and compiled. The key of the disk cache names everything the code depends on, so nothing in it ever
-becomes wrong.
+A kernel's key is its text. The key of the disk cache names everything the code depends on, so that
+entries never become stale.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _CODEGEN = ("llvm", "cpu")
 
 
 class Compiler:
-    """Makes programs; safe to use from several threads."""
+    """Thread-safe."""
 
     def __init__(self) -> None:
         self.log: list[CompileRecord] = []
@@ -58,7 +57,7 @@ class Compiler:
         target = self.jit.target
 
         def render() -> str:
-            # Imported here: a start whose kernels are all on disk never renders.
+            # Imported late: with a warm disk cache nothing is rendered.
             from numus.codegen.cpu.renderer import render
 
             return str(render(kernel, target))
@@ -70,7 +69,7 @@ class Compiler:
         return program
 
     def native(self, source: str, symbols: tuple[str, ...]) -> tuple[int, ...]:
-        """Addresses of functions given as LLVM IR, through the same cache."""
+        """Addresses of functions of an LLVM IR module, through the disk cache."""
         with self._lock:
             return self._load(source, lambda: source, symbols)[0]
 

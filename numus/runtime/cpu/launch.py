@@ -1,8 +1,8 @@
-"""Launches prepared once and run many times.
+"""Command buffers: launch lists encoded once and submitted many times.
 
-A program of several kernels is laid out in one piece of memory, the image: for every launch its
-function, the places of its buffers and its scalars. Running it again means writing the addresses
-and values that differ into the image and making one native call.
+A program of several kernels is one block of memory: for every launch its function, buffer
+references and scalars. A run writes the addresses and values that changed and makes one native
+call.
 """
 
 from __future__ import annotations
@@ -15,66 +15,65 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from numus.runtime.contract import LaunchFixed, ProgramStep, fixed_by_run
-from numus.runtime.cpu import launch_source
+from numus.runtime.cpu import launch_source, thread_pool_source
 from numus.runtime.cpu.thread_pool import Pool
-from numus.runtime.pycall.vm import Calls, Table
+from numus.runtime.pycall.builder import BytecodeBuilder
+from numus.runtime.pycall.vm import CallVM, Launcher
 
 if TYPE_CHECKING:
     from numus.runtime.cpu.memory import MemoryPool
     from numus.runtime.memory_pool import Memory
 
-_UNBOUNDED = 1 << 30
-_SMALL_WORKSPACE = 4 << 20  # what native calls keep for temporaries; more is worth an allocation
-_THREADS = launch_source.IMAGE.index("threads")
+_ANY_WORKERS = 1 << 30
+_MAX_CALL_WORKSPACE_BYTES = 4 << 20  # kept per fast call; larger ones are worth an allocation
+_THREADS = launch_source.HEADER.index("threads")
 
 
-class _Image:
+class _CommandBuffer:
     """Memory that `numus_run` reads; used by one thread at a time."""
 
-    __slots__ = ("data", "head", "words")
+    __slots__ = ("data", "header", "words")
 
-    def __init__(self, data: bytearray, head: int) -> None:
+    def __init__(self, data: bytearray, header: int) -> None:
         self.data = data
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
-        self.head = ctypes.addressof(self.words) + 8 * head
+        self.header = self.slot_address(header)
 
-    def word(self, number: int) -> int:
-        """The address of one of its words."""
+    def slot_address(self, number: int) -> int:
         return ctypes.addressof(self.words) + 8 * number
 
 
-class _Images:
-    """Images of one program that are ready to be used.
+class _CommandBuffers:
+    """Free command buffers of one program.
 
-    Scratch memory lies in a slot, where the steps say so. Where it is `provided` by the runtime
-    instead, the addresses of each step's buffers follow those of the slots, and with them how far
-    apart the parts of two workers are; values follow all addresses.
+    Scratch memory lies in a slot where the steps say so (`threads` > 0). Otherwise the runtime
+    provides it: the addresses of each step's scratch buffers follow those of the slots, and with
+    them the bytes between two workers. Values follow all addresses.
     """
 
     def __init__(self, pool: Pool, steps: Sequence[ProgramStep], slots: int, threads: int) -> None:
         self._pool = pool
         self._steps = steps
         self._slots = slots
-        self._threads = threads  # that may share its launches; 0: given for each run
-        self._provided = provided = not threads
+        self._threads = threads  # upper bound; 0: set for each run
         words = sum(len(s.program.scratch) + 1 for s in steps if s.program.scratch)
-        self.addresses = slots + (words if provided else 0)
+        self.addresses = slots + (0 if threads else words)
         self.formats = "".join("q" + s.program.formats for s in steps)
         layout = struct.Struct(f"={self.addresses}Q{self.formats}")
         self.pack = layout.pack_into
-        self._head = layout.size // 8
-        self.threads_at = self._head + _THREADS
-        self._free: list[_Image] = []
-        self.give = self._free.append
+        self._header = layout.size // 8
+        self.threads_at = self._header + _THREADS
+        self._free: list[_CommandBuffer] = []
+        self.release = self._free.append
 
-    def take(self) -> _Image:
+    def acquire(self) -> _CommandBuffer:
         try:
             return self._free.pop()
         except IndexError:
             return self.build()
 
     def _wave_sizes(self) -> list[int]:
-        """For the first step of each wave how many there are in it; 1 for the others."""
+        """The number of steps in a wave, at its first step; 1 at the others."""
         sizes = [1] * len(self._steps)
         first = 0
         for n, step in enumerate(self._steps):
@@ -84,56 +83,52 @@ class _Images:
                 first = n
         return sizes
 
-    def build(self) -> _Image:
-        """An image: changing values; the head; a record per launch; places; buffer addresses; 0."""
-        head, steps = self._head, self._steps
-        # a kernel finds after its buffers how far apart the scratch memory of two workers is
+    def build(self) -> _CommandBuffer:
+        """Addresses and values, header, launches, buffer references, buffer addresses, 0."""
+        header, steps = self._header, self._steps
+        # a kernel finds the bytes between two workers' scratch behind its buffers
         counts = [s.program.buffers + bool(s.program.scratch) for s in steps]
-        records = head + len(launch_source.IMAGE)
-        places = records + len(steps) * len(launch_source.LAUNCH)
-        buffers = places + 2 * sum(counts)
+        launches = header + len(launch_source.HEADER)
+        refs = launches + len(steps) * len(launch_source.LAUNCH)
+        buffers = refs + 2 * sum(counts)
         zero = buffers + sum(counts)
-        image = _Image(bytearray(8 * (zero + 1)), head)
-        words, base = image.words, ctypes.addressof(image.words)
-
-        def at(word: int) -> int:
-            return base + 8 * word
-
-        words[head : head + len(launch_source.IMAGE)] = [
-            *(self._pool.address, at(records), len(steps), base, self._threads)
+        commands = _CommandBuffer(bytearray(8 * (zero + 1)), header)
+        words, at = commands.words, commands.slot_address
+        words[header:launches] = [
+            *(self._pool.address, at(launches), len(steps), at(0), self._threads)
         ]
         parameters, own = self.addresses, self._slots
-        together = self._wave_sizes()
+        wave_sizes = self._wave_sizes()
         for n, (step, count) in enumerate(zip(steps, counts, strict=True)):
             program = step.program
-            record = records + n * len(launch_source.LAUNCH)
-            words[record : record + len(launch_source.LAUNCH)] = [
-                *(program.address, at(buffers), at(places), count),
-                *(at(parameters), together[n], 0, 0, launch_source.UNKNOWN),
+            launch = launches + n * len(launch_source.LAUNCH)
+            words[launch : launch + len(launch_source.LAUNCH)] = [
+                *(program.address, at(buffers), at(refs), count),
+                *(at(parameters), wave_sizes[n], 0, 0, launch_source.UNKNOWN_TICKS),
             ]
             given: list[Any] = [*step.buffers, *([None] * count)][: program.buffers]
             if program.scratch:
                 given.append((zero, step.pitch))
-            if self._provided:
-                for i in (*program.scratch, *([program.buffers] if program.scratch else ())):
-                    given[i] = (own, 0)
-                    own += 1
+                if not self._threads:
+                    for i in (*program.scratch, program.buffers):
+                        given[i] = (own, 0)
+                        own += 1
             for slot, offset in given:
-                words[places], words[places + 1] = slot, offset
-                places += 2
+                words[refs], words[refs + 1] = slot, offset
+                refs += 2
             buffers += count
             parameters += 1 + len(program.formats)
-        return image
+        return commands
 
 
 class Prepared:
-    """A list of kernels with places for what changes from run to run.
+    """A launch list whose buffers and scalars change from run to run.
 
-    `run(addresses, values)` takes one address per slot, and for each step its grid followed by its
-    scalars, all in one flat sequence. It may be called from several threads at once.
+    `run(addresses, values)` takes one address per slot, and for each step its grid and scalars, in
+    one flat sequence. Thread-safe.
 
-    Where steps say where their scratch memory lies, that is for so many `workers`; otherwise, and
-    for more of them, the runtime provides it.
+    Scratch memory in slots is for `workers` threads; for more of them, and where steps have none,
+    the runtime provides it.
     """
 
     def __init__(
@@ -143,19 +138,19 @@ class Prepared:
         steps: Sequence[ProgramStep],
         slots: int,
         workers: int,
-        calls: Callable[[], Calls | None] = lambda: None,
+        call_vm: Callable[[], CallVM | None] = lambda: None,
     ) -> None:
         self._pool = pool
         self._memory = memory
-        self._calls = calls
+        self._call_vm = call_vm
         self.steps = tuple(steps)
         self.slots = slots
         with_scratch = [s for s in steps if s.program.scratch]
-        self._workers = workers if with_scratch else _UNBOUNDED  # that there is room for
+        self._workers = workers if with_scratch else _ANY_WORKERS
         if not all(s.pitch for s in with_scratch):
             self._workers = 0
-        self._images = _Images(pool, self.steps, slots, self._workers)
-        self._native = pool.run
+        self._buffers = _CommandBuffers(pool, self.steps, slots, self._workers)
+        self._submit = pool.run
 
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         """Run all steps; returns when they are done."""
@@ -164,31 +159,33 @@ class Prepared:
         if self._pool.threads > self._workers:
             self._run_with_scratch(addresses, values)
             return
-        image = self._images.take()
-        self._images.pack(image.data, 0, *addresses, *values)
-        self._native(image.head)
-        self._images.give(image)
+        commands = self._buffers.acquire()
+        self._buffers.pack(commands.data, 0, *addresses, *values)
+        self._submit(commands.header)
+        self._buffers.release(commands)
 
     @functools.cached_property
-    def _wide(self) -> _Images:
-        """Images for any number of threads."""
-        return _Images(self._pool, self.steps, self.slots, 0) if self._workers else self._images
+    def _any_threads(self) -> _CommandBuffers:
+        """Command buffers for any number of threads."""
+        if not self._workers:
+            return self._buffers
+        return _CommandBuffers(self._pool, self.steps, self.slots, 0)
 
     def fixed(self, values: Sequence[int | float], changing: Sequence[int]) -> LaunchFixed:
-        """Images that hold the values already: a run writes addresses, and what changes."""
+        """Command buffers that hold the values: a run writes addresses, and what changes."""
         by_run = fixed_by_run(self, values, changing)
-        pool, native, workers = self._pool, self._native, self._workers
-        images, free = self._images, list[tuple[bytearray, _Image, int]]()
-        place = struct.Struct(f"={self.slots}Q").pack_into
+        pool, submit, workers = self._pool, self._submit, self._workers
+        buffers, free = self._buffers, list[tuple[bytearray, _CommandBuffer, int]]()
+        pack_addresses = struct.Struct(f"={self.slots}Q").pack_into
         writers = [
-            (struct.Struct(f"={images.formats[i]}").pack_into, 8 * (self.slots + i))
+            (struct.Struct(f"={buffers.formats[i]}").pack_into, 8 * (self.slots + i))
             for i in changing
         ]
 
-        def build() -> tuple[bytearray, _Image, int]:
-            image = images.build()
-            images.pack(image.data, 0, *([0] * self.slots), *values)
-            return image.data, image, image.head
+        def build() -> tuple[bytearray, _CommandBuffer, int]:
+            commands = buffers.build()
+            buffers.pack(commands.data, 0, *([0] * self.slots), *values)
+            return commands.data, commands, commands.header
 
         def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
             if not pool.started:
@@ -200,49 +197,54 @@ class Prepared:
                 mine = free.pop()
             except IndexError:
                 mine = build()
-            data, _, head = mine
-            place(data, 0, *addresses)
+            data, _, header = mine
+            pack_addresses(data, 0, *addresses)
             for (write, at), value in zip(writers, changed, strict=True):
                 write(data, at, value)
-            native(head)
+            submit(header)
             free.append(mine)
 
         return launch
 
     @property
     def threads(self) -> int:
-        """How many share a launch; native calls are made for a number of them."""
+        """The thread count that fast calls are specialised to."""
         return self._pool.threads
 
-    def table(
+    def call_builder(
         self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
-    ) -> Table | None:
-        """The beginnings of a native call (see `calls`), None where there can be none: these values
-        and addresses of slots stay. `arena` is how large the last slot's memory is, if that is for
-        temporaries.
+    ) -> BytecodeBuilder | None:
+        """A fast call around these launches; None where unsupported.
+
+        Args:
+            fixed: slots and their constant addresses.
+            arena: bytes of the last slot, where that is for temporaries.
         """
-        calls = self._calls()
-        if calls is None:
+        vm = self._call_vm()
+        if vm is None:
             return None
-        threads, images, pitch = self._pool.threads, self._images, 0
+        pool = self._pool
+        threads, buffers, pitch = pool.threads, self._buffers, 0
         start = 0 if arena is None else (arena + 63) & ~63
         if threads > self._workers:
-            images, pitch = self._wide, self._pitch(values)
+            buffers, pitch = self._any_threads, self._pitch(values)
         nbytes = start + threads * pitch
-        if nbytes > _SMALL_WORKSPACE:
+        if nbytes > _MAX_CALL_WORKSPACE_BYTES:
             return None
-        image = images.build()
+        commands = buffers.build()
         space = self._memory.workspace(nbytes) if nbytes else None
         first = 0 if space is None else space.address
         scratch = self._scratch_words(values, first + start, pitch) if pitch else []
-        images.pack(image.data, 0, *([0] * self.slots), *scratch, *values)
+        buffers.pack(commands.data, 0, *([0] * self.slots), *scratch, *values)
         if arena is not None:
-            image.words[self.slots - 1] = first
+            commands.words[self.slots - 1] = first
         if pitch:
-            image.words[images.threads_at] = threads
+            commands.words[buffers.threads_at] = threads
         for slot, address in fixed:
-            image.words[slot] = address
-        return Table(calls, calls.on_pool(), image, self._memory.allocate, (self, space))
+            commands.words[slot] = address
+        state = pool.address + 8 * thread_pool_source.STARTED
+        launcher = Launcher(pool.run_address, state, threads, ctypes.addressof(_NO_ERROR))
+        return BytecodeBuilder(vm, launcher, commands, self._memory.allocate, (self, space))
 
     def repeat(
         self,
@@ -256,33 +258,35 @@ class Prepared:
         """Run up to `count` times in one native call; see `contract.repeat`."""
         if not self._pool.started:
             self._pool.start()
-        threads, images = self._pool.threads, self._images
-        held, scratch = None, list[int]()
+        threads, buffers = self._pool.threads, self._buffers
+        memory, scratch = None, list[int]()
         if threads > self._workers:
-            images = self._wide
-            held, scratch = self._own_scratch(values, threads)
-        image = images.take()
+            buffers = self._any_threads
+            memory, scratch = self._allocate_scratch(values, threads)
+        commands = buffers.acquire()
         if scratch:
-            image.words[images.threads_at] = threads
-        images.pack(image.data, 0, *addresses, *scratch, *values)
-        table = [word for pair in (*steps, *swaps) for word in pair]
-        words = (ctypes.c_int64 * max(len(table), 1))(*table)
+            commands.words[buffers.threads_at] = threads
+        buffers.pack(commands.data, 0, *addresses, *scratch, *values)
+        pairs = [word for pair in (*steps, *swaps) for word in pair]
+        words = (ctypes.c_int64 * max(len(pairs), 1))(*pairs)
         done = self._pool.repeat(
-            *(image.head, count, ctypes.addressof(words), len(steps), len(swaps)),
+            *(commands.header, count, ctypes.addressof(words), len(steps), len(swaps)),
             None if flag is None else flag.address,
         )
-        del held
-        images.give(image)
+        del memory
+        buffers.release(commands)
         return done
 
-    def _own_scratch(self, values: Sequence[int | float], threads: int) -> tuple[Memory, list[int]]:
-        """Memory for the scratch buffers of a run, which the kernels use in turn, and its words."""
+    def _allocate_scratch(
+        self, values: Sequence[int | float], threads: int
+    ) -> tuple[Memory, list[int]]:
+        """Scratch memory of a run, reused by one kernel after the other, and its words."""
         pitch = self._pitch(values)
         block = self._memory.allocate(threads * pitch)
         return block, self._scratch_words(values, block.address, pitch)
 
     def _scratch_sizes(self, values: Sequence[int | float]) -> Iterator[list[int]]:
-        """Of each step that has some, the bytes that a worker needs of each scratch buffer."""
+        """Bytes per worker of each scratch buffer, for each step that has some."""
         at = 0
         for step in self.steps:
             count = len(step.program.formats)
@@ -291,7 +295,7 @@ class Prepared:
             at += count + 1
 
     def _pitch(self, values: Sequence[int | float]) -> int:
-        """What a worker needs, of all steps."""
+        """Bytes per worker, for the step that needs most."""
         return max(map(sum, self._scratch_sizes(values)))
 
     def _scratch_words(self, values: Sequence[int | float], address: int, pitch: int) -> list[int]:
@@ -302,11 +306,14 @@ class Prepared:
         return words
 
     def _run_with_scratch(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
-        threads, images = self._pool.threads, self._wide
-        held, scratch = self._own_scratch(values, threads)
-        image = images.take()
-        image.words[images.threads_at] = threads
-        images.pack(image.data, 0, *addresses, *scratch, *values)
-        self._native(image.head)
-        images.give(image)
-        del held
+        threads, buffers = self._pool.threads, self._any_threads
+        memory, scratch = self._allocate_scratch(values, threads)
+        commands = buffers.acquire()
+        commands.words[buffers.threads_at] = threads
+        buffers.pack(commands.data, 0, *addresses, *scratch, *values)
+        self._submit(commands.header)
+        buffers.release(commands)
+        del memory
+
+
+_NO_ERROR = ctypes.c_int64(0)  # CPU launches do not fail

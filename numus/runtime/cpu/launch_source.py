@@ -1,35 +1,34 @@
-"""The native loops that go through the launches of a program, in LLVM IR, and what they read.
+"""Submission of a command buffer, in LLVM IR.
 
-Launches that don't depend on each other form a wave, which is opened as one: their blocks are
-numbered through. Every launch remembers how long it took the last time: short ones are run by their
-caller, longer ones shared with the workers that are awake, and only the longest are worth waking
-anybody for (`pool_source.py`).
+Independent launches form a wave: their blocks are numbered through and shared as one launch. Each
+launch records its duration: short ones run on the caller's thread, longer ones are shared with
+workers that are awake, and only the longest wake sleeping workers (`thread_pool_source`).
 """
 
 from __future__ import annotations
 
-from numus.runtime.pycall.llvm_macros import PLACE, written_out
+from numus.runtime.pycall.llvm_macros import RESOLVE_BUFFERS, expand
 
-# Words of what `numus_run` is given, and of each launch in it.
-IMAGE = ("pool", "launches", "count", "slots", "threads")
+# Words of a command buffer's header, and of each launch.
+HEADER = ("pool", "launches", "count", "slots", "threads")
 LAUNCH = (
-    *("function", "buffers", "places", "buffer_count", "parameters"),
-    "together",  # how many launches, from this one on, may run at the same time
-    *("end", "share"),  # filled in by `wave`: the blocks up to here, the share of a thread
-    "ticks",  # what its blocks took all together the last time; UNKNOWN before
+    *("function", "buffers", "refs", "buffer_count", "parameters"),
+    "wave_size",  # launches, from this one on, that may run concurrently
+    *("end", "share"),  # set by `number_blocks`: its last block in the wave, blocks per thread
+    "ticks",  # duration of all its blocks at the last run
 )
-UNKNOWN = -1  # as a number without sign: long
+UNKNOWN_TICKS = -1  # unsigned: the longest
 
 _TEXT = """
 define internal void @find_buffers(ptr %launch, ptr %slots) {
   ?%buffers = ptr LAUNCH.buffers of %launch
-  ?%places = ptr LAUNCH.places of %launch
+  ?%refs = ptr LAUNCH.refs of %launch
   ?%count = i64 LAUNCH.buffer_count of %launch
-  call void @place(ptr %buffers, ptr %places, i64 %count, ptr %slots)
+  call void @resolve_buffers(ptr %buffers, ptr %refs, i64 %count, ptr %slots)
   ret void
 }
 
-; Blocks of a wave: `launches` are its records, `last` the number of the last of them.
+; Blocks of a wave of `last` + 1 launches.
 define internal void @wave(i64 %begin, i64 %end, i64 %worker, ptr %launches, ptr %last) {
 entry:
   %id = and i64 %worker, 65535
@@ -40,19 +39,19 @@ look:
   %start = phi i64 [ 0, %entry ], [ %stop, %next ]
   %from = phi i64 [ %begin, %entry ], [ %from1, %next ]
   %at = mul i64 %i, $LAUNCH$
-  %record = getelementptr i64, ptr %launches, i64 %at
-  ?%stop = i64 LAUNCH.end of %record
+  %launch = getelementptr i64, ptr %launches, i64 %at
+  ?%stop = i64 LAUNCH.end of %launch
   %here = icmp slt i64 %from, %stop
   br i1 %here, label %run, label %next
 run:
   %upto = call i64 @llvm.smin.i64(i64 %end, i64 %stop)
   %first = sub i64 %from, %start
   %past = sub i64 %upto, %start
-  ?%fn = ptr LAUNCH.function of %record
-  ?%buffers = ptr LAUNCH.buffers of %record
-  ?%parameters = ptr LAUNCH.parameters of %record
+  ?%fn = ptr LAUNCH.function of %launch
+  ?%buffers = ptr LAUNCH.buffers of %launch
+  ?%parameters = ptr LAUNCH.parameters of %launch
   %scalars = getelementptr i64, ptr %parameters, i64 1
-  ?%share = i64 LAUNCH.share of %record
+  ?%share = i64 LAUNCH.share of %launch
   %who = or i64 %share, %id
   call void %fn(i64 %first, i64 %past, i64 %who, ptr %buffers, ptr %scalars)
   br label %next
@@ -67,24 +66,24 @@ done:
   ret void
 }
 
-; Number the blocks of a wave's launches through; their count.
-define internal i64 @number(ptr %launches, i64 %count, ptr %slots, i64 %threads) {
+; Number the blocks of a wave consecutively; returns their count.
+define internal i64 @number_blocks(ptr %launches, i64 %count, ptr %slots, i64 %threads) {
 entry:
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %j, %loop ]
   %sum = phi i64 [ 0, %entry ], [ %end, %loop ]
   %at = mul i64 %i, $LAUNCH$
-  %record = getelementptr i64, ptr %launches, i64 %at
-  call void @find_buffers(ptr %record, ptr %slots)
-  ?%parameters = ptr LAUNCH.parameters of %record
+  %launch = getelementptr i64, ptr %launches, i64 %at
+  call void @find_buffers(ptr %launch, ptr %slots)
+  ?%parameters = ptr LAUNCH.parameters of %launch
   %grid = load i64, ptr %parameters
   %end = add i64 %sum, %grid
-  ?%end.at = LAUNCH.end of %record
+  ?%end.at = LAUNCH.end of %launch
   store i64 %end, ptr %end.at
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
-  ?%share.at = LAUNCH.share of %record
+  ?%share.at = LAUNCH.share of %launch
   store i64 %share, ptr %share.at
   %j = add i64 %i, 1
   %more = icmp slt i64 %j, %count
@@ -93,13 +92,13 @@ done:
   ret i64 %end
 }
 
-define void @numus_run(ptr %image) {
+define void @numus_run(ptr %commands) {
 entry:
-  ?%pool = ptr IMAGE.pool of %image
-  ?%launches = ptr IMAGE.launches of %image
-  ?%count = i64 IMAGE.count of %image
-  ?%slots = ptr IMAGE.slots of %image
-  ?%cap = i64 IMAGE.threads of %image
+  ?%pool = ptr HEADER.pool of %commands
+  ?%launches = ptr HEADER.launches of %commands
+  ?%count = i64 HEADER.count of %commands
+  ?%slots = ptr HEADER.slots of %commands
+  ?%cap = i64 HEADER.threads of %commands
   %threads_at = getelementptr i64, ptr %pool, i64 $THREADS$
   %allowed = load atomic i64, ptr %threads_at monotonic, align 8
   %threads = call i64 @llvm.smin.i64(i64 %cap, i64 %allowed)
@@ -108,52 +107,52 @@ entry:
   %wake_from_at = getelementptr i64, ptr %pool, i64 $WAKE_FROM$
   br label %loop
 loop:
-  ; `held`: 0 not tried yet, 1 the pool is ours, 2 another thread has it and we work alone
+  ; `lock_state`: 0 not tried, 1 acquired, 2 another thread uses the pool: run alone
   %i = phi i64 [ 0, %entry ], [ %j, %latch ]
-  %held = phi i64 [ 0, %entry ], [ %held1, %latch ]
+  %lock_state = phi i64 [ 0, %entry ], [ %lock_state1, %latch ]
   %more = icmp slt i64 %i, %count
-  br i1 %more, label %launch, label %end
-launch:
+  br i1 %more, label %next_launch, label %end
+next_launch:
   %at = mul i64 %i, $LAUNCH$
-  %record = getelementptr i64, ptr %launches, i64 %at
-  ?%together = i64 LAUNCH.together of %record
-  %alone1 = icmp eq i64 %together, 1
+  %launch = getelementptr i64, ptr %launches, i64 %at
+  ?%wave_size = i64 LAUNCH.wave_size of %launch
+  %alone1 = icmp eq i64 %wave_size, 1
   br i1 %alone1, label %single, label %many
 many:
-  %total = call i64 @number(ptr %record, i64 %together, ptr %slots, i64 %threads)
-  %last = sub i64 %together, 1
+  %total = call i64 @number_blocks(ptr %launch, i64 %wave_size, ptr %slots, i64 %threads)
+  %last = sub i64 %wave_size, 1
   %last1 = inttoptr i64 %last to ptr
   br label %start
 single:
-  call void @find_buffers(ptr %record, ptr %slots)
-  ?%own = ptr LAUNCH.function of %record
-  ?%own_buffers = ptr LAUNCH.buffers of %record
-  ?%parameters = ptr LAUNCH.parameters of %record
+  call void @find_buffers(ptr %launch, ptr %slots)
+  ?%own = ptr LAUNCH.function of %launch
+  ?%own_buffers = ptr LAUNCH.buffers of %launch
+  ?%parameters = ptr LAUNCH.parameters of %launch
   %own_grid = load i64, ptr %parameters
   %own_scalars = getelementptr i64, ptr %parameters, i64 1
   br label %start
 start:
   %fn = phi ptr [ @wave, %many ], [ %own, %single ]
-  %buffers = phi ptr [ %record, %many ], [ %own_buffers, %single ]
+  %buffers = phi ptr [ %launch, %many ], [ %own_buffers, %single ]
   %grid = phi i64 [ %total, %many ], [ %own_grid, %single ]
   %scalars = phi ptr [ %last1, %many ], [ %own_scalars, %single ]
   %large = icmp sgt i64 %grid, 1
   %several = icmp sgt i64 %threads, 1
   %shared = and i1 %large, %several
-  br i1 %shared, label %weigh, label %inline
-weigh:
-  ?%ticks_at = LAUNCH.ticks of %record
+  br i1 %shared, label %estimate, label %inline
+estimate:
+  ?%ticks_at = LAUNCH.ticks of %launch
   %ticks = load i64, ptr %ticks_at
   %began = call i64 @numus_ticks()
   %share_from = load i64, ptr %share_from_at
   %light = icmp ult i64 %ticks, %share_from
-  br i1 %light, label %short, label %acquire
-short:
+  br i1 %light, label %inline_timed, label %acquire
+inline_timed:
   %one = shl i64 %grid, 16
   call void %fn(i64 0, i64 %grid, i64 %one, ptr %buffers, ptr %scalars)
-  br label %remember
+  br label %record_ticks
 acquire:
-  %untried = icmp eq i64 %held, 0
+  %untried = icmp eq i64 %lock_state, 0
   br i1 %untried, label %try, label %have
 try:
   %swap = cmpxchg ptr %lock, i64 0, i64 1 acquire monotonic
@@ -161,26 +160,26 @@ try:
   %got = select i1 %won, i64 1, i64 2
   br label %have
 have:
-  %held2 = phi i64 [ %held, %acquire ], [ %got, %try ]
-  %ours = icmp eq i64 %held2, 1
+  %lock_state2 = phi i64 [ %lock_state, %acquire ], [ %got, %try ]
+  %ours = icmp eq i64 %lock_state2, 1
   br i1 %ours, label %parallel, label %inline
 parallel:
   %wake_from = load i64, ptr %wake_from_at
   %wake = icmp uge i64 %ticks, %wake_from
   %active = call i64 @share(
       ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i1 %wake)
-  br label %remember
-remember:
-  ; work that was shared took at most so much of all of them
-  %held4 = phi i64 [ %held, %short ], [ %held2, %parallel ]
-  %busy = phi i64 [ 1, %short ], [ %active, %parallel ]
+  br label %record_ticks
+record_ticks:
+  ; an upper bound where work was shared
+  %lock_state4 = phi i64 [ %lock_state, %inline_timed ], [ %lock_state2, %parallel ]
+  %busy = phi i64 [ 1, %inline_timed ], [ %active, %parallel ]
   %ended = call i64 @numus_ticks()
   %passed = sub i64 %ended, %began
   %all = mul i64 %passed, %busy
   store i64 %all, ptr %ticks_at
   br label %latch
 inline:
-  %held3 = phi i64 [ %held, %start ], [ %held2, %have ]
+  %lock_state3 = phi i64 [ %lock_state, %start ], [ %lock_state2, %have ]
   %some = icmp sgt i64 %grid, 0
   br i1 %some, label %call, label %latch
 call:
@@ -188,11 +187,12 @@ call:
   call void %fn(i64 0, i64 %grid, i64 %alone, ptr %buffers, ptr %scalars)
   br label %latch
 latch:
-  %held1 = phi i64 [ %held4, %remember ], [ %held3, %inline ], [ %held3, %call ]
-  %j = add i64 %i, %together
+  %lock_state1 = phi i64 [ %lock_state4, %record_ticks ], [ %lock_state3, %inline ],
+                         [ %lock_state3, %call ]
+  %j = add i64 %i, %wave_size
   br label %loop
 end:
-  %mine = icmp eq i64 %held, 1
+  %mine = icmp eq i64 %lock_state, 1
   br i1 %mine, label %unlock, label %done
 unlock:
   store atomic i64 0, ptr %lock release, align 8
@@ -201,12 +201,12 @@ done:
   ret void
 }
 
-; A program up to `count` times; gives how often it ran. The table has pairs: slots and by how many
-; bytes each moves after a run, then slots that change places. A flag that is cleared ends it.
+; Run up to `count` times; returns the number of runs. The table has pairs: a slot and the bytes it
+; advances after a run, then two slots to swap. A cleared flag ends the loop.
 define i64 @numus_repeat(
-    ptr %image, i64 %count, ptr %table, i64 %steps, i64 %swaps, ptr %flag) {
+    ptr %commands, i64 %count, ptr %table, i64 %steps, i64 %swaps, ptr %flag) {
 entry:
-  ?%slots = ptr IMAGE.slots of %image
+  ?%slots = ptr HEADER.slots of %commands
   %steps2 = shl i64 %steps, 1
   %pairs = getelementptr i64, ptr %table, i64 %steps2
   %has_flag = icmp ne ptr %flag, null
@@ -216,7 +216,7 @@ loop:
   %more = icmp slt i64 %i, %count
   br i1 %more, label %run, label %end
 run:
-  call void @numus_run(ptr %image)
+  call void @numus_run(ptr %commands)
   %done = add i64 %i, 1
   br label %move
 move:
@@ -268,5 +268,5 @@ end:
 }
 """
 
-# Words of the pool are named as `pool_source` names them: `$LOCK$`.
-SOURCE = PLACE + written_out(_TEXT, IMAGE=IMAGE, LAUNCH=LAUNCH)
+# Words of the pool (`$LOCK$`) are expanded by `thread_pool_source`.
+SOURCE = RESOLVE_BUFFERS + expand(_TEXT, HEADER=HEADER, LAUNCH=LAUNCH)

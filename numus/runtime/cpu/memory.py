@@ -1,7 +1,6 @@
-"""Host memory from a pool.
+"""Caching allocator of host memory.
 
-Touching a page for the first time costs far more than writing to it again, so pages are kept, and
-large blocks ask for huge ones.
+First touches of pages are expensive, so pages are cached, and large blocks use huge pages.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import numpy as np
 from numus.runtime import memory_pool as pools
 from numus.runtime.memory_pool import gib
 
-_HUGE = 1 << 21
-_POOLED_FRACTION = 4  # free blocks may hold one part in this many of the machine's memory
+_HUGE_PAGE_BYTES = 1 << 21
+_CACHED_FRACTION = 4  # free blocks hold at most 1/4 of the machine's memory
 
 
 class Memory(pools.Memory):
@@ -37,7 +36,7 @@ class Memory(pools.Memory):
         }
 
     def view(self, dtype: Any = np.uint8, count: int | None = None) -> np.ndarray[Any, Any]:
-        """The block as a flat NumPy array that shares it and keeps it alive."""
+        """A flat NumPy view, which keeps the block alive."""
         kind = np.dtype(dtype)
         if count is None:
             count = self.nbytes // kind.itemsize
@@ -47,7 +46,7 @@ class Memory(pools.Memory):
 
 
 def wrap(array: np.ndarray[Any, Any]) -> Memory:
-    """A NumPy array's own memory, shared; the array lives as long as the result."""
+    """The memory of a NumPy array, which it keeps alive."""
     if not (array.flags.c_contiguous and array.flags.aligned):
         raise ValueError("only a contiguous, aligned array can be wrapped without a copy")
     address = array.__array_interface__["data"][0]
@@ -66,12 +65,12 @@ class MemoryPool(pools.MemoryPool):
     def __init__(self) -> None:
         super().__init__("the cpu")
         self.limit = _machine_memory()
-        self.pooled_limit = self.limit // _POOLED_FRACTION
+        self.pooled_limit = self.limit // _CACHED_FRACTION
         self._maps: dict[int, mmap.mmap] = {}
 
     def obtain(self, size: int) -> int:
         if self.in_use + self.pooled + size > self.limit:
-            # the system might promise more than there is, and end the process when it is touched
+            # the system overcommits, and kills the process when pages are touched
             self.empty()
             if self.in_use + size > self.limit:
                 raise self._full(size)
@@ -93,16 +92,16 @@ class MemoryPool(pools.MemoryPool):
 
 
 def _map(size: int) -> tuple[int, mmap.mmap]:
-    """Fresh pages, and where they start: at a huge page's border when they are many."""
-    huge = size >= 2 * _HUGE
-    length = size + _HUGE if huge else size
+    """New pages and their address, aligned to a huge page where they are many."""
+    huge = size >= 2 * _HUGE_PAGE_BYTES
+    length = size + _HUGE_PAGE_BYTES if huge else size
     if hasattr(mmap, "MAP_PRIVATE"):
         block = mmap.mmap(-1, length, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     else:  # Windows
         block = mmap.mmap(-1, length)
     address = ctypes.addressof(ctypes.c_char.from_buffer(block))
     if huge:
-        start = (address + _HUGE - 1) & -_HUGE
+        start = (address + _HUGE_PAGE_BYTES - 1) & -_HUGE_PAGE_BYTES
         if hasattr(mmap, "MADV_HUGEPAGE"):
             with contextlib.suppress(OSError):  # a kernel without them
                 block.madvise(mmap.MADV_HUGEPAGE)

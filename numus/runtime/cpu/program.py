@@ -9,7 +9,7 @@ from numus.ir import kernel_text
 
 
 class CpuProgram:
-    """A kernel loaded into this process. It may be shared between threads."""
+    """A kernel loaded into this process; immutable."""
 
     __slots__ = (
         *("_source", "address", "buffers", "formats", "kernel"),
@@ -39,7 +39,7 @@ class CpuProgram:
         return kernel_text(self.kernel)
 
     def scratch_nbytes(self, scalars: Sequence[Any]) -> list[int]:
-        """Bytes that one worker needs of each scratch buffer, for these scalar values."""
+        """Bytes per worker of each scratch buffer."""
         return scratch_nbytes(self.kernel, scalars) if self.scratch else []
 
     def __repr__(self) -> str:
@@ -47,7 +47,7 @@ class CpuProgram:
 
 
 def scratch_nbytes(kernel: Any, scalars: Sequence[Any]) -> list[int]:
-    """The same of any kernel."""
+    """Bytes per worker of each scratch buffer of a kernel, for these scalars."""
     values = {slot: v for (slot, _), v in zip(kernel.scalars, scalars, strict=True)}
     return [
         (b.count(values) * b.dtype.itemsize + 63) & ~63
@@ -57,7 +57,7 @@ def scratch_nbytes(kernel: Any, scalars: Sequence[Any]) -> list[int]:
 
 
 def formats_of(kernel: Any) -> str:
-    """How `struct` writes each of a kernel's scalars, with a letter for each."""
+    """The `struct` format of a kernel's scalars."""
     return "".join(_format(dtype) for _, dtype in kernel.scalars)
 
 

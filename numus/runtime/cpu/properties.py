@@ -1,4 +1,4 @@
-"""What schedules may know about this CPU."""
+"""The target description of this CPU."""
 
 from __future__ import annotations
 

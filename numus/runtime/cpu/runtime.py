@@ -1,4 +1,4 @@
-"""The CPU's runtime: memory, programs and launches behind the backend contract."""
+"""CPU backend: memory, programs and launches."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ import numpy as np
 from numus.runtime.compile_log import CompileRecord
 from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
 from numus.runtime.cpu import properties
-from numus.runtime.cpu.byte_ops import Stretches
+from numus.runtime.cpu.byte_ops import ByteOps
 from numus.runtime.cpu.compiler import Compiler
 from numus.runtime.cpu.launch import Prepared
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.program import CpuProgram
 from numus.runtime.cpu.thread_pool import Pool
-from numus.runtime.pycall import vm
+from numus.runtime.pycall.vm import CallVM, is_supported
 
 if TYPE_CHECKING:
     from numus.dtypes import DType
 
-_MOST_PREPARED = 1024
+_MAX_PREPARED = 1024
 
 
 class CpuRuntime:
-    """The CPU as a device. One per process is enough: `numus.runtime.get("cpu")`."""
+    """The CPU as a device; one per process (`numus.runtime.get("cpu")`)."""
 
     def __init__(self) -> None:
         self.target = properties.target()
@@ -36,7 +36,7 @@ class CpuRuntime:
         self.compiler = Compiler()
         self.allocate = self.memory.allocate
         self._pool: Pool | None = None
-        self._calls: vm.Calls | None = None
+        self._call_vm: CallVM | None = None
         self._prepared: dict[tuple[int, ...], Prepared] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
@@ -52,9 +52,9 @@ class CpuRuntime:
         return self._pool
 
     @functools.cached_property
-    def stretches(self) -> Stretches:
-        """Rows gathered and checksums taken, of memory that no tensor holds."""
-        return Stretches(self)
+    def byte_ops(self) -> ByteOps:
+        """Row gather and checksums of memory outside tensors."""
+        return ByteOps(self.compiler, self.prepare, self.allocate)
 
     # -- memory -----------------------------------------------------------------------------------
 
@@ -69,7 +69,7 @@ class CpuRuntime:
     def download(
         self, memory: Memory, dtype: DType, count: int, start: int = 0
     ) -> np.ndarray[Any, Any]:
-        """Shared with the memory, which it keeps alive."""
+        """A view of the memory, which it keeps alive."""
         return memory.view(dtype.np, start + count)[start:]
 
     def memory_stats(self) -> dict[str, int]:
@@ -82,34 +82,36 @@ class CpuRuntime:
 
     @property
     def compile_log(self) -> list[CompileRecord]:
-        """What was compiled or loaded so far, in order."""
+        """Kernels compiled or loaded so far, in order."""
         return self.compiler.log
 
     # -- launches ---------------------------------------------------------------------------------
 
     def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
-        """A list of kernels to be run many times; see `Prepared`."""
+        """A launch list to be run many times."""
         workers = self.target.num_cores
-        return Prepared(self.pool, self.memory, steps, slots, workers, self.native_calls)
+        return Prepared(self.pool, self.memory, steps, slots, workers, self.call_vm)
 
-    def native_calls(self) -> vm.Calls | None:
-        if self._calls is None and vm.possible():
-            self._calls = vm.Calls(self.compiler, self.pool)
-        return self._calls
+    def call_vm(self) -> CallVM | None:
+        """The fast-call VM; None where this Python does not support it."""
+        if self._call_vm is None and is_supported():
+            target = self.compiler.jit.target
+            self._call_vm = CallVM(self.compiler.native, target, self.pool.ticks_per_second)
+        return self._call_vm
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they are done on return."""
         if launches:
-            self._template(launches).run(*arguments_of(launches))
+            self._prepared_for(launches).run(*arguments_of(launches))
 
-    def _template(self, launches: Sequence[Launch]) -> Prepared:
-        """The prepared form of launches of these programs, one slot per memory."""
+    def _prepared_for(self, launches: Sequence[Launch]) -> Prepared:
+        """The launch list of these programs, one slot per memory."""
         key = tuple([id(x.program) * 64 + sum(m is not None for m in x.memories) for x in launches])
         found = self._prepared.get(key)
         if found is None:
-            if len(self._prepared) >= _MOST_PREPARED:
+            if len(self._prepared) >= _MAX_PREPARED:
                 self._prepared.clear()
-            # it keeps its programs alive, so that their ids stay theirs
+            # it keeps its programs alive, so that their ids stay unique
             found = self._prepared[key] = self.prepare(*steps_of(launches))
         return found
 

@@ -1,20 +1,16 @@
-"""The native side of the worker pool, in LLVM IR.
+"""Work-sharing thread pool with a generation-tagged state word, in LLVM IR.
 
-Two functions are entered from Python: `numus_worker`, in which every worker thread lives, and
-`numus_run` (`launch_source.py`), which runs a list of launches one after the other without coming
-back in between.
+Python enters `numus_worker`, in which every worker thread lives, and `numus_run`
+(`launch_source`), which submits a command buffer.
 
-A launch is opened by writing its job and then the state word: a generation number, a bit that says
-closed, and how many workers are inside. A worker enters by adding one to the word while it is open,
-takes chunks of blocks off a counter until none are left, and leaves by taking one off. The caller
-takes chunks as well, then closes the word and waits until nobody is inside. A worker that wakes up
-too late finds the word closed and keeps out, so nothing ever waits for a thread to be scheduled.
+A launch opens by writing its job and then the state word: a generation, a closed bit, the number of
+workers inside. A worker enters with a compare-and-swap while the word is open, takes chunks of
+blocks off an atomic counter (guided self-scheduling: chunks shrink towards the end), and leaves
+with a decrement. The caller works too, then closes the word and waits until nobody is inside; late
+workers find it closed, so nothing ever waits for a thread to be scheduled.
 
-Chunks shrink as the end comes near, so that all threads finish together.
-
-Idle workers spin for some microseconds, then sleep until they are woken. Handing blocks to another
-core has a price, waking a thread a higher one: `SHARE_FROM` and `WAKE_FROM` say from which length
-on a launch is worth it.
+Idle workers spin for some microseconds, then sleep. `SHARE_FROM` and `WAKE_FROM` are the durations
+from which sharing a launch, and waking threads for it, pays.
 """
 
 from __future__ import annotations
@@ -23,21 +19,21 @@ import sys
 
 from numus.codegen.cpu.target import LlvmTarget
 from numus.runtime.cpu import launch_source
-from numus.runtime.pycall.llvm_macros import written_out
+from numus.runtime.pycall.llvm_macros import clock, expand
 
-# Words (of 8 bytes) of the pool's shared memory; what is written often has a line to itself.
+# Words (of 8 bytes) of the pool's shared memory; contended ones have a cache line to themselves.
 STATE = 0  # generation << 17 | closed << 16 | workers inside
 NEXT = 16  # the next block to be taken
 JOB = 32  # the open launch, see `OPEN`
 SLEEPERS = 48
-LIMIT = 49  # workers with an id from here on go home; 0 ends all
-SPINS = 50  # how long an idle worker spins before it sleeps
-THREADS = 51  # how many threads, the caller's included, may share a launch
-SHARE_FROM = 52  # ticks of work from which on launches are shared with workers that are awake
-WAKE_FROM = 53  # and from which on sleeping workers are woken
-STARTED = 54  # how many threads have been started, the caller's included; 0: to be started first
+LIMIT = 49  # workers with this id or a higher one exit; 0 ends all
+SPINS = 50  # iterations of an idle worker before it sleeps
+THREADS = 51  # that may share a launch, the caller's included
+SHARE_FROM = 52  # ticks from which launches are shared with workers that are awake
+WAKE_FROM = 53  # ticks from which sleeping workers are woken
+STARTED = 54  # running threads, the caller's included; 0: not started
 LOCK = 64  # 1 while a caller uses the pool
-CALLS = 80  # addresses of the system's functions, see `SYSTEM`
+CALLS = 80  # addresses of system functions, see `SYSTEM`
 MUTEX = 96
 CONDITION = 112
 WORDS = 160
@@ -45,7 +41,7 @@ WORDS = 160
 CLOSED = 1 << 16
 GENERATION = 17
 
-# Words of the system's functions, by which threads yield, sleep and wake.
+# System functions by which threads yield, sleep and wake.
 SYSTEM = ("yield", "lock", "unlock", "wait", "broadcast")
 if sys.platform == "win32":
     SYSTEM = ("yield", "wait", "wake")
@@ -53,8 +49,8 @@ if sys.platform == "win32":
 # Words of the open launch.
 OPEN = (
     *("function", "buffers", "scalars", "grid"),
-    "parts",  # of what is left, so many make a chunk
-    *("threads", "share"),  # how many may take part, and the share of one
+    "parts",  # a chunk is this fraction of the remaining blocks
+    *("threads", "share"),  # upper bound of workers, blocks per thread
     "joined",  # whether any worker did
 )
 
@@ -62,39 +58,24 @@ SYMBOLS = ("numus_run", "numus_worker", "numus_wake", "numus_spin", "numus_repea
 
 
 def pause(target: LlvmTarget) -> str:
-    """Tells the core that this is a spin loop."""
+    """The spin-loop hint of the target."""
     hint = {"x86": "pause", "arm": "isb"}.get(target.arch)
     return f'call void asm sideeffect "{hint}", ""()' if hint else ""
-
-
-def ticks(target: LlvmTarget) -> str:
-    """A function that reads a clock which goes evenly; 0 where there is none that is cheap."""
-    clock = {
-        "x86": "call i64 @llvm.readcyclecounter()",
-        "arm": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
-    }.get(target.arch, "add i64 0, 0")
-    return f"""
-define i64 @numus_ticks() {{
-  %now = {clock}
-  ret i64 %now
-}}
-declare i64 @llvm.readcyclecounter()
-"""
 
 
 def source(target: LlvmTarget) -> str:
     """The module with the functions named in `SYMBOLS`."""
     sleep = _SLEEP_WINDOWS if sys.platform == "win32" else _SLEEP_POSIX
     words = "STATE NEXT JOB SLEEPERS LIMIT SPINS THREADS SHARE_FROM WAKE_FROM LOCK CALLS MUTEX"
-    places = {name: globals()[name] for name in [*words.split(), "CONDITION"]}
-    text = written_out(
+    offsets = {name: globals()[name] for name in [*words.split(), "CONDITION"]}
+    text = expand(
         _COMMON + sleep + launch_source.SOURCE,
-        **{"OPEN": OPEN, "SYSTEM": SYSTEM, **places},
+        **{"OPEN": OPEN, "SYSTEM": SYSTEM, **offsets},
         CLOSED=CLOSED,
         GENERATION=GENERATION,
         PAUSE=pause(target),
     )
-    return f'target triple = "{target.triple}"\n' + text + ticks(target)
+    return f'target triple = "{target.triple}"\n' + text + clock(target)
 
 
 _COMMON = """
@@ -206,8 +187,8 @@ home:
   ret void
 }
 
-; One launch, shared with the workers: those that sleep are woken if `wake`. Gives the number of
-; threads that may have taken part.
+; One launch, shared with the workers; sleeping ones are woken if `wake`. Returns an upper bound of
+; the threads that took part.
 define internal i64 @share(
     ptr %pool, ptr %fn, ptr %buffers, ptr %scalars, i64 %grid, i64 %threads, i1 %wake) {
 entry:
@@ -224,9 +205,9 @@ entry:
   store i64 %grid, ptr %grid.at
   ?%parts.at = OPEN.parts of %job
   store i64 %parts, ptr %parts.at
-  %team = call i64 @llvm.smin.i64(i64 %threads, i64 %grid)  ; one for each block at most
-  ?%team.at = OPEN.threads of %job
-  store i64 %team, ptr %team.at
+  %workers = call i64 @llvm.smin.i64(i64 %threads, i64 %grid)  ; at most one per block
+  ?%workers.at = OPEN.threads of %job
+  store i64 %workers, ptr %workers.at
   %per_thread = udiv i64 %grid, %threads
   %share = shl i64 %per_thread, 16
   ?%share.at = OPEN.share of %job
@@ -321,7 +302,7 @@ define void @numus_wake(ptr %pool) noinline {
   ?%lock = ptr SYSTEM.lock of %calls
   ?%unlock = ptr SYSTEM.unlock of %calls
   ?%broadcast = ptr SYSTEM.broadcast of %calls
-  ; who is about to wait does so before we have the mutex; it is free when they wake
+  ; a thread about to wait has done so once the mutex is ours
   %r1 = call i32 %lock(ptr %mutex)
   %r2 = call i32 %unlock(ptr %mutex)
   %r3 = call i32 %broadcast(ptr %condition)
@@ -329,7 +310,7 @@ define void @numus_wake(ptr %pool) noinline {
 }
 """
 
-# a word is slept on directly, no mutex is needed
+# WaitOnAddress needs no mutex
 _SLEEP_WINDOWS = """
 define internal void @sleep(ptr %pool, i64 %seen, i64 %id) noinline {
 entry:

@@ -16,7 +16,7 @@ from numus.dtypes import DType
 from numus.runtime import dlpack_abi, launch_lock
 from numus.runtime.cuda import driver
 from numus.runtime.memory_pool import Memory
-from numus.runtime.pycall.llvm_macros import written_out
+from numus.runtime.pycall.llvm_macros import expand
 from numus.shapes import Shape
 
 CUDA = 2  # DLPack's number for memory on CUDA devices
@@ -207,7 +207,7 @@ def _unused_native() -> tuple[int, Any]:
     """The address of that function, and what it needs."""
     from numus.runtime import get
 
-    source = written_out(_UNUSED, TABLE=_TABLE)
+    source = expand(_UNUSED, TABLE=_TABLE)
     bind, unused = get("cpu").compiler.native(source, ("numus_dlpack_bind", "numus_dlpack_unused"))
     functions = (*(getattr(ctypes.pythonapi, name) for name in _API), _let_go_native)
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]

@@ -7,7 +7,7 @@ as a graph, a few for each call, and started as such.
 
 from __future__ import annotations
 
-from numus.runtime.pycall.llvm_macros import written_out
+from numus.runtime.pycall.llvm_macros import expand
 
 # Words that a native call of Python's hands on: what goes through the launches is given the first
 # of them. Then how many slots there are, where the driver's functions are (0: no graphs are made),
@@ -166,4 +166,4 @@ declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
 """
 
 
-SOURCE = written_out(_TEXT, HEAD=HEAD, FUNCTIONS=FUNCTIONS, GRAPHS=GRAPHS)
+SOURCE = expand(_TEXT, HEAD=HEAD, FUNCTIONS=FUNCTIONS, GRAPHS=GRAPHS)

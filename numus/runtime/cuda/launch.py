@@ -5,7 +5,7 @@ launch its function, its parameters, the places of its buffers and its scalars. 
 to write what differs and to make one native call, which goes through the launches, those of a
 vendor's library among them. A program that comes again with the very same addresses and numbers is
 replayed as a CUDA graph. A program of not too many kernels can be run from a native call of
-Python's (`runtime/cpu/calls.py`), which keeps graphs of its own.
+Python's (`runtime/pycall`), which keeps graphs of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
 from numus.runtime.cuda.program import VendorProgram
 from numus.runtime.cuda.staging import EARLY
-from numus.runtime.pycall.vm import SMALL_RESULT, Table
+from numus.runtime.pycall.builder import MAX_RECYCLED_BYTES, BytecodeBuilder
 
 if TYPE_CHECKING:
     from numus.runtime.cuda.runtime import CudaRuntime
@@ -53,7 +53,7 @@ class _Image:
     """Memory that the native loop reads; used by one thread at a time. `graphs`: the words in which
     native calls keep graphs."""
 
-    __slots__ = ("_runtime", "data", "graphs", "head", "records", "slots", "words")
+    __slots__ = ("_runtime", "data", "graphs", "header", "records", "slots", "words")
 
     def __init__(
         self, runtime: CudaRuntime, data: bytearray, records: int, head: int, graphs: Sequence[int]
@@ -64,9 +64,9 @@ class _Image:
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
         self.slots = ctypes.addressof(self.words)
         self.records = self.slots + 8 * records
-        self.head = self.slots + 8 * head
+        self.header = self.slots + 8 * head
 
-    def word(self, number: int) -> int:
+    def slot_address(self, number: int) -> int:
         """The address of one of its words."""
         return self.slots + 8 * number
 
@@ -208,17 +208,17 @@ class Prepared:
         workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
         step.program.launch([words[slot] + offset for slot, offset in places], workspace)
 
-    def table(
+    def call_builder(
         self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
-    ) -> Table | None:
+    ) -> BytecodeBuilder | None:
         """The beginnings of a native call; as on the CPU."""
         runtime = self._runtime
-        calls = runtime.native_calls()
+        vm = runtime.call_vm()
         start = 0 if arena is None else (arena + 255) & -256
         nbytes = start + self._workspace
         large = nbytes > _SMALL_WORKSPACE
         if (
-            calls is None
+            vm is None
             or len(self.steps) > _NATIVE_STEPS
             or self._far
             or not self._all_native
@@ -248,20 +248,23 @@ class Prepared:
             "width": self.slots,
             "driver": runtime.graph_functions if self._gains_by_graphs() else 0,
             "next": 0,
-            "graphs": image.word(image.graphs[0]),
+            "graphs": image.slot_address(image.graphs[0]),
         }
         for i, name in enumerate(graph_source.HEAD):
-            ctypes.c_int64.from_address(image.head + 8 * i).value = head[name]
-        small = max(SMALL_RESULT, runtime.target.memory_bytes >> _KEPT_SHARE)
+            ctypes.c_int64.from_address(image.header + 8 * i).value = head[name]
+        small = max(MAX_RECYCLED_BYTES, runtime.target.memory_bytes >> _KEPT_SHARE)
 
-        def make_space(table: Table) -> None:
-            memory = table.memory(nbytes)
-            table.place(self.slots - 1, memory, table.object(0), 1)
+        def make_space(code: BytecodeBuilder) -> None:
+            memory = code.allocate(nbytes)
+            code.store_address(self.slots - 1, memory, code.load_const(0), 1)
             if self._workspace:
-                table.place(self.slots + len(self._scratch), memory, table.object(start), 1)
+                at = self.slots + len(self._scratch)
+                code.store_address(at, memory, code.load_const(start), 1)
 
-        keep, prepare = (self, space), make_space if large else None
-        return Table(calls, runtime.starter, image, runtime.allocate, keep, small, prepare)
+        keep, before = (self, space), make_space if large else None
+        return BytecodeBuilder(
+            *(vm, runtime.launcher, image, runtime.allocate, keep, small, before)
+        )
 
     def _gains_by_graphs(self) -> bool:
         """Whether its launches take longer than that of a graph. A single kernel's does, too, but

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus.runtime.cuda import graph_source, vendor_source
-from numus.runtime.pycall.llvm_macros import PLACE, written_out
+from numus.runtime.pycall.llvm_macros import RESOLVE_BUFFERS, expand
 
 # Words of a launch in the image, in the order in which the loop reads them.
 RECORD = (
@@ -62,7 +62,7 @@ buffer:
   ?%buffer.count = i64 RECORD.count of %r
   ?%places = ptr RECORD.places of %r
   ?%buffers = ptr RECORD.buffers of %r
-  call void @place(ptr %buffers, ptr %places, i64 %buffer.count, ptr %slots)
+  call void @resolve_buffers(ptr %buffers, ptr %places, i64 %buffer.count, ptr %slots)
   ?%map.count = i64 RECORD.map count of %r
   ?%maps = ptr RECORD.maps of %r
   br label %map
@@ -150,5 +150,5 @@ good:
 SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
 _NUMBERS = {"NUMBERS": NUMBERS, "MOST_BLOCKS": MOST_BLOCKS, "TOO_MANY": TOO_MANY}
-_RUN = written_out(_TEXT, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER, **_NUMBERS)
-SOURCE = PLACE + vendor_source.SOURCE + _RUN + graph_source.SOURCE
+_RUN = expand(_TEXT, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER, **_NUMBERS)
+SOURCE = RESOLVE_BUFFERS + vendor_source.SOURCE + _RUN + graph_source.SOURCE

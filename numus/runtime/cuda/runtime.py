@@ -26,7 +26,7 @@ from numus.runtime.cuda.properties import capability_fields
 from numus.runtime.cuda.staging import Staging
 from numus.runtime.cuda.user_kernels import UserKernels
 from numus.runtime.memory_pool import Memory
-from numus.runtime.pycall.vm import Calls, Starter
+from numus.runtime.pycall.vm import CallVM, Launcher
 from numus.target import Target
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class CudaRuntime:
         # what native calls leave behind: the driver's complaint, and which program ran last
         self.failed, self.last_number = ctypes.c_int64(0), ctypes.c_int64(0)
         self._ready = ctypes.c_int64(1)
-        self.starter = Starter(
+        self.launcher = Launcher(
             *(run, ctypes.addressof(self._ready), 1, ctypes.addressof(self.failed)),
         )
         self._numbered: WeakValueDictionary[int, Prepared] = WeakValueDictionary()
@@ -249,11 +249,11 @@ class CudaRuntime:
         """Run launches in order; they may still be under way on return."""
         self.prepare(*steps_of(launches, _scratch)).run(*arguments_of(launches))
 
-    def native_calls(self) -> Calls | None:
-        """What makes native calls, where this Python has them."""
+    def call_vm(self) -> CallVM | None:
+        """The fast-call VM; None where this Python does not support it."""
         from numus.runtime import get
 
-        found: Calls | None = get("cpu").native_calls()
+        found: CallVM | None = get("cpu").call_vm()
         return found
 
     def number(self, prepared: Prepared) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.pycall.llvm_macros import written_out
+from numus.runtime.pycall.llvm_macros import expand
 
 # Words of a vendor's launch. First a function of so many words, and these words; one more, beside
 # them, is for a function that may be called before: it is given two numbers, where that word lies,
@@ -80,7 +80,7 @@ python:
 
 _READ = "\n".join(f"  ?%{a} = i64 LAUNCH.{a} of %block" for a in ARGUMENTS)
 _GIVEN = ", ".join(f"i64 %{a}" for a in ARGUMENTS)
-SOURCE = written_out(_TEXT.replace("$READ$", _READ), LAUNCH=LAUNCH, ADDRESS=ADDRESS, GIVEN=_GIVEN)
+SOURCE = expand(_TEXT.replace("$READ$", _READ), LAUNCH=LAUNCH, ADDRESS=ADDRESS, GIVEN=_GIVEN)
 
 
 def block(native: NativeLaunch, places: list[tuple[int, int]]) -> list[int]:

@@ -1,23 +1,25 @@
-"""LLVM IR that is written by hand: a short form, and what native functions of all runtimes share.
+"""Macros of hand-written LLVM IR, and functions shared by the native code of all runtimes.
 
-Memory that Python and a native function both know is laid out in words of 8 bytes that have names,
-told once, as a tuple. Natively, a word is read, or its address taken, by a line of its own:
+A record shared with Python is a tuple of the names of its 8-byte words. A word is loaded, or its
+address taken, by
 
     ?%grid = i64 JOB.grid of %job
     ?%grid.at = JOB.grid of %job
 
-`$NAME$` stands for a number, or for other text; of a layout, for how many words it has.
+`$NAME$` is a number or text; for a record, its number of words.
 """
 
 from __future__ import annotations
 
 import re
 
+from numus.codegen.cpu.target import LlvmTarget
+
 _WORD = re.compile(r"^\s*\?%([\w.]+) = (?:(\w+) )?(\w+)\.([\w ]+) of (%[\w.]+)", re.M)
 
-# Addresses of a launch's buffers: of each, a slot and an offset from what stands there.
-PLACE = """
-define internal void @place(ptr %buffers, ptr %places, i64 %count, ptr %slots) {
+# Buffer addresses of a launch, from pairs of a slot and a byte offset.
+RESOLVE_BUFFERS = """
+define internal void @resolve_buffers(ptr %buffers, ptr %refs, i64 %count, ptr %slots) {
 entry:
   br label %look
 look:
@@ -25,9 +27,9 @@ look:
   %more = icmp ult i64 %i, %count
   br i1 %more, label %one, label %done
 one:
-  %from = getelementptr [2 x i64], ptr %places, i64 %i
-  %slot = load i64, ptr %from
-  %offset.at = getelementptr i64, ptr %from, i64 1
+  %ref = getelementptr [2 x i64], ptr %refs, i64 %i
+  %slot = load i64, ptr %ref
+  %offset.at = getelementptr i64, ptr %ref, i64 1
   %offset = load i64, ptr %offset.at
   %base.at = getelementptr i64, ptr %slots, i64 %slot
   %base = load i64, ptr %base.at
@@ -42,17 +44,30 @@ done:
 """
 
 
-def written_out(text: str, **named: tuple[str, ...] | int | str) -> str:
-    """The text with its short forms as LLVM reads them: layouts, and what else names stand for.
-    Names that are not told here stay."""
+def clock(target: LlvmTarget) -> str:
+    """`numus_ticks`, a monotonic clock; constant 0 where no cheap one exists."""
+    read = {
+        "x86": "call i64 @llvm.readcyclecounter()",
+        "arm": 'call i64 asm sideeffect "mrs $0, cntvct_el0", "=r"()',
+    }.get(target.arch, "add i64 0, 0")
+    return f"""
+define i64 @numus_ticks() {{
+  %now = {read}
+  ret i64 %now
+}}
+declare i64 @llvm.readcyclecounter()
+"""
+
+
+def expand(text: str, **named: tuple[str, ...] | int | str) -> str:
+    """Expand the macros; names without a value stay."""
 
     def word(found: re.Match[str]) -> str:
-        name, kind, layout, part, pointer = found.groups()
-        words = named[layout]
-        assert isinstance(words, tuple), f"{layout} is no layout"
+        name, kind, record, field, pointer = found.groups()
+        words = named[record]
+        assert isinstance(words, tuple), f"{record} is not a record"
         at = f"%{name}" if kind is None else f"%{name}.word"
-        number = words.index(part)
-        line = f"  {at} = getelementptr i64, ptr {pointer}, i64 {number}"
+        line = f"  {at} = getelementptr i64, ptr {pointer}, i64 {words.index(field)}"
         return line if kind is None else f"{line}\n  %{name} = load {kind}, ptr {at}"
 
     text = _WORD.sub(word, text)

@@ -1,33 +1,31 @@
-"""The native side of `calls`: a function of Python's that follows a table of steps, in LLVM IR.
+"""The fast-call VM's interpreter loop, in LLVM IR.
 
-`numus_call` is what the interpreter enters. It reads one step after the other (five words each:
-what to do, then up to four operands), works on a few registers that hold references to Python
-objects, and ends with a result; or it gives `miss` back, which stands in the first words, together
-with what else belongs to the call as a whole. What happens to objects happens through functions of
-CPython's stable interface, whose addresses are handed in. Two things are known of their insides,
-and have been looked up: where references are counted, and where the `__slots__` of a class are.
+`numus_call` is a builtin (METH_FASTCALL): it decodes instructions of five words, works on registers
+that own references, and returns a result or the header's `guard_failed` object. Objects are handled
+through CPython's stable ABI, whose addresses are passed in. Two internals are probed at start:
+where reference counts are, and the offsets of `__slots__`.
 """
 
 from __future__ import annotations
 
 from numus.codegen.cpu.target import LlvmTarget
-from numus.runtime.cpu import thread_pool_source
-from numus.runtime.pycall.llvm_macros import written_out
-from numus.runtime.pycall.opcodes import BODIES, CODES, REACH, STEP
+from numus.runtime.pycall.launch_ops import PENDING
+from numus.runtime.pycall.llvm_macros import clock, expand
+from numus.runtime.pycall.opcodes import INSTRUCTION_WORDS, OPCODES, OPS
 
-# Words at the start of a table; the steps follow.
-HEAD = (
-    "busy",  # 1 while the table is followed
-    "arity",  # how many arguments the call takes
-    "miss",  # what is given back when something is not as it was
-    *("acquire", "release"),  # of the lock that is held meanwhile; 0 if there is none
-    "registers",  # how many there are
-    *("image", "run"),  # what `run` starts, and by what
-    "ticks",  # how long it took the last time
-    "short",  # fewer ticks than this, and the interpreter's lock is kept
+# Words at the start of a bytecode; the instructions follow.
+HEADER = (
+    "busy",  # 1 while it runs: a nested call takes the slow path
+    "arity",
+    "guard_failed",  # the object returned when a guard fails
+    *("acquire", "release"),  # methods of the lock held meanwhile; 0: no lock
+    "registers",  # their count
+    *("commands", "entry"),  # command buffer of LAUNCH, and the function that runs it
+    "ticks",  # duration of the last launch
+    "gil_ticks",  # shorter launches keep the GIL
 )
 
-# Functions of CPython's stable interface, in the order of the table that `numus_bind` is given.
+# CPython's stable ABI, in the order of the table passed to `numus_bind`.
 API = (
     *("PyErr_Clear", "PyErr_Fetch", "PyErr_Restore"),
     *("Py_IncRef", "Py_DecRef", "PyObject_CallNoArgs", "PyObject_RichCompareBool"),
@@ -36,7 +34,7 @@ API = (
     *("PyLong_AsLongLong", "PyLong_FromLongLong", "PyFloat_AsDouble", "PyNumber_Float"),
     "PyObject_Type",
     *("PyType_GenericAlloc", "PyWeakref_NewRef", "PyEval_SaveThread", "PyEval_RestoreThread"),
-    *("descr_get", "descr_set"),  # of member descriptors, as `PyType_GetSlot` tells them
+    *("descr_get", "descr_set"),  # of member descriptors, from `PyType_GetSlot`
 )
 
 SYMBOLS = ("numus_call", "numus_bind")
@@ -47,22 +45,22 @@ def source(target: LlvmTarget) -> str:
     lines = [
         "@api = internal global ptr null",
         "define void @numus_bind(ptr %table) {\n  store ptr %table, ptr @api\n  ret void\n}",
-        _HEAD,
-        *(f"    i64 {code}, label %{name}" for name, code in CODES.items()),
+        _PROLOGUE,
+        *(f"    i64 {code}, label %{name}" for name, code in OPCODES.items()),
         "  ]",
-        *(f"{name}:{body}" for name, body in BODIES.items()),
-        _TAIL,
+        *(f"{name}:{op.body}" for name, op in OPS.items()),
+        _EPILOGUE,
     ]
-    text = _expand(written_out("\n".join(lines), HEAD=HEAD, REACH=REACH))
-    return f'target triple = "{target.triple}"\n' + text + thread_pool_source.ticks(target)
+    text = _expand_calls(expand("\n".join(lines), HEADER=HEADER, PENDING=PENDING))
+    return f'target triple = "{target.triple}"\n' + text + clock(target)
 
 
-def _expand(text: str) -> str:
-    """Write out the short forms: `name(...)` of the interface, registers."""
+def _expand_calls(text: str) -> str:
+    """Expand `!%r = type Function(arguments)` (stable ABI) and `#%pointer = register number`."""
     out: list[str] = []
     for count, line in enumerate(text.splitlines()):
         bare = line.strip()
-        if bare.startswith("!"):  # ![%result =] type Function(arguments)
+        if bare.startswith("!"):
             before, _, call = bare[1:].rpartition("= ") if "= " in bare else ("", "", bare[1:])
             kind, _, rest = call.partition(" ")
             name, _, arguments = rest.partition("(")
@@ -74,7 +72,7 @@ def _expand(text: str) -> str:
                 f"  %{n} = load ptr, ptr %{n}a",
                 f"  {target}call {kind} %{n}({arguments}",
             ]
-        elif bare.startswith("#"):  # #%pointer = register number
+        elif bare.startswith("#"):
             result, _, number = bare[1:].partition(" = ")
             out.append(f"  {result} = getelementptr ptr, ptr %registers, i64 {number}")
         else:
@@ -82,28 +80,26 @@ def _expand(text: str) -> str:
     return "\n".join(out)
 
 
-# Operands of the step at hand: %a is a number, %x %y %z are words, %xp %yp %zp the same as
-# pointers. `%at` is the address of register %a. A body ends with a jump to `next` (or `jump`, over
-# %y steps), to `miss`, to `failed` (a miss that may have left an error behind), or to `raised` (an
-# error for the caller).
-_HEAD = f"""
+# Operands of the current instruction: %a is a register number, %at its address; %x %y %z are words,
+# %xp %yp %zp the same as pointers.
+_PROLOGUE = f"""
 define ptr @numus_call(ptr %self, ptr %args, i64 %count) {{
 entry:
-  !%owned = ptr PyTuple_GetItem(ptr %self, i64 0)
-  !%table = ptr PyLong_AsVoidPtr(ptr %owned)
-  ?%busy = HEAD.busy of %table
-  ?%arity_at = HEAD.arity of %table
-  ?%miss_at = HEAD.miss of %table
-  ?%acquire_at = HEAD.acquire of %table
-  ?%release_at = HEAD.release of %table
-  ?%registers_at = HEAD.registers of %table
-  %nothing = load ptr, ptr %miss_at
+  !%capsule = ptr PyTuple_GetItem(ptr %self, i64 0)
+  !%code = ptr PyLong_AsVoidPtr(ptr %capsule)
+  ?%busy = HEADER.busy of %code
+  ?%arity_at = HEADER.arity of %code
+  ?%sentinel_at = HEADER.guard_failed of %code
+  ?%acquire_at = HEADER.acquire of %code
+  ?%release_at = HEADER.release of %code
+  ?%registers_at = HEADER.registers of %code
+  %sentinel = load ptr, ptr %sentinel_at
   %arity = load i64, ptr %arity_at
   %fits = icmp eq i64 %arity, %count
-  br i1 %fits, label %lock, label %other
-other:
-  !void Py_IncRef(ptr %nothing)
-  ret ptr %nothing
+  br i1 %fits, label %lock, label %slow_path
+slow_path:
+  !void Py_IncRef(ptr %sentinel)
+  ret ptr %sentinel
 lock:
   %acquire = load ptr, ptr %acquire_at
   %has_lock = icmp ne ptr %acquire, null
@@ -123,11 +119,11 @@ have:
   %error = alloca ptr
   %error_value = alloca ptr
   %error_trace = alloca ptr
-  %depth = alloca i64  ; how far the operands' pending graph reaches: see `reach`
-  %pinned = alloca i64
+  %depth = alloca i64  ; of the operands' pending graph: see ADD_OPERAND
+  %retained = alloca i64
   %direct = alloca i64
   store i64 0, ptr %depth
-  store i64 0, ptr %pinned
+  store i64 0, ptr %retained
   store i64 0, ptr %direct
   %bytes = shl i64 %number_of, 3
   call void @llvm.memset.p0.i64(ptr %registers, i8 0, i64 %bytes, i1 false)
@@ -136,81 +132,81 @@ have:
   br i1 %free, label %begin, label %unlock
 begin:
   store i64 1, ptr %busy
-  %first = getelementptr i64, ptr %table, i64 {len(HEAD)}
-  br label %follow
+  %first = getelementptr i64, ptr %code, i64 {len(HEADER)}
+  br label %decode
 next:
-  %after = getelementptr i64, ptr %step, i64 {STEP}
-  br label %follow
+  %after = getelementptr i64, ptr %instruction, i64 {INSTRUCTION_WORDS}
+  br label %decode
 jump:
-  %onward = add i64 %y, 1
-  %onward_words = mul i64 %onward, {STEP}
-  %skipped = getelementptr i64, ptr %step, i64 %onward_words
-  br label %follow
-follow:
-  %step = phi ptr [ %first, %begin ], [ %after, %next ], [ %skipped, %jump ]
-  %code = load i64, ptr %step
-  %p1 = getelementptr i64, ptr %step, i64 1
+  %skip = add i64 %y, 1
+  %skip_words = mul i64 %skip, {INSTRUCTION_WORDS}
+  %target = getelementptr i64, ptr %instruction, i64 %skip_words
+  br label %decode
+decode:
+  %instruction = phi ptr [ %first, %begin ], [ %after, %next ], [ %target, %jump ]
+  %opcode = load i64, ptr %instruction
+  %p1 = getelementptr i64, ptr %instruction, i64 1
   %a = load i64, ptr %p1
-  %p2 = getelementptr i64, ptr %step, i64 2
+  %p2 = getelementptr i64, ptr %instruction, i64 2
   %x = load i64, ptr %p2
   %xp = inttoptr i64 %x to ptr
-  %p3 = getelementptr i64, ptr %step, i64 3
+  %p3 = getelementptr i64, ptr %instruction, i64 3
   %y = load i64, ptr %p3
   %yp = inttoptr i64 %y to ptr
-  %p4 = getelementptr i64, ptr %step, i64 4
+  %p4 = getelementptr i64, ptr %instruction, i64 4
   %z = load i64, ptr %p4
   %zp = inttoptr i64 %z to ptr
   #%at = %a
-  switch i64 %code, label %miss ["""
+  switch i64 %opcode, label %guard_failed ["""
 
-_TAIL = """
+_EPILOGUE = """
 failed:
   !void PyErr_Clear()
-  br label %miss
+  br label %guard_failed
 raised:
-  ; put aside while the lock is given back
+  ; saved while the lock is released
   !void PyErr_Fetch(ptr %error, ptr %error_value, ptr %error_trace)
   br label %close
-miss:
+guard_failed:
   br label %close
 close:
-  %made = phi ptr [ null, %miss ], [ null, %raised ], [ %given, %end ]
-  %wrong = phi i1 [ false, %miss ], [ true, %raised ], [ false, %end ]
+  %made = phi ptr [ null, %guard_failed ], [ null, %raised ], [ %given, %RETURN ]
+  %wrong = phi i1 [ false, %guard_failed ], [ true, %raised ], [ false, %RETURN ]
   store i64 0, ptr %busy
   br label %unlock
 unlock:
   %result = phi ptr [ null, %have ], [ %made, %close ]
   %raise = phi i1 [ false, %have ], [ %wrong, %close ]
-  br i1 %has_lock, label %give_back, label %drop
-give_back:
+  br i1 %has_lock, label %release_lock, label %decref
+release_lock:
   %release = load ptr, ptr %release_at
   !%released = ptr PyObject_CallNoArgs(ptr %release)
   !void Py_DecRef(ptr %released)
-  br label %drop
-drop:
-  %i = phi i64 [ 0, %unlock ], [ 0, %give_back ], [ %j, %dropped ]
+  br label %decref
+decref:
+  %i = phi i64 [ 0, %unlock ], [ 0, %release_lock ], [ %j, %decref_next ]
   %left = icmp slt i64 %i, %number_of
   br i1 %left, label %one, label %done
 one:
-  #%held_at = %i
-  %held = load ptr, ptr %held_at
-  !void Py_DecRef(ptr %held)
-  br label %dropped
-dropped:
+  #%owned_at = %i
+  %owned_ref = load ptr, ptr %owned_at
+  !void Py_DecRef(ptr %owned_ref)
+  br label %decref_next
+decref_next:
   %j = add i64 %i, 1
-  br label %drop
+  br label %decref
 done:
-  br i1 %raise, label %restore, label %fine
+  br i1 %raise, label %restore, label %no_error
 restore:
   %error1 = load ptr, ptr %error
   %error2 = load ptr, ptr %error_value
   %error3 = load ptr, ptr %error_trace
   !void PyErr_Restore(ptr %error1, ptr %error2, ptr %error3)
   ret ptr null
-fine:
-  %missed = icmp eq ptr %result, null
-  br i1 %missed, label %other, label %give
-give:
+no_error:
+  %has_failed = icmp eq ptr %result, null
+  br i1 %has_failed, label %slow_path, label %return
+return:
   ret ptr %result
 }
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)

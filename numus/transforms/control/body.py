@@ -13,7 +13,7 @@ from typing import Any
 from numus.compiler.hooks import before_run
 from numus.dtypes import DType
 from numus.errors import ShapeError
-from numus.evaluation.eager_cache import APART
+from numus.evaluation.eager_cache import STANDALONE
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, View, grad_mode, mode, running_inside
 from numus.primitives.source import placeholder, value
@@ -72,7 +72,7 @@ class Body:
         self.recipe = Recipe(order, arguments, outputs)
         self.inputs = types_of(arguments)
         self.results = types_of(outputs)
-        self._plain = not any(n.prim.name in APART for n in order)
+        self._plain = not any(n.prim.name in STANDALONE for n in order)
         self._replays: dict[Any, Any] = {}
 
     def __call__(self, operands: Sequence[Node]) -> list[Node]:
@@ -128,19 +128,19 @@ class Body:
 
     def _compile(self, dev: Device, layout: tuple[Shape, ...]) -> Any:
         # Imported late: the compiler is needed only by those who run something.
-        from numus.compiler.traced_plan import cached
+        from numus.compiler.traced_plan import cached_plan
 
         arguments = spots(self.inputs, dev, "a body", False)
         with grad_mode(False):
             outputs = self.recipe.replay(arguments)
-            found = cached(dev, outputs, arguments, layout)
+            found = cached_plan(dev, outputs, arguments, layout)
             blocks = [out.block for out in found.outputs if out.input is None]
             apart = []
             for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
                 own = out.input is None and blocks.count(out.block) == 1
                 rows = out.strides == row_major(y.shape)
                 apart.append(y if own and rows else copy_apart(y, i))
-        return found if apart == outputs else cached(dev, apart, arguments, layout)
+        return found if apart == outputs else cached_plan(dev, apart, arguments, layout)
 
     # -- batches ----------------------------------------------------------------------------------
 
@@ -173,7 +173,7 @@ def show(body: Body, replay: Any, dev: Device, operands: Sequence[Node], layout:
         assert x.view is not None
         leaves.append(value(View(x.view.storage, x.view.offset, strides), shape, dtype, dev))
     for watch in before_run:
-        watch(dev, replay.plan, [*leaves, *replay.held], replay.constants)
+        watch(dev, replay.plan, [*leaves, *replay.constant_leaves], replay.constants)
 
 
 def constants_of(arguments: Sequence[Node], outputs: Sequence[Node]) -> list[Node]:

@@ -1,8 +1,8 @@
-"""nm.jit: functions as programs.
+"""nm.jit: functions as compiled programs.
 
-A call is traced once for each structure of its arguments (`tracing`): the function runs on
-placeholders, and what it meets and changes outside of itself is noted, by handle (`places`). What
-is left of it (`traced`) is a recipe with inputs and outputs, which each call follows.
+A call is traced once per structure of its arguments (`tracing`): the function runs on placeholders,
+and its captures and side effects are recorded, by handle (`inputs`, `variables`). `traced` turns
+the trace into a `spec`, which an `executable` runs, or a fast call (`fast_path`).
 """
 
 from numus.transforms.jit.function import jit

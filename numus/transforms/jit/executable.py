@@ -1,141 +1,121 @@
-"""A traced function, ready to run on inputs of one layout.
+"""Executables: a traced function specialised to the layout of its inputs.
 
-What a call costs beside its kernels is spent here, so `__call__` is written for speed: one loop
-over the inputs, the launch, the results.
+`Executable.__call__` is the per-call overhead of jit, written for speed: one loop over the inputs,
+the launch, the results. Where the runtime supports it, a fast call takes its place (`fast_path`).
 """
 
 from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Callable, Collection, Sequence
+from typing import Any
 
 from numus import dtypes as dt
+from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dtypes import DType
 from numus.evaluation import storage_lock
-from numus.graph import ONE_HOLDER, Node, View, is_observed, mode
+from numus.evaluation.evaluate import evaluate
+from numus.graph import SOLE_REFERENCE, Node, View, is_observed, mode
 from numus.primitives.source import value
-from numus.runtime.devices import Device, default
-from numus.shapes import Shape, size_of
+from numus.runtime.devices import default
+from numus.shapes import size_of
 from numus.tensor import Tensor, scalar_node
 from numus.transforms import tree
-from numus.transforms.jit.fast_path import MISS, NativeCall, Short
-from numus.transforms.jit.inputs import Argument, Place
-from numus.transforms.jit.program import Native, Run
-from numus.transforms.jit.tracing import Inline
-
-if TYPE_CHECKING:
-    from numus.transforms.jit.traced import Traced
+from numus.transforms.jit.fast_path import FastPath
+from numus.transforms.jit.inputs import InputRef
+from numus.transforms.jit.program import CompiledRun, Run
+from numus.transforms.jit.spec import Donated, InputGuard, Spec, Specialization
+from numus.transforms.jit.tracing import TraceBailout
 
 
-class Expected(NamedTuple):
-    """An input: where it is found (an argument, a tensor's handle, or elsewhere), and what it has
-    to be like.
-    """
+class Executables:
+    """The executables of a spec, by layout."""
 
-    argument: int | None
-    handle: Any
-    place: Place
-    shape: Shape
-    dtype: DType
-    device: Device | None
-    strides: Shape
-    tracked: bool
+    def __init__(self, spec: Spec) -> None:
+        self.spec = spec
+        self._by_layout: dict[Any, Executable] = {}
 
-
-class Ready:
-    """Called with the leaves of the arguments, it gives the result, or `MISS`."""
-
-    def __init__(self, traced: Traced, nodes: Sequence[Node], arity: int) -> None:
-        self.traced = traced
-        self.arity = arity  # how many leaves the arguments have
-        self.run = traced.program.runner(
-            tuple([n.view.strides for n in nodes if n.view is not None])
-        )
-        self.mode = (mode.grad, mode.low)
-        self.default = default.device
-        self.sources: list[Expected] = []
-        for source, node in zip(traced.sources, nodes, strict=True):
-            place = source.places[0]
-            assert node.view is not None
-            self.sources.append(
-                Expected(
-                    place.index if isinstance(place, Argument) else None,
-                    place.reference,
-                    place,
-                    *(node.shape, node.dtype, node.device, node.view.strides, node.tracked),
-                )
-            )
-        self._scalars: list[tuple[Any, type, DType, range | None]] = [
-            (s.compute, s.sample.__class__, dtype, _integers(dtype)) for s, dtype in traced.scalars
-        ]
-        self.plain = not (traced.bindings or traced.grads or traced.donated or traced.rebound)
-        self._reuse = self._in_place()
-        self._native: NativeCall | None = None
-        self.kinds = [
-            (shape, dtype, device or traced.program.place or default.device)
-            for shape, dtype, device in traced.types
-        ]
-
-    def _in_place(self) -> list[tuple[int, Place, int | None, int]]:
-        """Results that may be written to the memory of inputs: block, input, binding, bytes."""
-        traced, run = self.traced, self.run
-        if not isinstance(run, Native) or ONE_HOLDER is None:
-            return []
-        sources = {s.places[0].key(): i for i, s in enumerate(traced.sources)}
-        wishes: dict[tuple[int, int], int | None] = {**traced.replaced}
-        for index in traced.donated:
-            if index in sources:
-                given = traced.sources[sources[index]]
-                for at, (shape, dtype, _) in enumerate(traced.types):
-                    if (shape, dtype) == (given.shape, given.dtype):
-                        wishes.setdefault((sources[index], at), None)
-        taken = run.replay.taken_over(list(wishes))
-        found = []
-        for (number, at), binding in wishes.items():
-            block = run.replay.outputs[at].block
-            if taken.get(block) == number:
-                del taken[block]
-                source = traced.sources[number]
-                nbytes = size_of(source.shape) * source.dtype.itemsize
-                found.append((block, source.places[0], binding, nbytes))
+    def get(self, leaves: Sequence[Any]) -> Executable | None:
+        """The executable of a call; None where the spec's guards fail."""
+        spec = self.spec
+        nodes = []
+        for source in spec.inputs:
+            node = source.find(leaves)
+            if node is None:
+                return None
+            nodes.append(node)
+        if not spec.guards.hold(leaves):
+            return None
+        evaluate(nodes)
+        layout = tuple([node.view.strides for node in nodes if node.view is not None])
+        found = self._by_layout.get(layout)
+        if found is None:
+            found = self._by_layout[layout] = Executable(spec, nodes, len(leaves))
         return found
 
-    def _given(self, leaves: Sequence[Any]) -> tuple[dict[int, Any], set[int]]:
-        """Blocks that inputs give up, as nobody but their tensors knows of them, and the bindings
-        that are done when these are written.
-        """
-        given: dict[int, Any] = {}
+
+class Executable:
+    """Called with the leaves of the arguments, it returns the result, or `GUARD_FAILED`."""
+
+    def __init__(self, spec: Spec, nodes: Sequence[Node], arity: int) -> None:
+        layout = tuple([n.view.strides for n in nodes if n.view is not None])
+        run = spec.program.runner(layout)
+        self.spec = spec
+        self._inputs = [
+            InputGuard.of(x.refs[0], node) for x, node in zip(spec.inputs, nodes, strict=True)
+        ]
+        self._mode = (mode.grad, mode.low)
+        self._default = default.device
+        self._run = run
+        self._output_types = [
+            (shape, dtype, device or spec.program.device or default.device)
+            for shape, dtype, device in spec.output_types
+        ]
+        self._scalars: list[tuple[Any, type, DType, range | None]] = [
+            (s.compute, s.sample.__class__, dtype, _int_range(dtype)) for s, dtype in spec.scalars
+        ]
+        self._visible = spec.visible_outputs()
+        self._has_guards = spec.guards.has_relations or bool(spec.guards.flags)
+        self._has_effects = bool(spec.effects)
+        self._donations = _donations(spec, run)
+        self._arity = arity
+        self._fast_path: FastPath | None = None
+
+    def _donate(self, leaves: Sequence[Any]) -> tuple[dict[int, Any], set[int]]:
+        """Result blocks in the memory of inputs that nothing else references, and the bindings done
+        once these are written."""
+        donated: dict[int, Any] = {}
         done: set[int] = set()
-        for block, place, binding, nbytes in self._reuse:
-            tensor = place.find(leaves)
-            if not isinstance(tensor, Tensor) or not held_alone(tensor):
+        for block, ref, binding, nbytes in self._donations:
+            tensor = ref.find(leaves)
+            if not isinstance(tensor, Tensor) or not owns_memory(tensor):
                 continue
             view = tensor._node.view
             if view is None or view.offset or view.storage.memory.nbytes != nbytes:
                 continue
-            given[block] = view.storage.memory
-            if binding is not None and tensor._node.tracked is self.traced.bindings[binding][2]:
+            donated[block] = view.storage.memory
+            bindings = self.spec.effects.bindings
+            if binding is not None and tensor._node.tracked is bindings[binding].is_leaf:
                 done.add(binding)
-        return given, done
+        return donated, done
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        if (mode.grad, mode.low) != self.mode or default.device is not self.default:
-            return MISS
-        traced = self.traced
+        if (mode.grad, mode.low) != self._mode or default.device is not self._default:
+            return GUARD_FAILED
+        spec = self.spec
         with storage_lock.lock:
-            given, done = self._given(leaves) if self._reuse else (None, _NOTHING)
-            views: list[View] = []  # they keep the memory while kernels run
-            for index, handle, place, shape, dtype, device, strides, tracked in self.sources:
+            donated, done = self._donate(leaves) if self._donations else (None, _NONE)
+            views: list[View] = []  # they keep the memory alive while kernels run
+            for index, reader, ref, shape, dtype, device, strides, tracked in self._inputs:
                 if index is not None:
                     tensor = leaves[index]
                 else:
-                    tensor = place.find(leaves) if handle is None else handle()
+                    tensor = ref.find(leaves) if reader is None else reader()
                 try:
                     node = tensor._node
                 except AttributeError:
-                    return MISS
+                    return GUARD_FAILED
                 view = node.view
                 if (
                     view is None
@@ -145,61 +125,65 @@ class Ready:
                     or node.device is not device
                     or node.tracked is not tracked
                 ):
-                    return MISS
+                    return GUARD_FAILED
                 views.append(view)
-            if traced.guarded and not traced.is_for(leaves):
-                return MISS
-            if storage_lock.being_written():
-                storage_lock.await_writers([view.storage for view in views])
+            if self._has_guards and not spec.guards.hold(leaves):
+                return GUARD_FAILED
+            if storage_lock.has_writers():
+                storage_lock.wait_for_writers([view.storage for view in views])
             numbers: Sequence[Any] = ()
             scalars: list[Any] = []
-            if traced.numbers:
-                numbers = [leaves[i] for i, _ in traced.numbers]
-                for number, (_, kind) in zip(numbers, traced.numbers, strict=True):
+            if spec.numbers:
+                numbers = [leaves[i] for i, _ in spec.numbers]
+                for number, (_, kind) in zip(numbers, spec.numbers, strict=True):
                     if number.__class__ is not kind:
-                        return MISS
-                for compute, kind, dtype, integers in self._scalars:
+                        return GUARD_FAILED
+                for compute, kind, dtype, allowed in self._scalars:
                     number = compute(numbers)
                     if number.__class__ is not kind:
-                        raise Inline  # 2**n with a negative n, say: another dtype would follow
-                    if integers is not None and number not in integers:
-                        scalar_node(number, dtype)  # which says so
+                        raise TraceBailout  # 2**n with a negative n, say: another dtype follows
+                    if allowed is not None and number not in allowed:
+                        scalar_node(number, dtype)  # raises
                     scalars.append(number)
-            run: Any = self.run
-            if given:
-                run = functools.partial(run, given=given)
-            found = self._draw(run, views, scalars) if traced.generators else run(views, scalars)
+            run: Any = self._run
+            if donated:
+                run = functools.partial(run, donated=donated)
+            found = self._draw(run, views, scalars) if spec.generators else run(views, scalars)
             made = {}
-            for at in traced.shown:
-                shape, dtype, device = self.kinds[at]
+            for at in self._visible:
+                shape, dtype, device = self._output_types[at]
                 made[at] = Tensor(value(found[at], shape, dtype, device))
-            # before anything is written: a result may be what a variable held
-            out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in traced.results]
-            if not self.plain:
-                node = view = None  # nodes which only their tensors hold are to be seen as such
+            # before anything is written: a result may be a variable's old value
+            out = [made[x] if isinstance(x, int) else x(leaves, numbers) for x in spec.results]
+            if self._has_effects:
+                node = view = None  # so that nodes have no references but their tensors'
                 views.clear()
-                self._write(leaves, numbers, found, made, done)
-        return out[0] if traced.structure.kind is None else tree.unflatten(traced.structure, out)
+                self._apply_effects(leaves, numbers, found, made, done)
+        return out[0] if spec.structure.kind is None else tree.unflatten(spec.structure, out)
 
-    def short_way(self) -> Short:
-        """The same for the next calls, if they are like this one: a function of the arguments."""
-        native = self._native
-        if native is None or not native.is_current():
-            native = self._native = NativeCall(self)
-        return native.function or self._or_miss
+    def fast_path(self) -> Callable[..., Any]:
+        """A function of the arguments that does the same, or returns `GUARD_FAILED`."""
+        found = self._fast_path
+        if found is None or not found.is_current():
+            found = self._fast_path = FastPath(
+                Specialization(
+                    *(self.spec, self._arity, self._inputs, self._mode, self._default),
+                    *(self._run, self._output_types, self._donations),
+                )
+            )
+        return found.function or self._guarded_call
 
-    def _or_miss(self, *leaves: Any) -> Any:
-        """A call that may turn out to be another one, or not to be a program of its own."""
-        if len(leaves) != self.arity or is_observed():
-            return MISS
+    def _guarded_call(self, *leaves: Any) -> Any:
+        if len(leaves) != self._arity or is_observed():
+            return GUARD_FAILED
         try:
             return self(leaves)
-        except Inline:
-            return MISS
+        except TraceBailout:
+            return GUARD_FAILED
 
     def _draw(self, run: Run, views: Sequence[View], scalars: list[Any]) -> list[View]:
-        """A run with random keys; when it fails, they have not been drawn."""
-        generators = self.traced.generators
+        """A run with random keys, which are returned if it fails."""
+        generators = self.spec.generators
         taken = 0
         try:
             for generator in generators:
@@ -210,7 +194,7 @@ class Ready:
             generators[0].give_back(taken)
             raise
 
-    def _write(
+    def _apply_effects(
         self,
         leaves: Sequence[Any],
         numbers: Sequence[Any],
@@ -218,58 +202,83 @@ class Ready:
         made: dict[int, Tensor],
         done: Collection[int],
     ) -> None:
-        """Put results where the function has put them: in tensors, gradients, variables."""
-        traced = self.traced
+        """Write outputs to tensors, gradients and variables."""
+        effects = self.spec.effects
         targets = [
-            (place.find(leaves), at, leaf)
-            for number, (place, at, leaf) in enumerate(traced.bindings)
+            (target.find(leaves), output, is_leaf)
+            for number, (target, output, is_leaf) in enumerate(effects.bindings)
             if number not in done
         ]
         grads = [
-            (place.slot(leaves), new.find(leaves) if isinstance(new, Place) else new)
-            for place, new in traced.grads
+            (ref.slot(leaves), new.find(leaves) if isinstance(new, InputRef) else new)
+            for ref, new in effects.grads
         ]
-        values = [r.value(leaves, numbers, made) for r in traced.rebound]
-        for tensor, at, leaf in targets:
+        values = [write.value(leaves, numbers, made) for write in effects.variables]
+        for tensor, at, is_leaf in targets:
             if tensor is None:
-                continue  # it was only there while the function was traced
+                continue  # it existed only while the function was traced
             view = found[at]
-            if sys.getrefcount(tensor._node) == ONE_HOLDER and tensor._node.tracked is leaf:
-                tensor._node.view = view  # nobody else knows the node: its value may change
+            if sys.getrefcount(tensor._node) == SOLE_REFERENCE and tensor._node.tracked is is_leaf:
+                tensor._node.view = view  # nothing else references the node: its value may change
                 continue
-            shape, dtype, device = self.kinds[at]
+            shape, dtype, device = self._output_types[at]
             node = value(view, shape, dtype, device)
-            if leaf:
+            if is_leaf:
                 node.tracked = True
                 node.grad_slot = tensor._node.grad_slot
             tensor._bind(node)
-        for index in traced.donated:
-            leaves[index]._bind(traced.spent(leaves[index]._node))
+        if effects.donated:
+            marker = Donated(self.spec.name)
+            for index in effects.donated:
+                leaves[index]._bind(marker.node(leaves[index]._node))
         for slot, grad in grads:
             if slot is not None:
                 slot.grad = made[grad] if grad.__class__ is int else grad
-        for rebound, new in zip(traced.rebound, values, strict=True):
-            rebound.write(new)
+        for write, new in zip(effects.variables, values, strict=True):
+            write.write(new)
 
 
-_NOTHING: frozenset[int] = frozenset()
+_NONE: frozenset[int] = frozenset()
 
 
-def _integers(dtype: DType) -> range | None:
-    """The numbers of an integer dtype."""
+def _donations(spec: Spec, run: Any) -> list[tuple[int, InputRef, int | None, int]]:
+    """Outputs that may be written to the memory of inputs: block, input, binding, bytes."""
+    if not isinstance(run, CompiledRun) or SOLE_REFERENCE is None:
+        return []
+    inputs = {x.refs[0].key(): i for i, x in enumerate(spec.inputs)}
+    pairs: dict[tuple[int, int], int | None] = {**spec.effects.in_place}
+    for index in spec.effects.donated:
+        if index in inputs:
+            given = spec.inputs[inputs[index]]
+            for at, (shape, dtype, _) in enumerate(spec.output_types):
+                if (shape, dtype) == (given.shape, given.dtype):
+                    pairs.setdefault((inputs[index], at), None)
+    allowed = run.plan.donatable(list(pairs))
+    found = []
+    for (number, at), binding in pairs.items():
+        block = run.plan.outputs[at].block
+        if allowed.get(block) == number:
+            del allowed[block]
+            source = spec.inputs[number]
+            nbytes = size_of(source.shape) * source.dtype.itemsize
+            found.append((block, source.refs[0], binding, nbytes))
+    return found
+
+
+def _int_range(dtype: DType) -> range | None:
     if not dtype.is_integer:
         return None
     low, high = dt.int_range(dtype)
     return range(low, high + 1)
 
 
-def held_alone(tensor: Tensor) -> bool:
-    """Whether nothing but this tensor holds its node, view, storage and memory."""
+def owns_memory(tensor: Tensor) -> bool:
+    """Whether nothing but this tensor references its node, view, storage and memory."""
     count = sys.getrefcount
-    if count(tensor._node) != ONE_HOLDER or tensor._node.view is None:
+    if count(tensor._node) != SOLE_REFERENCE or tensor._node.view is None:
         return False
     return (
-        count(tensor._node.view) == ONE_HOLDER
-        and count(tensor._node.view.storage) == ONE_HOLDER
-        and count(tensor._node.view.storage.memory) == ONE_HOLDER
+        count(tensor._node.view) == SOLE_REFERENCE
+        and count(tensor._node.view.storage) == SOLE_REFERENCE
+        and count(tensor._node.view.storage.memory) == SOLE_REFERENCE
     )

@@ -1,8 +1,6 @@
-"""The short way through a jitted function, for calls like the one before.
+"""Fast path of jitted functions: a call as bytecode (`runtime/pycall`).
 
-Most calls give tensors and get new tensors, and nothing else happens. Such a call is written down
-as a native one, where the runtime has these: what its inputs have to be like, the launch, and what
-the results are made of. It takes no Python but the call itself.
+Guards of the inputs, one launch and new tensors, without Python but for the call itself.
 """
 
 from __future__ import annotations
@@ -11,90 +9,89 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from numus.compiler.hooks import before_run
-from numus.dispatch.node_ops import MISS as MISS
-from numus.dispatch.node_ops import place_view, write_fresh_view, write_modes
+from numus.dispatch.call_cache import GUARD_FAILED
+from numus.dispatch.node_ops import guard_modes, new_output_view, store_view_address
 from numus.evaluation import storage_lock
-from numus.graph import Node, observers
-from numus.tensor import Tensor, write_tensor
+from numus.graph import Node
+from numus.tensor import Tensor, new_tensor
 from numus.transforms import tree
-from numus.transforms.jit.program import Native
+from numus.transforms.jit.program import CompiledRun
+from numus.transforms.jit.spec import InputGuard, Specialization
 
 if TYPE_CHECKING:
-    from numus.transforms.jit.executable import Expected, Ready
-
-Short = Callable[..., Any]  # of the arguments; gives the result, or MISS
+    from numus.runtime.pycall.builder import BytecodeBuilder
 
 
-class NativeCall:
-    """A call as a native function; None where there is more to it, or the runtime has none."""
+class FastPath:
+    """A call as a fast call; `function` is None where unsupported."""
 
-    def __init__(self, ready: Ready) -> None:
-        self._native = ready.run if isinstance(ready.run, Native) else None
-        self._threads = self._planned_threads()
-        self.function = None if self._native is None else _function(ready, self._native.replay)
+    def __init__(self, special: Specialization) -> None:
+        self._run = special.run if isinstance(special.run, CompiledRun) else None
+        self._threads = self._current_threads()
+        self.function: Callable[..., Any] | None = None
+        if self._run is not None:
+            self.function = _compile(special, self._run.plan)
 
-    def _planned_threads(self) -> Any:
-        """What native calls are made for, and miss where it has changed."""
-        prepared = None if self._native is None else self._native.replay.plan.prepared
+    def _current_threads(self) -> Any:
+        """The thread count that fast calls are specialised to."""
+        prepared = None if self._run is None else self._run.plan.plan.prepared
         return getattr(prepared, "threads", None)
 
     def is_current(self) -> bool:
-        return bool(self._planned_threads() == self._threads)
+        return bool(self._current_threads() == self._threads)
 
 
-def _function(ready: Ready, replay: Any) -> Short | None:
-    traced = ready.traced
-    shown = [x for x in traced.results if isinstance(x, int)]
-    blocks = {replay.outputs[x].block for x in shown if replay.outputs[x].input is None}
+def _compile(special: Specialization, plan: Any) -> Callable[..., Any] | None:
+    spec = special.spec
+    shown = [x for x in spec.results if isinstance(x, int)]
+    blocks = {plan.outputs[x].block for x in shown if plan.outputs[x].input is None}
     if (
-        traced.related
-        or traced.numbers
-        or traced.generators
-        or not ready.plain
-        or any(source.argument is None and source.handle is None for source in ready.sources)
-        or len(shown) < len(traced.results)
+        spec.guards.has_relations
+        or spec.numbers
+        or spec.generators
+        or spec.effects
+        or any(x.argument is None and x.reader is None for x in special.inputs)
+        or len(shown) < len(spec.results)
         or len(blocks) < len(set(shown))  # results that are inputs, or share memory
-        or len(blocks) < len(replay.block_sizes)  # or that nobody gets
-        or not (traced.structure.kind is None or _is_tuple(traced.structure))
+        or len(blocks) < len(plan.block_sizes)  # or that are not returned
+        or not (spec.structure.kind is None or _is_tuple(spec.structure))
     ):
         return None
-    table = replay.table()
-    if table is None:
+    code: BytecodeBuilder | None = plan.call_builder()
+    if code is None:
         return None
-    table.empty(observers)
-    grad, low = ready.mode
-    write_modes(table, {"grad": grad, "low": low, "device": ready.default})
-    table.empty(before_run)
-    table.empty(storage_lock.writers)
-    for read, flag in traced.flags:
-        table.same(table.call(read), flag)
-    for slot, source in enumerate(ready.sources):
-        _write_input(table, slot, source)
+    grad, low = special.mode
+    guard_modes(code, {"grad": grad, "low": low, "device": special.default_device})
+    code.is_empty(before_run)
+    code.is_empty(storage_lock.writers)
+    for read, flag in spec.guards.flags:
+        code.is_const(code.call(read), flag)
+    for slot, guard in enumerate(special.inputs):
+        _guard_input(code, slot, guard)
     views = {}
     for x in dict.fromkeys(shown):
-        _, block, offset, strides = replay.outputs[x]
-        slot, nbytes = replay.first_block + block, replay.block_sizes[block]
-        views[x] = write_fresh_view(table, slot, nbytes, offset, strides)
-    table.run()
-    made = {x: write_tensor(table, view, *ready.kinds[x]) for x, view in views.items()}
-    several = traced.structure.kind is not None
-    result = table.tuple([made[x] for x in shown]) if several else made[shown[0]]
-    function: Short = table.function(ready.arity, result, MISS, storage_lock.lock)
-    return function
+        _, block, offset, strides = plan.outputs[x]
+        slot, nbytes = plan.first_block + block, plan.block_sizes[block]
+        views[x] = new_output_view(code, slot, nbytes, offset, strides)
+    code.launch()
+    made = {x: new_tensor(code, view, *special.output_types[x]) for x, view in views.items()}
+    several = spec.structure.kind is not None
+    result = code.new_tuple([made[x] for x in shown]) if several else made[shown[0]]
+    return code.function(special.arity, result, GUARD_FAILED, storage_lock.lock)
 
 
-def _write_input(table: Any, slot: int, source: Expected) -> None:
-    """That an input is as expected, and where it lies."""
-    if source.argument is None:
-        tensor = table.call(source.handle)
+def _guard_input(code: BytecodeBuilder, slot: int, guard: InputGuard) -> None:
+    """Guard an input's properties and pass its elements."""
+    if guard.argument is None:
+        tensor = code.call(guard.reader)
     else:
-        tensor = table.argument(source.argument)
-    node = table.get(tensor, Tensor, "_node")
-    table.has(node, Node, "dtype", source.dtype)
-    table.like(node, Node, "shape", source.shape)
-    table.has(node, Node, "device", source.device)
-    table.has(node, Node, "tracked", source.tracked)
-    place_view(table, slot, node, source.strides, source.dtype.itemsize)
+        tensor = code.load_arg(guard.argument)
+    node = code.get_member(tensor, Tensor, "_node")
+    code.slot_is(node, Node, "dtype", guard.dtype)
+    code.slot_eq(node, Node, "shape", guard.shape)
+    code.slot_is(node, Node, "device", guard.device)
+    code.slot_is(node, Node, "tracked", guard.tracked)
+    store_view_address(code, slot, node, guard.strides, guard.dtype.itemsize)
 
 
 def _is_tuple(structure: tree.Structure) -> bool:

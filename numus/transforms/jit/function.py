@@ -1,4 +1,4 @@
-"""nm.jit: a function traced once for each structure of its arguments."""
+"""nm.jit: a function traced once per structure of its arguments."""
 
 from __future__ import annotations
 
@@ -14,30 +14,30 @@ from typing import Any
 import numpy as np
 
 from numus import dtypes as dt
+from numus.dispatch.call_cache import GUARD_FAILED
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import evaluate, from_host
 from numus.graph import is_observed, mode
 from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.jit.fast_path import MISS, Short
+from numus.transforms.jit.executable import Executables
 from numus.transforms.jit.inputs import is_leaf_node
 from numus.transforms.jit.scalars import Scalar
-from numus.transforms.jit.traced import Traced
-from numus.transforms.jit.tracing import Inline, Trace
+from numus.transforms.jit.traced import TraceReader
+from numus.transforms.jit.tracing import Trace, TraceBailout
 from numus.transforms.jit.variables import Variables
 from numus.transforms.trace import require_function
 
 Function = Callable[..., Any]
-Numbers = list[tuple[int, type]]  # which leaves are Python's numbers, and their types
+Numbers = list[tuple[int, type]]  # leaves that are Python numbers, and their types
 
-_LEVELS = 6  # from a warning to the line that called the function
-_MANY_STRUCTURES = 8  # more of them, and the function is probably not meant to be traced so
+_WARNING_STACK_LEVEL = 6  # the line that called the function
+_WARN_AFTER_TRACES = 8
 
 
-def _miss(*args: Any) -> Any:
-    """The short way before there is one."""
-    return MISS
+def _no_fast_path(*args: Any) -> Any:
+    return GUARD_FAILED
 
 
 class Static:
@@ -49,38 +49,38 @@ class Static:
         self.value = value
 
 
-class Fixed:
-    """A static value as a part of the structure: 0.0 is not -0.0 there, nor 1 what 1.0 is."""
+class StaticKey:
+    """A static value in the key: 0.0 differs from -0.0, and 1 from 1.0."""
 
     __slots__ = ("_key", "value")
 
     def __init__(self, value: Any) -> None:
         self.value = value
-        self._key = _told_apart(value)
+        self._key = _exact_key(value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Fixed) and bool(self._key == other._key)
+        return isinstance(other, StaticKey) and bool(self._key == other._key)
 
     def __hash__(self) -> int:
         return hash(self._key)
 
 
-def _told_apart(value: Any) -> Any:
-    """Equal for what is the same in every respect."""
+def _exact_key(value: Any) -> Any:
+    """Equal for values of equal types and bits."""
     kind = type(value)
     if kind is float:
         value = value.hex()
     elif kind is complex:
         value = (value.real.hex(), value.imag.hex())
     elif kind is tuple:
-        value = tuple(map(_told_apart, value))
+        value = tuple(map(_exact_key, value))
     elif kind is frozenset:
-        value = frozenset(map(_told_apart, value))
+        value = frozenset(map(_exact_key, value))
     return (kind, value)
 
 
 class Jitted:
-    """A function that is traced at its first call and replayed at the next ones."""
+    """The traces and executables of a function."""
 
     def __init__(
         self,
@@ -91,27 +91,29 @@ class Jitted:
     ) -> None:
         self._f = f
         self._name = getattr(f, "__qualname__", type(f).__name__)
-        self._static_places, self._static_names = _statics(f, static_argnums, static_argnames)
+        self._static_argnums, self._static_argnames = _statics(f, static_argnums, static_argnames)
         self._donated = _numbers(donate)
-        _check_places(f, self._name, static_argnums=_numbers(static_argnums), donate=self._donated)
-        self._traced: dict[Any, list[Traced | None]] = {}
+        _check_argnums(f, self._name, static_argnums=_numbers(static_argnums), donate=self._donated)
+        self._traced: dict[Any, list[Executables | None]] = {}  # None: not traceable
         self._count = 0
-        self._recent: Short = _miss  # what ran last, if all its arguments were leaves
+        self._fast_path: Callable[..., Any] = (
+            _no_fast_path  # of the last call, if its args were flat
+        )
 
     def function(self) -> Function:
-        """The function that users call: a plain one, which costs least and binds as methods do."""
+        """The function that users call: a plain one is cheapest, and binds as a method."""
 
         @functools.wraps(self._f)
         def jitted(*args: Any, **kwargs: Any) -> Any:
             if not kwargs:
-                result = self._recent(*args)
-                if result is not MISS:
+                result = self._fast_path(*args)
+                if result is not GUARD_FAILED:
                     return result
-            return self._long_way(args, kwargs)
+            return self._slow_path(args, kwargs)
 
         return jitted
 
-    def _long_way(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if is_observed():
             return self._f(*args, **kwargs)
         leaves, structure = self._flattened(args, kwargs)
@@ -122,7 +124,7 @@ class Jitted:
         try:
             with storage_lock.lock:
                 return self._call(key, leaves, numbers)
-        except Inline:
+        except TraceBailout:
             return self._f(*args, **kwargs)
 
     # -- arguments --------------------------------------------------------------------------------
@@ -130,19 +132,21 @@ class Jitted:
     def _flattened(
         self, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> tuple[list[Any], tree.Structure]:
-        if self._static_places or self._static_names:
+        if self._static_argnums or self._static_argnames:
             args = tuple(
-                Static(x) if i in self._static_places or i - len(args) in self._static_places else x
+                Static(x)
+                if i in self._static_argnums or i - len(args) in self._static_argnums
+                else x
                 for i, x in enumerate(args)
             )
-            kwargs = {k: Static(v) if k in self._static_names else v for k, v in kwargs.items()}
+            kwargs = {k: Static(v) if k in self._static_argnames else v for k, v in kwargs.items()}
         return tree.flatten((args, kwargs))
 
     def _read(
         self, leaves: list[Any], structure: tree.Structure
     ) -> tuple[tuple[Any, ...], Numbers, bool]:
-        """What of the arguments is structure, which of them are numbers, and whether the call is
-        part of a larger transformation, so that the function has to be called as it is.
+        """The arguments' specs, the numbers among them, and whether the call is inside another
+        transformation, so that the function must run eagerly.
         """
         pending = [x._node for x in leaves if isinstance(x, Tensor) and x._node.view is None]
         if any(n.abstract for n in pending):
@@ -180,28 +184,28 @@ class Jitted:
                 "tensor, a number nor a container of them, and cannot be told apart by value (it "
                 "is not hashable); make it hashable, or reach it through a closure"
             ) from None
-        return Fixed(value)
+        return StaticKey(value)
 
     # -- calls ------------------------------------------------------------------------------------
 
     def _call(self, key: Any, leaves: list[Any], numbers: Numbers) -> Any:
-        ready = None
+        executable = None
         for traced in self._traced.get(key, ()):
             if traced is None:
-                raise Inline
-            ready = traced.ready(leaves)
-            if ready is not None:
+                raise TraceBailout
+            executable = traced.get(leaves)
+            if executable is not None:
                 break
         else:
-            ready = self._trace(key, leaves, numbers).ready(leaves)
-        result = MISS if ready is None else ready(leaves)
-        if ready is None or result is MISS:
-            raise Inline
-        if not self._static_places and _is_flat(key):
-            self._recent = ready.short_way()
+            executable = self._trace(key, leaves, numbers).get(leaves)
+        result = GUARD_FAILED if executable is None else executable(leaves)
+        if executable is None or result is GUARD_FAILED:
+            raise TraceBailout
+        if not self._static_argnums and _is_flat(key):
+            self._fast_path = executable.fast_path()
         return result
 
-    def _trace(self, key: Any, leaves: list[Any], numbers: Numbers) -> Traced:
+    def _trace(self, key: Any, leaves: list[Any], numbers: Numbers) -> Executables:
         structure, specs = key[0], key[1]
         trace = Trace(self._name)
         arguments: dict[int, tuple[Tensor, Tensor]] = {}
@@ -221,9 +225,9 @@ class Jitted:
                 inner.append(x.value if isinstance(x, Static) else x)
         args, kwargs = tree.unflatten(structure, inner)
         began = time.perf_counter()
-        what = self._changed(key)
+        cause = self._retrace_cause(key)
         variants = self._traced.setdefault(key, [])
-        variants[:] = [v for v in variants if v is None or not v.is_gone()]
+        variants[:] = [v for v in variants if v is None or not v.spec.is_dead()]
         donated = self._donated_leaves(structure, specs)
         statics = [x for x in inner if not isinstance(x, (Tensor, Scalar))]
         variables = Variables([self._f, *statics])
@@ -234,19 +238,20 @@ class Jitted:
                 variables.undo()
                 raise
             variables.compare()
-            traced = Traced(trace, arguments, numbers, donated, variables, result)
-        except Inline:
+            reader = TraceReader(trace, arguments, variables)
+            traced = Executables(reader.read(numbers, donated, result))
+        except TraceBailout:
             variants.append(None)
             raise
         finally:
             trace.close()
-            _log(self._name, what, time.perf_counter() - began)
+            _log(self._name, cause, time.perf_counter() - began)
         variants.append(traced)
-        self._warn_of_many()
+        self._warn_of_retracing()
         return traced
 
     def _donated_leaves(self, structure: tree.Structure, specs: Sequence[Any]) -> list[int]:
-        """Which leaves of the arguments are donated tensors."""
+        """The donated tensors among the leaves."""
         found: list[int] = []
         at = 0
         args = structure.children[0].children
@@ -256,14 +261,14 @@ class Jitted:
             at += child.count
         return found
 
-    def _changed(self, key: Any) -> str:
-        """In what a call differs from those that were traced, in words."""
+    def _retrace_cause(self, key: Any) -> str:
+        """How a call differs from those traced before, in words."""
         if not self._traced:
             return "the first call"
         if key in self._traced:
             return (
-                "a captured tensor was replaced, or has another shape, dtype or need of gradients, "
-                "or a .grad came or went"
+                "a captured tensor was replaced, or its shape, dtype or requires_grad changed, "
+                "or a .grad was set or cleared"
             )
         structure, specs, *modes = key
         notes: list[list[str]] = []
@@ -284,33 +289,33 @@ class Jitted:
         fewest = min(notes, key=len)
         return "; ".join(fewest)
 
-    def _warn_of_many(self) -> None:
+    def _warn_of_retracing(self) -> None:
         self._count += 1
-        if self._count == _MANY_STRUCTURES + 1:
+        if self._count == _WARN_AFTER_TRACES + 1:
             warnings.warn(
                 f"nm.jit of {self._name} has been traced for {self._count} structures of its "
                 "arguments: each new shape, dtype or static value is a trace of its own; "
                 "nm.compile_log() says what changed",
                 RuntimeWarning,
-                stacklevel=_LEVELS,
+                stacklevel=_WARNING_STACK_LEVEL,
             )
 
 
 @dataclass(frozen=True, slots=True)
 class TraceRecord:
-    """One trace of a function, among the records of `nm.compile_log`."""
+    """One trace of a function, in `nm.compile_log`."""
 
     name: str
-    notes: tuple[str, ...]  # in what the call differed from those traced before
+    notes: tuple[str, ...]  # how the call differed from those traced before
     seconds: float
     cause: str = "traced"
     source: str = ""
 
 
-def _log(name: str, what: str, seconds: float) -> None:
+def _log(name: str, cause: str, seconds: float) -> None:
     log = getattr(default.device.runtime, "compile_log", None)
     if log is not None:
-        log.append(TraceRecord(name, (what,), seconds))
+        log.append(TraceRecord(name, (cause,), seconds))
 
 
 def _is_tensor(spec: Any) -> bool:
@@ -318,7 +323,7 @@ def _is_tensor(spec: Any) -> bool:
 
 
 def _text(spec: Any) -> str:
-    """A leaf of the arguments as the log names it."""
+    """An argument leaf in the log."""
     if _is_tensor(spec):
         shape, dtype, device, leaf = spec
         return f"{dtype.name}{list(shape)} on {device}" + " that requires gradients" * leaf
@@ -326,7 +331,7 @@ def _text(spec: Any) -> str:
 
 
 def _is_flat(key: Any) -> bool:
-    """Whether all arguments are tensors and numbers, given by place."""
+    """Whether all arguments are positional tensors and numbers."""
     structure, specs = key[:2]
     args, kwargs = structure.children
     return (
@@ -344,13 +349,13 @@ def _numbers(given: int | Iterable[int]) -> frozenset[int]:
 
 
 def _argument(path: str) -> str:
-    """A path into (args, kwargs) in words."""
+    """A path into (args, kwargs), in words."""
     inner = path.partition("]")[2]
     return f"argument {inner[1:].replace(']', '', 1)}"
 
 
-def _check_places(f: Function, name: str, **given: frozenset[int]) -> None:
-    """Refuse places of arguments that f does not have."""
+def _check_argnums(f: Function, name: str, **given: frozenset[int]) -> None:
+    """Raise for positions that f does not have."""
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):
@@ -358,38 +363,38 @@ def _check_places(f: Function, name: str, **given: frozenset[int]) -> None:
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         return
     count = sum(p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters)
-    for option, places in given.items():
-        for place in sorted(places):
-            if not -count <= place < count:
+    for option, positions in given.items():
+        for position in sorted(positions):
+            if not -count <= position < count:
                 raise ValueError(
-                    f"jit of {name}: {option} names argument {place}, but {name} takes {count} "
-                    "by place"
+                    f"jit of {name}: {option} names argument {position}, but {name} takes {count} "
+                    "positional arguments"
                 )
 
 
 def _statics(
     f: Function, argnums: int | Iterable[int], argnames: str | Iterable[str]
 ) -> tuple[frozenset[int], frozenset[str]]:
-    """Static arguments by place and by name: each implies the other, where f tells its names."""
-    places = set(_numbers(argnums))
+    """Static arguments by position and by name: each implies the other, where f has a signature."""
+    positions = set(_numbers(argnums))
     names = {argnames} if isinstance(argnames, str) else set(argnames)
     try:
         parameters = list(inspect.signature(f).parameters.values())
     except (TypeError, ValueError):
-        return frozenset(places), frozenset(names)
+        return frozenset(positions), frozenset(names)
     positional = [
         p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]
     known = {p.name for p in parameters}
     if not any(p.kind is p.VAR_KEYWORD for p in parameters) and names - known:
         raise ValueError(f"jit: static_argnames names {names - known}, which f does not take")
-    for place in list(places):
-        if -len(positional) <= place < len(positional):
-            names.add(positional[place])
+    for position in list(positions):
+        if -len(positional) <= position < len(positional):
+            names.add(positional[position])
     for name in list(names):
         if name in positional:
-            places.add(positional.index(name))
-    return frozenset(places), frozenset(names)
+            positions.add(positional.index(name))
+    return frozenset(positions), frozenset(names)
 
 
 def jit(
@@ -399,7 +404,7 @@ def jit(
     static_argnames: str | Sequence[str] = (),
     donate: int | Sequence[int] = (),
 ) -> Any:
-    """Trace f once for each structure of its arguments, and replay it as one program.
+    """Trace f once per structure of its arguments, and run it as one compiled program.
 
     Structure is what decides which operations run: shapes, dtypes, devices, the nesting of
     containers, static values, grad mode. Tensors and Python's numbers may differ at each call.
@@ -407,9 +412,9 @@ def jit(
     is changed by each; see docs/jit.md.
 
     Args:
-        static_argnums: arguments, by place, whose values are part of the structure.
-        static_argnames: the same by name.
-        donate: arguments, by place, whose memory results may be written to; these tensors cannot
+        static_argnums: positions of arguments whose values are part of the structure.
+        static_argnames: names of such arguments.
+        donate: positions of arguments whose memory results may be written to; these tensors cannot
             be used afterwards.
 
     >>> import numus as nm
@@ -426,7 +431,7 @@ def jit(
     require_function(f, "jit")
     if inspect.isgeneratorfunction(f) or inspect.iscoroutinefunction(f):
         raise TypeError(
-            f"jit of {getattr(f, '__qualname__', f)}: a generator or coroutine runs when nobody "
-            "traces it; jit the functions that it calls"
+            f"jit of {getattr(f, '__qualname__', f)}: a generator or coroutine cannot be "
+            "traced; jit the functions that it calls"
         )
     return Jitted(f, static_argnums, static_argnames, donate).function()

@@ -1,7 +1,7 @@
-"""Where a program finds tensors at each call: among the arguments, by handle, in a variable.
+"""References to the tensors of a traced function: arguments, handles, gradients, variables.
 
-A captured value is known by the tensor (the handle) that stood for it, not by its node: the next
-call reads whatever that tensor stands for then.
+A captured value is identified by its tensor (the handle), not by its node: the next call reads
+whatever that tensor stands for then.
 """
 
 from __future__ import annotations
@@ -15,22 +15,22 @@ from numus.graph import Node
 from numus.tensor import GradSlot, Tensor
 
 
-class Place(ABC):
-    """Somewhere a tensor is found, given the leaves of a call's arguments."""
+class InputRef(ABC):
+    """Where a tensor is found, given the leaves of a call's arguments."""
 
-    # What gives the tensor where no arguments are needed; something else where it is gone.
-    reference: Callable[[], Any] | None = None
+    # Returns the tensor where no arguments are needed, and something else where it is gone.
+    reader: Callable[[], Any] | None = None
 
     @abstractmethod
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
-        """The tensor, None where there is none (any more)."""
+        """The tensor; None where it is gone."""
 
     @abstractmethod
     def key(self) -> Any:
-        """Equal for the same place."""
+        """Equal for equal references."""
 
 
-class Argument(Place):
+class ArgumentRef(InputRef):
     def __init__(self, index: int) -> None:
         self.index = index
 
@@ -42,12 +42,12 @@ class Argument(Place):
         return self.index
 
 
-class Handle(Place):
-    """A tensor that the function reaches by itself. It is not kept alive."""
+class HandleRef(InputRef):
+    """A captured tensor, not kept alive."""
 
     def __init__(self, handle: Tensor) -> None:
-        self.reference: Callable[[], Tensor | None]
-        self.reference = self._handle = weakref.ref(handle)
+        self.reader: Callable[[], Tensor | None]
+        self.reader = self._handle = weakref.ref(handle)
 
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
         return self._handle()
@@ -56,10 +56,10 @@ class Handle(Place):
         return ("handle", id(self._handle()))
 
 
-class Gradient(Place):
+class GradientRef(InputRef):
     """The `.grad` of a tensor."""
 
-    def __init__(self, owner: Place) -> None:
+    def __init__(self, owner: InputRef) -> None:
         self.owner = owner
 
     def slot(self, leaves: Sequence[Any]) -> GradSlot | None:
@@ -74,11 +74,11 @@ class Gradient(Place):
         return ("grad", self.owner.key())
 
 
-class Source:
-    """An input of a traced function: where it is found, and what it was like."""
+class TracedInput:
+    """An input of a traced function: its references, and the properties it was traced with."""
 
-    def __init__(self, node: Node, places: Sequence[Place]) -> None:
-        self.places = list(places)
+    def __init__(self, node: Node, refs: Sequence[InputRef]) -> None:
+        self.refs = list(refs)
         self.shape = node.shape
         self.dtype = node.dtype
         self.device = node.device
@@ -86,12 +86,12 @@ class Source:
         self.leaf = is_leaf_node(node)
 
     def find(self, leaves: Sequence[Any]) -> Node | None:
-        """The node now; None where it is not like the one that was traced."""
+        """The current node; None where its properties differ from the traced one's."""
         node: Node | None = None
-        for place in self.places:
-            tensor = place.find(leaves)
+        for ref in self.refs:
+            tensor = ref.find(leaves)
             if tensor is None or (node is not None and tensor._node is not node):
-                return None  # gone, or no longer one and the same
+                return None  # gone, or no longer one tensor
             node = tensor._node
         if (
             node is None

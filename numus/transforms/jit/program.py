@@ -1,4 +1,5 @@
-"""Running what was traced: as one native program; across devices, by building its graph again."""
+"""Programs of traced graphs: one compiled plan; segments around control flow; across devices, the
+graph built and evaluated anew."""
 
 from __future__ import annotations
 
@@ -17,8 +18,10 @@ Run = Callable[[Sequence[View], Sequence[Any]], list[View]]
 
 
 class Program:
-    """A traced graph between inputs, scalars and outputs. `replaced`: pairs of an input and an
-    output, by number, that is to take its place.
+    """A traced graph between inputs, scalars and outputs.
+
+    Args:
+        in_place: pairs of an input and an output, by number, that replaces it.
     """
 
     def __init__(
@@ -26,14 +29,14 @@ class Program:
         outputs: Sequence[Node],
         inputs: Sequence[Node],
         scalars: Sequence[Node],
-        replaced: Sequence[tuple[int, int]] = (),
+        in_place: Sequence[tuple[int, int]] = (),
     ) -> None:
-        self._replaced = replaced
+        self._in_place = in_place
         order = _between(outputs, (*inputs, *scalars))
-        _settle_calls([*outputs, *(x for node in order for x in node.inputs)])
-        self.place = _only_device(order, inputs)
+        _run_constant_calls([*outputs, *(x for node in order for x in node.inputs)])
+        self.device = _only_device(order, inputs)
         self._recipe = Recipe(order, [*inputs, *scalars], outputs)
-        # the same graph on placeholders, so that the values it was traced with are not kept
+        # on placeholders, so that the values it was traced with are not kept alive
         self._inputs, self._scalars = (
             [placeholder(x.shape, x.dtype, x.device, "a program") for x in nodes]
             for nodes in (inputs, scalars)
@@ -45,48 +48,48 @@ class Program:
         self._runners: dict[tuple[Shape, ...], Run] = {}
 
     def runner(self, layout: tuple[Shape, ...]) -> Run:
-        """What computes the outputs from inputs of this layout, and numbers."""
+        """Computes the outputs from inputs of these strides, and numbers."""
         found = self._runners.get(layout)
         if found is None:
             found = self._runners[layout] = self._runner(layout)
         return found
 
     def _runner(self, layout: tuple[Shape, ...]) -> Run:
-        if self.place is None:
-            return self._rebuilt
+        if self.device is None:
+            return self._run_as_graph
         if any(x.prim.name == "call" for x in self._order):
             return self._in_segments()
-        # Imported late: the compiler is needed only by those who run something.
-        from numus.compiler.traced_plan import Replay
+        # Imported late: the compiler is needed only to run something.
+        from numus.compiler.graph.signature import GraphSignature
+        from numus.compiler.traced_plan import TracedPlan
 
-        replay = Replay(
-            *(self.place, self._outputs, self._inputs, layout, self._scalars, self._replaced)
-        )
-        return Native(self, replay)
+        graph = GraphSignature.traced(self._outputs, self._inputs, layout, self._scalars)
+        scalars = len(self._scalars)
+        plan = TracedPlan(self.device, graph, self._outputs, self._inputs, scalars, self._in_place)
+        return CompiledRun(self, plan)
 
     def _in_segments(self) -> Run:
-        """Loops and branches run by themselves, between programs for what lies between them."""
+        """Loops and branches, with programs between them."""
         segments = Segments(self._order, self._inputs, self._scalars, self._outputs)
-        return lambda views, numbers: segments.run(self.place, views, numbers)
+        return lambda views, numbers: segments.run(self.device, views, numbers)
 
     def _constants(self, numbers: Sequence[Any]) -> list[Node]:
         return [constant(n, x.dtype) for n, x in zip(numbers, self._scalars, strict=True)]
 
     def _values(self, views: Sequence[View]) -> list[Node]:
         return [
-            value(view, x.shape, x.dtype, x.device or self.place or default.device)
+            value(view, x.shape, x.dtype, x.device or self.device or default.device)
             for view, x in zip(views, self._inputs, strict=True)
         ]
 
-    def show(self, replay: Any, views: Sequence[View], numbers: Sequence[Any]) -> None:
-        """Let those who watch programs see this one."""
-        leaves = [*self._values(views), *replay.held]
-        constants = [*self._constants(numbers), *replay.constants]
-        for watch in before_run:
-            watch(self.place, replay.plan, leaves, constants)
+    def notify_hooks(self, plan: Any, views: Sequence[View], numbers: Sequence[Any]) -> None:
+        leaves = [*self._values(views), *plan.constant_leaves]
+        constants = [*self._constants(numbers), *plan.constants]
+        for hook in before_run:
+            hook(self.device, plan.plan, leaves, constants)
 
-    def _rebuilt(self, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
-        """Across devices: the graph is built on the inputs, and evaluated as any other."""
+    def _run_as_graph(self, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+        """Across devices: build the graph on the inputs and evaluate it."""
         with grad_mode(False):
             found = self._recipe.replay([*self._values(views), *self._constants(numbers)])
         evaluate(found)
@@ -94,41 +97,41 @@ class Program:
         return [View(view.storage.copy(), view.offset, view.strides) for view in views]
 
 
-class Native:
-    """A program for one layout of its inputs."""
+class CompiledRun:
+    """A program compiled for one layout of its inputs."""
 
-    def __init__(self, program: Program, replay: Any) -> None:
+    def __init__(self, program: Program, plan: Any) -> None:
         self._program = program
-        self.replay = replay
-        self._sizes = program.itemsizes
-        self._held = [x.view for x in replay.held]
+        self.plan = plan
+        self._itemsizes = program.itemsizes
+        self._constant_views = [x.view for x in plan.constant_leaves]
 
     def __call__(
         self,
         views: Sequence[View],
         numbers: Sequence[Any],
-        given: dict[int, Any] | None = None,
+        donated: dict[int, Any] | None = None,
     ) -> list[View]:
-        replay = self.replay
+        plan = self.plan
         if before_run:
-            self._program.show(replay, views, numbers)
+            self._program.notify_hooks(plan, views, numbers)
         addresses = [
             view.storage.memory.address + view.offset * size
-            for view, size in zip(views, self._sizes, strict=True)
+            for view, size in zip(views, self._itemsizes, strict=True)
         ]
-        storages = [Storage(block) for block in replay.run(addresses, numbers, given)]
+        storages = [Storage(block) for block in plan.run(addresses, numbers, donated)]
         found, count = [], len(views)
-        for source, block, offset, strides in replay.outputs:
+        for source, block, offset, strides in plan.outputs:
             if source is None:
                 found.append(View(storages[block], offset, strides))
             else:  # an input, or a part of it
-                known = self._held[source - count] if source >= count else views[source]
+                known = self._constant_views[source - count] if source >= count else views[source]
                 found.append(View(known.storage.copy(), known.offset + offset, strides))
         return found
 
 
 class Segments:
-    """A graph with calls in it: programs and calls in turns."""
+    """A graph with control flow: programs and calls alternately."""
 
     def __init__(
         self,
@@ -145,25 +148,25 @@ class Segments:
             for x in node.inputs:
                 users.setdefault(x, []).append(node)
         known = dict.fromkeys(inputs)
-        self._parts: dict[Node, list[Node]] = {}
+        self._elements: dict[Node, list[Node]] = {}
         for whole in [x for x in order if x.prim.name == "call"]:
             self._add(list(whole.inputs), known, scalars, users, set(outputs), whole)
-            self._parts[whole] = users.get(whole, [])
-            known.update(dict.fromkeys(self._parts[whole]))
+            self._elements[whole] = users.get(whole, [])
+            known.update(dict.fromkeys(self._elements[whole]))
         self._add(self._outputs, known, scalars, users, set(), None)
-        self._spent = self._last_uses()
+        self._dead_after = self._last_uses()
 
     def _last_uses(self) -> list[list[Node]]:
-        """For each step the values that no later one reads: their memory goes back."""
-        held = set(self._outputs)
-        spent: list[list[Node]] = []
+        """For each step the values that are dead after it."""
+        live = set(self._outputs)
+        dead: list[list[Node]] = []
         for _, inputs, outputs, whole in reversed(self._steps):
             here = {*inputs, *outputs}
             if whole is not None:
-                here |= {*whole.inputs, *self._parts[whole]}
-            spent.append([x for x in here if x not in held])
-            held |= here
-        return spent[::-1]
+                here |= {*whole.inputs, *self._elements[whole]}
+            dead.append([x for x in here if x not in live])
+            live |= here
+        return dead[::-1]
 
     def _add(
         self,
@@ -174,7 +177,7 @@ class Segments:
         final: set[Node],
         whole: Node | None,
     ) -> None:
-        """A program for what is wanted now, and for what it computes that is used later as well."""
+        """A program for the wanted values, and for those it computes that are used later."""
         made = _between(wanted, (*known, *scalars))
         inside = set(made)
         later = [x for x in made if x in final or any(u not in inside for u in users.get(x, ()))]
@@ -184,27 +187,29 @@ class Segments:
         self._steps.append((Program(outputs, inputs, scalars), inputs, outputs, whole))
         known.update(dict.fromkeys(outputs))
 
-    def run(self, place: Any, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
+    def run(self, device: Any, views: Sequence[View], numbers: Sequence[Any]) -> list[View]:
         known = dict(zip(self._inputs, views, strict=True))
-        given = operands = found = None  # nothing of a step is held by the next
-        for (program, inputs, outputs, whole), spent in zip(self._steps, self._spent, strict=True):
+        given = operands = found = None  # a step keeps nothing of the last one alive
+        for (program, inputs, outputs, whole), dead in zip(
+            self._steps, self._dead_after, strict=True
+        ):
             if outputs:
                 given = [known[x] for x in inputs]
                 run = program.runner(tuple([view.strides for view in given]))
                 known.update(zip(outputs, run(given, numbers), strict=True))
             if whole is not None:
-                operands = [value(known[x], x.shape, x.dtype, place) for x in whole.inputs]
-                found = whole.params.run(place, operands)
-                for part in self._parts[whole]:
-                    known[part] = found[part.params]
+                operands = [value(known[x], x.shape, x.dtype, device) for x in whole.inputs]
+                found = whole.params.run(device, operands)
+                for element in self._elements[whole]:
+                    known[element] = found[element.params]
             given = operands = found = None
-            for x in spent:
+            for x in dead:
                 known.pop(x, None)
         return [known[y] for y in self._outputs]
 
 
-def _settle_calls(nodes: Sequence[Node]) -> None:
-    """Run loops and branches that stand on constants alone, once and for all."""
+def _run_constant_calls(nodes: Sequence[Node]) -> None:
+    """Run loops and branches of constants, once and for all."""
     found = []
     seen: set[Node] = set()
     stack = list(nodes)
@@ -220,17 +225,16 @@ def _settle_calls(nodes: Sequence[Node]) -> None:
 
 
 def _only_device(order: Sequence[Node], inputs: Sequence[Node]) -> Device | None:
-    """The device on which everything happens, if it has a compiler; None where there are several,
-    or it has none."""
+    """The only device, if it has a compiler."""
     found = {n.device for n in (*order, *inputs) if n.device is not None}
-    place = found.pop() if len(found) == 1 else None if found else default.device
-    if place is None or place.kind == "reference":
+    device = found.pop() if len(found) == 1 else None if found else default.device
+    if device is None or device.kind == "reference":
         return None
-    return None if any(n.prim.name == "transfer" for n in order) else place
+    return None if any(n.prim.name == "transfer" for n in order) else device
 
 
 def _between(outputs: Sequence[Node], inputs: Sequence[Node]) -> list[Node]:
-    """The nodes without a value that the outputs stand on, inputs first."""
+    """The abstract nodes that the outputs depend on, inputs first."""
     known = set(inputs)
     seen: set[Node] = set()
     stack = [n for n in outputs if n not in known]

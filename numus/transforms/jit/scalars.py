@@ -1,8 +1,8 @@
-"""Python numbers as arguments of a traced function.
+"""Traced Python numbers.
 
-They stay weak (`x_f16 * lr` is float16) and are computed by Python at each call, so that
-`1 - beta**t` has the very bits it has without jit. Only where such a number meets a tensor does it
-become a value of the program, in the dtype it has there.
+They stay weakly typed (`x_f16 * lr` is float16) and are computed by Python at each call, so that
+`1 - beta**t` has the same bits as without jit. A number becomes a scalar of the program where it
+meets a tensor, in the dtype it has there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _KINDS = {bool: "bool", int: "int", float: "float", complex: "complex"}
 
 
 class Scalar(dt.Weak):
-    """A number that each call knows anew: an argument, or what Python computed from arguments."""
+    """An argument, or a number that Python computed from arguments."""
 
     __slots__ = ("compute", "sample", "trace")
 
@@ -30,7 +30,7 @@ class Scalar(dt.Weak):
     ) -> None:
         self.trace = trace
         self.compute = compute  # from the numbers among the arguments of a call
-        self.sample = sample  # what it was when the function was traced
+        self.sample = sample  # its value in the trace
         self.weak_kind = _KINDS[type(sample)]
 
     def node(self, dtype: dt.DType) -> Node:
@@ -81,7 +81,7 @@ class Scalar(dt.Weak):
 
 
 def _apply(function: Callable[..., Any], *operands: Any) -> Any:
-    """A number that follows from others."""
+    """A number computed from others."""
     trace = next(x.trace for x in operands if isinstance(x, Scalar))
     parts = [x.compute if isinstance(x, Scalar) else None for x in operands]
 

@@ -1,9 +1,8 @@
-"""One recorded call: what it met, what it changed.
+"""Tracing: one call recorded with its captures and side effects.
 
-While a trace runs in a thread, the graph tells it of three things: operations on nodes that are
-older than the trace (captured values), tensors that are bound to other nodes, and gradients that
-are read or written. When the function has returned, all of it is put back as it was, and what is
-left is a recipe that each call follows with values of its own.
+The graph reports operations on nodes older than the trace (captured values), tensors bound to other
+nodes, and gradients read or written. When the function has returned, all of it is undone, and the
+recorded graph is run by each call with its own values.
 """
 
 from __future__ import annotations
@@ -21,15 +20,15 @@ from numus.transforms.jit.scalars import Scalar
 from numus.transforms.tape import is_leaf
 
 
-class Inline(BaseException):
-    """This call cannot be a program of its own: somebody outside will differentiate it, say.
+class TraceBailout(BaseException):
+    """This call cannot be compiled (it is differentiated outside, say): run it eagerly.
 
-    No `Exception`, so that nobody's handler takes it for an error of the function.
+    Not an `Exception`, so that the function's handlers do not catch it.
     """
 
 
 class Trace:
-    """What happens in this thread while a function is traced."""
+    """The record of a function being traced in this thread."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -37,27 +36,27 @@ class Trace:
         self.closed = False
         self.inputs: dict[int, Node] = {}  # of the tensors among the arguments
         self.captured: dict[Node, None] = {}
-        self.constants: dict[Node, None] = {}  # values that were made inside, from the host's data
-        self.bound: dict[int, tuple[Tensor, Node]] = {}  # older tensors, and what they stood for
+        self.constants: dict[Node, None] = {}  # values made inside from host data
+        self.bound: dict[int, tuple[Tensor, Node]] = {}  # older tensors, and their nodes before
         self.born: dict[int, weakref.ref[Tensor]] = {}  # tensors made inside on older nodes
-        self.grads_read: dict[GradSlot, Any] = {}  # before anything was written there
-        self.grads_written: dict[GradSlot, Any] = {}  # what was there before
+        self.grads_read: dict[GradSlot, Any] = {}  # values before any write
+        self.grads_written: dict[GradSlot, Any] = {}  # values before
         self.scalars: dict[tuple[int, dt.DType], tuple[Scalar, Node]] = {}
-        self.keys: list[tuple[Any, Node, Node]] = []  # generator, and the two words it will give
+        self.keys: list[tuple[Any, Node, Node]] = []  # generator, and its two words
 
     def __str__(self) -> str:
         return f"nm.jit of {self.name}"
 
-    # -- what the graph tells ---------------------------------------------------------------------
+    # -- events -----------------------------------------------------------------------------------
 
     def captures(self, node: Node) -> bool:
-        """Whether a node was there before the trace, and may be another at the next call."""
+        """Whether a node is older than the trace, and may differ at the next call."""
         return node.serial <= self.since and (
             node.prim.kind != "source" or node.view is not None or bool(handles_of(node))
         )
 
     def meets(self, inputs: Sequence[Node]) -> bool:
-        """Take note of an operation's inputs; whether one of them is captured."""
+        """Record an operation's inputs; whether one of them is captured."""
         found = False
         for node in inputs:
             if node.serial > self.since:
@@ -69,15 +68,15 @@ class Trace:
             if node.abstract:
                 if node.abstract is not True:
                     node.abstract.check_open()
-                raise Inline
+                raise TraceBailout
             if node.tracked and mode.grad and not is_leaf(node):
-                raise Inline  # its history is outside
+                raise TraceBailout  # its history is outside
             self.captured[node] = None
             found = True
         return found
 
     def binds(self, handle: Tensor, node: Node) -> None:
-        """A tensor is about to stand for a node."""
+        """A tensor is about to be bound to a node."""
         old = handle._node
         if old is node:
             self.born[id(handle)] = weakref.ref(handle)
@@ -85,7 +84,7 @@ class Trace:
             self.bound[id(handle)] = (handle, old)
 
     def is_born(self, handle: Tensor) -> bool:
-        """Whether a tensor was made inside, though it stands for an older node."""
+        """Whether a tensor was made inside, on an older node."""
         known = self.born.get(id(handle))
         return known is not None and known() is handle
 
@@ -98,20 +97,20 @@ class Trace:
             self.grads_written.setdefault(slot, slot._grad)
 
     def scalar(self, number: Scalar, dtype: dt.DType) -> Node:
-        """The node of a number of the arguments in a dtype."""
+        """The node of a traced number in a dtype."""
         found = self.scalars.get((id(number), dtype))
         if found is None:
             found = self.scalars[id(number), dtype] = (number, self.unknown((), dtype, None))
         return found[1]
 
     def draws(self, generator: Any) -> tuple[Node, Node]:
-        """The words of the next key of a generator."""
+        """The words of a generator's next key."""
         words = self.unknown((), dt.uint32, None), self.unknown((), dt.uint32, None)
         self.keys.append((generator, *words))
         return words
 
     def argument(self, index: int, given: Node) -> Node:
-        """The node of a tensor among the arguments; a leaf's gradients go where they always do."""
+        """The placeholder of a tensor argument; a leaf keeps its gradient slot."""
         node = self.inputs[index] = self.unknown(given.shape, given.dtype, given.device)
         if is_leaf(given):
             node.tracked = given.tracked
@@ -119,15 +118,15 @@ class Trace:
         return node
 
     def unknown(self, shape: Any, dtype: dt.DType, device: Any) -> Node:
-        """An input of the recipe."""
+        """An input of the traced graph."""
         node = placeholder(shape, dtype, device, str(self))
         node.abstract = self
         return node
 
-    # -- begin and end ----------------------------------------------------------------------------
+    # -- life time --------------------------------------------------------------------------------
 
     def run(self, function: Any, args: Any, kwargs: Any) -> Any:
-        """Call the function, recorded."""
+        """Call the function under this trace."""
         ambient = mode.grad
         try:
             with tracing(self):
@@ -137,7 +136,7 @@ class Trace:
             raise
 
     def close(self) -> None:
-        """Put everything back as it was before the call."""
+        """Undo the side effects of the call."""
         self.closed = True
         for handle, node in self.bound.values():
             handle._node = node
@@ -145,7 +144,7 @@ class Trace:
             slot._grad = grad
 
     def check_open(self) -> None:
-        """Refuse tensors that have left the function."""
+        """Raise for a tensor that has escaped from the function."""
         if self.closed:
             raise TracingError(
                 f"this tensor was made while {self} was traced, and left it (through a global, a "
@@ -154,7 +153,7 @@ class Trace:
 
 
 def handles_of(node: Node) -> list[Tensor]:
-    """The tensors that stand for a node."""
+    """The tensors bound to a node."""
     known = node.handle
     if known is None:
         return []

@@ -1,9 +1,8 @@
-"""Variables of Python that hold tensors: names, attributes and entries of containers.
+"""Python variables that hold tensors: names, attributes and container entries.
 
-A function may give a variable another tensor (`self.state = self.state + 1`, `nonlocal total`,
-`params = {…}`) instead of changing the tensor in place. What it reaches is written down before it
-is traced and compared afterwards: variables that changed are put back, and each call changes them
-anew.
+A function may assign a variable (`self.state = self.state + 1`, `nonlocal total`, `params = {…}`)
+instead of changing a tensor in place. Reachable variables are snapshotted before tracing and
+compared afterwards: assignments are undone, and repeated by each call.
 """
 
 from __future__ import annotations
@@ -21,26 +20,26 @@ import numpy as np
 
 from numus.tensor import Tensor
 from numus.transforms import tree
-from numus.transforms.jit.inputs import Place
+from numus.transforms.jit.inputs import InputRef
 
-ABSENT: Any = object()  # the value of a variable that is not there
+ABSENT: Any = object()  # the value of a missing variable
 ALL: Any = object()  # the key of a list as a whole
 
-_MANY_HOLDERS = 100_000  # a function that reaches more is not looked through to the end
-_MANY_ENTRIES = 10_000  # data, not state
-_OTHERS = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "jax", "pytest", "_pytest"}
-_OTHERS -= {"__main__"}
+_MAX_NAMESPACES = 100_000  # a search that reaches more is cut short
+_MAX_ENTRIES = 10_000  # larger containers are data, not state
+_LIBRARIES = frozenset(sys.stdlib_module_names) | {"numpy", "torch", "jax", "pytest", "_pytest"}
+_LIBRARIES -= {"__main__"}
 
 
-class Holder(ABC):
-    """Something whose entries are variables."""
+class Namespace(ABC):
+    """A container of variables."""
 
     def __init__(self, container: Any) -> None:
         self.container = container
 
     @abstractmethod
     def contents(self) -> Mapping[Any, Any]:
-        """Entries by key, as they are now."""
+        """A snapshot of the entries."""
 
     @abstractmethod
     def get(self, key: Any) -> Any:
@@ -48,18 +47,18 @@ class Holder(ABC):
 
     @abstractmethod
     def put(self, key: Any, value: Any) -> None:
-        """Give an entry a value."""
+        """Assign an entry."""
 
     @abstractmethod
     def drop(self, key: Any) -> None:
-        """Take an entry away."""
+        """Delete an entry."""
 
     def reader(self, key: Any) -> Callable[[], Any]:
-        """What reads one entry, as fast as can be."""
+        """A fast reader of one entry."""
         return functools.partial(self.get, key)
 
     def changes(self, before: Mapping[Any, Any]) -> Iterator[Change]:
-        """The entries that hold other tensors than before."""
+        """Entries whose tensors have changed."""
         after = self.contents()
         for key in {**before, **after}:
             old, new = before.get(key, ABSENT), after.get(key, ABSENT)
@@ -67,15 +66,15 @@ class Holder(ABC):
                 yield Change(self, key, old, new)
 
     def forget(self, before: Mapping[Any, Any]) -> None:
-        """Take away what has come since, and is not among the changes: nothing, mostly."""
+        """Undo additions that `changes` leaves out."""
         return
 
     def decides(self, key: Any, value: Any) -> bool:
-        """Whether a function may do one thing or another by what an entry is: a flag, a layer."""
+        """Whether an entry may steer control flow: a flag, a layer."""
         return value.__class__ is bool or _is_layer(value.__class__)
 
 
-class Cell(Holder):
+class CellVariableRef(Namespace):
     """A variable of an enclosing function."""
 
     def contents(self) -> Mapping[Any, Any]:
@@ -95,15 +94,15 @@ class Cell(Holder):
         del self.container.cell_contents
 
 
-class Entries(Holder):
-    """A dict, or the part of it with certain keys (the globals that a function names)."""
+class DictEntries(Namespace):
+    """A dict, or some of its keys (the globals that a function names)."""
 
     def __init__(
         self, container: Any, names: Iterable[str] | None = None, of: type | None = None
     ) -> None:
         super().__init__(container)
         self._names = names
-        self._of = of  # the class of an object whose attributes they are
+        self._of = of  # the class of the object whose __dict__ it is
 
     def contents(self) -> Mapping[Any, Any]:
         found = self.container
@@ -126,13 +125,13 @@ class Entries(Holder):
     def decides(self, key: Any, value: Any) -> bool:
         if self._of is None or _is_own(self._of):
             return super().decides(key, value)
-        # what else numus's own layers and optimisers hold was settled when they were made
+        # other attributes of numus's layers and optimisers are fixed at construction
         return key in ("training", "param_groups") or _is_layer(value.__class__)
 
 
-class Elements(Holder):
-    """A list. What is appended while it is traced is there once, like all side effects; where
-    elements move, the whole list is the variable.
+class ListElements(Namespace):
+    """A list. Appends happen once, like all untraced side effects; where elements move, the whole
+    list is the variable.
     """
 
     def contents(self) -> Mapping[Any, Any]:
@@ -167,7 +166,7 @@ class Elements(Holder):
             del self.container[len(before) :]
 
 
-class Attributes(Holder):
+class SlotAttributes(Namespace):
     """The `__slots__` of an object."""
 
     def contents(self) -> Mapping[Any, Any]:
@@ -190,8 +189,8 @@ class Attributes(Holder):
         object.__delattr__(self.container, key)
 
 
-class ClassAttributes(Holder):
-    """The attributes of a class of the user's."""
+class ClassAttributes(Namespace):
+    """The attributes of a user-defined class."""
 
     def contents(self) -> Mapping[Any, Any]:
         return {k: v for k, v in vars(self.container).items() if not k.startswith("__")}
@@ -206,17 +205,19 @@ class ClassAttributes(Holder):
         type.__delattr__(self.container, key)
 
 
-class Variable(Place):
-    """A tensor that a variable holds: by itself, or as a leaf of a container that it holds."""
+class VariableRef(InputRef):
+    """A variable's tensor, or a leaf of the container in it."""
 
-    def __init__(self, holder: Holder, key: Any, leaf: tuple[int, tree.Structure] | None) -> None:
-        self._holder = holder
+    def __init__(
+        self, namespace: Namespace, key: Any, leaf: tuple[int, tree.Structure] | None
+    ) -> None:
+        self._namespace = namespace
         self._key = key
         self._leaf = leaf
-        self.reference = holder.reader(key) if leaf is None else None
+        self.reader = namespace.reader(key) if leaf is None else None
 
     def find(self, leaves: Sequence[Any]) -> Tensor | None:
-        value = self._holder.get(self._key)
+        value = self._namespace.get(self._key)
         if self._leaf is not None:
             index, structure = self._leaf
             found, now = tree.flatten(value)
@@ -224,101 +225,101 @@ class Variable(Place):
         return value if isinstance(value, Tensor) else None
 
     def key(self) -> Any:
-        return ("variable", id(self._holder.container), self._key, self._leaf and self._leaf[0])
+        return ("variable", id(self._namespace.container), self._key, self._leaf and self._leaf[0])
 
 
 class Change(NamedTuple):
-    """A variable that a function has given another value."""
+    """A variable that a function has assigned."""
 
-    holder: Holder
+    namespace: Namespace
     key: Any
     before: Any
     after: Any
 
     def undo(self) -> None:
         if self.before is ABSENT:
-            self.holder.drop(self.key)
+            self.namespace.drop(self.key)
         else:
-            self.holder.put(self.key, self.before)
+            self.namespace.put(self.key, self.before)
 
 
 class Precondition:
-    """What a variable is to hold at the beginning of a call: what it was like, not what it was."""
+    """The required structure of a variable before a call."""
 
     def __init__(self, change: Change) -> None:
-        self._holder = change.holder
+        self._namespace = change.namespace
         self._key = change.key
-        self._same = change.before  # where it held no tensor
-        self._like: tuple[list[Any], tree.Structure] | None = None
+        self._value = change.before  # where it held no tensor
+        self._structure: tuple[list[Any], tree.Structure] | None = None
         if change.key is ALL or _has_tensors(change.before):
-            self._same = ABSENT
-            self._like = _likeness(change.before)
+            self._value = ABSENT
+            self._structure = _structure(change.before)
 
     def holds(self) -> bool:
-        value = self._holder.get(self._key)
-        if self._like is None:
-            return value is self._same
-        return value is not ABSENT and _likeness(value) == self._like
+        value = self._namespace.get(self._key)
+        if self._structure is None:
+            return value is self._value
+        return value is not ABSENT and _structure(value) == self._structure
 
 
 class Variables:
-    """The variables that a function reaches, with their values of now."""
+    """The variables that a function reaches, and a snapshot of their values."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
-        self._before = [(holder, holder.contents()) for holder in _reached(roots)]
+        self._before = [(namespace, namespace.contents()) for namespace in _reachable(roots)]
         self.changes: list[Change] = []
         self.flags: list[tuple[Callable[[], Any], Any]] = []
 
     def compare(self) -> None:
-        """Find the variables of tensors that hold others now, and put them back; take note of
-        flags (`training`), which decide what the function does.
+        """Find the assigned variables of tensors, and undo the assignments; collect flags
+        (`training`), which steer the function.
         """
-        for holder, before in self._before:
-            self.changes += holder.changes(before)
+        for namespace, before in self._before:
+            self.changes += namespace.changes(before)
             for key, old in before.items():
-                if holder.decides(key, old) and holder.get(key) is old:
-                    self.flags.append((holder.reader(key), old))
+                if namespace.decides(key, old) and namespace.get(key) is old:
+                    self.flags.append((namespace.reader(key), old))
         for change in self.changes:
             change.undo()
 
     def undo(self) -> None:
-        """Put back what a function has changed that did not come to its end."""
+        """Undo all changes of a function that raised."""
         self.compare()
-        for holder, before in self._before:
-            holder.forget(before)
+        for namespace, before in self._before:
+            namespace.forget(before)
 
-    def places(self) -> dict[int, list[Variable]]:
-        """Where to find tensors, by their ids: in the variables that change, and in those which
-        alone hold a tensor. Others are found by themselves, and have to be in all (`shared`).
+    def refs(self) -> dict[int, list[VariableRef]]:
+        """References to tensors, by their ids: variables that change, and those which alone hold a
+        tensor. Others are found by handle, and must stay in all of their variables (`shared`).
         """
-        found: dict[int, list[Variable]] = {}
+        found: dict[int, list[VariableRef]] = {}
         changing = set()
-        replaced: set[int] = set()  # containers that are left behind with what they hold
+        replaced: set[int] = set()  # containers that assignments drop
         for change in self.changes:
             if isinstance(change.before, Tensor):
                 changing.add(id(change.before))
                 continue
             replaced.update(_containers_in(change.before))
             if change.key is ALL:
-                replaced.add(id(change.holder.container))
+                replaced.add(id(change.namespace.container))
             leaves, structure = tree.flatten(change.before)
             for i, leaf in enumerate(leaves):
                 if isinstance(leaf, Tensor):
                     changing.add(id(leaf))
-                    at = Variable(change.holder, change.key, (i, structure))
+                    at = VariableRef(change.namespace, change.key, (i, structure))
                     found.setdefault(id(leaf), []).append(at)
-        for holder, before in self._before:
-            if id(holder.container) in replaced:
+        for namespace, before in self._before:
+            if id(namespace.container) in replaced:
                 continue
             for key, value in before.items():
                 if isinstance(value, Tensor):
-                    found.setdefault(id(value), []).append(Variable(holder, key, None))
+                    found.setdefault(id(value), []).append(VariableRef(namespace, key, None))
         self.shared = {k: v for k, v in found.items() if k not in changing and len(v) > 1}
         return {k: v for k, v in found.items() if k not in self.shared}
 
 
 def _containers_in(value: Any) -> Iterator[int]:
-    """The ids of a container and of those in it."""
+    """The ids of a container and of the nested ones."""
     entries = tree.entries(value)
     if entries is not None:
         yield from (id(value), id(getattr(value, "__dict__", None)))
@@ -330,71 +331,71 @@ def _has_tensors(value: Any) -> bool:
     return any(isinstance(x, Tensor) for x in tree.leaves(value))
 
 
-def _likeness(value: Any) -> tuple[list[Any], tree.Structure]:
-    """What of a tensor, or of a container of tensors, decides which operations run on it."""
+def _structure(value: Any) -> tuple[list[Any], tree.Structure]:
+    """The structure of a tensor, or of a container, that decides which operations run on it."""
     leaves, structure = tree.flatten(value)
     return [
         (x.shape, x.dtype)
         if isinstance(x, Tensor)
-        else (type(x), x if isinstance(x, _PLAIN) else id(x))
+        else (type(x), x if isinstance(x, _LEAF_TYPES) else id(x))
         for x in leaves
     ], structure
 
 
-# -- what a function reaches ----------------------------------------------------------------------
+# -- reachability ---------------------------------------------------------------------------------
 
 
-def _reached(roots: Iterable[Any]) -> Iterator[Holder]:
-    """Everything that holds variables and is reached from functions, nearest first."""
+def _reachable(roots: Iterable[Any]) -> Iterator[Namespace]:
+    """The namespaces reachable from functions, breadth first."""
     waiting = deque(roots)
-    seen: dict[int, Any] = {}  # kept, so that ids stay theirs
-    holders = 0
-    while waiting and holders < _MANY_HOLDERS:
+    seen: dict[int, Any] = {}  # kept alive, so that ids stay unique
+    count = 0
+    while waiting and count < _MAX_NAMESPACES:
         x = waiting.popleft()
-        if id(x) in seen or isinstance(x, _PLAIN):
+        if id(x) in seen or isinstance(x, _LEAF_TYPES):
             continue
         seen[id(x)] = x
-        for holder in _holders(x):
-            holders += 1
-            contents = holder.contents()
+        for namespace in _namespaces(x):
+            count += 1
+            contents = namespace.contents()
             waiting.extend(contents.values())
-            yield holder
-        waiting.extend(_beyond(x))
+            yield namespace
+        waiting.extend(_referenced(x))
 
 
-_PLAIN = (
+_LEAF_TYPES = (
     *(Tensor, np.ndarray, np.generic, types.ModuleType, type(None)),
     *(bool, int, float, complex, str, bytes, bytearray, range),
 )
 
 
-def _holders(x: Any) -> Iterator[Holder]:
-    """The variables of an object itself."""
+def _namespaces(x: Any) -> Iterator[Namespace]:
+    """The namespaces of an object itself."""
     if isinstance(x, types.FunctionType):
         if _is_own(x):
             for cell in x.__closure__ or ():
-                yield Cell(cell)
+                yield CellVariableRef(cell)
             yield from _globals(x)
     elif isinstance(x, dict):
-        if len(x) <= _MANY_ENTRIES:
-            yield Entries(x)
+        if len(x) <= _MAX_ENTRIES:
+            yield DictEntries(x)
     elif isinstance(x, list):
-        if len(x) <= _MANY_ENTRIES:
-            yield Elements(x)
+        if len(x) <= _MAX_ENTRIES:
+            yield ListElements(x)
     elif isinstance(x, type):
         if _is_own(x):
             yield ClassAttributes(x)
     elif _has_state(type(x)):
         attributes = getattr(x, "__dict__", None)
         if isinstance(attributes, dict):
-            yield Entries(attributes, of=type(x))
-        yield Attributes(x)
+            yield DictEntries(attributes, of=type(x))
+        yield SlotAttributes(x)
 
 
-def _beyond(x: Any) -> Iterable[Any]:
-    """What else is reached from an object: parts that cannot be given another value."""
+def _referenced(x: Any) -> Iterable[Any]:
+    """Other objects reached from one: constant parts."""
     if isinstance(x, (tuple, set, frozenset)):
-        return x if len(x) <= _MANY_ENTRIES else ()
+        return x if len(x) <= _MAX_ENTRIES else ()
     if isinstance(x, functools.partial):
         return (x.func, x.args, x.keywords)
     if isinstance(x, types.MethodType):
@@ -410,26 +411,26 @@ def _beyond(x: Any) -> Iterable[Any]:
 
 
 def _is_own(x: Any) -> bool:
-    """Whether a function or class is the user's, by its module's name."""
+    """Whether a function or class is the user's, by its module."""
     return _is_users(x.__module__ or "")
 
 
 def _is_users(module: str) -> bool:
-    return module.partition(".")[0] not in {"numus", *_OTHERS}
+    return module.partition(".")[0] not in {"numus", *_LIBRARIES}
 
 
 def _has_state(kind: type) -> bool:
-    """Whether objects of a class may hold tensors as attributes that a function replaces."""
+    """Whether objects of a class may have tensors as mutable attributes."""
     return _is_own(kind) or kind.__module__.startswith(("numus.nn", "numus.optim"))
 
 
 def _is_layer(kind: type) -> bool:
-    """Whether objects of a class are modules of nn, which lies on a floor above this one."""
+    """Whether a class is an nn.Module, which cannot be imported here."""
     return any((k.__module__, k.__name__) == ("numus.nn.module", "Module") for k in kind.__mro__)
 
 
-def _globals(f: types.FunctionType) -> Iterator[Holder]:
-    """The globals that a function names, and those of modules that it names."""
+def _globals(f: types.FunctionType) -> Iterator[Namespace]:
+    """The globals that a function names, and those of user modules that it names."""
     names: set[str] = set()
     codes = [f.__code__]
     while codes:
@@ -438,7 +439,7 @@ def _globals(f: types.FunctionType) -> Iterator[Holder]:
         codes += [c for c in code.co_consts if isinstance(c, types.CodeType)]
     spaces = [f.__globals__]
     for space in spaces:
-        yield Entries(space, sorted(names))
+        yield DictEntries(space, sorted(names))
         modules = (m for m in map(space.get, names) if isinstance(m, types.ModuleType))
         inner = [vars(m) for m in modules if _is_users(m.__name__)]
         spaces += [found for found in inner if not any(found is known for known in spaces)]

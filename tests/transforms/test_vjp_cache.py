@@ -1,4 +1,4 @@
-"""Gradients of tapes that have come before: they go on being the same graphs."""
+"""The VJP cache: gradients of repeated tapes are the same graphs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numus.runtime.pycall import vm
 from numus.transforms import vjp_cache
 
 pytestmark = [
-    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
-    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
+    pytest.mark.skipif(not vm.is_supported(), reason="no fast-call VM in this Python"),
+    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no fast calls there"),
 ]
 
 
 @pytest.fixture(autouse=True)
 def _forget():
-    vjp_cache.forget()
+    vjp_cache.clear()
 
 
 def tensor(*shape, seed=0):
@@ -29,8 +29,8 @@ def tensor(*shape, seed=0):
 
 
 def known():
-    """How many functions there are for tapes."""
-    return sum(len(family.calls) for family in vjp_cache._families.values())
+    """How many fast calls there are for tapes."""
+    return sum(len(site.calls) for site in vjp_cache._cache.sites.values())
 
 
 FUNCTIONS = {
@@ -82,7 +82,7 @@ def test_other_numbers_and_layouts(name):
         y, pull = nm.vjp(f, x, w)
         g = nm.ones_like(y) if turn > 3 else tensor(*y.shape, seed=2)
         ours = [t.numpy() for t in pull(g)]
-        vjp_cache.forget()
+        vjp_cache.clear()
         walked = [t.numpy() for t in nm.vjp(f, x, w)[1](g)]
         for a, b in zip(ours, walked, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
@@ -246,9 +246,10 @@ def test_nothing_is_left_behind():
 
 
 def test_tapes_that_never_come_again_are_not_kept(monkeypatch):
-    monkeypatch.setattr(vjp_cache, "_MANY", 8)
+    monkeypatch.setattr(vjp_cache._cache, "max_structures", 8)
+    monkeypatch.setattr(vjp_cache._cache, "max_sites", 8)
     for n in range(1, 40):
         nm.grad(lambda x: (x * x).sum())(tensor(n))
-    assert len(vjp_cache._walked) <= 8
-    assert len(vjp_cache._families) <= 8
+    assert len(vjp_cache._cache.structures) <= 8
+    assert len(vjp_cache._cache.sites) <= 8
     assert known() == 0

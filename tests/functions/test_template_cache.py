@@ -11,13 +11,14 @@ from described import described
 
 import numus as nm
 from numus import config
+from numus.dispatch.call_cache import CallCache
 from numus.functions import template_cache
 from numus.nn.functional import classification
 from numus.runtime.pycall import vm
 
 pytestmark = [
-    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
-    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
+    pytest.mark.skipif(not vm.is_supported(), reason="no fast-call VM in this Python"),
+    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no fast calls there"),
 ]
 
 
@@ -82,8 +83,8 @@ def test_targets_of_cross_entropy_are_looked_at_every_time():
     x = tensor(3, 4)
     wanted = [classified(x).item() for _ in range(4)]
     assert wanted.count(wanted[0]) == 4
-    counted = [c for c in _recorded_of(classification._against_classes).values() if c is not None]
-    assert any(type(c) is template_cache._Made for c in counted)
+    templates = cache_of(classification._against_classes).structures.values()
+    assert any(type(x) is template_cache._Template for x in templates)
     other = nm.nn.functional.cross_entropy(x, nm.asarray([3, 3, -100])).item()
     log_p = np.log(np.exp(x.numpy()) / np.exp(x.numpy()).sum(1, keepdims=True))
     np.testing.assert_allclose(other, -log_p[:2, 3].mean(), rtol=1e-5)
@@ -91,19 +92,20 @@ def test_targets_of_cross_entropy_are_looked_at_every_time():
         nm.nn.functional.cross_entropy(x, nm.asarray([0, 1, 4]))
 
 
-def _recorded_of(function):
-    (known,) = [c.cell_contents for c in function.__closure__ if type(c.cell_contents) is dict]
-    return known
+def cache_of(function):
+    cells = [cell.cell_contents for cell in function.__closure__]
+    (cache,) = [x for x in cells if isinstance(x, CallCache)]
+    return cache
 
 
 def test_graphs_are_made_natively_from_the_third_on():
-    (known,) = [c.cell_contents for c in nm.gelu.__closure__ if type(c.cell_contents) is dict]
+    known = cache_of(nm.gelu).structures
     known.clear()
     x = tensor(11, 3)
     for i in range(4):
         nm.gelu(x)
         (made,) = known.values()
-        assert isinstance(made, template_cache._Made) == (i > 0)
+        assert isinstance(made, template_cache._Template) == (i > 0)
 
 
 @pytest.mark.parametrize("left", [(3, 4), (2, 3, 4), (5, 2, 3, 4), (4,)])
@@ -212,20 +214,20 @@ def test_long_chains_are_bounded():
 
 
 def test_parameters_and_others_are_not_kept():
-    known = nm.layer_norm.__closure__
-    tables = [c.cell_contents for c in known if isinstance(c.cell_contents, dict)]
+    cache = cache_of(nm.layer_norm)
     layer = nm.nn.LayerNorm(6)
     x = tensor(4, 6)
     for _ in range(4):
         layer(x)
         nm.layer_norm(x, np.ones(6, np.float32))
-    for table in tables:
-        for key in table:
-            assert not any(isinstance(part, (nm.Tensor, np.ndarray)) for part in key)
+    assert cache.structures
+    for key in cache.structures:
+        assert not any(isinstance(part, (nm.Tensor, np.ndarray)) for part in key)
 
 
 def test_nothing_is_left_behind(monkeypatch):
-    monkeypatch.setattr(template_cache, "_MANY", 8)
+    cache = cache_of(nm.relu)
+    monkeypatch.setattr(cache, "max_structures", 8)
     x, w = tensor(4, 6), tensor(2, 6, 4, seed=1)
     for _ in range(20):
         nm.eval(nm.softmax(nm.gelu(x @ w)))
@@ -237,5 +239,4 @@ def test_nothing_is_left_behind(monkeypatch):
     assert sys.getallocatedblocks() - before < 200
     for n in range(40):
         nm.relu(tensor(n + 1))
-    (known,) = [c.cell_contents for c in nm.relu.__closure__ if type(c.cell_contents) is dict]
-    assert len(known) <= 8
+    assert len(cache.structures) <= 8

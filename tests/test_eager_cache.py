@@ -1,4 +1,4 @@
-"""Graphs of one operation, evaluated natively from the second time on."""
+"""The eager plan cache: small graphs evaluated by fast calls from the second time on."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from in_threads import in_threads
 import numus as nm
 from numus import runtime
 from numus.compiler.plan import clear_plans
-from numus.dispatch import call_cache
+from numus.dispatch.call_cache import eager_calls
 from numus.runtime.pycall import vm
 
 pytestmark = [
-    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
-    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
+    pytest.mark.skipif(not vm.is_supported(), reason="no fast-call VM in this Python"),
+    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no fast calls there"),
 ]
 
 
@@ -36,8 +36,10 @@ def tensor(*shape, seed=0):
 
 
 def native():
-    """How many structures have a native function."""
-    return sum(type(call).__name__.startswith("builtin") for call in call_cache.structures.values())
+    """How many structures have a fast call."""
+    return sum(
+        type(call).__name__.startswith("builtin") for call in eager_calls.structures.values()
+    )
 
 
 def test_the_third_is_like_the_first():
@@ -147,7 +149,7 @@ def test_explanations_see_them():
     assert "add" in str(nm.explain(lambda: x + x))
 
 
-def test_devices_without_native_calls():
+def test_devices_without_fast_calls():
     x = tensor(4)
     for place in ("reference", "cpu"):
         moved = nm.asarray(np.arange(4.0, dtype=np.float32), device=place)
@@ -159,20 +161,21 @@ def test_devices_without_native_calls():
             assert np.array_equal(z.numpy(), x.numpy())
 
 
-def test_the_table_is_bounded(monkeypatch):
-    monkeypatch.setattr("numus.evaluation.eager_cache._MANY", 4)
+def test_the_cache_is_bounded(monkeypatch):
+    monkeypatch.setattr(eager_calls, "max_structures", 4)
+    monkeypatch.setattr(eager_calls, "max_sites", 32)
     for n in range(1, 20):
         x = tensor(n)
         for _ in range(3):
             assert np.array_equal((x + x).numpy(), x.numpy() * 2)
-    assert len(call_cache.structures) <= 4
-    assert len(call_cache.families) <= 32
+    assert len(eager_calls.structures) <= 4
+    assert len(eager_calls.sites) <= 32
 
 
-# -- a handful of operations ----------------------------------------------------------------------
+# -- several operations ----------------------------------------------------------------------
 
 
-def test_a_handful_of_operations_is_a_native_call():
+def test_a_small_graph_is_one_fast_call():
     x, y, z = (tensor(5, 5, seed=i) for i in range(3))
     a, b, c = (t.numpy() for t in (x, y, z))
     for i in range(4):
@@ -206,7 +209,7 @@ def test_values_on_the_way_that_somebody_holds_are_kept():
             assert np.array_equal(way.numpy(), x.numpy() + y.numpy())
 
 
-def test_operands_of_a_handful_that_are_one_or_views():
+def test_operands_of_small_graphs_that_are_one_or_views():
     x, y = tensor(6, 6), tensor(6, 6, seed=1)
     for a, b, c in [(x, y, x), (x, x, x), (x, y, y), (x.T, y, x[::-1]), (y, x.T, x.T)] * 3:
         found = (a + b) * (c - a)
@@ -227,7 +230,7 @@ def test_shapes_of_results_are_views_of_them():
     assert native() >= 3
 
 
-def test_gradients_of_a_handful():
+def test_gradients_of_small_graphs():
     for _ in range(4):
         x, y = tensor(3, 3), tensor(3, 3, seed=1)
         x.requires_grad = True
@@ -238,7 +241,7 @@ def test_gradients_of_a_handful():
         np.testing.assert_allclose(x.grad.numpy(), want, rtol=1e-5, atol=1e-6)
 
 
-def test_memory_of_a_handful_is_given_back():
+def test_memory_of_small_graphs_is_given_back():
     x, y = tensor(64, 64), tensor(64, 64, seed=1)
     for _ in range(4):
         nm.eval(nm.exp(x @ y + x) * 2)
@@ -309,7 +312,7 @@ def test_numbers_that_never_come_again():
     assert native() >= 1
 
 
-def test_tracked_graphs_are_native_calls_too():
+def test_tracked_graphs_have_fast_calls():
     w, b = tensor(4, 3), tensor(3, seed=1)
     w.requires_grad = b.requires_grad = True
     x = tensor(5, 4, seed=2)
@@ -392,14 +395,14 @@ def test_while_somebody_writes_or_watches_python_evaluates():
     x, y = tensor(5), tensor(5, seed=1)
     for _ in range(3):
         nm.eval(nm.exp(x + y))
-    (call,) = call_cache.structures.values()
+    (call,) = eager_calls.structures.values()
     with y.data_write() as a:
         a[:] = 2.0
         for _ in range(3):
             np.testing.assert_allclose(nm.exp(x + x).numpy(), np.exp(2 * x.numpy()), rtol=1e-6)
-    assert list(call_cache.structures.values()) == [call]
+    assert list(eager_calls.structures.values()) == [call]
     assert "exp" in str(nm.explain(lambda: nm.exp(x + y)))
-    assert call in call_cache.structures.values()
+    assert call in eager_calls.structures.values()
     np.testing.assert_allclose(nm.exp(x + y).numpy(), np.exp(x.numpy() + 2), rtol=1e-6)
 
 
@@ -418,9 +421,9 @@ def test_a_training_step_is_one_call():
     twin = nm.nn.Sequential(nm.nn.Linear(4, 8), nm.nn.ReLU(), nm.nn.Linear(8, 3))
     twin.load_state_dict(model.state_dict())
     losses = [step() for _ in range(6)]
-    before = len(call_cache.structures)
+    before = len(eager_calls.structures)
     losses += [step() for _ in range(6)]
-    assert len(call_cache.structures) == before
+    assert len(eager_calls.structures) == before
     assert native() >= 1
     model, optimizer = twin, nm.optim.AdamW(twin.parameters(), 1e-2)
     again = []

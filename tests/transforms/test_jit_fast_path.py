@@ -1,6 +1,6 @@
-"""Calls of jitted functions that run no Python: the same results, whatever happens around them.
+"""Fast path of jitted functions: the same results, whatever happens around them.
 
-`NUMUS_STRESS_SECONDS=60 python -m pytest tests/transforms/test_native_calls.py -k stress` lets the
+`NUMUS_STRESS_SECONDS=60 python -m pytest tests/transforms/test_jit_fast_path.py -k stress` lets the
 threads of the stress tests go on for a minute, and replays a hundred thousand times.
 """
 
@@ -31,8 +31,8 @@ SECONDS = float(os.environ.get("NUMUS_STRESS_SECONDS", "0.5"))
 REPLAYS = 100_000 if SECONDS >= 10 else 10_000
 
 pytestmark = [
-    pytest.mark.skipif(not vm.possible(), reason="this Python has no native calls"),
-    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no native calls there"),
+    pytest.mark.skipif(not vm.is_supported(), reason="no fast-call VM in this Python"),
+    pytest.mark.skipif(nm.device().kind not in ("cpu", "cuda"), reason="no fast calls there"),
 ]
 
 
@@ -42,16 +42,16 @@ def tensor(*shape, seed=0, dtype=np.float32):
     return x
 
 
-def short_way(f):
-    """What a jitted function tries first."""
-    return f.__closure__[0].cell_contents._recent
+def fast_path(f):
+    """The fast path of a jitted function."""
+    return f.__closure__[0].cell_contents._fast_path
 
 
 def warmed(function, *args):
-    """A jitted function that has been called, and takes the native way by now."""
+    """A jitted function that takes its fast path."""
     f = nm.jit(function)
     f(*args)
-    assert isinstance(short_way(f), types.BuiltinFunctionType)
+    assert isinstance(fast_path(f), types.BuiltinFunctionType)
     return f
 
 
@@ -191,7 +191,7 @@ def test_another_number_of_threads():
             cpu.set_num_threads(count)
             for _ in range(3):
                 assert same(f(x), expected)
-            assert isinstance(short_way(f), types.BuiltinFunctionType)
+            assert isinstance(fast_path(f), types.BuiltinFunctionType)
     finally:
         cpu.set_num_threads(before)
 
@@ -255,7 +255,7 @@ def test_errors_leave_nothing_behind(error, monkeypatch):
     monkeypatch.setattr(device.memory, "allocate", sometimes)
     monkeypatch.setattr(device, "allocate", sometimes)
     f = warmed(lambda x: x + 1, x)
-    native = short_way(f)
+    native = fast_path(f)
     for _ in range(3):
         failing = True
         with pytest.raises(error):
@@ -263,7 +263,7 @@ def test_errors_leave_nothing_behind(error, monkeypatch):
         failing = False
         assert storage_lock.lock.acquire(blocking=False)
         storage_lock.lock.release()
-        assert short_way(f) is native
+        assert fast_path(f) is native
         assert same(f(x), x.numpy() + 1)
 
 

@@ -36,9 +36,9 @@ def test_checksums(plain):
             bare = LlvmTarget(host().triple, host().cpu, "")
             found = checksums_by(bare, starts, sizes)
         else:
-            found = CPU.stretches.checksums(BYTES, starts, sizes)
+            found = CPU.byte_ops.checksums(BYTES, starts, sizes)
         assert found.tolist() == expected
-    assert CPU.stretches.checksums(BYTES, starts[:0], sizes[:0]).shape == (0,)
+    assert CPU.byte_ops.checksums(BYTES, starts[:0], sizes[:0]).shape == (0,)
 
 
 @pytest.mark.parametrize("features", ["+crc", ""])
@@ -55,7 +55,7 @@ def test_code_for_arm_can_be_made(features):
 @pytest.mark.parametrize("size", [0, 1, 8, 100, 4096, 70_000, 1 << 17])
 @pytest.mark.parametrize("stream", [False, True])
 def test_gather(size, stream, monkeypatch):
-    monkeypatch.setattr(CPU.stretches, "_streams_from", 0 if stream else 1 << 62)
+    monkeypatch.setattr(CPU.byte_ops, "_stream_min_bytes", 0 if stream else 1 << 62)
     starts = np.array([8, 64, 800_000, 16, 123_456], np.uint64)
     labels = np.array([1.5, 2.5, 3.5, 4.5, 5.5], np.float32)
     kinds = np.array([7, 7, 7, 7, 8], np.int32)
@@ -63,7 +63,7 @@ def test_gather(size, stream, monkeypatch):
         Source(BYTES.ctypes.data + 5, starts.ctypes.data, size),
         Source(labels.ctypes.data, 0, labels.itemsize),
     ]
-    gather = CPU.stretches.gatherer(sources, kinds, 7)
+    gather = CPU.byte_ops.gatherer(sources, kinds, 7)
     for places in ([2], [3, 0, 2, -2, 1, 1], [0] * 40):
         rows, numbers = gather(np.array(places))
         expected = [BYTES[int(starts[i]) + 5 :][:size] for i in places]

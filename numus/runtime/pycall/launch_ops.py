@@ -1,0 +1,225 @@
+"""Opcodes of the fast-call VM for launches, recycled outputs and the bounds of pending graphs."""
+
+from __future__ import annotations
+
+from numus.runtime.pycall.op import Op
+
+# Record read by ADD_OPERAND: offsets of slots, the descriptor of Memory.nbytes, and None.
+PENDING = (
+    *("view", "depth", "retained_bytes", "shape", "dtype", "itemsize", "storage", "memory"),
+    *("nbytes", "none"),
+)
+# Words of a recycled output (`contract.RecycledOutput`): the object, its address, its parts, then
+# pairs of a slot's address and the object the slot must hold.
+OUTPUT_PARTS = 3
+OUTPUT_SLOTS = 3
+OUTPUT_WORDS = 2 + OUTPUT_PARTS + 2 * OUTPUT_SLOTS
+
+
+def _check_unused(output: str) -> str:
+    """Sets %unused: every part has one reference, and every slot holds its idle value.
+
+    The first word of an object, or its lower half, is its reference count.
+    """
+    lines = []
+    for i in range(OUTPUT_PARTS):
+        lines += [
+            f"  %part{i}_at = getelementptr i64, ptr {output}, i64 {2 + i}",
+            f"  %part{i} = load ptr, ptr %part{i}_at",
+            f"  %count{i} = load i32, ptr %part{i}",
+            f"  %ok{i} = icmp eq i32 %count{i}, 1",
+        ]
+    for i in range(OUTPUT_PARTS, OUTPUT_PARTS + OUTPUT_SLOTS):
+        word = 2 + OUTPUT_PARTS + 2 * (i - OUTPUT_PARTS)
+        lines += [
+            f"  %slot{i}_at = getelementptr i64, ptr {output}, i64 {word}",
+            f"  %slot{i} = load ptr, ptr %slot{i}_at",
+            f"  %is{i} = load ptr, ptr %slot{i}",
+            f"  %be{i}_at = getelementptr i64, ptr {output}, i64 {word + 1}",
+            f"  %be{i} = load ptr, ptr %be{i}_at",
+            f"  %ok{i} = icmp eq ptr %is{i}, %be{i}",
+        ]
+    known = "%ok0"
+    for i in range(1, OUTPUT_PARTS + OUTPUT_SLOTS):
+        name = "%unused" if i == OUTPUT_PARTS + OUTPUT_SLOTS - 1 else f"%all{i}"
+        lines.append(f"  {name} = and i1 {known}, %ok{i}")
+        known = name
+    return "\n".join(lines)
+
+
+LAUNCH_OPS = {
+    "STORE_ADDRESS": Op(
+        "the word at z = the int `a` + y * the int `x`",
+        """
+  #%offset_at = %x
+  %offset_object = load ptr, ptr %offset_at
+  !%offset = i64 PyLong_AsLongLong(ptr %offset_object)
+  %offset_bytes = mul i64 %offset, %y
+  %address_object = load ptr, ptr %at
+  !%address_base = ptr PyLong_AsVoidPtr(ptr %address_object)
+  %address_number = ptrtoint ptr %address_base to i64
+  %address_sum = add i64 %address_number, %offset_bytes
+  store i64 %address_sum, ptr %zp
+  br label %next""",
+    ),
+    "RECYCLE": Op(
+        "if a recycled output at x (behind their count) is unused: `a` = it, word z = its address, "
+        "skip y instructions",
+        f"""
+  %recycle_count = load i64, ptr %xp
+  %recycle_first = getelementptr i64, ptr %xp, i64 1
+  br label %search
+search:
+  %tried = phi i64 [ 0, %RECYCLE ], [ %tried1, %in_use ]
+  %some = icmp slt i64 %tried, %recycle_count
+  br i1 %some, label %ask, label %next
+ask:
+  %tried1 = add i64 %tried, 1
+  %recycle_words = mul i64 %tried, {OUTPUT_WORDS}
+  %output = getelementptr i64, ptr %recycle_first, i64 %recycle_words
+{_check_unused("%output")}
+  br i1 %unused, label %reuse, label %in_use
+in_use:
+  br label %search
+reuse:
+  %recycled = load ptr, ptr %output
+  %recycled_address_at = getelementptr i64, ptr %output, i64 1
+  %recycled_address = load i64, ptr %recycled_address_at
+  store i64 %recycled_address, ptr %zp
+  !void Py_IncRef(ptr %recycled)
+  store ptr %recycled, ptr %at
+  br label %jump""",
+    ),
+    "LAUNCH": Op(
+        "run the command buffer; guard: the word at y is x before, that at z is 0 afterwards",
+        """
+  ?%commands_at = HEADER.commands of %code
+  ?%run_at = HEADER.entry of %code
+  ?%ticks_at = HEADER.ticks of %code
+  ?%gil_ticks_at = HEADER.gil_ticks of %code
+  %state = load atomic i64, ptr %yp monotonic, align 8
+  %as_expected = icmp eq i64 %state, %x
+  br i1 %as_expected, label %launch, label %guard_failed
+launch:
+  %commands = load ptr, ptr %commands_at
+  %start = load ptr, ptr %run_at
+  %ticks = load i64, ptr %ticks_at
+  %gil_ticks = load i64, ptr %gil_ticks_at
+  %before = call i64 @numus_ticks()
+  %keeps_gil = icmp ult i64 %ticks, %gil_ticks
+  br i1 %keeps_gil, label %with_gil, label %without_gil
+with_gil:
+  call void %start(ptr %commands)
+  br label %ran
+without_gil:
+  !%thread = ptr PyEval_SaveThread()
+  call void %start(ptr %commands)
+  !void PyEval_RestoreThread(ptr %thread)
+  br label %ran
+ran:
+  %now = call i64 @numus_ticks()
+  %passed = sub i64 %now, %before
+  store i64 %passed, ptr %ticks_at
+  %wrong_ = load i64, ptr %zp
+  %ran_ok = icmp eq i64 %wrong_, 0
+  br i1 %ran_ok, label %next, label %guard_failed""",
+    ),
+    "ADD_OPERAND": Op(
+        "account for the operand `a` of the graph under construction (x: a PENDING record)",
+        """
+  ?%operand_view_offset = i64 PENDING.view of %xp
+  ?%operand_none = ptr PENDING.none of %xp
+  %operand_node = load ptr, ptr %at
+  %operand_view_at = getelementptr i8, ptr %operand_node, i64 %operand_view_offset
+  %operand_view = load ptr, ptr %operand_view_at
+  %operand_pending = icmp eq ptr %operand_view, %operand_none
+  br i1 %operand_pending, label %operand_pending_node, label %operand_realised
+operand_pending_node:
+  ; a pending node: its depth and the bytes it retains
+  ?%operand_depth_offset = i64 PENDING.depth of %xp
+  %operand_depth_at = getelementptr i8, ptr %operand_node, i64 %operand_depth_offset
+  %operand_depth_object = load ptr, ptr %operand_depth_at
+  !%operand_depth = i64 PyLong_AsLongLong(ptr %operand_depth_object)
+  %depth_before = load i64, ptr %depth
+  %depth_now = call i64 @llvm.smax.i64(i64 %operand_depth, i64 %depth_before)
+  store i64 %depth_now, ptr %depth
+  ?%operand_retained_offset = i64 PENDING.retained_bytes of %xp
+  %operand_retained_at = getelementptr i8, ptr %operand_node, i64 %operand_retained_offset
+  %operand_retained_object = load ptr, ptr %operand_retained_at
+  !%operand_retained = i64 PyLong_AsLongLong(ptr %operand_retained_object)
+  %retained_before = load i64, ptr %retained
+  %retained_now = call i64 @llvm.smax.i64(i64 %operand_retained, i64 %retained_before)
+  store i64 %retained_now, ptr %retained
+  br label %next
+operand_realised:
+  ; a value: the bytes of its elements, at most those of its memory (broadcast strides)
+  ?%operand_storage_offset = i64 PENDING.storage of %xp
+  %operand_storage_at = getelementptr i8, ptr %operand_view, i64 %operand_storage_offset
+  %operand_storage = load ptr, ptr %operand_storage_at
+  ?%operand_memory_offset = i64 PENDING.memory of %xp
+  %operand_memory_at = getelementptr i8, ptr %operand_storage, i64 %operand_memory_offset
+  %operand_memory = load ptr, ptr %operand_memory_at
+  ?%operand_nbytes = ptr PENDING.nbytes of %xp
+  !%operand_memory_bytes_object = ptr descr_get(ptr %operand_nbytes, ptr %operand_memory, ptr null)
+  %operand_is_memory = icmp ne ptr %operand_memory_bytes_object, null
+  br i1 %operand_is_memory, label %operand_size, label %failed
+operand_size:
+  !%operand_memory_bytes = i64 PyLong_AsLongLong(ptr %operand_memory_bytes_object)
+  !void Py_DecRef(ptr %operand_memory_bytes_object)
+  ?%operand_dtype_offset = i64 PENDING.dtype of %xp
+  %operand_dtype_at = getelementptr i8, ptr %operand_node, i64 %operand_dtype_offset
+  %operand_dtype = load ptr, ptr %operand_dtype_at
+  ?%operand_item_offset = i64 PENDING.itemsize of %xp
+  %operand_item_at = getelementptr i8, ptr %operand_dtype, i64 %operand_item_offset
+  %operand_item_object = load ptr, ptr %operand_item_at
+  !%operand_item = i64 PyLong_AsLongLong(ptr %operand_item_object)
+  ?%operand_shape_offset = i64 PENDING.shape of %xp
+  %operand_shape_at = getelementptr i8, ptr %operand_node, i64 %operand_shape_offset
+  %operand_shape = load ptr, ptr %operand_shape_at
+  !%operand_rank = i64 PyTuple_Size(ptr %operand_shape)
+  br label %operand_axis
+operand_axis:
+  %operand_i = phi i64 [ 0, %operand_size ], [ %operand_j, %operand_extent ]
+  %operand_bytes = phi i64 [ %operand_item, %operand_size ], [ %operand_more, %operand_extent ]
+  %operand_left = icmp slt i64 %operand_i, %operand_rank
+  br i1 %operand_left, label %operand_extent, label %operand_all
+operand_extent:
+  !%operand_extent_object = ptr PyTuple_GetItem(ptr %operand_shape, i64 %operand_i)
+  !%operand_n = i64 PyLong_AsLongLong(ptr %operand_extent_object)
+  %operand_more = mul i64 %operand_bytes, %operand_n
+  %operand_j = add i64 %operand_i, 1
+  br label %operand_axis
+operand_all:
+  %operand_own = call i64 @llvm.smin.i64(i64 %operand_bytes, i64 %operand_memory_bytes)
+  %direct_before = load i64, ptr %direct
+  %direct_now = add i64 %direct_before, %operand_own
+  store i64 %direct_now, ptr %direct
+  br label %next""",
+    ),
+    "PENDING_BOUNDS": Op(
+        "`a` = depth of the new graph, y levels above its operands; `x` = its retained bytes; "
+        "guard: within the limits at z",
+        """
+  %bounds_below = load i64, ptr %depth
+  %bounds_depth = add i64 %bounds_below, %y
+  %bounds_retained = load i64, ptr %retained
+  %bounds_direct = load i64, ptr %direct
+  %bounds_bytes = add i64 %bounds_retained, %bounds_direct
+  %bounds_max_depth = load i64, ptr %zp
+  %bounds_max_bytes_at = getelementptr i64, ptr %zp, i64 1
+  %bounds_max_bytes = load i64, ptr %bounds_max_bytes_at
+  %bounds_deep = icmp sgt i64 %bounds_depth, %bounds_max_depth
+  %bounds_large = icmp sgt i64 %bounds_bytes, %bounds_max_bytes
+  %bounds_inherited = icmp sgt i64 %bounds_retained, %bounds_direct
+  %bounds_flush = and i1 %bounds_large, %bounds_inherited
+  %bounds_exceeded = or i1 %bounds_deep, %bounds_flush
+  br i1 %bounds_exceeded, label %guard_failed, label %bounds_ok
+bounds_ok:
+  !%bounds_depth_object = ptr PyLong_FromLongLong(i64 %bounds_depth)
+  store ptr %bounds_depth_object, ptr %at
+  !%bounds_bytes_object = ptr PyLong_FromLongLong(i64 %bounds_bytes)
+  #%bounds_bytes_at = %x
+  store ptr %bounds_bytes_object, ptr %bounds_bytes_at
+  br label %next""",
+    ),
+}
