@@ -1,7 +1,7 @@
-"""A CUDA driver that runs nothing and counts everything: the runtime is tested without a GPU.
+"""A fake CUDA driver that counts calls and runs no kernel, to test the runtime without a GPU.
 
-Device memory is host memory of a given amount, so copies work; kernels are compiled to PTX and
-never run. Launches come natively, through functions that count them.
+Device memory is host memory, so copies work; kernels are compiled to PTX. Launches arrive from
+native code, through functions that count them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _ATTRIBUTES = {
     "MULTIPROCESSOR_COUNT": 132,
     "MAX_THREADS_PER_BLOCK": 1024,
 }
-# What stands for the driver's functions: it counts, and gives what it is told to.
+# Stand-ins for the driver's functions: they count calls and return a given code.
 _COUNTING = """
 define i32 @fake_launch(ptr %config, ptr %f, ptr %p, ptr %e) {
   %n = load i64, ptr inttoptr (i64 @COUNT@ to ptr)
@@ -38,12 +38,12 @@ define i32 @fake_encode(ptr %t, i32 %k, i32 %r, ptr %a, ptr %e, ptr %s, ptr %b, 
   ret i32 0
 }
 """
-# Those of graphs: what is made is a number, how often each is called is counted.
+# Those of graphs: handles are numbers, and calls are counted.
 _GRAPHS = """
 define i32 @fake_@NAME@(ptr %a, ptr %b, i64 %c) {
-  %n = load i64, ptr inttoptr (i64 @PLACE@ to ptr)
+  %n = load i64, ptr inttoptr (i64 @COUNTER@ to ptr)
   %m = add i64 %n, 1
-  store i64 %m, ptr inttoptr (i64 @PLACE@ to ptr)
+  store i64 %m, ptr inttoptr (i64 @COUNTER@ to ptr)
   @MAKE@
   %code = load i32, ptr inttoptr (i64 @CODE@ to ptr)
   %told = select i1 @FAILS@, i32 %code, i32 0
@@ -57,7 +57,7 @@ _MADE = {
 
 
 class Enumeration:
-    """Any name is a value of it."""
+    """An enumeration with any name as a value."""
 
     def __getattr__(self, name: str) -> str:
         return name.removeprefix("CU_DEVICE_ATTRIBUTE_")
@@ -69,7 +69,7 @@ class CUresult:
 
 
 class Driver:
-    """The module `cuda.bindings.driver`, as far as the runtime uses it."""
+    """The part of `cuda.bindings.driver` that the runtime uses."""
 
     CUresult, CUstream = CUresult, int
     CUdevice_attribute = CUfunction_attribute = CUjit_option = CUjitInputType = Enumeration()
@@ -87,16 +87,16 @@ class Driver:
         for mark, word in places.items():
             source = source.replace(mark, str(ctypes.addressof(word)))
         compiler = nm.device("cpu").runtime.compiler
-        self.natively = {name: ctypes.c_int64(0) for name in graph_source.FUNCTIONS}
-        for name, word in self.natively.items():
+        self.native_calls = {name: ctypes.c_int64(0) for name in graph_source.FUNCTIONS}
+        for name, word in self.native_calls.items():
             text = _GRAPHS.replace("@NAME@", name).replace("@MAKE@", _MADE.get(name, ""))
             text = text.replace("@FAILS@", str(name == "cuGraphLaunch").lower())
             text = text.replace("@CODE@", str(ctypes.addressof(self.code)))
-            source += text.replace("@PLACE@", str(ctypes.addressof(word)))
-        names = ["fake_launch", "fake_encode", *(f"fake_{name}" for name in self.natively)]
+            source += text.replace("@COUNTER@", str(ctypes.addressof(word)))
+        names = ["fake_launch", "fake_encode", *(f"fake_{name}" for name in self.native_calls)]
         launch, encode, *others = compiler.native(source, names)
         self.functions = {"cuLaunchKernelEx": launch, "cuTensorMapEncodeTiled": encode}
-        self.functions.update(zip(self.natively, others, strict=True))
+        self.functions.update(zip(self.native_calls, others, strict=True))
 
     @property
     def launched(self) -> int:
@@ -104,9 +104,9 @@ class Driver:
 
     @property
     def started(self) -> int:
-        """How often a kernel, or natively a graph, was started: what is recorded is not, yet."""
+        """The number of launches of kernels and native graphs, captured ones excluded."""
         graphs = [f"cuGraph{name}" for name in ("Launch", "InstantiateWithFlags")]
-        begun, made = (self.natively[name].value for name in graphs)
+        begun, made = (self.native_calls[name].value for name in graphs)
         return self.launched + begun - made
 
     @property
@@ -129,7 +129,7 @@ class Driver:
         return 0, self.total
 
     def cuDriverGetVersion(self) -> Any:
-        return 0, 1  # no driver's: what is kept on disk is not taken for machine code
+        return 0, 1  # of no driver: cached code is for others
 
     def cuMemGetInfo(self) -> Any:
         return 0, self.total - self.used, self.total
@@ -168,7 +168,7 @@ class Driver:
         return 0, ctypes.addressof(self._code), 4
 
     def __getattr__(self, name: str) -> Any:
-        """Everything else gives a fresh handle, and is counted."""
+        """Other functions are counted and return a new handle."""
         if not name.startswith("cu"):
             raise AttributeError(name)
 
@@ -184,16 +184,16 @@ _numbers = itertools.count()
 
 
 def install(monkeypatch: Any, memory: int = 1 << 30) -> tuple[Driver, str]:
-    """The driver, and the name of a new device whose runtime is on it."""
+    """The fake, and the name of a new device on it."""
     from numus.compiler.plan import clear_plans
     from numus.runtime import devices
     from numus.runtime.cuda.runtime import CudaRuntime
 
     fake = Driver(memory)
     monkeypatch.setattr(driver, "_module", lambda: fake)
-    runtime = CudaRuntime()
-    runtime.driver = fake  # its memory is the driver's
+    runtime = CudaRuntime(nm.device("cpu").runtime)
+    runtime.driver = fake  # keeps the fake's memory alive
     name = f"cuda_alone_{next(_numbers)}"
-    devices.STARTS[name] = lambda index: runtime
+    devices.BACKENDS[name] = lambda index: runtime
     clear_plans()
     return fake, name

@@ -19,7 +19,7 @@ from numus import ir
 from numus.codegen.nvptx.analysis import registers_of
 from numus.ir import statements
 from numus.runtime import devices
-from numus.runtime.contract import Launch
+from numus.runtime.contract import Backend, Launch, LaunchList
 from numus.runtime.cuda.properties import capability_fields
 from numus.target import Target
 
@@ -77,7 +77,7 @@ class Program:
         self.source = self.text = ir.kernel_text(kernel)
 
 
-class Prepared:
+class Prepared(LaunchList):
     def __init__(self, runtime: Machine, steps: Any, slots: int) -> None:
         self.runtime, self.steps = runtime, steps
 
@@ -100,7 +100,7 @@ class Prepared:
             self.runtime.launched.append(step.program)
 
 
-class Machine:
+class Machine(Backend):
     """The runtime."""
 
     def __init__(self, target: Target = TARGET) -> None:
@@ -156,12 +156,12 @@ class Machine:
 def install() -> None:
     """From now on there are devices "groups"; "tiles", whose groups multiply tiles; and "ordered",
     whose blocks start in order."""
-    devices.STARTS.setdefault("groups", lambda index: Machine())
-    devices.STARTS.setdefault("tiles", lambda index: Machine(WITH_TILES))
-    devices.STARTS.setdefault("ordered", lambda index: Machine(ORDERED))
+    devices.BACKENDS.setdefault("groups", lambda index: Machine())
+    devices.BACKENDS.setdefault("tiles", lambda index: Machine(WITH_TILES))
+    devices.BACKENDS.setdefault("ordered", lambda index: Machine(ORDERED))
     for capability in (75, 80, 90):
         target = group_tiles.facts_of(TARGET, capability)
-        devices.STARTS.setdefault(f"groups_{capability}", lambda index, f=target: Machine(f))
+        devices.BACKENDS.setdefault(f"groups_{capability}", lambda index, f=target: Machine(f))
 
 
 # -- interpretation -------------------------------------------------------------------------------

@@ -106,7 +106,7 @@ class Plan:
         layouts = {**self.leaf_strides, **{v: row_major(v.shape) for v in self.in_memory}}
         groups = [group for group in self.groups if any(v.size for v in group.stored)]
         self._schedule(groups, layouts, {*roots, *leaves}, {*self.in_memory, *leaves})
-        self.programs = contract.compile_all(self.runtime, [step.kernel for step in self.steps])
+        self.programs = self.runtime.compile_all([step.kernel for step in self.steps])
         for step, program in zip(self.steps, self.programs, strict=True):
             step.kernel = program.kernel  # plans of one structure share kernels
 
@@ -149,11 +149,11 @@ class Plan:
         self.values: list[Any] = []
         # scalars that a run fills in: (position in values, constant, part)
         self.scalar_patches: list[tuple[int, int, str]] = []
-        self.launches: list[contract.ProgramStep] = []
+        self.launches: list[contract.LaunchStep] = []
         self.allocations = [*self.result_bytes, *([self.arena] if self.arena else [])]
         self.slot_count = len(self.leaf_strides) + len(self.allocations)
         wave = [(w, n > 0) for w, count in enumerate(self.waves) for n in range(count)]
-        for step, program, (w, joins) in zip(self.steps, self.programs, wave, strict=True):
+        for step, program, (w, concurrent) in zip(self.steps, self.programs, wave, strict=True):
             self.values.append(step.grid)
             for s in step.scalars:
                 if s.__class__ is tuple:
@@ -171,7 +171,7 @@ class Plan:
                     start += memory_plan.aligned(size)
             sizes = [nbytes(v) for v in step.buffers]
             self.launches.append(
-                contract.ProgramStep(program, buffers, sizes, step.scratch, joins, pitch)
+                contract.LaunchStep(program, buffers, sizes, step.scratch, concurrent, pitch)
             )
         self.prepared = (
             self.runtime.prepare(self.launches, self.slot_count) if self.launches else None
@@ -179,7 +179,7 @@ class Plan:
 
     def single_launches(self) -> list[Callable[..., None]]:
         """Each kernel by itself, for timing."""
-        alone = [dataclasses.replace(launch, joins=False) for launch in self.launches]
+        alone = [dataclasses.replace(launch, concurrent=False) for launch in self.launches]
         return [self.runtime.prepare([launch], self.slot_count).run for launch in alone]
 
     def _assign_memory(self, leaves: list[Value], results: set[Value]) -> None:

@@ -92,9 +92,9 @@ class TracedPlan:
                 self._scalar_parts.append((which, part))
             else:
                 values[at] = scalar_part(graph.constants[which].params, part)
-        self._launch: contract.LaunchFixed | None = None
+        self._launch: contract.BoundLaunch | None = None
         if plan.prepared is not None:
-            self._launch = contract.fixed(plan.prepared, values, changing)
+            self._launch = plan.prepared.bind_values(values, changing)
 
     def block(self, at: int) -> int:
         """The slot of an output's block among those that `repeat` is given."""
@@ -122,19 +122,19 @@ class TracedPlan:
             addresses.append(temporary.address)
         if self.plan.prepared is None:  # nothing to compute: results of size 0
             return count
-        return contract.repeat(
-            *(self.plan.runtime, self.plan.prepared, self._values, addresses),
-            *(count, steps, swaps, flag),
+        return self.plan.prepared.repeat(
+            self._values, addresses, count, steps, swaps, flag, self.plan.runtime
         )
 
     def call_builder(self) -> BytecodeBuilder | None:
         """A fast call around the launches, without the addresses of inputs and result blocks; None
         where unsupported."""
-        begin = getattr(self.plan.prepared, "call_builder", None)
-        if begin is None or self._scalar_parts:
+        if self.plan.prepared is None or self._scalar_parts:
             return None
         fixed = list(enumerate(self._constant_addresses, len(self._strides)))
-        code: BytecodeBuilder | None = begin(self._values, fixed, self._arena or None)
+        code: BytecodeBuilder | None = self.plan.prepared.call_builder(
+            self._values, fixed, self._arena or None
+        )
         return code
 
     def donatable(self, pairs: Sequence[tuple[int, int]]) -> dict[int, int]:

@@ -393,7 +393,7 @@ class _PortableRunner:
         if prepared is None:
             if len(self._prepared) > 64:
                 self._prepared.clear()
-            step = contract.ProgramStep(self._program, self._slots, nbytes)
+            step = contract.LaunchStep(self._program, self._slots, nbytes)
             prepared = self._runtime.prepare([step], len(nodes))
             self._prepared[nbytes] = prepared
         extents = [n for x in nodes for n in x.shape]

@@ -1,4 +1,4 @@
-"""Backends: `contract` says what one must provide, `get` gives the running one of a device."""
+"""Backends: `contract` defines their interface, `get` gives the runtime of a device."""
 
 from __future__ import annotations
 
@@ -6,8 +6,7 @@ from typing import Any
 
 
 def get(name: str = "cpu") -> Any:
-    """The runtime of a device ("cpu", "null" …), started on first use and then always the same: for
-    those who know which it is, and ask it for more than the contract has."""
+    """The runtime of a device, started on first use; for uses beyond the contract."""
     from numus.runtime.devices import device
 
     return device(name).runtime

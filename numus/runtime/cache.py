@@ -1,4 +1,4 @@
-"""Compiled code kept on disk between processes, as much as is worth keeping."""
+"""Disk cache of compiled code, shared by processes, with least-recently-used eviction."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from pathlib import Path
 
 from numus import config
 
-LIMIT = 1 << 30  # bytes; past it, what was not used for longest goes
-_DAY = 86400.0  # how exactly it is known when code was used, in seconds
+MAX_BYTES = 1 << 30
+_TOUCH_SECONDS = 86400.0  # resolution of the time of last use
 
 _MAGIC = b"numus-object-1\n"
 
@@ -21,7 +21,7 @@ _MAGIC = b"numus-object-1\n"
 @functools.cache
 def version(driver: Path, *packages: str) -> str:
     """A digest of the code generator: LLVM's version, the modules of these packages of `codegen/`
-    with what all targets share, and the module that drives LLVM."""
+    and of `codegen/` itself, and the module that drives LLVM."""
     import llvmlite
 
     digest = hashlib.sha256(llvmlite.__version__.encode())
@@ -41,14 +41,14 @@ def _path(key: str) -> Path:
 
 
 def get(key: str) -> bytes | None:
-    """The code kept under a key; None when there is none or it is damaged."""
+    """The code under a key; None when there is none or it is damaged."""
     try:
         path = _path(key)
         data = path.read_bytes()
     except (OSError, RuntimeError):  # the second: there is no home directory
         return None
-    with contextlib.suppress(OSError):  # a cache that may only be read
-        if time.time() - path.stat().st_mtime > _DAY:
+    with contextlib.suppress(OSError):  # a read-only cache
+        if time.time() - path.stat().st_mtime > _TOUCH_SECONDS:
             os.utime(path)
     head = len(_MAGIC) + 32
     body = data[head:]
@@ -58,20 +58,20 @@ def get(key: str) -> bytes | None:
 
 
 def put(key: str, code: bytes) -> None:
-    """Keep code under a key (a hash, in hexadecimal digits)."""
+    """Store code under a key (a hash, in hexadecimal digits)."""
     with contextlib.suppress(RuntimeError):  # there is no home directory
         write(_path(key), _MAGIC + hashlib.sha256(code).digest() + code)
-        if key.endswith("00"):  # once in 256 times, in whichever process it happens
-            prune(LIMIT)
+        if key.endswith("00"):  # one in 256 keys
+            prune(MAX_BYTES)
 
 
 def prune(limit: int) -> None:
-    """If more than `limit` bytes are kept, drop what was used longest ago, to three quarters."""
+    """Above `limit` bytes, evict the least recently used down to three quarters."""
     found: list[tuple[float, int, Path]] = []
     for path in _folder().glob("*/*"):
-        with contextlib.suppress(OSError):  # another process was quicker
-            facts = path.stat()
-            found.append((facts.st_mtime, facts.st_size, path))
+        with contextlib.suppress(OSError):  # another process removed it
+            status = path.stat()
+            found.append((status.st_mtime, status.st_size, path))
     left = sum(size for _, size, _ in found)
     if left <= limit:
         return
@@ -84,7 +84,7 @@ def prune(limit: int) -> None:
 
 
 def write(path: Path, content: bytes) -> None:
-    """Readers see all of a file or what was there before; a disk that refuses is no error."""
+    """Replace a file atomically; a disk that refuses is no error."""
     temporary = ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What the compilers of all backends keep a record of."""
+"""The compile log of all backends."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class CompileRecord:
-    """One kernel that was made ready: compiled, or loaded from the disk cache."""
+    """One kernel, compiled or loaded from the disk cache."""
 
     name: str
     key: str
-    notes: tuple[str, ...]  # what it fuses
+    notes: tuple[str, ...]  # the operations it fuses
     cause: str  # "compiled" or "disk"
     seconds: float
     program: Any

@@ -1,11 +1,15 @@
-"""What a backend must provide. Read this first when you add one.
+"""The backend contract: read this first when you add a backend.
 
-Nothing above `runtime/` asks which backend it is on: it speaks to a `Runtime` through the methods
-below, and reads the target's description (`Target`) where a schedule has to choose.
+Nothing above `runtime/` knows which backend it runs on. It reads the device's `Target` to choose
+schedules, and calls a `Runtime`: memory, programs, and launch lists (command buffers: kernels
+prepared once and run many times). The base classes `Backend` and `LaunchList` have defaults of the
+optional methods. `null.py` and `reference.py` are the smallest examples; `devices.BACKENDS` lists
+all.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
@@ -26,204 +30,31 @@ class Memory(Protocol):
     def nbytes(self) -> int: ...
 
     @property
-    def address(self) -> int:
-        """Where it is, for runtimes whose kernels take addresses."""
-        ...
+    def address(self) -> int: ...
 
 
 Block = TypeVar("Block", bound=Memory)
 
 
-class RecycledOutput(NamedTuple):
-    """Something made of memory that may be used again as soon as nobody but its owner holds it."""
-
-    thing: Any
-    parts: Sequence[Any]  # itself and what it is made of, each held by the one before
-    # slots of parts (an object, its type, the slot's name) and what they hold while nobody uses it
-    idle: Sequence[tuple[Any, type, str, Any]]
-
-
 class Program(Protocol):
-    """A compiled kernel, ready to launch; it may be shared between threads."""
+    """A compiled kernel; may be shared between threads."""
 
     @property
     def name(self) -> str: ...
 
     @property
     def kernel(self) -> Any:
-        """The IR it was made from."""
+        """The IR it was compiled from."""
         ...
 
     @property
     def source(self) -> str:
-        """What the renderer produced: LLVM IR, PTX, WGSL."""
+        """The renderer's output: LLVM IR, PTX, WGSL."""
         ...
-
-
-@dataclass(frozen=True, slots=True)
-class ProgramStep:
-    """One kernel of a prepared program.
-
-    `buffers` gives, for each buffer of the kernel, a slot of the program and an offset in bytes
-    from the address that the slot will hold; None for a scratch buffer, which the runtime provides.
-    `nbytes` gives the size of what lies there, scratch left out, where it is known.
-    `scratch` gives the bytes that one worker (a block, where lanes are threads of a group) needs of
-    each scratch buffer, where they are known. `pitch`: the scratch buffers have places as well, so
-    many bytes apart, for as many workers as the device has units, or the wave has blocks if fewer.
-    A step that `joins` needs nothing of the one before it, nor of those that one joins: they form a
-    wave, and may run at the same time.
-    """
-
-    program: Any
-    buffers: Sequence[tuple[int, int] | None]
-    nbytes: Sequence[int] | None = None
-    scratch: Sequence[int] | None = None
-    joins: bool = False
-    pitch: int = 0
-
-
-class Prepared(Protocol):
-    """Kernels laid out to be run many times, by several threads at once."""
-
-    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
-        """Run with one address per slot and, for each step, its grid followed by its scalars."""
-        ...
-
-
-def compile_all(runtime: Runtime[Any], kernels: Sequence[Any]) -> list[Any]:
-    """The programs of several kernels.
-
-    A runtime that gains from knowing all of them has a method of this name.
-    """
-    own = getattr(runtime, "compile_all", None)
-    found: list[Any] = own(kernels) if own is not None else list(map(runtime.compile, kernels))
-    return found
-
-
-LaunchFixed = Callable[[Sequence[int], Sequence[int | float]], None]
-
-
-def fixed(
-    prepared: Prepared, values: Sequence[int | float], changing: Sequence[int]
-) -> LaunchFixed:
-    """A prepared program with values that stay, but for those at some places: a function of the
-    addresses and of these values.
-
-    A runtime that gains from knowing has a method of this name; for others, this calls `run`.
-    """
-    own = getattr(prepared, "fixed", None)
-    if own is not None:
-        found: LaunchFixed = own(values, changing)
-        return found
-    return fixed_by_run(prepared, values, changing)
-
-
-def fixed_by_run(
-    prepared: Prepared, values: Sequence[int | float], changing: Sequence[int]
-) -> LaunchFixed:
-    """`fixed` for every runtime."""
-
-    def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
-        current = list(values)
-        for at, value in zip(changing, changed, strict=True):
-            current[at] = value
-        prepared.run(addresses, current)
-
-    return launch
-
-
-def repeat(
-    runtime: Runtime[Any],
-    prepared: Any,
-    values: Sequence[int | float],
-    addresses: list[int],
-    count: int,
-    steps: Sequence[tuple[int, int]],
-    swaps: Sequence[tuple[int, int]],
-    flag: Any = None,
-) -> int:
-    """Run a prepared program up to `count` times; gives how often it ran.
-
-    After each run the addresses of some slots move by so many bytes (`steps`), and some pairs of
-    slots change places (`swaps`). The first run that leaves False in the memory `flag` is the last.
-    A runtime that can do this by itself has a method of this name.
-    """
-    own = getattr(prepared, "repeat", None)
-    if own is not None:
-        done: int = own(values, addresses, count, steps, swaps, flag)
-        return done
-    launch = fixed(prepared, values, ())
-    for i in range(count):
-        launch(addresses, ())
-        for slot, step in steps:
-            addresses[slot] += step
-        for a, b in swaps:
-            addresses[a], addresses[b] = addresses[b], addresses[a]
-        if flag is not None:
-            runtime.synchronize()
-            if not runtime.download(flag, bool_, 1)[0]:
-                return i + 1
-    return count
-
-
-@dataclass(frozen=True)
-class NativeLaunch:
-    """A vendor's kernel as a function of 16 words that native code calls; it gives 0 where all is
-    well. Some of the words are addresses: `(word, buffer, offset)`, where the buffer after the last
-    is the workspace. It is called so where all addresses are whole multiples of 16.
-
-    An address that is no argument is told beforehand, by a function of two numbers, a pointer to
-    the address and its size: `prior` is the function and these numbers, the word is the 17th."""
-
-    function: int
-    arguments: tuple[int, ...]
-    addresses: tuple[tuple[int, int, int], ...]
-    prior: tuple[int, int, int, int] | None = None
-
-
-@dataclass(slots=True)
-class Launch:
-    """One kernel call: `grid` blocks over these buffers and scalar values (in slot order)."""
-
-    program: Any
-    memories: Sequence[Any]
-    scalars: Sequence[int | float]
-    grid: int
-
-
-def steps_of(
-    launches: Sequence[Launch], scratch: Callable[[Launch], Sequence[int] | None] | None = None
-) -> tuple[list[ProgramStep], int]:
-    """Launches as steps, and how many slots they have: one for each memory, in order. `scratch`
-    tells the bytes of a launch's scratch buffers."""
-    slots = 0
-    steps: list[ProgramStep] = []
-    for launch in launches:
-        places: list[tuple[int, int] | None] = []
-        for memory in launch.memories:
-            places.append(None if memory is None else (slots, 0))
-            slots += memory is not None
-        steps.append(
-            ProgramStep(launch.program, places, scratch=scratch(launch) if scratch else None)
-        )
-    return steps, slots
-
-
-def arguments_of(launches: Sequence[Launch]) -> tuple[list[int], list[int | float]]:
-    """What such steps are run with: addresses, and for each its grid and scalars."""
-    addresses: list[int] = []
-    values: list[int | float] = []
-    for launch in launches:
-        addresses += [memory.address for memory in launch.memories if memory is not None]
-        values += (launch.grid, *launch.scalars)
-    return addresses, values
 
 
 class Runtime(Protocol[Block]):
-    """One device, whose memory comes in blocks of a type of its own.
-
-    `devices.STARTS` says which there are: that each keeps to this is checked with the types there.
-    """
+    """One device, with its own type of memory blocks."""
 
     @property
     def target(self) -> Target: ...
@@ -246,11 +77,15 @@ class Runtime(Protocol[Block]):
         ...
 
     def compile(self, kernel: Any) -> Program:
-        """A program for a kernel in IR, from the cache where it is there."""
+        """The program of a kernel in IR, from the cache where it is there."""
         ...
 
-    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
-        """A list of kernels to be run many times over memory in numbered slots."""
+    def compile_all(self, kernels: Sequence[Any]) -> Sequence[Program]:
+        """The programs of several kernels; `Backend` compiles one after the other."""
+        ...
+
+    def prepare(self, steps: Sequence[LaunchStep], slots: int) -> LaunchList:
+        """A launch list over memory in numbered slots."""
         ...
 
     def run(self, launches: Sequence[Launch]) -> None:
@@ -264,3 +99,170 @@ class Runtime(Protocol[Block]):
     def memory_stats(self) -> dict[str, int]:
         """Bytes in use, bytes kept in the pool, the peak, and counts of allocations."""
         ...
+
+    def missing_feature(self, dtype: str) -> str:
+        """The device feature that an unsupported dtype needs; `Backend` names none."""
+        ...
+
+
+class Backend:
+    """Defaults of the optional methods of a `Runtime`."""
+
+    def compile_all(self: Any, kernels: Sequence[Any]) -> Any:
+        return [self.compile(kernel) for kernel in kernels]
+
+    def missing_feature(self, dtype: str) -> str:
+        return ""
+
+
+# -- launches -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class Launch:
+    """One kernel call: `grid` blocks over these buffers and scalar values (in slot order)."""
+
+    program: Any
+    memories: Sequence[Any]
+    scalars: Sequence[int | float]
+    grid: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchStep:
+    """One kernel of a launch list.
+
+    Args:
+        buffers: for each buffer of the kernel a slot and an offset in bytes from the slot's
+            address; None for scratch that the runtime provides.
+        nbytes: the size of each buffer, scratch left out, where known.
+        scratch: bytes of each scratch buffer per worker (per block, on SIMT targets), where known.
+        concurrent: independent of the step before, and of those that one is concurrent with: they
+            form a wave, and may run at the same time.
+        scratch_pitch: bytes between two workers, where scratch buffers are in slots: for as many
+            workers as the device has cores, or the wave has blocks if fewer.
+    """
+
+    program: Any
+    buffers: Sequence[tuple[int, int] | None]
+    nbytes: Sequence[int] | None = None
+    scratch: Sequence[int] | None = None
+    concurrent: bool = False
+    scratch_pitch: int = 0
+
+
+def launch_steps(
+    launches: Sequence[Launch], scratch: Callable[[Launch], Sequence[int] | None] | None = None
+) -> tuple[list[LaunchStep], int]:
+    """Launches as steps, with one slot per memory, and the number of slots."""
+    slots = 0
+    steps: list[LaunchStep] = []
+    for launch in launches:
+        buffers: list[tuple[int, int] | None] = []
+        for memory in launch.memories:
+            buffers.append(None if memory is None else (slots, 0))
+            slots += memory is not None
+        steps.append(
+            LaunchStep(launch.program, buffers, scratch=scratch(launch) if scratch else None)
+        )
+    return steps, slots
+
+
+def launch_arguments(launches: Sequence[Launch]) -> tuple[list[int], list[int | float]]:
+    """The addresses and values to run such steps with."""
+    addresses: list[int] = []
+    values: list[int | float] = []
+    for launch in launches:
+        addresses += [memory.address for memory in launch.memories if memory is not None]
+        values += (launch.grid, *launch.scalars)
+    return addresses, values
+
+
+BoundLaunch = Callable[[Sequence[int], Sequence[int | float]], None]
+
+
+class LaunchList(ABC):
+    """Kernels prepared once and run many times, by several threads at once."""
+
+    @abstractmethod
+    def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
+        """Run with one address per slot and, for each step, its grid followed by its scalars."""
+
+    def bind_values(self, values: Sequence[int | float], changing: Sequence[int]) -> BoundLaunch:
+        """`run` as a function of the addresses and of the values at the indices `changing`."""
+
+        def launch(addresses: Sequence[int], changed: Sequence[int | float]) -> None:
+            current = list(values)
+            for i, value in zip(changing, changed, strict=True):
+                current[i] = value
+            self.run(addresses, current)
+
+        return launch
+
+    def repeat(
+        self,
+        values: Sequence[int | float],
+        addresses: list[int],
+        count: int,
+        steps: Sequence[tuple[int, int]],
+        swaps: Sequence[tuple[int, int]],
+        flag: Any,
+        runtime: Runtime[Any],
+    ) -> int:
+        """Run up to `count` times; gives the number of runs.
+
+        After each run the addresses of some slots move by some bytes (`steps`), and some pairs of
+        slots are exchanged (`swaps`). The first run that leaves False in the memory `flag` is the
+        last, if there is one.
+        """
+        launch = self.bind_values(values, ())
+        for i in range(count):
+            launch(addresses, ())
+            for slot, nbytes in steps:
+                addresses[slot] += nbytes
+            for a, b in swaps:
+                addresses[a], addresses[b] = addresses[b], addresses[a]
+            if flag is not None:
+                runtime.synchronize()
+                if not runtime.download(flag, bool_, 1)[0]:
+                    return i + 1
+        return count
+
+    def call_builder(
+        self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
+    ) -> Any:
+        """A fast call around the launches (`runtime/pycall`); None where unsupported.
+
+        Args:
+            fixed: slots and their constant addresses.
+            arena: bytes of the last slot, where that is for temporaries.
+        """
+        return None
+
+
+# -- native calls ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class NativeLaunch:
+    """A vendor kernel as a function of 16 words that native code calls; 0 means success.
+
+    `addresses` lists the words that are addresses: `(word, buffer, offset)`, where the buffer after
+    the last one is the workspace. It is used where all addresses are multiples of 16. An address
+    that is no argument is the 17th word: `setter` = (function, a, b, size) is called before as
+    function(a, b, pointer to that word, size).
+    """
+
+    function: int
+    arguments: tuple[int, ...]
+    addresses: tuple[tuple[int, int, int], ...]
+    setter: tuple[int, int, int, int] | None = None
+
+
+class RecycledOutput(NamedTuple):
+    """An object over device memory, reused as soon as only its owner references it."""
+
+    value: Any
+    owners: Sequence[Any]  # itself and the objects it is made of, each referenced by the one before
+    # (object, type, slot, value): slots of the owners, and their values while it is unused
+    idle_slots: Sequence[tuple[Any, type, str, Any]]

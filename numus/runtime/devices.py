@@ -1,4 +1,4 @@
-"""Devices by name, and the runtime behind each."""
+"""Device registry: devices by name, each with its runtime."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from numus import config
 from numus.errors import DeviceError, DTypeError
 from numus.runtime.contract import Runtime
 
-# A backend is imported when it is needed first.
+# Backends are imported on first use.
 
 
 def _start_cpu(index: int) -> Runtime[Any]:
@@ -33,9 +33,12 @@ def _start_reference(index: int) -> Runtime[Any]:
 
 
 def _start_cuda(index: int) -> Runtime[Any]:
+    from numus.runtime.cpu import CpuRuntime
     from numus.runtime.cuda import CudaRuntime
 
-    return CudaRuntime(index)
+    host = device("cpu").runtime  # compiles the launch loop
+    assert isinstance(host, CpuRuntime)
+    return CudaRuntime(host, index)
 
 
 def _count_cuda() -> int:
@@ -44,10 +47,10 @@ def _count_cuda() -> int:
     return driver.count()
 
 
-def _no_cuda() -> str:
+def _cuda_hint() -> str:
     from numus.runtime.cuda import driver
 
-    return driver.why_none()
+    return driver.unavailable_hint()
 
 
 def _start_webgpu(index: int) -> Runtime[Any]:
@@ -62,21 +65,21 @@ def _count_webgpu() -> int:
     return adapters.count()
 
 
-def _imitated_webgpu() -> int:
+def _software_webgpu() -> int:
     from numus.runtime.webgpu import adapters
 
     return adapters.software()
 
 
-def _no_webgpu() -> str:
+def _webgpu_hint() -> str:
     return (
         "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
         "package mesa-vulkan-drivers)"
     )
 
 
-# Every kind of device, and how the runtime of one of them (by its number) is started.
-STARTS: dict[str, Callable[[int], Runtime[Any]]] = {
+# Starts the runtime of a kind of device, by index.
+BACKENDS: dict[str, Callable[[int], Runtime[Any]]] = {
     "cpu": _start_cpu,
     "null": _start_null,
     "reference": _start_reference,
@@ -84,23 +87,22 @@ STARTS: dict[str, Callable[[int], Runtime[Any]]] = {
     "webgpu": _start_webgpu,
 }
 
-# DLPack's numbers for devices whose memory other libraries can use in place.
+# DLPack's numbers of devices whose memory other libraries can use in place.
 DLPACK = {"cuda": 2}
-_MANAGED = {13: 2}  # memory that the driver moves to where it is used, and whose it is besides
+_MANAGED = {13: 2}  # unified memory, and the device that it belongs to
 
-# GPUs, the best first: how many are there, and what to do if none is.
+# GPUs, fastest first: their number, and a hint for errors where there is none.
 GPUS: dict[str, tuple[Callable[[], int], Callable[[], str]]] = {
-    "cuda": (_count_cuda, _no_cuda),
-    "webgpu": (_count_webgpu, _no_webgpu),
+    "cuda": (_count_cuda, _cuda_hint),
+    "webgpu": (_count_webgpu, _webgpu_hint),
 }
 
-# Of these, how many (the last ones) are software that imitates a GPU: used only if named.
-IMITATIONS: dict[str, Callable[[], int]] = {"webgpu": _imitated_webgpu}
+# The number of software renderers among them, which come last: used only if named.
+SOFTWARE: dict[str, Callable[[], int]] = {"webgpu": _software_webgpu}
 
 
 class Device:
-    """A place where tensors live. Interned: the same name is the same object; equal to its name,
-    and with its number to "cuda:0", too."""
+    """A device, interned by name; equal to its name, and "cuda" to "cuda:0"."""
 
     __slots__ = ("_runtime", "index", "kind", "name")
 
@@ -116,22 +118,22 @@ class Device:
         if self._runtime is None:
             with _lock:
                 if self._runtime is None:
-                    self._runtime = STARTS[self.kind](self.index)
+                    self._runtime = BACKENDS[self.kind](self.index)
         return self._runtime
 
     @property
     def on_host(self) -> bool:
-        """Whether its memory is the host's, so that looking at a value costs no copy."""
+        """Whether its memory is the host's: reading a value takes no copy."""
         return self.kind in ("cpu", "reference")
 
     @property
     def pending_bytes(self) -> int:
-        """How much memory a pending graph may hold: more where there is much of it."""
+        """Bytes that a pending graph may retain."""
         return max(config.MAX_PENDING_BYTES, int(self.runtime.target.memory_bytes) // 8)
 
     @property
     def dlpack(self) -> tuple[int, int]:
-        """What DLPack calls it. Memory that it has no word for is shown through the host's."""
+        """(type, id) in DLPack; memory without a DLPack type is exported through the host."""
         return (DLPACK[self.kind], self.index) if self.kind in DLPACK else (1, 0)
 
     def __repr__(self) -> str:
@@ -152,10 +154,10 @@ class Device:
         return (device, (self.name,))
 
     def require(self, dtype: Any, operation: str) -> None:
-        """Refuse a dtype that the device has not got."""
+        """Raise where the device lacks a dtype."""
         target = self.runtime.target
         if dtype.name not in target.dtypes:
-            missing = getattr(self.runtime, "missing", lambda name: "")(dtype.name)
+            missing = self.runtime.missing_feature(dtype.name)
             why = f": it lacks {missing}" if missing else ""
             raise DTypeError(
                 f"{operation}: {self.name} ({target.description}) has no {dtype.name}{why}; use a "
@@ -180,10 +182,10 @@ def device(given: Any = None) -> Device:
         raise DeviceError(f"a device is named by a string such as 'cpu', not {given!r}")
     kind, _, number = given.partition(":")
     index = int(number) if number.isdecimal() else 0 if not number else -1
-    if kind not in STARTS or index < 0 or index >= count(kind):
+    if kind not in BACKENDS or index < 0 or index >= count(kind):
         here = ", ".join(d.name for d in present())
-        way_out = GPUS[kind][1]() if kind in GPUS and not count(kind) else f"devices: {here}"
-        raise DeviceError(f"there is no device {given!r} here; {way_out}")
+        hint = GPUS[kind][1]() if kind in GPUS and not count(kind) else f"devices: {here}"
+        raise DeviceError(f"there is no device {given!r} here; {hint}")
     with _lock:
         found = Device(kind, index)
         return _devices.setdefault(found.name, found)
@@ -196,7 +198,7 @@ def started(name: str) -> Any:
 
 
 def of_dlpack(kind: int, index: int) -> Device | None:
-    """The device that DLPack names so, None where that is the host or nothing known."""
+    """The device of DLPack's numbers; None for the host and unknown ones."""
     for name, number in DLPACK.items():
         if number == _MANAGED.get(kind, kind):
             return device(f"{name}:{index}")
@@ -204,12 +206,12 @@ def of_dlpack(kind: int, index: int) -> Device | None:
 
 
 def count(kind: str) -> int:
-    """How many devices of a kind there are."""
+    """The number of devices of a kind."""
     return GPUS[kind][0]() if kind in GPUS else 1
 
 
 def present() -> list[Device]:
-    """The devices of this machine that compute: the CPU, then GPUs, the best first."""
+    """The devices of this machine: the CPU, then GPUs, fastest first."""
     names = ["cpu", *(f"{kind}:{i}" for kind in GPUS for i in range(count(kind)))]
     return [device(name) for name in names]
 
@@ -217,18 +219,16 @@ def present() -> list[Device]:
 def best_gpu() -> Device | None:
     """The fastest GPU of this machine."""
     for kind in GPUS:
-        if count(kind) > IMITATIONS.get(kind, lambda: 0)():
+        if count(kind) > SOFTWARE.get(kind, lambda: 0)():
             return device(kind)
     return None
 
 
-class _Surroundings(threading.local):
-    """What operations find around them, in each thread. One object, which is looked up once: the
-    floor that sets them knows it as `graph.mode`.
-    """
+class _ThreadState(threading.local):
+    """Settings of each thread; `graph.mode` is the same object."""
 
-    device: Device  # where tensors are made if none is named (`NUMUS_DEVICE` sets the first)
-    grad = True  # whether operations record what gradients need
+    device: Device  # the default device (initially `NUMUS_DEVICE`)
+    grad = True  # whether operations are recorded for gradients
     low: Any = None  # the narrow float that products are computed in (nm.autocast)
     trace: Any = None  # the trace of nm.jit that this thread records
     inside: Any = None  # the function that runs once for many examples or turns of a loop
@@ -238,4 +238,4 @@ class _Surroundings(threading.local):
         self.device = device(os.environ.get("NUMUS_DEVICE", "cpu"))
 
 
-default = _Surroundings()
+default = _ThreadState()

@@ -1,6 +1,4 @@
-"""DLPack as it lies in memory: its structures, its numbers for dtypes, and the capsules of Python's
-that carry them from one library to another.
-"""
+"""DLPack's ABI: structures, dtype codes, and Python capsules."""
 
 from __future__ import annotations
 
@@ -10,19 +8,19 @@ from typing import Any
 from numus import dtypes as dt
 from numus.dtypes import DType
 
-PLAIN, VERSIONED = b"dltensor", b"dltensor_versioned"  # names of capsules that nobody has taken
+UNVERSIONED, VERSIONED = b"dltensor", b"dltensor_versioned"  # names of unconsumed capsules
 READ_ONLY = 1
-ON_HOST = (1, 3, 11)  # devices whose memory is the host's: plain, or pinned for CUDA or ROCm
+HOST_DEVICES = (1, 3, 11)  # host memory: pageable, or pinned for CUDA or ROCm
 
 UINT = 1
 _KINDS = {"int": 0, "uint": UINT, "float": 2, "complex": 5, "bool": 6}
-# floats that not every library has a word for
-SPECIAL = {dt.bfloat16: 4, dt.float8_e4m3fn: 10, dt.float8_e5m2: 12}
+# floats that not every library knows
+EXTENSION_FLOATS = {dt.bfloat16: 4, dt.float8_e4m3fn: 10, dt.float8_e5m2: 12}
 
 
 def code(dtype: DType) -> int:
-    """DLPack's number for what a dtype's bits are."""
-    return SPECIAL.get(dtype, _KINDS[dtype.kind])
+    """DLPack's type code of a dtype."""
+    return EXTENSION_FLOATS.get(dtype, _KINDS[dtype.kind])
 
 
 BY_CODE = {(code(d), d.bits if d.kind != "bool" else 8): d for d in dt.ALL}
@@ -47,13 +45,13 @@ Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Managed(ctypes.Structure):
-    """A tensor and who lets go of it."""
+    """DLManagedTensor"""
 
     _fields_ = (("tensor", DLTensor), ("context", ctypes.c_void_p), ("deleter", Deleter))
 
 
 class Versioned(ctypes.Structure):
-    """The same since version 1."""
+    """DLManagedTensorVersioned"""
 
     _fields_ = (
         ("major", ctypes.c_uint32),
@@ -77,7 +75,7 @@ rename = _api("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char
 new = _api("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p)
 
 
-def opened(capsule: Any) -> tuple[bytes, Any]:
-    """The name of a capsule that nobody has taken, and what it carries."""
-    name, kind = (VERSIONED, Versioned) if _is_valid(capsule, VERSIONED) else (PLAIN, Managed)
+def unpack(capsule: Any) -> tuple[bytes, Any]:
+    """The name of an unconsumed capsule, and its managed tensor."""
+    name, kind = (VERSIONED, Versioned) if _is_valid(capsule, VERSIONED) else (UNVERSIONED, Managed)
     return name, kind.from_address(_get_pointer(capsule, name))

@@ -1,8 +1,7 @@
-"""Whose turn it is to hand work to a device.
+"""The launch lock: one thread at a time evaluates and launches.
 
-One lock for all threads, held while anything is evaluated or launched, so that programs come one
-after another, and a device's stream is nobody else's while a graph is recorded from it. It is not
-held while a thread waits for a device.
+Programs run one after another, and no other thread uses a device's stream while a graph is captured
+from it. The lock is not held while a thread waits for a device.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import os
 import threading
 
 lock = threading.RLock()
-if hasattr(os, "register_at_fork"):  # a fork has no thread that would give it back
+if hasattr(os, "register_at_fork"):  # a child has no thread to release it
     os.register_at_fork(
         before=lock.acquire, after_in_parent=lock.release, after_in_child=lock.release
     )

@@ -1,9 +1,8 @@
-"""Memory in blocks that are kept and reused: what the pools of all devices have in common.
+"""Caching allocator with size classes, shared by the pools of all devices.
 
-A freed block goes to the free list of its size class instead of back to where it came from.
-Allocating and freeing a block that the pool has takes well under a microsecond: no lock is taken on
-that path, because a `__del__` may run at any point of another allocation, even in the same thread.
-Lists and counters change in single steps under the interpreter lock.
+A freed block goes to the free list of its size class. Allocating from a free list takes well under
+a microsecond and no lock: a `__del__` may run at any point of another allocation, even in the same
+thread. Lists and counters change atomically under the interpreter lock.
 """
 
 from __future__ import annotations
@@ -17,33 +16,35 @@ from typing import Any
 
 from numus.errors import OutOfMemoryError
 
-_MANY = 4096  # sizes that were asked for and are remembered
+_MAX_CACHED_REQUESTS = 4096  # request sizes with a known size class
 
 
 class Memory:
     """A block of memory; it returns to the pool when the last reference to it goes."""
 
-    __slots__ = ("__weakref__", "_bin", "address", "nbytes", "owner")
+    __slots__ = ("__weakref__", "_class", "address", "nbytes", "owner")
 
-    def __init__(self, address: int, nbytes: int, bin_: _Bin | None, owner: Any = None) -> None:
+    def __init__(
+        self, address: int, nbytes: int, size_class: _SizeClass | None, owner: Any = None
+    ) -> None:
         self.address = address
         self.nbytes = nbytes
-        self._bin = bin_
-        self.owner = owner  # what keeps foreign memory alive
+        self._class = size_class
+        self.owner = owner  # keeps another library's memory alive
 
     def __del__(self) -> None:
-        bin_ = self._bin
-        if bin_ is not None:
-            pool = bin_.pool
-            pool.in_use -= bin_.size
-            if bin_.large and pool.pooled + bin_.size > pool.pooled_limit:
+        class_ = self._class
+        if class_ is not None:
+            pool = class_.pool
+            pool.in_use -= class_.size
+            if class_.large and pool.pooled + class_.size > pool.max_pooled_bytes:
                 pool.release(self.address)
             else:
-                pool.pooled += bin_.size
-                bin_.put(self.address)
+                pool.pooled += class_.size
+                class_.put(self.address)
 
 
-class _Bin:
+class _SizeClass:
     """The free blocks of one size."""
 
     __slots__ = ("large", "pool", "put", "size", "take")
@@ -51,20 +52,20 @@ class _Bin:
     def __init__(self, pool: MemoryPool, size: int) -> None:
         self.pool = pool
         self.size = size
-        self.large = size > pool.small
+        self.large = size > pool.max_slab_block_bytes
         free: list[int] = []
         self.put: Callable[[int], None] = free.append
         self.take: Callable[[], int] = free.pop
-        if pool.first_in_memory:
+        if pool.lowest_address_first:
             self.put, self.take = partial(heappush, free), partial(heappop, free)
 
 
-def rounded(nbytes: int, least: int, steps: int) -> int:
-    """What a request is rounded up to: whole multiples of `least`; from where these would be finer,
-    parts of a power of two of which there are `steps` up to the next."""
-    if nbytes <= 2 * steps * least:
-        return max(least, (nbytes + least - 1) & -least)
-    step = 1 << ((nbytes - 1).bit_length() - steps.bit_length())
+def round_up(nbytes: int, min_bytes: int, classes_per_octave: int) -> int:
+    """The size class of a request: multiples of `min_bytes`, then so many classes from each power
+    of two to the next."""
+    if nbytes <= 2 * classes_per_octave * min_bytes:
+        return max(min_bytes, (nbytes + min_bytes - 1) & -min_bytes)
+    step = 1 << ((nbytes - 1).bit_length() - classes_per_octave.bit_length())
     return (nbytes + step - 1) & -step
 
 
@@ -73,112 +74,110 @@ def gib(n: int) -> str:
 
 
 class MemoryPool(ABC):
-    """Blocks of one device's memory, got by `obtain` and given back by `release`."""
+    """Blocks of one device's memory, mapped by `obtain` and unmapped by `release`."""
 
-    least: int  # bytes of the smallest block, and what blocks are aligned to
-    steps: int  # sizes of blocks from one power of two to the next
-    slab: int  # small blocks are cut from pieces of this size
-    small: int  # bytes of the largest of these; larger ones are pieces of their own
-    memory: type[Memory] = Memory  # what is given out
-    # Which free block is given out: the last that was freed, which may still be in a cache; or the
-    # first in memory, so that what does the same again gets the same places again.
-    first_in_memory = False
+    min_bytes: int  # of a block, and the alignment of all
+    classes_per_octave: int  # size classes from one power of two to the next
+    slab_bytes: int  # small blocks are cut from slabs of this size
+    max_slab_block_bytes: int  # larger blocks are mapped on their own
+    memory: type[Memory] = Memory
+    # Reuse the lowest free address, so that repeated work gets the same addresses again, rather
+    # than the block freed last, which may still be in a cache.
+    lowest_address_first = False
 
     def __init__(self, device: str) -> None:
         self.device = device
         self.in_use = self.pooled = self.peak = self.allocations = 0
-        self.mapped = 0  # allocations of which the pool had none
-        self.pooled_limit = 1 << 62  # bytes that free blocks may hold
-        self._bins: dict[int, _Bin] = {}
-        self._by_request: dict[int, _Bin] = {}
+        self.mapped = 0  # allocations that found no free block
+        self.max_pooled_bytes = 1 << 62
+        self._classes: dict[int, _SizeClass] = {}
+        self._by_request: dict[int, _SizeClass] = {}
         self._slab_next = self._slab_end = 0
         self._workspace: Memory | None = None
         self._lock = threading.Lock()
 
     @abstractmethod
     def obtain(self, size: int) -> int:
-        """The address of fresh memory; OutOfMemoryError where there is none even when the pool has
+        """The address of new memory; OutOfMemoryError where there is none even when the pool has
         been emptied."""
 
     @abstractmethod
     def release(self, address: int) -> None:
-        """Give a large block back to where it came from."""
+        """Unmap a large block."""
 
     @classmethod
     def size_class(cls, nbytes: int) -> int:
-        """What a request is rounded up to."""
-        return rounded(nbytes, cls.least, cls.steps)
+        """The bytes that a request takes."""
+        return round_up(nbytes, cls.min_bytes, cls.classes_per_octave)
 
     def after_fork(self) -> None:
         self._lock = threading.Lock()
 
     def allocate(self, nbytes: int) -> Memory:
         """Uninitialised memory of at least `nbytes`."""
-        bin_ = self._by_request.get(nbytes)
-        if bin_ is None:
-            bin_ = self._bin(nbytes)
+        class_ = self._by_request.get(nbytes)
+        if class_ is None:
+            class_ = self._class_of(nbytes)
         try:
-            address = bin_.take()
-            self.pooled -= bin_.size
+            address = class_.take()
+            self.pooled -= class_.size
         except IndexError:
-            address = self._fresh(bin_)
+            address = self._map(class_)
         self.allocations += 1
-        self.in_use = in_use = self.in_use + bin_.size
+        self.in_use = in_use = self.in_use + class_.size
         if in_use > self.peak:
             self.peak = in_use
-        return self.memory(address, nbytes, bin_)
+        return self.memory(address, nbytes, class_)
 
     def workspace(self, nbytes: int) -> Memory:
-        """At least so much memory, the same for all who ask: for temporaries of those who take
-        turns. It grows in powers of two, so that in all it is at most twice what the largest needs.
-        """
+        """Memory of at least so many bytes, shared by all callers: for temporaries of launches that
+        run one after another. It grows in powers of two."""
         found = self._workspace
         if found is None or found.nbytes < nbytes:
             found = self._workspace = self.allocate(1 << max(nbytes - 1, 0).bit_length())
         return found
 
-    def _bin(self, nbytes: int) -> _Bin:
+    def _class_of(self, nbytes: int) -> _SizeClass:
         if nbytes < 0:
             raise ValueError(f"cannot allocate {nbytes} bytes")
         size = self.size_class(nbytes)
         with self._lock:
-            bin_ = self._bins.get(size)
-            if bin_ is None:
-                bin_ = self._bins[size] = _Bin(self, size)
-            if len(self._by_request) > _MANY:
+            class_ = self._classes.get(size)
+            if class_ is None:
+                class_ = self._classes[size] = _SizeClass(self, size)
+            if len(self._by_request) > _MAX_CACHED_REQUESTS:
                 self._by_request.clear()
-            self._by_request[nbytes] = bin_
-        return bin_
+            self._by_request[nbytes] = class_
+        return class_
 
-    def _fresh(self, bin_: _Bin) -> int:
-        """A block that the pool doesn't have."""
+    def _map(self, class_: _SizeClass) -> int:
+        """A new block."""
         self.mapped += 1
-        if bin_.large:
-            return self.obtain(bin_.size)
+        if class_.large:
+            return self.obtain(class_.size)
         with self._lock:
-            if self._slab_end - self._slab_next < bin_.size:
-                self._slab_next = self.obtain(self.slab)
-                self._slab_end = self._slab_next + self.slab
+            if self._slab_end - self._slab_next < class_.size:
+                self._slab_next = self.obtain(self.slab_bytes)
+                self._slab_end = self._slab_next + self.slab_bytes
             address = self._slab_next
-            self._slab_next += bin_.size
+            self._slab_next += class_.size
         return address
 
     def empty(self) -> None:
-        """Give every free large block back to where it came from."""
-        for bin_ in list(self._bins.values()):
-            while bin_.large:
+        """Unmap all free large blocks."""
+        for class_ in list(self._classes.values()):
+            while class_.large:
                 try:
-                    address = bin_.take()
+                    address = class_.take()
                 except IndexError:
                     break
-                self.pooled -= bin_.size
+                self.pooled -= class_.size
                 self.release(address)
 
     def out_of_memory(self, size: int, state: str) -> OutOfMemoryError:
-        """The error for a block that cannot be had."""
         return OutOfMemoryError(
             f"{self.device} cannot provide {gib(size)}: {gib(self.in_use)} are in use by tensors, "
-            f"{state}; free tensors, or work in smaller pieces"
+            f"{state}; free tensors, or use smaller ones"
         )
 
     def stats(self) -> dict[str, int]:

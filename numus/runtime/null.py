@@ -1,8 +1,7 @@
-"""A backend that launches nothing and counts everything.
+"""The null backend: launches nothing and counts kernels, bytes moved and peak memory.
 
-Schedulers are tested on it: how many kernels a graph becomes, how many bytes they move, how much
-memory they hold at once. It needs no device, no clock and no compiler, and it describes the same
-machine everywhere, so its numbers can be written into tests.
+Schedulers are tested on it. It describes the same machine everywhere, so tests can contain its
+numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 from numus import dtypes
 from numus.ir import kernel_text
-from numus.runtime.contract import Launch, ProgramStep
+from numus.runtime.contract import Backend, Launch, LaunchList, LaunchStep
 from numus.target import Target
 
 if TYPE_CHECKING:
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
 
 TARGET = Target(
     name="null",
-    description="nothing, with 256-bit vectors",
+    description="counts launches; 256-bit vectors",
     dtypes=frozenset(d.name for d in dtypes.ALL),
     vector_bytes=32,
     vector_registers=16,
@@ -37,10 +36,10 @@ TARGET = Target(
 
 @dataclass(slots=True)
 class Counts:
-    """What has happened since the start or the last `reset`."""
+    """Counts since the start or the last `reset`."""
 
     kernels: int = 0  # launched
-    waves: int = 0  # in which prepared ones were: those of a wave may run at the same time
+    waves: int = 0  # of concurrent kernels
     compiled: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
@@ -52,7 +51,7 @@ class Counts:
 
 
 class NullMemory:
-    """A block that is only a size."""
+    """A size without memory."""
 
     __slots__ = ("__weakref__", "_counts", "address", "nbytes")
 
@@ -67,7 +66,7 @@ class NullMemory:
 
 @dataclass(frozen=True, slots=True)
 class NullProgram:
-    """A kernel that was asked for; its source is its IR."""
+    """A kernel; its source is its IR."""
 
     kernel: Any
 
@@ -88,20 +87,20 @@ class NullProgram:
         return self.text
 
 
-class NullPrepared:
+class NullLaunchList(LaunchList):
     """Launches that are counted each time they would run."""
 
-    def __init__(self, runtime: NullRuntime, steps: Sequence[ProgramStep]) -> None:
+    def __init__(self, runtime: NullRuntime, steps: Sequence[LaunchStep]) -> None:
         self._runtime = runtime
         self._steps = steps
 
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         for step in self._steps:
-            self._runtime.counts.waves += not step.joins
+            self._runtime.counts.waves += not step.concurrent
             self._runtime.count(step.program, step.nbytes or ())
 
 
-class NullRuntime:
+class NullRuntime(Backend):
     """The device on which nothing runs."""
 
     def __init__(self) -> None:
@@ -112,10 +111,10 @@ class NullRuntime:
         self._next_address = 64
 
     def reset(self) -> Counts:
-        """Start counting anew (memory in use stays in use); give the counts so far."""
+        """Reset the counts, except memory in use; gives the counts so far."""
         counts = self.counts
         so_far = dataclasses.replace(counts)
-        # blocks report to the object they were made with, so it stays and is set back
+        # blocks refer to this object: reset in place
         fresh = Counts(bytes_in_use=counts.bytes_in_use, peak=counts.bytes_in_use)
         for f in dataclasses.fields(Counts):
             setattr(counts, f.name, getattr(fresh, f.name))
@@ -133,7 +132,7 @@ class NullRuntime:
         return NullMemory(address, nbytes, counts)
 
     def upload(self, memory: NullMemory, array: np.ndarray[Any, Any]) -> None:
-        """Nothing to keep."""
+        """Keeps nothing."""
 
     def download(
         self, memory: NullMemory, dtype: DType, count: int, start: int = 0
@@ -148,8 +147,8 @@ class NullRuntime:
             found = self._programs[text] = NullProgram(kernel)
         return found
 
-    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> NullPrepared:
-        return NullPrepared(self, steps)
+    def prepare(self, steps: Sequence[LaunchStep], slots: int) -> NullLaunchList:
+        return NullLaunchList(self, steps)
 
     def run(self, launches: Sequence[Launch]) -> None:
         for launch in launches:
@@ -169,7 +168,7 @@ class NullRuntime:
         self.launched.append(program)
 
     def synchronize(self) -> None:
-        """Nothing is under way."""
+        """Nothing runs."""
 
     def memory_stats(self) -> dict[str, int]:
         counts = self.counts

@@ -1,7 +1,4 @@
-"""The reference backend: memory is NumPy's, primitives are evaluated by their NumPy references.
-
-It compiles nothing, so it is the oracle for all other backends.
-"""
+"""The reference backend: primitives evaluated by their NumPy references, the oracle of tests."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import numpy as np
 
 from numus import dtypes as dt
 from numus.dtypes import DType
-from numus.runtime.contract import Launch, ProgramStep
+from numus.runtime.contract import Backend, Launch, LaunchStep
 from numus.target import Target
 
 
@@ -34,7 +31,7 @@ class HostMemory:
         return self.array.__array_interface__
 
 
-class ReferenceRuntime:
+class ReferenceRuntime(Backend):
     """NumPy as a device."""
 
     target = Target(
@@ -62,14 +59,14 @@ class ReferenceRuntime:
     def download(
         self, memory: HostMemory, dtype: DType, count: int, start: int = 0
     ) -> np.ndarray[Any, Any]:
-        # through the interface: the result holds the memory itself, so that it can be counted
+        # through the interface: the result keeps the memory object alive, so that it is counted
         size = dtype.itemsize
         return np.asarray(memory)[start * size : (start + count) * size].view(dtype.np)
 
     def compile(self, kernel: Any) -> Any:
-        raise TypeError("the reference device evaluates primitives; it has no kernels")
+        raise TypeError("the reference device evaluates primitives by NumPy: it has no kernels")
 
-    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Any:
+    def prepare(self, steps: Sequence[LaunchStep], slots: int) -> Any:
         self.compile(steps)
 
     def run(self, launches: Sequence[Launch]) -> None:

@@ -14,7 +14,7 @@ RNG = np.random.default_rng(4)
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.STARTS["columns"] = lambda index: group_machine.Machine(
+    devices.BACKENDS["columns"] = lambda index: group_machine.Machine(
         replace(group_machine.HOPPER, forward_progress=True)
     )
     return nm.device("columns").runtime

@@ -10,7 +10,7 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.STARTS["holding"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["holding"] = lambda index: group_machine.Machine(group_machine.HOPPER)
     return nm.device("holding").runtime
 
 

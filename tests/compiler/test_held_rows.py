@@ -12,7 +12,7 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.STARTS["holding"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["holding"] = lambda index: group_machine.Machine(group_machine.HOPPER)
     return nm.device("holding").runtime
 
 
@@ -23,7 +23,7 @@ def waiting():
         forward_progress=True,
         num_cores=40,
     )
-    devices.STARTS["waiting"] = lambda index: group_machine.Machine(target)
+    devices.BACKENDS["waiting"] = lambda index: group_machine.Machine(target)
     return nm.device("waiting").runtime
 
 

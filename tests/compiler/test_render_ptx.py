@@ -55,7 +55,7 @@ class PtxRuntime(NullRuntime):
         return program
 
 
-devices.STARTS.setdefault("ptx", lambda index: PtxRuntime())
+devices.BACKENDS.setdefault("ptx", lambda index: PtxRuntime())
 
 
 @pytest.fixture
@@ -247,7 +247,7 @@ OLDER = {
 def test_products_of_older_devices_use_their_units(capability, dtype, precision):
     older = PtxRuntime(capability)
     older.target = dataclasses.replace(TARGET, **capability_fields(capability))
-    devices.STARTS.setdefault(f"units{capability}", lambda index: older)
+    devices.BACKENDS.setdefault(f"units{capability}", lambda index: older)
     text = product_text(f"units{capability}", dtype, "warp_contraction", precision)
     assert f"mma.sync.aligned.{OLDER[capability, dtype, precision]}" in text
     assert ("cp.async" in text) == (capability >= 80)
@@ -300,7 +300,7 @@ def test_old_and_new_devices():
     for capability in (70, 75, 80, 86, 89, 90, 100, 120, 199):
         assembler = Assembler(capability)
         machine = PtxRuntime(capability)
-        devices.STARTS[f"ptx{capability}"] = lambda index, machine=machine: machine
+        devices.BACKENDS[f"ptx{capability}"] = lambda index, machine=machine: machine
         x = nm.asarray(np.zeros((300, 40), "float32"), device=f"ptx{capability}")
         nm.eval(nm.softmax(x).astype(nm.bfloat16))
         assert all(assembler.cpu in text for _, text in machine.made)

@@ -12,7 +12,7 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    devices.STARTS["teams"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["teams"] = lambda index: group_machine.Machine(group_machine.HOPPER)
     return nm.device("teams").runtime
 
 

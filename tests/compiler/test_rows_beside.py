@@ -15,7 +15,7 @@ RNG = np.random.default_rng(5)
 @pytest.fixture(scope="module", autouse=True)
 def machine():
     target = replace(group_machine.HOPPER, forward_progress=True)
-    devices.STARTS["beside"] = lambda index: group_machine.Machine(target)
+    devices.BACKENDS["beside"] = lambda index: group_machine.Machine(target)
     return nm.device("beside").runtime
 
 

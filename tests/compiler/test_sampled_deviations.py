@@ -12,7 +12,7 @@ RNG = np.random.default_rng(7)
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    devices.STARTS["sampling"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["sampling"] = lambda index: group_machine.Machine(group_machine.HOPPER)
     return nm.device("sampling").runtime
 
 

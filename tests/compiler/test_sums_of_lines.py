@@ -13,7 +13,7 @@ from numus.runtime import devices
 @pytest.fixture(scope="module")
 def machine():
     target = replace(group_machine.HOPPER, num_cores=4)
-    devices.STARTS["lines"] = lambda index: group_machine.Machine(target)
+    devices.BACKENDS["lines"] = lambda index: group_machine.Machine(target)
     return nm.device("lines").runtime
 
 

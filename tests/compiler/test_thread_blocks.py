@@ -16,7 +16,7 @@ from numus.runtime import devices
 @pytest.fixture(scope="module")
 def machine():
     made = thread_blocks.Machine()
-    devices.STARTS["blocks"] = lambda index: made
+    devices.BACKENDS["blocks"] = lambda index: made
     return nm.device("blocks").runtime
 
 

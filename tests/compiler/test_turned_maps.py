@@ -21,7 +21,7 @@ def machine(request):
     """In large groups, threads have so few elements that all are under way before they meet."""
     target = dataclasses.replace(TARGET, group=request.param)
     name = f"turning{request.param}"
-    devices.STARTS[name] = lambda index: group_machine.Machine(target)
+    devices.BACKENDS[name] = lambda index: group_machine.Machine(target)
     runtime = nm.device(name).runtime
     runtime.programs.clear()  # what one test makes is no other's
     clear_plans()

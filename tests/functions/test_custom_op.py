@@ -443,11 +443,11 @@ def test_parsing_of_a_cuda_source():
     arrays = [("x", nm.float16)], [("out", nm.float16)], [("alpha", nm.float32)]
     assert parse("op", PTX, *arrays).entry == "axpy"
     found = parse("op", CPP, *arrays)
-    assert (found.entry, found.is_ptx, found.numbers) == ("axpy", False, (("alpha", "float32"),))
+    assert (found.entry, found.is_ptx, found.scalars) == ("axpy", False, (("alpha", "float32"),))
     assert found.text.startswith("#include <cuda_fp16.h>\ntypedef __half scalar;")
     with pytest.raises(CompileError, match='declare the kernel extern "C"'):
         parse("op", CPP.replace('extern "C"', ""), *arrays)
-    with pytest.raises(CompileError, match=r"has one kernel .* this one has 0"):
+    with pytest.raises(CompileError, match=r"must have one kernel .* this one has 0"):
         parse("op", "int nothing;", *arrays)
     with pytest.raises(DTypeError, match="scalar 'c' is complex64"):
         parse("op", CPP, *arrays[:2], [("c", nm.complex64)])

@@ -32,14 +32,14 @@ def older(capability):
         from numus.runtime.cuda.runtime import CudaRuntime
 
         assert driver.count()  # which starts the driver
-        return CudaRuntime(index, capability)
+        return CudaRuntime(nm.device("cpu").runtime, index, capability)
 
     return start
 
 
 if ON_GPU:
     for name, capability in (("groups_90", None), ("groups_80", 80), ("groups_75", 75)):
-        devices.STARTS[name] = older(capability)
+        devices.BACKENDS[name] = older(capability)
 # What there is for a dtype: the device, and whether float32 may be rounded.
 UNITS = {
     "tiles bfloat16": ("groups_90", "bfloat16", False),
@@ -250,7 +250,7 @@ def test_sums_over_single_windows(name, gathers, by_sums, monkeypatch):
 
 def as_rendered(function, x, w):
     """Against float64 on the CPU, by threads of the host that run what a GPU would be given."""
-    devices.STARTS.setdefault("blocks", lambda index: thread_blocks.Machine())
+    devices.BACKENDS.setdefault("blocks", lambda index: thread_blocks.Machine())
     x, w = drawn(0, x, "float32"), drawn(1, w, "float32")
     up = drawn(2, function(x, w).shape, "float32")
     want = both_ways(function, *(v.astype("float64") for v in (x, w, up)), False)

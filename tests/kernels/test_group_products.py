@@ -34,7 +34,7 @@ def older(capability: int) -> Callable[[int], Any]:
         from numus.runtime.cuda.runtime import CudaRuntime
 
         assert driver.count()
-        return CudaRuntime(index, capability)
+        return CudaRuntime(nm.device("cpu").runtime, index, capability)
 
     return start
 
@@ -50,7 +50,7 @@ NAMES = ["groups_75", "groups_80", "groups_90"]
 if ON_GPU:
     NAMES = ["cuda", "cuda_70", "cuda_75", "cuda_80"]
     for capability in (70, 75, 80):
-        devices.STARTS.setdefault(f"cuda_{capability}", older(capability))
+        devices.BACKENDS.setdefault(f"cuda_{capability}", older(capability))
 
 BF16, E4M3, E5M2 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn, ml_dtypes.float8_e5m2
 TOLERANCE = {

@@ -12,7 +12,7 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    devices.STARTS["scattering"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["scattering"] = lambda index: group_machine.Machine(group_machine.HOPPER)
     return nm.device("scattering").runtime
 
 

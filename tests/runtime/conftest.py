@@ -1,4 +1,4 @@
-"""A CUDA device for tests, on a driver that runs nothing."""
+"""A CUDA device on the fake driver."""
 
 import cuda_driver
 import pytest
@@ -12,7 +12,7 @@ from numus.runtime.cuda import cublas, cublaslt
 @pytest.fixture
 def driver(monkeypatch):
     fake, fake.device = cuda_driver.install(monkeypatch, memory=64 << 20)
-    # a library that is installed here would take the addresses for the GPU's
+    # an installed library would take host addresses for device ones
     for found in (cublas, cublaslt):
         monkeypatch.setattr(found, "library", lambda: None)
     eager_calls.clear()

@@ -122,7 +122,7 @@ def test_code_that_was_not_used_for_longest_makes_room(tmp_path):
     cache.prune(limit=8000)
     assert len(files(tmp_path)) == 5  # three quarters of the limit
     assert [k for k in keys if cache.get(k) is None] == keys[-4:-1]
-    cache.prune(cache.LIMIT)
+    cache.prune(cache.MAX_BYTES)
     assert len(files(tmp_path)) == 5
 
 

@@ -16,7 +16,7 @@ import pytest
 from in_threads import in_threads
 
 from numus import runtime as runtimes
-from numus.runtime.contract import Launch, ProgramStep
+from numus.runtime.contract import Launch, LaunchStep
 
 
 @pytest.fixture(scope="module")
@@ -96,15 +96,15 @@ def test_scratch_may_lie_in_a_slot(cpu, threads):
     a, b = memory_of(cpu, x), cpu.allocate(x.nbytes)
     workers, pitch = cpu.target.num_cores, 448
     own = cpu.allocate(64 + workers * pitch)
-    step = ProgramStep(program, [(0, 0), (1, 0), (2, 64)], scratch=[256], pitch=pitch)
+    step = LaunchStep(program, [(0, 0), (1, 0), (2, 64)], scratch=[256], scratch_pitch=pitch)
     # a wave of two kernels that share the scratch memory, and a kernel by itself
-    steps = [step, dataclasses.replace(step, buffers=[(0, 0), (3, 0), (2, 64)], joins=True)]
+    steps = [step, dataclasses.replace(step, buffers=[(0, 0), (3, 0), (2, 64)], concurrent=True)]
     prepared = cpu.prepare([*steps, step], slots=4)
     again = cpu.allocate(x.nbytes)
     addresses = [m.address for m in (a, b, own, again)]
     want = x.reshape(33, 64)[:, ::-1].reshape(-1)
     values = [33, 64, 33] * 3
-    fixed = prepared.fixed(values, [])
+    fixed = prepared.bind_values(values, [])
     runs = [
         lambda: prepared.run(addresses, values),
         lambda: fixed(addresses, []),
@@ -128,7 +128,7 @@ def test_prepared_steps_take_offsets_and_values(cpu, threads):
     x = floats(n)
     # input in slot 0; both results in slot 1, the second behind the first
     prepared = cpu.prepare(
-        [ProgramStep(program, [(0, 0), (1, 0)]), ProgramStep(program, [(1, 0), (1, 4 * 1000)])],
+        [LaunchStep(program, [(0, 0), (1, 0)]), LaunchStep(program, [(1, 0), (1, 4 * 1000)])],
         slots=2,
     )
     for count in (n, 100, 1):
@@ -143,7 +143,7 @@ def test_prepared_steps_take_offsets_and_values(cpu, threads):
 
 def test_several_python_threads_launch_at_once(cpu, threads):
     program = cpu.compile(kernels.affine())
-    prepared = cpu.prepare([ProgramStep(program, [(0, 0), (1, 0)])], slots=2)
+    prepared = cpu.prepare([LaunchStep(program, [(0, 0), (1, 0)])], slots=2)
 
     def work(seed):
         x = floats(5000, seed)

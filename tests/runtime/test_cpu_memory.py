@@ -62,7 +62,7 @@ def test_statistics():
 
 def test_the_pool_is_bounded():
     pool = MemoryPool()
-    pool.pooled_limit = 4 * MIB
+    pool.max_pooled_bytes = 4 * MIB
     blocks = [pool.allocate(MIB) for _ in range(10)]
     del blocks
     assert pool.pooled <= 4 * MIB

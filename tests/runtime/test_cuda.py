@@ -13,7 +13,7 @@ import pytest
 import numus as nm
 from numus.errors import DeviceError, OutOfMemoryError
 from numus.runtime import devices
-from numus.runtime.contract import ProgramStep
+from numus.runtime.contract import LaunchStep
 from numus.runtime.cuda import driver
 from numus.runtime.cuda.runtime import CudaRuntime
 
@@ -110,7 +110,7 @@ def test_errors_name_the_kernel():
     nm.eval(x)
     program = runtime.compile_log[-1].program
     assert ".entry numus_" in program.source
-    prepared = runtime.prepare([ProgramStep(program, [(0, 0)] * program.buffers, scratch=[])], 1)
+    prepared = runtime.prepare([LaunchStep(program, [(0, 0)] * program.num_buffers, scratch=[])], 1)
     values = [1 << 31, *([0] * len(program.formats))]  # more blocks than a grid can have
     with pytest.raises(DeviceError, match=f"launching kernel '{program.name}'"):
         prepared.run([0], values)
@@ -306,7 +306,7 @@ def test_programs_that_are_gone_leave_nothing_behind(monkeypatch):
         for _ in range(6):
             loss, _ = step(x)
             assert loss.item() == total
-        runtime.last = None  # it is held to be named, should it fail
+        runtime.last_launched = None  # kept to be named in errors
         del step, loss
         gc.collect()
 
@@ -396,7 +396,9 @@ def _families(put):
 @pytest.mark.parametrize("capability", [70, 75, 80, 86, 89])
 def test_kernels_for_older_devices(capability, dtype):
     name = f"cuda_sm{capability}"
-    devices.STARTS.setdefault(name, lambda index: CudaRuntime(index, capability))
+    devices.BACKENDS.setdefault(
+        name, lambda index: CudaRuntime(nm.device("cpu").runtime, index, capability)
+    )
     found = {}
     for place in (name, "cpu"):
         rng = np.random.default_rng(0)

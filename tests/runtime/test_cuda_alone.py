@@ -1,6 +1,7 @@
-"""The CUDA runtime on a driver that runs nothing: native calls, memory, replays, errors."""
+"""The CUDA runtime on the fake driver: fast calls, memory, graphs, errors."""
 
 import ctypes
+import dataclasses
 import gc
 import re
 import threading
@@ -44,8 +45,10 @@ def test_repeated_operations_are_fast_calls(driver):
     }
 
 
-def test_large_temporaries_are_allocated_as_calls_run(driver, monkeypatch):
-    monkeypatch.setattr(launch, "_SMALL_WORKSPACE", 0)
+def test_large_temporaries_are_allocated_by_fast_calls(driver, monkeypatch):
+    monkeypatch.setattr(
+        launch, "TUNING", dataclasses.replace(launch.TUNING, max_kept_workspace_bytes=0)
+    )
     x = tensor(512, 512)
     memory = nm.device(driver.device).runtime.memory
     for _ in range(3):
@@ -65,7 +68,7 @@ def test_large_temporaries_are_allocated_as_calls_run(driver, monkeypatch):
         nm.eval((x @ x) @ x)
 
 
-def test_profilers_see_what_kernels_do(driver, monkeypatch, tmp_path):
+def test_symbols_name_the_operations(driver, monkeypatch, tmp_path):
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))  # nothing is on disk
     given, asked = [], []
 
@@ -91,7 +94,7 @@ def test_profilers_see_what_kernels_do(driver, monkeypatch, tmp_path):
     assert len(asked[1]) < 100
 
 
-def test_what_lies_on_the_host_stays_there_unless_moved(driver):
+def test_dlpack_imports_host_memory_in_place(driver):
     x = np.arange(3.0)
     for copy in (None, False, True):
         assert nm.from_dlpack(x, copy=copy).device == "cpu"
@@ -101,7 +104,7 @@ def test_what_lies_on_the_host_stays_there_unless_moved(driver):
     assert nm.asarray(x).device == driver.device
 
 
-def test_a_launch_that_fails_names_its_kernel(driver):
+def test_failed_launches_name_the_kernel(driver):
     x = tensor(8, 8)
     for _ in range(3):
         nm.eval(x + x)
@@ -112,7 +115,7 @@ def test_a_launch_that_fails_names_its_kernel(driver):
     nm.eval(x + x)
 
 
-def test_errors_while_waiting_name_what_ran_last(driver):
+def test_asynchronous_errors_name_the_last_kernels(driver):
     x = tensor(8, 8)
     for _ in range(3):
         nm.eval(x + x)
@@ -126,13 +129,13 @@ def test_errors_while_waiting_name_what_ran_last(driver):
             wait()
 
 
-def test_memory_that_runs_out_is_told_and_survived(driver):
+def test_recovery_from_out_of_memory(driver):
     runtime = nm.device(driver.device).runtime
     held = tensor(5 * MIB)  # of 4 bytes
     for _ in range(4):
         nm.eval(held + 1)
     with pytest.raises(
-        OutOfMemoryError, match=r"cuda cannot provide 0.08 GiB: .* free tensors, or work in smaller"
+        OutOfMemoryError, match=r"cuda cannot provide 0.08 GiB: .* free tensors, or use smaller"
     ):
         nm.eval(nm.zeros((20 * MIB,)) + 1)
     other = tensor(3 * MIB)  # what was free and of another size went back to the driver
@@ -144,8 +147,8 @@ def test_memory_that_runs_out_is_told_and_survived(driver):
 
 
 @pytest.mark.parametrize("kernels", [2, 4, 20])
-def test_programs_are_replayed_and_nothing_piles_up(kernels, driver):
-    """Longer ones by Python, others natively."""
+def test_graph_replays_retain_no_memory(kernels, driver):
+    """Long launch lists from Python, others from fast calls."""
     x = tensor(16, 16)
 
     @nm.jit
@@ -155,7 +158,7 @@ def test_programs_are_replayed_and_nothing_piles_up(kernels, driver):
         return x
 
     def started():
-        return driver.calls["cuGraphLaunch"], driver.natively["cuGraphLaunch"].value
+        return driver.calls["cuGraphLaunch"], driver.native_calls["cuGraphLaunch"].value
 
     state = x
     for _ in range(30):
@@ -175,7 +178,7 @@ def test_programs_are_replayed_and_nothing_piles_up(kernels, driver):
 
 
 class Library:
-    """A product that is launched natively; by Python where memory is not aligned."""
+    """A matmul launched natively, or from Python where memory is unaligned."""
 
     workspace = 1024
     kind = ctypes.CFUNCTYPE(ctypes.c_int32, *[ctypes.c_uint64] * 16)
@@ -201,7 +204,7 @@ class Library:
 made: list[Library] = []
 
 
-def test_results_of_one_size_come_to_the_same_places_again(driver):
+def test_results_recur_at_the_same_addresses(driver):
     step = nm.jit(lambda *xs: [nm.cumsum(x, axis=0) for x in xs])
     xs = [tensor(16, 16) for _ in range(8)]
     for _ in range(3):
@@ -214,7 +217,7 @@ def test_results_of_one_size_come_to_the_same_places_again(driver):
 
 @pytest.fixture
 def library(driver, monkeypatch):
-    """A vendor whose library takes every product."""
+    """A vendor whose library takes every matmul."""
     monkeypatch.setattr(registry._State, "registered", ())
     made.clear()
     yes = lambda product, target: True
@@ -222,10 +225,10 @@ def library(driver, monkeypatch):
     return Library
 
 
-def test_a_vendors_launch_that_comes_again_is_a_graph(driver, library):
+def test_repeated_vendor_launches_become_a_graph(driver, library):
     x, y = tensor(16, 16), tensor(16, 16)
     counts = lambda: [
-        driver.natively[f"cu{name}"].value
+        driver.native_calls[f"cu{name}"].value
         for name in ("GraphInstantiateWithFlags", "GraphLaunch", "GraphExecDestroy")
     ]
     for _ in range(20):
@@ -252,7 +255,7 @@ def test_a_vendors_launch_that_comes_again_is_a_graph(driver, library):
 
 
 @pytest.mark.parametrize("workspace", [0, 1024])
-def test_vendors_kernels_are_launched_natively(workspace, driver, library, monkeypatch):
+def test_vendor_kernels_are_launched_natively(workspace, driver, library, monkeypatch):
     monkeypatch.setattr(Library, "workspace", workspace)
     x, y = tensor(16, 16), tensor(16, 16)
     kept = []
@@ -280,9 +283,7 @@ def test_vendors_kernels_are_launched_natively(workspace, driver, library, monke
 
 
 @pytest.mark.parametrize("has_one", [True, False])
-def test_what_the_library_has_no_way_for_is_done_by_numus(has_one, driver, monkeypatch):
-    from numus import runtime
-
+def test_fallback_where_the_library_has_no_algorithm(has_one, driver, monkeypatch):
     asked = []
 
     def matmul(runtime, product):
@@ -291,9 +292,6 @@ def test_what_the_library_has_no_way_for_is_done_by_numus(has_one, driver, monke
             raise DeviceError("no algorithm")
         return Library(runtime, product)
 
-    here = nm.device(driver.device).runtime
-    start = runtime.get
-    monkeypatch.setattr(runtime, "get", lambda name: here if name == "cuda" else start(name))
     monkeypatch.setattr(cublaslt, "library", lambda: Library)
     monkeypatch.setattr(cublaslt, "Matmul", matmul)
     cublaslt.has_algorithm.cache_clear()
@@ -321,13 +319,13 @@ class Producer:
         return (2, 0)
 
 
-def test_a_capsule_that_is_refused_or_dropped(driver):
+def test_rejected_and_dropped_capsules(driver):
     runtime = nm.device(driver.device).runtime
     for versioned in ((1, 0), None):
         x = tensor(1000, 1000) + 1
         nm.eval(x)
         held = runtime.memory_stats()["in_use"]
-        capsule = runtime.give_dlpack(
+        capsule = runtime.export_dlpack(
             *(x._node.view.storage.memory, 0, (2, 3), (3, 1), nm.float32, 1),
             *(versioned is not None, True),
         )
@@ -341,7 +339,7 @@ def test_a_capsule_that_is_refused_or_dropped(driver):
         assert runtime.memory_stats()["in_use"] < held
 
 
-def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
+def test_imported_memory_is_released_after_work_on_it(driver):
     runtime = nm.device(driver.device).runtime
 
     def lend():
@@ -349,8 +347,8 @@ def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
         x = tensor(1000, 1000)
         nm.eval(x)
         memory = x._node.view.storage.memory
-        capsule = runtime.give_dlpack(memory, 0, (2, 3), (3, 1), nm.float32, 1, True, False)
-        return runtime.take_dlpack(Producer(capsule))[0], runtime.memory_stats()["in_use"]
+        capsule = runtime.export_dlpack(memory, 0, (2, 3), (3, 1), nm.float32, 1, True, False)
+        return runtime.import_dlpack(Producer(capsule))[0], runtime.memory_stats()["in_use"]
 
     taken, held = lend()
     del taken
@@ -361,10 +359,10 @@ def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
     runtime.synchronize()
     assert runtime.memory_stats()["in_use"] == held
     driver.cuEventQuery = lambda event: (0,)
-    runtime.recording = True  # a graph, which must not wait for anything
+    runtime.capturing = True  # a graph, which must not wait for anything
     runtime.synchronize()
     assert runtime.memory_stats()["in_use"] == held
-    runtime.recording = False
+    runtime.capturing = False
     runtime.synchronize()
     assert runtime.memory_stats()["in_use"] < held
     taken, held = lend()
@@ -379,7 +377,7 @@ def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
     other.start()
     holds.wait(10)
     del taken  # which may happen anywhere, and waits for nobody
-    runtime.give_back()  # nor does who needs memory
+    runtime.reclaim_memory()  # nor does who needs memory
     assert runtime.memory_stats()["in_use"] == held
     go.set()
     other.join()
@@ -387,7 +385,7 @@ def test_memory_that_was_lent_goes_back_when_work_on_it_is_done(driver):
     assert runtime.memory_stats()["in_use"] < held
 
 
-def test_nothing_is_copied_while_another_thread_records(driver):
+def test_no_copies_during_another_threads_capture(driver):
     runtime = nm.device(driver.device).runtime
     x = tensor(100)
     done = []
@@ -406,7 +404,7 @@ def test_nothing_is_copied_while_another_thread_records(driver):
     assert [len(a) for a in done] == [5, 100]
 
 
-def test_threads_that_copy_have_pieces_of_their_own(driver):
+def test_concurrent_copies_have_their_own_staging(driver):
     """One waits for the device; another one gets what it asks for."""
     x, waits, go = tensor(100), threading.Event(), threading.Event()
     x.numpy()
@@ -427,7 +425,7 @@ def test_threads_that_copy_have_pieces_of_their_own(driver):
     other.join()
 
 
-def test_a_result_is_read_while_its_program_still_runs(driver):
+def test_early_results_are_read_while_the_program_runs(driver):
     x = nm.asarray(np.ones((128, 130), np.float32)).requires_grad_()
 
     @nm.jit
@@ -454,7 +452,7 @@ def test_a_result_is_read_while_its_program_still_runs(driver):
     assert driver.calls["cuEventRecordWithFlags"] >= 2
     runtime = nm.device(driver.device).runtime
     address = loss._node.view.storage.memory.address
-    assert address in runtime.early
+    assert address in runtime.early_results
     # whoever writes there, or launches anything, comes later
     runtime.upload(loss._node.view.storage.memory, np.full((), 7.0, np.float32))
     before = reads()
@@ -478,7 +476,7 @@ def long_program():
     return step
 
 
-def test_programs_that_are_gone_leave_nothing_behind(driver):
+def test_freed_launch_lists_leave_no_graphs_and_events(driver):
     runtime = nm.device(driver.device).runtime
     x = tensor(64, 64)
 
@@ -487,7 +485,7 @@ def test_programs_that_are_gone_leave_nothing_behind(driver):
         for _ in range(6):
             loss, _ = step(x)
             loss.item()
-        runtime.last = None  # it is held to be named, should it fail
+        runtime.last_launched = None  # kept to be named in errors
         del step, loss
         gc.collect()
 
@@ -506,22 +504,20 @@ def test_programs_that_are_gone_leave_nothing_behind(driver):
     assert counted() == before
 
 
-def test_products_of_sizes_that_are_gone_are_forgotten(driver, library):
+def test_vendor_programs_of_freed_plans_are_freed(driver, library):
     for n in range(1, 20):
         nm.eval(tensor(n, 16) @ tensor(16, 16))
     runtime = nm.device(driver.device).runtime
     alive = [weakref.ref(launch) for launch in made]
     made.clear()
     assert sum(launch() is not None for launch in alive) == 19
-    runtime.last = None
+    runtime.last_launched = None
     clear_plans()
     gc.collect()
     assert sum(launch() is not None for launch in alive) == 0
 
 
-def test_kernels_are_assembled_side_by_side_and_their_errors_are_told(
-    driver, monkeypatch, tmp_path
-):
+def test_kernels_are_assembled_in_parallel_and_errors_raised(driver, monkeypatch, tmp_path):
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
     runtime = nm.device(driver.device).runtime
     threads = set()
@@ -547,7 +543,7 @@ def test_kernels_are_assembled_side_by_side_and_their_errors_are_told(
 
 
 class Gemm:
-    """cuBLAS's functions as far as they are used, on the host: the memory is its own."""
+    """The cuBLAS functions that are used, on the host's memory."""
 
     def __init__(self):
         kind = ctypes.CFUNCTYPE(
@@ -574,7 +570,7 @@ class Gemm:
         return 0
 
 
-def test_vectors_times_matrices(driver, monkeypatch):
+def test_gemv_by_cublas(driver, monkeypatch):
     library = Gemm()
     monkeypatch.setattr(cublas, "library", lambda: library)
     rng = np.random.default_rng(0)

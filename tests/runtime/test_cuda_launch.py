@@ -1,4 +1,4 @@
-"""The native loop that launches kernels, with a driver that only writes down what it is asked."""
+"""The native launch loop, with a driver that records its calls."""
 
 import ctypes
 import types
@@ -12,7 +12,7 @@ import numus as nm
 from numus.codegen.nvptx import renderer
 from numus.compiler.plan import clear_plans
 from numus.runtime import devices
-from numus.runtime.contract import ProgramStep
+from numus.runtime.contract import LaunchStep
 from numus.runtime.cuda import launch as launching
 from numus.runtime.cuda import launch_source
 from numus.runtime.null import NullRuntime
@@ -20,6 +20,9 @@ from numus.runtime.null import NullRuntime
 WORD, INT = ctypes.c_void_p, ctypes.c_int32
 ENCODE = ctypes.CFUNCTYPE(INT, WORD, INT, INT, WORD, WORD, WORD, WORD, WORD, *[INT] * 4)
 LAUNCH = ctypes.CFUNCTYPE(INT, WORD, WORD, WORD, WORD)
+SIGNATURE = ctypes.CFUNCTYPE(
+    ctypes.c_int64, WORD, WORD, WORD, ctypes.c_int64, WORD, WORD
+)  # of the loop
 
 
 def words(kind, count, address):
@@ -27,17 +30,17 @@ def words(kind, count, address):
 
 
 class Driver:
-    """Fakes of the two functions of the driver that the loop calls."""
+    """Fakes of the two driver functions that the loop calls."""
 
     def __init__(self, parameters):
-        self.told, self.launched = [], []
+        self.encoded, self.launched = [], []
         self.parameters = parameters
         self.functions = ENCODE(self.encode), LAUNCH(self.launch)
 
     def encode(self, out, kind, rank, address, extents, strides, box, steps, *rest):
         assert out % 64 == 0
         u32, u64 = ctypes.c_uint32, ctypes.c_uint64
-        self.told.append(
+        self.encoded.append(
             (
                 *(kind, rank, address, words(u64, 3, extents), words(u64, 2, strides)),
                 *(words(u32, 3, box), words(u32, 3, steps), rest),
@@ -58,62 +61,62 @@ class Driver:
         return 0
 
 
-def kernel_of_a_product():
+def matmul_kernel():
     runtime = NullRuntime()
     runtime.target = group_tiles.facts_of(group_machine.TARGET, 90)
     found = []
     runtime.compile = lambda kernel: (found.append(kernel), NullRuntime.compile(runtime, kernel))[1]
-    devices.STARTS["launches"] = lambda index: runtime
+    devices.BACKENDS["launches"] = lambda index: runtime
     clear_plans()
     a, b = (np.zeros(s, ml_dtypes.bfloat16) for s in ((256, 192), (192, 512)))
     nm.eval(nm.asarray(a, device="launches") @ nm.asarray(b, device="launches"))
     return found[-1]
 
 
-def test_the_engine_is_told_of_operands_at_every_launch():
-    kernel = kernel_of_a_product()
+def test_tensor_maps_are_encoded_at_every_launch():
+    kernel = matmul_kernel()
     assert kernel.name == "tile_contraction"
     _, near = renderer.shared_by_size(kernel)
-    fixed = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
+    static = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
     program = types.SimpleNamespace(
         kernel=kernel,
-        open=(),
+        dynamic_scratch=(),
         formats="q" * len(kernel.scalars),
-        shared=1000,
-        group=288,
+        shared_bytes=1000,
+        block_size=288,
         address=77,
-        buffers=len(kernel.buffers),
-        fixed=fixed,
-        maps=renderer.maps(kernel),
-        take_shared=lambda nbytes: None,
-        label="a product",
-        overlaps=True,
+        num_buffers=len(kernel.buffers),
+        static_scratch=static,
+        tensor_maps=renderer.maps(kernel),
+        allow_shared=lambda nbytes: None,
+        label="a matmul",
+        programmatic_launch=True,
     )
-    given = len(kernel.buffers) - len(fixed)
-    driver = Driver(given + len(kernel.scalars) + len(program.maps))
+    given = len(kernel.buffers) - len(static)
+    driver = Driver(given + len(kernel.scalars) + len(program.tensor_maps))
     encode, launch = (ctypes.cast(f, WORD).value for f in driver.functions)
     address, _ = nm.device("cpu").runtime.compiler.native(
         launch_source.SOURCE, launch_source.SYMBOLS
     )
     runtime = types.SimpleNamespace(
-        shared_limit=1 << 20,
+        max_dynamic_shared=1 << 20,
         activate=lambda: None,
         stream_id=5,
-        last=None,
-        dropped=[],
-        spare_events=[],
-        last_number=ctypes.c_int64(0),
-        launch=launching.launcher(address),
+        last_launched=None,
+        retired_graphs=[],
+        free_events=[],
+        last_call=ctypes.c_int64(0),
+        run_launches=SIGNATURE(address),
         launch_address=launch,
         encode_address=encode,
     )
     places = [(i, 0) if b.access != "scratch" else None for i, b in enumerate(kernel.buffers)]
-    prepared = launching.Prepared(runtime, [ProgramStep(program, places)], given)
+    prepared = launching.CudaLaunchList(runtime, [LaunchStep(program, places)], given)
     numbers = {slot: 100 + i for i, (slot, _) in enumerate(kernel.scalars)}
     addresses = [0x10000, 0x20000, 0x30000]
     prepared.run(addresses, [33, *numbers.values()])
-    assert len(driver.told) == len(program.maps) == 2
-    for told, source in zip(driver.told, program.maps, strict=True):
+    assert len(driver.encoded) == len(program.tensor_maps) == 2
+    for told, source in zip(driver.encoded, program.tensor_maps, strict=True):
         kind, rank, where, extents, strides, box, steps, rest = told
         assert (kind, rank, where) == (1, 3, addresses[source.buffer])  # 2 bytes each
         assert extents == [numbers.get(e, e) for e in source.extents]
@@ -121,8 +124,8 @@ def test_the_engine_is_told_of_operands_at_every_launch():
         assert (box, steps, rest) == (list(source.box), [1, 1, 1], (0, 3, 3, 0))
     ((function, sizes, stream, values),) = driver.launched
     assert (function, sizes, stream) == (77, [33, 1, 1, 288, 1, 1, 1000], 5)
-    assert values == [*addresses, *numbers.values(), *(m[2] for m in driver.told)]
-    # nothing can be told of what does not lie at a whole place: the kernel does without
+    assert values == [*addresses, *numbers.values(), *(m[2] for m in driver.encoded)]
+    # unaligned operands are not encoded: the kernel does without TMA
     prepared.run([0x10002, *addresses[1:]], [33, *numbers.values()])
-    assert [told[2] for told in driver.told[2:]] == [0x20000]
+    assert [told[2] for told in driver.encoded[2:]] == [0x20000]
     assert len(driver.launched) == 2

@@ -1,4 +1,4 @@
-"""What goes wrong on a CUDA device, on a driver that runs nothing: it is told, and survived."""
+"""Failures of a CUDA device, on the fake driver: errors and recovery."""
 
 import os
 from types import SimpleNamespace
@@ -24,14 +24,14 @@ def tensor(*shape):
 
 
 def pooled():
-    """Memory that nobody uses, all of the device."""
+    """Fill the pool with free blocks."""
     held = [tensor(MIB) for _ in range(12)]
     nm.eval(held)
     del held
 
 
 @pytest.mark.parametrize("name", ["cuModuleLoadData", "cuGraphInstantiate"])
-def test_what_else_needs_memory_gets_what_the_pool_keeps(driver, name):
+def test_other_allocations_get_pooled_memory(driver, name):
     runtime = nm.device(driver.device).runtime
     pooled()
     kept = runtime.memory.pooled
@@ -51,7 +51,7 @@ def test_what_else_needs_memory_gets_what_the_pool_keeps(driver, name):
     assert asked[1] < MIB
 
 
-def test_too_little_memory_for_a_kernel_is_told(driver, monkeypatch, tmp_path):
+def test_out_of_memory_while_loading_a_kernel(driver, monkeypatch, tmp_path):
     monkeypatch.setenv("NUMUS_CACHE_DIR", str(tmp_path))
     x = tensor(8, 8)
     driver.cuModuleLoadData = lambda *args: (2, 0)
@@ -63,7 +63,7 @@ def test_too_little_memory_for_a_kernel_is_told(driver, monkeypatch, tmp_path):
     nm.eval(nm.sinh(x))
 
 
-def test_a_launch_that_finds_no_memory_is_tried_again(driver):
+def test_a_launch_without_memory_is_retried(driver):
     runtime = nm.device(driver.device).runtime
     x = tensor(8, 8)
     nm.eval(x + x)
@@ -84,8 +84,8 @@ def test_a_launch_that_finds_no_memory_is_tried_again(driver):
     driver.code.value = 0
 
 
-def test_grids_are_never_cut(driver):
-    """The driver takes a number of 32 bits; more is an error, not fewer blocks."""
+def test_grids_are_never_truncated(driver):
+    """The driver takes 32-bit grids; larger ones raise."""
     runtime = nm.device(driver.device).runtime
     x = tensor(8, 8)
     nm.eval(x * 7)
@@ -100,8 +100,8 @@ def test_grids_are_never_cut(driver):
     assert driver.launched == before + 1
 
 
-def test_launches_that_cannot_be_recorded_are_made_one_by_one(driver, monkeypatch):
-    """Somebody's kernel may do what is forbidden while a graph is recorded."""
+def test_launches_that_cannot_be_captured(driver, monkeypatch):
+    """A user's kernel may do what is forbidden during a capture."""
     runtime = nm.device(driver.device).runtime
     calls = []
 
@@ -109,37 +109,37 @@ def test_launches_that_cannot_be_recorded_are_made_one_by_one(driver, monkeypatc
         workspace = 0
 
         def __call__(self, addresses, workspace):
-            calls.append(runtime.recording)
-            if runtime.recording:
-                raise RuntimeError("not while others record")
+            calls.append(runtime.capturing)
+            if runtime.capturing:
+                raise RuntimeError("not during a capture")
 
     monkeypatch.setattr(registry._State, "registered", registry._State.registered)
     always = lambda question, target: True
     nm.kernels.register(
-        registry.Vendor("somebodys", "contract", always, always, lambda r, q: Launcher())
+        registry.Vendor("users", "contract", always, always, lambda r, q: Launcher())
     )
     x = tensor(8, 8)
     function = nm.jit(lambda x: nm.sort(nm.cumsum(nm.sort(x, axis=0) @ x, axis=0), axis=1))
     for _ in range(5):
         nm.eval(function(x))
     assert calls == [False, True, False, False, False, False]
-    assert not runtime.recording
+    assert not runtime.capturing
     assert driver.calls["cuStreamBeginCapture"] == driver.calls["cuStreamEndCapture"] == 1
 
 
-def test_a_graph_that_cannot_be_made_is_done_without(driver):
+def test_graphs_that_cannot_be_instantiated(driver):
     runtime = nm.device(driver.device).runtime
     driver.cuStreamEndCapture = lambda stream: (901, 0)
     x = tensor(8, 8)
     function = nm.jit(lambda x: nm.sort(nm.cumsum(nm.sort(x, axis=0), axis=0), axis=1))
     for _ in range(5):
         nm.eval(function(x))
-    assert not runtime.recording
+    assert not runtime.capturing
     assert driver.calls["cuGraphLaunch"] == 0
 
 
-def test_kernels_that_are_registered_later_are_used(driver, monkeypatch):
-    """Programs that were made before do not stay."""
+def test_vendors_registered_later_are_used(driver, monkeypatch):
+    """Cached programs are replaced."""
     for state in ("registered", "count", "rules"):
         monkeypatch.setattr(registry._State, state, getattr(registry._State, state))
 
@@ -168,7 +168,7 @@ def test_kernels_that_are_registered_later_are_used(driver, monkeypatch):
         nm.kernels.register("laters")
 
 
-def test_a_column_is_read_without_what_lies_between(driver):
+def test_strided_views_are_read_without_gaps(driver):
     copied = []
 
     def copy(to, source, size, stream):
@@ -187,10 +187,10 @@ def test_a_column_is_read_without_what_lies_between(driver):
     assert sum(copied) == 4 * (1024 * 1024)
 
 
-def test_a_device_that_others_have_turned_to_another_is_turned_back(monkeypatch):
+def test_the_context_is_made_current_again(monkeypatch):
     fake, _ = cuda_driver.install(monkeypatch)
     monkeypatch.setattr(cuda, "count", lambda: 2)
-    runtime, current = CudaRuntime(), []
+    runtime, current = CudaRuntime(nm.device("cpu").runtime), []
     fake.cuCtxSetCurrent = lambda context: current.append(context) or (0,)
     memory = runtime.allocate(MIB)
     assert len(current) == 1
@@ -199,7 +199,7 @@ def test_a_device_that_others_have_turned_to_another_is_turned_back(monkeypatch)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork here")
-def test_a_fork_is_told_that_it_cannot_use_the_device(driver, monkeypatch):
+def test_forked_processes_get_a_clear_error(driver, monkeypatch):
     x = tensor(8, 8)
     monkeypatch.setattr(cuda, "_PROCESS", os.getpid() + 1)
     driver.code.value = 3
@@ -211,7 +211,7 @@ def test_a_fork_is_told_that_it_cannot_use_the_device(driver, monkeypatch):
         x.numpy()
 
 
-def test_devices_that_are_too_old_are_not_counted(driver, monkeypatch):
+def test_unsupported_devices_are_not_counted(driver, monkeypatch):
     majors = [9, 7, 6]
     driver.cuDeviceGetCount = lambda: (0, len(majors))
     driver.cuDeviceGet = lambda number: (0, number)
@@ -222,28 +222,28 @@ def test_devices_that_are_too_old_are_not_counted(driver, monkeypatch):
     assert uncached() == 0
     majors.append(6)
     assert uncached() == 0
-    assert "compute capability 7.0 or later" in cuda.why_none()
+    assert "compute capability 7.0 or later" in cuda.unavailable_hint()
     driver.cuInit = lambda flags: (100,)
     assert uncached() == 0
 
 
-def test_a_driver_that_is_too_old_is_told(driver):
+def test_old_drivers_get_a_clear_error(driver):
     driver.functions = {"cuLaunchKernelEx": 0}
     with pytest.raises(DeviceError, match=r"has no cuLaunchKernelEx; drivers for CUDA 12"):
         cuda.function_address("cuLaunchKernelEx")
 
 
-def test_devices_that_llvm_does_not_know_get_code_that_they_run():
+def test_unknown_devices_get_compatible_code():
     assert {n: Assembler(n).cpu for n in (70, 73, 87, 88, 90, 110, 199)} == {
         **{70: "sm_70", 73: "sm_72", 87: "sm_87", 88: "sm_87", 90: "sm_90a"},
         **{110: "sm_90", 199: "sm_90"},
     }
 
 
-def test_products_too_large_for_the_librarys_numbers_are_numuss():
+def test_matmuls_beyond_int32_sizes_are_not_for_cublas():
     line = SimpleNamespace(turned=False, line=1 << 20, offset=0, step=0)
     common = {"batch": 1, "m": 1, "k": 100, "dtype": "float32", "result": "float32"}
     asked = SimpleNamespace(**common, n=1 << 20, rounds=False, bias=False, left=line, right=line)
-    assert cublas.knows(asked)
+    assert cublas.is_supported(asked)
     asked.n = 1 << 31
-    assert not cublas.knows(asked)
+    assert not cublas.is_supported(asked)

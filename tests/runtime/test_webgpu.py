@@ -132,7 +132,7 @@ def test_emulated_square_root_over_an_inexact_one(device, monkeypatch, off):
 @pytest.mark.parametrize("kind", ["float32", "float64"])
 def test_constants_are_not_folded_by_the_driver(device, kind):
     """A constant hidden twice came to light, and 0 / 0 was 0."""
-    if device.runtime.missing(kind):
+    if device.runtime.missing_feature(kind):
         pytest.skip(f"the adapter has no {kind}")
     special = (0.0, -0.0, float("inf"))
     dtype = getattr(nm, kind)
@@ -154,7 +154,7 @@ def test_constants_are_not_folded_by_the_driver(device, kind):
 
 def test_widened_integers_are_compared_with_their_sign(device):
     """A driver that knew a 64-bit number to be widened took it for one without a sign."""
-    if device.runtime.missing("int64"):
+    if device.runtime.missing_feature("int64"):
         pytest.skip("the adapter has no int64")
     for kind in ("int32", "int8", "uint32"):
         x = np.array([0, 1, 5, 100] if kind[0] == "u" else [-100, -2, -1, 0, 1, 5, 100]).astype(

@@ -7,7 +7,7 @@ import pytest
 
 import numus as nm
 from numus.errors import GradientError, ShapeError, TracingError
-from numus.runtime.cpu.launch import Prepared
+from numus.runtime.cpu.launch import CpuLaunchList
 
 
 def arrays(*shapes, seed=0):
@@ -183,13 +183,13 @@ def test_scan_errors():
 @pytest.mark.on_cpu("loops in native code")
 def test_a_long_scan_stays_out_of_python(monkeypatch):
     counts = []
-    repeat = Prepared.repeat
+    repeat = CpuLaunchList.repeat
 
     def counted(self, values, addresses, count, *rest):
         counts.append(count)
         return repeat(self, values, addresses, count, *rest)
 
-    monkeypatch.setattr(Prepared, "repeat", counted)
+    monkeypatch.setattr(CpuLaunchList, "repeat", counted)
     w, h, xs = arrays((3, 3), (3,), (10_000, 3))
     run = nm.jit(lambda xs: nm.scan(lambda h, x: (nm.tanh(h @ w + x), h.sum()), h, xs))
     for _ in range(2):

@@ -154,7 +154,7 @@ class _Run:
             places += [None] * len(step.scratch)
             nbytes = [v.size * v.dtype.itemsize for v in step.buffers]
             program = runtime.compile(step.kernel)
-            steps.append(contract.ProgramStep(program, places, nbytes, step.scratch))
+            steps.append(contract.LaunchStep(program, places, nbytes, step.scratch))
             self._values += [step.grid, *(1 if s.__class__ is tuple else s for s in step.scalars)]
         self._launch = runtime.prepare(steps, len(slots)).run
         self()  # warm up

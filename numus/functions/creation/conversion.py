@@ -325,7 +325,7 @@ def _device_of(x: Any) -> Device | None:
 
 def _taken(x: Any, where: Device, copy: bool | None) -> Tensor:
     """Another library's array on a device: a copy of it, or, if `copy` is False, itself."""
-    memory, offset, shape, strides, dtype = get(where.name).take_dlpack(x)
+    memory, offset, shape, strides, dtype = get(where.name).import_dlpack(x)
     lent = wrap(value(View(Storage(memory), offset, strides), shape, dtype, where))
     if copy is not False:
         lent = wrap(copied(lent._node))
@@ -346,9 +346,9 @@ class _Renamed:
             capsule = self.source.__dlpack__(**options)
         except TypeError:  # a producer from before these options
             capsule = self.source.__dlpack__()
-        tensor = dlpack_abi.opened(capsule)[1].tensor
+        tensor = dlpack_abi.unpack(capsule)[1].tensor
         found = dlpack_abi.BY_CODE.get((tensor.code, tensor.bits))
-        if found in dlpack_abi.SPECIAL:
+        if found in dlpack_abi.EXTENSION_FLOATS:
             self.dtype = found
             tensor.code = dlpack_abi.UINT
         return capsule
@@ -358,7 +358,7 @@ class _Renamed:
 
 
 def _dlpack_array(x: Any) -> Array:
-    if x.__dlpack_device__()[0] not in dlpack_abi.ON_HOST:
+    if x.__dlpack_device__()[0] not in dlpack_abi.HOST_DEVICES:
         raise ValueError(
             f"from_dlpack: the {type(x).__name__} is not in the host's memory; bring it there first"
         )
@@ -377,8 +377,8 @@ def to_dlpack(host: Array, dtype: DType, max_version: tuple[int, int] | None, ow
     if _VERSIONED and max_version is not None and max_version[0] >= 1:
         options["max_version"] = max_version
         host.flags.writeable = owned
-    if dtype not in dlpack_abi.SPECIAL:
+    if dtype not in dlpack_abi.EXTENSION_FLOATS:
         return host.__dlpack__(**options)
     capsule = host.view(f"u{dtype.itemsize}").__dlpack__(**options)
-    dlpack_abi.opened(capsule)[1].tensor.code = dlpack_abi.code(dtype)
+    dlpack_abi.unpack(capsule)[1].tensor.code = dlpack_abi.code(dtype)
     return capsule

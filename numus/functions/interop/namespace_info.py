@@ -10,7 +10,7 @@ from numus.dtypes import DType
 from numus.errors import DTypeError
 from numus.functions._base import method, moved, wrap
 from numus.functions.creation.dtype_functions import astype, isdtype
-from numus.runtime.devices import STARTS, Device, best_gpu, default, present
+from numus.runtime.devices import BACKENDS, Device, best_gpu, default, present
 from numus.runtime.devices import device as as_device
 from numus.tensor import Tensor
 
@@ -96,7 +96,7 @@ def destination(args: tuple[Any, ...], dtype: Any, device: Any) -> tuple[Any, An
 
 
 def _is_device(name: str) -> bool:
-    return name.partition(":")[0] in STARTS
+    return name.partition(":")[0] in BACKENDS
 
 
 # -- the array API's inspection -------------------------------------------------------------------

@@ -91,7 +91,7 @@ def _on_device(x: Tensor, stream: Any, max_version: Any, copy: bool) -> Any:
     assert view is not None
     view.storage.host = None  # whoever gets the memory may write to it all the same
     versioned = max_version is not None and max_version[0] >= 1
-    return get(x.device.name).give_dlpack(
+    return get(x.device.name).export_dlpack(
         *(view.storage.memory, view.offset, x.shape, view.strides, x.dtype),
         *(stream, versioned, not copy),
     )

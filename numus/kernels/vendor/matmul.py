@@ -118,7 +118,7 @@ def _takes(product: Product, target: Any) -> bool:
         return False
     from numus.runtime.cuda import cublaslt  # imported late: it is for those who have such a device
 
-    known = cublaslt.knows(product, target) and cublaslt.library() is not None
+    known = cublaslt.is_supported(product, target) and cublaslt.library() is not None
     return known and cublaslt.has_algorithm(product)
 
 
@@ -133,13 +133,13 @@ def _takes_vector(product: Product, target: Any) -> bool:
         return False
     from numus.runtime.cuda import cublas
 
-    return cublas.knows(product) and cublas.library() is not None
+    return cublas.is_supported(product) and cublas.library() is not None
 
 
 def _start_vector(runtime: Any, product: Product) -> Any:
-    from numus.runtime.cuda.cublas import VectorProduct
+    from numus.runtime.cuda.cublas import Gemv
 
-    return VectorProduct(runtime, product)
+    return Gemv(runtime, product)
 
 
 register(Vendor("cublaslt", "contract", _takes, quicker, _start))

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from numus.runtime.contract import ProgramStep
+from numus.runtime.contract import LaunchStep
 from numus.runtime.cpu import byte_ops_source
 from numus.runtime.cpu.byte_ops_source import STREAM_BYTES
 from numus.runtime.cpu.compiler import Compiler
-from numus.runtime.cpu.launch import Prepared
+from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory
 
 Array = np.ndarray[Any, Any]
@@ -51,7 +51,7 @@ class ByteOps:
     def __init__(
         self,
         compiler: Compiler,
-        prepare: Callable[[Sequence[ProgramStep], int], Prepared],
+        prepare: Callable[[Sequence[LaunchStep], int], CpuLaunchList],
         allocate: Callable[[int], Any],
     ) -> None:
         target = compiler.jit.target
@@ -62,8 +62,8 @@ class ByteOps:
         self._stream_min_bytes = target.cache_l2 if target.streams else _NEVER
         self._checksums = self._launch(checksums, byte_ops_source.CHECKSUMS)
 
-    def _launch(self, address: int, scalars: tuple[str, ...]) -> Prepared:
-        return self._prepare([ProgramStep(_NativeProgram(address, "q" * len(scalars)), ())], 0)
+    def _launch(self, address: int, scalars: tuple[str, ...]) -> CpuLaunchList:
+        return self._prepare([LaunchStep(_NativeProgram(address, "q" * len(scalars)), ())], 0)
 
     def gatherer(
         self, sources: Sequence[Source], kinds: Array, kind: int

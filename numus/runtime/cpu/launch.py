@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from numus.runtime.contract import LaunchFixed, ProgramStep, fixed_by_run
+from numus.runtime.contract import BoundLaunch, LaunchList, LaunchStep
 from numus.runtime.cpu import launch_source, thread_pool_source
 from numus.runtime.cpu.thread_pool import Pool
 from numus.runtime.pycall.builder import BytecodeBuilder
@@ -51,7 +51,7 @@ class _CommandBuffers:
     them the bytes between two workers. Values follow all addresses.
     """
 
-    def __init__(self, pool: Pool, steps: Sequence[ProgramStep], slots: int, threads: int) -> None:
+    def __init__(self, pool: Pool, steps: Sequence[LaunchStep], slots: int, threads: int) -> None:
         self._pool = pool
         self._steps = steps
         self._slots = slots
@@ -77,7 +77,7 @@ class _CommandBuffers:
         sizes = [1] * len(self._steps)
         first = 0
         for n, step in enumerate(self._steps):
-            if step.joins:
+            if step.concurrent:
                 sizes[first] += 1
             else:
                 first = n
@@ -108,7 +108,7 @@ class _CommandBuffers:
             ]
             given: list[Any] = [*step.buffers, *([None] * count)][: program.buffers]
             if program.scratch:
-                given.append((zero, step.pitch))
+                given.append((zero, step.scratch_pitch))
                 if not self._threads:
                     for i in (*program.scratch, program.buffers):
                         given[i] = (own, 0)
@@ -121,7 +121,7 @@ class _CommandBuffers:
         return commands
 
 
-class Prepared:
+class CpuLaunchList(LaunchList):
     """A launch list whose buffers and scalars change from run to run.
 
     `run(addresses, values)` takes one address per slot, and for each step its grid and scalars, in
@@ -135,7 +135,7 @@ class Prepared:
         self,
         pool: Pool,
         memory: MemoryPool,
-        steps: Sequence[ProgramStep],
+        steps: Sequence[LaunchStep],
         slots: int,
         workers: int,
         call_vm: Callable[[], CallVM | None] = lambda: None,
@@ -147,7 +147,7 @@ class Prepared:
         self.slots = slots
         with_scratch = [s for s in steps if s.program.scratch]
         self._workers = workers if with_scratch else _ANY_WORKERS
-        if not all(s.pitch for s in with_scratch):
+        if not all(s.scratch_pitch for s in with_scratch):
             self._workers = 0
         self._buffers = _CommandBuffers(pool, self.steps, slots, self._workers)
         self._submit = pool.run
@@ -171,9 +171,9 @@ class Prepared:
             return self._buffers
         return _CommandBuffers(self._pool, self.steps, self.slots, 0)
 
-    def fixed(self, values: Sequence[int | float], changing: Sequence[int]) -> LaunchFixed:
+    def bind_values(self, values: Sequence[int | float], changing: Sequence[int]) -> BoundLaunch:
         """Command buffers that hold the values: a run writes addresses, and what changes."""
-        by_run = fixed_by_run(self, values, changing)
+        by_run = super().bind_values(values, changing)
         pool, submit, workers = self._pool, self._submit, self._workers
         buffers, free = self._buffers, list[tuple[bytearray, _CommandBuffer, int]]()
         pack_addresses = struct.Struct(f"={self.slots}Q").pack_into
@@ -214,12 +214,6 @@ class Prepared:
     def call_builder(
         self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
     ) -> BytecodeBuilder | None:
-        """A fast call around these launches; None where unsupported.
-
-        Args:
-            fixed: slots and their constant addresses.
-            arena: bytes of the last slot, where that is for temporaries.
-        """
         vm = self._call_vm()
         if vm is None:
             return None
@@ -254,8 +248,9 @@ class Prepared:
         steps: Sequence[tuple[int, int]],
         swaps: Sequence[tuple[int, int]],
         flag: Memory | None,
+        runtime: Any = None,
     ) -> int:
-        """Run up to `count` times in one native call; see `contract.repeat`."""
+        """All runs in one native call."""
         if not self._pool.started:
             self._pool.start()
         threads, buffers = self._pool.threads, self._buffers

@@ -56,16 +56,16 @@ def wrap(array: np.ndarray[Any, Any]) -> Memory:
 class MemoryPool(pools.MemoryPool):
     """Blocks of the machine's memory."""
 
-    least = 64
-    steps = 4
-    slab = 1 << 20
-    small = 1 << 17
+    min_bytes = 64
+    classes_per_octave = 4
+    slab_bytes = 1 << 20
+    max_slab_block_bytes = 1 << 17
     memory = Memory
 
     def __init__(self) -> None:
         super().__init__("the cpu")
         self.limit = _machine_memory()
-        self.pooled_limit = self.limit // _CACHED_FRACTION
+        self.max_pooled_bytes = self.limit // _CACHED_FRACTION
         self._maps: dict[int, mmap.mmap] = {}
 
     def obtain(self, size: int) -> int:

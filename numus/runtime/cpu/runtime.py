@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.runtime.compile_log import CompileRecord
-from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
+from numus.runtime.contract import Backend, Launch, LaunchStep, launch_arguments, launch_steps
 from numus.runtime.cpu import properties
 from numus.runtime.cpu.byte_ops import ByteOps
 from numus.runtime.cpu.compiler import Compiler
-from numus.runtime.cpu.launch import Prepared
+from numus.runtime.cpu.launch import CpuLaunchList
 from numus.runtime.cpu.memory import Memory, MemoryPool, wrap
 from numus.runtime.cpu.program import CpuProgram
 from numus.runtime.cpu.thread_pool import Pool
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 _MAX_PREPARED = 1024
 
 
-class CpuRuntime:
+class CpuRuntime(Backend):
     """The CPU as a device; one per process (`numus.runtime.get("cpu")`)."""
 
     def __init__(self) -> None:
@@ -37,7 +37,7 @@ class CpuRuntime:
         self.allocate = self.memory.allocate
         self._pool: Pool | None = None
         self._call_vm: CallVM | None = None
-        self._prepared: dict[tuple[int, ...], Prepared] = {}
+        self._prepared: dict[tuple[int, ...], CpuLaunchList] = {}
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
@@ -87,10 +87,10 @@ class CpuRuntime:
 
     # -- launches ---------------------------------------------------------------------------------
 
-    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> Prepared:
+    def prepare(self, steps: Sequence[LaunchStep], slots: int) -> CpuLaunchList:
         """A launch list to be run many times."""
         workers = self.target.num_cores
-        return Prepared(self.pool, self.memory, steps, slots, workers, self.call_vm)
+        return CpuLaunchList(self.pool, self.memory, steps, slots, workers, self.call_vm)
 
     def call_vm(self) -> CallVM | None:
         """The fast-call VM; None where this Python does not support it."""
@@ -102,9 +102,9 @@ class CpuRuntime:
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; they are done on return."""
         if launches:
-            self._prepared_for(launches).run(*arguments_of(launches))
+            self._prepared_for(launches).run(*launch_arguments(launches))
 
-    def _prepared_for(self, launches: Sequence[Launch]) -> Prepared:
+    def _prepared_for(self, launches: Sequence[Launch]) -> CpuLaunchList:
         """The launch list of these programs, one slot per memory."""
         key = tuple([id(x.program) * 64 + sum(m is not None for m in x.memories) for x in launches])
         found = self._prepared.get(key)
@@ -112,7 +112,7 @@ class CpuRuntime:
             if len(self._prepared) >= _MAX_PREPARED:
                 self._prepared.clear()
             # it keeps its programs alive, so that their ids stay unique
-            found = self._prepared[key] = self.prepare(*steps_of(launches))
+            found = self._prepared[key] = self.prepare(*launch_steps(launches))
         return found
 
     def synchronize(self) -> None:

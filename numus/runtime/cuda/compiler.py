@@ -1,7 +1,7 @@
-"""Kernels in IR to programs: rendered as LLVM IR, made PTX by LLVM, machine code by the driver.
+"""Compiler of CUDA kernels: IR to LLVM IR, to PTX by LLVM, to machine code by the driver.
 
-A kernel is looked up by its text: in this process's table, then on disk, where its machine code is
-kept under a key that names everything it depends on.
+Programs are cached by kernel text in this process, and machine code on disk under a key that names
+everything it depends on.
 """
 
 from __future__ import annotations
@@ -31,10 +31,7 @@ _CODEGEN = ("llvm", "nvptx")
 
 
 class Compiler:
-    """Makes the programs of one device; safe to use from several threads.
-
-    `activate` makes the device the one that the driver's calls of a thread are about.
-    """
+    """Compiles the programs of one device; thread-safe. `activate` makes its context current."""
 
     def __init__(self, capability: int, activate: Callable[[], None]) -> None:
         self.log: list[CompileRecord] = []
@@ -54,9 +51,8 @@ class Compiler:
         return self.compile_all([kernel])[0] if program is None else program
 
     def compile_all(self, kernels: Sequence[Any]) -> list[CudaProgram]:
-        """Programs of several kernels. What makes machine code of the new ones runs on threads of
-        its own, beside what renders the next ones.
-        """
+        """Programs of several kernels; new ones are assembled in a thread pool, while the next
+        ones are rendered."""
         texts = [kernel_text(kernel) for kernel in kernels]
         with self._lock:
             new = {t: k for t, k in zip(texts, kernels, strict=True) if t not in self._programs}
@@ -79,13 +75,13 @@ class Compiler:
         return self.assembler.ptx(source)
 
     def key(self, text: str, name: str) -> str:
-        """Names everything that a kernel's machine code depends on."""
+        """The disk cache's key: a digest of everything that machine code depends on."""
         version = cache.version(Path(assembler.__file__), *_CODEGEN)
         parts = (text, name, version, str(self.capability), str(self._driver_version))
         return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
     def machine_code(self, name: str, source: str) -> bytes:
-        """The driver assembles PTX; its complaints become the error's text."""
+        """PTX assembled by the driver, whose log becomes the error's text."""
         self._activate()
         ptx = self.assembler.ptx(source)
         data = ptx.encode() + b"\0"
@@ -101,19 +97,17 @@ class Compiler:
             driver.call("cuLinkAddData", state, kind, data, len(data), b"kernel", 0, [], [])
             address, size = driver.call("cuLinkComplete", state)
             return ctypes.string_at(int(address), int(size))
-        except driver.DriverError as failure:
-            said = bytes(log).split(b"\0")[0].decode(errors="replace")
+        except driver.DriverError as error:
+            message = bytes(log).split(b"\0")[0].decode(errors="replace")
             raise CompileError(
-                f"the CUDA driver rejects kernel {name!r}: {failure}\n{said}\n{ptx}"
+                f"the CUDA driver rejects kernel {name!r}: {error}\n{message}\n{ptx}"
             ) from None
         finally:
             driver.call("cuLinkDestroy", state)
 
 
 class _Build:
-    """A kernel on its way to be a program: read from disk, or rendered and then assembled, by a
-    thread of a pool where there is one.
-    """
+    """A kernel being compiled: read from disk, or rendered and assembled (in a pool, if given)."""
 
     def __init__(
         self, compiler: Compiler, kernel: Any, text: str, pool: ThreadPoolExecutor | None = None
@@ -134,7 +128,6 @@ class _Build:
         self._seconds += time.perf_counter() - began
 
     def _assemble(self, source: str) -> bytes:
-        """Machine code, which is kept on disk."""
         began = time.perf_counter()
         code = self._compiler.machine_code(self._kernel.name, source)
         cache.put(self._key, code)
@@ -145,13 +138,14 @@ class _Build:
         code = self._code()
         began = time.perf_counter()
         compiler, kernel = self._compiler, self._kernel
-        fixed = renderer.shared_by_size(kernel)
+        static = renderer.shared_by_size(kernel)
         program = CudaProgram(
-            *(kernel, self._key, code, renderer.threads(kernel), fixed, renderer.STATIC_SHARED),
+            *(kernel, self._key, code, renderer.threads(kernel), static, renderer.STATIC_SHARED),
             *(renderer.maps(kernel), renderer.waits(compiler.capability)),
             lambda: compiler.ptx(kernel),
         )
         seconds = self._seconds + time.perf_counter() - began
-        record = CompileRecord(kernel.name, self._key, kernel.notes, self._cause, seconds, program)
-        compiler.log.append(record)
+        compiler.log.append(
+            CompileRecord(kernel.name, self._key, kernel.notes, self._cause, seconds, program)
+        )
         return program

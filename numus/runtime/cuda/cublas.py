@@ -1,6 +1,6 @@
-"""cuBLAS, where it is installed: a vector times a matrix across whose lines is summed.
+"""cuBLAS GEMV, where it is installed: a vector times a matrix that is not K-major.
 
-cuBLASLt proposes kernels for larger products only, which read such a matrix less quickly.
+cuBLASLt offers only GEMM kernels for it, which read such a matrix more slowly.
 """
 
 from __future__ import annotations
@@ -8,29 +8,24 @@ from __future__ import annotations
 import ctypes
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.errors import DeviceError
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.cuda.cublaslt import loaded
-
-if TYPE_CHECKING:
-    from numus.runtime.cuda.runtime import CudaRuntime
+from numus.runtime.cuda.context import CudaContext
+from numus.runtime.cuda.cublaslt import load
 
 _FUNCTIONS = {"float32": "cublasSgemm_v2", "float64": "cublasDgemm_v2"}
-_NUMBERS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
-_WORKSPACE = 4 << 20
+_SCALARS = {"float32": ctypes.c_float, "float64": ctypes.c_double}
+_WORKSPACE_BYTES = 4 << 20
 
 
-def knows(product: Any) -> bool:
-    """Whether it is a vector times a matrix, each number of the result a sum across lines."""
-    p = product
-    across = p.m == 1 and not p.right.turned
-    across |= p.n == 1 and p.left.turned
+def is_supported(p: Any) -> bool:
+    """Whether a matmul is a vector times a matrix whose rows are along the result (MN-major)."""
     return bool(
-        across
+        ((p.m == 1 and not p.right.turned) or (p.n == 1 and p.left.turned))
         and p.batch == 1
-        and max(p.m, p.n, p.k, p.left.line, p.right.line) < 1 << 31  # what its numbers hold
+        and max(p.m, p.n, p.k, p.left.line, p.right.line) < 1 << 31  # its sizes are int32
         and max(p.m, p.n) > 1
         and p.dtype in _FUNCTIONS
         and p.result == p.dtype
@@ -41,20 +36,20 @@ def knows(product: Any) -> bool:
 
 @functools.cache
 def library() -> Any:
-    """The library, loaded; None where there is none."""
-    return loaded("cublas", "cublasSgemm_v2")
+    """The loaded library; None where there is none."""
+    return load("cublas", "cublasSgemm_v2")
 
 
 @functools.cache
-def _handle(device: int, runtime: CudaRuntime) -> tuple[int, Any]:
-    """The library's own state for a device, on its runtime's stream, and the memory it may use."""
+def _handle(context: CudaContext) -> tuple[int, Any]:
+    """A cuBLAS handle on a device's stream, and its workspace."""
     handle = ctypes.c_void_p()
-    memory = runtime.allocate(_WORKSPACE)
-    stream, size = ctypes.c_void_p(runtime.stream_id), ctypes.c_size_t(_WORKSPACE)
+    memory = context.allocate(_WORKSPACE_BYTES)
+    stream, size = ctypes.c_void_p(context.stream_id), ctypes.c_size_t(_WORKSPACE_BYTES)
     _check("cublasCreate_v2", library().cublasCreate_v2(ctypes.byref(handle)))
     _check("cublasSetStream_v2", library().cublasSetStream_v2(handle, stream))
-    at = ctypes.c_void_p(memory.address)
-    _check("cublasSetWorkspace_v2", library().cublasSetWorkspace_v2(handle, at, size))
+    start = ctypes.c_void_p(memory.address)
+    _check("cublasSetWorkspace_v2", library().cublasSetWorkspace_v2(handle, start, size))
     return handle.value or 0, memory
 
 
@@ -63,47 +58,46 @@ def _check(name: str, status: int) -> None:
         raise DeviceError(f"cuda: {name}: cuBLAS status {status}")
 
 
-class VectorProduct:
-    """One such product, of fixed sizes, ready to be launched again and again."""
+class Gemv:
+    """A launcher of one matmul of fixed sizes."""
 
     workspace = 0
 
-    def __init__(self, runtime: CudaRuntime, product: Any) -> None:
-        p = product
-        runtime.activate()
-        handle, self._memory = _handle(runtime.index, runtime)
+    def __init__(self, context: CudaContext, p: Any) -> None:
+        context.activate()
+        handle, self._memory = _handle(context)
         rows = p.m == 1  # else the vector is the right operand
         vector, matrix = (p.left, p.right) if rows else (p.right, p.left)
         count = p.n if rows else p.m
-        step = 1 if rows and not vector.turned else vector.line  # from one number to the next
-        number = _NUMBERS[p.dtype]
-        self._one, self._zero = number(1), number(0)
+        stride = 1 if rows and not vector.turned else vector.line
+        scalar = _SCALARS[p.dtype]
+        self._one, self._zero = scalar(1), scalar(0)
         sizes = (count, 1, p.k)
         one, zero = ctypes.addressof(self._one), ctypes.addressof(self._zero)
         self._arguments = [
-            *(handle, 0, 0 if step == 1 else 1, *sizes, one, 0, matrix.line),
-            *(0, p.k if step == 1 else step, zero, 0, count, 0, 0),
+            *(handle, 0, 0 if stride == 1 else 1, *sizes, one, 0, matrix.line),
+            *(0, p.k if stride == 1 else stride, zero, 0, count, 0, 0),
         ]
         self._name = _FUNCTIONS[p.dtype]
         self._function = getattr(library(), self._name)
-        word, small = ctypes.c_void_p, ctypes.c_int
+        word, int_ = ctypes.c_void_p, ctypes.c_int
         self._function.argtypes = [
-            *(word, small, small, small, small, small, word, word, small),
-            *(word, small, word, word, small),
+            *(word, int_, int_, int_, int_, int_, word, word, int_),
+            *(word, int_, word, word, int_),
         ]
-        size = ctypes.sizeof(number)
-        own, other = (1, 0) if rows else (0, 1)  # among the buffers: the matrix, the vector
-        self._places = (
-            (7, own, matrix.offset * size),
-            (9, other, vector.offset * size),
+        size = ctypes.sizeof(scalar)
+        a, b = (1, 0) if rows else (0, 1)  # indices of the matrix and the vector
+        self._addresses = (
+            (7, a, matrix.offset * size),
+            (9, b, vector.offset * size),
             (12, 2, 0),
         )
         address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
-        self.native = NativeLaunch(address, tuple(self._arguments), self._places)
+        self.native = NativeLaunch(address, tuple(self._arguments), self._addresses)
 
     def __call__(self, addresses: Sequence[int], workspace: int) -> None:
-        """Launch on the runtime's stream."""
+        """Launch on the device's stream."""
         arguments = list(self._arguments)
-        for word, buffer, offset in self._places:
+        for word, buffer, offset in self._addresses:
             arguments[word] = addresses[buffer] + offset
         _check(self._name, self._function(*arguments[:14]))

@@ -1,8 +1,8 @@
-"""cuBLASLt, where it is installed: matrix products as NVIDIA's library does them.
+"""cuBLASLt matmul, where the library is installed.
 
-The library comes with the wheel `nvidia-cublas`, with PyTorch, or with the CUDA toolkit; it is
-looked for when a product first asks, and called through ctypes. Its matrices are column-major, so
-it is asked for the transposed product: the right operand comes first.
+It comes with the wheel `nvidia-cublas`, with PyTorch, or with the CUDA toolkit, and is called
+through ctypes. Its matrices are column-major, so it computes the transposed matmul: the right
+operand comes first.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import ctypes
 import ctypes.util
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.errors import DeviceError
 from numus.runtime.contract import NativeLaunch
-from numus.runtime.cuda.vendor_source import BESIDE
-
-if TYPE_CHECKING:
-    from numus.runtime.cuda.runtime import CudaRuntime
+from numus.runtime.cuda.context import CudaContext
+from numus.runtime.cuda.vendor_source import EXTRA_WORD
 
 # cudaDataType and cublasComputeType_t
-_KINDS = {
+_TYPES = {
     "float32": (0, 68),
     "float64": (1, 70),
     "float16": (2, 68),
@@ -30,21 +28,21 @@ _KINDS = {
     "complex128": (5, 70),
     "float8_e4m3fn": (28, 68),
 }
-_TF32 = 77  # the compute type for float32 that may be rounded
-_RUN = 16  # bytes: 8-bit matrices have whole ones
+_TF32 = 77  # compute type: float32 rounded to TF32
+_FP8_ALIGNMENT = 16  # elements, of all sizes and strides
 _SCALES = {"float64": 1, "complex64": 4, "complex128": 5}  # of alpha and beta; 0: float32
-_NARROW = ("float16", "bfloat16")  # may give float32, too
-_BIASES = ("float16", "bfloat16", "float32")
+_HALF_TYPES = ("float16", "bfloat16")  # their results may be float32
+_BIAS_TYPES = ("float16", "bfloat16", "float32")
 
 # attributes: cublasLtMatmulDescAttributes_t, …LayoutAttribute_t, …PreferenceAttributes_t
 _TRANSPOSE_A, _TRANSPOSE_B = 3, 4
-_EPILOGUE, _BIAS_AT = 7, 8
-_BIASED = 4  # the epilogue that adds a bias
+_EPILOGUE, _BIAS_POINTER = 7, 8
+_EPILOGUE_BIAS = 4
 _BATCH_COUNT, _BATCH_STRIDE = 5, 6
 _WORKSPACE = 1
 _ALIGNMENTS = (5, 6, 7, 8)  # of A, B, C, D
-_MOST_WORKSPACE = 32 << 20
-_ALIGNED = 16  # bytes: more than that gains nothing
+_MAX_WORKSPACE_BYTES = 32 << 20
+_ALIGNMENT = 16  # bytes: more gains nothing
 
 
 class _Heuristic(ctypes.Structure):
@@ -59,31 +57,30 @@ class _Heuristic(ctypes.Structure):
     )
 
 
-def knows(product: Any, target: Any) -> bool:
-    """Whether it multiplies such matrices on a device of these target."""
-    p = product
-    if p.bias and p.result not in _BIASES:
+def is_supported(p: Any, target: Any) -> bool:
+    """Whether the library has this matmul on such a target."""
+    if p.bias and p.result not in _BIAS_TYPES:
         return False
-    if p.dtype == "float8_e4m3fn":  # only lines along k, and not on older devices
+    if p.dtype == "float8_e4m3fn":  # Hopper, both operands K-major
         if not target.wgmma:
             return False
-        lines = p.right.turned and not p.left.turned
+        k_major = p.right.turned and not p.left.turned
         sizes = (p.m, p.n, p.k, p.left.line, p.right.line, p.left.offset, p.right.offset)
-        whole = all(x % _RUN == 0 for x in (*sizes, p.left.step, p.right.step))
-        return p.result in ("bfloat16", "float16", "float32") and lines and whole
-    return p.dtype in _KINDS and (
-        p.result == p.dtype or (p.dtype in _NARROW and p.result == "float32")
+        aligned = all(x % _FP8_ALIGNMENT == 0 for x in (*sizes, p.left.step, p.right.step))
+        return p.result in ("bfloat16", "float16", "float32") and k_major and aligned
+    return p.dtype in _TYPES and (
+        p.result == p.dtype or (p.dtype in _HALF_TYPES and p.result == "float32")
     )
 
 
 @functools.cache
 def library() -> Any:
-    """The library, loaded; None where there is none."""
-    return loaded("cublasLt", "cublasLtMatmulAlgoGetHeuristic")
+    """The loaded library; None where there is none."""
+    return load("cublasLt", "cublasLtMatmulAlgoGetHeuristic")
 
 
-def loaded(name: str, function: str) -> Any:
-    """A library of NVIDIA's that has a function; None where there is none."""
+def load(name: str, function: str) -> Any:
+    """An NVIDIA library that exports a function; None where there is none."""
     for find in (_by_pathfinder, _by_name):
         found = find(name)
         if found is not None and hasattr(found, function):
@@ -96,7 +93,7 @@ def _by_pathfinder(name: str) -> Any:
         from cuda.pathfinder import load_nvidia_dynamic_lib
 
         return ctypes.CDLL(load_nvidia_dynamic_lib(name).abs_path)
-    except (ImportError, OSError, RuntimeError):  # the last: it is nowhere to be found
+    except (ImportError, OSError, RuntimeError):  # the last: not found
         return None
 
 
@@ -118,11 +115,11 @@ def _call(name: str, *args: Any) -> None:
 
 
 class _Handle:
-    """A thing of the library's that lives until it is let go."""
+    """An object of the library, destroyed with this one."""
 
     def __init__(self, create: str, destroy: str, *args: Any) -> None:
         self.value = ctypes.c_void_p()
-        self._destroy = getattr(library(), destroy)  # there to the end, when modules are gone
+        self._destroy = getattr(library(), destroy)  # kept: modules may be gone at exit
         _call(create, ctypes.byref(self.value), *args)
 
     def set(self, how: str, attribute: int, value: Any) -> None:
@@ -137,20 +134,20 @@ class _Handle:
 
 @functools.cache
 def _handle(device: int) -> _Handle:
-    """The library's own state for a device, whose context is current."""
+    """The handle of a device, whose context is current."""
     return _Handle("cublasLtCreate", "cublasLtDestroy")
 
 
-def _layout(kind: int, lines: int, length: int, line: int, batch: int, step: int) -> _Handle:
-    """A matrix of lines, each contiguous: columns, as the library sees it."""
+def _layout(type_: int, lines: int, length: int, ld: int, batch: int, stride: int) -> _Handle:
+    """The layout of a matrix of contiguous lines, which are columns to the library."""
     made = _Handle(
-        *("cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", kind),
-        *(ctypes.c_uint64(length), ctypes.c_uint64(lines), ctypes.c_int64(line)),
+        *("cublasLtMatrixLayoutCreate", "cublasLtMatrixLayoutDestroy", type_),
+        *(ctypes.c_uint64(length), ctypes.c_uint64(lines), ctypes.c_int64(ld)),
     )
     if batch > 1:
         set_ = "cublasLtMatrixLayoutSetAttribute"
         made.set(set_, _BATCH_COUNT, ctypes.c_int32(batch))
-        made.set(set_, _BATCH_STRIDE, ctypes.c_int64(step))
+        made.set(set_, _BATCH_STRIDE, ctypes.c_int64(stride))
     return made
 
 
@@ -158,14 +155,13 @@ _DESCRIBE = "cublasLtMatmulDescSetAttribute"
 
 
 class Matmul:
-    """One product, of fixed sizes, ready to be launched again and again."""
+    """A launcher of one matmul of fixed sizes."""
 
-    def __init__(self, runtime: CudaRuntime, product: Any) -> None:
-        runtime.activate()
-        self._handle = _handle(runtime.index)
-        self._stream = runtime.stream_id
-        p = product
-        kind, compute = _KINDS[p.dtype]
+    def __init__(self, context: CudaContext, p: Any) -> None:
+        context.activate()
+        self._handle = _handle(context.index)
+        self._stream = context.stream_id
+        type_, compute = _TYPES[p.dtype]
         if p.rounds:
             compute = _TF32
         scale = _SCALES.get(p.dtype, 0)
@@ -173,101 +169,101 @@ class Matmul:
             "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", compute, scale
         )
         for attribute, matrix in ((_TRANSPOSE_A, p.right), (_TRANSPOSE_B, p.left)):
-            turned = ctypes.c_int32(1 if matrix.turned else 0)
-            self._description.set(_DESCRIBE, attribute, turned)
+            transposed = ctypes.c_int32(1 if matrix.turned else 0)
+            self._description.set(_DESCRIBE, attribute, transposed)
         self._bias = p.bias
-        if p.bias:  # algorithms are sought before it is known where it lies
-            self._description.set(_DESCRIBE, _EPILOGUE, ctypes.c_uint32(_BIASED))
-            self._description.set(_DESCRIBE, _BIAS_AT, ctypes.c_uint64(1 << 16))
+        if p.bias:  # the heuristic needs some address before it is known
+            self._description.set(_DESCRIBE, _EPILOGUE, ctypes.c_uint32(_EPILOGUE_BIAS))
+            self._description.set(_DESCRIBE, _BIAS_POINTER, ctypes.c_uint64(1 << 16))
 
         def operand(matrix: Any, rows: int, columns: int) -> _Handle:
             lines, length = (columns, rows) if matrix.turned else (rows, columns)
-            return _layout(kind, lines, length, matrix.line, p.batch, matrix.step)
+            return _layout(type_, lines, length, matrix.line, p.batch, matrix.step)
 
         self._left, self._right = operand(p.left, p.m, p.k), operand(p.right, p.k, p.n)
-        self._result = _layout(_KINDS[p.result][0], p.m, p.n, p.n, p.batch, p.m * p.n)
+        self._result = _layout(_TYPES[p.result][0], p.m, p.n, p.n, p.batch, p.m * p.n)
         self._offsets = [x.offset * _itemsize(p.dtype) for x in (p.left, p.right)]
-        number = ctypes.c_double if scale in (1, 5) else ctypes.c_float
-        count = 2 if scale in (4, 5) else 1
-        self._one, self._zero = (number * count)(1), (number * count)(0)
+        real = ctypes.c_double if scale in (1, 5) else ctypes.c_float
+        scalar = real * (2 if scale in (4, 5) else 1)
+        self._one, self._zero = scalar(1), scalar(0)
         self._algorithms: dict[int, _Heuristic] = {}
-        self.workspace = self._algorithm(_ALIGNED).workspace
-        # what a launch is given, as plain numbers: converting them anew would cost more than it
-        self._fixed = [
+        self.workspace = self._algorithm(_ALIGNMENT).workspace
+        # plain integers: converting them at every launch would cost more than the launch
+        self._handles = [
             x.value.value for x in (self._handle, self._description, self._right, self._left)
         ]
-        self._result_at = self._result.value.value
-        self._numbers = ctypes.addressof(self._one), ctypes.addressof(self._zero)
-        arguments = self._arguments(0, 0, 0, self._algorithm(_ALIGNED), 0)
+        self._result_layout = self._result.value.value
+        self._scalars = ctypes.addressof(self._one), ctypes.addressof(self._zero)
+        arguments = self._arguments(0, 0, 0, self._algorithm(_ALIGNMENT), 0)
         function = ctypes.cast(_matmul(), ctypes.c_void_p).value or 0
         left, right = self._offsets
-        out = 3 if p.bias else 2  # among the buffers; the workspace follows it
+        out = 3 if p.bias else 2  # index of the result; the workspace follows
         addresses = [(3, 1, right), (5, 0, left), (8, out, 0), (10, out, 0), (13, out + 1, 0)]
-        prior = None
+        setter = None
         if p.bias:
-            addresses.append((BESIDE, 2, 0))
-            tell = ctypes.cast(getattr(library(), _DESCRIBE), ctypes.c_void_p).value or 0
+            addresses.append((EXTRA_WORD, 2, 0))
+            function_ = ctypes.cast(getattr(library(), _DESCRIBE), ctypes.c_void_p).value or 0
             description = self._description.value.value or 0
-            prior = (tell, description, _BIAS_AT, ctypes.sizeof(ctypes.c_void_p))
-        self.native = NativeLaunch(function, tuple(arguments), tuple(addresses), prior)
+            setter = (function_, description, _BIAS_POINTER, ctypes.sizeof(ctypes.c_void_p))
+        self.native = NativeLaunch(function, tuple(arguments), tuple(addresses), setter)
 
     def _arguments(
         self, left: int, right: int, result: int, algorithm: _Heuristic, workspace: int
     ) -> list[int]:
-        """What the library's function is given."""
-        handle, description, right_is, left_is = self._fixed
-        result_is, (one, zero) = self._result_at, self._numbers
+        """The arguments of cublasLtMatmul."""
+        handle, description, right_layout, left_layout = self._handles
+        result_layout, (one, zero) = self._result_layout, self._scalars
         return [
-            *(handle, description, one, right, right_is, left, left_is, zero),
-            *(result, result_is, result, result_is, ctypes.addressof(algorithm)),
+            *(handle, description, one, right, right_layout, left, left_layout, zero),
+            *(result, result_layout, result, result_layout, ctypes.addressof(algorithm)),
             *(workspace, algorithm.workspace, self._stream),
         ]
 
     def _algorithm(self, alignment: int) -> _Heuristic:
-        """What the library thinks best for memory that is aligned so."""
+        """The library's choice for memory of this alignment."""
         found = self._algorithms.get(alignment)
         if found is not None:
             return found
-        wish = _Handle("cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy")
+        preference = _Handle("cublasLtMatmulPreferenceCreate", "cublasLtMatmulPreferenceDestroy")
         set_ = "cublasLtMatmulPreferenceSetAttribute"
-        most = self.workspace if self._algorithms else _MOST_WORKSPACE
-        wish.set(set_, _WORKSPACE, ctypes.c_uint64(most))
+        limit = self.workspace if self._algorithms else _MAX_WORKSPACE_BYTES
+        preference.set(set_, _WORKSPACE, ctypes.c_uint64(limit))
         for attribute in _ALIGNMENTS:
-            wish.set(set_, attribute, ctypes.c_uint32(alignment))
+            preference.set(set_, attribute, ctypes.c_uint32(alignment))
         found, count = _Heuristic(), ctypes.c_int(0)
         a, b, d = self._right.value, self._left.value, self._result.value
         _call(
             *("cublasLtMatmulAlgoGetHeuristic", self._handle.value, self._description.value),
-            *(a, b, d, d, wish.value, 1, ctypes.byref(found), ctypes.byref(count)),
+            *(a, b, d, d, preference.value, 1, ctypes.byref(found), ctypes.byref(count)),
         )
         if count.value == 0:
             raise DeviceError(
-                "cuda: cuBLAS has no algorithm for a product; prefer('native') does it"
+                "cuda: cuBLAS has no algorithm for a matmul; use nm.kernels.prefer('native')"
             )
         self._algorithms[alignment] = found
         return found
 
     def __call__(self, addresses: Sequence[int], workspace: int) -> None:
-        """Launch on the runtime's stream."""
+        """Launch on the device's stream."""
         left, right = addresses[0] + self._offsets[0], addresses[1] + self._offsets[1]
         result = addresses[-1]
-        together = left | right | result | _ALIGNED
+        bits = left | right | result | _ALIGNMENT
         if self._bias:
-            together |= addresses[2]
-            self._description.set(_DESCRIBE, _BIAS_AT, ctypes.c_uint64(addresses[2]))
-        algorithm = self._algorithm(together & -together)
+            bits |= addresses[2]
+            self._description.set(_DESCRIBE, _BIAS_POINTER, ctypes.c_uint64(addresses[2]))
+        algorithm = self._algorithm(bits & -bits)
         status = _matmul()(*self._arguments(left, right, result, algorithm, workspace))
         if status != 0:
             raise DeviceError(f"cuda: cublasLtMatmul: cuBLAS status {status}")
 
 
 @functools.lru_cache(4096)
-def has_algorithm(product: Any) -> bool:
-    """Whether the library finds a way to do it: not all that it might know comes with it."""
-    from numus.runtime import get
-
+def has_algorithm(problem: Any) -> bool:
+    """Whether the installed library has an algorithm on the device started last."""
+    if CudaContext.latest is None:
+        return False
     try:
-        Matmul(get("cuda"), product)
+        Matmul(CudaContext.latest, problem)
     except DeviceError:
         return False
     return True
@@ -275,7 +271,6 @@ def has_algorithm(product: Any) -> bool:
 
 @functools.cache
 def _matmul() -> Any:
-    """The function that launches, told what it takes."""
     function = library().cublasLtMatmul
     word = ctypes.c_void_p
     function.argtypes = [*[word] * 14, ctypes.c_size_t, word]

@@ -1,9 +1,9 @@
-"""Device memory shared with other libraries by DLPack, streams honoured both ways.
+"""DLPack on CUDA memory, with streams synchronised both ways.
 
-Whoever takes memory names the stream on which it will use it; who gives it lets that stream wait
-for what is still being computed. When a taker of our memory lets go, our stream waits for the
-taker's. On which streams a giver will use its memory again, nobody tells us: it gets it back when
-our work on it is done. While a graph is recorded from our stream, neither can be asked for.
+A consumer names the stream on which it will use memory; the producer makes that stream wait for
+pending work. When a consumer of our memory is done, our stream waits for the consumer's. A
+producer's streams are unknown to us: it gets its memory back when our work on it is done. Neither
+can be arranged while a graph is captured from our stream.
 """
 
 from __future__ import annotations
@@ -15,92 +15,63 @@ from typing import Any
 from numus.dtypes import DType
 from numus.runtime import dlpack_abi, launch_lock
 from numus.runtime.cuda import driver
+from numus.runtime.cuda.context import CudaContext
 from numus.runtime.memory_pool import Memory
 from numus.runtime.pycall.llvm_macros import expand
 from numus.shapes import Shape
 
 CUDA = 2  # DLPack's number for memory on CUDA devices
-_LEGACY = 1  # how DLPack names the default stream
-
-
-def order(runtime: Any, before: Any, after: Any) -> None:
-    """What comes on stream `after` from now on waits for what is on `before` by now."""
-    runtime.activate()
-    event = runtime.event()
-    with launch_lock.lock:
-        driver.call("cuEventRecord", event, before)
-        driver.call("cuStreamWaitEvent", after, event, 0)
-    runtime.spare_events.append(event)  # who records it anew does not change what waits
+_LEGACY = 1  # DLPack's name of the default stream
 
 
 def _stream(number: int | None) -> Any:
-    return driver.constant_stream(_LEGACY if number is None else number)
+    return driver.stream_of(_LEGACY if number is None else number)
 
 
-# -- taking ---------------------------------------------------------------------------------------
+# -- import ---------------------------------------------------------------------------------------
 
 
-class _Lent:
-    """Foreign memory: given back to its owner after the last tensor on it."""
+class _Imported:
+    """Owner of another library's memory: released after the last tensor on it."""
 
-    def __init__(self, runtime: Any, managed: Any) -> None:
-        self.runtime, self.managed = runtime, managed
+    def __init__(self, context: CudaContext, managed: Any) -> None:
+        self.context, self.managed = context, managed
 
     def __del__(self) -> None:
-        self.runtime.leaving.append(_Return(self.runtime, self.managed))
-        settle(self.runtime)
+        self.context.pending_releases.append(_ImportRelease(self.context, self.managed))
+        self.context.process_releases()
 
 
-class _Return:
-    """Foreign memory that no tensor is on any more."""
+class _ImportRelease:
+    """Another library's memory without tensors on it: released when our work on it is done."""
 
-    def __init__(self, runtime: Any, managed: Any) -> None:
-        self.runtime, self.managed = runtime, managed
-        self.done: Any = None  # an event that comes after our work on it
+    def __init__(self, context: CudaContext, managed: Any) -> None:
+        self.context, self.managed = context, managed
+        self.done: Any = None  # an event after our work on it
 
-    def settled(self) -> bool:
-        """Give it back if our work is done."""
+    def try_release(self) -> bool:
         if self.done is None:
-            self.done = self.runtime.event()
-            driver.call("cuEventRecord", self.done, self.runtime.stream)
-        if not driver.has_come(self.done):
+            self.done = self.context.event()
+            driver.call("cuEventRecord", self.done, self.context.stream)
+        if not driver.is_complete(self.done):
             return False
-        self.runtime.spare_events.append(self.done)
+        self.context.free_events.append(self.done)
         if self.managed.deleter:
             self.managed.deleter(ctypes.addressof(self.managed))
         return True
 
 
-def settle(runtime: Any) -> None:
-    """Let go of what waits for it, as far as it can be done by now."""
-    # never waits: what is collected may be so in the middle of anything
-    if not runtime.leaving or not launch_lock.lock.acquire(blocking=False):
-        return
-    try:
-        if runtime.recording:
-            return
-        runtime.activate()
-        still = []
-        while runtime.leaving:
-            left = runtime.leaving.pop()
-            if not left.settled():
-                still.append(left)
-        runtime.leaving += still
-    finally:
-        launch_lock.lock.release()
-
-
-def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
+def import_tensor(context: CudaContext, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]:
     """Memory of another library: the block, offset and strides in elements, shape, and dtype."""
-    settle(runtime)
-    with launch_lock.lock:  # the producer lets our stream wait
+    context.process_releases()
+    with launch_lock.lock:  # the producer makes our stream wait
         try:
-            capsule = producer.__dlpack__(stream=runtime.stream_id, max_version=(1, 0))
+            capsule = producer.__dlpack__(stream=context.stream_id, max_version=(1, 0))
         except TypeError:  # a producer from before versions
-            capsule = producer.__dlpack__(stream=runtime.stream_id)
-    name, managed = dlpack_abi.opened(capsule)
+            capsule = producer.__dlpack__(stream=context.stream_id)
+    name, managed = dlpack_abi.unpack(capsule)
     dlpack_abi.rename(capsule, _USED[name])
-    lent = _Lent(runtime, managed)
+    owner = _Imported(context, managed)
     tensor = managed.tensor
     shape = tuple(tensor.shape[i] for i in range(tensor.ndim))
     if tensor.strides:
@@ -116,47 +87,48 @@ def take(runtime: Any, producer: Any) -> tuple[Memory, int, Shape, Shape, DType]
     last = sum((n - 1) * s for n, s in zip(shape, strides, strict=True) if s > 0)
     start = (tensor.data or 0) + tensor.byte_offset + first * dtype.itemsize
     nbytes = 0 if 0 in shape else (last - first + 1) * dtype.itemsize
-    return Memory(start, nbytes, None, lent), -first, shape, strides, dtype
+    return Memory(start, nbytes, None, owner), -first, shape, strides, dtype
 
 
 # the names must outlive the capsules
-_USED = {name: b"used_" + name for name in (dlpack_abi.PLAIN, dlpack_abi.VERSIONED)}
+_USED = {name: b"used_" + name for name in (dlpack_abi.UNVERSIONED, dlpack_abi.VERSIONED)}
 
 
-# -- giving ---------------------------------------------------------------------------------------
+# -- export ---------------------------------------------------------------------------------------
 
-_given: dict[int, tuple[Any, ...]] = {}  # what consumers hold, by the address of the struct
+# what consumers hold, by the struct's address: context, stream, and objects to keep alive
+_exported: dict[int, tuple[Any, ...]] = {}
 
 
-class _Given:
-    """Our memory that a consumer no longer holds: ours again after the consumer's work."""
+class _ExportRelease:
+    """Our memory that a consumer no longer holds: reused after the consumer's work."""
 
-    def __init__(self, held: tuple[Any, ...]) -> None:
-        self.held = held  # the memory, too
+    def __init__(self, exported: tuple[Any, ...]) -> None:
+        self.exported = exported  # keeps the memory, too
 
-    def settled(self) -> bool:
-        runtime, stream = self.held[0], self.held[1]
-        order(runtime, _stream(stream), runtime.stream)
+    def try_release(self) -> bool:
+        context, stream = self.exported[:2]
+        context.order(_stream(stream), context.stream)
         return True
 
 
-def _let_go(address: int) -> None:
-    held = _given.pop(address, None)
-    if held is not None:
-        held[0].leaving.append(_Given(held))
-        settle(held[0])
+def _release(address: int) -> None:
+    exported = _exported.pop(address, None)
+    if exported is not None:
+        context = exported[0]
+        context.pending_releases.append(_ExportRelease(exported))
+        context.process_releases()
 
 
-_let_go_native = dlpack_abi.Deleter(_let_go)
+_release_native = dlpack_abi.Deleter(_release)
 
-# Words of what the native function below knows: functions of Python's, one of ours, and the names
-# that our capsules have, from the last word on.
+# Words that the native function reads: functions of CPython, ours, and the names of our capsules.
 _API = ("PyErr_Fetch", "PyErr_Restore", "PyCapsule_IsValid", "PyCapsule_GetPointer")
-_TABLE = (*_API, "let_go", "names")
+_TABLE = (*_API, "release", "names")
 
-# What Python calls when a capsule goes: if nobody took it, its memory is let go. A consumer that
-# refuses it may just be raising an error, which a function written in Python would swallow.
-_UNUSED = """
+# The destructor of capsules: memory of one that nobody consumed is released. Native, because a
+# consumer that rejects a capsule may be raising an error, which a Python function would swallow.
+_DESTRUCTOR = """
 @api = internal global ptr null
 define void @numus_dlpack_bind(ptr %table) {
   store ptr %table, ptr @api
@@ -172,7 +144,7 @@ entry:
   ?%restore = ptr TABLE.PyErr_Restore of %table
   ?%valid = ptr TABLE.PyCapsule_IsValid of %table
   ?%get = ptr TABLE.PyCapsule_GetPointer of %table
-  ?%let.go = ptr TABLE.let_go of %table
+  ?%release = ptr TABLE.release of %table
   ?%names = TABLE.names of %table
   call void %fetch(ptr %type, ptr %value, ptr %trace)
   br label %next
@@ -185,7 +157,7 @@ next:
   br i1 %ours, label %drop, label %after
 drop:
   %held = call ptr %get(ptr %capsule, ptr %name)
-  call void %let.go(ptr %held)
+  call void %release(ptr %held)
   br label %after
 after:
   %j = add i64 %i, 1
@@ -203,13 +175,11 @@ _NAMES = tuple(ctypes.create_string_buffer(name) for name in _USED)
 
 
 @functools.cache
-def _unused_native() -> tuple[int, Any]:
-    """The address of that function, and what it needs."""
-    from numus.runtime import get
-
-    source = expand(_UNUSED, TABLE=_TABLE)
-    bind, unused = get("cpu").compiler.native(source, ("numus_dlpack_bind", "numus_dlpack_unused"))
-    functions = (*(getattr(ctypes.pythonapi, name) for name in _API), _let_go_native)
+def _destructor(compiler: Any) -> tuple[int, Any]:
+    """The address of the destructor, and the table that it reads."""
+    source = expand(_DESTRUCTOR, TABLE=_TABLE)
+    bind, unused = compiler.native(source, ("numus_dlpack_bind", "numus_dlpack_unused"))
+    functions = (*(getattr(ctypes.pythonapi, name) for name in _API), _release_native)
     addresses = [ctypes.cast(f, ctypes.c_void_p).value for f in functions]
     words = (*addresses, *map(ctypes.addressof, _NAMES))
     table = (ctypes.c_void_p * len(words))(*words)
@@ -217,8 +187,8 @@ def _unused_native() -> tuple[int, Any]:
     return int(unused), table
 
 
-def give(
-    runtime: Any,
+def export_tensor(
+    context: CudaContext,
     memory: Memory,
     offset: int,
     shape: Shape,
@@ -232,24 +202,24 @@ def give(
     if stream == 0:
         raise ValueError("__dlpack__: stream 0 is ambiguous on CUDA; 1 is the default stream")
     if stream != -1:
-        order(runtime, runtime.stream, _stream(stream))
-    numbers = ctypes.c_int64 * max(1, len(shape))
-    held_shape, held_strides = numbers(*shape), numbers(*strides)
+        context.order(context.stream, _stream(stream))
+    extents = ctypes.c_int64 * max(1, len(shape))
+    shape_array, strides_array = extents(*shape), extents(*strides)
     managed: Any = dlpack_abi.Versioned() if versioned else dlpack_abi.Managed()
     tensor = managed.tensor
     tensor.data = memory.address
-    tensor.device_type, tensor.device_id = CUDA, runtime.index
+    tensor.device_type, tensor.device_id = CUDA, context.index
     tensor.ndim = len(shape)
     tensor.code, tensor.lanes = dlpack_abi.code(dtype), 1
     tensor.bits = 8 if dtype.kind == "bool" else dtype.bits
-    tensor.shape, tensor.strides = held_shape, held_strides
+    tensor.shape, tensor.strides = shape_array, strides_array
     tensor.byte_offset = offset * dtype.itemsize
-    managed.deleter = _let_go_native
+    managed.deleter = _release_native
     if versioned:
         managed.major, managed.minor = 1, 0
         managed.flags = dlpack_abi.READ_ONLY if read_only else 0
     address = ctypes.addressof(managed)
-    back = None if stream == -1 else stream
-    _given[address] = (runtime, back, managed, held_shape, held_strides, memory)
+    consumer = None if stream == -1 else stream
+    _exported[address] = (context, consumer, managed, shape_array, strides_array, memory)
     name = _NAMES[1] if versioned else _NAMES[0]
-    return dlpack_abi.new(address, ctypes.addressof(name), _unused_native()[0])
+    return dlpack_abi.new(address, ctypes.addressof(name), _destructor(context.host.compiler)[0])

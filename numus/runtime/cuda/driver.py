@@ -1,4 +1,4 @@
-"""The CUDA driver, through cuda-bindings: every call is checked, and errors say what was done."""
+"""The CUDA driver API through cuda-bindings, with every call checked."""
 
 from __future__ import annotations
 
@@ -17,74 +17,70 @@ def _module() -> Any:
     return driver
 
 
-_OLDEST = 7  # Volta
+_MIN_MAJOR = 7  # compute capability 7.0: Volta
 
 
 @functools.cache
 def count() -> int:
-    """How many devices there are that numus knows to use; none where the bindings or the driver are
-    missing. The driver tells of the quickest first: older ones come last."""
+    """The number of supported devices; 0 where the bindings or the driver are missing. The driver
+    lists the fastest first, so unsupported ones come last."""
     try:
         call("cuInit", 0)
         found = [call("cuDeviceGet", i) for i in range(int(call("cuDeviceGetCount")))]
         majors = [attribute(device, "COMPUTE_CAPABILITY_MAJOR") for device in found]
-        return next((i for i, major in enumerate(majors) if major < _OLDEST), len(majors))
+        return next((i for i, major in enumerate(majors) if major < _MIN_MAJOR), len(majors))
     except (ImportError, OSError, RuntimeError, AttributeError, DriverError):
         return 0
 
 
-def why_none() -> str:
-    """What to do where there is no device."""
+def unavailable_hint() -> str:
     try:
         _module()
     except ImportError:
         return "install numus[cuda] for NVIDIA GPUs, or use another of nm.devices()"
     return (
-        f"the NVIDIA driver finds no GPU (of compute capability {_OLDEST}.0 or later); use another "
-        "of nm.devices()"
+        f"the NVIDIA driver finds no GPU (of compute capability {_MIN_MAJOR}.0 or later); use "
+        "another of nm.devices()"
     )
 
 
-def name_of(code: int) -> str:
-    """What the driver calls an error."""
-    found = _module()
+def error_name(code: int) -> str:
     try:
-        return str(found.CUresult(code).name)
+        return str(_module().CUresult(code).name)
     except ValueError:
         return f"error {code}"
 
 
 class DriverError(DeviceError):
-    """A call of the driver that failed."""
+    """A failed driver call."""
 
-    def __init__(self, what: str, code: int) -> None:
+    def __init__(self, doing: str, code: int) -> None:
         self.code = code
-        super().__init__(f"cuda: {what}: {name_of(code)}{_way_out(code)}")
+        super().__init__(f"cuda: {doing}: {error_name(code)}{_hint(code)}")
 
 
 class DriverMemoryError(DriverError, OutOfMemoryError):
-    """A call for which the device has too little memory."""
+    """A driver call that found too little device memory."""
 
 
-def failure(what: str, code: int) -> DriverError:
-    """The error for a call that failed."""
-    return (DriverMemoryError if code == OUT_OF_MEMORY else DriverError)(what, code)
+def error(doing: str, code: int) -> DriverError:
+    return (DriverMemoryError if code == OUT_OF_MEMORY else DriverError)(doing, code)
 
 
 OUT_OF_MEMORY = 2
-_NOT_STARTED = 3
+_NOT_INITIALIZED = 3
 _NOT_READY = 600
-# What a kernel did that no kernel may: from then on every call fails so.
-_LOST = frozenset({700, *range(714, 720)})
-_PROCESS = os.getpid()  # where the driver is started
+# Illegal accesses and the like, after which every call fails.
+_STICKY_ERRORS = frozenset({700, *range(714, 720)})
+_PROCESS = os.getpid()  # that initialises the driver
 
 
-def _way_out(code: int) -> str:
-    if code in _LOST:
+def _hint(code: int) -> str:
+    if code in _STICKY_ERRORS:
         return "; the process cannot use the device any more"
     if code == OUT_OF_MEMORY:
-        return "; free tensors, or work in smaller pieces"
-    if code == _NOT_STARTED and os.getpid() != _PROCESS:
+        return "; free tensors, or use smaller ones"
+    if code == _NOT_INITIALIZED and os.getpid() != _PROCESS:
         return (
             "; this process was forked from one that uses the device, which no fork of it can: "
             "start processes with multiprocessing's 'spawn'"
@@ -92,53 +88,53 @@ def _way_out(code: int) -> str:
     return ""
 
 
-class _Spare:
-    """Who gives memory back to the driver when it has none left; False where there is none."""
+class _OutOfMemory:
+    """The handler that frees cached memory; gives whether there was any."""
 
-    give: Callable[[], bool] = staticmethod(lambda: False)
+    reclaim: Callable[[], bool] = staticmethod(lambda: False)
 
 
-def when_full(give: Callable[[], bool]) -> None:
-    """Let this give memory back when a call finds none: code and graphs take some, too."""
-    _Spare.give = staticmethod(give)
+def on_out_of_memory(reclaim: Callable[[], bool]) -> None:
+    """Set the handler for calls that find no memory: code and graphs take some, too."""
+    _OutOfMemory.reclaim = staticmethod(reclaim)
 
 
 def call(name: str, *args: Any, doing: str = "") -> Any:
-    """Call a function of the driver; give its result, or results. Where it finds no memory, what is
-    kept for later is given back and the call made again."""
-    error, *results = getattr(_module(), name)(*args)
-    if int(error) == OUT_OF_MEMORY and _Spare.give():
-        error, *results = getattr(_module(), name)(*args)
-    if int(error) != 0:
-        raise failure(doing or name, int(error))
+    """Call a driver function; gives its result, or results. Out of memory, cached memory is freed
+    and the call is made again."""
+    code, *results = getattr(_module(), name)(*args)
+    if int(code) == OUT_OF_MEMORY and _OutOfMemory.reclaim():
+        code, *results = getattr(_module(), name)(*args)
+    if int(code) != 0:
+        raise error(doing or name, int(code))
     if not results:
         return None
     return results[0] if len(results) == 1 else tuple(results)
 
 
-def has_come(event: Any) -> bool:
-    """Whether all that was before an event is done; what failed there is told elsewhere."""
+def is_complete(event: Any) -> bool:
+    """Whether the work before an event is done; its errors are raised elsewhere."""
     return int(_module().cuEventQuery(event)[0]) != _NOT_READY
 
 
 def attribute(device: Any, name: str) -> int:
-    """A property of a device."""
+    """An attribute of a device."""
     key = getattr(_module().CUdevice_attribute, f"CU_DEVICE_ATTRIBUTE_{name}")
     return int(call("cuDeviceGetAttribute", key, device))
 
 
 def constant(kind: str, name: str) -> Any:
-    """A value of one of the driver's enumerations."""
+    """A value of an enumeration of the driver."""
     return getattr(getattr(_module(), kind), name)
 
 
-def constant_stream(number: int) -> Any:
-    """A stream by its handle, as other libraries name it (1: the default stream)."""
-    return _module().CUstream(number)
+def stream_of(handle: int) -> Any:
+    """The stream of a handle (1: the default stream)."""
+    return _module().CUstream(handle)
 
 
 def function_address(name: str) -> int:
-    """Where a function of the driver is, for native code that calls it."""
+    """The address of a driver function, for native code."""
     flags = constant("CUdriverProcAddress_flags", "CU_GET_PROC_ADDRESS_DEFAULT")
     address = int(call("cuGetProcAddress", name.encode(), 12000, flags)[0])
     if not address:

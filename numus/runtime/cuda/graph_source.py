@@ -1,18 +1,16 @@
-"""How a native call's launches are replayed as CUDA graphs, in LLVM IR, and what is read for it.
+"""CUDA graphs of fast calls, in LLVM IR, and the layout of their header.
 
-A library takes longer to launch a small kernel than the kernel takes to run, and several launches
-take longer than one of a graph. So launches that come again with the very same addresses are kept
-as a graph, a few for each call, and started as such.
+Launching a small kernel takes longer than running it, and several launches take longer than one
+graph. Launches that recur with the same addresses are captured, a few graphs per call.
 """
 
 from __future__ import annotations
 
 from numus.runtime.pycall.llvm_macros import expand
 
-# Words that a native call of Python's hands on: what goes through the launches is given the first
-# of them. Then how many slots there are, where the driver's functions are (0: no graphs are made),
-# which graph is replaced next, and where the graphs are: each is itself and the addresses it is
-# for, slot by slot.
+# Words of a fast call's header: arguments of the launch loop, then the number of slots (width), the
+# driver's functions (0: no graphs), the graph to replace next, and the cache: each entry is a graph
+# and the addresses it was captured with.
 HEAD = (
     *("launch", "encode", "records", "count", "slots", "stream", "failed", "last", "number"),
     *("width", "driver", "next", "graphs"),
@@ -25,18 +23,18 @@ GRAPHS = 4
 
 
 def words(slots: int) -> int:
-    """How many words the graphs of a call take."""
+    """Words of the graph cache of a call."""
     return GRAPHS * (1 + slots)
 
 
 def entries(first: int, slots: int) -> list[int]:
-    """Which words graphs are in, where the first of them all is this one."""
+    """The words that hold graphs, in a cache that starts at this one."""
     return [first + n * (1 + slots) for n in range(GRAPHS)]
 
 
 _TEXT = """
 define i1 @numus_cuda_capturing(ptr %driver, ptr %stream) {
-  ; whether somebody records what is launched: no graph can be made or let go then
+  ; during a capture no graph can be made or destroyed
   %state = alloca i32
   store i32 0, ptr %state
   ?%ask = ptr FUNCTIONS.cuStreamIsCapturing of %driver

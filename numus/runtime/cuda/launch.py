@@ -1,11 +1,10 @@
-"""Launches prepared once and run many times.
+"""Command buffers of CUDA launches, replayed as CUDA graphs.
 
-As on the CPU, a program of several kernels is laid out in one piece of memory, the image: for every
-launch its function, its parameters, the places of its buffers and its scalars. To run it again is
-to write what differs and to make one native call, which goes through the launches, those of a
-vendor's library among them. A program that comes again with the very same addresses and numbers is
-replayed as a CUDA graph. A program of not too many kernels can be run from a native call of
-Python's (`runtime/pycall`), which keeps graphs of its own.
+As on the CPU, a launch list is one block of memory: for every launch its function, parameters,
+buffer references and scalars. A run writes the addresses and values that changed and makes one
+native call for all launches, those of vendor libraries among them. A command buffer that recurs
+with the same content is captured and replayed as a graph. Short lists can run from a fast call
+(`runtime/pycall`), which keeps graphs of its own.
 """
 
 from __future__ import annotations
@@ -14,408 +13,420 @@ import ctypes
 import struct
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from numus.errors import DeviceError
-from numus.runtime.contract import ProgramStep
+from numus.runtime.contract import LaunchList, LaunchStep
 from numus.runtime.cuda import driver, graph_source, vendor_source
 from numus.runtime.cuda import launch_source as layout
+from numus.runtime.cuda.context import CudaContext
 from numus.runtime.cuda.program import VendorProgram
-from numus.runtime.cuda.staging import EARLY
+from numus.runtime.cuda.staging import MAX_EARLY_BYTES
 from numus.runtime.pycall.builder import MAX_RECYCLED_BYTES, BytecodeBuilder
 
 if TYPE_CHECKING:
-    from numus.runtime.cuda.runtime import CudaRuntime
     from numus.runtime.memory_pool import Memory
 
-# What native calls keep for temporaries, all of them together; they allocate more as they run.
-_SMALL_WORKSPACE = 64 << 20
-_GRAPH_STEPS = 3  # programs of fewer kernels are launched as quickly one by one by Python
-_NATIVE_STEPS = 16  # programs of more kernels are no native calls: they take longer than Python
-_GRAPHS = 4  # kept for each program
-_SHORT_SHARE = 16  # of the L2 cache: what moves no more of it takes no longer than its launch
-# Native calls keep memory for results of up to this share of the device's, as a power of two: a
-# thousand such results are 1.5 % of it.
-_KEPT_SHARE = 16
-# Single results that are there long before a program ends (a loss, before its gradients) can be
-# read meanwhile: so many of a program, where so many steps follow.
-_EARLY_RESULTS, _STEPS_AFTER = 4, 16
-_EXTERNAL = 1  # the driver's flag of an event that is recorded in a graph for others to see
+
+@dataclass(frozen=True)
+class LaunchTuning:
+    """Measured on one H200."""
+
+    max_kept_workspace_bytes: int = 64 << 20  # of fast calls, for all together; else allocated
+    min_graph_steps: int = 3  # shorter lists are as fast launched one by one
+    max_call_steps: int = 16  # longer lists gain nothing from a fast call
+    graphs: int = 4  # cached per launch list
+    single_kernel_l2_share: int = 16  # one kernel that moves up to 1/16 of L2 is launch-bound
+    # Fast calls recycle results up to 2**-16 of the device's memory: a thousand are 1.5 % of it.
+    recycled_memory_shift: int = 16
+    # Small results that are ready long before the list ends (a loss, before its gradients) can be
+    # read early: up to so many, if so many steps follow.
+    max_early_results: int = 4
+    min_steps_after_early: int = 16
 
 
-def launcher(address: int) -> Callable[..., int]:
-    """The native function as Python calls it."""
-    word = ctypes.c_void_p
-    return ctypes.CFUNCTYPE(ctypes.c_int64, word, word, word, ctypes.c_int64, word, word)(address)
+TUNING = LaunchTuning()
+_EXTERNAL_EVENT = 1  # CU_EVENT_RECORD_EXTERNAL: an event captured in a graph for others to see
 
 
-class _Image:
-    """Memory that the native loop reads; used by one thread at a time. `graphs`: the words in which
-    native calls keep graphs."""
+class _CommandBuffer:
+    """Memory that the native launch loop reads; used by one thread at a time. `graphs`: the words
+    in which fast calls keep graphs."""
 
-    __slots__ = ("_runtime", "data", "graphs", "header", "records", "slots", "words")
+    __slots__ = ("_context", "data", "graphs", "header", "records", "slots", "words")
 
     def __init__(
-        self, runtime: CudaRuntime, data: bytearray, records: int, head: int, graphs: Sequence[int]
+        self,
+        context: CudaContext,
+        data: bytearray,
+        records: int,
+        header: int,
+        graphs: Sequence[int],
     ) -> None:
-        self._runtime = runtime
+        self._context = context
         self.graphs = graphs
         self.data = data
         self.words = (ctypes.c_int64 * (len(data) // 8)).from_buffer(data)
         self.slots = ctypes.addressof(self.words)
-        self.records = self.slots + 8 * records
-        self.header = self.slots + 8 * head
+        self.records = self.slot_address(records)
+        self.header = self.slot_address(header)
 
     def slot_address(self, number: int) -> int:
-        """The address of one of its words."""
+        """The address of a word."""
         return self.slots + 8 * number
 
     def __del__(self) -> None:
-        self._runtime.dropped += [self.words[at] for at in self.graphs if self.words[at]]
+        self._context.retired_graphs += [self.words[at] for at in self.graphs if self.words[at]]
 
 
-class Prepared:
-    """A list of kernels with places for what changes from run to run.
+class CudaLaunchList(LaunchList):
+    """Kernels with slots for addresses and values that change from run to run.
 
     `run(addresses, values)` takes one address per slot, and for each step its grid followed by its
     scalars, all in one flat sequence.
     """
 
-    def __init__(self, runtime: CudaRuntime, steps: Sequence[ProgramStep], slots: int) -> None:
-        self._runtime = runtime
+    def __init__(self, context: CudaContext, steps: Sequence[LaunchStep], slots: int) -> None:
+        self._context = context
         self._graphs: OrderedDict[bytes, Any] = OrderedDict()
-        self._events: dict[int, Any] = {}  # of early results, by slot, once it runs
+        self._early_events: dict[int, Any] = {}  # by slot
         self.steps = tuple(steps)
         self.slots = slots
-        self._scratch = [(n, i) for n, s in enumerate(steps) for i in s.program.open]
+        self._scratch = [(n, i) for n, s in enumerate(steps) for i in s.program.dynamic_scratch]
         vendors = [s.program for s in steps if isinstance(s.program, VendorProgram)]
         self._workspace = max((program.launch.workspace for program in vendors), default=0)
-        self._all_native = all(program.native is not None for program in vendors)
+        self._vendors_native = all(program.native is not None for program in vendors)
         formats = "".join("q" + s.program.formats for s in steps)
         # scratch addresses follow the caller's, values follow those
-        given = slots + len(self._scratch) + bool(self._workspace)
-        self._format = struct.Struct(f"={given}Q{formats}")
+        addresses = slots + len(self._scratch) + bool(self._workspace)
+        self._format = struct.Struct(f"={addresses}Q{formats}")
         self._pack = self._format.pack_into
-        self._shared, self._far = self._places()
+        self._shared, self._global_scratch = self._place_scratch()
         self._no_scratch = [0] * len(self._scratch)
-        self._marks = self._early_results()
-        self._free: list[_Image] = []
-        self._records = True  # whether graphs can be made of it
-        self._seen: OrderedDict[bytes, None] = OrderedDict()  # images of late, each once
+        self._early_steps = self._find_early_results()
+        self._free: list[_CommandBuffer] = []
+        self._capturable = True
+        self._seen: OrderedDict[bytes, None] = OrderedDict()  # recent contents, seen once
 
-    def _places(self) -> tuple[list[int], dict[int, list[int]]]:
-        """Shared memory that each step is given; for those that need more than a group has, the
-        bytes of each of their scratch buffers, which then lie in device memory."""
-        shared, far = [], {}
+    def _place_scratch(self) -> tuple[list[int], dict[int, list[int]]]:
+        """Dynamic shared memory of each step; for steps that need more than a block may have, the
+        bytes of each scratch buffer, which is then in global memory."""
+        shared, in_global = [], {}
         for n, step in enumerate(self.steps):
             program = step.program
-            needed = program.shared
-            if program.open:
+            needed = program.shared_bytes
+            if program.dynamic_scratch:
                 sizes = step.scratch
                 if sizes is None:
-                    raise ValueError(f"kernel {program.label} needs to be told its scratch sizes")
-                names = [i for i, b in enumerate(program.kernel.buffers) if b.access == "scratch"]
-                rounded = [(sizes[k] + 63) & -64 for k, i in enumerate(names) if i in program.open]
-                if needed + sum(rounded) > self._runtime.shared_limit:
-                    far[n] = rounded
+                    raise ValueError(f"kernel {program.label} needs its scratch sizes")
+                scratch = [i for i, b in enumerate(program.kernel.buffers) if b.access == "scratch"]
+                open_ = program.dynamic_scratch
+                rounded = [(sizes[k] + 63) & -64 for k, i in enumerate(scratch) if i in open_]
+                if needed + sum(rounded) > self._context.max_dynamic_shared:
+                    in_global[n] = rounded
                 else:
                     needed += sum(rounded)
-            program.take_shared(needed)
+            program.allow_shared(needed)
             shared.append(needed)
-        return shared, far
+        return shared, in_global
 
-    def _early_results(self) -> dict[int, int]:
-        """Slots that one step alone writes, a few bytes, with that step's number."""
-        if len(self.steps) <= _STEPS_AFTER:
+    def _find_early_results(self) -> dict[int, int]:
+        """Slots of a few bytes with a single writer, and that step's index."""
+        if len(self.steps) <= TUNING.min_steps_after_early:
             return {}
         writers: dict[int, list[tuple[int, int, int]]] = {}
         for n, step in enumerate(self.steps):
             sizes = step.nbytes or ()
             for i, buffer in enumerate(step.program.kernel.buffers[: len(sizes)]):
-                place = step.buffers[i]
-                if buffer.access != "read" and place is not None:
-                    writers.setdefault(place[0], []).append((n, place[1], sizes[i]))
-        alone = [(slot, *found[0]) for slot, found in writers.items() if len(found) == 1]
-        last = len(self.steps) - _STEPS_AFTER
-        marks = [(n, s) for s, n, at, size in alone if at == 0 and size <= EARLY and n < last]
-        return {slot: n for n, slot in sorted(marks)[:_EARLY_RESULTS]}
+                reference = step.buffers[i]
+                if buffer.access != "read" and reference is not None:
+                    writers.setdefault(reference[0], []).append((n, reference[1], sizes[i]))
+        single = [(slot, *found[0]) for slot, found in writers.items() if len(found) == 1]
+        last = len(self.steps) - TUNING.min_steps_after_early
+        early = [
+            (n, slot)
+            for slot, n, offset, size in single
+            if offset == 0 and size <= MAX_EARLY_BYTES and n < last
+        ]
+        return {slot: n for n, slot in sorted(early)[: TUNING.max_early_results]}
 
     def run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
-        """Start all steps, in order."""
-        runtime = self._runtime
-        runtime.activate()
-        scratch: list[int] = []
-        held: list[Memory] = []
-        if self._scratch:
-            scratch = self._place_scratch(values, held) if self._far else [*self._no_scratch]
-        if self._workspace:  # vendors' kernels run one after the other: one for all
-            held.append(runtime.allocate(self._workspace))
-            scratch.append(held[-1].address)
+        """Launch all steps, in order."""
+        context = self._context
+        context.activate()
+        scratch = list(self._no_scratch)
+        temporaries: list[Memory] = []
+        if self._global_scratch:
+            scratch = self._allocate_scratch(values, temporaries)
+        if self._workspace:  # shared by all vendor kernels: they run one after the other
+            temporaries.append(context.allocate(self._workspace))
+            scratch.append(temporaries[-1].address)
         try:
-            image = self._free.pop()
+            commands = self._free.pop()
         except IndexError:
-            image = self._build()
-        self._pack(image.data, 0, *addresses, *scratch, *values)
-        if len(self.steps) < _GRAPH_STEPS or not self._records or not self._replay(image):
-            self._start(image)
-        self._free.append(image)
-        runtime.last = self
-        runtime.last_number.value = 0
-        runtime.early = {addresses[slot]: event for slot, event in self._events.items()}
+            commands = self._build()
+        self._pack(commands.data, 0, *addresses, *scratch, *values)
+        graphs = len(self.steps) >= TUNING.min_graph_steps and self._capturable
+        if not graphs or not self._replay(commands):
+            self._launch(commands)
+        self._free.append(commands)
+        context.last_launched = self
+        context.last_call.value = 0
+        context.early_results = {
+            addresses[slot]: event for slot, event in self._early_events.items()
+        }
 
-    def _start(self, image: _Image, captured: bool = False) -> None:
-        first = 0
-        for slot, marked in self._marks.items():
-            self._start_some(image, first, marked + 1)
-            first = marked + 1
-            if slot not in self._events:
-                self._events[slot] = self._runtime.event()
-            # of a captured event, others than the graph are to know
-            flag = _EXTERNAL if captured else 0
-            stream = self._runtime.stream
-            driver.call("cuEventRecordWithFlags", self._events[slot], stream, flag)
-        self._start_some(image, first, len(self.steps))
+    def _launch(self, commands: _CommandBuffer, captured: bool = False) -> None:
+        first, context = 0, self._context
+        for slot, step in self._early_steps.items():
+            self._launch_range(commands, first, step + 1)
+            first = step + 1
+            if slot not in self._early_events:
+                self._early_events[slot] = context.event()
+            flag = _EXTERNAL_EVENT if captured else 0
+            event = self._early_events[slot]
+            driver.call("cuEventRecordWithFlags", event, context.stream, flag)
+        self._launch_range(commands, first, len(self.steps))
 
-    def _start_some(self, image: _Image, first: int, end: int) -> None:
-        runtime, given_back = self._runtime, False
+    def _launch_range(self, commands: _CommandBuffer, first: int, end: int) -> None:
+        context, reclaimed = self._context, False
         while first < end:
-            failed = runtime.launch(
-                *(runtime.launch_address, runtime.encode_address),
-                *(image.records + first * 8 * len(layout.RECORD), end - first),
-                *(image.slots, runtime.stream_id),
+            failed = context.run_launches(
+                *(context.launch_address, context.encode_address),
+                *(commands.records + first * 8 * len(layout.RECORD), end - first),
+                *(commands.slots, context.stream_id),
             )
             if not failed:
                 return
             first += (failed >> 32) - 1
             step, code = self.steps[first], failed & 0xFFFFFFFF
             if isinstance(step.program, VendorProgram):
-                self._by_vendor(image, step)  # which knows what to do, or what is wrong
+                self._launch_vendor(commands, step)  # handles it, or raises
                 first += 1
                 continue
-            if code == driver.OUT_OF_MEMORY and not given_back and runtime.give_back():
-                given_back = True
+            if code == driver.OUT_OF_MEMORY and not reclaimed and context.reclaim_memory():
+                reclaimed = True
                 continue
-            what = f"launching kernel {step.program.label}"
-            if code == layout.TOO_MANY:
+            doing = f"launching kernel {step.program.label}"
+            if code == layout.GRID_TOO_LARGE:
                 raise DeviceError(
-                    f"cuda: {what}: it takes 2**31 blocks or more; use smaller pieces"
+                    f"cuda: {doing}: its grid must be below 2**31 blocks; use smaller tensors"
                 )
-            raise driver.failure(what, code)
+            raise driver.error(doing, code)
 
-    def _by_vendor(self, image: _Image, step: ProgramStep) -> None:
-        words = image.words
-        places = [place for place in step.buffers if place is not None]
+    def _launch_vendor(self, commands: _CommandBuffer, step: LaunchStep) -> None:
+        words = commands.words
+        references = [reference for reference in step.buffers if reference is not None]
         workspace = words[self.slots + len(self._scratch)] if self._workspace else 0
-        step.program.launch([words[slot] + offset for slot, offset in places], workspace)
+        step.program.launch([words[slot] + offset for slot, offset in references], workspace)
 
     def call_builder(
         self, values: Sequence[int | float], fixed: Sequence[tuple[int, int]], arena: int | None
     ) -> BytecodeBuilder | None:
-        """The beginnings of a native call; as on the CPU."""
-        runtime = self._runtime
-        vm = runtime.call_vm()
+        context = self._context
+        vm = context.host.call_vm()
         start = 0 if arena is None else (arena + 255) & -256
         nbytes = start + self._workspace
-        large = nbytes > _SMALL_WORKSPACE
+        large = nbytes > TUNING.max_kept_workspace_bytes
         if (
             vm is None
-            or len(self.steps) > _NATIVE_STEPS
-            or self._far
-            or not self._all_native
-            # graphs are told apart by what is in slots: a workspace by itself is in none
+            or len(self.steps) > TUNING.max_call_steps
+            or self._global_scratch
+            or not self._vendors_native
+            # graphs are keyed by slots, and a workspace without an arena has none
             or (large and arena is None)
         ):
             return None
-        image = self._build(called=True)
-        space = runtime.memory.workspace(nbytes) if nbytes and not large else None
-        where = 0 if space is None else space.address
-        scratch = [0] * len(self._scratch) + [where + start] * bool(self._workspace)
-        self._pack(image.data, 0, *([0] * self.slots), *scratch, *values)
+        commands = self._build(called=True)
+        workspace = context.memory.workspace(nbytes) if nbytes and not large else None
+        first = 0 if workspace is None else workspace.address
+        scratch = [0] * len(self._scratch) + [first + start] * bool(self._workspace)
+        self._pack(commands.data, 0, *([0] * self.slots), *scratch, *values)
         if arena is not None:
-            image.words[self.slots - 1] = where
+            commands.words[self.slots - 1] = first
         for slot, address in fixed:
-            image.words[slot] = address
+            commands.words[slot] = address
         head = {
-            "launch": runtime.launch_address,
-            "encode": runtime.encode_address,
-            "records": image.records,
+            "launch": context.launch_address,
+            "encode": context.encode_address,
+            "records": commands.records,
             "count": len(self.steps),
-            "slots": image.slots,
-            "stream": runtime.stream_id,
-            "failed": ctypes.addressof(runtime.failed),
-            "last": ctypes.addressof(runtime.last_number),
-            "number": runtime.number(self),
+            "slots": commands.slots,
+            "stream": context.stream_id,
+            "failed": ctypes.addressof(context.launch_error),
+            "last": ctypes.addressof(context.last_call),
+            "number": context.call_id(self),
             "width": self.slots,
-            "driver": runtime.graph_functions if self._gains_by_graphs() else 0,
+            "driver": context.graph_functions if self._graphs_pay() else 0,
             "next": 0,
-            "graphs": image.slot_address(image.graphs[0]),
+            "graphs": commands.slot_address(commands.graphs[0]),
         }
         for i, name in enumerate(graph_source.HEAD):
-            ctypes.c_int64.from_address(image.header + 8 * i).value = head[name]
-        small = max(MAX_RECYCLED_BYTES, runtime.target.memory_bytes >> _KEPT_SHARE)
+            ctypes.c_int64.from_address(commands.header + 8 * i).value = head[name]
+        recycled = context.target.memory_bytes >> TUNING.recycled_memory_shift
 
-        def make_space(code: BytecodeBuilder) -> None:
+        def allocate_workspace(code: BytecodeBuilder) -> None:
             memory = code.allocate(nbytes)
             code.store_address(self.slots - 1, memory, code.load_const(0), 1)
             if self._workspace:
-                at = self.slots + len(self._scratch)
-                code.store_address(at, memory, code.load_const(start), 1)
+                slot = self.slots + len(self._scratch)
+                code.store_address(slot, memory, code.load_const(start), 1)
 
-        keep, before = (self, space), make_space if large else None
         return BytecodeBuilder(
-            *(vm, runtime.launcher, image, runtime.allocate, keep, small, before)
+            *(vm, context.launcher, commands, context.allocate, (self, workspace)),
+            *(max(MAX_RECYCLED_BYTES, recycled), allocate_workspace if large else None),
         )
 
-    def _gains_by_graphs(self) -> bool:
-        """Whether its launches take longer than that of a graph. A single kernel's does, too, but
-        it can begin sooner after the one before: that is worth more where it runs for longer."""
+    def _graphs_pay(self) -> bool:
+        """Whether a graph launches faster. A single kernel outside a graph can overlap the one
+        before it (programmatic launch), which is worth more unless it is launch-bound."""
         step, *others = self.steps
-        if others or step.program.maps or isinstance(step.program, VendorProgram):
+        if others or step.program.tensor_maps or isinstance(step.program, VendorProgram):
             return True
-        moved = sum(step.nbytes or (self._runtime.target.l2_bytes,))
-        return moved <= self._runtime.target.l2_bytes // _SHORT_SHARE
+        l2_bytes = self._context.target.l2_bytes
+        return sum(step.nbytes or (l2_bytes,)) <= l2_bytes // TUNING.single_kernel_l2_share
 
-    def _place_scratch(self, values: Sequence[int | float], held: list[Memory]) -> list[int]:
-        """Null for what lies in shared memory, else memory for every block of the grid."""
+    def _allocate_scratch(
+        self, values: Sequence[int | float], temporaries: list[Memory]
+    ) -> list[int]:
+        """Global memory for every block of the grid; 0 for scratch in shared memory."""
         grids, at = [], 0
         for step in self.steps:
             grids.append(int(values[at]))
             at += len(step.program.formats) + 1
         out = []
         for n, step in enumerate(self.steps):
-            for k in range(len(step.program.open)):
-                if n not in self._far:
+            for k in range(len(step.program.dynamic_scratch)):
+                if n not in self._global_scratch:
                     out.append(0)
                     continue
-                memory = self._runtime.allocate(grids[n] * self._far[n][k])
-                held.append(memory)
+                memory = self._context.allocate(grids[n] * self._global_scratch[n][k])
+                temporaries.append(memory)
                 out.append(memory.address)
         return out
 
     def __del__(self) -> None:
-        self._runtime.dropped += self._graphs.values()
-        self._runtime.spare_events += self._events.values()
+        self._context.retired_graphs += self._graphs.values()
+        self._context.free_events += self._early_events.values()
 
     # -- graphs -----------------------------------------------------------------------------------
 
-    def _replay(self, image: _Image) -> bool:
-        """Run by a graph if this very image came before; capture it when it comes a second time.
+    def _replay(self, commands: _CommandBuffer) -> bool:
+        """Replay these contents as a graph, captured when they come a second time.
 
-        Memory that is written anew at every step alternates between a few places, and so do images.
+        Memory that every step allocates alternates between a few addresses, and so do contents.
         """
-        stream = self._runtime.stream
-        key = bytes(memoryview(image.data)[: self._format.size])
+        key = bytes(memoryview(commands.data)[: self._format.size])
         graph = self._graphs.get(key)
         if graph is None:
             if key not in self._seen:
                 self._seen[key] = None
-                if len(self._seen) > _GRAPHS:
+                if len(self._seen) > TUNING.graphs:
                     self._seen.popitem(last=False)
                 return False
-            graph = self._captured(image)
+            graph = self._capture(commands)
             if graph is None:
                 return False
             self._graphs[key] = graph
-            if len(self._graphs) > _GRAPHS:
+            if len(self._graphs) > TUNING.graphs:
                 _, oldest = self._graphs.popitem(last=False)
                 driver.call("cuGraphExecDestroy", oldest)
-        driver.call("cuGraphLaunch", graph, stream)
+        driver.call("cuGraphLaunch", graph, self._context.stream)
         return True
 
-    def _captured(self, image: _Image) -> Any:
-        """A graph of what an image starts. None where something in it cannot be recorded, as a
-        launch of somebody else's may: it is not tried again, and what is wrong shows without."""
-        runtime, captured = self._runtime, None
+    def _capture(self, commands: _CommandBuffer) -> Any:
+        """A graph of these launches; None where one cannot be captured, as a user's kernel may: it
+        is not tried again, and its errors show without a graph."""
+        context, captured = self._context, None
         mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
         try:
-            driver.call("cuStreamBeginCapture", runtime.stream, mode)
-            runtime.recording = True
+            driver.call("cuStreamBeginCapture", context.stream, mode)
+            context.capturing = True
             try:
-                self._start(image, captured=True)
+                self._launch(commands, captured=True)
             finally:
-                runtime.recording = False
-                captured = driver.call("cuStreamEndCapture", runtime.stream)
+                context.capturing = False
+                captured = driver.call("cuStreamEndCapture", context.stream)
             return driver.call("cuGraphInstantiate", captured, 0)
         except Exception:
-            self._records = False
+            self._capturable = False
             return None
         finally:
             if captured is not None:
                 driver.call("cuGraphDestroy", captured)
 
-    # -- the image --------------------------------------------------------------------------------
+    # -- the command buffer -----------------------------------------------------------------------
 
-    def _build(self, called: bool = False) -> _Image:
-        """Changing values; a record per launch; places; buffer addresses; parameter pointers; what
-        the copying engine is told; what vendors are asked. If it is `called` natively, what such a
-        call hands on, and its graphs."""
-        changing = self._format.size // 8
-        records = changing
-        counts = [s.program.buffers for s in self.steps]
-        maps = [len(s.program.maps) for s in self.steps]
-        places = records + len(self.steps) * len(layout.RECORD)
-        buffers = places + 2 * sum(counts)
-        parameters = buffers + sum(counts)
-        tables = parameters + sum(
-            c + len(s.program.formats) + m for c, s, m in zip(counts, self.steps, maps, strict=True)
-        )
-        vendors = tables + sum(maps) * (_MAP_WORDS + layout.TOLD_ALIGNMENT // 8)
-        asked = [s for s in self.steps if isinstance(s.program, VendorProgram)]
-        head = vendors + vendor_source.WORDS * len(asked)
-        overlaps = head + (len(graph_source.HEAD) if called else 0)
-        graphs = overlaps + layout.ATTRIBUTE_WORDS
+    def _build(self, called: bool = False) -> _CommandBuffer:
+        """Addresses and values; launch records; buffer references; buffer addresses; parameter
+        pointers; tensor maps; vendor launches; for fast calls (`called`), header and graphs."""
+        records = self._format.size // 8
+        programs = [step.program for step in self.steps]
+        references = records + len(programs) * len(layout.RECORD)
+        num_buffers = sum(p.num_buffers for p in programs)
+        num_maps = sum(len(p.tensor_maps) for p in programs)
+        buffers = references + 2 * num_buffers
+        parameters = buffers + num_buffers
+        maps = parameters + num_buffers + sum(len(p.formats) for p in programs) + num_maps
+        vendors = maps + num_maps * (_TENSOR_MAP_WORDS + layout.ENCODED_ALIGNMENT // 8)
+        num_vendors = sum(isinstance(p, VendorProgram) for p in programs)
+        head = vendors + vendor_source.WORDS * num_vendors
+        attribute = head + (len(graph_source.HEAD) if called else 0)
+        graphs = attribute + layout.ATTRIBUTE_WORDS
         data = bytearray(8 * (graphs + (graph_source.words(self.slots) if called else 0)))
-        kept = graph_source.entries(graphs, self.slots) if called else ()
-        image = _Image(self._runtime, data, records, head, kept)
-        words, base = image.words, image.slots
-        words[overlaps : overlaps + len(layout.OVERLAPS)] = list(layout.OVERLAPS)
-
-        def at(word: int) -> int:
-            return base + 8 * word
-
+        graph_words = graph_source.entries(graphs, self.slots) if called else ()
+        commands = _CommandBuffer(self._context, data, records, head, graph_words)
+        words, at = commands.words, commands.slot_address
+        words[attribute : attribute + 2] = list(layout.PROGRAMMATIC_LAUNCH)
         scratch = {key: self.slots + k for k, key in enumerate(self._scratch)}
-        marked = set(self._marks.values())
+        early = set(self._early_steps.values())
         value = self.slots + len(self._scratch) + bool(self._workspace)
         for n, step in enumerate(self.steps):
             program = step.program
             record = records + n * len(layout.RECORD)
             vendor = 0
             if isinstance(program, VendorProgram) and program.native is not None:
-                vendor, vendors = at(vendors), self._ask(image, vendors, step)
+                vendor, vendors = at(vendors), self._encode_vendor(commands, vendors, step)
+            overlaps = program.programmatic_launch and n - 1 not in early
             words[record : record + len(layout.RECORD)] = [
-                *(program.address, at(value), program.group, self._shared[n], at(parameters)),
-                *(program.buffers, at(places), at(buffers), maps[n], at(tables), vendor),
-                at(overlaps) if program.overlaps and n - 1 not in marked else 0,
+                *(program.address, at(value), program.block_size, self._shared[n]),
+                *(at(parameters), program.num_buffers, at(references), at(buffers)),
+                *(len(program.tensor_maps), at(maps), vendor, at(attribute) if overlaps else 0),
             ]
-            given: list[Any] = [*step.buffers, *([None] * program.buffers)][: program.buffers]
-            for i, place in enumerate(given):
-                slot, offset = (scratch.get((n, i), 0), 0) if place is None else place
-                words[places], words[places + 1] = slot, offset
-                places += 2
-                if i not in program.fixed:
+            given: list[Any] = [*step.buffers, *([None] * program.num_buffers)]
+            for i, reference in enumerate(given[: program.num_buffers]):
+                slot, offset = (scratch.get((n, i), 0), 0) if reference is None else reference
+                words[references], words[references + 1] = slot, offset
+                references += 2
+                if i not in program.static_scratch:
                     words[parameters] = at(buffers + i)
                     parameters += 1
-            buffers += program.buffers
+            buffers += program.num_buffers
             for k in range(len(program.formats)):
                 words[parameters] = at(value + 1 + k)
                 parameters += 1
-            entry, tables = tables, tables + maps[n] * len(layout.MAP)
-            names = {slot: at(value + 1 + k) for k, (slot, _) in enumerate(program.kernel.scalars)}
-            for source in program.maps:
-                told, tables = _map(words, at, entry, tables, source, given[source.buffer], names)
-                entry += len(layout.MAP)
-                words[parameters] = told
+            entry, maps = maps, maps + len(program.tensor_maps) * len(layout.TENSOR_MAP)
+            scalars = {
+                slot: at(value + 1 + k) for k, (slot, _) in enumerate(program.kernel.scalars)
+            }
+            for tensor in program.tensor_maps:
+                reference = given[tensor.buffer]
+                words[parameters], maps = _tensor_map(
+                    words, at, entry, maps, tensor, reference, scalars
+                )
+                entry += len(layout.TENSOR_MAP)
                 parameters += 1
             value += 1 + len(program.formats)
-        return image
+        return commands
 
-    def _ask(self, image: _Image, free: int, step: ProgramStep) -> int:
-        """Lay out a vendor's launch in free words; gives the next free one."""
-        places: list[Any] = list(step.buffers)
+    def _encode_vendor(self, commands: _CommandBuffer, free: int, step: LaunchStep) -> int:
+        """Lay out a vendor launch in free words; gives the next free one."""
+        references: list[Any] = list(step.buffers)
         if self._workspace:
-            places.append((self.slots + len(self._scratch), 0))
-        block = vendor_source.block(step.program.native, places)
-        image.words[free : free + len(block)] = [_signed(x) for x in block]
+            references.append((self.slots + len(self._scratch), 0))
+        block = vendor_source.block(step.program.native, references)
+        commands.words[free : free + len(block)] = [_signed(x) for x in block]
         return free + vendor_source.WORDS
 
 
@@ -423,44 +434,46 @@ def _signed(word: int) -> int:
     return word - (1 << 64) if word >= 1 << 63 else word
 
 
-_MAP_WORDS = len(layout.MAP) + 3 + 2 + 2 * 2 + layout.NUMBERS * 4 + layout.TOLD_WORDS
+_TENSOR_MAP_WORDS = (
+    len(layout.TENSOR_MAP) + 3 + 2 + 2 * 2 + layout.MAP_SIZES * 4 + layout.ENCODED_WORDS
+)
 
 
-def _map(
+def _tensor_map(
     words: Any,
     at: Callable[[int], int],
     entry: int,
     free: int,
-    source: Any,
-    place: Any,
-    names: dict[str, int],
+    tensor: Any,
+    reference: Any,
+    scalars: dict[str, int],
 ) -> tuple[int, int]:
-    """Lay out what the engine is told of a matrix, with tables in free words; gives the address of
-    what the driver makes of it, and the next free word."""
-    told = free + (-at(free) % layout.TOLD_ALIGNMENT) // 8
-    extents = told + layout.TOLD_WORDS
+    """Lay out the description of a TMA tensor, with its tables in free words; gives the address of
+    the encoded tensor map and the next free word."""
+    encoded = free + (-at(free) % layout.ENCODED_ALIGNMENT) // 8
+    extents = encoded + layout.ENCODED_WORDS
     strides, box, steps = extents + 3, extents + 5, extents + 7
-    numbers, constants = extents + 9, extents + 9 + 3 * layout.NUMBERS
-    free = constants + layout.NUMBERS
-    wide, lines, matrices = source.box
-    words[box], words[box + 1] = wide | lines << 32, matrices
+    sizes, constants = extents + 9, extents + 9 + 3 * layout.MAP_SIZES
+    free = constants + layout.MAP_SIZES
+    columns, rows, matrices = tensor.box
+    words[box], words[box + 1] = columns | rows << 32, matrices
     words[steps], words[steps + 1] = 1 | 1 << 32, 1
-    factors = (1, 1, 1, source.itemsize, source.itemsize)
-    for i, (number, factor) in enumerate(
-        zip((*source.extents, *source.strides), factors, strict=True)
+    factors = (1, 1, 1, tensor.itemsize, tensor.itemsize)
+    for i, (size, factor) in enumerate(
+        zip((*tensor.extents, *tensor.strides), factors, strict=True)
     ):
-        if isinstance(number, int):
-            words[constants + i] = number
-        where = at(constants + i) if isinstance(number, int) else names[number]
-        words[numbers + 3 * i : numbers + 3 * i + 3] = [where, factor, at(extents + i)]
-    slot, offset = place
-    kind = _TF32 if source.rounds else _KINDS[source.itemsize]
-    words[entry : entry + len(layout.MAP)] = [
-        *(slot, offset, at(told), kind, at(extents), at(strides), at(box), at(steps)),
-        at(numbers),
+        if isinstance(size, int):
+            words[constants + i] = size
+        source = at(constants + i) if isinstance(size, int) else scalars[size]
+        words[sizes + 3 * i : sizes + 3 * i + 3] = [source, factor, at(extents + i)]
+    slot, offset = reference
+    dtype = _TF32 if tensor.rounds else _UINTS[tensor.itemsize]
+    words[entry : entry + len(layout.TENSOR_MAP)] = [
+        *(slot, offset, at(encoded), dtype, at(extents), at(strides), at(box), at(steps)),
+        at(sizes),
     ]
-    return at(told), free
+    return at(encoded), free
 
 
-# How the driver counts kinds of elements: bytes of so many, and float32 rounded on the way.
-_KINDS, _TF32 = {1: 0, 2: 1, 4: 2}, 11
+# CUtensorMapDataType: unsigned integers by bytes, and float32 rounded to TF32 by the copy.
+_UINTS, _TF32 = {1: 0, 2: 1, 4: 2}, 11

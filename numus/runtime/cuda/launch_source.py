@@ -1,37 +1,36 @@
-"""The native loop that goes through launches, in LLVM IR, and how what it reads is laid out."""
+"""The native launch loop in LLVM IR, and the layout of the command buffer that it reads."""
 
 from __future__ import annotations
 
 from numus.runtime.cuda import graph_source, vendor_source
 from numus.runtime.pycall.llvm_macros import RESOLVE_BUFFERS, expand
 
-# Words of a launch in the image, in the order in which the loop reads them.
+# Words of a launch.
 RECORD = (
-    *("function", "grid", "group", "shared", "parameters", "count", "places", "buffers"),
+    *("function", "grid", "block size", "shared", "parameters", "count", "references", "buffers"),
     *("map count", "maps", "vendor", "attributes"),
 )
-# A launch may begin while the one before it ends: kernels that let it wait by themselves for what
-# came before. The driver's attribute for that: its number, and that it is allowed.
-OVERLAPS = (6, 1)
-# Words of a matrix that the copying engine is told of, likewise. Its numbers, extents and strides
-# in bytes, are products of a scalar and a factor.
-MAP = ("slot", "offset", "told", "kind", "extents", "strides", "box", "steps", "numbers")
-NUMBER = ("from", "factor", "to")
-NUMBERS = 5
-TOLD_WORDS, TOLD_ALIGNMENT = 16, 64  # what the driver makes of it
+# CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, allowed: a kernel may begin while the one
+# before it ends, and waits for its results by itself.
+PROGRAMMATIC_LAUNCH = (6, 1)
+# Words of a TMA tensor. Its sizes (extents, and strides in bytes) are a scalar times a factor.
+TENSOR_MAP = ("slot", "offset", "encoded", "dtype", "extents", "strides", "box", "steps", "sizes")
+SIZE = ("from", "factor", "to")
+MAP_SIZES = 5
+ENCODED_WORDS, ENCODED_ALIGNMENT = 16, 64  # of a CUtensorMap
 ATTRIBUTE_WORDS = 9
 
-MOST_BLOCKS = (1 << 31) - 1  # of a grid
-TOO_MANY = 0xFFFFFFFE  # stands for a code of the driver where a grid has more
+MAX_BLOCKS = (1 << 31) - 1  # of a grid
+GRID_TOO_LARGE = 0xFFFFFFFE  # an error code of ours, next to the driver's
 
-# Goes through the launches of an image; gives 0, or the number of the one that failed, from 1 on,
-# in the upper half and the driver's code in the lower (all ones: a vendor's, for Python to do).
-# A matrix that does not lie at a whole 16 bytes is not told of: kernels do without the engine then.
+# Runs the launches of a command buffer; gives 0, or the failed one (from 1 on) in the upper half
+# and the driver's code in the lower (all ones: a vendor launch that Python has to make). A tensor
+# that is not aligned to 16 bytes is not encoded: kernels do without TMA then.
 _TEXT = """
 define i64 @numus_cuda_run(ptr %launch, ptr %encode, ptr %records, i64 %count, ptr %slots,
     ptr %stream) {
 entry:
-  ; the driver's description of a launch: sizes of grid and group, shared memory, stream, attributes
+  ; the driver's description of a launch: sizes of grid and block, shared memory, stream, attributes
   %config = alloca [7 x i64]
   store [7 x i64] [i64 4294967296, i64 1, i64 4294967297, i64 0, i64 0, i64 0, i64 0], ptr %config
   %c.group = getelementptr i32, ptr %config, i64 3
@@ -60,7 +59,7 @@ ask:
   br i1 %v.bad, label %failed, label %after
 buffer:
   ?%buffer.count = i64 RECORD.count of %r
-  ?%places = ptr RECORD.places of %r
+  ?%places = ptr RECORD.references of %r
   ?%buffers = ptr RECORD.buffers of %r
   call void @resolve_buffers(ptr %buffers, ptr %places, i64 %buffer.count, ptr %slots)
   ?%map.count = i64 RECORD.map count of %r
@@ -71,16 +70,16 @@ map:
   %j.more = icmp ult i64 %j, %map.count
   br i1 %j.more, label %tell, label %start
 tell:
-  %map.at = getelementptr [$MAP$ x i64], ptr %maps, i64 %j
-  ?%m.slot = i64 MAP.slot of %map.at
-  ?%m.offset = i64 MAP.offset of %map.at
-  ?%m.told = ptr MAP.told of %map.at
-  ?%m.kind = i32 MAP.kind of %map.at
-  ?%m.extents = ptr MAP.extents of %map.at
-  ?%m.strides = ptr MAP.strides of %map.at
-  ?%m.box = ptr MAP.box of %map.at
-  ?%m.steps = ptr MAP.steps of %map.at
-  ?%m.numbers = ptr MAP.numbers of %map.at
+  %map.at = getelementptr [$TENSOR_MAP$ x i64], ptr %maps, i64 %j
+  ?%m.slot = i64 TENSOR_MAP.slot of %map.at
+  ?%m.offset = i64 TENSOR_MAP.offset of %map.at
+  ?%m.told = ptr TENSOR_MAP.encoded of %map.at
+  ?%m.kind = i32 TENSOR_MAP.dtype of %map.at
+  ?%m.extents = ptr TENSOR_MAP.extents of %map.at
+  ?%m.strides = ptr TENSOR_MAP.strides of %map.at
+  ?%m.box = ptr TENSOR_MAP.box of %map.at
+  ?%m.steps = ptr TENSOR_MAP.steps of %map.at
+  ?%m.numbers = ptr TENSOR_MAP.sizes of %map.at
   %m.at = getelementptr i64, ptr %slots, i64 %m.slot
   %m.base = load i64, ptr %m.at
   %m.address = add i64 %m.base, %m.offset
@@ -89,15 +88,15 @@ tell:
   br i1 %m.whole, label %number, label %told
 number:
   %d = phi i64 [ 0, %tell ], [ %d.next, %number ]
-  %number.at = getelementptr [$NUMBER$ x i64], ptr %m.numbers, i64 %d
-  ?%d.from = ptr NUMBER.from of %number.at
-  ?%d.factor = i64 NUMBER.factor of %number.at
-  ?%d.to = ptr NUMBER.to of %number.at
+  %number.at = getelementptr [$SIZE$ x i64], ptr %m.numbers, i64 %d
+  ?%d.from = ptr SIZE.from of %number.at
+  ?%d.factor = i64 SIZE.factor of %number.at
+  ?%d.to = ptr SIZE.to of %number.at
   %d.value = load i64, ptr %d.from
   %d.product = mul i64 %d.value, %d.factor
   store i64 %d.product, ptr %d.to
   %d.next = add i64 %d, 1
-  %d.more = icmp ult i64 %d.next, $NUMBERS$
+  %d.more = icmp ult i64 %d.next, $MAP_SIZES$
   br i1 %d.more, label %number, label %encode.now
 encode.now:
   %m.pointer = inttoptr i64 %m.address to ptr
@@ -111,14 +110,14 @@ told:
 start:
   ?%grid.at = ptr RECORD.grid of %r
   %blocks = load i64, ptr %grid.at
-  %many = icmp ugt i64 %blocks, $MOST_BLOCKS$
+  %many = icmp ugt i64 %blocks, $MAX_BLOCKS$
   br i1 %many, label %failed, label %counted
 counted:
   %grid = trunc i64 %blocks to i32
   %none = icmp eq i32 %grid, 0
   br i1 %none, label %after, label %go
 go:
-  ?%group = i32 RECORD.group of %r
+  ?%group = i32 RECORD.block size of %r
   ?%shared = i32 RECORD.shared of %r
   ?%parameters = ptr RECORD.parameters of %r
   ?%attributes = ptr RECORD.attributes of %r
@@ -137,7 +136,7 @@ after:
   br label %next
 failed:
   %error = phi i32 [ %m.code, %encode.now ], [ %code, %go ], [ -1, %library ], [ -1, %ask ],
-    [ $TOO_MANY$, %start ]
+    [ $GRID_TOO_LARGE$, %start ]
   %step = add i64 %n, 1
   %high = shl i64 %step, 32
   %low = zext i32 %error to i64
@@ -149,6 +148,10 @@ good:
 """
 SYMBOLS = ("numus_cuda_run", "numus_cuda_call")
 
-_NUMBERS = {"NUMBERS": NUMBERS, "MOST_BLOCKS": MOST_BLOCKS, "TOO_MANY": TOO_MANY}
-_RUN = expand(_TEXT, RECORD=RECORD, MAP=MAP, NUMBER=NUMBER, **_NUMBERS)
+_CONSTANTS = {
+    "MAP_SIZES": MAP_SIZES,
+    "MAX_BLOCKS": MAX_BLOCKS,
+    "GRID_TOO_LARGE": GRID_TOO_LARGE,
+}
+_RUN = expand(_TEXT, RECORD=RECORD, TENSOR_MAP=TENSOR_MAP, SIZE=SIZE, **_CONSTANTS)
 SOURCE = RESOLVE_BUFFERS + vendor_source.SOURCE + _RUN + graph_source.SOURCE

@@ -1,8 +1,7 @@
-"""Device memory from a pool.
+"""Stream-ordered memory pool of a GPU.
 
-All work of a device runs in order on one stream, so a freed block can be given out again at once:
-whoever gets it comes later on the stream. When the device is full, all free blocks are given back
-to the driver and whatever needed memory is tried again (`driver.call`).
+All work of a device runs in order on one stream, so a freed block can be reused at once. Out of
+memory, free blocks are returned to the driver and the call is made again (`driver.call`).
 """
 
 from __future__ import annotations
@@ -17,11 +16,11 @@ from numus.runtime.memory_pool import gib
 class MemoryPool(memory_pool.MemoryPool):
     """Blocks of a GPU's memory."""
 
-    least = 256  # what the driver aligns to
-    steps = 8
-    slab = 1 << 21
-    small = 1 << 19
-    first_in_memory = True  # programs that come with the same addresses are replayed as graphs
+    min_bytes = 256  # the driver's alignment
+    classes_per_octave = 8
+    slab_bytes = 1 << 21
+    max_slab_block_bytes = 1 << 19
+    lowest_address_first = True  # recurring addresses let launch lists be replayed as graphs
 
     def __init__(self, device: str, activate: Callable[[], None]) -> None:
         super().__init__(device)
@@ -36,6 +35,6 @@ class MemoryPool(memory_pool.MemoryPool):
         raise self.out_of_memory(size, f"{gib(int(free))} are free of {gib(int(total))} in all")
 
     def release(self, address: int) -> None:
-        """The driver waits for what runs."""
+        """Free a block; the driver waits for running work."""
         self._activate()
         driver.call("cuMemFree", address)

@@ -1,4 +1,4 @@
-"""A compiled kernel."""
+"""Programs of CUDA launch lists: compiled kernels, and kernels of vendor libraries."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from numus.runtime.contract import NativeLaunch
 from numus.runtime.cpu.program import formats_of
 from numus.runtime.cuda import driver
 
-_SYMBOL = 80  # characters of a kernel's name that tell enough
+_MAX_SYMBOL = 80  # characters
 
 
 def symbol(kernel: Any) -> str:
-    """What profilers call a kernel: how it works, and on what, as far as that is short."""
+    """The name of a kernel in profilers: its schedule and operations, truncated."""
     words = re.sub(r"\W+", "_", "_".join((kernel.name, *kernel.notes)))
-    return f"numus_{words[:_SYMBOL]}"
+    return f"numus_{words[:_MAX_SYMBOL]}"
 
 
 class CudaProgram:
-    """A kernel loaded into a device's context. It may be shared between threads."""
+    """A kernel loaded into a device's context; may be shared between threads."""
 
     __slots__ = (
-        *("_source", "_taken", "address", "buffers", "fixed", "formats", "function", "group"),
-        *("kernel", "key", "maps", "module", "name", "notes", "open", "overlaps", "shared"),
+        *("_allowed_shared", "_source", "address", "block_size", "dynamic_scratch", "formats"),
+        *("function", "kernel", "key", "module", "name", "notes", "num_buffers"),
+        *("programmatic_launch", "shared_bytes", "static_scratch", "tensor_maps"),
     )
 
     def __init__(
@@ -33,36 +34,35 @@ class CudaProgram:
         kernel: Any,
         key: str,
         image: bytes,
-        group: int,
-        fixed: tuple[int, list[Any]],
-        static: int,
-        maps: list[Any],
-        overlaps: bool,
+        block_size: int,
+        static_scratch: tuple[int, list[Any]],
+        static_limit: int,
+        tensor_maps: list[Any],
+        programmatic_launch: bool,
         source: Callable[[], str],
     ) -> None:
         self.name: str = kernel.name
         self.notes: tuple[str, ...] = kernel.notes
         self.key = key
         self.kernel = kernel
-        self.group = group
-        self.maps = maps  # of matrices that the copying engine reads
-        self.overlaps = overlaps  # whether it waits by itself for what came before
+        self.block_size = block_size
+        self.tensor_maps = tensor_maps  # of tensors that TMA reads
+        self.programmatic_launch = programmatic_launch  # it waits for earlier kernels by itself
         self._source = source
         doing = f"loading kernel {self.label}"
         self.module = driver.call("cuModuleLoadData", image, doing=doing)
         name = symbol(kernel).encode()
         self.function = driver.call("cuModuleGetFunction", self.module, name, doing=doing)
         self.address = int(self.function)
-        nbytes, buffers = fixed
-        # scratch of constant size: in the kernel's own shared memory, or first in what it is given
-        self.fixed = frozenset(i for i, b in enumerate(kernel.buffers) if b in buffers)
-        self.shared = nbytes if nbytes > static else 0
-        # other scratch
+        nbytes, buffers = static_scratch
+        # of constant size: in static shared memory, or first in the dynamic one beyond its limit
+        self.static_scratch = frozenset(i for i, b in enumerate(kernel.buffers) if b in buffers)
+        self.shared_bytes = nbytes if nbytes > static_limit else 0
         scratch = [i for i, b in enumerate(kernel.buffers) if b.access == "scratch"]
-        self.open = tuple(i for i in scratch if i not in self.fixed)
-        self.buffers = len(kernel.buffers)
+        self.dynamic_scratch = tuple(i for i in scratch if i not in self.static_scratch)
+        self.num_buffers = len(kernel.buffers)
         self.formats = formats_of(kernel)
-        self._taken = 0
+        self._allowed_shared = 0
 
     @property
     def label(self) -> str:
@@ -78,27 +78,27 @@ class CudaProgram:
         """The kernel IR it was rendered from."""
         return kernel_text(self.kernel)
 
-    def take_shared(self, nbytes: int) -> None:
-        """Make sure that the kernel may be given so much shared memory."""
-        if nbytes > self._taken:
+    def allow_shared(self, nbytes: int) -> None:
+        """Raise the kernel's limit of dynamic shared memory."""
+        if nbytes > self._allowed_shared:
             name = "CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES"
             key = driver.constant("CUfunction_attribute", name)
             driver.call("cuFuncSetAttribute", self.function, key, nbytes)
-            self._taken = nbytes
+            self._allowed_shared = nbytes
 
     def __repr__(self) -> str:
         return f"CudaProgram({self.name!r})"
 
 
 class VendorProgram:
-    """A kernel from a vendor's library. To the list of launches it is one that takes nothing."""
+    """A kernel of a vendor library; to a launch list, one without scalars and scratch."""
 
-    address = group = shared = 0
-    overlaps = False
+    address = block_size = shared_bytes = 0
+    programmatic_launch = False
     formats = ""
-    fixed: frozenset[int] = frozenset()
-    open: tuple[int, ...] = ()
-    maps: tuple[Any, ...] = ()
+    static_scratch: frozenset[int] = frozenset()
+    dynamic_scratch: tuple[int, ...] = ()
+    tensor_maps: tuple[Any, ...] = ()
 
     def __init__(self, kernel: Any, launch: Any) -> None:
         self.name: str = kernel.name
@@ -106,7 +106,7 @@ class VendorProgram:
         self.kernel = kernel
         self.launch = launch
         self.native: NativeLaunch | None = getattr(launch, "native", None)
-        self.buffers = len(kernel.buffers)
+        self.num_buffers = len(kernel.buffers)
 
     @property
     def label(self) -> str:
@@ -114,15 +114,15 @@ class VendorProgram:
 
     @property
     def source(self) -> str:
-        """What the library is asked for."""
+        """The problem that the library solves."""
         return str(self.kernel.problem)
 
     @property
     def text(self) -> str:
         return kernel_text(self.kernel)
 
-    def take_shared(self, nbytes: int) -> None:
-        """The library's own kernels see to theirs."""
+    def allow_shared(self, nbytes: int) -> None:
+        """The library sets the limit of its kernels itself."""
 
     def __repr__(self) -> str:
         return f"VendorProgram({self.name!r})"

@@ -1,4 +1,4 @@
-"""What a compute capability means: the fields of a `Target` that follow from it."""
+"""Fields of `Target` that follow from a compute capability."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Copies between host and device.
+"""Double-buffered copies between host and device through pinned memory.
 
-The device reads and writes host memory at full speed only where it is pinned. Arrays go through two
-pinned pieces in turn: while one is on its way, the other is filled or emptied by the processor.
-Threads that copy at a time have pieces of their own.
+While one pinned buffer is copied by the device, the other is filled or emptied by the host. Every
+concurrent copy has buffers of its own.
 """
 
 from __future__ import annotations
@@ -15,69 +14,68 @@ import numpy as np
 from numus.runtime import launch_lock
 from numus.runtime.cuda import driver
 
-_PIECE = 8 << 20
-EARLY = 64  # bytes of what is read while the rest of its program runs
+_BUFFER_BYTES = 8 << 20
+MAX_EARLY_BYTES = 64  # of a result that is read while its program still runs
 
 
 class Staging:
-    """Pinned pieces of one device, for one copy at a time."""
+    """Pinned buffers of one device, for one copy at a time."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
-        self._pieces: list[int] = []
-        self._done: list[Any] = []  # events: the last copy from or to each piece
-        self._aside: Any = None  # a stream beside that of the device's work
+        self._buffers: list[int] = []
+        self._done: list[Any] = []  # events after the last copy of each buffer
+        self._side_stream: Any = None
 
-    def _start(self) -> None:
-        if not self._pieces:
+    def _allocate(self) -> None:
+        if not self._buffers:
             for _ in range(2):
-                self._pieces.append(int(driver.call("cuMemHostAlloc", _PIECE, 0)))
+                self._buffers.append(int(driver.call("cuMemHostAlloc", _BUFFER_BYTES, 0)))
                 self._done.append(driver.call("cuEventCreate", 2))  # without timing
 
-    def download_early(self, address: int, array: np.ndarray[Any, Any], made: Any) -> None:
-        """Device to host as soon as the event `made` has come, whatever is still under way."""
-        if self._aside is None:
-            self._aside = driver.call("cuStreamCreate", 1)
-            # uploads may still be waiting in the other pieces
-            self._piece_aside = int(driver.call("cuMemHostAlloc", EARLY, 0))
-        driver.call("cuStreamWaitEvent", self._aside, made, 0)
-        piece = self._piece_aside
-        driver.call("cuMemcpyDtoHAsync", piece, address, array.nbytes, self._aside)
-        driver.call("cuStreamSynchronize", self._aside)
-        ctypes.memmove(array.__array_interface__["data"][0], piece, array.nbytes)
+    def download_early(self, address: int, array: np.ndarray[Any, Any], ready: Any) -> None:
+        """Device to host after the event `ready`, while later work still runs."""
+        if self._side_stream is None:
+            self._side_stream = driver.call("cuStreamCreate", 1)
+            # pending uploads may still read the other buffers
+            self._early_buffer = int(driver.call("cuMemHostAlloc", MAX_EARLY_BYTES, 0))
+        driver.call("cuStreamWaitEvent", self._side_stream, ready, 0)
+        buffer = self._early_buffer
+        driver.call("cuMemcpyDtoHAsync", buffer, address, array.nbytes, self._side_stream)
+        driver.call("cuStreamSynchronize", self._side_stream)
+        ctypes.memmove(array.__array_interface__["data"][0], buffer, array.nbytes)
 
     def upload(self, address: int, array: np.ndarray[Any, Any]) -> None:
         """Host to device; the array may be changed or freed on return."""
-        self._start()
+        self._allocate()
         source = array.__array_interface__["data"][0]
-        for number, at in enumerate(range(0, array.nbytes, _PIECE)):
-            piece, done = self._pieces[number % 2], self._done[number % 2]
-            size = min(_PIECE, array.nbytes - at)
+        for number, at in enumerate(range(0, array.nbytes, _BUFFER_BYTES)):
+            buffer, done = self._buffers[number % 2], self._done[number % 2]
+            size = min(_BUFFER_BYTES, array.nbytes - at)
             driver.call("cuEventSynchronize", done)
-            ctypes.memmove(piece, source + at, size)
+            ctypes.memmove(buffer, source + at, size)
             with launch_lock.lock:
-                driver.call("cuMemcpyHtoDAsync", address + at, piece, size, self._stream)
+                driver.call("cuMemcpyHtoDAsync", address + at, buffer, size, self._stream)
                 driver.call("cuEventRecord", done, self._stream)
-        # the first piece of the next array waits for its event
 
     def download(self, address: int, array: np.ndarray[Any, Any]) -> None:
         """Device to host; the array is complete on return."""
-        self._start()
+        self._allocate()
         target = array.__array_interface__["data"][0]
-        waiting: list[tuple[int, int, int]] = []  # piece, place, size
-        for number, at in enumerate(range(0, array.nbytes, _PIECE)):
+        waiting: list[tuple[int, int, int]] = []  # buffer, offset, size
+        for number, at in enumerate(range(0, array.nbytes, _BUFFER_BYTES)):
             which = number % 2
             if len(waiting) == 2:
-                self._take(target, *waiting.pop(0))
-            size = min(_PIECE, array.nbytes - at)
-            piece = self._pieces[which]
+                self._finish(target, *waiting.pop(0))
+            size = min(_BUFFER_BYTES, array.nbytes - at)
+            buffer = self._buffers[which]
             with launch_lock.lock:
-                driver.call("cuMemcpyDtoHAsync", piece, address + at, size, self._stream)
+                driver.call("cuMemcpyDtoHAsync", buffer, address + at, size, self._stream)
                 driver.call("cuEventRecord", self._done[which], self._stream)
             waiting.append((which, at, size))
         for entry in waiting:
-            self._take(target, *entry)
+            self._finish(target, *entry)
 
-    def _take(self, target: int, which: int, at: int, size: int) -> None:
+    def _finish(self, target: int, which: int, at: int, size: int) -> None:
         driver.call("cuEventSynchronize", self._done[which])
-        ctypes.memmove(target + at, self._pieces[which], size)
+        ctypes.memmove(target + at, self._buffers[which], size)

@@ -1,4 +1,4 @@
-"""Kernels that users wrote for CUDA: PTX as it is, CUDA C++ where NVRTC can be imported."""
+"""User CUDA kernels: PTX, or CUDA C++ where NVRTC is installed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,14 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.dtypes import DType
 from numus.errors import CompileError, DeviceError, DTypeError
 from numus.runtime.cuda import driver
+from numus.runtime.cuda.context import CudaContext
 
-if TYPE_CHECKING:
-    from numus.runtime.cuda.runtime import CudaRuntime
-
-# What a dtype is called in CUDA C++, and the header that says so.
+# The CUDA C++ type of a dtype, and its header.
 TYPES = {
     "float32": ("float", ""),
     "float64": ("double", ""),
@@ -33,7 +31,7 @@ TYPES = {
     "int64": ("long long", ""),
     "uint64": ("unsigned long long", ""),
 }
-_NUMBERS: dict[str, Any] = {
+_SCALARS: dict[str, Any] = {
     "float32": ctypes.c_float,
     "float64": ctypes.c_double,
     "bool": ctypes.c_bool,
@@ -53,13 +51,13 @@ _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 @dataclass(frozen=True)
 class Kernel:
-    """A user's kernel for one set of dtypes: its arguments are arrays, then numbers."""
+    """A user's kernel for one set of dtypes: its arguments are arrays, then scalars."""
 
     name: str
     text: str
     entry: str
     is_ptx: bool
-    numbers: tuple[tuple[str, str], ...]  # names and dtypes
+    scalars: tuple[tuple[str, str], ...]  # names and dtypes
 
 
 def parse(
@@ -72,18 +70,17 @@ def parse(
     """The kernel of a source. In CUDA C++, `scalar` is the dtype of the first input (of the first
     output, where there are no inputs)."""
     for scalar, dtype in scalars:
-        if dtype.name not in _NUMBERS:
+        if dtype.name not in _SCALARS:
             raise DTypeError(
-                f"{name}: the scalar {scalar!r} is {dtype.name}; kernels take {', '.join(_NUMBERS)}"
+                f"{name}: the scalar {scalar!r} is {dtype.name}; kernels take {', '.join(_SCALARS)}"
             )
-    numbers = tuple((n, d.name) for n, d in scalars)
     bare = _COMMENT.sub(" ", source)
     is_ptx = ".entry" in bare
     found = (_PTX_ENTRY if is_ptx else _C_ENTRY).findall(bare)
     if len(found) != 1:
         raise CompileError(
-            f"{name}: a CUDA source has one kernel (`.entry` of PTX, `__global__ void` of CUDA "
-            f"C++); this one has {len(found)}"
+            f"{name}: a CUDA source must have one kernel (`.entry` in PTX, `__global__ void` in "
+            f"CUDA C++); this one has {len(found)}"
         )
     if not is_ptx and 'extern "C"' not in bare:
         raise CompileError(f'{name}: declare the kernel extern "C" __global__ void {found[0]}(...)')
@@ -94,55 +91,55 @@ def parse(
             raise DTypeError(f"{name}: CUDA C++ has no scalar for {first.name}; cast it")
         kind, header = TYPES[first.name]
         head = (f"#include <{header}>\n" if header else "") + f"typedef {kind} scalar;\n"
-    return Kernel(name, head + source, found[0], is_ptx, numbers)
+    return Kernel(name, head + source, found[0], is_ptx, tuple((n, d.name) for n, d in scalars))
 
 
 class UserKernels:
-    """Users' kernels that are loaded on one device."""
+    """Users' kernels loaded on one device."""
 
-    def __init__(self, runtime: CudaRuntime) -> None:
-        self._runtime = runtime
+    def __init__(self, context: CudaContext) -> None:
+        self._context = context
         self._loaded: dict[Kernel, tuple[Any, Any]] = {}  # modules and functions
 
     def launch(
         self,
         kernel: Kernel,
         addresses: Sequence[int],
-        numbers: dict[str, int | float],
+        scalars: dict[str, int | float],
         grid: Sequence[int],
         threads: int,
     ) -> None:
-        """Run a kernel over so many blocks of so many threads."""
-        self._runtime.activate()
-        self._runtime.early = {}
+        """Run a kernel on a grid of blocks."""
+        self._context.activate()
+        self._context.early_results = {}
         found = self._loaded.get(kernel)
         if found is None:
             found = self._loaded[kernel] = self._load(kernel)
         arguments: list[Any] = [ctypes.c_uint64(a) for a in addresses]
-        arguments += [_NUMBERS[dtype](numbers[name]) for name, dtype in kernel.numbers]
-        places = (ctypes.c_void_p * max(1, len(arguments)))(*(map(ctypes.addressof, arguments)))
+        arguments += [_SCALARS[dtype](scalars[name]) for name, dtype in kernel.scalars]
+        pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(map(ctypes.addressof, arguments)))
         x, y, z = (*grid, 1, 1)[:3]
         driver.call(
-            *("cuLaunchKernel", found[1], x, y, z, threads, 1, 1, 0, self._runtime.stream),
-            *(ctypes.addressof(places), 0),
+            *("cuLaunchKernel", found[1], x, y, z, threads, 1, 1, 0, self._context.stream),
+            *(ctypes.addressof(pointers), 0),
             doing=f"launching {kernel.name} on a grid of {x}x{y}x{z} blocks of {threads} threads",
         )
 
     def _load(self, kernel: Kernel) -> tuple[Any, Any]:
-        text = kernel.text if kernel.is_ptx else _compiled(kernel, self._runtime.capability)
+        text = kernel.text if kernel.is_ptx else _compile(kernel, self._context.capability)
         data = text.encode() + b"\0"
         try:
             module = driver.call("cuModuleLoadData", data, doing=f"loading {kernel.name}")
             function = driver.call("cuModuleGetFunction", module, kernel.entry.encode())
-        except driver.DriverError as failure:
+        except driver.DriverError as error:
             raise CompileError(
-                f"{kernel.name}: the CUDA driver rejects the kernel: {failure}\n{text}"
+                f"{kernel.name}: the CUDA driver rejects the kernel: {error}\n{text}"
             ) from None
         return module, function
 
 
-def _compiled(kernel: Kernel, capability: int) -> str:
-    """PTX of CUDA C++."""
+def _compile(kernel: Kernel, capability: int) -> str:
+    """CUDA C++ to PTX."""
     try:
         from cuda.bindings import nvrtc
     except ImportError as error:
@@ -160,8 +157,8 @@ def _compiled(kernel: Kernel, capability: int) -> str:
         _, size = nvrtc.nvrtcGetProgramLogSize(program)
         log = b" " * size
         nvrtc.nvrtcGetProgramLog(program, log)
-        said = log.rstrip(b"\0 ").decode(errors="replace")
-        raise CompileError(f"{kernel.name}: NVRTC rejects the kernel:\n{said}\n{kernel.text}")
+        message = log.rstrip(b"\0 ").decode(errors="replace")
+        raise CompileError(f"{kernel.name}: NVRTC rejects the kernel:\n{message}\n{kernel.text}")
     _, size = nvrtc.nvrtcGetPTXSize(program)
     ptx = b" " * size
     nvrtc.nvrtcGetPTX(program, ptx)
@@ -169,6 +166,6 @@ def _compiled(kernel: Kernel, capability: int) -> str:
 
 
 def _headers() -> list[Path]:
-    """Where CUDA's headers may be."""
+    """Folders that may have CUDA's headers."""
     homes = [os.environ.get("CUDA_HOME", ""), os.environ.get("CUDA_PATH", ""), "/usr/local/cuda"]
     return [Path(h) / "include" for h in homes if h and (Path(h) / "include").is_dir()]

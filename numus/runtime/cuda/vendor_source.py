@@ -1,32 +1,31 @@
-"""How a vendor's kernel is launched natively, in LLVM IR, and how what it reads is laid out."""
+"""Native launches of vendor kernels, in LLVM IR, and the layout of their arguments."""
 
 from __future__ import annotations
 
 from numus.runtime.contract import NativeLaunch
 from numus.runtime.pycall.llvm_macros import expand
 
-# Words of a vendor's launch. First a function of so many words, and these words; one more, beside
-# them, is for a function that may be called before: it is given two numbers, where that word lies,
-# and its size. Then, which of the words are addresses: how many, and a table of these.
+# Words of a vendor launch: a function and its 16 arguments; an extra word for a setter that is
+# called before it with two numbers, the word's address and size; then a table of address words.
 ARGUMENTS = tuple(f"a{i}" for i in range(16))
-BESIDE = len(ARGUMENTS)
-LAUNCH = ("function", *ARGUMENTS, "beside", "prior", "first", "second", "size", "count")
+EXTRA_WORD = len(ARGUMENTS)
+LAUNCH = ("function", *ARGUMENTS, "extra", "setter", "first", "second", "size", "count")
 ADDRESS = ("word", "slot", "offset")
-MOST_ADDRESSES = 6
-WORDS = len(LAUNCH) + len(ADDRESS) * MOST_ADDRESSES
+MAX_ADDRESSES = 6
+WORDS = len(LAUNCH) + len(ADDRESS) * MAX_ADDRESSES
 
-# Gives 0; all ones where Python has to do it: memory that is not aligned, say.
+# Gives 0; all ones where Python has to make the launch, as for unaligned memory.
 _TEXT = """
 define i32 @numus_cuda_ask(ptr %block) {
-  ?%prior = ptr LAUNCH.prior of %block
-  %simple = icmp eq ptr %prior, null
+  ?%setter = ptr LAUNCH.setter of %block
+  %simple = icmp eq ptr %setter, null
   br i1 %simple, label %go, label %before
 before:
   ?%first = i64 LAUNCH.first of %block
   ?%second = i64 LAUNCH.second of %block
-  ?%beside = LAUNCH.beside of %block
+  ?%extra = LAUNCH.extra of %block
   ?%size = i64 LAUNCH.size of %block
-  %told = call i32 %prior(i64 %first, i64 %second, ptr %beside, i64 %size)
+  %told = call i32 %setter(i64 %first, i64 %second, ptr %extra, i64 %size)
   %well = icmp eq i32 %told, 0
   br i1 %well, label %go, label %bad
 bad:
@@ -62,7 +61,7 @@ fill:
   %i.next = add i64 %i, 1
   br label %address
 look:
-  ; the algorithm is for memory at whole 16 bytes
+  ; the algorithm needs 16-byte alignment
   %rest = and i64 %odd, 15
   %whole = icmp eq i64 %rest, 0
   br i1 %whole, label %go, label %python
@@ -83,14 +82,14 @@ _GIVEN = ", ".join(f"i64 %{a}" for a in ARGUMENTS)
 SOURCE = expand(_TEXT.replace("$READ$", _READ), LAUNCH=LAUNCH, ADDRESS=ADDRESS, GIVEN=_GIVEN)
 
 
-def block(native: NativeLaunch, places: list[tuple[int, int]]) -> list[int]:
-    """The words of a launch. `places`: the slot and offset of each buffer, the workspace after the
-    others if there is one."""
-    known = [a for a in native.addresses if a[1] < len(places)]  # without a workspace, not its
+def block(native: NativeLaunch, references: list[tuple[int, int]]) -> list[int]:
+    """The words of a launch. `references`: slot and offset of each buffer, and of the workspace if
+    there is one."""
+    known = [a for a in native.addresses if a[1] < len(references)]
     addresses: list[int] = []
     for word, operand, offset in known:
-        slot, more = places[operand]
-        addresses += [word, slot, offset + more]
-    prior = native.prior or (0, 0, 0, 0)
-    words = [native.function, *native.arguments, 0, *prior, len(known), *addresses]
+        slot, start = references[operand]
+        addresses += [word, slot, start + offset]
+    setter = native.setter or (0, 0, 0, 0)
+    words = [native.function, *native.arguments, 0, *setter, len(known), *addresses]
     return words + [0] * (WORDS - len(words))

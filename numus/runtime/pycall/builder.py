@@ -214,13 +214,13 @@ class BytecodeBuilder:
         words = [count]
         for _ in range(count):
             memory = self._allocate(nbytes)
-            thing, parts, idle = recycle(make(memory))
+            output, parts, idle = recycle(make(memory))
             if (len(parts), len(idle)) != (OUTPUT_PARTS, OUTPUT_SLOTS):
                 raise ValueError(
                     f"a recycled output must have {OUTPUT_PARTS} parts and {OUTPUT_SLOTS} slots"
                 )
-            outputs.append(thing)
-            words += [id(thing), memory.address, *[id(part) for part in parts]]
+            outputs.append(output)
+            words += [id(output), memory.address, *[id(part) for part in parts]]
             for owner, kind, name, value in idle:
                 words += [id(owner) + slot_offset(kind, name), id(value)]
         table = (ctypes.c_uint64 * len(words))(*words)

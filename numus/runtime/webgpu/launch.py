@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from numus.runtime.contract import ProgramStep
+from numus.runtime.contract import LaunchList, LaunchStep
 from numus.runtime.webgpu.context import GpuContext
 from numus.runtime.webgpu.encoding import pass_encoder
 from numus.runtime.webgpu.memory import OFFSET_BITS, Memory
@@ -44,7 +44,7 @@ class _MergedBinding:
 class _Step:
     """A kernel of the list, with the state of its last run."""
 
-    def __init__(self, step: ProgramStep, uniform_offset: int) -> None:
+    def __init__(self, step: LaunchStep, uniform_offset: int) -> None:
         self.step = step
         self.uniform_offset = uniform_offset  # of its array in the list's uniform buffer
         self.program = step.program
@@ -175,10 +175,10 @@ class _CachedRun(NamedTuple):
     dispatches: list[_Dispatch | None]
 
 
-class LaunchList:
+class WebGpuLaunchList(LaunchList):
     """Kernels with slots for memory and values that change from run to run."""
 
-    def __init__(self, session: GpuSession, steps: Sequence[ProgramStep]) -> None:
+    def __init__(self, session: GpuSession, steps: Sequence[LaunchStep]) -> None:
         self._session = session
         self._context = session.context
         self._steps: list[_Step] = []

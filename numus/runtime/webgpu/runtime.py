@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.runtime.compile_log import CompileRecord
-from numus.runtime.contract import Launch, ProgramStep, arguments_of, steps_of
+from numus.runtime.contract import Backend, Launch, LaunchStep, launch_arguments, launch_steps
 from numus.runtime.webgpu.context import GpuContext, lost_error
-from numus.runtime.webgpu.launch import LaunchList
+from numus.runtime.webgpu.launch import WebGpuLaunchList
 from numus.runtime.webgpu.memory import BufferPool, Memory
 from numus.runtime.webgpu.programs import PipelineCache, WebGpuProgram
 from numus.runtime.webgpu.session import GpuSession
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from numus.dtypes import DType
 
 
-class WebGpuRuntime:
+class WebGpuRuntime(Backend):
     """One adapter as a device; its context is started again after a loss."""
 
     def __init__(self, index: int = 0) -> None:
@@ -41,8 +41,7 @@ class WebGpuRuntime:
     def target(self) -> Target:
         return self.context.target
 
-    def missing(self, dtype: str) -> str:
-        """The adapter feature that a dtype lacks here."""
+    def missing_feature(self, dtype: str) -> str:
         if dtype in self.target.dtypes:
             return ""
         found = {"float64": "shader-f64", "complex128": "shader-f64"}.get(dtype, "shader-int64")
@@ -90,13 +89,13 @@ class WebGpuRuntime:
         """The pipelines compiled so far, in order."""
         return self.pipelines.log
 
-    def prepare(self, steps: Sequence[ProgramStep], slots: int) -> LaunchList:
-        return LaunchList(self._session, steps)
+    def prepare(self, steps: Sequence[LaunchStep], slots: int) -> WebGpuLaunchList:
+        return WebGpuLaunchList(self._session, steps)
 
     def run(self, launches: Sequence[Launch]) -> None:
         """Run launches in order; may return before they are done."""
         if launches:
-            self.prepare(*steps_of(launches)).run(*arguments_of(launches))
+            self.prepare(*launch_steps(launches)).run(*launch_arguments(launches))
 
     def synchronize(self) -> None:
         if not self.context.lost:
