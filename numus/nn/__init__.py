@@ -5,6 +5,7 @@ Written with numus's public functions alone; `nn.functional` holds what has no p
 
 # ruff: noqa: F401, F403
 from numus.nn import functional, init, utils
+from numus.nn import summary as _summary  # binds Module.summary
 from numus.nn.activations import *
 from numus.nn.adaptive import *
 from numus.nn.attention import *

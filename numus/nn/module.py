@@ -401,11 +401,7 @@ class Module:
     def _shown(self) -> Iterator[tuple[str, Module]]:
         return ((n, m) for n, m in self._attributes() if isinstance(m, Module))
 
-    def summary(self, *args: Any, **kwargs: Any) -> str:
-        """A table of the modules and their parameters; given inputs, of the shapes they make."""
-        from numus.nn.summary import summary
-
-        return summary(self, *args, **kwargs)
+    summary: Callable[..., str]  # a table of the modules; `nn/summary.py` binds it
 
 
 # -- what a module holds --------------------------------------------------------------------------

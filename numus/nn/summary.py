@@ -57,3 +57,6 @@ def _shapes(model: Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dic
         for module, training in modes:
             module.training = training
     return found
+
+
+Module.summary = summary

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from numus.optim.training.trainer import Trainer
+from numus.optim.training.protocol import TrainerState
 
 __all__ = ["Callback", "EarlyStopping"]
 
@@ -20,19 +19,19 @@ class Callback:
     ...         print(record["epoch"], record["loss"])
     """
 
-    def on_fit_begin(self, trainer: Trainer) -> None:
+    def on_fit_begin(self, trainer: TrainerState) -> None:
         """Before the first step, after a checkpoint was loaded."""
 
-    def on_epoch_begin(self, trainer: Trainer) -> None:
+    def on_epoch_begin(self, trainer: TrainerState) -> None:
         """Before the first step of an epoch."""
 
-    def on_step_end(self, trainer: Trainer) -> None:
+    def on_step_end(self, trainer: TrainerState) -> None:
         """After a step: `trainer.step` counts them."""
 
-    def on_epoch_end(self, trainer: Trainer, record: dict[str, Any]) -> None:
+    def on_epoch_end(self, trainer: TrainerState, record: dict[str, Any]) -> None:
         """After an epoch and its validation: what was measured, which may be added to."""
 
-    def on_fit_end(self, trainer: Trainer) -> None:
+    def on_fit_end(self, trainer: TrainerState) -> None:
         """After the last epoch, also when the training was stopped."""
 
     def state_dict(self) -> dict[str, Any]:
@@ -72,7 +71,7 @@ class EarlyStopping(Callback):
         self.best = math.inf
         self.waited = 0
 
-    def on_epoch_end(self, trainer: Trainer, record: dict[str, Any]) -> None:
+    def on_epoch_end(self, trainer: TrainerState, record: dict[str, Any]) -> None:
         value = self.sign * monitored(record, self.monitor)
         if value < self.best - self.min_delta:
             self.best, self.waited = value, 0

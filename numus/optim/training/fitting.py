@@ -6,13 +6,11 @@ import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from numus.optim.training.callbacks import Callback
+from numus.optim.training.protocol import TrainerState
 from numus.optim.training.records import Records
-
-if TYPE_CHECKING:
-    from numus.optim.training.trainer import Trainer
 
 LAST, BEST = "last.ckpt", "best.ckpt"
 
@@ -22,7 +20,7 @@ class Fit:
 
     def __init__(
         self,
-        trainer: Trainer,
+        trainer: TrainerState,
         loader: Iterable[Any],
         callbacks: Sequence[Callback],
         folder: Path | None,
@@ -60,7 +58,7 @@ class Fit:
 
     def begin(self) -> None:
         if self.folder is not None:
-            self.trainer._records = Records(self.folder, self.trainer.step)
+            self.trainer.records = Records(self.folder, self.trainer.step)
         for callback in self.callbacks:
             callback.on_fit_begin(self.trainer)
 
@@ -71,8 +69,8 @@ class Fit:
             self.save(LAST)
 
     def after_epoch(self, value: float) -> None:
-        if self.trainer._records is not None:
-            self.trainer._records.add_epoch(self.trainer.history)
+        if self.trainer.records is not None:
+            self.trainer.records.add_epoch(self.trainer.history)
         better = value < self.best
         self.best = min(self.best, value)
         self.save(LAST)
@@ -82,9 +80,9 @@ class Fit:
     def end(self) -> None:
         for callback in self.callbacks:
             callback.on_fit_end(self.trainer)
-        if self.trainer._records is not None:
-            self.trainer._records.close()
-            self.trainer._records = None
+        if self.trainer.records is not None:
+            self.trainer.records.close()
+            self.trainer.records = None
 
     # -- checkpoints ------------------------------------------------------------------------------
 

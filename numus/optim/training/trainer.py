@@ -131,7 +131,7 @@ class Trainer:
         self._names: list[str] = []  # of what a batch gives beside its loss
         self._sums = Sums()
         self._look_at = 0.0  # when losses are looked at next
-        self._records: Records | None = None  # where they are written
+        self.records: Records | None = None  # where they are written
 
     # -- single steps -----------------------------------------------------------------------------
 
@@ -181,8 +181,8 @@ class Trainer:
         """Read the numbers of steps that have been taken."""
         for step in self._losses.read():
             self._sums.add(step.values, step.weight)
-            if self._records is not None:
-                self._records.add_step(
+            if self.records is not None:
+                self.records.add_step(
                     {"step": step.number, "loss": step.values[0], "lr": step.rate}
                 )
         self._look_at = time.perf_counter() + _LOOK_SECONDS
