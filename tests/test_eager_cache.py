@@ -252,7 +252,7 @@ def test_memory_of_small_graphs_is_given_back():
     assert stats()["in_use"] == before
 
 
-def test_larger_graphs_take_the_long_way():
+def test_larger_graphs_take_the_slow_path():
     x = tensor(4)
     for _ in range(3):
         y = x

@@ -35,7 +35,7 @@ _ALIASING = ("reshape", "permute")  # views of whole results
 class EagerTuning:
     """Bounds, measured on 2-core Neoverse N1 and x86-64 machines."""
 
-    max_nodes: int = 256  # of a graph, roots apart
+    max_nodes: int = 448  # of a graph, with its leaves and constants
     # After this many misses in a row, a structure is computed only every so many times: perhaps
     # none of them ever repeats.
     max_misses: int = 16

@@ -123,14 +123,16 @@ class GraphSignature:
                 parts.append((name, params, node.shape, node.dtype, *indices))
                 number[node] = len(nodes)
                 nodes.append(node)
-            while stack and stack[-1] in number:
-                stack.pop()
-            if not stack:
-                return
-            if len(nodes) + len(stack) > max_nodes + len(leaves) + len(constants) + len(roots):
+            if len(nodes) > max_nodes or len(stack) > max_nodes:
                 self.is_truncated = True
                 return
-            node = stack[-1]
+            while True:
+                if not stack:
+                    return
+                node = stack[-1]
+                if node not in number:
+                    break
+                stack.pop()
             inputs = node.inputs
 
     @property

@@ -53,7 +53,10 @@ def _refcount_is_first_word() -> bool:
 @functools.cache
 def slot_offset(kind: type, name: str) -> int:
     """Byte offset of a `__slots__` member; 0 if it is not found."""
-    thing: Any = object.__new__(kind)
+    probe = kind
+    if hasattr(kind, "__del__"):  # which expects an initialised object
+        probe = type("_Probe", (kind,), {"__slots__": (), "__del__": lambda self: None})
+    thing: Any = object.__new__(probe)
     marker = object()
     kind.__dict__[name].__set__(thing, marker)
     words = (ctypes.c_size_t * (kind.__basicsize__ // _WORD)).from_address(id(thing))

@@ -27,6 +27,18 @@ from numus.transforms.jit.variables import ABSENT, Change, Precondition, Variabl
 Result = int | Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
+class ConstantResult:
+    """A leaf of the result that is not a tensor."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __call__(self, leaves: Sequence[Any], numbers: Sequence[Any]) -> Any:
+        return self.value
+
+
 # -- effects --------------------------------------------------------------------------------------
 
 

@@ -22,6 +22,7 @@ from numus.transforms.jit.scalars import Scalar
 from numus.transforms.jit.spec import (
     Binding,
     CapturedTensors,
+    ConstantResult,
     Effects,
     Guards,
     Result,
@@ -139,7 +140,7 @@ class TraceReader:
             compute = x.compute
             return lambda leaves, numbers: compute(numbers)
         if not isinstance(x, Tensor):
-            return lambda leaves, numbers: x
+            return ConstantResult(x)
         ref = self._ref(x)
         if ref is not None:
             if isinstance(ref, ArgumentRef):
