@@ -210,7 +210,7 @@ class BatchSampler(Sampler):
 
     def __init__(self, sampler: Iterable[int], batch_size: int, drop_last: bool = False) -> None:
         if batch_size < 1:
-            raise ValueError(f"BatchSampler: a batch has at least one example, not {batch_size}")
+            raise ValueError(f"BatchSampler: batch_size must be at least 1, not {batch_size}")
         self.sampler = sampler
         self.batch_size = batch_size
         self.drop_last = drop_last

@@ -128,8 +128,8 @@ class MultiheadAttention(Module):
         groups = num_heads if num_kv_heads is None else num_kv_heads
         if embed_dim % num_heads or num_heads % groups:
             raise ShapeError(
-                f"MultiheadAttention: embed_dim {embed_dim} does not part into {num_heads} heads, "
-                f"or these not into {groups} groups"
+                f"MultiheadAttention: embed_dim={embed_dim} must be divisible by "
+                f"num_heads={num_heads}, and that by {groups} key heads"
             )
         self.embed_dim = embed_dim
         self.num_heads = num_heads

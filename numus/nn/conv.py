@@ -58,8 +58,8 @@ class _Windowed(Module):
     ) -> None:
         if groups < 1 or in_channels % groups or out_channels % groups:
             raise ValueError(
-                f"{type(self).__name__}: {in_channels} channels in and {out_channels} out do not "
-                f"part into {groups} groups"
+                f"{type(self).__name__}: in_channels={in_channels} and out_channels={out_channels} "
+                f"must be divisible by groups={groups}"
             )
         self.in_channels = in_channels
         self.out_channels = out_channels

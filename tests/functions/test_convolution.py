@@ -160,7 +160,7 @@ ERRORS = [
     (lambda x, w: nm.conv2d(x, w[0]), "weights are"),
     (lambda x, w: nm.conv2d(x[:, :2], w), "channels"),
     (lambda x, w: nm.conv2d(x, w, groups=0), "groups"),
-    (lambda x, w: nm.conv2d(x, w[:, :1], groups=3), "outputs do not part"),
+    (lambda x, w: nm.conv2d(x, w[:, :1], groups=3), "output channels must be divisible"),
     (lambda x, w: nm.conv2d(x, w, nm.ones((3,))), "bias"),
     (lambda x, w: nm.conv2d(x, w, stride=0), "stride"),
     (lambda x, w: nm.conv2d(x, w, stride=(1, 2, 3)), "3 numbers for 2 axes"),

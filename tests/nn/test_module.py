@@ -293,7 +293,9 @@ def test_errors_name_what_does_not_fit():
         nn.mse_loss(nm.zeros((2, 1)), nm.zeros(2))
     with pytest.raises(ValueError, match="reduction"):
         nn.mse_loss(nm.zeros(2), nm.zeros(2), "average")
-    with pytest.raises(ShapeError, match="group_norm: 4 channels do not part into 3 groups"):
+    with pytest.raises(
+        ShapeError, match="group_norm: 4 channels must be divisible by num_groups=3"
+    ):
         nm.group_norm(nm.zeros((2, 4)), 3)
 
 

@@ -160,7 +160,7 @@ def group_norm(
     node = _channels(op, x, 2)
     batch, channels = node.shape[:2]
     if num_groups < 1 or channels % num_groups:
-        raise ShapeError(f"{op}: {channels} channels do not part into {num_groups} groups")
+        raise ShapeError(f"{op}: {channels} channels must be divisible by num_groups={num_groups}")
     wide = _widest(node, weight, bias)
     if size_of(node.shape) == 0:
         return wrap(node)

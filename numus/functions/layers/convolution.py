@@ -61,14 +61,14 @@ def _check_groups(op: str, x: Node, channels: int, outputs: int, w: Node, groups
             f"in groups={groups} take {channels * groups}"
         )
     if outputs % groups:
-        raise ShapeError(f"{op}: {outputs} outputs do not part into groups={groups}")
+        raise ShapeError(f"{op}: {outputs} output channels must be divisible by groups={groups}")
 
 
 def _with_bias(op: str, y: Node, bias: Any, has_batch: bool) -> Tensor:
     if bias is not None:
         y, b = pair(op, wrap(y), bias)
         if b.shape != (y.shape[1],):
-            raise ShapeError(f"{op}: a bias of shape {b.shape} for {y.shape[1]} outputs")
+            raise ShapeError(f"{op}: the bias must have shape ({y.shape[1]},), not {b.shape}")
         y = ew.add(y, reshape(b, (1, *b.shape, *(1,) * (y.ndim - 2))))
     return wrap(y if has_batch else reshape(y, y.shape[1:]))
 
@@ -144,13 +144,13 @@ def _slide(
     ):
         spread = (n - 1) * gap + 1 if n else 0
         if k == 0:
-            raise ShapeError(f"{op}: a window without elements: weights of shape {w.shape}")
+            raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {w.shape}")
         extents.append(window_count(spread + low + high, (k - 1) * d + 1, s))
         windows.append(Window(s, d, gap, low))
     if 0 in extents and 0 not in x.shape[2:]:
         raise ShapeError(
             f"{op}: windows of {w.shape[2:]} taps, dilation {dilations}, are larger than data of "
-            f"{x.shape[2:]} with margins {sides}"
+            f"{x.shape[2:]} with padding {sides}"
         )
     return convolve(x, w, tuple(windows), tuple(extents), groups, x.dtype)
 
@@ -218,7 +218,7 @@ def _conv_transpose(
         )
     groups = operator.index(groups)
     if groups < 1 or b.shape[0] % groups:
-        raise ShapeError(f"{op}: {b.shape[0]} channels do not part into groups={groups}")
+        raise ShapeError(f"{op}: {b.shape[0]} channels must be divisible by groups={groups}")
     _check_groups(op, a, b.shape[0] // groups, b.shape[1] * groups, b, groups)
     strides = per_axis(op, "stride", stride, rank)
     dilations = per_axis(op, "dilation", dilation, rank)
@@ -231,7 +231,7 @@ def _conv_transpose(
         a.shape[2:], b.shape[2:], strides, dilations, sides, extra, strict=True
     ):
         if k == 0:
-            raise ShapeError(f"{op}: a window without elements: weights of shape {b.shape}")
+            raise ShapeError(f"{op}: the kernel must not be empty: weights of shape {b.shape}")
         if more >= max(s, d):
             raise ShapeError(
                 f"{op}: output_padding={output_padding!r} must be smaller than stride={stride!r} "
@@ -240,7 +240,7 @@ def _conv_transpose(
         extents.append((n - 1) * s - low - high + (k - 1) * d + 1 + more)
     if any(n < 0 for n in extents) or (0 in extents and 0 not in a.shape[2:]):
         raise ShapeError(
-            f"{op}: nothing is left of data of {a.shape[2:]} behind margins of {sides}"
+            f"{op}: nothing is left of data of {a.shape[2:]} after removing padding of {sides}"
         )
     # the transpose of a convolution from `extents` to the space of x
     windows = tuple(
@@ -315,7 +315,7 @@ def conv_general(
     a, b = _operands(op, lhs, rhs)
     rank = a.ndim - 2
     if rank < 0 or b.ndim != a.ndim:
-        raise ShapeError(f"{op}: shapes {a.shape} and {b.shape} have no space in common")
+        raise ShapeError(f"{op}: {a.shape} and {b.shape} must have as many axes, at least 2")
     order = (0, 1, *range(2, a.ndim))
     if dimension_numbers is not None:
         spec = [str(s) for s in dimension_numbers]
@@ -328,7 +328,7 @@ def conv_general(
         raise ShapeError(f"{op}: either features or the batch are in groups, not both")
     if parts > 1:  # parts of the batch are groups of channels
         if a.shape[0] % parts:
-            raise ShapeError(f"{op}: a batch of {a.shape[0]} does not part into {parts}")
+            raise ShapeError(f"{op}: a batch of {a.shape[0]} must be divisible by {parts}")
         n, c, *space = a.shape
         a = permute(reshape(a, (parts, n // parts, c, *space)), (1, 0, *range(2, a.ndim + 1)))
         a = reshape(a, (n // parts, parts * c, *space))

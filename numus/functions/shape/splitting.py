@@ -99,8 +99,8 @@ def split(
     count = operator.index(indices_or_sections)
     if count < 1 or extent % count:
         raise ShapeError(
-            f"split: axis {at} with {extent} elements does not part into {count} equal sections; "
-            "array_split parts it nearly equally, chunk into sections of one extent but the last"
+            f"split: axis {at} with {extent} elements must be divisible by {count}; array_split "
+            "makes nearly equal sections, chunk sections of one extent but the last"
         )
     return array_split(x, count, axis)
 
