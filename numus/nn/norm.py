@@ -128,7 +128,8 @@ class GroupNorm(Module):
     ) -> None:
         if num_channels % num_groups:
             raise ValueError(
-                f"GroupNorm: num_channels={num_channels} must be divisible by num_groups={num_groups}"
+                f"GroupNorm: num_channels={num_channels} must be divisible by "
+                f"num_groups={num_groups}"
             )
         self.num_groups = num_groups
         self.num_channels = num_channels
