@@ -248,32 +248,32 @@ def tracing(trace: Any) -> Iterator[None]:
 @contextlib.contextmanager
 def watching(watcher: Any) -> Iterator[None]:
     """Call a hook for each concrete node made inside."""
-    before = mode.watcher
+    before = mode.node_hook
     observers.append(None)
-    mode.watcher = watcher
+    mode.node_hook = watcher
     try:
         yield
     finally:
-        mode.watcher = before
+        mode.node_hook = before
         observers.pop()
 
 
 @contextlib.contextmanager
 def running_inside(function: Any) -> Iterator[None]:
     """Check the side effects of a vmapped function or loop body, which also draws random keys."""
-    before = mode.inside
+    before = mode.effects
     observers.append(None)
-    mode.inside = function
+    mode.effects = function
     try:
         yield
     finally:
-        mode.inside = before
+        mode.effects = before
         observers.pop()
 
 
 def is_observed() -> bool:
     """Whether this thread has a trace or a node hook."""
-    return bool(observers) and (mode.trace is not None or mode.watcher is not None)
+    return bool(observers) and (mode.trace is not None or mode.node_hook is not None)
 
 
 def current_trace() -> Any:

@@ -62,8 +62,8 @@ class GradSlot:
     @grad.setter
     def grad(self, given: Any) -> None:
         if observers:
-            if mode.inside is not None:
-                mode.inside.writes_grad(self)
+            if mode.effects is not None:
+                mode.effects.writes_grad(self)
             if mode.trace is not None:
                 mode.trace.writes_grad(self)
         self._grad = given
@@ -91,8 +91,8 @@ class Tensor(Methods):
     def _bind(self, node: Node) -> None:
         """Stand for this node, and let it know."""
         if observers:
-            if mode.inside is not None:
-                mode.inside.binds(self, node)
+            if mode.effects is not None:
+                mode.effects.binds(self, node)
             if mode.trace is not None:
                 mode.trace.binds(self, node)
         self._node = node

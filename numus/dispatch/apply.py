@@ -72,8 +72,8 @@ def apply(
         node.retained_bytes > config.MAX_PENDING_BYTES and inherited > direct
     ):
         _flush_if_over_budget(node)
-    if observers and mode.watcher is not None and not node.abstract:
-        mode.watcher(node)
+    if observers and mode.node_hook is not None and not node.abstract:
+        mode.node_hook(node)
     return node
 
 

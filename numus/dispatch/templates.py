@@ -32,7 +32,7 @@ class TemplateBuilder:
     def __init__(self, code: BytecodeBuilder) -> None:
         self.code = code
         self.registers: dict[Node, int] = {}
-        guard_modes(code, {"grad": mode.grad, "low": mode.low})
+        guard_modes(code, {"grad": mode.grad, "autocast": mode.autocast})
 
     def bind(self, node: Node, register: int, *, distinct: bool = False) -> bool:
         """Let a register stand for a node; guards that registers of one node hold one, and with

@@ -50,11 +50,11 @@ class autocast:  # noqa: N801
         self._before: list[Any] = []
 
     def __enter__(self) -> None:
-        self._before.append(mode.low)
-        mode.low = self._low
+        self._before.append(mode.autocast)
+        mode.autocast = self._low
 
     def __exit__(self, *_: object) -> None:
-        mode.low = self._before.pop()
+        mode.autocast = self._before.pop()
 
     def __call__(self, function: Function) -> Function:
         @functools.wraps(function)
@@ -97,11 +97,11 @@ class matmul_precision:  # noqa: N801
         self._before: list[Any] = []
 
     def __enter__(self) -> None:
-        self._before.append(mode.low)
-        mode.low = _PRECISIONS[self._precision]
+        self._before.append(mode.autocast)
+        mode.autocast = _PRECISIONS[self._precision]
 
     def __exit__(self, *_: object) -> None:
-        mode.low = self._before.pop()
+        mode.autocast = self._before.pop()
 
     def __call__(self, function: Function) -> Function:
         @functools.wraps(function)
@@ -126,7 +126,7 @@ def lowers(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        low = mode.low
+        low = mode.autocast
         if low is None or low is TF32:
             return function(*args, **kwargs)
         return function(*(_in(low, x) for x in args), **{k: _in(low, x) for k, x in kwargs.items()})
@@ -139,7 +139,7 @@ def widens(function: Function) -> Function:
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if mode.low is None or mode.low is TF32:
+        if mode.autocast is None or mode.autocast is TF32:
             return function(*args, **kwargs)
         wide = dt.float32
         return function(

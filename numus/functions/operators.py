@@ -121,7 +121,7 @@ def _add_methods(name: str, forward: Binary, reflected: Binary) -> None:
 
 def _matmul(x: Any, y: Any) -> Tensor:
     """`matmul`, with a fast path for two matrices of one float dtype."""
-    if x.__class__ is Tensor and y.__class__ is Tensor and mode.low is None:
+    if x.__class__ is Tensor and y.__class__ is Tensor and mode.autocast is None:
         a, b = x._node, y._node
         if (
             a.dtype is b.dtype

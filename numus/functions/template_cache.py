@@ -76,7 +76,7 @@ def templated(function: Function) -> Function:
 def _structural_key(given: Sequence[Any]) -> tuple[Any, ...] | None:
     """The arguments' structure, which determines a function's graph; None where more does."""
     nodes: list[Node] = []
-    key: list[Any] = [mode.grad, mode.low]
+    key: list[Any] = [mode.grad, mode.autocast]
     for x in given:
         if x.__class__ is Tensor or isinstance(x, Tensor):
             node = x._node

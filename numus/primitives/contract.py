@@ -97,7 +97,7 @@ def contract(a: Node, b: Node, dtype: DType, precision: str | None = "as set") -
     `precision` TF32 lets units that look at 11 bits of a float32 multiply, None does not.
     """
     if precision == "as set":
-        precision = TF32 if mode.low is TF32 else None
+        precision = TF32 if mode.autocast is TF32 else None
     if a.dtype is not float32 or dtype is not float32:
         precision = None
     return apply(_contract, (a, b), precision, (*a.shape[:-1], b.shape[-1]), dtype)

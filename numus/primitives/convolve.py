@@ -221,7 +221,7 @@ def convolve(
     `precision` TF32 lets units that look at 11 bits of a float32 multiply, None does not.
     """
     if precision == "as set":
-        precision = TF32 if mode.low is TF32 else None
+        precision = TF32 if mode.autocast is TF32 else None
     if x.dtype is not float32 or dtype is not float32:
         precision = None
     shape = check_size((x.shape[0], w.shape[0], *extents), "convolve")

@@ -133,7 +133,7 @@ def words_of(op: str, key: Any) -> Words:
     """The two words of a key, or of the next one of the generator where none is given."""
     if key is None:
         words = _next_words()
-        return words if mode.inside is None else mode.inside.draws(words)
+        return words if mode.effects is None else mode.effects.draws(words)
     node = node_of(key, op)
     if node.dtype is not dt.uint32 or node.shape != (2,):
         raise ShapeError(

@@ -41,41 +41,10 @@ def _start_cuda(index: int) -> Runtime[Any]:
     return CudaRuntime(host, index)
 
 
-def _count_cuda() -> int:
-    from numus.runtime.cuda import driver
-
-    return driver.count()
-
-
-def _cuda_hint() -> str:
-    from numus.runtime.cuda import driver
-
-    return driver.unavailable_hint()
-
-
 def _start_webgpu(index: int) -> Runtime[Any]:
     from numus.runtime.webgpu import WebGpuRuntime
 
     return WebGpuRuntime(index)
-
-
-def _count_webgpu() -> int:
-    from numus.runtime.webgpu import adapters
-
-    return adapters.count()
-
-
-def _software_webgpu() -> int:
-    from numus.runtime.webgpu import adapters
-
-    return adapters.software()
-
-
-def _webgpu_hint() -> str:
-    return (
-        "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
-        "package mesa-vulkan-drivers)"
-    )
 
 
 # Starts the runtime of a kind of device, by index.
@@ -91,14 +60,18 @@ BACKENDS: dict[str, Callable[[int], Runtime[Any]]] = {
 DLPACK = {"cuda": 2}
 _MANAGED = {13: 2}  # unified memory, and the device that it belongs to
 
-# GPUs, fastest first: their number, and a hint for errors where there is none.
-GPUS: dict[str, tuple[Callable[[], int], Callable[[], str]]] = {
-    "cuda": (_count_cuda, _cuda_hint),
-    "webgpu": (_count_webgpu, _webgpu_hint),
-}
+GPUS = ("cuda", "webgpu")  # fastest first
 
-# The number of software renderers among them, which come last: used only if named.
-SOFTWARE: dict[str, Callable[[], int]] = {"webgpu": _software_webgpu}
+
+def _gpu_module(kind: str) -> Any:
+    """The module that counts the GPUs of a kind, and gives a hint where there are none."""
+    if kind == "cuda":
+        from numus.runtime.cuda import driver
+
+        return driver
+    from numus.runtime.webgpu import adapters
+
+    return adapters
 
 
 class Device:
@@ -184,7 +157,11 @@ def device(given: Any = None) -> Device:
     index = int(number) if number.isdecimal() else 0 if not number else -1
     if kind not in BACKENDS or index < 0 or index >= count(kind):
         here = ", ".join(d.name for d in present())
-        hint = GPUS[kind][1]() if kind in GPUS and not count(kind) else f"devices: {here}"
+        hint = (
+            _gpu_module(kind).unavailable_hint()
+            if kind in GPUS and not count(kind)
+            else f"devices: {here}"
+        )
         raise DeviceError(f"there is no device {given!r} here; {hint}")
     with _lock:
         found = Device(kind, index)
@@ -207,7 +184,7 @@ def of_dlpack(kind: int, index: int) -> Device | None:
 
 def count(kind: str) -> int:
     """The number of devices of a kind."""
-    return GPUS[kind][0]() if kind in GPUS else 1
+    return int(_gpu_module(kind).count()) if kind in GPUS else 1
 
 
 def present() -> list[Device]:
@@ -219,7 +196,7 @@ def present() -> list[Device]:
 def best_gpu() -> Device | None:
     """The fastest GPU of this machine."""
     for kind in GPUS:
-        if count(kind) > SOFTWARE.get(kind, lambda: 0)():
+        if count(kind) > _gpu_module(kind).software_count():
             return device(kind)
     return None
 
@@ -229,10 +206,10 @@ class _ThreadState(threading.local):
 
     device: Device  # the default device (initially `NUMUS_DEVICE`)
     grad = True  # whether operations are recorded for gradients
-    low: Any = None  # the narrow float that products are computed in (nm.autocast)
-    trace: Any = None  # the trace of nm.jit that this thread records
-    inside: Any = None  # the function that runs once for many examples or turns of a loop
-    watcher: Any = None  # who looks at each node as soon as it is made (nm.debug_nans)
+    autocast: Any = None  # the dtype that matmuls are computed in (nm.autocast)
+    trace: Any = None  # the nm.jit trace under construction
+    effects: Any = None  # side effects of the vmapped function or loop body being traced
+    node_hook: Any = None  # called with each new node (nm.debug_nans)
 
     def __init__(self) -> None:
         self.device = device(os.environ.get("NUMUS_DEVICE", "cpu"))

@@ -64,7 +64,7 @@ def _walk_back(
     cotangents: dict[Node, list[Node]] = {node: [g] for node, g in seeds.items()}
     gathered: dict[Any, list[Node | None]] = {}
     found: dict[Node, Node] = {}
-    watcher = mode.watcher
+    watcher = mode.node_hook
     for node in reversed(order):
         if watcher is not None:
             watcher.differentiated = node

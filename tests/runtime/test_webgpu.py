@@ -13,6 +13,7 @@ import pytest
 import numus as nm
 from numus import config, nn, optim
 from numus.codegen.wgsl import prelude
+from numus.codegen.wgsl.bindings import Variant
 from numus.errors import CompileError, DeviceError, DTypeError, OutOfMemoryError
 from numus.runtime.devices import count
 
@@ -279,7 +280,7 @@ def test_64_bit_indices_for_large_sizes(device):
     assert not program.variant_of(dict.fromkeys(slots, 64))[0]
     sizes = {slot: 1 << 33 if slot[0] == "n" else 64 for slot in slots}
     assert program.variant_of(sizes)[0]
-    source = program.variant(True, 1, frozenset()).shader.source
+    source = program.pipeline(Variant(wide=True)).shader.source
     assert "i64" in source
 
 

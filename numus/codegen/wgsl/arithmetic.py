@@ -1,7 +1,7 @@
-"""Operations of the kernel IR as WGSL expressions.
+"""Arithmetic of the kernel IR as WGSL expressions.
 
-Integers of 8 and 16 bits are carried in 32, wrapped after every operation that can leave their
-range; narrow floats as their bits in a u32. `Type` says how a value is carried.
+8- and 16-bit integers are carried in 32 bits and wrapped after every operation that can overflow;
+8- and 16-bit floats as their bits in a u32.
 """
 
 from __future__ import annotations
@@ -45,9 +45,8 @@ def float_bits(value: float, ty: str) -> int:
 
 
 def floating(value: float, ty: str, exposed: bool) -> str:
-    """A float literal. What is not finite and normal, and (where it is `exposed` to arithmetic that
-    could be simplified) 0 and 1, comes from bits that a compiler does not see through.
-    """
+    """A float literal. Values that are not finite and normal are hidden from the compiler, and so
+    are 0 and 1 where `exposed` to arithmetic that could be simplified."""
     bits = float_bits(value, ty)
     if ty == "f32":
         value = struct.unpack("<f", struct.pack("<I", bits))[0]
@@ -72,7 +71,7 @@ def literal(value: Any, dtype: DType, ty: str, exposed: bool = False) -> str:
 
 
 def hidden_constant(value: float) -> str:
-    """A constant of float32 that compilers do not see."""
+    """A float32 constant hidden from the compiler."""
     return f"bits32({int.from_bytes(struct.pack('<f', value), 'little')}u)"
 
 
@@ -167,13 +166,12 @@ def binary(op: str, dtype: DType, ty: str, x: str, y: str) -> str:
 
 
 def shift(op: str, dtype: DType, ty: str, x: str, by: str) -> str:
-    """x shifted by an amount that is a u32."""
     if op == "shl":
         return wrapped(f"({x} << {by})", dtype)
     other = ("u" if op == "lshr" else "i") + ty[1:]
     if other == ty:
         return f"({x} >> {by})"
-    if dtype.bits < 32:  # the bits of the narrow integer alone
+    if dtype.bits < 32:  # its own bits alone
         if op == "lshr":
             x = f"(bitcast<u32>({x}) & {(1 << dtype.bits) - 1}u)"
         else:
@@ -191,71 +189,71 @@ def _mulhi(dtype: DType, ty: str, x: str, y: str) -> str:
 # -- conversions ----------------------------------------------------------------------------------
 
 
-def cast(x: str, source: DType, given: str, to: DType, wanted: str) -> str:
-    """`x`, a value of `source` carried as `given`, as one of `to` carried as `wanted`."""
+def cast(x: str, source: DType, from_type: str, to: DType, to_type: str) -> str:
+    """`x` of dtype `source`, carried as `from_type`, as dtype `to`, carried as `to_type`."""
     if source is to:
-        return x if given == wanted else f"{wanted}({x})"
-    if wanted == "bool":
+        return x if from_type == to_type else f"{to_type}({x})"
+    if to_type == "bool":
         if source.is_narrow_float:  # any bit but the sign
             return f"(({x} & {(1 << (source.bits - 1)) - 1}u) != 0u)"
         if source.kind == "float":
-            return f"!hidden({x} == {floating(0.0, given, False)})"
-        return f"({x} != {integer(0, given)})"
-    if given == "bool":
-        one, zero = literal(1, to, wanted), literal(0, to, wanted)
+            return f"!hidden({x} == {floating(0.0, from_type, False)})"
+        return f"({x} != {integer(0, from_type)})"
+    if from_type == "bool":
+        one, zero = literal(1, to, to_type), literal(0, to, to_type)
         return f"select({zero}, {one}, {x})"
     if source.is_integer:
         if to.is_integer:
-            return _resized(x, given, to, wanted)
+            return _resized(x, from_type, to, to_type)
         if to.is_narrow_float:
             if source.itemsize >= 4 and to is dt.bfloat16:
                 # float32 would round once already, and bfloat16 reaches that far
-                return f"bfloat16_encode(odd_{given}({x}))"
+                return f"bfloat16_encode(odd_{from_type}({x}))"
             return f"{to.name}_encode(f32({x}))"
-        return f"{wanted}({x})"
+        return f"{to_type}({x})"
     if source.is_narrow_float:
-        return cast(f"{source.name}_decode({x})", dt.float32, "f32", to, wanted)
+        return cast(f"{source.name}_decode({x})", dt.float32, "f32", to, to_type)
     if to.is_integer:
         if to.bits < 32:
             low, high = dt.int_range(to)
-            clamped = f"clamp(i32_{given}({x}), {low}, {high})"
-            return clamped if wanted == "i32" else f"u32({clamped})"
-        return f"{wanted}_{given}({x})"
+            clamped = f"clamp(i32_{from_type}({x}), {low}, {high})"
+            return clamped if to_type == "i32" else f"u32({clamped})"
+        return f"{to_type}_{from_type}({x})"
     if to.is_narrow_float:
-        return f"{to.name}_encode({f'odd_f64({x})' if given == 'f64' else x})"
-    return f"{wanted}({x})"
+        return f"{to.name}_encode({f'odd_f64({x})' if from_type == 'f64' else x})"
+    return f"{to_type}({x})"
 
 
-def _resized(x: str, given: str, to: DType, wanted: str) -> str:
-    """An integer in another size, its low bits kept."""
-    if given[1:] != wanted[1:]:
-        # by the same sign first: extending depends on where it comes from
-        x = f"{given[0]}{wanted[1:]}({x})"
-        given = given[0] + wanted[1:]
-    if given != wanted:
-        x = f"bitcast<{wanted}>({x})"
+def _resized(x: str, from_type: str, to: DType, to_type: str) -> str:
+    """An integer of another width, truncated or extended."""
+    if from_type[1:] != to_type[1:]:
+        # keep the sign first: extension depends on the source
+        x = f"{from_type[0]}{to_type[1:]}({x})"
+        from_type = from_type[0] + to_type[1:]
+    if from_type != to_type:
+        x = f"bitcast<{to_type}>({x})"
     return wrapped(x, to)
 
 
-def bitcast(x: str, source: DType, given: str, to: DType, wanted: str) -> str:
+def bitcast(x: str, source: DType, from_type: str, to: DType, to_type: str) -> str:
     """The same bits as another dtype of the same size."""
     if source.itemsize != to.itemsize:
         raise CompileError(f"bitcast from {source} to {to}: their sizes differ")
     if source.bits == 64:  # small indices are carried in 32
-        x = x if given[1:] == "64" else f"{given[0]}64({x})"
-        whole = wanted[0] + "64"
+        x = x if from_type[1:] == "64" else f"{from_type[0]}64({x})"
+        whole = to_type[0] + "64"
         x = x if carrier(source) == whole else f"bitcast<{whole}>({x})"
-        return x if whole == wanted else f"{wanted}({x})"
+        return x if whole == to_type else f"{to_type}({x})"
     if source.bits == 32:
-        return x if given == wanted else f"bitcast<{wanted}>({x})"
+        return x if from_type == to_type else f"bitcast<{to_type}>({x})"
     mask = (1 << source.bits) - 1
-    if given == "bool":
+    if from_type == "bool":
         x = f"select(0u, 1u, {x})"
-    elif given == "i32":
+    elif from_type == "i32":
         x = f"(bitcast<u32>({x}) & {mask}u)"
-    if wanted == "bool":
+    if to_type == "bool":
         return f"({x} != 0u)"
-    if wanted == "i32":
+    if to_type == "i32":
         return f"extractBits(bitcast<i32>({x}), 0u, {to.bits}u)"
     return x
 

@@ -6,7 +6,6 @@ the first element of each buffer, then the kernel's scalars.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from numus import ir
@@ -29,30 +28,40 @@ class UniformScalar:
     word: int
 
 
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Properties of a launch that its shader is specialised to."""
+
+    wide: bool = False  # 64-bit indices
+    unroll: int = 1  # of innermost loops
+    # read-only buffers bound as writable, because they are parts of a buffer that is written to
+    aliased: frozenset[int] = frozenset()
+    # (buffer, bindings) of buffers larger than one binding may be
+    segments: tuple[tuple[int, int], ...] = ()
+    merged: bool = False  # buffers of one type share a binding: there are too many to bind
+
+
+DEFAULT_VARIANT = Variant()
 _FORMATS = {"i32": "i", "u32": "I", "i64": "q", "u64": "Q", "f32": "f", "f64": "d"}
 
 
 class Bindings:
     """Uniform words, bindings and declarations of one shader; `x` writes its expressions.
 
-    `aliased`, `merged`, `segments`: see `renderer.render`. Scratch of known size goes to workgroup
-    memory, up to `shared_budget` bytes, and is then added to `workgroup_buffers`.
+    Scratch of known size goes to workgroup memory, up to `shared_budget` bytes, and is then added
+    to `workgroup_buffers`.
     """
 
     def __init__(
         self,
         kernel: ir.Kernel,
         target: WgslTarget,
-        wide: bool,
-        aliased: frozenset[int],
-        merged: bool,
-        segments: Mapping[int, int],
+        variant: Variant,
         per_thread: bool,
         shared_budget: int,
         workgroup_buffers: set[ir.Buffer],
     ) -> None:
-        self.kernel, self.target, self.wide, self.aliased = kernel, target, wide, aliased
-        self.merged, self.segments = merged, segments
+        self.kernel, self.target, self.variant = kernel, target, variant
         self.per_thread, self.shared_budget = per_thread, shared_budget
         self.workgroup_buffers = workgroup_buffers
         self.globals: list[str] = []
@@ -63,7 +72,7 @@ class Bindings:
         # by element type: the variable and the buffers in it
         self.merged_by_type: dict[str, tuple[str, list[int]]] = {}
         self.scratch: list[tuple[int, int]] = []
-        self.x = Expressions(kernel, target, wide, IndexWidth(kernel), {}, {})
+        self.x = Expressions(kernel, target, variant.wide, IndexWidth(kernel), {}, {})
 
     def word(self, at: int) -> str:
         """A word of `P`."""
@@ -73,7 +82,7 @@ class Bindings:
         x = self.x
         self.words += sum(b.access != "scratch" for b in self.kernel.buffers)
         for slot, dtype in self.kernel.scalars:
-            fits_32 = not self.target.i64 or (is_size(slot) and not self.wide)
+            fits_32 = not self.target.i64 or (is_size(slot) and not self.variant.wide)
             ty = "i32" if dtype is ir.INDEX and fits_32 else arithmetic.carrier(dtype)
             at = self.words
             self.words += 2 if ty[1:] == "64" else 1
@@ -91,10 +100,10 @@ class Bindings:
 
     def declare_buffers(self) -> None:
         x = self.x
-        offset = HEADER_WORDS
+        offset, segments = HEADER_WORDS, dict(self.variant.segments)
         for i, buffer in enumerate(self.kernel.buffers):
             storage = memory.storage_of(buffer, self.target)
-            if self.merged and storage == "packed":
+            if self.variant.merged and storage == "packed":
                 storage = "atomic"
             carrier = x.type_of(buffer.dtype)
             element = memory.element_type(storage, carrier)
@@ -104,15 +113,15 @@ class Bindings:
                 continue
             x.emit(f"let o{i} = bitcast<i32>({self.word(offset)});")
             offset += 1
-            if self.merged:
+            if self.variant.merged:
                 variable = self._merge(i, element)
                 x.bindings[buffer] = BufferBinding(variable, f"o{i}", storage, element)
                 continue
             if buffer.dtype is ir.INDEX and carrier == "i32":
                 raise DTypeError("this adapter has no int64: it lacks the feature shader-int64")
-            only_read = buffer.access == "read" and i not in self.aliased
+            only_read = buffer.access == "read" and i not in self.variant.aliased
             access = "read" if only_read else "read_write"
-            count = self.segments.get(i, 1)
+            count = segments.get(i, 1)
             if count == 1:
                 x.bindings[buffer] = BufferBinding(name, f"o{i}", storage, element)
                 self._bind(i, f"var<storage, {access}> {name}: array<{element}>;")

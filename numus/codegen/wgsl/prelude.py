@@ -157,31 +157,26 @@ def _target_functions(target: WgslTarget) -> dict[str, str]:
 
 # -- integers -------------------------------------------------------------------------------------
 
+for _bits, _half, _mask, _0, _0u in (
+    ("32", "16u", "0xffffu", "0", "0u"),
+    ("64", "32u", "0xfffffffflu", "0li", "0lu"),
+):
+    _i, _u = f"i{_bits}", f"u{_bits}"
+    _add(f"""
+fn mulhi_{_u}(a: {_u}, b: {_u}) -> {_u} {{
+  let al = a & {_mask}; let ah = a >> {_half};
+  let bl = b & {_mask}; let bh = b >> {_half};
+  let low = al * bl; let first = ah * bl; let second = al * bh;
+  let middle = (low >> {_half}) + (first & {_mask}) + (second & {_mask});
+  return ah * bh + (first >> {_half}) + (second >> {_half}) + (middle >> {_half});
+}}
+fn mulhi_{_i}(a: {_i}, b: {_i}) -> {_i} {{
+  let high = mulhi_{_u}(bitcast<{_u}>(a), bitcast<{_u}>(b));
+  let off = select({_0u}, bitcast<{_u}>(b), a < {_0}) + select({_0u}, bitcast<{_u}>(a), b < {_0});
+  return bitcast<{_i}>(high - off);
+}}
+""")
 _add("""
-fn mulhi_u32(a: u32, b: u32) -> u32 {
-  let al = a & 0xffffu; let ah = a >> 16u;
-  let bl = b & 0xffffu; let bh = b >> 16u;
-  let low = al * bl; let first = ah * bl; let second = al * bh;
-  let middle = (low >> 16u) + (first & 0xffffu) + (second & 0xffffu);
-  return ah * bh + (first >> 16u) + (second >> 16u) + (middle >> 16u);
-}
-fn mulhi_i32(a: i32, b: i32) -> i32 {
-  let high = mulhi_u32(bitcast<u32>(a), bitcast<u32>(b));
-  let off = select(0u, bitcast<u32>(b), a < 0) + select(0u, bitcast<u32>(a), b < 0);
-  return bitcast<i32>(high - off);
-}
-fn mulhi_u64(a: u64, b: u64) -> u64 {
-  let al = a & 0xfffffffflu; let ah = a >> 32u;
-  let bl = b & 0xfffffffflu; let bh = b >> 32u;
-  let low = al * bl; let first = ah * bl; let second = al * bh;
-  let middle = (low >> 32u) + (first & 0xfffffffflu) + (second & 0xfffffffflu);
-  return ah * bh + (first >> 32u) + (second >> 32u) + (middle >> 32u);
-}
-fn mulhi_i64(a: i64, b: i64) -> i64 {
-  let high = mulhi_u64(bitcast<u64>(a), bitcast<u64>(b));
-  let off = select(0lu, bitcast<u64>(b), a < 0li) + select(0lu, bitcast<u64>(a), b < 0li);
-  return bitcast<i64>(high - off);
-}
 fn popcount64(x: u64) -> u64 {
   return u64(countOneBits(u32(x & 0xfffffffflu)) + countOneBits(u32(x >> 32u)));
 }

@@ -7,14 +7,13 @@ block per thread.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import TypeVar
 
 from numus import ir
 from numus.codegen.wgsl import barriers, memory
-from numus.codegen.wgsl.bindings import Bindings, UniformScalar
+from numus.codegen.wgsl.bindings import DEFAULT_VARIANT, Bindings, UniformScalar, Variant
 from numus.codegen.wgsl.index_width import IndexWidth
 from numus.codegen.wgsl.prelude import called_functions, prelude
 from numus.codegen.wgsl.target import WgslTarget
@@ -40,44 +39,19 @@ class Shader:
     merged: bool  # buffers of one type share a binding
     scratch: tuple[tuple[int, int], ...]  # (buffer, bytes of an element) of bound scratch
     index_width: IndexWidth
-    wide: bool
 
     def scratch_elements(self, which: int, sizes: dict[str, int]) -> int:
         """Elements of a scratch buffer per worker."""
         return self.index_width.kernel.buffers[which].count(sizes)
 
 
-def render(
-    kernel: ir.Kernel,
-    target: WgslTarget,
-    wide: bool = False,
-    aliased: frozenset[int] = frozenset(),
-    unroll: int = 1,
-    merged: bool = False,
-    segments: Mapping[int, int] = MappingProxyType({}),
-) -> Shader:
-    """The kernel as a shader.
-
-    `wide`: 64-bit indices; `aliased`: read-only buffers bound as writable, because they are parts
-    of a buffer that the kernel writes to; `unroll`: factor of innermost loops; `merged`: buffers of
-    one type share a binding, because there are more than can be bound; `segments`: the number of
-    bindings of each buffer that is larger than one binding may be.
-    """
-    return _Renderer(kernel, target, wide, aliased, unroll, merged, segments).shader()
+def render(kernel: ir.Kernel, target: WgslTarget, variant: Variant = DEFAULT_VARIANT) -> Shader:
+    return _Renderer(kernel, target, variant).shader()
 
 
 class _Renderer:
-    def __init__(
-        self,
-        kernel: ir.Kernel,
-        target: WgslTarget,
-        wide: bool,
-        aliased: frozenset[int],
-        unroll: int,
-        merged: bool,
-        segments: Mapping[int, int],
-    ) -> None:
-        self.kernel, self.target, self.unroll = kernel, target, unroll
+    def __init__(self, kernel: ir.Kernel, target: WgslTarget, variant: Variant) -> None:
+        self.kernel, self.target, self.unroll = kernel, target, variant.unroll
         self.per_thread = not barriers.has_lanes(kernel.body)
         self.threads = (
             min(64, target.block_size)
@@ -89,12 +63,13 @@ class _Renderer:
         self.single_thread = False  # inside a lanes loop, or on thread 0
         scratch_budget = target.shared_bytes - self._reduction_bytes()
         self.bindings = Bindings(
-            *(kernel, target, wide, aliased, merged, segments),
-            *(self.per_thread, scratch_budget, self.barriers.workgroup_buffers),
+            *(kernel, target, variant, self.per_thread),
+            *(scratch_budget, self.barriers.workgroup_buffers),
         )
         self.x = self.bindings.x
         self.thread_loops = ThreadLoops(
-            *(self.x, self.threads, unroll, self._iteration, self._loop, self._thread_statement)
+            *(self.x, self.threads, variant.unroll),
+            *(self._iteration, self._loop, self._thread_statement),
         )
         self.reduce = WorkgroupReduce(self.x, self.threads, self._shared_array)
 
@@ -111,14 +86,14 @@ class _Renderer:
     # -- the module -------------------------------------------------------------------------------
 
     def shader(self) -> Shader:
-        x, given = self.x, self.bindings
-        given.declare_scalars()
-        given.declare_buffers()
+        x, bindings = self.x, self.bindings
+        bindings.declare_scalars()
+        bindings.declare_buffers()
         self._declare_registers()
         self._grid()
         body = "\n".join(x.lines)
         functions = prelude(called_functions(body), self.target)
-        words = (given.words + 3) // 4
+        vectors = (bindings.words + 3) // 4
         builtins = [
             "@builtin(workgroup_id) group: vec3<u32>",
             "@builtin(local_invocation_index) thread: u32",
@@ -127,9 +102,9 @@ class _Renderer:
         source = "\n".join(
             [
                 *(["enable f16;"] if any(b.storage == "half" for b in x.bindings.values()) else []),
-                f"struct Numbers {{ v: array<vec4<u32>, {words}> }}",
+                f"struct Numbers {{ v: array<vec4<u32>, {vectors}> }}",
                 "@group(0) @binding(0) var<uniform> P: Numbers;",
-                *given.globals,
+                *bindings.globals,
                 "var<private> Z: u32;",
                 "var<private> Y: u32;",
                 functions,
@@ -146,14 +121,13 @@ class _Renderer:
             source,
             self.threads,
             self.per_thread,
-            words * 4,
-            tuple(given.scalars),
-            tuple(map(tuple, given.bound)),
-            tuple(given.segment_of),
-            given.merged,
-            tuple(given.scratch),
+            vectors * 4,
+            tuple(bindings.scalars),
+            tuple(map(tuple, bindings.bound)),
+            tuple(bindings.segment_of),
+            bindings.variant.merged,
+            tuple(bindings.scratch),
             x.index_width,
-            given.wide,
         )
 
     def _declare_registers(self) -> None:

@@ -33,6 +33,10 @@ def count() -> int:
         return 0
 
 
+def software_count() -> int:
+    return 0
+
+
 def unavailable_hint() -> str:
     try:
         _module()

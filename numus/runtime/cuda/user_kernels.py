@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from numus.dtypes import DType
 from numus.errors import CompileError, DeviceError, DTypeError
 from numus.runtime.cuda import driver
@@ -31,19 +33,7 @@ TYPES = {
     "int64": ("long long", ""),
     "uint64": ("unsigned long long", ""),
 }
-_SCALARS: dict[str, Any] = {
-    "float32": ctypes.c_float,
-    "float64": ctypes.c_double,
-    "bool": ctypes.c_bool,
-    "int8": ctypes.c_int8,
-    "uint8": ctypes.c_uint8,
-    "int16": ctypes.c_int16,
-    "uint16": ctypes.c_uint16,
-    "int32": ctypes.c_int32,
-    "uint32": ctypes.c_uint32,
-    "int64": ctypes.c_int64,
-    "uint64": ctypes.c_uint64,
-}
+_SCALARS = tuple(name for name in TYPES if name not in ("float16", "bfloat16"))
 _PTX_ENTRY = re.compile(r"\.entry\s+([\w$]+)")
 _C_ENTRY = re.compile(r"__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?(\w+)\s*\(")
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
@@ -116,7 +106,7 @@ class UserKernels:
         if found is None:
             found = self._loaded[kernel] = self._load(kernel)
         arguments: list[Any] = [ctypes.c_uint64(a) for a in addresses]
-        arguments += [_SCALARS[dtype](scalars[name]) for name, dtype in kernel.scalars]
+        arguments += [_ctype(dtype)(scalars[name]) for name, dtype in kernel.scalars]
         pointers = (ctypes.c_void_p * max(1, len(arguments)))(*(map(ctypes.addressof, arguments)))
         x, y, z = (*grid, 1, 1)[:3]
         driver.call(
@@ -136,6 +126,10 @@ class UserKernels:
                 f"{kernel.name}: the CUDA driver rejects the kernel: {error}\n{text}"
             ) from None
         return module, function
+
+
+def _ctype(dtype: str) -> Any:
+    return np.ctypeslib.as_ctypes_type(np.dtype(dtype))
 
 
 def _compile(kernel: Kernel, capability: int) -> str:

@@ -42,11 +42,18 @@ def count() -> int:
     return len(adapters())
 
 
-def software() -> int:
+def software_count() -> int:
     """The number of software adapters, unless one was asked for by name."""
     if os.environ.get(ADAPTER_VARIABLE, "").strip():
         return 0
     return sum(is_software(a) for a in adapters())
+
+
+def unavailable_hint() -> str:
+    return (
+        "WebGPU takes a driver for Vulkan, Metal or Direct3D 12 (on Linux without a GPU: the "
+        "package mesa-vulkan-drivers)"
+    )
 
 
 def _rank(adapter: Any) -> tuple[int, int]:

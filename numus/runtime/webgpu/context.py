@@ -142,13 +142,12 @@ class GpuContext:
         self.device._poll_wait()
         self.last_completed = max(self.last_completed, last)
 
-    def translated(self, error: Exception) -> Exception:
-        """A driver's error, or the error of a lost device where that is the cause."""
+    def raise_if_lost(self, error: Exception) -> None:
+        """Raise `lost_error` where a driver's error comes from a lost device."""
         text = str(error)
         if "lost" in text.lower() or "destroyed" in text.lower():
-            self.lost = text or "the driver gave no reason"
-            return lost_error(self)
-        return error
+            self.lost = text
+            raise lost_error(self) from error
 
 
 def lost_error(context: GpuContext) -> DeviceError:

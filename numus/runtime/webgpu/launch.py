@@ -11,11 +11,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from numus.codegen.wgsl.bindings import Variant
 from numus.runtime.contract import LaunchList, LaunchStep
 from numus.runtime.webgpu.context import GpuContext
 from numus.runtime.webgpu.encoding import pass_encoder
 from numus.runtime.webgpu.memory import OFFSET_BITS, Memory
-from numus.runtime.webgpu.programs import Pipeline, Segments, pack, repack
+from numus.runtime.webgpu.programs import Pipeline, pack, repack
 from numus.runtime.webgpu.session import GpuSession
 
 _OFFSET_MASK = (1 << OFFSET_BITS) - 1
@@ -53,7 +54,7 @@ class _Step:
         self.scalars: dict[str, int] = {}
         self.offsets: list[int] = []
         self.aliased: frozenset[int] = frozenset()
-        self.segments: Segments = ()
+        self.segments: tuple[tuple[int, int], ...] = ()
         self.pipeline: Pipeline | None = None
         self.x = self.y = self.workers = 0
         self.scratch: list[int] = []  # bytes of each bound scratch buffer
@@ -89,7 +90,8 @@ class _Step:
         grid = int(values[0])
         self.scalars = dict(zip(self.program.slots, values[1:], strict=True))
         wide, unroll = self.program.variant_of(self.scalars)
-        self.pipeline = self.program.variant(wide, unroll, self.aliased, self.segments)
+        variant = Variant(wide, unroll, self.aliased, self.segments)
+        self.pipeline = self.program.pipeline(variant)
         shader, target = self.pipeline.shader, context.shader_target
         groups = -(-grid // shader.threads) if shader.per_thread else grid
         workers_per_group = shader.threads if shader.per_thread else 1
@@ -203,10 +205,8 @@ class WebGpuLaunchList(LaunchList):
             try:
                 self._run(addresses, values)
             except context.wgpu.GPUError as error:
-                failure = context.translated(error)
-                if failure is error:
-                    raise
-                raise failure from error
+                context.raise_if_lost(error)
+                raise
 
     def _run(self, addresses: Sequence[int], values: Sequence[int | float]) -> None:
         context, find = self._context, self._session.memory_of

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable
 from typing import Any
 from weakref import ref
 
@@ -119,26 +118,19 @@ class BufferPool:
 
     def _create(self, size: int, usage: int) -> Any:
         self.mapped += 1
-        create: Callable[[], Any] = lambda: self.context.device.create_buffer(  # noqa: E731
-            size=size, usage=usage
-        )
-        error = self.context.wgpu.GPUError
-        try:
-            return create()
-        except error as first:
-            failure = self.context.translated(first)
-            if failure is not first:
-                raise failure from first
-        self.empty()
-        self.context.wait()
-        try:
-            return create()
-        except error as second:
-            reason = str(second).strip().splitlines()[-1].strip()
-            raise OutOfMemoryError(
-                f"{size} bytes on {self.context.name}: {self.in_use} are in use, and the device "
-                f"has no more ({reason}). Free tensors there, or use smaller ones."
-            ) from second
+        for attempt in (1, 2):
+            try:
+                return self.context.device.create_buffer(size=size, usage=usage)
+            except self.context.wgpu.GPUError as error:
+                self.context.raise_if_lost(error)
+                if attempt == 2:
+                    reason = str(error).strip().splitlines()[-1].strip()
+                    raise OutOfMemoryError(
+                        f"{size} bytes on {self.context.name}: {self.in_use} are in use, and the "
+                        f"device has no more ({reason}). Free tensors there, or use smaller ones."
+                    ) from error
+            self.empty()
+            self.context.wait()
 
     def empty(self) -> None:
         """Return all free buffers to the driver."""

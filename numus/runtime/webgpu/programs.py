@@ -6,6 +6,7 @@ buffers, as launches need them.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import importlib
 import struct
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from numus.codegen.wgsl import index_width, renderer
-from numus.codegen.wgsl.bindings import UniformScalar
+from numus.codegen.wgsl.bindings import UniformScalar, Variant
 from numus.codegen.wgsl.renderer import Shader
 from numus.errors import CompileError, DeviceError
 from numus.ir import kernel_text
@@ -26,8 +27,6 @@ from numus.runtime.webgpu.session import GpuSession
 
 _MAX_UNROLL = 32
 _MAX_CACHED_SIZES = 64  # launch sizes whose variant a program remembers
-
-Segments = tuple[tuple[int, int], ...]  # buffers bound in several segments, and how many
 
 
 @dataclass(slots=True)
@@ -49,7 +48,7 @@ class WebGpuProgram:
         self.notes: tuple[str, ...] = kernel.notes
         self.slots = [slot for slot, _ in kernel.scalars]
         self._cache = cache
-        self._variants: dict[tuple[Any, ...], Pipeline] = {}
+        self._variants: dict[Variant, Pipeline] = {}
         self._by_sizes: dict[tuple[int, ...], tuple[bool, int]] = {}
         self.size_slots = frozenset(slot for slot in self.slots if index_width.is_size(slot))
 
@@ -102,14 +101,10 @@ class WebGpuProgram:
                 )
         return unroll
 
-    def variant(
-        self, wide: bool, unroll: int, aliased: frozenset[int], segments: Segments = ()
-    ) -> Pipeline:
-        """The pipeline of a variant; see `renderer.render`."""
-        key = (wide, unroll, aliased, segments)
-        found = self._variants.get(key)
+    def pipeline(self, variant: Variant) -> Pipeline:
+        found = self._variants.get(variant)
         if found is None:
-            found = self._variants[key] = self._cache.compile(self, *key)
+            found = self._variants[variant] = self._cache.compile(self, variant)
         return found
 
 
@@ -141,26 +136,19 @@ class PipelineCache:
                 found = self._programs[text] = WebGpuProgram(self, kernel)
         return found
 
-    def compile(
-        self,
-        program: WebGpuProgram,
-        wide: bool,
-        unroll: int,
-        aliased: frozenset[int],
-        segments: Segments,
-    ) -> Pipeline:
+    def compile(self, program: WebGpuProgram, variant: Variant) -> Pipeline:
         began = time.perf_counter()
         context = self.context
-        if wide and not context.shader_target.i64:
+        if variant.wide and not context.shader_target.i64:
             raise CompileError(
                 f"{program.name}: its indices exceed 32 bits, and {context.name} has no 64-bit "
                 "integers (feature shader-int64); use smaller tensors"
             )
         kernel = program.kernel
         target = context.shader_target
-        shader = renderer.render(kernel, target, wide, aliased, unroll, segments=dict(segments))
+        shader = renderer.render(kernel, target, variant)
         if len(shader.bound) > target.max_buffers:
-            if segments:
+            if variant.segments:
                 raise DeviceError(
                     f"{program.name}: {len(shader.bound)} bindings, some of them segments of "
                     f"buffers larger than {target.max_binding_bytes} bytes "
@@ -168,10 +156,10 @@ class PipelineCache:
                     f"{target.max_buffers} (max-storage-buffers-per-shader-stage); use smaller "
                     "tensors"
                 )
-            shader = renderer.render(kernel, target, wide, aliased, unroll, merged=True)
+            shader = renderer.render(kernel, target, dataclasses.replace(variant, merged=True))
         types = tuple(
             "storage"
-            if shader.merged or kernel.buffers[i].access != "read" or i in aliased
+            if shader.merged or kernel.buffers[i].access != "read" or i in variant.aliased
             else "read-only-storage"
             for i, *_ in shader.bound
         )
@@ -182,9 +170,7 @@ class PipelineCache:
                 layout=pipeline_layout, compute={"module": module, "entry_point": "main"}
             )
         except context.wgpu.GPUError as error:
-            failure = context.translated(error)
-            if failure is not error:
-                raise failure from error
+            context.raise_if_lost(error)
             raise CompileError(
                 f"{program.name}: {context.name} rejects the shader: {error}\n{shader.source}"
             ) from error

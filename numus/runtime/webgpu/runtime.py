@@ -74,7 +74,8 @@ class WebGpuRuntime(Backend):
             try:
                 return pool.download(memory, start * size, count * size).view(dtype.np)
             except self.context.wgpu.GPUError as error:
-                raise self.context.translated(error) from error
+                self.context.raise_if_lost(error)
+                raise
 
     def memory_stats(self) -> dict[str, int]:
         return self.pool.stats()

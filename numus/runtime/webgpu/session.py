@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from numus.errors import DeviceError
+from numus.runtime.webgpu import adapters
 from numus.runtime.webgpu.context import GpuContext, lost_error
 from numus.runtime.webgpu.memory import BufferPool, Memory
 
@@ -22,8 +23,7 @@ class GpuSession:
         context = GpuContext.get(self.index)
         if context is None:
             raise DeviceError(
-                f"there is no adapter {self.index} for WebGPU here: it takes a driver for Vulkan, "
-                "Metal or Direct3D 12 (on Linux without a GPU: the package mesa-vulkan-drivers)"
+                f"there is no WebGPU adapter {self.index} here; {adapters.unavailable_hint()}"
             )
         self.context: GpuContext = context
         self.pool = BufferPool(context)

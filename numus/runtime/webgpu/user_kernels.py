@@ -272,9 +272,7 @@ class UserKernels:
                     pipeline = self._pipelines[shader] = _Pipeline(context, shader)
                 pipeline.launch(blocks, scalars, grid)
             except context.wgpu.GPUError as error:
-                failure = context.translated(error)
-                if failure is not error:
-                    raise failure from error
+                context.raise_if_lost(error)
                 raise CompileError(
                     f"{shader.name}: {context.name} rejects the shader: {error}\n{shader.text}"
                 ) from error

@@ -65,7 +65,7 @@ class Executable:
         self._inputs = [
             InputGuard.of(x.refs[0], node) for x, node in zip(spec.inputs, nodes, strict=True)
         ]
-        self._mode = (mode.grad, mode.low)
+        self._mode = (mode.grad, mode.autocast)
         self._default = default.device
         self._run = run
         self._output_types = [
@@ -101,7 +101,7 @@ class Executable:
         return donated, done
 
     def __call__(self, leaves: Sequence[Any]) -> Any:
-        if (mode.grad, mode.low) != self._mode or default.device is not self._default:
+        if (mode.grad, mode.autocast) != self._mode or default.device is not self._default:
             return GUARD_FAILED
         spec = self.spec
         with storage_lock.lock:

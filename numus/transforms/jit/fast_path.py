@@ -117,7 +117,7 @@ class _CallWriter:
     def write(self) -> Callable[..., Any]:
         code, special, spec = self._code, self._special, self._spec
         grad, low = special.mode
-        guard_modes(code, {"grad": grad, "low": low, "device": special.default_device})
+        guard_modes(code, {"grad": grad, "autocast": low, "device": special.default_device})
         code.is_empty(before_run)
         code.is_empty(storage_lock.writers)
         for slot, guard in enumerate(special.inputs):

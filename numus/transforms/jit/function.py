@@ -120,7 +120,7 @@ class Jitted:
         specs, numbers, plain = self._read(leaves, structure)
         if plain:
             return self._f(*args, **kwargs)
-        key = (structure, specs, mode.grad, mode.low, default.device)
+        key = (structure, specs, mode.grad, mode.autocast, default.device)
         try:
             with storage_lock.lock:
                 return self._call(key, leaves, numbers)
