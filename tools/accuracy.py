@@ -1,13 +1,13 @@
-"""How far the math functions are from the true values, in units in the last place (ulp).
+"""Errors of the math functions in units in the last place (ulp).
 
     python -m tools.accuracy [NAME ...]     print the table and write docs/accuracy.md
     python -m tools.accuracy --quick        few points, no file
 
 A function is measured on random bit patterns (every exponent, subnormals, huge numbers) and on
-intervals where it is hard or commonly used. float32 is compared with NumPy's and SciPy's float64,
+intervals where it is difficult or common. float32 is compared with NumPy's and SciPy's float64,
 float64 with the C library's extended precision where NumPy has the function and the machine the
-format, else with mpmath. Special values (zeros, infinities, NaN, the ends of the range) are held
-against the C library's, signs of zero included.
+format, else with mpmath. Special values (zeros, infinities, NaN, the limits of the range) are
+compared with the C library's, signs of zero included.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ TARGET = Path(__file__).parents[1] / "docs/accuracy.md"
 
 @dataclass(frozen=True)
 class Case:
-    """A function, its references and where to look.
+    """A function, its references and test intervals.
 
     double: float64 array -> float64 array; extended: the same in long double, or None; exact: on
     mpmath numbers. `wide`: the range of random bit patterns that is used. `floor`: errors count in
-    ulp of at least this value, where a function has zeros that no float meets.
+    ulp of at least this value, for functions whose zeros are not floats.
     """
 
     name: str
@@ -54,7 +54,7 @@ class Case:
     bars: tuple[float, float] = (2.0, 4.0)
     wide: tuple[float, float] = (-math.inf, math.inf)
     floor: float = 0.0
-    special: Callable[..., Any] | None = None  # the answers at special values, if not `double`'s
+    special: Callable[..., Any] | None = None  # reference at special values, if not `double`
 
 
 def _mp_erfc(x: Any) -> Any:
@@ -191,11 +191,11 @@ BINARY: tuple[Case, ...] = (
 CASES = {case.name: case for case in (*UNARY, *BINARY)}
 
 
-# -- where to look --------------------------------------------------------------------------------
+# -- test points ----------------------------------------------------------------------------------
 
 
 def random_bits(rng: np.random.Generator, dtype: DType, count: int, wide: Sequence[float]) -> Array:
-    """Numbers from random bit patterns inside a range: all exponents are equally likely."""
+    """Random bit patterns inside a range: all exponents are equally likely."""
     word = np.dtype(f"uint{dtype.bits}")
     found: list[Array] = []
     while sum(map(len, found)) < count:
@@ -217,20 +217,20 @@ def unary_points(case: Case, dtype: DType, count: int) -> list[Array]:
         near_poles(rng, dtype, count) if i == "poles" else rng.uniform(*i, count)
         for i in case.intervals
     ]
-    narrow = np.concatenate(inside)
+    points = np.concatenate(inside)
     with np.errstate(over="ignore"):
-        narrow = narrow.astype(dtype.np)
-    narrow = narrow[(narrow >= case.wide[0]) & (narrow <= case.wide[1])]
-    return [np.concatenate([random_bits(rng, dtype, count, case.wide), narrow])]
+        points = points.astype(dtype.np)
+    points = points[(points >= case.wide[0]) & (points <= case.wide[1])]
+    return [np.concatenate([random_bits(rng, dtype, count, case.wide), points])]
 
 
 def binary_points(case: Case, dtype: DType, count: int) -> list[Array]:
-    """Pairs: random bits, random bits of like size, and what the case names."""
+    """Pairs: random bits, random bits of similar magnitude, and the case's intervals."""
     rng = np.random.default_rng(7)
     x = [random_bits(rng, dtype, count, case.wide), random_bits(rng, dtype, count, case.wide)]
     with np.errstate(all="ignore"):
-        alike = (x[1] * rng.uniform(-8, 8, count)).astype(dtype.np)
-    y = [random_bits(rng, dtype, count, case.wide), alike]
+        similar = (x[1] * rng.uniform(-8, 8, count)).astype(dtype.np)
+    y = [random_bits(rng, dtype, count, case.wide), similar]
     largest = 128 if dtype is dt.float32 else 1024
     for kind in case.intervals:
         if kind == "plane":
@@ -258,7 +258,7 @@ def binary_points(case: Case, dtype: DType, count: int) -> list[Array]:
 
 
 def errors(got: Array, want: Array, dtype: DType, floor: float = 0.0) -> Array:
-    """Errors in ulp of the wanted values, which have more precision than the dtype."""
+    """Errors in ulp of the expected values, which have more precision than the dtype."""
     info = np.finfo(dtype.np)
     with np.errstate(all="ignore"):
         rounded = want.astype(dtype.np)
@@ -320,7 +320,7 @@ def measure(case: Case, dtype: DType, count: int, exact_count: int) -> Measured:
             want = by_mpmath(case.exact, arrays)
         else:
             want = (case.extended or case.double)(*(a.astype(np.longdouble) for a in arrays))
-        if case.name == "nextafter":  # this dtype's neighbours, not a wider one's
+        if case.name == "nextafter":  # of this dtype, not of a wider one
             want = np.nextafter(*arrays).astype(np.longdouble)
     ulps = errors(run(*arrays), want, dtype, case.floor)
     worst = int(ulps.argmax())
@@ -339,7 +339,7 @@ def measure(case: Case, dtype: DType, count: int, exact_count: int) -> Measured:
 
 
 def special_values(case: Case, dtype: DType, run: Lanes) -> tuple[int, tuple[Any, ...]]:
-    """How many special values come out as the C library's do, and those that don't."""
+    """The number of special values that agree with the C library, and those that do not."""
     info = np.finfo(dtype.np)
     sizes = [0.0, math.inf, 1.0, 0.5, 2.0, 3.0, float(info.max), float(info.tiny)]
     sizes.append(float(info.smallest_subnormal))
@@ -364,14 +364,14 @@ def special_values(case: Case, dtype: DType, run: Lanes) -> tuple[int, tuple[Any
 
 HEAD = """# Accuracy of the math functions
 
-Errors in units in the last place (ulp), the largest and the mean found, on random bit patterns over
-the whole range and on harder intervals; 0.5 is the best that rounding allows. "Special" counts
-zeros, infinities, NaN and the ends of the range, all answered as C99's Annex F asks. `lgamma`,
-`digamma` and `logaddexp` have zeros that no float meets: near them an error counts in ulp of 1.
+Maximum and mean error in units in the last place (ulp), on random bit patterns over the whole range and
+on difficult intervals; 0.5 is correctly rounded. "Special" counts zeros, infinities, NaN and the limits
+of the range, which all follow C99's Annex F. `lgamma`, `digamma` and `logaddexp` have zeros that are not
+floats: near them errors are in ulp of 1.
 
-Made by `python -m tools.accuracy`.
+Written by `python -m tools.accuracy`.
 
-| function | dtype | largest | at | mean | points | special |
+| function | dtype | maximum | at | mean | points | special |
 |---|---|---:|---|---:|---:|---:|
 """
 
