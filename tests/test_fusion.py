@@ -253,7 +253,7 @@ def test_a_linear_layer_over_sequences_stores_its_result_once():
         return y.softmax(-1), y @ w
 
     found = cost(block, x)
-    assert sorted(found.names) == ["contraction", "contraction", "rows"]
+    assert sorted(found.names) == ["gemm", "gemm", "rows"]
     assert found.bytes_written == 3 * 4 * 16 * 32 * FLOAT
 
 
@@ -261,7 +261,7 @@ def test_an_activation_is_the_tail_of_its_product():
     """Also in two dimensions, and although the next product could compute it while packing."""
     x, w, b = given(64, 32), given(32, 32), given(32)
     found = cost(lambda x: nm.relu(nm.relu(x @ w + b) @ w + b) @ w, x)
-    assert found.names == ["contraction"] * 3
+    assert found.names == ["gemm"] * 3
     # the bias goes in where the product comes out: the next one reads its operands and no more
     last = found.bytes_read - 2 * (64 * 32 + 32 * 32 + 32) * FLOAT
     assert last == (64 * 32 + 32 * 32) * FLOAT

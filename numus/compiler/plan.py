@@ -27,7 +27,7 @@ from numus.compiler.schedule import memory_plan
 from numus.compiler.schedule import order as kernel_order
 from numus.compiler.schedule.in_place import BufferAccesses, in_place_pairs
 from numus.compiler.schedule.rematerialize import pack_one_operand, rematerialize
-from numus.kernels.vendor.registry import rules
+from numus.kernels.vendor.registry import kernel_choice_key
 from numus.runtime import contract
 from numus.shapes import Shape, row_major
 
@@ -270,7 +270,7 @@ _plans: OrderedDict[Any, Plan] = OrderedDict()
 
 def plan_of(device: Any, graph: GraphSignature, roots: Sequence[Any]) -> Plan:
     """The plan for a graph on a device."""
-    key = (device.name, rules(), graph.key)
+    key = (device.name, kernel_choice_key(), graph.key)
     plan = _plans.get(key)
     if plan is None:
         plan = _plans[key] = Plan(device, graph, roots)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from numus.compiler.graph.signature import GraphSignature
 from numus.compiler.plan import Plan, scalar_part
-from numus.kernels.vendor.registry import rules
+from numus.kernels.vendor.registry import kernel_choice_key
 from numus.runtime import contract
 from numus.shapes import Shape
 
@@ -40,7 +40,7 @@ def cached_plan(
     graph = GraphSignature.traced(outputs, inputs, strides, ())
     if len(graph.leaves) > len(inputs):  # the structure does not identify constants in memory
         return TracedPlan(device, graph, outputs, inputs)
-    key = (device.name, rules(), graph.key, graph.constant_bits)
+    key = (device.name, kernel_choice_key(), graph.key, graph.constant_bits)
     found = _plans.get(key)
     if found is None:
         found = _plans[key] = TracedPlan(device, graph, outputs, inputs)

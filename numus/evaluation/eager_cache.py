@@ -17,7 +17,7 @@ from numus.dispatch.node_ops import new_aliasing_view, new_output_view, store_vi
 from numus.dispatch.templates import guard_constant, match_graph
 from numus.evaluation import storage_lock
 from numus.graph import Node, View
-from numus.kernels.vendor.registry import rules
+from numus.kernels.vendor.registry import kernel_choice_key
 from numus.primitives.elementwise import is_boundary
 from numus.primitives.source import forget, write_forget
 from numus.shapes import Shape, reshape_strides
@@ -50,7 +50,9 @@ def evaluate(nodes: tuple[Node, ...]) -> bool:
     node = nodes[0]
     if node.device is None or not node.inputs:
         return False
-    site = eager_calls.site((node.prim, node.shape, node.dtype, node.depth, len(nodes), rules()))
+    site = eager_calls.site(
+        (node.prim, node.shape, node.dtype, node.depth, len(nodes), kernel_choice_key())
+    )
     for call in site.calls:
         if call(*nodes) is not GUARD_FAILED:
             if site.misses or call is not site.calls[0]:
@@ -85,7 +87,7 @@ def _evaluate_by_structure(nodes: tuple[Node, ...]) -> Any:
         signature = GraphSignature(nodes, TUNING.max_nodes)
     if signature.standalone or signature.is_truncated:
         return None
-    key = (device.name, rules(), signature.key, signature.constant_bits)
+    key = (device.name, kernel_choice_key(), signature.key, signature.constant_bits)
     del signature  # it holds nodes
     try:
         call = eager_calls.get(key)

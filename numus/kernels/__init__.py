@@ -1,8 +1,7 @@
-"""Kernels worth writing by hand, and whose kernels run.
+"""Hand-written kernels in kernel IR, and the choice between them and vendors' libraries.
 
-The modules here are schedules in kernel IR: contraction, attention, scan, sort. What users may ask
-for stands in this file: vendors' kernels beside numus's own (`prefer`, `register`), and kernels of
-their own (`CustomOp`).
+Users find here what they may ask for: a preference and registration of vendors' kernels (`prefer`,
+`register`), and kernels of their own (`CustomOp`).
 """
 
 from typing import TYPE_CHECKING, Any

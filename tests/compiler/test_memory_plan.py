@@ -7,10 +7,10 @@ import pytest
 
 import numus as nm
 from numus.compiler.hooks import before_run
-from numus.compiler.lower.matmul import cpu as cpu_matmul
 from numus.compiler.schedule import rematerialize
 from numus.compiler.schedule.memory_plan import aligned
 from numus.compiler.schedule.tuning import TUNING
+from numus.kernels.matmul.cpu import blocking
 
 NULL = nm.device("null")
 
@@ -192,13 +192,14 @@ def test_products_at_the_peak_pack_one_operand_beforehand():
 
 
 def test_low_memory_products_are_right(monkeypatch):
-    usual = cpu_matmul.choose
+    usual = blocking.choose_blocking
     rng = np.random.default_rng(6)
     for m, k, n in ((700, 500, 300), (300, 500, 700), (513, 257, 511)):
         a, b = (rng.standard_normal(s).astype("f") for s in ((k, m), (k, n)))
         want = (a * 2.0).T @ (b + 1.0)
         for low_memory in (False, True):
-            monkeypatch.setattr(cpu_matmul, "choose", lambda *a, f=low_memory: usual(*a[:-1], f))
+            choose = lambda *a, f=low_memory: usual(*a[:-1], f)
+            monkeypatch.setattr(blocking, "choose_blocking", choose)
             found = nm.jit(lambda a, b: (a * 2).T @ (b + 1))(nm.asarray(a), nm.asarray(b))
             np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-2)
 

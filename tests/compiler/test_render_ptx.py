@@ -118,8 +118,8 @@ def test_threads_exchange_what_they_reduce(machine):
     assert "bar.sync" not in text  # one warp needs none
 
 
-def product_text(device, dtype, name, precision=None, wide=None):
-    """The PTX of the kernel of this name, of a product of matrices."""
+def matmul_text(device, dtype, name, precision=None, wide=None):
+    """The PTX of the kernel of this name, of a matmul."""
     runtime = nm.device(device).runtime
     runtime.made.clear()
     clear_plans()
@@ -142,14 +142,14 @@ TILES = {
 
 
 @pytest.mark.parametrize(("dtype", "wide"), TILES)
-def test_products_use_tiles_that_an_engine_brings(machine, dtype, wide):
-    text = product_text("ptx", dtype, "tile_contraction", wide=wide)
+def test_matmul_uses_wgmma_and_tma(machine, dtype, wide):
+    text = matmul_text("ptx", dtype, "wgmma_gemm", wide=wide)
     assert f"wgmma.mma_async.sync.aligned.{TILES[dtype, wide]}" in text
     assert "cp.async.bulk.tensor.3d.shared::cluster.global" in text
     assert "fence.proxy.async" in text  # before what threads have filled themselves is multiplied
 
 
-def test_groups_that_stay_have_what_registers_there_are(machine):
+def test_persistent_gemm_takes_registers_of_the_producer(machine):
     x = nm.asarray(np.zeros((4096, 512), ml_dtypes.bfloat16), device="ptx")
     with nm.kernels.prefer("native"):
         nm.eval(x @ x.T)
@@ -159,12 +159,12 @@ def test_groups_that_stay_have_what_registers_there_are(machine):
     assert "setmaxnreg.inc.sync.aligned.u32 240" in text
     assert "setmaxnreg.dec.sync.aligned.u32 24" in text
     assert "local" not in text
-    whole = text[: text.index("st.global.b16")]  # of tiles that are cut off, later
+    whole = text[: text.index("st.global.b16")]  # before the stores of partial tiles
     assert whole.count("st.global.v4") == 16
-    assert text.count("wgmma.mma_async") == 2 * 4  # of slices that came, and that threads filled
+    assert text.count("wgmma.mma_async") == 2 * 4  # K-tiles by TMA, and filled by threads
 
 
-SIZES = {  # of a batch, rows, columns, depth: the tile, and pieces of k
+SIZES = {  # batch, m, n, k: tile and split-K
     (1, 8192, 8192, 8192): ((128, 256), 1),
     (1, 1024, 1024, 1024): ((128, 64), 1),
     (1, 512, 512, 512): ((64, 64), 1),
@@ -175,23 +175,23 @@ SIZES = {  # of a batch, rows, columns, depth: the tile, and pieces of k
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_tiles_are_as_large_as_leaves_every_unit_some(size):
+def test_wgmma_tile_and_split_k(size):
     *shape, k = size
-    tiles, pieces = wgmma_kernel.choose(TARGET, dt.bfloat16, tuple(shape), k, stays=True)
-    assert ((tiles.rows, tiles.columns), pieces) == SIZES[size]
-    assert wgmma_kernel.choose(TARGET, dt.bfloat16, tuple(shape), k)[0].rows == 128
+    tiles, split_k = wgmma_kernel.choose_tile(TARGET, dt.bfloat16, tuple(shape), k, persistent=True)
+    assert ((tiles.m, tiles.n), split_k) == SIZES[size]
+    assert wgmma_kernel.choose_tile(TARGET, dt.bfloat16, tuple(shape), k)[0].rows == 128
 
 
-@pytest.mark.parametrize(("shape", "last"), [((512, 512), "warp"), ((8, 512, 512), "tile")])
-def test_what_units_read_along_k_alone_is_packed_where_there_is_much_of_it(machine, shape, last):
+@pytest.mark.parametrize(("shape", "last"), [((512, 512), "mma_sync"), ((8, 512, 512), "wgmma")])
+def test_tf32_operands_are_repacked_k_major(machine, shape, last):
     x = nm.asarray(np.zeros(shape, "float32"), device="ptx")
     nm.eval(nm.matmul(x, x, precision="tf32"))
     names = [kernel.name for kernel, _ in machine.made]
-    assert f"{last}_contraction" in names
-    assert ("pack" in names) == (last == "tile")
+    assert f"{last}_gemm" in names
+    assert ("pack" in names) == (last == "wgmma")
 
 
-def test_operands_are_packed_with_all_reads_under_way(machine):
+def test_repacking_loads_before_it_stores(machine):
     x = nm.asarray(np.zeros((1024, 1024), "float32"), device="ptx")
     nm.eval(nm.matmul(x, x, precision="tf32"))
     (text,) = [text for kernel, text in machine.made if kernel.name == "pack"]
@@ -199,17 +199,17 @@ def test_operands_are_packed_with_all_reads_under_way(machine):
     assert first.count("ld.global") == 16
 
 
-def test_products_of_float32_are_exact_unless_told(machine):
-    text = product_text("ptx", "float32", "thread_contraction")
+def test_float32_matmul_is_exact_by_default(machine):
+    text = matmul_text("ptx", "float32", "simt_async_gemm")
     assert "wgmma" not in text
     assert "mma.sync" not in text
     assert "fma.rn.f32" in text
     assert "cp.async" in text
-    text = product_text("ptx", "float32", "tile_contraction", precision="tf32")
+    text = matmul_text("ptx", "float32", "wgmma_gemm", precision="tf32")
     assert "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32" in text
 
 
-def thin_text(dtype, left, right, name, turned=False):
+def skinny_text(dtype, left, right, name, turned=False):
     """The PTX of the kernel of this name, of matrices of these shapes."""
     runtime = nm.device("ptx").runtime
     runtime.made.clear()
@@ -222,13 +222,13 @@ def thin_text(dtype, left, right, name, turned=False):
     return text
 
 
-def test_products_that_memory_bounds_read_and_write_16_bytes_at_a_time(machine):
-    text = thin_text("float32", (8, 4096), (4096, 4096), "group_dots")
+def test_memory_bound_matmuls_use_vector_accesses(machine):
+    text = skinny_text("float32", (8, 4096), (4096, 4096), "gemv")
     assert text.count("ld.global.v4.b32") == 13  # 4 steps of each, and one of the matrix alone
-    text = thin_text(ml_dtypes.bfloat16, (8, 4096), (4096, 4096), "warp_dots", turned=True)
+    text = skinny_text(ml_dtypes.bfloat16, (8, 4096), (4096, 4096), "gemv_mma_sync", turned=True)
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
     assert text.count("ld.global.v4.b32") == 10  # 4 at a time and one, of both
-    text = thin_text(ml_dtypes.bfloat16, (4096, 8), (8, 4096), "shallow_contraction")
+    text = skinny_text(ml_dtypes.bfloat16, (4096, 8), (8, 4096), "small_k_gemm")
     assert text.count("st.global.v4.b32") == 8
     assert text.count("ld.global.v4.b32") == 12  # all columns of a thread, 4 rows
 
@@ -244,11 +244,11 @@ OLDER = {
 
 
 @pytest.mark.parametrize(("capability", "dtype", "precision"), OLDER)
-def test_products_of_older_devices_use_their_units(capability, dtype, precision):
+def test_older_devices_use_mma_sync(capability, dtype, precision):
     older = PtxRuntime(capability)
     older.target = dataclasses.replace(TARGET, **capability_fields(capability))
     devices.BACKENDS.setdefault(f"units{capability}", lambda index: older)
-    text = product_text(f"units{capability}", dtype, "warp_contraction", precision)
+    text = matmul_text(f"units{capability}", dtype, "mma_sync_gemm", precision)
     assert f"mma.sync.aligned.{OLDER[capability, dtype, precision]}" in text
     assert ("cp.async" in text) == (capability >= 80)
 
@@ -317,9 +317,9 @@ def test_tiles_in_a_kernels_own_memory_lie_at_whole_tiles(machine):
     assert all(align == "1024" for align, size in shared if int(size) % 1024 == 0)
 
 
-def test_what_a_batch_reads_again_is_not_copied_for_it(machine):
-    """Two axes of a batch that share operands are no one step through memory: these are read where
-    they lie, unless matrices are so large that copies are little beside the product."""
+def test_broadcast_batches_are_not_copied(machine):
+    """Two batch axes that share operands have no common stride: they are read in place, unless
+    matrices are so large that repacking them is cheap."""
 
     def kernels(n):
         x, y = nm.ones((4, 1, n, 64), device="ptx"), nm.ones((2, 64, n), device="ptx")
@@ -329,8 +329,8 @@ def test_what_a_batch_reads_again_is_not_copied_for_it(machine):
         nm.eval(x @ y)
         return [kernel.name for kernel, _ in machine.made]
 
-    assert kernels(256) == ["warp_contraction"]
-    assert kernels(1024)[-1] == "tile_contraction"
+    assert kernels(256) == ["mma_sync_gemm"]
+    assert kernels(1024)[-1] == "wgmma_gemm"
 
 
 def test_kernels_with_many_parameters_are_of_a_version_that_takes_them():

@@ -75,7 +75,7 @@ def matmul_kernel():
 
 def test_tensor_maps_are_encoded_at_every_launch():
     kernel = matmul_kernel()
-    assert kernel.name == "tile_contraction"
+    assert kernel.name == "wgmma_gemm"
     _, near = renderer.shared_by_size(kernel)
     static = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
     program = types.SimpleNamespace(

@@ -114,7 +114,7 @@ def test_launches_that_cannot_be_captured(driver, monkeypatch):
                 raise RuntimeError("not during a capture")
 
     monkeypatch.setattr(registry._State, "registered", registry._State.registered)
-    always = lambda question, target: True
+    always = lambda problem, target: True
     nm.kernels.register(
         registry.Vendor("users", "contract", always, always, lambda r, q: Launcher())
     )
@@ -154,7 +154,7 @@ def test_vendors_registered_later_are_used(driver, monkeypatch):
     products = (lambda: x @ x, chain)
     for _ in range(4):
         nm.eval([f() for f in products])
-    always = lambda question, target: True
+    always = lambda problem, target: True
     nm.kernels.register(
         registry.Vendor("laters", "contract", always, always, lambda r, q: Launcher())
     )

@@ -14,9 +14,9 @@ from numus.compiler.lower.conv.gpu import lower_group_convolution
 from numus.compiler.lower.conv.padded_gemm import lower_cell_convolution
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.loops import lower_concat, lower_loops
-from numus.compiler.lower.matmul.cpu import lower_contraction
-from numus.compiler.lower.matmul.gpu import lower_group_contraction
-from numus.compiler.lower.matmul.vendor import lower_vendor_product
+from numus.compiler.lower.matmul.cpu import lower_cpu_matmul
+from numus.compiler.lower.matmul.gpu import lower_gpu_matmul
+from numus.compiler.lower.matmul.vendor import lower_vendor_matmul
 from numus.compiler.lower.scan.cpu import lower_scan
 from numus.compiler.lower.scan.gpu import lower_group_scan, lower_group_sort
 from numus.compiler.lower.scatter.cpu import lower_scatter
@@ -66,8 +66,8 @@ def _scan_then_epilogue(
 def _vendor_or_own_gemm(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    by_vendor = lower_vendor_product(group, layouts, target)
-    return lower_group_contraction(group, layouts, target) if by_vendor is None else by_vendor
+    by_vendor = lower_vendor_matmul(group, layouts, target)
+    return lower_gpu_matmul(group, layouts, target) if by_vendor is None else by_vendor
 
 
 def _padded_or_implicit_gemm(
@@ -85,7 +85,7 @@ def _families(name: str, cpu: Lowering, gpu: Lowering) -> tuple[Schedule[Problem
 FAMILIES = {
     "loop": _families("loops", lower_loops, lower_loops),
     "concat": _families("concat", lower_concat, lower_concat),
-    "contract": _families("GEMM", lower_contraction, _vendor_or_own_gemm),
+    "contract": _families("GEMM", lower_cpu_matmul, _vendor_or_own_gemm),
     "convolve": _families("convolution", lower_convolution, _padded_or_implicit_gemm),
     "scan": _families("scan", lower_scan, _scan_then_epilogue),
     "sort": _families("sort", lower_sort, lower_group_sort),

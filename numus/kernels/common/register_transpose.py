@@ -1,4 +1,4 @@
-"""Squares of registers, turned: rows become columns without a way through memory."""
+"""Transpose of a square of vector registers, by butterfly exchanges of lanes."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 
 
-def transposed(rows: list[Expr], lane: Expr, dtype: DType) -> tuple[list[Stmt], list[Expr]]:
-    """As many vectors as they have lanes, turned: lane j of vector i is lane i of vector j.
-
-    In each stage, pairs of vectors exchange the lanes whose number has one bit set.
-    """
+def transpose_registers(
+    rows: list[Expr], lane: Expr, dtype: DType
+) -> tuple[list[Stmt], list[Expr]]:
+    """As many vectors as they have lanes: lane j of vector i becomes lane i of vector j. In each
+    stage, pairs of vectors exchange the lanes whose number has one bit set."""
     lets: list[Stmt] = []
     bit = 1
     while bit < len(rows):
@@ -20,10 +20,10 @@ def transposed(rows: list[Expr], lane: Expr, dtype: DType) -> tuple[list[Stmt], 
         for i in range(len(rows)):
             if not i & bit:
                 a, b = rows[i], rows[i | bit]
-                for k, (kept, moved) in ((i, (a, b)), (i | bit, (b, a))):
-                    came = ir.lanes_xor(moved, bit)
-                    first, second = (kept, came) if k == i else (came, kept)
-                    name = ir.var(f"turn{bit}_{k}", dtype)
+                for k, (own, other) in ((i, (a, b)), (i | bit, (b, a))):
+                    received = ir.lanes_xor(other, bit)
+                    first, second = (own, received) if k == i else (received, own)
+                    name = ir.var(f"transpose{bit}_{k}", dtype)
                     lets.append(ir.Let(name, ir.select(upper, second, first)))
                     new[k] = name
         rows = new

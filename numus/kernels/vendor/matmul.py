@@ -1,8 +1,8 @@
-"""Matrix products by vendors' libraries: what is asked of one, and when it pays.
+"""cuBLAS and cuBLASLt matmuls: the problem that libraries are given, and when they pay.
 
-A vendor's product reads plain matrices in memory and writes one. Whatever numus's own product would
-have fused (operands that are expressions, the epilogue) is a kernel of its own then, which moves
-bytes: `Product.extra` of them. The library has to make up for that.
+A library reads matrices in memory and writes one. What numus would have fused (operands that are
+expressions, the epilogue) becomes kernels of their own, which move `extra_bytes`: the library has
+to make up for them.
 """
 
 from __future__ import annotations
@@ -12,25 +12,24 @@ from typing import Any
 
 from numus.kernels.vendor.registry import Vendor, register
 
-BIASED = "contract and bias"  # an operation of its own: a library may know products alone
+MATMUL_BIAS = "contract and bias"  # an operation of its own: not every library has it
 
 
 @dataclass(frozen=True)
-class Matrix:
-    """How an operand lies in its buffer, in elements: batches `step` apart, lines `line` apart.
-    Lines are its rows, or its columns where it is `turned`."""
+class StridedMatrix:
+    """An operand in its buffer, in elements; column-major where it is `transposed`."""
 
     offset: int
-    step: int
-    line: int
-    turned: bool
+    batch_stride: int
+    ld: int
+    transposed: bool
 
 
 @dataclass(frozen=True)
-class Product:
-    """batch × (m, k) times batch × (k, n). The buffers are the left operand's, the right one's,
-    that of the bias if there is one, and the result's, which lies row by row. The bias is one
-    number for each column, of the result's dtype, added before the sums are rounded."""
+class GemmProblem:
+    """batch × (m, k) times batch × (k, n). Buffers are those of A, of B, of the bias if there is
+    one, and of the row-major result. The bias has an element per column, of the result's dtype,
+    which is added before rounding."""
 
     batch: int
     m: int
@@ -38,110 +37,125 @@ class Product:
     k: int
     dtype: str  # of both operands
     result: str
-    left: Matrix
-    right: Matrix
-    extra: int  # bytes that are moved because the product is done by itself
-    tail: bool = False  # whether something follows that numus's own product would have done
-    rounds: bool = False  # whether float32 may be rounded to TF32
+    a: StridedMatrix
+    b: StridedMatrix
+    extra_bytes: int  # moved because nothing is fused
+    has_epilogue: bool = False  # that numus's own kernel would have fused
+    tf32: bool = False  # float32 may be rounded to TF32
     bias: bool = False
-    copies: bool = False  # whether an operand is laid out first
+    copies_operand: bool = False
 
     @property
     def flops(self) -> int:
         return 2 * self.batch * self.m * self.n * self.k
 
 
-# For products of each dtype: how quick numus's own are beside cuBLAS's, large ones, small ones, and
-# with something fused; and how many operations a device does in the time in which it moves a byte
-# (measured on Hopper: docs/results/cuda.md).
-_OWN: dict[str, tuple[float, float, float, float]] = {
-    "bfloat16": (0.88, 0.65, 0.69, 180.0),
-    "float16": (0.88, 0.65, 0.69, 180.0),
-    "float32": (0.86, 0.75, 0.80, 12.0),
-    "tf32": (0.79, 0.42, 0.42, 90.0),
-    "float64": (0.77, 0.70, 0.77, 15.0),
-    "float8_e4m3fn": (0.71, 0.60, 0.60, 300.0),
-    "complex64": (0.77, 0.65, 0.65, 12.0),
-    "complex128": (0.52, 0.50, 0.50, 15.0),
+@dataclass(frozen=True, slots=True)
+class RelativeSpeed:
+    """numus's speed, as a fraction of cuBLAS's, and the device's balance."""
+
+    large: float
+    small: float
+    with_epilogue: float
+    flops_per_byte: float
+
+
+@dataclass(frozen=True, slots=True)
+class VendorTuning:
+    """Measured on one H200 (docs/results/cuda.md)."""
+
+    expression_speed: float = 0.55  # of numus where an operand is loaded element by element
+    large_extent: int = 2048  # of m, n and k: the whole device is busy for long
+    vector: int = 8  # 16-bit elements of an aligned row: cuBLAS's fast kernels need them
+    repack_extent: int = 1280  # of m and n, from which on numus repacks unaligned operands
+    tile_extent: int = 64  # of m, n and k that fill numus's tiles
+    small_k: int = 8  # bound by writing the result,
+    small_k_extent: int = 32  # with m and n of this
+    skinny_rows: int = 16  # bound by reading the matrix,
+    matrix_elements: int = 1 << 22  # if it has so many,
+    warp_k: int = 128  # and k to occupy a warp
+
+
+SPEEDS = {
+    "bfloat16": RelativeSpeed(0.88, 0.65, 0.69, 180.0),
+    "float16": RelativeSpeed(0.88, 0.65, 0.69, 180.0),
+    "float32": RelativeSpeed(0.86, 0.75, 0.80, 12.0),
+    "tf32": RelativeSpeed(0.79, 0.42, 0.42, 90.0),
+    "float64": RelativeSpeed(0.77, 0.70, 0.77, 15.0),
+    "float8_e4m3fn": RelativeSpeed(0.71, 0.60, 0.60, 300.0),
+    "complex64": RelativeSpeed(0.77, 0.65, 0.65, 12.0),
+    "complex128": RelativeSpeed(0.52, 0.50, 0.50, 15.0),
 }
-_READ_SINGLY = 0.55  # the same where numus reads an operand element by element
-_LARGE = 2048  # rows, columns and depth of products that keep the whole device busy for long
+TUNING = VendorTuning()
+_FLOAT16 = ("bfloat16", "float16")
 
 
-_HALVES = ("bfloat16", "float16")
-_RUN = 8  # of these: cuBLAS's quick kernels copy so many at a time, from everywhere to everywhere
-_PACKED = 1280  # rows and columns from which on numus lays operands out in runs where they are not
-_TILED = 64  # rows and columns with which its tiles are well filled
-_SHALLOW, _FULL = 8, 32  # depth, and rows and columns: bound by writing the result
-_FEW, _MATRIX = 16, 1 << 22  # rows, and numbers of the other operand: bound by reading that
-_LINE = 128  # depth with which all threads of a warp have something to read
-
-
-def _own_are_quicker(p: Product) -> bool:
-    """Products that numus does in less time whatever follows (docs/results/cuda.md)."""
-    least, matrix = min(p.m, p.n), max(p.m, p.n) * p.k
-    if p.batch == 1 and least == 1:  # a matrix times a vector
-        along = p.right.turned if p.m == 1 else not p.left.turned
-        small = along and p.dtype in ("float32", "float64")
-        known = p.dtype in ("float32", "float64", *_HALVES) and not p.rounds
-        return known and (small or matrix >= _MATRIX)
-    if p.k <= _SHALLOW and least >= _FULL and p.dtype in ("float32", *_HALVES):
+def _native_is_faster(p: GemmProblem) -> bool:
+    """numus's own kernel wins whatever follows."""
+    t, least, matrix = TUNING, min(p.m, p.n), max(p.m, p.n) * p.k
+    if p.batch == 1 and least == 1:  # GEMV
+        k_major = p.b.transposed if p.m == 1 else not p.a.transposed
+        small = k_major and p.dtype in ("float32", "float64")
+        known = p.dtype in ("float32", "float64", *_FLOAT16) and not p.tf32
+        return known and (small or matrix >= t.matrix_elements)
+    if p.k <= t.small_k and least >= t.small_k_extent and p.dtype in ("float32", *_FLOAT16):
         return True
-    if p.dtype == "float32" and not p.rounds:
-        return p.batch == 1 and least <= _FEW and matrix >= _MATRIX and p.k >= _LINE
-    if p.dtype not in _HALVES:
+    if p.dtype == "float32" and not p.tf32:
+        skinny = p.batch == 1 and least <= t.skinny_rows
+        return skinny and matrix >= t.matrix_elements and p.k >= t.warp_k
+    if p.dtype not in _FLOAT16:
         return False
     if p.k == 1:
         return True
-    read = p.left.line % _RUN == 0 and p.right.line % _RUN == 0
-    if read and p.n % _RUN == 0:
+    aligned = p.a.ld % t.vector == 0 and p.b.ld % t.vector == 0
+    if aligned and p.n % t.vector == 0:
         return False
-    return p.k >= _TILED and least >= (_TILED if read else _PACKED)
+    return p.k >= t.tile_extent and least >= (t.tile_extent if aligned else t.repack_extent)
 
 
-def quicker(product: Product, target: Any) -> bool:
-    """Whether the library makes up for the bytes it can't save."""
-    if _own_are_quicker(product):
+def is_faster(problem: GemmProblem, target: Any) -> bool:
+    """The library makes up for the bytes it cannot save."""
+    p = problem
+    if _native_is_faster(p):
         return False
-    name = "tf32" if product.rounds else product.dtype
-    large, small, fused, balance = _OWN.get(name, (1.0, 1.0, 1.0, 1.0))
-    alone = large if min(product.m, product.n, product.k) > _LARGE else small
-    own = fused * alone / large if product.tail else alone
-    if product.copies and product.dtype not in _HALVES:
-        own = min(own, _READ_SINGLY)
-    saved = product.flops * (1 / own - 1)  # in the library's own operations
-    return saved > product.extra * balance
+    speed = SPEEDS.get("tf32" if p.tf32 else p.dtype, RelativeSpeed(1.0, 1.0, 1.0, 1.0))
+    alone = speed.large if min(p.m, p.n, p.k) > TUNING.large_extent else speed.small
+    native = speed.with_epilogue * alone / speed.large if p.has_epilogue else alone
+    if p.copies_operand and p.dtype not in _FLOAT16:
+        native = min(native, TUNING.expression_speed)
+    saved_flops = p.flops * (1 / native - 1)
+    return saved_flops > p.extra_bytes * speed.flops_per_byte
 
 
-def _takes(product: Product, target: Any) -> bool:
+def _cublaslt_supports(problem: GemmProblem, target: Any) -> bool:
     if "cublaslt" not in target.libraries:
         return False
-    from numus.runtime.cuda import cublaslt  # imported late: it is for those who have such a device
+    from numus.runtime.cuda import cublaslt  # imported late: only with such a device
 
-    known = cublaslt.is_supported(product, target) and cublaslt.library() is not None
-    return known and cublaslt.has_algorithm(product)
+    known = cublaslt.is_supported(problem, target) and cublaslt.library() is not None
+    return known and cublaslt.has_algorithm(problem)
 
 
-def _start(runtime: Any, product: Product) -> Any:
+def _start_cublaslt(runtime: Any, problem: GemmProblem) -> Any:
     from numus.runtime.cuda.cublaslt import Matmul
 
-    return Matmul(runtime, product)
+    return Matmul(runtime, problem)
 
 
-def _takes_vector(product: Product, target: Any) -> bool:
+def _cublas_supports(problem: GemmProblem, target: Any) -> bool:
     if "cublas" not in target.libraries:
         return False
     from numus.runtime.cuda import cublas
 
-    return cublas.is_supported(product) and cublas.library() is not None
+    return cublas.is_supported(problem) and cublas.library() is not None
 
 
-def _start_vector(runtime: Any, product: Product) -> Any:
+def _start_cublas(runtime: Any, problem: GemmProblem) -> Any:
     from numus.runtime.cuda.cublas import Gemv
 
-    return Gemv(runtime, product)
+    return Gemv(runtime, problem)
 
 
-register(Vendor("cublaslt", "contract", _takes, quicker, _start))
-register(Vendor("cublaslt", BIASED, _takes, quicker, _start))
-register(Vendor("cublas", "contract", _takes_vector, quicker, _start_vector))  # is asked first
+register(Vendor("cublaslt", "contract", _cublaslt_supports, is_faster, _start_cublaslt))
+register(Vendor("cublaslt", MATMUL_BIAS, _cublaslt_supports, is_faster, _start_cublaslt))
+register(Vendor("cublas", "contract", _cublas_supports, is_faster, _start_cublas))  # asked first

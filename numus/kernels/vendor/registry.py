@@ -1,9 +1,7 @@
-"""Whose kernel does an operation: numus's own, or one from a vendor's library.
+"""Registry of vendors' kernels, and the preference between them and numus's own.
 
-A vendor's kernel is a name, the operation it does, and three functions: whether it can do what is
-asked, whether it would be quicker than numus's own, and what launches it. What is asked is a value
-that describes one call, of a type that the operation's lowering has defined (for products:
-`kernels/vendor_products.py`). Lowerings ask `choose`; they know no library by name.
+Lowerings describe one call as a problem, of a type of the operation's own (for matmuls,
+`kernels/vendor/matmul.py`), and ask `choose_vendor`; they know no library by name.
 """
 
 from __future__ import annotations
@@ -17,10 +15,10 @@ PREFERENCES = ("native", "vendor", "auto")
 
 
 class Launcher(Protocol):
-    """A vendor's kernel, ready to run many times. One that has an attribute `native`, too (see
-    `contract.NativeLaunch`), is launched without Python."""
+    """A vendor's kernel, prepared for many launches. One that also has an attribute `native` (see
+    `contract.NativeLaunch`) is launched without Python."""
 
-    workspace: int  # bytes of memory that it needs while it runs
+    workspace: int  # bytes
 
     def __call__(self, addresses: Sequence[int], workspace: int) -> None:
         """Launch, with the addresses of the kernel's buffers, in order, and of the workspace."""
@@ -31,60 +29,60 @@ class Launcher(Protocol):
 class Vendor:
     """A kernel from a library.
 
-    `takes(question, target)` tells whether it can do it on such a target: with the library
-    missing, it can't. `quicker(question, target)` tells whether it is worth it, by shape alone: the
-    same question is always answered alike. `start(runtime, question)` gives what launches it on the
-    runtime's stream.
+    `is_supported(problem, target)`: the library is present and computes the problem on such a
+    target. `is_faster(problem, target)`: it pays, by shape alone, so that equal problems always get
+    the same kernel. `start(runtime, problem)`: a launcher on the runtime's stream.
     """
 
     name: str
     operation: str
-    takes: Callable[[Any, Any], bool]
-    quicker: Callable[[Any, Any], bool]
+    is_supported: Callable[[Any, Any], bool]
+    is_faster: Callable[[Any, Any], bool]
     start: Callable[[Any, Any], Launcher]
 
 
 class _State:
     preferred = "auto"
     registered: tuple[Vendor, ...] = ()
-    count = 0  # of registrations so far
-    rules = "auto"
+    registrations = 0
+    key = "auto"
 
 
 def _set(preferred: str) -> None:
     _State.preferred = preferred
-    _State.rules = f"{preferred} {_State.count}" if _State.count else preferred
+    count = _State.registrations
+    _State.key = f"{preferred} {count}" if count else preferred
 
 
-def rules() -> str:
-    """A name for everything that a choice depends on besides the question: programs that were made
-    under one are used under no other."""
-    return _State.rules
+def kernel_choice_key() -> str:
+    """Preference and registrations as a key: programs compiled under one are not used under
+    another."""
+    return _State.key
 
 
 def register(vendor: Vendor) -> None:
-    """Add a vendor's kernel. One of the same name and operation takes the place of the older."""
+    """Add a vendor's kernel. It replaces an earlier one of the same name and operation."""
     if not isinstance(vendor, Vendor):
         raise TypeError(f"register: takes an nm.kernels.Vendor, not {type(vendor).__name__}")
     own = (vendor.name, vendor.operation)
-    kept = [v for v in _State.registered if (v.name, v.operation) != own]
-    _State.registered = (*kept, vendor)
-    _State.count += 1
+    others = [v for v in _State.registered if (v.name, v.operation) != own]
+    _State.registered = (*others, vendor)
+    _State.registrations += 1
     _set(_State.preferred)
 
 
 def available() -> tuple[str, ...]:
-    """The names of the vendors' kernels that are known, whether their libraries are here or not."""
+    """Names of the registered vendors' kernels, whether their libraries are installed or not."""
     return tuple(v.name for v in _State.registered)
 
 
 def preference() -> str:
-    """Whose kernels run: "native", "vendor" or "auto"."""
+    """The current preference: "native", "vendor" or "auto"."""
     return _State.preferred
 
 
 class _Preferred:
-    """Puts the setting back at the end of a `with` statement."""
+    """Restores the preference at the end of a `with` statement."""
 
     def __init__(self, before: str) -> None:
         self._before = before
@@ -102,11 +100,11 @@ class _Preferred:
 
 
 def prefer(which: str) -> _Preferred:
-    """Set whose kernels run from here on: `native`, numus's own; `vendor`, those of a vendor's
-    library wherever one can do it; `auto` (the default), whichever is quicker by its shape.
+    """Choose between kernels from here on: `native`, numus's own; `vendor`, those of a vendor's
+    library wherever one supports the problem; `auto` (the default), the faster one by shape.
 
-    In a `with` statement, it holds inside. It is one setting for all threads. A jitted function
-    keeps the kernels it was compiled with.
+    In a `with` statement, the preference holds inside. It is one setting for all threads. A jitted
+    function keeps the kernels it was compiled with.
 
     >>> with nm.kernels.prefer("native"):
     ...     y = nm.ones((4, 4)) @ nm.ones((4, 4))
@@ -118,12 +116,13 @@ def prefer(which: str) -> _Preferred:
     return _Preferred(before)
 
 
-def choose(operation: str, question: Any, target: Any) -> Vendor | None:
-    """The vendor's kernel that is to do this; None for numus's own."""
+def choose_vendor(operation: str, problem: Any, target: Any) -> Vendor | None:
+    """The vendor's kernel for a problem; None for numus's own."""
     if _State.preferred == "native":
         return None
     for vendor in reversed(_State.registered):
-        able = vendor.operation == operation and vendor.takes(question, target)
-        if able and (_State.preferred == "vendor" or vendor.quicker(question, target)):
+        if vendor.operation != operation or not vendor.is_supported(problem, target):
+            continue
+        if _State.preferred == "vendor" or vendor.is_faster(problem, target):
             return vendor
     return None

@@ -23,13 +23,13 @@ _WORKSPACE_BYTES = 4 << 20
 def is_supported(p: Any) -> bool:
     """Whether a matmul is a vector times a matrix whose rows are along the result (MN-major)."""
     return bool(
-        ((p.m == 1 and not p.right.turned) or (p.n == 1 and p.left.turned))
+        ((p.m == 1 and not p.b.transposed) or (p.n == 1 and p.a.transposed))
         and p.batch == 1
-        and max(p.m, p.n, p.k, p.left.line, p.right.line) < 1 << 31  # its sizes are int32
+        and max(p.m, p.n, p.k, p.a.ld, p.b.ld) < 1 << 31  # its sizes are int32
         and max(p.m, p.n) > 1
         and p.dtype in _FUNCTIONS
         and p.result == p.dtype
-        and not p.rounds
+        and not p.tf32
         and not p.bias
     )
 
@@ -67,15 +67,15 @@ class Gemv:
         context.activate()
         handle, self._memory = _handle(context)
         rows = p.m == 1  # else the vector is the right operand
-        vector, matrix = (p.left, p.right) if rows else (p.right, p.left)
+        vector, matrix = (p.a, p.b) if rows else (p.b, p.a)
         count = p.n if rows else p.m
-        stride = 1 if rows and not vector.turned else vector.line
+        stride = 1 if rows and not vector.transposed else vector.ld
         scalar = _SCALARS[p.dtype]
         self._one, self._zero = scalar(1), scalar(0)
         sizes = (count, 1, p.k)
         one, zero = ctypes.addressof(self._one), ctypes.addressof(self._zero)
         self._arguments = [
-            *(handle, 0, 0 if stride == 1 else 1, *sizes, one, 0, matrix.line),
+            *(handle, 0, 0 if stride == 1 else 1, *sizes, one, 0, matrix.ld),
             *(0, p.k if stride == 1 else stride, zero, 0, count, 0, 0),
         ]
         self._name = _FUNCTIONS[p.dtype]

@@ -64,9 +64,9 @@ def is_supported(p: Any, target: Any) -> bool:
     if p.dtype == "float8_e4m3fn":  # Hopper, both operands K-major
         if not target.wgmma:
             return False
-        k_major = p.right.turned and not p.left.turned
-        sizes = (p.m, p.n, p.k, p.left.line, p.right.line, p.left.offset, p.right.offset)
-        aligned = all(x % _FP8_ALIGNMENT == 0 for x in (*sizes, p.left.step, p.right.step))
+        k_major = p.b.transposed and not p.a.transposed
+        sizes = (p.m, p.n, p.k, p.a.ld, p.b.ld, p.a.offset, p.b.offset)
+        aligned = all(x % _FP8_ALIGNMENT == 0 for x in (*sizes, p.a.batch_stride, p.b.batch_stride))
         return p.result in ("bfloat16", "float16", "float32") and k_major and aligned
     return p.dtype in _TYPES and (
         p.result == p.dtype or (p.dtype in _HALF_TYPES and p.result == "float32")
@@ -162,14 +162,14 @@ class Matmul:
         self._handle = _handle(context.index)
         self._stream = context.stream_id
         type_, compute = _TYPES[p.dtype]
-        if p.rounds:
+        if p.tf32:
             compute = _TF32
         scale = _SCALES.get(p.dtype, 0)
         self._description = _Handle(
             "cublasLtMatmulDescCreate", "cublasLtMatmulDescDestroy", compute, scale
         )
-        for attribute, matrix in ((_TRANSPOSE_A, p.right), (_TRANSPOSE_B, p.left)):
-            transposed = ctypes.c_int32(1 if matrix.turned else 0)
+        for attribute, matrix in ((_TRANSPOSE_A, p.b), (_TRANSPOSE_B, p.a)):
+            transposed = ctypes.c_int32(1 if matrix.transposed else 0)
             self._description.set(_DESCRIBE, attribute, transposed)
         self._bias = p.bias
         if p.bias:  # the heuristic needs some address before it is known
@@ -177,12 +177,12 @@ class Matmul:
             self._description.set(_DESCRIBE, _BIAS_POINTER, ctypes.c_uint64(1 << 16))
 
         def operand(matrix: Any, rows: int, columns: int) -> _Handle:
-            lines, length = (columns, rows) if matrix.turned else (rows, columns)
-            return _layout(type_, lines, length, matrix.line, p.batch, matrix.step)
+            lines, length = (columns, rows) if matrix.transposed else (rows, columns)
+            return _layout(type_, lines, length, matrix.ld, p.batch, matrix.batch_stride)
 
-        self._left, self._right = operand(p.left, p.m, p.k), operand(p.right, p.k, p.n)
+        self._left, self._right = operand(p.a, p.m, p.k), operand(p.b, p.k, p.n)
         self._result = _layout(_TYPES[p.result][0], p.m, p.n, p.n, p.batch, p.m * p.n)
-        self._offsets = [x.offset * _itemsize(p.dtype) for x in (p.left, p.right)]
+        self._offsets = [x.offset * _itemsize(p.dtype) for x in (p.a, p.b)]
         real = ctypes.c_double if scale in (1, 5) else ctypes.c_float
         scalar = real * (2 if scale in (4, 5) else 1)
         self._one, self._zero = scalar(1), scalar(0)

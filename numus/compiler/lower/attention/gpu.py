@@ -24,7 +24,7 @@ from numus.kernels.attention.gpu import (
     wgmma_forward,
 )
 from numus.kernels.attention.operands import BackwardOperands, Operands
-from numus.kernels.common.smem_tiles import RUN, Matrix, Plain, Vector, rounded
+from numus.kernels.common.smem_tiles import VECTOR, Matrix, StridedMatrix, Vector, round_up
 from numus.shapes import Shape
 from numus.target import Target
 
@@ -107,7 +107,7 @@ def _wgmma_backward(p: AttentionProblem) -> wgmma_backward.Tiling | None:
     if not _prefers_wgmma(p) or not _has_elements(p):
         return None
     dims = {"q": p.head_dim, "k": p.head_dim, "v": p.value_dim}
-    columns = sum(rounded(dims[name], 16) for name in p.outputs)
+    columns = sum(round_up(dims[name], 16) for name in p.outputs)
     needs_ds = list(p.outputs) != ["v"]
     return wgmma_backward.choose(
         p.target, p.head_dim, p.value_dim, columns, needs_ds, p.score_operands
@@ -170,7 +170,7 @@ def _matrix(reader: Reader, layouts: dict[Value, Shape], name: str) -> Matrix:
     def read(n: Expr, row: Expr, column: Expr, mask: Expr) -> Expr:
         return reader.element(name, n, row, column, mask=mask)
 
-    if stride is None or stride % RUN:
+    if stride is None or stride % VECTOR:
         return Matrix(read, columns, None)
     return Matrix(read, columns, _strided(reader, name, e.dim(stride)))
 
@@ -183,7 +183,7 @@ def _vector(reader: Reader, layouts: dict[Value, Shape], name: str) -> Vector:
     return Vector(read, _strided(reader, name, ZERO) if strided else None)
 
 
-def _strided(reader: Reader, name: str, stride: Expr) -> Plain:
+def _strided(reader: Reader, name: str, stride: Expr) -> StridedMatrix:
     x = reader.inputs[name]
 
     def first_load(n: Expr) -> Expr:
@@ -197,7 +197,7 @@ def _strided(reader: Reader, name: str, stride: Expr) -> Plain:
         return (start & ir.const(15)).eq(0)
 
     buffer: ir.Buffer = first_load(ZERO).attr
-    return Plain(buffer, first, stride, aligned)
+    return StridedMatrix(buffer, first, stride, aligned)
 
 
 def _row_stride(x: Value, layouts: dict[Value, Shape]) -> int | None:

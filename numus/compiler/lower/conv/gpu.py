@@ -12,7 +12,7 @@ from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_sum
 from numus.compiler.lower.relayout import Relayout, materialize, padded, permuted, reshaped
 from numus.ir import Expr, Stmt
-from numus.kernels.common.smem_tiles import BLOCK, RUN, rounded
+from numus.kernels.common.smem_tiles import SWIZZLE_COLUMNS, VECTOR, round_up
 from numus.kernels.conv.gpu import implicit_gemm_simt as groups
 from numus.kernels.conv.gpu import implicit_gemm_wgmma as tiles
 from numus.kernels.conv.gpu.implicit_gemm import Sizes, Triple
@@ -34,7 +34,7 @@ def lower_group_convolution(
         return lower_convolution(group, layouts, target)
     by_tiles = x.dtype in (dt.bfloat16, dt.float16) and target.wgmma
     dtype = x.dtype if by_tiles else dt.compute_dtype(x.dtype)
-    channels = rounded(g.channels, RUN) if by_tiles else g.channels
+    channels = round_up(g.channels, VECTOR) if by_tiles else g.channels
     rows, depth = g.batch * size_of(g.extents), channels * size_of(g.taps)
     data_size = g.batch * g.groups * size_of(g.space) * channels
     if max(data_size, g.groups * g.outputs * depth, product.size) >= LARGEST:
@@ -48,7 +48,7 @@ def lower_group_convolution(
     if by_tiles:
         columns = tiles.columns_of(target, g.groups, rows, g.outputs, depth)
         pieces = tiles.pieces_of(target, g.groups, rows, g.outputs, columns, depth)
-        threads, slice_, tile = tiles.THREADS, BLOCK, (tiles.ROWS, columns)
+        threads, slice_, tile = tiles.THREADS, SWIZZLE_COLUMNS, (tiles.ROWS, columns)
     else:
         plan = groups.choose(target, dtype, g.groups, rows, g.outputs, depth)
         threads, slice_, pieces = plan.threads, plan.depth, plan.pieces

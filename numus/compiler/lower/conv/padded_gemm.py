@@ -29,13 +29,13 @@ from numus.kernels.conv.gpu.padded_gemm import Cells, Done, leave
 from numus.kernels.matmul.gpu import mma_sync as warp
 from numus.kernels.matmul.gpu import simt_async as threads
 from numus.kernels.matmul.gpu import wgmma as tile
-from numus.kernels.matmul.gpu.mainloop import Sizes, Summed
+from numus.kernels.matmul.gpu.mainloop import Accumulators, SplitKSizes
 from numus.shapes import Shape, row_major, size_of
 from numus.target import Target
 
 ROOM = 3  # groups that share a multiprocessor's memory while sums leave
 
-Tiles = tile.Tiles | warp.Tiles | threads.Tiles
+Tiles = tile.TileShape | warp.TileShape | threads.TileShape
 
 
 def lower_cell_convolution(
@@ -75,13 +75,13 @@ def _tiles(plan: Plan, dtype: DType, target: Target) -> tuple[Tiles, int]:
     """Tiles, and into how many pieces k is cut."""
     shape = (plan.matrices, plan.rows, plan.columns)
     if plan.unit.kind == "tiles":
-        return tile.choose(target, dtype, shape, plan.k)
+        return tile.choose_tile(target, dtype, shape, plan.k)
     if plan.unit.kind == "threads":
-        return threads.choose(target, *shape, plan.k)
+        return threads.choose_tile(target, *shape, plan.k)
     copies = target.async_copy
-    tiles, pieces = warp.choose(target, dtype, copies, *shape, plan.k)
-    if plan.width % tiles.shape(dtype).elements and not plan.by_results:
-        tiles = replace(tiles, depth=warp.DEPTH)  # slices are of one tap
+    tiles, pieces = warp.choose_tile(target, dtype, copies, *shape, plan.k)
+    if plan.width % tiles.stage_shape(dtype).tile_k and not plan.by_results:
+        tiles = replace(tiles, k_words=warp.TILE_K_WORDS)  # slices are of one tap
     return tiles, pieces
 
 
@@ -101,13 +101,13 @@ class _Kernel:
         self.group, self.g, self.plan, self.tiles = group, g, plan, tiles
         self.target = target
         self.dtype = group.members[0].dtype
-        if isinstance(tiles, tile.Tiles):
-            self.rows, self.depth, threads_ = tile.ROWS, tile.depth_of(self.dtype), tile.THREADS
-        elif isinstance(tiles, warp.Tiles):
-            self.rows, threads_ = tiles.rows, tiles.threads
-            self.depth = tiles.shape(self.dtype).elements
+        if isinstance(tiles, tile.TileShape):
+            self.rows, self.depth, threads_ = tile.TILE_M, tile.tile_k(self.dtype), tile.THREADS
+        elif isinstance(tiles, warp.TileShape):
+            self.rows, threads_ = tiles.m, tiles.threads
+            self.depth = tiles.stage_shape(self.dtype).tile_k
         else:
-            self.rows, self.depth, threads_ = tiles.rows, threads.DEPTH, tiles.threads
+            self.rows, self.depth, threads_ = tiles.m, threads.TILE_K, tiles.threads
         every = -(-plan.k // self.depth)
         self.slices = -(-every // pieces)
         self.pieces = -(-every // self.slices)
@@ -129,10 +129,10 @@ class _Kernel:
 
     def lower(self, data: Value, weights: Value) -> LoweredKernel:
         e, plan = self.e, self.plan
-        turned, columns = plan.by_results, self.tiles.columns
+        turned, columns = plan.by_results, self.tiles.n
         row_tiles, column_tiles = -(-plan.rows // self.rows), -(-plan.columns // columns)
-        together = tile.together_of(self.target, columns, row_tiles)
-        sizes = Sizes(
+        together = tile.swizzle_m(self.target, columns, row_tiles)
+        sizes = SplitKSizes(
             *(e.dim(n) for n in (plan.rows, plan.columns, plan.k)),
             *(
                 e.scalar_arg(n)
@@ -140,7 +140,7 @@ class _Kernel:
             ),
         )
         if self.pieces == 1:
-            sizes.pieces = const(1)
+            sizes.split_k = const(1)
         along = plan.unit.along or not turned
         left = self._lines(data, along, plan.span, plan.step)
         right = self._lines(weights, along and not plan.unit.across)
@@ -149,8 +149,8 @@ class _Kernel:
         total = self._summed(sizes, cells, number, left, right)
 
         def row_of(m: Expr) -> tuple[Expr, Done]:
-            which = ir.idiv(total.tile[0], sizes.pieces)
-            piece = ir.irem(total.tile[0], sizes.pieces)
+            which = ir.idiv(total.origin[0], sizes.split_k)
+            piece = ir.irem(total.origin[0], sizes.split_k)
             if turned:
                 matrix, tap = cells.apart(which)
                 image, at, inside = m, apart(tap, cells.taps), m < sizes.m
@@ -199,19 +199,19 @@ class _Kernel:
         return by_tiles.Lines(self.e.buffer(v), *sizes, along, span > 1 and along)
 
     def _summed(
-        self, s: Sizes, cells: Cells, g: Expr, data: by_tiles.Lines, weights: by_tiles.Lines
-    ) -> Summed:
+        self, s: SplitKSizes, cells: Cells, g: Expr, data: by_tiles.Lines, weights: by_tiles.Lines
+    ) -> Accumulators:
         turned, tiles = self.plan.by_results, self.tiles
-        if isinstance(tiles, tile.Tiles):
+        if isinstance(tiles, tile.TileShape):
             schedule = by_tiles.correlation if turned else by_tiles.convolution
             return schedule(tiles, s, cells, self.dtype, g, data, weights)
         operands = by_slices.by_results if turned else by_slices.by_taps
         copies = self.target.async_copy
         across = self.plan.unit.across
         left, right = operands(cells, data, weights, (s.m, s.n), across, copies)
-        if isinstance(tiles, warp.Tiles):
-            return warp.summed(tiles, s, self.dtype, g, left, right)
-        return threads.summed(tiles, s, self.dtype, g, left, right)
+        if isinstance(tiles, warp.TileShape):
+            return warp.accumulate(tiles, s, self.dtype, g, left, right)
+        return threads.accumulate(tiles, s, self.dtype, g, left, right)
 
     # -- results ----------------------------------------------------------------------------------
 

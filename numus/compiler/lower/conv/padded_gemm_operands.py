@@ -10,10 +10,10 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.compiler.lower.conv.padded_gemm_plan import Plan, spread
 from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.matmul.gpu_operands import along
+from numus.compiler.lower.matmul.gpu_operands import contiguous_along
 from numus.compiler.lower.relayout import Relayout, materialize, padded, permuted, reshaped, view
 from numus.ir import Expr, Stmt
-from numus.kernels.common.smem_tiles import RUN, rounded
+from numus.kernels.common.smem_tiles import VECTOR, round_up
 from numus.kernels.conv.gpu.implicit_gemm import apart, small
 from numus.kernels.matmul.gpu import repack as packing
 from numus.shapes import Shape, size_of
@@ -37,7 +37,7 @@ def lay_taps(
     v = reshaped(v, f.groups, plan.columns, plan.k)
     if plan.unit.across:
         v = permuted(v, 0, 2, 1)
-        v = padded(v, (*v.shape[:2], rounded(plan.columns, RUN)))
+        v = padded(v, (*v.shape[:2], round_up(plan.columns, VECTOR)))
     return data, materialize(v, layouts, target)
 
 
@@ -89,7 +89,7 @@ def lay_results(
         data = _lines(permuted(data, 1, 0, 2, 3, 4, 5), plan.grid, f.dilation)
         weights = _lines(weights, plan.grid, (1, 1, 1))
         return materialize(data, layouts, target), materialize(weights, layouts, target)
-    width = rounded(f.outputs, RUN)
+    width = round_up(f.outputs, VECTOR)
     on_cells = _on_cells(weights, (2, 0, 1), plan.grid, (1, 1, 1), width, layouts)
     return _data(data, (2, 1, 0), plan, f.dilation, g.low[2], layouts, target), on_cells
 
@@ -109,7 +109,7 @@ def _data(
         return _on_cells(v, order, plan.grid, phases, plan.cell, layouts)
     (a, b), row = plan.grid[:2], plan.grid[2] * plan.step
     p, q = phases[:2]
-    if plan.cell >= packing.SIDE and plan.cell % packing.RUN == 0:
+    if plan.cell >= packing.TILE and plan.cell % packing.STORE_VECTOR == 0:
         shape = (a, b, row), (p, q, 1)
         return _on_cells(v, order, *shape, plan.cell, layouts, low)
     v = permuted(v, *order, 3, 4, 5)
@@ -127,7 +127,7 @@ def _lines(v: Value, grid: Shape, phases: Shape) -> Value:
     v = reshaped(v, *head, *(n for pair in zip(grid, phases, strict=True) for n in pair))
     v = permuted(v, 0, 1, 4, 6, 8, 2, 3, 5, 7)
     v = reshaped(v, *head[:2], size_of(v.shape[2:]))
-    return padded(v, (*head[:2], rounded(v.shape[2], 16 // v.dtype.itemsize)))
+    return padded(v, (*head[:2], round_up(v.shape[2], 16 // v.dtype.itemsize)))
 
 
 def _on_cells(
@@ -183,11 +183,11 @@ def _on_cells(
 
     number = ir.var("g")
     lines = e.dim(size_of(grid))
-    squares = [-(-n // packing.SIDE) for n in (size_of(grid), width)]
+    squares = [-(-n // packing.TILE) for n in (size_of(grid), width)]
     tiles = (e.scalar_arg(squares[0]), e.scalar_arg(squares[1]))
-    limit = None if channels % packing.SIDE == 0 else e.dim(channels)
-    natural = along(v, layouts, order[2], 5)
-    body, e.scratch = packing.pack_cells(
+    limit = None if channels % packing.TILE == 0 else e.dim(channels)
+    natural = contiguous_along(v, layouts, order[2], 5)
+    body, e.scratch = packing.repack_padded(
         *(number, v.dtype, (lines, sizes[8]), tiles, natural, inside, read, limit, store)
     )
     count = groups * size_of(phases) * images * squares[0] * squares[1]

@@ -11,7 +11,7 @@ from numus import dtypes as dt
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.conv.geometry import Geometry
 from numus.dtypes import DType
-from numus.kernels.common.smem_tiles import RUN, rounded
+from numus.kernels.common.smem_tiles import VECTOR, round_up
 from numus.kernels.conv.gpu.padded_gemm import Axis
 from numus.kernels.matmul.gpu import mma_sync as warp
 from numus.kernels.matmul.gpu import simt_async as threads
@@ -62,12 +62,12 @@ def unit_of(product: Value, target: Target) -> Unit | None:
         return None
     rounds = a is dt.float32 and product.params[2] == "tf32"
     if target.wgmma and (a in _HALVES or rounds):
-        return Unit("tiles", a.itemsize, tile.depth_of(a), tile.ROWS, 64, _worth(a, rounds))
+        return Unit("tiles", a.itemsize, tile.tile_k(a), tile.TILE_M, 64, _worth(a, rounds))
     if a.name in target.mma and (rounds or a is not dt.float32):
-        depth = warp.DEPTH * max(1, 4 // a.itemsize)
+        depth = warp.TILE_K_WORDS * max(1, 4 // a.itemsize)
         return Unit("warps", a.itemsize, depth, 64, 64, _worth(a, rounds))
     if a is dt.float32 and target.async_copy:
-        return Unit("threads", a.itemsize, threads.DEPTH, 64, 32, _worth(a, rounds))
+        return Unit("threads", a.itemsize, threads.TILE_K, 64, 32, _worth(a, rounds))
     return None
 
 
@@ -101,7 +101,7 @@ class Plan:
     @property
     def width(self) -> int:
         """Elements along k of a tap, where these displace cells."""
-        return rounded(self.span * self.cell, self.unit.depth)
+        return round_up(self.span * self.cell, self.unit.depth)
 
     @property
     def grid(self) -> Shape:
@@ -115,10 +115,10 @@ class Plan:
     def cost(self) -> float:
         """Multiplications, those in vain as well, and what takes as long: laying operands out."""
         unit, groups = self.unit, self.geometry.groups
-        tiles = rounded(self.rows, unit.rows) * rounded(self.columns, unit.columns)
+        tiles = round_up(self.rows, unit.rows) * round_up(self.columns, unit.columns)
         laid = groups * (self.lines * self.cell + self.columns * self.k)
         moving = unit.worth * 2 * unit.itemsize * laid
-        return self.matrices * tiles * rounded(self.k, unit.depth) + moving
+        return self.matrices * tiles * round_up(self.k, unit.depth) + moving
 
 
 def spread(taps: int, gap: int, low: int) -> tuple[int, int, int]:
@@ -152,11 +152,11 @@ def _by_windows(g: Geometry, unit: Unit) -> float:
     one, or, where there are none of 16-bit floats, plain arithmetic."""
     work = g.work * size_of(g.gap)
     if unit.kind == "tiles" and not unit.along:
-        rows, depth = g.batch * size_of(g.extents), rounded(g.channels, RUN) * size_of(g.taps)
-        whole = rounded(rows, unit.rows) * rounded(depth, unit.depth) * rounded(g.outputs, 32)
+        rows, depth = g.batch * size_of(g.extents), round_up(g.channels, VECTOR) * size_of(g.taps)
+        whole = round_up(rows, unit.rows) * round_up(depth, unit.depth) * round_up(g.outputs, 32)
         return SEARCHING * g.groups * whole
     plain = unit.worth / _worth(dt.float32, False)
-    return SHARING * work * plain * rounded(g.outputs, 64) / g.outputs
+    return SHARING * work * plain * round_up(g.outputs, 64) / g.outputs
 
 
 def _by_sums(g: Geometry, unit: Unit) -> float:
@@ -194,7 +194,7 @@ def _by_taps(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     extents = [-(-n // gap) for n, gap in zip(g.extents, g.gap, strict=True)]
     parts = zip(g.space, taps, extents, g.stride, g.dilation, low, strict=True)
     axes = tuple(Axis(*n) for n in parts)
-    width = rounded(g.channels, unit.depth)
+    width = round_up(g.channels, unit.depth)
     rows = g.batch * size_of(tuple(a.cells for a in axes))
     sizes = (g.groups, rows, gaps * g.outputs, width * size_of(tuple(taps)))
     return Plan(unit, g, merged, axes, *sizes, size_of(g.stride) * rows, width, False)
@@ -220,12 +220,12 @@ def _by_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:
 
 def _row(data: int, extent: int, taps: int, step: int) -> int:
     """Cells of a row of data, and of all that windows reach, in whole steps."""
-    return rounded(max(data, (extent - 1) * step + taps), step)
+    return round_up(max(data, (extent - 1) * step + taps), step)
 
 
 def _cell(channels: int, step: int, unit: Unit) -> int:
     """Elements of a cell with which lines that begin `step` cells apart lie at whole places."""
-    return rounded(channels, RUNS // gcd(step * unit.itemsize, RUNS))
+    return round_up(channels, RUNS // gcd(step * unit.itemsize, RUNS))
 
 
 def _by_results(g: Geometry, unit: Unit, merged: int) -> Plan | None:
@@ -239,7 +239,7 @@ def _by_results(g: Geometry, unit: Unit, merged: int) -> Plan | None:
     k = g.channels * size_of(tuple(a.cells for a in axes))
     sizes = (g.groups * size_of(g.extents), g.batch, g.outputs, k)
     lines = size_of(g.dilation) * k
-    return Plan(unit, g, merged, axes, *sizes, lines, rounded(g.batch, RUN), True)
+    return Plan(unit, g, merged, axes, *sizes, lines, round_up(g.batch, VECTOR), True)
 
 
 def _by_result_rows(g: Geometry, unit: Unit, merged: int) -> Plan | None:

@@ -1,171 +1,167 @@
-"""Products of a matrix and a few vectors, where lanes are threads: which are such, and how they
-read."""
+"""GPU schedules of GEMV and skinny GEMM: a matrix times a few vectors, by CUDA or tensor cores.
+
+The operand with more rows (or columns) is the matrix; it is axis 1 of C where it is A, else axis 2.
+"""
 
 from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.matmul.cpu import in_pieces
-from numus.compiler.lower.matmul.gpu_operands import along, finish
-from numus.compiler.lower.matmul.gpu_vectors import operand
-from numus.compiler.lower.matmul.mma_sync import fits_warps, unit_dtype
-from numus.compiler.lower.matmul.wgmma import fits_tiles
+from numus.compiler.lower.matmul.gpu_operands import contiguous_along, vector_operand
+from numus.compiler.lower.matmul.mma_sync import MmaSync, mma_dtype
+from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule, store_epilogue
+from numus.compiler.lower.matmul.split_k import split_by_views
+from numus.compiler.lower.matmul.wgmma import Wgmma
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
-from numus.kernels.matmul.gpu import gemv as gemv_kernel
-from numus.kernels.matmul.gpu import gemv_mma_sync as units
-from numus.kernels.matmul.gpu.problem import GroupWork
-from numus.kernels.matmul.gpu.vector_loads import ACCESS, Operand
-from numus.shapes import Shape
+from numus.kernels.matmul.gpu import gemv as kernel
+from numus.kernels.matmul.gpu import gemv_mma_sync as mma_kernel
+from numus.kernels.matmul.gpu.problem import GemmCall
+from numus.kernels.matmul.gpu.vector_loads import MAX_ACCESS_BYTES, VectorOperand
 from numus.target import Target
 
-LINE = 512  # bytes along k that a warp reads at a time: of less, most of its threads have nothing
-LEAST = 64  # lines of the matrix, and depth, below which there is nothing to wait for
+
+def _matrix_axis(p: MatmulProblem) -> int:
+    return 1 if p.m > p.n else 2
 
 
-def fits_thin(product: Value, layouts: dict[Value, Shape], target: Target) -> bool:
-    """Whether one side has few lines, and threads of the target exchange what they have. A single
-    vector and a matrix that lies along k are rows that are added up (`loops/`)."""
-    _, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    if not (target.subgroup_size and target.vector_access_bytes) or product.dtype is dt.bool_:
+def _is_k_major(p: MatmulProblem) -> bool:
+    axis = _matrix_axis(p)
+    return contiguous_along(p.matmul.inputs[axis - 1], p.layouts, 3 - axis)
+
+
+def _is_candidate(p: MatmulProblem) -> bool:
+    """Threads exchange registers and load vectors; the matrix is large enough to wait for."""
+    target, dtype = p.target, p.matmul.dtype
+    if not (target.subgroup_size and target.vector_access_bytes) or p.is_tiny:
         return False
-    if max(m, n, k) < LEAST or product.dtype.is_complex:
+    if dtype is dt.bool_ or dtype.is_complex:
         return False
-    if by_units(product, target):
-        return True
-    if fits_tiles(product, layouts, target) or fits_warps(product, target):
-        return False
-    most = units.LEAST - 1 if _for_units(product, target) else gemv_kernel.FEW
-    if min(m, n) > most:
-        return False
-    matrix = product.inputs[_matrix(product) - 1]
-    return not _along(product, layouts) or (min(m, n) > 1 and k * matrix.dtype.itemsize >= LINE)
+    return max(p.m, p.n, p.k) >= kernel.TUNING.min_extent
 
 
-def by_units(product: Value, target: Target) -> bool:
-    """Whether units multiply the vectors, of which there are more than a few."""
-    _, m, n = product.shape
-    few = units.LEAST <= min(m, n) <= units.MOST
-    large = max(m, n) >= LEAST and 2 * product.inputs[0].shape[2] >= LINE
-    return few and large and _for_units(product, target)
+def _has_float16_mma(p: MatmulProblem) -> bool:
+    dtype = mma_dtype(p.matmul)
+    return dtype is not None and dtype.itemsize == 2 and dtype.name in p.target.mma
 
 
-def _for_units(product: Value, target: Target) -> bool:
-    """Whether there are units for such a product of 16-bit floats."""
-    half = unit_dtype(product)
-    if half is None or half.itemsize != 2:
-        return False
-    return half.name in target.mma
+class GemvMmaSync(MatmulSchedule):
+    name = "gemv_mma_sync"
+
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        p, tuning = problem, mma_kernel.TUNING
+        few = tuning.min_vectors <= min(p.m, p.n) <= tuning.max_vectors
+        large = max(p.m, p.n) >= kernel.TUNING.min_extent and 2 * p.k >= kernel.TUNING.min_k_bytes
+        return _is_candidate(p) and few and large and _has_float16_mma(p)
+
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        p = problem
+        split_k = mma_kernel.choose_split_k(p.target, _mma_shape(p), p.batch, max(p.m, p.n), p.k)
+        return split_by_views(p, _even_split_k(split_k, p.k), self._lower)
+
+    def _lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        shape = _mma_shape(problem)
+        builder = _Builder(problem, shape.threads, shape.rows)
+        dtype = problem.a.dtype
+        matrix, vectors = builder.operands(dtype)
+        if matrix.vector < mma_kernel.VECTOR or (
+            not shape.k_major and problem.k % mma_kernel.K_QUAD
+        ):
+            matrix.address = None
+        block = ir.var("block")
+        epilogue, store_only = builder.epilogue, problem.store_only
+        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, epilogue, store_only)
+        return builder.kernel(self.name, block, mma_kernel.gemv_mma_sync(call, block))
 
 
-def _along(product: Value, layouts: dict[Value, Shape]) -> bool:
-    """Whether neighbours of the matrix lie along k."""
-    line = _matrix(product)
-    return along(product.inputs[line - 1], layouts, 3 - line)
+class Gemv(MatmulSchedule):
+    """Where no tensor-core GEMM supports the problem. A single vector times a K-major matrix is a
+    reduction of rows (`lower/loops/`)."""
+
+    name = "gemv"
+
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        p = problem
+        if not _is_candidate(p) or Wgmma().supports(p, target) or MmaSync().supports(p, target):
+            return False
+        max_vectors = kernel.TUNING.max_vectors
+        if _has_float16_mma(p):
+            max_vectors = mma_kernel.TUNING.min_vectors - 1
+        if min(p.m, p.n) > max_vectors:
+            return False
+        k_bytes = p.k * p.matmul.inputs[_matrix_axis(p) - 1].dtype.itemsize
+        long = k_bytes >= kernel.TUNING.min_k_bytes
+        return not _is_k_major(p) or (min(p.m, p.n) > 1 and long)
+
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        p = problem
+        split_k = kernel.choose_split_k(p.target, _shape(p), p.batch, max(p.m, p.n), p.k)
+        return split_by_views(p, _even_split_k(split_k, p.k), self._lower)
+
+    def _lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        shape = _shape(problem)
+        builder = _Builder(problem, shape.threads, shape.block_rows)
+        dtype = dt.compute_dtype(problem.matmul.dtype)
+        max_vector = MAX_ACCESS_BYTES if shape.k_major else shape.rows
+        matrix, vectors = builder.operands(dtype, max_vector)
+        if not shape.k_major and matrix.vector < shape.rows:
+            matrix.address = None  # whole vectors or none
+        block = ir.var("block")
+        epilogue, store_only = builder.epilogue, problem.store_only
+        call = GemmCall(shape, builder.sizes, dtype, matrix, vectors, epilogue, store_only)
+        return builder.kernel(self.name, block, kernel.gemv(call, block))
 
 
-def _matrix(product: Value) -> int:
-    """Which operand the matrix is: 1, the left one, whose lines are along axis 1; or 2."""
-    _, m, n = product.shape
-    return 1 if m > n else 2
+def _shape(p: MatmulProblem) -> kernel.GemvShape:
+    itemsize = p.matmul.inputs[_matrix_axis(p) - 1].dtype.itemsize
+    rows, vectors = max(p.m, p.n), min(p.m, p.n)
+    return kernel.choose_shape(p.target, itemsize, _is_k_major(p), p.batch, rows, vectors, p.k)
 
 
-def lower_thin(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """The matrix is read once; pieces where there are too few groups for all units."""
-    product = group.members[0]
-    batch, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    if by_units(product, target):
-        plan = _unit_schedule(product, layouts, target)
-        pieces, lower = units.pieces_of(target, plan, batch, max(m, n), k), _unit_dots
-    else:
-        schedule = _schedule(product, layouts, target)
-        pieces, lower = gemv_kernel.pieces_of(target, schedule, batch, max(m, n), k), _dots
-    while pieces > 1 and k % (units.RUN * pieces):  # equal pieces can be read in runs
-        pieces -= 1
-    if pieces > 1:
-        return in_pieces(group, layouts, target, pieces, lower)
-    return lower(group, layouts, target)
+def _mma_shape(p: MatmulProblem) -> mma_kernel.GemvShape:
+    rows, vectors = max(p.m, p.n), min(p.m, p.n)
+    return mma_kernel.choose_shape(p.target, _is_k_major(p), p.batch, rows, vectors, p.k)
 
 
-def _schedule(product: Value, layouts: dict[Value, Shape], target: Target) -> gemv_kernel.Schedule:
-    batch, m, n = product.shape
-    matrix = product.inputs[_matrix(product) - 1]
-    k = product.inputs[0].shape[2]
-    by_k = _along(product, layouts)
-    return gemv_kernel.choose(target, matrix.dtype.itemsize, by_k, batch, max(m, n), min(m, n), k)
+def _even_split_k(split_k: int, k: int) -> int:
+    """Fewer splits, of equal size, so that their loads are whole vectors."""
+    while split_k > 1 and k % (mma_kernel.VECTOR * split_k):
+        split_k -= 1
+    return split_k
 
 
-def _unit_schedule(product: Value, layouts: dict[Value, Shape], target: Target) -> units.Schedule:
-    batch, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    return units.choose(target, _along(product, layouts), batch, max(m, n), min(m, n), k)
+class _Builder:
+    """Operands, sizes and epilogue of one kernel."""
 
-
-class _Thin:
-    """A product of a matrix and vectors, as kernels read and store it."""
-
-    def __init__(
-        self, group: FusionGroup, layouts: dict[Value, Shape], threads: int, strip: int
-    ) -> None:
-        self.group, self.product = group, group.members[0]
-        self.layouts = group.input_layouts(layouts)
-        self.line = _matrix(self.product)
-        self.batch, m, n = self.product.shape
-        self.k = self.product.inputs[0].shape[2]
+    def __init__(self, problem: MatmulProblem, threads: int, block_rows: int) -> None:
+        p = self.problem = problem
+        self.layouts = p.input_layouts
+        self.axis = _matrix_axis(p)
         self.e = Emitter(self.layouts, block_size=threads)
-        self.groups = -(-max(m, n) // strip)
-        few, many, depth = (self.e.dim(x) for x in (min(m, n), max(m, n), self.k))
-        self.sizes = gemv_kernel.Sizes(few, many, depth, self.e.scalar_arg(self.groups))
+        self.blocks = -(-max(p.m, p.n) // block_rows)
+        vectors, rows, k = (self.e.dim(x) for x in (min(p.m, p.n), max(p.m, p.n), p.k))
+        self.sizes = kernel.GemvSizes(vectors, rows, k, self.e.scalar_arg(self.blocks))
 
-    def side(self, at: int, dtype: DType, most: int = ACCESS) -> Operand:
-        """An operand whose lines are along axis `at`, in runs of so many at most."""
-        x = self.product.inputs[at - 1]
-        return operand(self.e, x, at, self.layouts, dtype, self.batch > 1, most)
+    def operands(
+        self, dtype: DType, max_vector: int = MAX_ACCESS_BYTES
+    ) -> tuple[VectorOperand, VectorOperand]:
+        """The matrix and the vectors."""
+        inputs, other = self.problem.matmul.inputs, 3 - self.axis
+        matrix, vectors = inputs[self.axis - 1], inputs[other - 1]
+        return (
+            vector_operand(self.e, matrix, self.axis, self.layouts, dtype, max_vector),
+            vector_operand(self.e, vectors, other, self.layouts, dtype),
+        )
 
-    def store(self, t: Expr, vector: Expr, i: Expr, value: Expr) -> list[Stmt]:
-        at = (i, vector) if self.line == 1 else (vector, i)
-        return finish(self.e, self.group, t, *at, value)
+    def epilogue(self, batch: Expr, vector: Expr, row: Expr, value: Expr) -> list[Stmt]:
+        at = (batch, row, vector) if self.axis == 1 else (batch, vector, row)
+        group = self.problem.group
+        return store_epilogue(self.e, group, at, value.cast(group.members[0].dtype))
 
-    def step(
-        self, name: str, g: Expr, kernel: tuple[list[Stmt], list[ir.Buffer]]
+    def kernel(
+        self, name: str, block: Expr, made: tuple[list[Stmt], list[ir.Buffer]]
     ) -> list[LoweredKernel]:
-        body, self.e.scratch = kernel
-        return [self.e.grid_kernel(name, g, body, self.batch * self.groups, self.group.notes)]
-
-
-def _dots(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> list[LoweredKernel]:
-    product = group.members[0]
-    schedule = _schedule(product, layouts, target)
-    thin = _Thin(group, layouts, schedule.threads, schedule.strip)
-    dtype = dt.compute_dtype(product.dtype)
-    matrix = thin.side(thin.line, dtype, ACCESS if schedule.along else schedule.lines)
-    vectors = thin.side(3 - thin.line, dtype)
-    if not schedule.along and matrix.run < schedule.lines:
-        matrix.place = None  # runs are read whole, or not at all
-    light = len(group.members) == 1
-    g = ir.var("g")
-    work = GroupWork(schedule, thin.sizes, dtype, matrix, vectors, thin.store, light)
-    return thin.step("group_dots", g, gemv_kernel.dots(work, g))
-
-
-def _unit_dots(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    product = group.members[0]
-    schedule = _unit_schedule(product, layouts, target)
-    thin = _Thin(group, layouts, schedule.threads, schedule.lines)
-    dtype = product.inputs[0].dtype
-    matrix, vectors = thin.side(thin.line, dtype), thin.side(3 - thin.line, dtype)
-    if matrix.run < units.RUN or (not schedule.along and thin.k % units.QUAD):
-        matrix.place = None
-    light = len(group.members) == 1
-    g = ir.var("g")
-    work = GroupWork(schedule, thin.sizes, dtype, matrix, vectors, thin.store, light)
-    return thin.step("warp_dots", g, units.dots(work, g))
+        body, self.e.scratch = made
+        grid, notes = self.problem.batch * self.blocks, self.problem.group.notes
+        return [self.e.grid_kernel(name, block, body, grid, notes)]

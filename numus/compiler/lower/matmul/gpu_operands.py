@@ -1,4 +1,7 @@
-"""How products of groups of threads read their operands and store what they make of them."""
+"""Operands, sizes and epilogue of GPU matmuls: layouts in memory, and the loaders of kernels.
+
+Axis 1 is m of A, axis 2 is n of B: `axis` says which operand it is.
+"""
 
 from __future__ import annotations
 
@@ -7,151 +10,188 @@ from dataclasses import dataclass
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
-from numus.compiler.graph import strided_view as views
+from numus.compiler.fusion.group import FusionGroup
+from numus.compiler.graph import strided_view
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import accesses, unit_stride_count
 from numus.compiler.lower.emitter import Emitter
+from numus.compiler.lower.matmul.problem import MatmulProblem, store_epilogue
 from numus.dtypes import DType
-from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu import mainloop
-from numus.kernels.matmul.gpu.problem import GroupWork, Operand, Sizes, Tiles
-from numus.kernels.matmul.gpu.wgmma import together_of
+from numus.ir import Expr, const
+from numus.kernels.matmul.gpu.mainloop import SplitKSizes, StagedOperand
+from numus.kernels.matmul.gpu.problem import GemmCall, Operand, OperandT, SizesT, TileT
+from numus.kernels.matmul.gpu.vector_loads import MAX_ACCESS_BYTES, VectorOperand
+from numus.kernels.matmul.gpu.wgmma import swizzle_m
 from numus.shapes import Shape
 from numus.target import Target
 
 ZERO = const(0)
 
-FAR = 1 << 31  # elements from line to line, from which on copies do not reckon with them
+MAX_COPY_LD = 1 << 31  # elements: asynchronous copies compute offsets in 32 bits
 
 
-def finish(e: Emitter, group: FusionGroup, t: Expr, i: Expr, j: Expr, value: Expr) -> list[Stmt]:
-    """Store what the group makes of an element of the product."""
-    product = group.members[0]
-    point = [x for x, extent in zip((t, i, j), product.shape, strict=True) if extent != 1]
-    e.bind(product, value.cast(product.dtype))
-    e.invalidate()
-    out: list[Stmt] = []
-    for v in group.members:
-        if v in group.stored:
-            assert v is product or squeeze(v.shape) == squeeze(product.shape)
-            index = index_of(v.shape, point)
-            out += e.store(v, index, e.value(v, index))
-    return out
-
-
-def work_of(
+def gemm_call(
     e: Emitter,
     group: FusionGroup,
-    tiles: Tiles,
-    sizes: Sizes,
+    tile: TileT,
+    sizes: SizesT,
     dtype: DType,
-    operands: Iterable[Operand],
-) -> GroupWork[Tiles, Sizes, Operand]:
-    """A group's product as schedules are given it."""
-    left, right = operands
-    light = len(group.members) == 1
-    return GroupWork(tiles, sizes, dtype, left, right, lambda *at: finish(e, group, *at), light)
+    operands: Iterable[OperandT],
+) -> GemmCall[TileT, SizesT, OperandT]:
+    a, b = operands
+
+    def epilogue(*at_and_value: Expr) -> list[ir.Stmt]:
+        *at, value = at_and_value
+        return store_epilogue(e, group, at, value.cast(group.members[0].dtype))
+
+    return GemmCall(tile, sizes, dtype, a, b, epilogue, len(group.members) == 1)
 
 
-def sizes_of(
-    e: Emitter, target: Target, product: Value, tile: tuple[int, int], depth: int, pieces: int
-) -> tuple[mainloop.Sizes, int]:
-    """The numbers of a product by tiles of so many rows and columns and by slices of such a depth;
-    and how many groups it takes."""
-    a, b = product.inputs
-    m, n, k = a.shape[1], b.shape[2], a.shape[2]
-    row_tiles, column_tiles = -(-m // tile[0]), -(-n // tile[1])
-    count = -(-k // depth)
-    each = -(-count // pieces)
-    together = together_of(target, tile[1], row_tiles)
-    chosen = (row_tiles, column_tiles, together, pieces, each)
-    sizes = mainloop.Sizes(*(e.dim(x) for x in (m, n, k)), *(e.scalar_arg(x) for x in chosen))
-    if pieces == 1:
-        sizes.pieces = const(1)
-    return sizes, a.shape[0] * pieces * row_tiles * column_tiles
+def split_k_sizes(
+    e: Emitter, problem: MatmulProblem, tile: tuple[int, int], tile_k: int, split_k: int
+) -> tuple[SplitKSizes, int]:
+    """Launch arguments, and the number of blocks."""
+    p = problem
+    tiles_m, tiles_n = -(-p.m // tile[0]), -(-p.n // tile[1])
+    k_tiles = -(-p.k // tile_k)
+    band = swizzle_m(p.target, tile[1], tiles_m)
+    counts = (tiles_m, tiles_n, band, split_k, -(-k_tiles // split_k))
+    sizes = SplitKSizes(*(e.dim(x) for x in (p.m, p.n, p.k)), *(e.scalar_arg(x) for x in counts))
+    if split_k == 1:
+        sizes.split_k = const(1)
+    return sizes, p.batch * split_k * tiles_m * tiles_n
 
 
-def along(x: Value, layouts: dict[Value, Shape], axis: int, other: int | None = None) -> bool:
-    """Whether most of what an operand reads has its neighbours in memory along this axis, rather
-    than along the other: of a matrix in a batch, that of its two which is left."""
+def contiguous_along(
+    x: Value, layouts: dict[Value, Shape], axis: int, other: int | None = None
+) -> bool:
+    """Most of an operand's loads are contiguous along this axis, rather than along the other one
+    (of a batched matrix: its second)."""
     e = Emitter(layouts)
     names = [e.variable(f"q{i}", e.dim(n)) for i, n in enumerate(x.shape)]
     e.value(x, tuple(names))
-    pieces = accesses(e)
-    left = names[3 - axis if other is None else other]
-    return unit_stride_count(pieces, names[axis]) >= unit_stride_count(pieces, left)
+    loads = accesses(e)
+    other_name = names[3 - axis if other is None else other]
+    return unit_stride_count(loads, names[axis]) >= unit_stride_count(loads, other_name)
 
 
 @dataclass(frozen=True, slots=True)
-class Lying:
-    """How an operand lies in memory: lines of neighbours, along k or across it."""
+class MatrixLayout:
+    """An operand in memory; strides in elements."""
 
-    along: bool
-    line: int  # elements from line to line
-    matrix: int  # and from matrix to matrix
+    k_major: bool
+    ld: int
+    batch_stride: int
+
+    def is_vector_aligned(self, dtype: DType) -> bool:
+        """Rows begin at multiples of 16 bytes, if the buffer does."""
+        vector = 16 // dtype.itemsize
+        return not self.ld % vector and not self.batch_stride % vector
 
 
-def lying(x: Value, layouts: dict[Value, Shape], line: int) -> Lying | None:
-    """How an operand whose lines are counted along axis `line` lies in memory; None where it is
-    more than views of memory, does not begin where its buffer does, or has no neighbours."""
-    found = views.strided_view(x, layouts)
+def matrix_layout(x: Value, layouts: dict[Value, Shape], axis: int) -> MatrixLayout | None:
+    """None of an expression, a view with an offset, or one with no unit stride."""
+    found = strided_view.strided_view(x, layouts)
     if found is None or found.offset:
         return None
-    matrix, *strides = (0 if n == 1 else s for n, s in zip(x.shape, found.strides, strict=True))
-    k = strides[2 - line]
-    across = strides[line - 1]
+    batch, *strides = (0 if n == 1 else s for n, s in zip(x.shape, found.strides, strict=True))
+    k, mn = strides[2 - axis], strides[axis - 1]
     if k == 1:
-        return Lying(True, across, matrix)
-    return Lying(False, k, matrix) if across == 1 else None
+        return MatrixLayout(True, mn, batch)
+    return MatrixLayout(False, k, batch) if mn == 1 else None
 
 
-def is_copied(how: Lying | None, target: Target) -> bool:
-    """Whether the target brings slices of an operand that lies so, or in no such way, by itself."""
-    return how is not None and target.async_copy and abs(how.line) < FAR
+def operand_layouts(matmul: Value, layouts: dict[Value, Shape]) -> list[MatrixLayout | None]:
+    return [matrix_layout(x, layouts, axis) for axis, x in enumerate(matmul.inputs, 1)]
 
 
-def sliced(
-    e: Emitter,
-    x: Value,
-    line: int,
-    layouts: dict[Value, Shape],
-    target: Target,
-    batched: bool,
-    across: bool = False,
-) -> mainloop.Operand:
-    """An operand whose slices go through the group's memory, its lines counted along axis `line`:
-    copied where it is nothing but memory and the target does that, else read. They lie there as in
-    memory, or always `across` k."""
-    extent = e.dim(x.shape[line])
+def is_async_copyable(layout: MatrixLayout | None, target: Target) -> bool:
+    return layout is not None and target.async_copy and abs(layout.ld) < MAX_COPY_LD
 
-    def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Expr:
-        index = (i, p) if line == 1 else (p, i)
-        value: Expr = e.value(x, (t if batched else ZERO, *index), mask)
+
+class _Reader:
+    """An operand's elements and addresses as functions of (batch, mn, k)."""
+
+    def __init__(self, e: Emitter, x: Value, axis: int, dtype: DType | None = None) -> None:
+        self.e, self.x, self.axis, self.dtype = e, x, axis, dtype
+        self.extent = e.dim(x.shape[axis])
+
+    def element(self, batch: Expr, mn: Expr, k: Expr, mask: Expr | None = None) -> Expr:
+        index = (mn, k) if self.axis == 1 else (k, mn)
+        batch = batch if self.x.shape[0] > 1 else ZERO
+        value: Expr = self.e.value(self.x, (batch, *index), mask)
         return value
 
-    def where(t: Expr, i: Expr, p: Expr) -> tuple[ir.Buffer, Expr]:
-        found = read(t, i, p, None)
+    def read(self, batch: Expr, mn: Expr, k: Expr, mask: Expr | None = None) -> Expr:
+        value = self.element(batch, mn, k, mask)
+        return value if self.dtype is None else value.cast(self.dtype)
+
+    def address(self, batch: Expr, mn: Expr, k: Expr) -> tuple[ir.Buffer, Expr]:
+        found = self.element(batch, mn, k)
         return found.attr, found.args[0]
 
-    how = lying(x, layouts, line)
-    by_k = along(x, layouts, 3 - line) if how is None else how.along
-    copies = is_copied(how, target)
-    size = x.dtype.itemsize
-    if size < 4:  # elements of a word are neighbours along k
-        copies = copies and by_k and in_runs(x, how)
-        by_k = True
-    if not copies:
-        return mainloop.Operand(read, extent, by_k and not across, None, const(False, dt.bool_))
-    buffer, _ = where(ZERO, ZERO, ZERO)
-    aligned = (ir.address(buffer) & const(15)).eq(0) & const(in_runs(x, how), dt.bool_)
-    assert how is not None
-    pitch = e.dim(how.line)
-    turned = by_k and across
-    return mainloop.Operand(read, extent, by_k and not across, where, aligned, pitch, turned)
+    def aligned(self, nbytes: int) -> Expr:
+        buffer, _ = self.address(ZERO, ZERO, ZERO)
+        return (ir.address(buffer) & const(nbytes - 1)).eq(0)
 
 
-def in_runs(x: Value, how: Lying | None) -> bool:
-    """Whether lines of neighbours lie whole runs of 16 bytes apart."""
-    run = 16 // x.dtype.itemsize
-    return how is not None and not how.line % run and not how.matrix % run
+def register_operand(
+    e: Emitter, x: Value, axis: int, layouts: dict[Value, Shape], dtype: DType
+) -> Operand:
+    """An operand that goes through registers to shared memory, in the dtype of the computation."""
+    reader = _Reader(e, x, axis, dtype)
+    return Operand(reader.read, reader.extent, contiguous_along(x, layouts, 3 - axis))
+
+
+def staged_operand(
+    e: Emitter,
+    x: Value,
+    axis: int,
+    layouts: dict[Value, Shape],
+    target: Target,
+    mn_major: bool = False,
+) -> StagedOperand:
+    """An operand staged in shared memory in its own order, or always `mn_major`: copied
+    asynchronously from memory if possible, else evaluated."""
+    reader = _Reader(e, x, axis)
+    layout = matrix_layout(x, layouts, axis)
+    aligned = layout is not None and layout.is_vector_aligned(x.dtype)
+    k_major = contiguous_along(x, layouts, 3 - axis) if layout is None else layout.k_major
+    copyable = is_async_copyable(layout, target)
+    if x.dtype.itemsize < 4:  # the elements of a word are contiguous along k
+        copyable = copyable and k_major and aligned
+        k_major = True
+    smem_k_major = k_major and not mn_major
+    if layout is None or not copyable:
+        return StagedOperand(reader.read, reader.extent, smem_k_major, None, const(False, dt.bool_))
+    condition = reader.aligned(16) & const(aligned, dt.bool_)
+    ld = e.dim(layout.ld)
+    return StagedOperand(
+        *(reader.read, reader.extent, smem_k_major, reader.address, condition, ld),
+        transposed=k_major and mn_major,
+    )
+
+
+def vector_operand(
+    e: Emitter,
+    x: Value,
+    axis: int,
+    layouts: dict[Value, Shape],
+    dtype: DType,
+    max_vector: int = MAX_ACCESS_BYTES,
+) -> VectorOperand:
+    """An operand that threads load into registers, as vectors of up to `max_vector` elements."""
+    reader = _Reader(e, x, axis, dtype)
+    layout = matrix_layout(x, layouts, axis)
+    if layout is None or x.dtype.kind == "bool":
+        k_major = contiguous_along(x, layouts, 3 - axis) if layout is None else layout.k_major
+        return VectorOperand(reader.read, reader.extent, k_major)
+    vector = min(max_vector, MAX_ACCESS_BYTES // x.dtype.itemsize)
+    row = x.shape[3 - axis] if layout.k_major else x.shape[axis]
+    while vector > 1 and (layout.ld % vector or layout.batch_stride % vector or row % vector):
+        vector //= 2
+    if vector == 1:
+        return VectorOperand(reader.read, reader.extent, layout.k_major)
+    aligned = reader.aligned(vector * x.dtype.itemsize)
+    at = (reader.read, reader.extent, layout.k_major, reader.address)
+    return VectorOperand(*at, vector, aligned)

@@ -1,4 +1,4 @@
-"""Products by units that 32 threads drive: which get them, and how they read their operands."""
+"""Schedule of the warp-level tensor-core GEMM (mma.sync)."""
 
 from __future__ import annotations
 
@@ -7,70 +7,66 @@ from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.matmul.cpu import whole_or_pieces
 from numus.compiler.lower.matmul.gpu_operands import (
-    is_copied,
-    lying,
-    sizes_of,
-    sliced,
-    work_of,
+    gemm_call,
+    is_async_copyable,
+    operand_layouts,
+    split_k_sizes,
+    staged_operand,
 )
+from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule
+from numus.compiler.lower.matmul.split_k import split_in_kernel
 from numus.dtypes import DType
-from numus.ir import const
-from numus.kernels.matmul.gpu import mma_sync as warp
-from numus.shapes import Shape
+from numus.kernels.matmul.gpu import mma_sync as kernel
 from numus.target import Target
 
-ZERO = const(0)
-
-LEAST = 16  # rows, columns and depth below which products are mostly empty
+MIN_EXTENT = 16  # of m, n and k: below, instructions are mostly empty
 
 
-def unit_dtype(product: Value) -> DType | None:
-    """What units multiply for a product; None where they would round or overflow."""
-    a, b = (x.dtype for x in product.inputs)
-    if a is not b or a not in warp.MMA_DTYPES:
+def mma_dtype(matmul: Value) -> DType | None:
+    """The element type of the MMAs; None where they would round or overflow."""
+    a, b = (x.dtype for x in matmul.inputs)
+    if a is not b or a not in kernel.MMA_DTYPES:
         return None
     if a.is_integer:
-        return a if product.dtype.is_integer and product.dtype.itemsize <= 4 else None
+        return a if matmul.dtype.is_integer and matmul.dtype.itemsize <= 4 else None
     if a is dt.float32:
-        return a if product.params == "tf32" and product.dtype is dt.float32 else None
-    return a if dt.compute_dtype(product.dtype) is dt.compute_dtype(a) else None
+        return a if matmul.params == "tf32" and matmul.dtype is dt.float32 else None
+    return a if dt.compute_dtype(matmul.dtype) is dt.compute_dtype(a) else None
 
 
-def fits_warps(product: Value, target: Target) -> bool:
-    """Whether a product is for these units."""
-    _, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    dtype = unit_dtype(product)
-    if dtype is None or dtype.name not in target.mma:
-        return False
-    return min(m, n, k) >= LEAST
+class MmaSync(MatmulSchedule):
+    name = "mma_sync_gemm"
 
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        p, dtype = problem, mma_dtype(problem.matmul)
+        if dtype is None or dtype.name not in target.mma:
+            return False
+        return min(p.m, p.n, p.k) >= MIN_EXTENT
 
-def lower_warps(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    product = group.members[0]
-    batch, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    dtype = unit_dtype(product)
-    assert dtype is not None
-    copies = target.async_copy
-    near = group.input_layouts(layouts)
-    ways = [lying(x, near, line) for line, x in enumerate(product.inputs, 1)]
-    weaves = all(is_copied(how, target) for how in ways)
-    tiles, pieces = warp.choose(target, dtype, copies, batch, m, n, k, weaves)
-
-    def by_warps(part: FusionGroup) -> LoweredKernel:
-        e = Emitter(near, block_size=tiles.threads)
-        shape, depth = (tiles.rows, tiles.columns), tiles.shape(dtype).elements
-        sizes, grid = sizes_of(e, target, product, shape, depth, pieces)
-        sides = (
-            sliced(e, x, line, near, target, batch > 1) for line, x in enumerate(product.inputs, 1)
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        p, layouts = problem, problem.input_layouts
+        dtype = mma_dtype(p.matmul)
+        assert dtype is not None
+        interleaves = all(
+            is_async_copyable(layout, p.target) for layout in operand_layouts(p.matmul, layouts)
         )
-        g = ir.var("g")
-        body, e.scratch = warp.contraction(work_of(e, part, tiles, sizes, dtype, sides), g)
-        return e.grid_kernel("warp_contraction", g, body, grid, part.notes)
+        sizes_ = (p.batch, p.m, p.n, p.k)
+        tile, split_k = kernel.choose_tile(
+            p.target, dtype, p.target.async_copy, *sizes_, interleaves
+        )
 
-    return whole_or_pieces(group, layouts, target, pieces, by_warps)
+        def lower_part(part: FusionGroup) -> LoweredKernel:
+            e = Emitter(layouts, block_size=tile.threads)
+            tile_k = tile.stage_shape(dtype).tile_k
+            sizes, grid = split_k_sizes(e, p, (tile.m, tile.n), tile_k, split_k)
+            operands = (
+                staged_operand(e, x, axis, layouts, p.target)
+                for axis, x in enumerate(p.matmul.inputs, 1)
+            )
+            block = ir.var("block")
+            call = gemm_call(e, part, tile, sizes, dtype, operands)
+            body, e.scratch = kernel.mma_sync_gemm(call, block)
+            return e.grid_kernel(self.name, block, body, grid, part.notes)
+
+        return split_in_kernel(p, split_k, lower_part)

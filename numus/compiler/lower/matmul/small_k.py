@@ -1,57 +1,46 @@
-"""Products of little depth, where lanes are threads: which are such, and how they read."""
+"""Schedule of the small-K GEMM."""
 
 from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
-from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.matmul.gpu_operands import work_of
-from numus.compiler.lower.matmul.gpu_vectors import operand
-from numus.compiler.lower.matmul.mma_sync import fits_warps
-from numus.kernels.matmul.gpu import small_k as shallow
-from numus.shapes import Shape
+from numus.compiler.lower.matmul.gpu_operands import gemm_call, vector_operand
+from numus.compiler.lower.matmul.mma_sync import MmaSync
+from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule
+from numus.kernels.matmul.gpu import small_k as kernel
 from numus.target import Target
 
-LEAST = 32  # columns below which runs of the result are too few for a row of threads
 
+class SmallK(MatmulSchedule):
+    name = "small_k_gemm"
 
-def fits_shallow(product: Value, target: Target) -> bool:
-    _, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    if not target.vector_access_bytes or product.dtype.is_complex or product.dtype is dt.bool_:
-        return False
-    deepest = shallow.DEEPEST
-    if product.dtype.itemsize < 4 and fits_warps(product, target):
-        deepest = shallow.DEEPEST_BESIDE_UNITS
-    return k <= deepest and n >= LEAST and m >= LEAST
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        p, dtype, tuning = problem, problem.matmul.dtype, kernel.TUNING
+        if not target.vector_access_bytes or dtype.is_complex or dtype is dt.bool_:
+            return False
+        max_k = tuning.max_k
+        if dtype.itemsize < 4 and MmaSync().supports(p, target):
+            max_k = tuning.max_k_beside_mma
+        return p.k <= max_k and min(p.m, p.n) >= tuning.min_extent
 
-
-def lower_shallow(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    product = group.members[0]
-    batch, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    dtype = dt.compute_dtype(product.dtype)
-    layouts = group.input_layouts(layouts)
-    stored = min(v.dtype.itemsize for v in group.stored)
-    light = len(group.members) == 1
-    schedule = shallow.choose(target, dtype.itemsize, stored, light, batch, m, n, k)
-    e = Emitter(layouts, block_size=schedule.threads)
-    row_tiles, column_tiles = -(-m // schedule.height), -(-n // schedule.width)
-    rows, columns, depth = (e.dim(x) for x in (m, n, k))
-    counts = e.scalar_arg(row_tiles), e.scalar_arg(column_tiles)
-    sizes = shallow.Sizes(rows, columns, depth, *counts, exact=k == schedule.depth)
-    most = (max(schedule.depth, schedule.together), max(schedule.depth, schedule.own))
-    sides = (
-        operand(e, x, line, layouts, dtype, batch > 1, most[line - 1])
-        for line, x in enumerate(product.inputs, 1)
-    )
-    g = ir.var("g")
-    work = work_of(e, group, schedule, sizes, dtype, sides)
-    body = shallow.contraction(work, g)
-    return [
-        e.grid_kernel("shallow_contraction", g, body, batch * row_tiles * column_tiles, group.notes)
-    ]
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        p, layouts = problem, problem.input_layouts
+        dtype = dt.compute_dtype(p.matmul.dtype)
+        stored_bytes = min(v.dtype.itemsize for v in p.group.stored)
+        shape = (p.batch, p.m, p.n, p.k)
+        tile = kernel.choose_tile(p.target, dtype.itemsize, stored_bytes, p.store_only, *shape)
+        e = Emitter(layouts, block_size=tile.threads)
+        tiles_m, tiles_n = -(-p.m // tile.m), -(-p.n // tile.n)
+        m, n, k = (e.dim(x) for x in (p.m, p.n, p.k))
+        counts = e.scalar_arg(tiles_m), e.scalar_arg(tiles_n)
+        sizes = kernel.SmallKSizes(m, n, k, *counts, exact=p.k == tile.k)
+        max_vectors = (max(tile.k, tile.unroll_m), max(tile.k, tile.thread_n))
+        operands = (
+            vector_operand(e, x, axis, layouts, dtype, max_vectors[axis - 1])
+            for axis, x in enumerate(p.matmul.inputs, 1)
+        )
+        block = ir.var("block")
+        body = kernel.small_k_gemm(gemm_call(e, p.group, tile, sizes, dtype, operands), block)
+        grid = p.batch * tiles_m * tiles_n
+        return [e.grid_kernel(self.name, block, body, grid, p.group.notes)]

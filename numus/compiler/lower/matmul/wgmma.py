@@ -1,181 +1,179 @@
-"""Products by units that multiply tiles: which get them, and how their operands reach the engine.
-
-An operand that is nothing but aligned memory is copied as it lies. Any other is packed by a kernel
-before: read through its expression once, however many tiles need it.
-"""
+"""Schedule of the wgmma GEMM fed by TMA: operands that TMA cannot read are repacked before."""
 
 from __future__ import annotations
 
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import PACKED, Value
+from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.matmul.cpu import whole_or_pieces
-from numus.compiler.lower.matmul.gpu_operands import Lying, along, lying, sizes_of, work_of
+from numus.compiler.lower.matmul.gpu_operands import (
+    MatrixLayout,
+    contiguous_along,
+    gemm_call,
+    operand_layouts,
+    split_k_sizes,
+)
+from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule
+from numus.compiler.lower.matmul.split_k import split_in_kernel
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu import repack as packing
-from numus.kernels.matmul.gpu import wgmma as tile
-from numus.kernels.matmul.gpu import wgmma_epilogue as strips
+from numus.kernels.matmul.gpu import repack
+from numus.kernels.matmul.gpu import wgmma as kernel
+from numus.kernels.matmul.gpu.wgmma_epilogue import stores_whole_rows
 from numus.shapes import Shape
 from numus.target import Target
 
 ZERO = const(0)
 
-LEAST = 16  # rows and columns below which tiles are nearly empty
-LEAST_DEPTH = 16
-# Rows and columns from which on it pays to pack an operand, by the size of an element: narrower
-# ones are multiplied much quicker then, and there is less of them.
-REUSED = {1: 512, 2: 128, 4: 640}
-REUSED_OF_MANY = 512  # of matrices in a batch: several of them may lie in one place
+MIN_EXTENT = 16  # of m, n and k: below, tiles are nearly empty
+# m and n from which on repacking an operand pays, by the bytes of an element: narrower ones are
+# multiplied much faster, and there is less to move (one H200).
+REPACK_MIN_EXTENT = {1: 512, 2: 128, 4: 640}
+REPACK_MIN_EXTENT_BATCHED = 512  # matrices of a batch may share memory
 
-_HALVES = (dt.float16, dt.bfloat16)
-_EIGHTS = (dt.float8_e4m3fn, dt.float8_e5m2)
+_FLOAT16 = (dt.float16, dt.bfloat16)
+_FLOAT8 = (dt.float8_e4m3fn, dt.float8_e5m2)
 
 
-def tile_dtype(product: Value) -> DType | None:
-    """What tile units multiply for a product, None where they would round or overflow."""
-    a, b = (x.dtype for x in product.inputs)
+def wgmma_dtype(matmul: Value) -> DType | None:
+    """The element type of the MMAs; None where they would round or overflow."""
+    a, b = (x.dtype for x in matmul.inputs)
     if a is not b:
         return None
-    if a in _HALVES or a in _EIGHTS:
+    if a in _FLOAT16 or a in _FLOAT8:
         return a
-    if a in (dt.int8, dt.uint8) and product.dtype.is_integer and product.dtype.itemsize <= 4:
+    if a in (dt.int8, dt.uint8) and matmul.dtype.is_integer and matmul.dtype.itemsize <= 4:
         return a
-    return a if a is dt.float32 and product.params == "tf32" else None
+    return a if a is dt.float32 and matmul.params == "tf32" else None
 
 
-def fits_tiles(product: Value, layouts: dict[Value, Shape], target: Target) -> bool:
-    """Whether a product is for the tile units: there are some for its dtype, there is enough to do,
-    and operands lie as the engine needs them or are used often enough to be packed."""
-    batch, m, n = product.shape
-    k = product.inputs[0].shape[2]
-    dtype = tile_dtype(product)
-    if not target.wgmma or dtype is None or min(m, n) < LEAST or k < LEAST_DEPTH:
+def is_tma_readable(layout: MatrixLayout | None, dtype: DType) -> bool:
+    """TMA copies tiles of such a layout, and wgmma multiplies them."""
+    if layout is None or not layout.is_vector_aligned(dtype):
         return False
-    reused = REUSED_OF_MANY if batch > 1 else REUSED[dtype.itemsize]
-    if min(m, n) >= reused or dtype in _EIGHTS:
-        return True
-    ways = [(x, lying(x, layouts, line)) for line, x in enumerate(product.inputs, 1)]
-    return all(how is not None and _engine_reads(x, how) for x, how in ways)
-
-
-def lower_tiles(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """The kernels of a product by tiles: packing where need be, pieces where that keeps units
-    busy."""
-    product = group.members[0]
-    k = product.inputs[0].shape[2]
-    dtype = tile_dtype(product)
-    assert dtype is not None
-    tiles, pieces = tile.choose(target, dtype, product.shape, k, stays=True)
-    layouts = group.input_layouts(layouts)
-    steps: list[LoweredKernel] = []
-    operands: list[tuple[Value, Lying]] = []
-    for line, x in enumerate(product.inputs, 1):
-        how = lying(x, layouts, line)
-        if how is None or not _engine_reads(x, how):
-            step, x, how = _packed(x, layouts, line)
-            steps.append(step)
-            layouts[x] = (1,)
-        operands.append((x, how))
-
-    def by_tiles(part: FusionGroup) -> LoweredKernel:
-        sizes = tuple(v.dtype.itemsize for v in part.members if v in part.stored)
-        how = tiles
-        if tiles.stays and not strips.in_lines(sizes, product.shape[2]):
-            how = tile.fitted(target, (tiles.rows, tiles.columns), tiles.together, stays=False)
-        return _tiles(part, product, operands, layouts, target, how, pieces)
-
-    return steps + whole_or_pieces(group, layouts, target, pieces, by_tiles)
-
-
-def _engine_reads(x: Value, how: Lying) -> bool:
-    """Whether the engine can copy tiles of an operand as it lies, and units multiply them so."""
-    run = 16 // x.dtype.itemsize
-    far = (how.line, how.matrix)
-    if any(s % run or s < 0 for s in far) or how.line == 0:
+    if layout.ld <= 0 or layout.batch_stride < 0:
         return False
-    return how.along or x.dtype in _HALVES
+    return layout.k_major or dtype in _FLOAT16
 
 
-def _tiles(
-    group: FusionGroup,
-    product: Value,
-    operands: list[tuple[Value, Lying]],
-    layouts: dict[Value, Shape],
-    target: Target,
-    tiles: tile.Tiles,
-    pieces: int,
-) -> LoweredKernel:
-    batch, m, n = product.shape
-    dtype = product.inputs[0].dtype
-    e = Emitter(layouts, block_size=tiles.threads(dtype))
-    shape = (tiles.rows, tiles.columns)
-    sizes, grid = sizes_of(e, target, product, shape, tile.depth_of(dtype), pieces)
+class Wgmma(MatmulSchedule):
+    name = "wgmma_gemm"
 
-    def operand(x: Value, how: Lying, line: int) -> tile.Operand:
-        extent = e.dim((m, n)[line - 1])
-        flat = len(x.shape) == 1
-        buffer: ir.Buffer = e.buffer(x) if flat else e.value(x, (ZERO,) * 3).attr
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        p, dtype = problem, wgmma_dtype(problem.matmul)
+        if not target.wgmma or dtype is None or min(p.m, p.n, p.k) < MIN_EXTENT:
+            return False
+        reused = REPACK_MIN_EXTENT_BATCHED if p.batch > 1 else REPACK_MIN_EXTENT[dtype.itemsize]
+        if min(p.m, p.n) >= reused or dtype in _FLOAT8:
+            return True
+        return all(is_tma_readable(x, dtype) for x in operand_layouts(p.matmul, p.layouts))
 
-        def place(t: Expr, i: Expr, p: Expr) -> Expr:
-            slow, quick = (i, p) if how.along else (p, i)
-            away = ir.mul(t, e.dim(how.matrix)) if batch > 1 else ZERO
-            return ir.add(ir.add(away, ir.mul(slow, e.dim(how.line))), quick)
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        p, layouts = problem, problem.input_layouts
+        dtype = wgmma_dtype(p.matmul)
+        assert dtype is not None
+        tile, split_k = kernel.choose_tile(p.target, dtype, p.matmul.shape, p.k, persistent=True)
+        repacks: list[LoweredKernel] = []
+        operands: list[tuple[Value, MatrixLayout]] = []
+        found = operand_layouts(p.matmul, layouts)
+        for axis, (x, layout) in enumerate(zip(p.matmul.inputs, found, strict=True), 1):
+            if layout is None or not is_tma_readable(layout, dtype):
+                step, x, layout = _repack(x, layouts, axis)
+                repacks.append(step)
+                layouts[x] = (1,)
+            operands.append((x, layout))
 
-        def read(t: Expr, i: Expr, p: Expr, mask: Expr) -> Expr:
-            return ir.load(buffer, place(t, i, p), mask)
+        def lower_part(part: FusionGroup) -> LoweredKernel:
+            itemsizes = tuple(v.dtype.itemsize for v in part.members if v in part.stored)
+            shape = tile
+            if tile.persistent and not stores_whole_rows(itemsizes, p.n):
+                mn = (tile.m, tile.n)
+                shape = kernel.fit_stages(p.target, mn, tile.blocks_per_sm, persistent=False)
+            return self._lower(p, part, operands, layouts, shape, split_k)
 
-        def source(first: Expr, lines: int, t: Expr) -> ir.TmaTensor:
-            ends = (sizes.k, extent) if how.along else (extent, sizes.k)
-            alone = batch == 1 or how.matrix == 0  # one matrix for all
-            far = e.dim(how.line) if alone else e.dim(how.matrix)
-            count = const(1) if alone else e.dim(batch)
-            strides = (e.dim(how.line), far)
-            at = ZERO if alone else t
-            return ir.TmaTensor(buffer, how.along, (*ends, count), strides, first, lines, at)
+        return repacks + split_in_kernel(p, split_k, lower_part)
 
-        aligned = (ir.address(buffer) & const(15)).eq(0)
-        return tile.Operand(read, extent, source, const(True, dt.bool_) if flat else aligned)
+    def _lower(
+        self,
+        p: MatmulProblem,
+        part: FusionGroup,
+        operands: list[tuple[Value, MatrixLayout]],
+        layouts: dict[Value, Shape],
+        tile: kernel.TileShape,
+        split_k: int,
+    ) -> LoweredKernel:
+        dtype = p.a.dtype
+        e = Emitter(layouts, block_size=tile.threads(dtype))
+        tile_k = kernel.tile_k(dtype)
+        sizes, grid = split_k_sizes(e, p, (tile.m, tile.n), tile_k, split_k)
+        tma_operands = (
+            _tma_operand(e, x, layout, (sizes.m, sizes.n)[axis], sizes.k, p.batch)
+            for axis, (x, layout) in enumerate(operands)
+        )
+        block = ir.var("block")
+        call = gemm_call(e, part, tile, sizes, dtype, tma_operands)
+        body, e.scratch = kernel.wgmma_gemm(call, block)
+        resident = p.target.num_cores * tile.blocks_per_sm if tile.persistent else 0
+        return e.grid_kernel(self.name, block, body, grid, part.notes, resident)
 
-    g = ir.var("g")
-    sides = (operand(x, how, line) for line, (x, how) in enumerate(operands, 1))
-    body, e.scratch = tile.contraction(work_of(e, group, tiles, sizes, dtype, sides), g)
-    room = target.num_cores * tiles.together if tiles.stays else 0
-    return e.grid_kernel("tile_contraction", g, body, grid, group.notes, room)
+
+def _tma_operand(
+    e: Emitter, x: Value, layout: MatrixLayout, extent: Expr, k: Expr, batches: int
+) -> kernel.TmaOperand:
+    is_repacked = len(x.shape) == 1
+    buffer: ir.Buffer = e.buffer(x) if is_repacked else e.value(x, (ZERO,) * 3).attr
+
+    def read(batch: Expr, mn: Expr, p: Expr, mask: Expr | None) -> Expr:
+        slow, fast = (mn, p) if layout.k_major else (p, mn)
+        first = ir.mul(batch, e.dim(layout.batch_stride)) if batches > 1 else ZERO
+        index = ir.add(ir.add(first, ir.mul(slow, e.dim(layout.ld))), fast)
+        return ir.load(buffer, index, mask)
+
+    def tensor(origin: Expr, tile_mn: int, batch: Expr) -> ir.TmaTensor:
+        ends = (k, extent) if layout.k_major else (extent, k)
+        shared = batches == 1 or layout.batch_stride == 0  # one matrix for the whole batch
+        batch_stride = e.dim(layout.ld) if shared else e.dim(layout.batch_stride)
+        count = const(1) if shared else e.dim(batches)
+        strides = (e.dim(layout.ld), batch_stride)
+        matrix = ZERO if shared else batch
+        extents = (*ends, count)
+        return ir.TmaTensor(buffer, layout.k_major, extents, strides, origin, tile_mn, matrix)
+
+    aligned = (ir.address(buffer) & const(15)).eq(0)
+    aligned = const(True, dt.bool_) if is_repacked else aligned
+    return kernel.TmaOperand(read, extent, layout.k_major, tensor, aligned)
 
 
-def _packed(x: Value, layouts: dict[Value, Shape], line: int) -> tuple[LoweredKernel, Value, Lying]:
-    """A kernel that lays an operand out for the engine; what it fills, and how that lies."""
-    natural = along(x, layouts, 3 - line)
-    by_k = natural or x.dtype not in _HALVES
-    batch = x.shape[0]
-    k, count = x.shape[3 - line], x.shape[line]
-    lines, places = (count, k) if by_k else (k, count)
-    run = 16 // x.dtype.itemsize
-    pitch = -(-places // run) * run
-    packed = Value.fresh(PACKED, "barrier", (), None, (batch * lines * pitch,), x.dtype)
-    e = Emitter(layouts, block_size=packing.THREADS)
-    tiles = [-(-extent // packing.SIDE) for extent in (lines, places)]
+def _repack(
+    x: Value, layouts: dict[Value, Shape], axis: int
+) -> tuple[LoweredKernel, Value, MatrixLayout]:
+    """A kernel that repacks an operand for TMA, its result and that one's layout."""
+    natural = contiguous_along(x, layouts, 3 - axis)
+    k_major = natural or x.dtype not in _FLOAT16
+    batches, k, extent = x.shape[0], x.shape[3 - axis], x.shape[axis]
+    rows, columns = (extent, k) if k_major else (k, extent)
+    vector = 16 // x.dtype.itemsize
+    ld = -(-columns // vector) * vector
+    packed = Value.fresh("packed", "barrier", (), None, (batches * rows * ld,), x.dtype)
+    e = Emitter(layouts, block_size=repack.THREADS)
+    tiles = [-(-extent // repack.TILE) for extent in (rows, columns)]
 
-    def read(t: Expr, i: Expr, p: Expr, mask: Expr | None) -> Expr:
-        if not by_k:
-            i, p = p, i
-        index = (i, p) if line == 1 else (p, i)
-        value: Expr = e.value(x, (t if batch > 1 else ZERO, *index), mask)
+    def read(batch: Expr, row: Expr, column: Expr, mask: Expr | None) -> Expr:
+        mn, p = (row, column) if k_major else (column, row)
+        index = (mn, p) if axis == 1 else (p, mn)
+        value: Expr = e.value(x, (batch if batches > 1 else ZERO, *index), mask)
         return value
 
-    def store(t: Expr, i: Expr, p: Expr, value: Expr) -> list[Stmt]:
-        at = ir.add(ir.mul(ir.add(ir.mul(t, e.dim(lines)), i), e.dim(pitch)), p)
+    def store(batch: Expr, row: Expr, column: Expr, value: Expr) -> list[Stmt]:
+        row = ir.add(ir.mul(batch, e.dim(rows)), row)
+        at = ir.add(ir.mul(row, e.dim(ld)), column)
         return [ir.Store(e.buffer(packed, "write"), at, value)]
 
-    g = ir.var("g")
-    extents = (e.dim(lines), e.dim(places))
-    numbers = (e.scalar_arg(tiles[0]), e.scalar_arg(tiles[1]))
-    turned = by_k and not natural
-    body, e.scratch = packing.pack(g, x.dtype, extents, numbers, turned, read, store)
-    step = e.grid_kernel("pack", g, body, batch * tiles[0] * tiles[1], ("pack",))
-    return step, packed, Lying(by_k, pitch, lines * pitch)
+    block = ir.var("block")
+    extents = (e.dim(rows), e.dim(columns))
+    counts = (e.scalar_arg(tiles[0]), e.scalar_arg(tiles[1]))
+    transposed = k_major and not natural
+    body, e.scratch = repack.repack(block, x.dtype, extents, counts, transposed, read, store)
+    step = e.grid_kernel("pack", block, body, batches * tiles[0] * tiles[1], ("pack",))
+    return step, packed, MatrixLayout(k_major, ld, rows * ld)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.common.register_transpose import transposed
+from numus.kernels.common.register_transpose import transpose_registers
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
@@ -134,7 +134,7 @@ def transpose_panels(
     rows_in = [
         ir.load(staging, ir.add(ir.add(ir.mul(const(k), pitch), c), j)) for k in range(tile.width)
     ]
-    lets, transposed_rows = transposed(rows_in, j, buffer.dtype)
+    lets, transposed_rows = transpose_registers(rows_in, j, buffer.dtype)
     at = ir.add(ir.add(ir.mul(p, depth), v), j)
     stores = [
         ir.Store(buffer, ir.add(at, ir.mul(ir.add(c, const(k)), const(tile.columns))), x)

@@ -34,14 +34,14 @@ from numus.kernels.attention.operands import BackwardOperands, Score, Write
 from numus.kernels.common.smem_tiles import (
     ONE,
     ZERO,
-    Line,
     Matrix,
-    Tile,
+    SmemTile,
+    SmemVector,
     Vector,
-    leave,
-    rounded,
+    round_up,
     stage_buffer,
     stage_bytes,
+    store_accumulators,
     tile_bytes,
 )
 from numus.target import Target
@@ -83,7 +83,7 @@ def choose(
 ) -> Tiling | None:
     """The largest tiles that fit in registers and shared memory, if any. Several small thread
     blocks per SM overlap better than one large one."""
-    head_dim, value_dim = rounded(head_dim, 16), rounded(value_dim, 16)
+    head_dim, value_dim = round_up(head_dim, 16), round_up(value_dim, 16)
     for block in (64, 32):
         tiling = Tiling(128, block, head_dim, value_dim)
         registers = result_columns // 2 + (2 if needs_ds else 1) * block // 2 + block // 4
@@ -137,7 +137,7 @@ class _Block(ABC):
             "g": tiling.value_dim,
         }
         self.tiles = {
-            name: Tile(
+            name: SmemTile(
                 *(f"tile_{name}", getattr(o, name), dtype),
                 tiling.rows if name in self.resident else tiling.block,
                 columns[name],
@@ -216,7 +216,7 @@ class _Block(ABC):
         for name in self.streamed:
             if name in self.tiles:
                 tile = self.tiles[name]
-                out += tile.bring(tag, p.threads, self.n, first, self.columns, stage)
+                out += tile.load(tag, p.threads, self.n, first, self.columns, stage)
         return out
 
     def start(self) -> list[Stmt]:
@@ -224,7 +224,7 @@ class _Block(ABC):
         out: list[Stmt] = [ir.Let(self.factor, self.o.scale * const(LOG2E, float32))]
         for name in self.resident:
             if name in self.tiles:
-                out += self.tiles[name].bring("all", p.threads, self.n, self.first, self.end)
+                out += self.tiles[name].load("all", p.threads, self.n, self.first, self.end)
         return out
 
     def loop(self) -> list[Stmt]:
@@ -250,7 +250,7 @@ class _Block(ABC):
         if self.needs_ds:
             pairs.append((self.dp, resident_g, streamed_g, p.value_dim))
         for acc, a, b, depth in pairs:
-            left, right = self.tiles[a].along(), self.tiles[b].along(stage)
+            left, right = self.tiles[a].k_major(), self.tiles[b].k_major(stage)
             out.append(ir.Wgmma(acc, left, right, p.block, depth, zero_init=True))
         for name, tile in self.score_tiles.items():
             factor = LOG2E if name == "bias" else 1.0
@@ -317,7 +317,7 @@ class _Block(ABC):
             x = ir.read(acc[number])
             return x * self.o.scale if scaled else x
 
-        return leave(
+        return store_accumulators(
             *(tag, self.tiling.threads, self.stage, 2 * len(acc), value),
             lambda row, column, x: write(self.n, ir.add(self.first, row), column, x),
             lambda row, column: (ir.add(self.first, row) < self.rows) & (column < columns),
@@ -376,7 +376,7 @@ class _QueryBlock(_Block):
 
     def accumulate(self, stage: Expr) -> list[Stmt]:
         p = self.tiling
-        keys = self.tiles["k"].across(stage)
+        keys = self.tiles["k"].mn_major(stage)
         return [
             ir.Wgmma(self.result, self.dp, keys, p.head_dim, p.block),
             ir.WgmmaWait(self.result, 0),
@@ -409,9 +409,9 @@ class _KeyBlock(_Block):
         p = self.tiling
         self.dk = accumulators("dk", p.head_dim) if "k" in self.o.writes else []
         self.dv = accumulators("dv", p.value_dim) if "v" in self.o.writes else []
-        self.vectors = {"lse": Line("lines_lse", self.o.lse, p.block, STAGES)}
+        self.vectors = {"lse": SmemVector("lines_lse", self.o.lse, p.block, STAGES)}
         if self.needs_ds:
-            self.vectors["delta"] = Line("lines_delta", self.o.delta, p.block, STAGES)
+            self.vectors["delta"] = SmemVector("lines_delta", self.o.delta, p.block, STAGES)
         self.scratch += [vector.buffer for vector in self.vectors.values()]
 
     @property
@@ -472,17 +472,17 @@ class _KeyBlock(_Block):
         first, stage = ir.mul(j, const(self.tiling.block)), ir.irem(j, const(STAGES))
         out = super().load(tag, j)
         for vector in self.vectors.values():
-            out += vector.bring(tag, self.tiling.threads, self.n, first, self.s.queries, stage)
+            out += vector.load(tag, self.tiling.threads, self.n, first, self.s.queries, stage)
         return out
 
     def accumulate(self, stage: Expr) -> list[Stmt]:
         p = self.tiling
         out: list[Stmt] = []
         if self.dv:
-            g = self.tiles["g"].across(stage)
+            g = self.tiles["g"].mn_major(stage)
             out.append(ir.Wgmma(self.dv, self.scores, g, p.value_dim, p.block))
         if self.dk:
-            q = self.tiles["q"].across(stage)
+            q = self.tiles["q"].mn_major(stage)
             out.append(ir.Wgmma(self.dk, self.dp, q, p.head_dim, p.block))
         return [*out, ir.WgmmaWait([*self.dv, *self.dk], 0)]
 

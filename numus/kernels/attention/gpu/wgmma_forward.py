@@ -20,11 +20,11 @@ from numus.kernels.common.smem_tiles import (
     ONE,
     ZERO,
     Matrix,
-    Tile,
-    leave,
-    rounded,
+    SmemTile,
+    round_up,
     stage_buffer,
     stage_bytes,
+    store_accumulators,
     tile_bytes,
 )
 from numus.kernels.math import FUNCTIONS
@@ -80,7 +80,7 @@ def choose(
     if max(head_dim, value_dim) > MAX_HEAD_DIM or not head_dim:
         return None
     threads = 128 if queries <= 64 else 256
-    head_dim, value_dim = rounded(head_dim, 16), rounded(value_dim, 16)
+    head_dim, value_dim = round_up(head_dim, 16), round_up(value_dim, 16)
     for blocks_per_sm, max_registers in (
         (2, TUNING.two_blocks_per_sm),
         (1, TUNING.one_block_per_sm),
@@ -193,12 +193,12 @@ class _Block:
         self.first = ir.mul(number, const(tiling.rows))
         self.last = ir.minimum(ir.add(self.first, const(tiling.rows)), sizes.queries)
         self.visible = ir.minimum(sizes.keys, self.last) if causal else sizes.keys
-        self.q = Tile("queries", o.q, dtype, tiling.rows, tiling.head_dim)
-        self.k = Tile("keys", o.k, dtype, tiling.keys, tiling.head_dim, STAGES)
+        self.q = SmemTile("queries", o.q, dtype, tiling.rows, tiling.head_dim)
+        self.k = SmemTile("keys", o.k, dtype, tiling.keys, tiling.head_dim, STAGES)
         self.scratch = [self.q.buffer, self.k.buffer]
-        self.v: Tile | None = None
+        self.v: SmemTile | None = None
         if o.v is not None:
-            self.v = Tile("values", o.v, dtype, tiling.keys, tiling.value_dim, STAGES)
+            self.v = SmemTile("values", o.v, dtype, tiling.keys, tiling.value_dim, STAGES)
             self.stage = stage_buffer(tiling.rows)
             self.scratch += [self.v.buffer, self.stage]
         self.score_tiles: dict[str, ScoreTile] = {}
@@ -222,7 +222,7 @@ class _Block:
             ir.Let(self.factor, self.o.scale * const(LOG2E, float32)),
             *(ir.Set(x, ZERO_F32) for x in (*self.result, *self.row_sums)),
             *(ir.Set(x, NEG_INF) for x in self.row_maxes),
-            *self.q.bring("all", p.threads, self.n, self.first, self.last),
+            *self.q.load("all", p.threads, self.n, self.first, self.last),
             *self._load("first", ZERO),
             ir.AsyncCommit(),
         ]
@@ -238,7 +238,7 @@ class _Block:
         for tile in (self.k, self.v):
             if tile is not None:
                 first, stage = ir.mul(j, const(p.keys)), ir.irem(j, const(STAGES))
-                out += tile.bring(tag, p.threads, self.n, first, self.visible, stage)
+                out += tile.load(tag, p.threads, self.n, first, self.visible, stage)
         return out
 
     def _block(self, tag: str, j: Expr, blocks: Expr) -> list[Stmt]:
@@ -250,7 +250,12 @@ class _Block:
             ir.If(following < blocks, self._load(tag, following)),
             ir.AsyncCommit(),
             ir.Wgmma(
-                self.scores, self.q.along(), self.k.along(stage), p.keys, p.head_dim, zero_init=True
+                self.scores,
+                self.q.k_major(),
+                self.k.k_major(stage),
+                p.keys,
+                p.head_dim,
+                zero_init=True,
             ),
         ]
 
@@ -262,7 +267,7 @@ class _Block:
             out.append(tile.load(tag, at, LOG2E if name == "bias" else 1.0))
         out += [ir.WgmmaWait(self.scores, 0), self._softmax(tag, first_key)]
         if self.v is not None:
-            values = self.v.across(stage)
+            values = self.v.mn_major(stage)
             out += [
                 ir.Wgmma(self.result, self.scores, values, p.value_dim, p.keys),
                 ir.WgmmaWait(self.result, 0),
@@ -346,4 +351,7 @@ class _Block:
         def write(row: Expr, column: Expr, x: Expr) -> list[Stmt]:
             return self.o.write(self.n, ir.add(self.first, row), column, x)
 
-        return [*out, *leave("o", p.threads, self.stage, p.value_dim, value, write, exists)]
+        return [
+            *out,
+            *store_accumulators("o", p.threads, self.stage, p.value_dim, value, write, exists),
+        ]

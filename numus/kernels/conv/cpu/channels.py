@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.common.register_transpose import transposed
+from numus.kernels.common.register_transpose import transpose_registers
 from numus.kernels.conv.cpu.planes import (
     ONE,
     ZERO,
@@ -278,7 +278,7 @@ class _Schedule:
             ir.load(self.sums, ir.add(base, ir.mul(ir.add(at, const(k)), self.columns)))
             for k in range(tile.width)
         ]
-        lets, turned = transposed(rows, j, self.dtype)
+        lets, turned = transpose_registers(rows, j, self.dtype)
         pitch = const(_pitch(tile))
         here = ir.add(ir.sub(p, x0), j)
         keep = [

@@ -13,7 +13,7 @@ from __future__ import annotations
 from numus import ir
 from numus.dtypes import DType, float32
 from numus.ir import Expr, Stmt, const
-from numus.kernels.common.smem_tiles import BLOCK, RUN, ZERO
+from numus.kernels.common.smem_tiles import SWIZZLE_COLUMNS, VECTOR, ZERO
 from numus.kernels.conv.gpu.implicit_gemm import Finish, Sizes, Windows, small
 from numus.target import Target
 
@@ -28,7 +28,7 @@ LEAST = 8  # slices of a piece
 
 def columns_of(target: Target, groups: int, rows: int, outputs: int, depth: int) -> int:
     """The widest tiles that have enough to do, and of which there are enough pieces."""
-    most = groups * -(-rows // ROWS) * max(1, -(-depth // BLOCK) // LEAST)
+    most = groups * -(-rows // ROWS) * max(1, -(-depth // SWIZZLE_COLUMNS) // LEAST)
     for columns in (256, 128):
         if outputs > columns // 2 and most * -(-outputs // columns) >= target.num_cores:
             return columns
@@ -40,7 +40,7 @@ def pieces_of(
 ) -> int:
     """How many pieces k is cut into, so that small results keep all units busy."""
     tiles = groups * -(-rows // ROWS) * -(-outputs // columns)
-    return max(1, min(target.num_cores // tiles, -(-depth // BLOCK) // LEAST))
+    return max(1, min(target.num_cores // tiles, -(-depth // SWIZZLE_COLUMNS) // LEAST))
 
 
 def convolution(
@@ -76,14 +76,14 @@ class _Group:
         self.o0 = ir.mul(ir.idiv(inner, s.row_tiles), const(columns))
         self.windows = Windows(s, self.group)
         self.rows, self.depth = self.windows.rows, self.windows.depth
-        self.a = ir.Buffer("slices_a", dtype, "scratch", const(STAGES * ROWS * BLOCK))
-        self.b = ir.Buffer("slices_b", dtype, "scratch", const(STAGES * columns * BLOCK))
+        self.a = ir.Buffer("slices_a", dtype, "scratch", const(STAGES * ROWS * SWIZZLE_COLUMNS))
+        self.b = ir.Buffer("slices_b", dtype, "scratch", const(STAGES * columns * SWIZZLE_COLUMNS))
         self.stage = ir.Buffer("stage", float32, "scratch", const(STRIP * PITCH))
         self.sums = [ir.Register(f"c{i}", float32, lanes=True) for i in range(columns // 2)]
 
     def body(self, finish: Finish) -> list[Stmt]:
         s = self.s
-        every = ir.idiv(ir.add(self.depth, const(BLOCK - 1)), const(BLOCK))
+        every = ir.idiv(ir.add(self.depth, const(SWIZZLE_COLUMNS - 1)), const(SWIZZLE_COLUMNS))
         first = ir.mul(self.piece, s.slices)
         stop = ir.minimum(ir.add(first, s.slices), every)
         out: list[Stmt] = [ir.Set(c, const(0.0, float32)) for c in self.sums]
@@ -92,11 +92,11 @@ class _Group:
             out += [ir.If(at < stop, self.bring(f"ahead{ahead}", at)), ir.AsyncCommit()]
         q = ir.var("slice")
         stage, following = ir.irem(q, const(STAGES)), ir.add(q, const(AHEAD))
-        left = ir.MmaOperand(self.a, ir.mul(stage, const(ROWS * BLOCK)), True)
-        right = ir.MmaOperand(self.b, ir.mul(stage, const(self.columns * BLOCK)), True)
+        left = ir.MmaOperand(self.a, ir.mul(stage, const(ROWS * SWIZZLE_COLUMNS)), True)
+        right = ir.MmaOperand(self.b, ir.mul(stage, const(self.columns * SWIZZLE_COLUMNS)), True)
         body: list[Stmt] = [
             ir.AsyncWait(AHEAD - 1, fence=True),
-            ir.Wgmma(self.sums, left, right, self.columns, BLOCK),
+            ir.Wgmma(self.sums, left, right, self.columns, SWIZZLE_COLUMNS),
             ir.If(following < stop, self.bring("next", following)),
             ir.AsyncCommit(),
             ir.WgmmaWait(self.sums, 0),
@@ -109,25 +109,31 @@ class _Group:
         """Begin to bring the q-th slice: 8 threads have a row of it."""
         s = self.s
         lane = ir.var(tag)
-        row, run = ir.idiv(lane, const(BLOCK // RUN)), ir.irem(lane, const(BLOCK // RUN))
-        start = ir.mul(q, const(BLOCK))
-        k = ir.add(start, ir.mul(run, const(RUN)))
+        row, run = (
+            ir.idiv(lane, const(SWIZZLE_COLUMNS // VECTOR)),
+            ir.irem(lane, const(SWIZZLE_COLUMNS // VECTOR)),
+        )
+        start = ir.mul(q, const(SWIZZLE_COLUMNS))
+        k = ir.add(start, ir.mul(run, const(VECTOR)))
         # all runs of a whole slice are of one tap
         taps, channel = self.windows.tap(start if s.whole else k)
         if s.whole:
-            channel = ir.add(channel, small(ir.mul(run, const(RUN))))
-        place = ir.add(ir.mul(ir.irem(q, const(STAGES)), const(ROWS * BLOCK)), _run_place(row, run))
-        apart = THREADS * RUN // BLOCK  # rows
+            channel = ir.add(channel, small(ir.mul(run, const(VECTOR))))
+        place = ir.add(
+            ir.mul(ir.irem(q, const(STAGES)), const(ROWS * SWIZZLE_COLUMNS)), _run_place(row, run)
+        )
+        apart = THREADS * VECTOR // SWIZZLE_COLUMNS  # rows
         body: list[Stmt] = []
         for number_ in range(ROWS // apart):
             down = const(number_ * apart)
             m = ir.add(ir.add(self.m0, row), down)
             index, inside = self.windows.source(m, taps, channel)
-            left = ir.select(inside & (k < self.depth), const(RUN), ZERO)
-            to = ir.add(place, ir.mul(down, const(BLOCK)))
+            left = ir.select(inside & (k < self.depth), const(VECTOR), ZERO)
+            to = ir.add(place, ir.mul(down, const(SWIZZLE_COLUMNS)))
             body.append(ir.AsyncCopy(self.a, to, self.data, index, left))
         place = ir.add(
-            ir.mul(ir.irem(q, const(STAGES)), const(self.columns * BLOCK)), _run_place(row, run)
+            ir.mul(ir.irem(q, const(STAGES)), const(self.columns * SWIZZLE_COLUMNS)),
+            _run_place(row, run),
         )
         for number_ in range(self.columns // apart):
             down = const(number_ * apart)
@@ -136,8 +142,8 @@ class _Group:
                 ir.mul(ir.add(ir.mul(self.group, s.outputs), self.o0), self.depth),
                 ir.add(ir.add(ir.mul(row, self.depth), k), ir.mul(down, self.depth)),
             )
-            left = ir.select((o < s.outputs) & (k < self.depth), const(RUN), ZERO)
-            to = ir.add(place, ir.mul(down, const(BLOCK)))
+            left = ir.select((o < s.outputs) & (k < self.depth), const(VECTOR), ZERO)
+            to = ir.add(place, ir.mul(down, const(SWIZZLE_COLUMNS)))
             body.append(ir.AsyncCopy(self.b, to, self.weights, index, left))
         return [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
 
@@ -172,5 +178,5 @@ class _Group:
 
 def _run_place(row: Expr, run: Expr) -> Expr:
     """Where a run of a row lies in a slice (`ir.tile_place`)."""
-    turned = ir.binary("xor", run, ir.irem(row, const(RUN)))
-    return ir.add(ir.mul(row, const(BLOCK)), ir.mul(turned, const(RUN)))
+    turned = ir.binary("xor", run, ir.irem(row, const(VECTOR)))
+    return ir.add(ir.mul(row, const(SWIZZLE_COLUMNS)), ir.mul(turned, const(VECTOR)))

@@ -16,7 +16,7 @@ from numus import ir
 from numus.dtypes import bool_, uint32
 from numus.ir import Expr, Stmt, const
 from numus.kernels.conv.gpu.implicit_gemm import Triple, apart, small, times
-from numus.kernels.matmul.gpu.mainloop import Summed
+from numus.kernels.matmul.gpu.mainloop import Accumulators
 
 ZERO = const(0)
 EACH = 8  # sums that a thread takes at a time
@@ -102,21 +102,21 @@ Done = Callable[[Expr, Expr], list[Stmt]]  # (column, value)
 Row = Callable[[Expr], tuple[Expr, Done]]
 
 
-def leave(total: Summed, columns: Expr, room: int, row_of: Row) -> list[Stmt]:
+def leave(total: Accumulators, columns: Expr, room: int, row_of: Row) -> list[Stmt]:
     """Sums on their way out, by the group's memory: rows are neighbours, and a thread has few.
     `row_of(m)` tells whether a row is a result's, and what becomes of its sum in a column. As many
     columns at a time as there are bytes for.
     """
     rows, wide = total.shape
-    _, m0, n0 = total.tile
+    _, m0, n0 = total.origin
     memory, kind = total.scratch[0], total.registers[0].dtype
     pitch = rows + SPARE
-    strips, room = 1, max(room, total.words * memory.dtype.itemsize)
+    strips, room = 1, max(room, total.smem_words * memory.dtype.itemsize)
     while wide // strips * pitch * kind.itemsize > room:
         strips *= 2
     width = wide // strips
     words = -(-width * pitch * kind.itemsize // memory.dtype.itemsize)
-    memory.size = const(max(total.words, words))
+    memory.size = const(max(total.smem_words, words))
     stage = ir.Buffer("stage", kind, "scratch", const(width * pitch), aliases=memory)
     total.scratch.append(stage)
     abreast = max(1, total.threads // rows)
@@ -126,7 +126,7 @@ def leave(total: Summed, columns: Expr, room: int, row_of: Row) -> list[Stmt]:
         lane = ir.var(f"lay{strip}")
         lay: list[Stmt] = []
         for number, c in enumerate(total.registers):
-            row, column = total.place(lane, number)
+            row, column = total.coordinates(lane, number)
             column = ir.add(column, const(-strip * width))
             keep = ir.Store(stage, ir.add(ir.mul(column, const(pitch)), row), ir.read(c))
             mine = (column >= 0) & (column < const(width))

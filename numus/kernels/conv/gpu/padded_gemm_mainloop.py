@@ -12,7 +12,7 @@ from numus.ir import Expr, const
 from numus.kernels.conv.gpu.implicit_gemm import small
 from numus.kernels.conv.gpu.padded_gemm import Cells
 from numus.kernels.conv.gpu.padded_gemm_wgmma import Lines
-from numus.kernels.matmul.gpu.mainloop import Operand, zero
+from numus.kernels.matmul.gpu.mainloop import StagedOperand, zero
 
 ZERO, YES, NO = const(0), const(True, dt.bool_), const(False, dt.bool_)
 
@@ -23,7 +23,7 @@ def _operand(
     group_of: Callable[[Expr], Expr],
     across: bool,
     copies: bool,
-) -> Operand:
+) -> StagedOperand:
     """What lies as it is multiplied, in lines along k or across it, for a group of channels by the
     number of the matrix; `across`: in the group's memory they always lie so."""
 
@@ -35,10 +35,10 @@ def _operand(
         return ir.load(*where(matrix, line, k), mask)
 
     if not copies:
-        return Operand(read, extent, True, None, NO)
+        return StagedOperand(read, extent, True, None, NO)
     turned = lines.along and across
     along = lines.along and not across
-    return Operand(read, extent, along, where, YES, lines.step, turned)
+    return StagedOperand(read, extent, along, where, YES, lines.step, turned)
 
 
 def _place(lines: Lines, group: Expr, line: Expr, neighbour: Expr) -> Expr:
@@ -61,7 +61,7 @@ def by_taps(
     sizes: tuple[Expr, Expr],
     across: bool,
     copies: bool,
-) -> tuple[Operand, Operand]:
+) -> tuple[StagedOperand, StagedOperand]:
     """Operands of a convolution: data are lines of channels, weights lines of all taps, or lines of
     outputs, one for each tap and channel."""
 
@@ -85,8 +85,8 @@ def by_taps(
 
     left = _operand(data, sizes[0], group_of, across, copies)
     if copies:
-        left.displaced, left.lines = displaced, data.count
-        left.ends = ends if data.short else None
+        left.tile_shift, left.shift_extent = displaced, data.count
+        left.k_end = ends if data.short else None
     else:
         left.read = read
     return left, _operand(weights, sizes[1], group_of, across, copies)
@@ -99,7 +99,7 @@ def by_results(
     sizes: tuple[Expr, Expr],
     across: bool,
     copies: bool,
-) -> tuple[Operand, Operand]:
+) -> tuple[StagedOperand, StagedOperand]:
     """Operands of a correlation: lines of images, and of outputs, one for each cell. Elements of
     less than a word would have to be neighbours along k to be copied: they are read."""
     copies = copies and data.buffer.dtype.itemsize >= 4
@@ -119,7 +119,7 @@ def by_results(
 
     left = _operand(data, sizes[0], group_of, across, copies)
     if copies:
-        left.displaced, left.lines = displaced, data.count
+        left.tile_shift, left.shift_extent = displaced, data.count
     else:
         left.read = read
     return left, _operand(weights, sizes[1], group_of, across, copies)

@@ -1,11 +1,9 @@
-"""The tiled contraction: C = A B in register tiles, with any code fused at both ends.
+"""CPU GEMM in register tiles (BLIS), with any expression fused at both ends.
 
-A task is a stretch of rows times a piece of columns, and runs on one thread. The piece of B is
-packed and stays in the second cache while rows of A pass by: these are read in place where they lie
-in memory well enough, and packed where not. What only one task needs it packs itself, what several
-need has been packed before, by a kernel of its own. So both operands are read through whatever
-expression stands for them (views, casts, masks), and what leaves a register tile goes through the
-epilogue. Each element of C is one running sum over k: no choice of tiles shows in the result.
+A task computes some rows by some columns of C on one thread. Its block of B stays in L2 while rows
+of A pass by; operands are read in place where their layout allows, packed by the task itself, or
+packed before for several tasks. Every element of C is one running sum over k: no choice of tiles
+shows in the result.
 """
 
 from __future__ import annotations
@@ -18,117 +16,117 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.cpu.blocking import LINE, Tiles
+from numus.kernels.matmul.cpu.blocking import CACHE_LINE_BYTES, Blocking
 from numus.kernels.matmul.cpu.panels import Matrix, Packed, Panels
 
 ZERO, FALSE = const(0), const(False, dt.bool_)
 
-STEPS = 4  # of k that are written out, at most
+UNROLL_K = 4
 
-Epilogue = Callable[[Expr, Expr, Expr, Any, Expr | None], list[Stmt]]
-Sums = list[ir.Register]  # of one number: its parts, where it is complex
+Epilogue = Callable[[Expr, Expr, Expr, Any, Expr | None], list[Stmt]]  # (batch, m, n, value, mask)
+Accumulator = list[ir.Register]  # real and imaginary part, if complex
 
 
 @dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions."""
+class GemmSizes:
+    """Sizes that a launch passes."""
 
     m: Expr
     n: Expr
     k: Expr
     task_rows: Expr
     task_columns: Expr
-    row_tasks: Expr
-    column_tasks: Expr
-    depth: Expr  # how far along k a tile goes at a time
+    tasks_m: Expr
+    tasks_n: Expr
+    block_k: Expr
 
 
 @dataclass(slots=True)
-class Work:
-    """What a task has to do: an operand is packed memory, or is read in place."""
+class GemmCall:
+    """Arguments of the kernel; operands are packed, or expressions."""
 
-    tiles: Tiles
-    sizes: Sizes
-    dtype: DType  # of what is added up
-    left: Matrix | Packed
-    right: Matrix | Packed
-    finish: Epilogue  # finish(batch, m, n, value, mask) stores an element of the result
-    light: bool  # whether the epilogue is short enough to be written out for every register
+    blocking: Blocking
+    sizes: GemmSizes
+    dtype: DType  # of the accumulators
+    a: Matrix | Packed
+    b: Matrix | Packed
+    epilogue: Epilogue
+    store_only: bool  # the epilogue is a store: cheap enough to unroll
 
     @property
-    def at_once(self) -> bool:
-        """Whether all finished tiles are stored from registers, those at the edges, too."""
-        return self.light and (self.tiles.even or self.tiles.masked)
+    def stores_from_registers(self) -> bool:
+        """All complete tiles do, partial ones too."""
+        return self.store_only and (self.blocking.whole_columns or self.blocking.masked_stores)
 
 
-def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The statements of task g, and the scratch memory that it needs."""
-    tiles, s = work.tiles, work.sizes
+def gemm(call: GemmCall, task: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Statements and scratch of a task."""
+    blocking, s = call.blocking, call.sizes
     out: list[Stmt] = []
 
     def named(name: str, value: Expr) -> Expr:
-        """A number that is computed here, once for all tiles."""
+        """A value that is computed once for all tiles."""
         v = ir.var(name)
         out.append(ir.Let(v, value))
         return v
 
-    batch = named("batch", ir.idiv(g, ir.mul(s.row_tasks, s.column_tasks)))
-    # neighbours in time share a piece of B, which stays in the second cache
-    m0 = named("m0", ir.mul(ir.irem(g, s.row_tasks), s.task_rows))
-    column_task = ir.irem(ir.idiv(g, s.row_tasks), s.column_tasks)
-    n0 = named("n0", ir.mul(column_task, s.task_columns))
+    batch = named("batch", ir.idiv(task, ir.mul(s.tasks_m, s.tasks_n)))
+    # consecutive tasks share a block of B, which stays in L2
+    m0 = named("m0", ir.mul(ir.irem(task, s.tasks_m), s.task_rows))
+    task_n = ir.irem(ir.idiv(task, s.tasks_m), s.tasks_n)
+    n0 = named("n0", ir.mul(task_n, s.task_columns))
     m1 = named("m1", ir.minimum(ir.add(m0, s.task_rows), s.m))
     n1 = named("n1", ir.minimum(ir.add(n0, s.task_columns), s.n))
     scratch = []
-    left, right = work.left, work.right
-    if isinstance(left, Matrix) and tiles.left != "direct":
-        panels = Panels.of_rows(tiles, s.k)
-        buffer = ir.Buffer("packed_a", work.dtype, "scratch", panels.size(s.task_rows))
-        out += panels.pack(buffer, ZERO, left, batch, m0, m1, s.m)
-        left = Packed(buffer, ZERO, panels)
+    a, b = call.a, call.b
+    if isinstance(a, Matrix) and blocking.a_access != "direct":
+        panels = Panels.of_rows(blocking, s.k)
+        buffer = ir.Buffer("packed_a", call.dtype, "scratch", panels.size(s.task_rows))
+        out += panels.pack(buffer, ZERO, a, batch, m0, m1, s.m)
+        a = Packed(buffer, ZERO, panels)
         scratch.append(buffer)
-    elif isinstance(left, Packed):
-        left = left.moved(batch, m0, s.m)
-    edge: Matrix | Packed = right  # where the last tile of a row finds B, if it is not a whole one
-    if isinstance(right, Matrix) and not (tiles.right == "direct" and tiles.even):
-        panels = Panels.of_columns(tiles, s.k)
-        lines, first = s.task_columns, n0
-        if tiles.right == "direct":  # only what is no whole tile
-            lines = const(tiles.columns)
-            first = ir.sub(n1, ir.irem(ir.sub(n1, n0), lines))
-        buffer = ir.Buffer("packed_b", work.dtype, "scratch", panels.size(lines))
-        out += panels.pack(buffer, ZERO, right, batch, first, n1, s.n)
+    elif isinstance(a, Packed):
+        a = a.moved(batch, m0, s.m)
+    edge: Matrix | Packed = b  # B for the last, partial tile of a row
+    if isinstance(b, Matrix) and not (blocking.b_access == "direct" and blocking.whole_columns):
+        panels = Panels.of_columns(blocking, s.k)
+        columns, first = s.task_columns, n0
+        if blocking.b_access == "direct":  # pack only the partial tile
+            columns = const(blocking.columns)
+            first = ir.sub(n1, ir.irem(ir.sub(n1, n0), columns))
+        buffer = ir.Buffer("packed_b", call.dtype, "scratch", panels.size(columns))
+        out += panels.pack(buffer, ZERO, b, batch, first, n1, s.n)
         edge = Packed(buffer, ir.sub(ZERO, panels.size(ir.sub(first, n0))), panels)
-        if tiles.right != "direct":
-            right = edge
+        if blocking.b_access != "direct":
+            b = edge
         scratch.append(buffer)
-    elif isinstance(right, Packed):
-        right = edge = right.moved(batch, n0, s.n)
+    elif isinstance(b, Packed):
+        b = edge = b.moved(batch, n0, s.n)
     ip, jp = ir.var("ip"), ir.var("jp")
-    start, stop, slot = ZERO, s.k, ZERO
-    size = const(tiles.rows * tiles.columns * tiles.parts)
-    if tiles.blocked:  # the unfinished tiles of a task wait side by side
+    start, stop, offset = ZERO, s.k, ZERO
+    size = const(blocking.rows * blocking.columns * blocking.parts)
+    if blocking.k_blocked:  # partial sums of all tiles of a task wait in memory
         start = ir.var("k_start")
-        stop = ir.minimum(ir.add(start, s.depth), s.k)
-        slot = ir.add(ir.mul(ip, s.task_columns), ir.mul(jp, const(tiles.rows)))
-        slot = ir.mul(slot, const(tiles.parts))
-        size = ir.mul(ir.mul(s.task_rows, s.task_columns), const(tiles.parts))
-    unfinished = ir.Buffer("unfinished", work.dtype, "scratch", size)
-    scratch.append(unfinished)
-    place = _Place(batch, m0, n0, ip, jp, m1, n1, start, stop, s.k, unfinished, slot)
-    body = _tiles(work, left, right, edge, place)
-    for v, extent, step in ((jp, ir.sub(n1, n0), tiles.columns), (ip, ir.sub(m1, m0), tiles.rows)):
+        stop = ir.minimum(ir.add(start, s.block_k), s.k)
+        offset = ir.add(ir.mul(ip, s.task_columns), ir.mul(jp, const(blocking.rows)))
+        offset = ir.mul(offset, const(blocking.parts))
+        size = ir.mul(ir.mul(s.task_rows, s.task_columns), const(blocking.parts))
+    partial = ir.Buffer("partial", call.dtype, "scratch", size)
+    scratch.append(partial)
+    at = _TilePosition(batch, m0, n0, ip, jp, m1, n1, start, stop, s.k, partial, offset)
+    body = _tile(call, a, b, edge, at)
+    steps = (blocking.columns, ir.sub(n1, n0)), (blocking.rows, ir.sub(m1, m0))
+    for v, (step, extent) in zip((jp, ip), steps, strict=True):
         body = [ir.For(v, ZERO, extent, "serial", body, step=const(step))]
-    if tiles.blocked:
-        body = [ir.For(start, ZERO, s.k, "serial", body, step=s.depth)]
+    if blocking.k_blocked:
+        body = [ir.For(start, ZERO, s.k, "serial", body, step=s.block_k)]
     return [*out, *body], scratch
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where a register tile lies: the panels ip and jp of a task that ends at m1 and n1, from k0
-    to k1; what is unfinished at k1 waits in memory.
-    """
+class _TilePosition:
+    """A register tile: panels ip and jp of a task that ends at m1 and n1, from k0 to k1; partial
+    sums at k1 are in memory."""
 
     batch: Expr
     m0: Expr
@@ -140,8 +138,8 @@ class _Place:
     k0: Expr
     k1: Expr
     k: Expr
-    unfinished: ir.Buffer
-    slot: Expr
+    partial: ir.Buffer
+    offset: Expr
 
     @property
     def m(self) -> Expr:
@@ -160,52 +158,47 @@ class _Place:
         return ir.sub(self.n1, self.n)
 
     @property
-    def last(self) -> Expr:
-        """Whether the sums are complete."""
+    def complete(self) -> Expr:
+        """All of k is summed."""
         return self.k1.eq(self.k) if self.k1 is not self.k else ~FALSE
 
-    def full(self, tiles: Tiles) -> Expr:
-        """Whether the sums are complete, and all of the tile lies within the result."""
-        full = self.last & (self.rows >= const(tiles.rows))
-        return full if tiles.even else full & (self.columns >= const(tiles.columns))
+    def full(self, blocking: Blocking) -> Expr:
+        """Complete, and all of the tile is in bounds."""
+        full = self.complete & (self.rows >= const(blocking.rows))
+        return full if blocking.whole_columns else full & (self.columns >= const(blocking.columns))
 
 
-def _tiles(
-    work: Work, left: Matrix | Packed, right: Matrix | Packed, edge: Matrix | Packed, at: _Place
+def _tile(
+    call: GemmCall, a: Matrix | Packed, b: Matrix | Packed, edge: Matrix | Packed, at: _TilePosition
 ) -> list[Stmt]:
-    """One register tile; the last one of a row, from the packed edge of B, with about as many
-    vectors as it takes.
-    """
-    tiles = work.tiles
+    """One register tile; the last of a row, from the packed edge of B, with about as many vectors
+    as it takes."""
+    blocking = call.blocking
     out: list[Stmt] = []
-    vectors = tiles.vectors
-    if tiles.even or edge is not right:
-        out = _register_tile(work, left, right, at, vectors)
-    if not tiles.even:
-        most = tiles.columns
-        if edge is not right:
+    vectors = blocking.vectors
+    if blocking.whole_columns or edge is not b:
+        out = _register_tile(call, a, b, at, vectors)
+    if not blocking.whole_columns:
+        most = blocking.columns
+        if edge is not b:
             out = [ir.If(at.columns >= const(most), out)]
             most -= 1
         while vectors:
-            fits = at.columns > const(vectors // 2 * tiles.width)
-            if vectors < tiles.vectors or edge is not right:
+            fits = at.columns > const(vectors // 2 * blocking.width)
+            if vectors < blocking.vectors or edge is not b:
                 fits = fits & (at.columns <= const(most))
-            out.append(ir.If(fits, _register_tile(work, left, edge, at, vectors)))
+            out.append(ir.If(fits, _register_tile(call, a, edge, at, vectors)))
             vectors //= 2
-            most = vectors * tiles.width
-    return out + _store_tile(work, at)
+            most = vectors * blocking.width
+    return out + _store_partial(call, at)
 
 
 def _register_tile(
-    work: Work,
-    left: Matrix | Packed,
-    right: Matrix | Packed,
-    at: _Place,
-    vectors: int,
+    call: GemmCall, a: Matrix | Packed, b: Matrix | Packed, at: _TilePosition, vectors: int
 ) -> list[Stmt]:
-    """One panel of A times one panel of B, added up in registers, then through the epilogue."""
-    tiles, dtype = work.tiles, work.dtype
-    rows, width, parts = tiles.rows, tiles.width, tiles.parts
+    """A panel of A times a panel of B, then the epilogue."""
+    blocking, dtype = call.blocking, call.dtype
+    rows, width, parts = blocking.rows, blocking.width, blocking.parts
     lane, k = ir.var("lane"), ir.var("k")
     sums = [
         [
@@ -216,24 +209,24 @@ def _register_tile(
     ]
 
     def step(k: Expr, u: int) -> list[Stmt]:
-        """All products of one k."""
+        """The outer product of k + u."""
         out: list[Stmt] = []
         bs = []
         for v in range(vectors):
-            value = right.columns(at.batch, ir.add(k, const(u)), at.n0, at.jp, lane, v * width)
+            value = b.columns(at.batch, ir.add(k, const(u)), at.n0, at.jp, lane, v * width)
             names = [ir.var(f"b{u}_{v}_{p}", dtype) for p in range(parts)]
             out += [ir.Let(name, x) for name, x in zip(names, value, strict=True)]
             bs.append(names)
         for i in range(rows):
-            a = left.row(at.batch, at.m0, at.ip, i, k, u)
+            x = a.row(at.batch, at.m0, at.ip, i, k, u)
             for v in range(vectors):
-                out += _multiply_add(sums[i][v], a, bs[v], tiles.fused)
+                out += _multiply_add(sums[i][v], x, bs[v], blocking.fma)
         return out
 
     registers = [
         (
             sums[i][v][p],
-            ir.add(ir.add(at.slot, lane), const((i * parts + p) * tiles.columns + v * width)),
+            ir.add(ir.add(at.offset, lane), const((i * parts + p) * blocking.columns + v * width)),
         )
         for i in range(rows)
         for v in range(vectors)
@@ -241,77 +234,81 @@ def _register_tile(
     ]
     zeros: list[Stmt] = [ir.Set(r, const(0, dtype)) for r, _ in registers]
     body = zeros
-    if tiles.blocked:
-        again: list[Stmt] = [ir.Set(r, ir.load(at.unfinished, place)) for r, place in registers]
-        body = [ir.If(at.k0.eq(0), zeros), ir.If(at.k0 > 0, again)]
-    count = min(STEPS, width)  # what is packed along k is packed by vectors
-    steps = const(count)
-    whole = ir.sub(at.k1, ir.irem(ir.sub(at.k1, at.k0), steps))
-    fetches = _next_rows(work, left, at, k, count)
-    written_out = [s for u in range(count) for s in (*step(k, u), *fetches[u::count])]
-    body.append(ir.For(k, at.k0, whole, "serial", written_out, step=steps))
+    if blocking.k_blocked:
+        reload: list[Stmt] = [ir.Set(r, ir.load(at.partial, index)) for r, index in registers]
+        body = [ir.If(at.k0.eq(0), zeros), ir.If(at.k0 > 0, reload)]
+    count = min(UNROLL_K, width)  # K-major panels are packed by vectors
+    whole = ir.sub(at.k1, ir.irem(ir.sub(at.k1, at.k0), const(count)))
+    prefetches = _prefetch(call, a, at, k, count)
+    unrolled = [s for u in range(count) for s in (*step(k, u), *prefetches[u::count])]
+    body.append(ir.For(k, at.k0, whole, "serial", unrolled, step=const(count)))
     rest = ir.var("k_rest")
     body.append(ir.For(rest, whole, at.k1, "serial", step(rest, 0)))
-    aside: list[Stmt] = [ir.Store(at.unfinished, place, ir.read(r)) for r, place in registers]
-    body += _leave_registers(work, at, sums, lane, aside) if work.light else aside
+    spill: list[Stmt] = [ir.Store(at.partial, index, ir.read(r)) for r, index in registers]
+    body += _epilogue(call, at, sums, lane, spill) if call.store_only else spill
     return [ir.For(lane, ZERO, const(width), "lanes", body)]
 
 
-def _leave_registers(
-    work: Work, at: _Place, sums: Sequence[Sequence[Sums]], lane: Expr, aside: list[Stmt]
+def _epilogue(
+    call: GemmCall,
+    at: _TilePosition,
+    sums: Sequence[Sequence[Accumulator]],
+    lane: Expr,
+    spill: list[Stmt],
 ) -> list[Stmt]:
-    """Sums of rows and vectors through the epilogue; to memory what is not finished, or not whole
-    where that is stored from there."""
-    tiles = work.tiles
+    """Stores from registers; partial sums, and tiles that cannot be stored so, to memory."""
+    blocking = call.blocking
 
-    def finished(i: int, masked: bool) -> list[Stmt]:
+    def store(i: int, masked: bool) -> list[Stmt]:
         """Row i through the epilogue."""
         out: list[Stmt] = []
         for v, parts in enumerate(sums[i]):
-            n = ir.add(ir.add(at.n, lane), const(v * tiles.width))
-            value = _number([ir.read(r) for r in parts])
+            n = ir.add(ir.add(at.n, lane), const(v * blocking.width))
+            value = _scalar([ir.read(r) for r in parts])
             mask = n < at.n1 if masked else None
-            out += work.finish(at.batch, ir.add(at.m, const(i)), n, value, mask)
+            out += call.epilogue(at.batch, ir.add(at.m, const(i)), n, value, mask)
         return out
 
-    full = at.full(tiles) if len(sums[0]) == tiles.vectors else FALSE
-    out: list[Stmt] = [ir.If(full, [s for i in range(tiles.rows) for s in finished(i, False)])]
-    if not work.at_once:
-        return [*out, ir.If(~full, aside)]
-    part: list[Stmt] = [
-        ir.If(at.rows > const(i), finished(i, not tiles.even)) for i in range(tiles.rows)
+    full = at.full(blocking) if len(sums[0]) == blocking.vectors else FALSE
+    out: list[Stmt] = [ir.If(full, [s for i in range(blocking.rows) for s in store(i, False)])]
+    if not call.stores_from_registers:
+        return [*out, ir.If(~full, spill)]
+    partial: list[Stmt] = [
+        ir.If(at.rows > const(i), store(i, not blocking.whole_columns))
+        for i in range(blocking.rows)
     ]
-    out.append(ir.If(at.last & ~full, part))
-    return [*out, ir.If(~at.last, aside)] if tiles.blocked else out
+    out.append(ir.If(at.complete & ~full, partial))
+    return [*out, ir.If(~at.complete, spill)] if blocking.k_blocked else out
 
 
-def _next_rows(work: Work, left: Matrix | Packed, at: _Place, k: Expr, count: int) -> list[Stmt]:
-    """Hints for the rows of the next tile, which follow in memory: of `count` steps along k, the
-    same share. Cores find such rows by themselves only where each has a page to itself.
-    """
-    tiles = work.tiles
-    if not tiles.ahead:
+def _prefetch(
+    call: GemmCall, a: Matrix | Packed, at: _TilePosition, k: Expr, count: int
+) -> list[Stmt]:
+    """Prefetches of the next tile's rows, a share for `count` steps of k. Hardware prefetchers find
+    such rows only where each has a page to itself."""
+    blocking = call.blocking
+    if not blocking.prefetches:
         return []
-    assert isinstance(left, Matrix)
-    first = left.read(at.batch, ir.add(at.m, const(tiles.rows)), ZERO, None)
-    line = LINE // work.dtype.itemsize
-    here = ir.add(first.args[0], ir.mul(k, const(tiles.rows)))
+    assert isinstance(a, Matrix)
+    first = a.read(at.batch, ir.add(at.m, const(blocking.rows)), ZERO, None)
+    line = CACHE_LINE_BYTES // call.dtype.itemsize
+    base = ir.add(first.args[0], ir.mul(k, const(blocking.rows)))
     return [
-        ir.Prefetch(first.attr, ir.add(here, const(i)), write=False)
-        for i in range(0, count * tiles.rows, line)
+        ir.Prefetch(first.attr, ir.add(base, const(i)), write=False)
+        for i in range(0, count * blocking.rows, line)
     ]
 
 
-def _number(parts: list[Expr]) -> Any:
+def _scalar(parts: list[Expr]) -> Any:
     return parts[0] if len(parts) == 1 else tuple(parts)
 
 
-def _multiply_add(sums: Sums, a: list[Expr], b: list[Expr], fused: bool) -> list[Stmt]:
+def _multiply_add(sums: Accumulator, a: list[Expr], b: list[Expr], fma: bool) -> list[Stmt]:
     """sums += a * b; of complex numbers, with one rounding per product and sum."""
 
     def add(to: ir.Register, x: Expr, y: Expr) -> Stmt:
         old = ir.read(to)
-        return ir.Set(to, ir.fma(x, y, old) if fused else old + x * y)
+        return ir.Set(to, ir.fma(x, y, old) if fma else old + x * y)
 
     if len(sums) == 1:
         return [add(sums[0], a[0], b[0])]
@@ -322,30 +319,30 @@ def _multiply_add(sums: Sums, a: list[Expr], b: list[Expr], fused: bool) -> list
     ]
 
 
-def _store_tile(work: Work, at: _Place) -> list[Stmt]:
-    """The part of a tile that lies within the result, from memory through the epilogue."""
-    if work.at_once:
+def _store_partial(call: GemmCall, at: _TilePosition) -> list[Stmt]:
+    """The part of a tile that is in bounds, from memory through the epilogue."""
+    if call.stores_from_registers:
         return []
-    tiles = work.tiles
+    blocking = call.blocking
     i, j = ir.var("out_i"), ir.var("out_j")
-    rows = ir.minimum(at.rows, const(tiles.rows))
+    rows = ir.minimum(at.rows, const(blocking.rows))
 
-    def line(mask: Expr | None) -> list[Stmt]:
+    def store(mask: Expr | None) -> list[Stmt]:
         value = []
-        for p in range(tiles.parts):
-            line = ir.add(ir.mul(i, const(tiles.parts)), const(p))
-            place = ir.add(ir.add(at.slot, ir.mul(line, const(tiles.columns))), j)
-            value.append(ir.load(at.unfinished, place))
-        store = work.finish(at.batch, ir.add(at.m, i), ir.add(at.n, j), _number(value), mask)
-        unroll = tiles.vectors if mask is None else 1
-        across = ir.For(j, ZERO, const(tiles.columns), "lanes", store, unroll=unroll)
+        for p in range(blocking.parts):
+            row = ir.add(ir.mul(i, const(blocking.parts)), const(p))
+            index = ir.add(ir.add(at.offset, ir.mul(row, const(blocking.columns))), j)
+            value.append(ir.load(at.partial, index))
+        stores = call.epilogue(at.batch, ir.add(at.m, i), ir.add(at.n, j), _scalar(value), mask)
+        unroll = blocking.vectors if mask is None else 1
+        across = ir.For(j, ZERO, const(blocking.columns), "lanes", stores, unroll=unroll)
         return [ir.For(i, ZERO, rows, "serial", [across])]
 
-    done = at.last & ~at.full(tiles) if work.light else at.last  # and not stored yet
-    if tiles.even:
-        return [ir.If(done, line(None))]
-    masked = line(ir.add(at.n, j) < at.n1)
-    if work.light:
-        return [ir.If(done, masked)]
-    whole = at.columns >= const(tiles.columns)
-    return [ir.If(done & whole, line(None)), ir.If(done & ~whole, masked)]
+    ready = at.complete & ~at.full(blocking) if call.store_only else at.complete
+    if blocking.whole_columns:
+        return [ir.If(ready, store(None))]
+    masked = store(ir.add(at.n, j) < at.n1)
+    if call.store_only:
+        return [ir.If(ready, masked)]
+    whole = at.columns >= const(blocking.columns)
+    return [ir.If(ready & whole, store(None)), ir.If(ready & ~whole, masked)]

@@ -1,11 +1,10 @@
-"""Operands of a contraction as panels: what a register tile needs, in the order it needs it.
+"""Panel packing of the CPU GEMM (BLIS): operands in the order in which register tiles read them.
 
-    columns     [panel][k][part][columns of a panel]           rows of vectors
-    rows        [panel][k / W][row][part][W]                   W neighbours along k, to be broadcast
-            or  [panel][k][part][row]                          where rows are neighbours in memory
+    B, columns      [panel][k][part][columns of a panel]           rows of vectors
+    A, rows         [panel][k / W][row][part][W]                   K-major: W elements to broadcast
+            or      [panel][k][part][row]                          MN-major
 
-Packing reads an operand through the expression that stands for it, once per element. Complex
-numbers are packed as two parts, real and imaginary.
+Operands are evaluated once per element. Complex numbers are packed as real and imaginary parts.
 """
 
 from __future__ import annotations
@@ -16,33 +15,33 @@ from typing import Any
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.cpu.blocking import Tiles
+from numus.kernels.matmul.cpu.blocking import Blocking
 
 ZERO, ONE = const(0), const(1)
 
-LINES = 8  # of k that are packed together, from panel to panel
-STRETCH = 16  # vectors of a row that are packed together
+BLOCK_ROWS = 8  # rows of k that are packed together, so that panels are written in longer pieces
+BLOCK_VECTORS = 16  # vectors of a row that are packed together, so that writes stay close
 
-# read(batch, line, k, mask): the element of row or column `line`, a pair if complex
+# read(batch, mn, k, mask): an element of row or column `mn`, a pair if complex
 Read = Callable[[Expr, Expr, Expr, Expr | None], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Matrix:
-    """An operand as it is: an expression. Lines are rows of A, columns of B; `extent` of them."""
+    """An operand as an expression; `extent` is m or n."""
 
     read: Read
     extent: Expr
 
     def row(self, batch: Expr, m0: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
-        """Element k + u of row m0 + ip + i, in place; beyond the last row, of that."""
+        """Element k + u of row m0 + ip + i, in place; rows past the end repeat the last one."""
         m = ir.minimum(ir.add(ir.add(m0, ip), const(i)), ir.sub(self.extent, ONE))
         return _parts(self.read(batch, m, ir.add(k, const(u)), None))
 
     def columns(
         self, batch: Expr, k: Expr, n0: Expr, jp: Expr, lane: Expr, offset: int
     ) -> list[Expr]:
-        """Line k of a panel, from column n0 + jp + offset on."""
+        """Row k of a panel, from column n0 + jp + offset on."""
         n = ir.add(ir.add(ir.add(n0, jp), lane), const(offset))
         return _parts(self.read(batch, n, k, None))
 
@@ -51,47 +50,51 @@ def _parts(value: Any) -> list[Expr]:
     return list(value) if isinstance(value, tuple) else [value]
 
 
+def _masked_parts(value: Any, mask: Expr | None) -> list[Expr]:
+    parts = _parts(value)
+    if mask is None:
+        return parts
+    return [ir.select(mask, x, const(0, x.dtype)) for x in parts]
+
+
 @dataclass(frozen=True, slots=True)
 class Panels:
-    """How lines are laid out: `lines` of them side by side, `depth` long."""
+    """Layout of panels: `extent` rows of A, or columns of B, by all of k."""
 
-    tiles: Tiles
-    lines: int
+    blocking: Blocking
+    extent: int
     k: Expr
-    rows: bool  # of A; else columns of B
+    of_a: bool
 
     @staticmethod
-    def of_rows(tiles: Tiles, k: Expr) -> Panels:
-        return Panels(tiles, tiles.rows, k, True)
+    def of_rows(blocking: Blocking, k: Expr) -> Panels:
+        return Panels(blocking, blocking.rows, k, True)
 
     @staticmethod
-    def of_columns(tiles: Tiles, k: Expr) -> Panels:
-        return Panels(tiles, tiles.columns, k, False)
+    def of_columns(blocking: Blocking, k: Expr) -> Panels:
+        return Panels(blocking, blocking.columns, k, False)
 
     @property
-    def along(self) -> bool:
-        """Whether neighbours are elements of one line."""
-        return self.rows and not self.tiles.across
+    def k_major(self) -> bool:
+        return self.of_a and not self.blocking.a_mn_major
 
     @property
-    def line(self) -> Expr:
-        """Elements that a line takes."""
-        depth = self.k
-        if self.along:
-            width = const(self.tiles.width)
-            depth = ir.mul(ir.idiv(ir.add(depth, ir.sub(width, ONE)), width), width)
-        return ir.mul(depth, const(self.tiles.parts))
+    def stride(self) -> Expr:
+        """Elements per row or column."""
+        k = self.k
+        if self.k_major:
+            width = const(self.blocking.width)
+            k = ir.mul(ir.idiv(ir.add(k, ir.sub(width, ONE)), width), width)
+        return ir.mul(k, const(self.blocking.parts))
 
-    def size(self, lines: Expr) -> Expr:
-        """Elements of so many lines, whole panels of them."""
-        return ir.mul(lines, self.line)
+    def size(self, extent: Expr) -> Expr:
+        """Elements of so many rows or columns, in whole panels."""
+        return ir.mul(extent, self.stride)
 
-    def padded(self, lines: Expr) -> Expr:
-        """So many lines, filled up to whole panels."""
-        own = const(self.lines)
-        return ir.mul(ir.idiv(ir.add(lines, ir.sub(own, ONE)), own), own)
-
-    # -- packing ----------------------------------------------------------------------------------
+    def padded(self, extent: Expr) -> Expr:
+        """Rounded up to whole panels."""
+        own = const(self.extent)
+        return ir.mul(ir.idiv(ir.add(extent, ir.sub(own, ONE)), own), own)
 
     def pack(
         self,
@@ -102,16 +105,17 @@ class Panels:
         first: Expr,
         stop: Expr,
         extent: Expr,
-        depth: tuple[Expr, Expr] | None = None,
+        k_range: tuple[Expr, Expr] | None = None,
     ) -> list[Stmt]:
-        """Lines `first` … `stop` into a buffer, from `start` on; `extent`: how many there are.
-        `depth`: from where to where along k, if not all of it."""
-        if self.along:
-            assert depth is None
-            return self._along(buffer, start, matrix, batch, first, stop, extent)
-        return self._across(buffer, start, matrix, batch, first, stop, depth or (ZERO, self.k))
+        """Rows or columns `first` … `stop` of `extent`, to `start` in a buffer; all of k, or of a
+        range of it."""
+        if self.k_major:
+            assert k_range is None
+            return self._pack_k_major(buffer, start, matrix, batch, first, stop, extent)
+        k_range = k_range or (ZERO, self.k)
+        return self._pack_mn_major(buffer, start, matrix, batch, first, stop, k_range)
 
-    def _across(
+    def _pack_mn_major(
         self,
         buffer: ir.Buffer,
         start: Expr,
@@ -119,41 +123,39 @@ class Panels:
         batch: Expr,
         first: Expr,
         stop: Expr,
-        depth: tuple[Expr, Expr],
+        k_range: tuple[Expr, Expr],
     ) -> list[Stmt]:
-        """Line by line of k, neighbours side by side; zeros beyond the last."""
-        parts, lines = self.tiles.parts, self.lines
-        kb, p, k, j = (ir.var(f"pack_{'ab'[not self.rows]}_{x}") for x in ("kb", "p", "k", "j"))
-        at = ir.add(start, ir.add(ir.mul(p, self.line), ir.mul(k, const(lines * parts))))
-        n = ir.add(first, ir.add(p, j))
+        """Row by row of k; zeros past the last column."""
+        parts, extent = self.blocking.parts, self.extent
+        kb, p, k, j = (ir.var(f"pack_{'ab'[not self.of_a]}_{x}") for x in ("kb", "p", "k", "j"))
+        at = ir.add(start, ir.add(ir.mul(p, self.stride), ir.mul(k, const(extent * parts))))
+        mn = ir.add(first, ir.add(p, j))
+        end = ir.minimum(ir.add(kb, const(BLOCK_ROWS)), k_range[1])
 
-        def line(mask: Expr | None, vectors: int) -> list[Stmt]:
-            value = _parts(matrix.read(batch, n, k, mask))
-            if mask is not None:
-                value = [ir.select(mask, x, const(0, x.dtype)) for x in value]
+        def rows(mask: Expr | None, vectors: int) -> list[Stmt]:
+            value = _masked_parts(matrix.read(batch, mn, k, mask), mask)
             stores: list[Stmt] = [
-                ir.Store(buffer, ir.add(ir.add(at, j), const(i * lines)), x)
+                ir.Store(buffer, ir.add(ir.add(at, j), const(i * extent)), x)
                 for i, x in enumerate(value)
             ]
-            extent = lines if self.rows else vectors * self.tiles.width
-            return [ir.For(j, ZERO, const(extent), "lanes", stores, unroll=vectors)]
+            count = extent if self.of_a else vectors * self.blocking.width
+            row = ir.For(j, ZERO, const(count), "lanes", stores, unroll=vectors)
+            return [ir.For(k, kb, end, "serial", [row])]
 
-        end = ir.minimum(ir.add(kb, const(LINES)), depth[1])
         left = ir.sub(stop, ir.add(first, p))
-        full = left >= const(lines)
-        vectors = 1 if self.rows else self.tiles.vectors
-        # several lines at a time, so that a panel is written in longer pieces
-        body: list[Stmt] = [ir.If(full, [ir.For(k, kb, end, "serial", line(None, vectors))])]
+        full = left >= const(extent)
+        vectors = 1 if self.of_a else self.blocking.vectors
+        body: list[Stmt] = [ir.If(full, rows(None, vectors))]
         rest = ~full
-        if vectors > 1:  # of what fits one vector, a tile reads no other
-            narrow = left <= const(self.tiles.width)
-            body.append(ir.If(narrow, [ir.For(k, kb, end, "serial", line(n < stop, 1))]))
-            rest = rest & ~narrow
-        body.append(ir.If(rest, [ir.For(k, kb, end, "serial", line(n < stop, vectors))]))
-        panels = ir.For(p, ZERO, ir.sub(stop, first), "serial", body, step=const(lines))
-        return [ir.For(kb, *depth, "serial", [panels], step=const(LINES))]
+        if vectors > 1:  # a tile reads no more than the one vector
+            one = left <= const(self.blocking.width)
+            body.append(ir.If(one, rows(mn < stop, 1)))
+            rest = rest & ~one
+        body.append(ir.If(rest, rows(mn < stop, vectors)))
+        panels = ir.For(p, ZERO, ir.sub(stop, first), "serial", body, step=const(extent))
+        return [ir.For(kb, *k_range, "serial", [panels], step=const(BLOCK_ROWS))]
 
-    def _along(
+    def _pack_k_major(
         self,
         buffer: ir.Buffer,
         start: Expr,
@@ -163,23 +165,19 @@ class Panels:
         stop: Expr,
         extent: Expr,
     ) -> list[Stmt]:
-        """A vector of neighbours along k at a time; zeros beyond the last k.
-
-        A panel's lines beyond the last are that last line again: their results are never stored.
-        """
-        parts, lines, width = self.tiles.parts, self.lines, self.tiles.width
+        """A vector along k at a time; zeros past the end of k. Rows past the end repeat the last
+        one: their results are never stored."""
+        parts, rows, width = self.blocking.parts, self.extent, self.blocking.width
         p, i, kb, kq, kk = (ir.var(f"pack_a_{x}") for x in ("p", "i", "kb", "kq", "kk"))
         m = ir.minimum(ir.add(first, ir.add(p, i)), ir.sub(extent, ONE))
         whole = ir.idiv(self.k, const(width))
 
-        def vector(kb: Expr, mask: bool) -> Stmt:
+        def vector(kb: Expr, masked: bool) -> Stmt:
             k = ir.add(ir.mul(kb, const(width)), kk)
-            inside = k < self.k if mask else None
-            value = _parts(matrix.read(batch, m, k, inside))
-            if inside is not None:
-                value = [ir.select(inside, x, const(0, x.dtype)) for x in value]
-            at = ir.add(start, ir.mul(p, self.line))
-            at = ir.add(at, ir.mul(kb, const(lines * parts * width)))
+            mask = k < self.k if masked else None
+            value = _masked_parts(matrix.read(batch, m, k, mask), mask)
+            at = ir.add(start, ir.mul(p, self.stride))
+            at = ir.add(at, ir.mul(kb, const(rows * parts * width)))
             at = ir.add(at, ir.mul(i, const(parts * width)))
             stores: list[Stmt] = [
                 ir.Store(buffer, ir.add(ir.add(at, kk), const(q * width)), x)
@@ -187,52 +185,49 @@ class Panels:
             ]
             return ir.For(kk, ZERO, const(width), "lanes", stores)
 
-        # a stretch of every row at a time, so that what is written stays close together
-        end = ir.minimum(ir.add(kq, const(STRETCH)), whole)
-        row = ir.For(
-            i, ZERO, const(lines), "serial", [ir.For(kb, kq, end, "serial", [vector(kb, False)])]
-        )
-        stretch = ir.For(kq, ZERO, whole, "serial", [row], step=const(STRETCH))
+        end = ir.minimum(ir.add(kq, const(BLOCK_VECTORS)), whole)
+        row = ir.For(kb, kq, end, "serial", [vector(kb, False)])
+        block = ir.For(i, ZERO, const(rows), "serial", [row])
+        blocks = ir.For(kq, ZERO, whole, "serial", [block], step=const(BLOCK_VECTORS))
         rest = ir.If(
             ir.mul(whole, const(width)) < self.k,
-            [ir.For(i, ZERO, const(lines), "serial", [vector(whole, True)])],
+            [ir.For(i, ZERO, const(rows), "serial", [vector(whole, True)])],
         )
-        return [ir.For(p, ZERO, ir.sub(stop, first), "serial", [stretch, rest], step=const(lines))]
+        return [ir.For(p, ZERO, ir.sub(stop, first), "serial", [blocks, rest], step=const(rows))]
 
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """An operand in panels; the task's first lies at `start`."""
+    """An operand in panels; the task's first one is at `offset`."""
 
     buffer: ir.Buffer
-    start: Expr
+    offset: Expr
     panels: Panels
 
     def moved(self, batch: Expr, first: Expr, extent: Expr) -> Packed:
-        """Seen from line `first` of a batch of such operands."""
-        lines = ir.add(ir.mul(batch, self.panels.padded(extent)), first)
-        return replace(self, start=ir.add(self.start, self.panels.size(lines)))
+        """From row or column `first` of a matrix of the batch on."""
+        before = ir.add(ir.mul(batch, self.panels.padded(extent)), first)
+        return replace(self, offset=ir.add(self.offset, self.panels.size(before)))
 
     def row(self, batch: Expr, m0: Expr, ip: Expr, i: int, k: Expr, u: int) -> list[Expr]:
-        tiles = self.panels.tiles
-        rows, parts, width = tiles.rows, tiles.parts, tiles.width
-        at = ir.add(self.start, ir.mul(ip, self.panels.line))
-        if tiles.across:
+        b = self.panels.blocking
+        rows, parts, width = b.rows, b.parts, b.width
+        at = ir.add(self.offset, ir.mul(ip, self.panels.stride))
+        if b.a_mn_major:
             at = ir.add(at, ir.mul(k, const(rows * parts)))
-            place = [u * rows * parts + p * rows + i for p in range(parts)]
+            offsets = [u * rows * parts + p * rows + i for p in range(parts)]
         else:
             at = ir.add(at, ir.mul(ir.idiv(k, const(width)), const(rows * parts * width)))
             at = ir.add(at, ir.irem(k, const(width)))
-            place = [(i * parts + p) * width + u for p in range(parts)]
-        return [ir.load(self.buffer, ir.add(at, const(x))) for x in place]
+            offsets = [(i * parts + p) * width + u for p in range(parts)]
+        return [ir.load(self.buffer, ir.add(at, const(x))) for x in offsets]
 
     def columns(
         self, batch: Expr, k: Expr, n0: Expr, jp: Expr, lane: Expr, offset: int
     ) -> list[Expr]:
-        tiles = self.panels.tiles
-        at = ir.add(self.start, ir.mul(jp, self.panels.line))
-        at = ir.add(ir.add(at, ir.mul(k, const(tiles.columns * tiles.parts))), lane)
+        b = self.panels.blocking
+        at = ir.add(self.offset, ir.mul(jp, self.panels.stride))
+        at = ir.add(ir.add(at, ir.mul(k, const(b.columns * b.parts))), lane)
         return [
-            ir.load(self.buffer, ir.add(at, const(p * tiles.columns + offset)))
-            for p in range(tiles.parts)
+            ir.load(self.buffer, ir.add(at, const(p * b.columns + offset))) for p in range(b.parts)
         ]

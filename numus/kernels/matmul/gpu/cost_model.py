@@ -1,9 +1,7 @@
-"""Which tiles a product is cut into, and into how many pieces of k, so that no unit waits long.
+"""Cost model of tiled GEMMs with wave quantisation: choice of tile and split-K.
 
-What tiles cost is known by measurement: how long a unit takes for a slice of one group, of two that
-run there at the same time, and so on; larger tiles make more of what they read, several groups hide
-each other's waits. The rest is arithmetic. Times are in cycles of a Hopper multiprocessor
-(docs/results/cuda.md); only how they compare matters.
+The cycles of one K-tile are measured, by the number of blocks that share an SM; the model counts
+waves of blocks from there. Only the ratios of costs matter.
 """
 
 from __future__ import annotations
@@ -14,46 +12,60 @@ from typing import Generic, TypeVar
 
 from numus.target import Target
 
-Tiles = TypeVar("Tiles")
-
-MERGING, MERGING_MANY, MANY = 3000, 6500, 16  # to add up pieces: another kernel, or two
-ROUNDS = 4  # of groups, from which on the last one matters less than what pieces cost
-BYTES = 1800  # of pieces that are written or read in a cycle
+TileT = TypeVar("TileT")
 
 
 @dataclass(frozen=True, slots=True)
-class Way(Generic[Tiles]):
-    """A way to do a product."""
+class SplitKTuning:
+    """Costs of split-K, in cycles of one H200 (docs/results/cuda.md)."""
 
-    tiles: Tiles
-    groups: int  # that it takes
-    slices: int  # of k
-    times: Sequence[float]  # of a slice: of one group on a unit, of two at the same time, ...
-    begin: float  # what a group takes besides
-    least: int = 4  # slices that are worth a sum of their own
-    once: float = 0  # what a unit takes besides all its groups
+    one_pass_splits: int = 16  # up to which one kernel sums the partial products
+    one_pass_cycles: int = 3000
+    two_pass_cycles: int = 6500
+    bytes_per_cycle: int = 1800  # of partial products, written or read
+    max_waves: int = 4  # above, the last wave costs less than split-K does
 
 
-def quickest(
-    target: Target, ways: Sequence[Way[Tiles]], result_bytes: int
-) -> tuple[Way[Tiles], int, int]:
-    """The way that takes the least time, into how many pieces it cuts k, and how many groups there
-    are for a unit at the same time. `result_bytes`: what a piece of all of k comes to."""
-    units = target.num_cores
+TUNING = SplitKTuning()
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate(Generic[TileT]):
+    """A tile and its cost in cycles."""
+
+    tile: TileT
+    blocks: int  # without split-K
+    k_tiles: int
+    cycles: Sequence[float]  # of a K-tile, with 1, 2, ... blocks on an SM
+    block_overhead: float
+    min_split_k_tiles: int = 4  # K-tiles of a split, at least
+    launch_overhead: float = 0
+
+
+def fastest(
+    target: Target, candidates: Sequence[Candidate[TileT]], result_bytes: int
+) -> tuple[Candidate[TileT], int, int]:
+    """The cheapest candidate, its split-K and its blocks per SM; `result_bytes`: of one split."""
+    sms = target.num_cores
     found = []
-    for number, way in enumerate(ways):
-        most = max(1, way.slices // way.least) if way.groups <= ROUNDS * units else 1
-        full = {n * units // way.groups for n in range(1, len(way.times) + 1)}
-        for many in sorted({min(most, max(1, n)) for n in (*range(1, MANY + 1), *full)}):
-            each = -(-way.slices // many)
-            pieces = -(-way.slices // each)
-            rounds, rest = divmod(-(-way.groups * pieces // units), len(way.times))
-            time = way.once + rounds * (each * way.times[-1] + way.begin)
+    for number, c in enumerate(candidates):
+        occupancy = len(c.cycles)
+        limit = 1
+        if c.blocks <= TUNING.max_waves * sms:
+            limit = max(1, c.k_tiles // c.min_split_k_tiles)
+        full_waves = {n * sms // c.blocks for n in range(1, occupancy + 1)}
+        splits = (*range(1, TUNING.one_pass_splits + 1), *full_waves)
+        for wanted in sorted({min(limit, max(1, n)) for n in splits}):
+            k_tiles = -(-c.k_tiles // wanted)
+            split_k = -(-c.k_tiles // k_tiles)
+            waves, rest = divmod(-(-c.blocks * split_k // sms), occupancy)
+            cost = c.launch_overhead + waves * (k_tiles * c.cycles[-1] + c.block_overhead)
             if rest:
-                time += each * way.times[rest - 1] + way.begin
-            if pieces > 1:
-                time += MERGING if pieces <= MANY else MERGING_MANY
-                time += (pieces + 1) * result_bytes / BYTES
-            found.append((time, number, pieces, len(way.times) if rounds else rest))
-    _, number, pieces, together = min(found)
-    return ways[number], pieces, together
+                cost += k_tiles * c.cycles[rest - 1] + c.block_overhead
+            if split_k > 1:
+                one_pass = split_k <= TUNING.one_pass_splits
+                cost += TUNING.one_pass_cycles if one_pass else TUNING.two_pass_cycles
+                cost += (split_k + 1) * result_bytes / TUNING.bytes_per_cycle
+            found.append((cost, number, split_k, occupancy if waves else rest))
+    _, number, split_k, blocks_per_sm = min(found)
+    return candidates[number], split_k, blocks_per_sm

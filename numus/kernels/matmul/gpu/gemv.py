@@ -1,10 +1,8 @@
-"""A matrix times a few vectors, for groups of threads: the matrix is read once, and nothing waits.
+"""GEMV and skinny GEMM on CUDA cores: a matrix times up to 16 vectors, bound by reading the matrix.
 
-What takes time is the matrix on its way from memory. Threads read it straight into registers, in
-runs of neighbours, and multiply each run with the vectors, which are in the caches. A group has a
-few lines of the matrix (rows, where neighbours lie along k; a strip of columns, where they lie
-across it) and all of k: its threads share out k and add up at the end what they have, by way of the
-group's memory. Each sum is made in one order, whoever is quick.
+Threads load the matrix as vectors into registers; the vectors come from the caches. A block has
+some rows of the matrix (K-major), or a strip of adjacent ones (MN-major), and all of k, which its
+threads share; their partial sums meet in shared memory, in a fixed order.
 """
 
 from __future__ import annotations
@@ -14,246 +12,266 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import GroupWork
-from numus.kernels.matmul.gpu.vector_loads import ACCESS, Operand, multiplied, power
+from numus.kernels.matmul.gpu.problem import GemmCall
+from numus.kernels.matmul.gpu.vector_loads import (
+    MAX_ACCESS_BYTES,
+    VectorOperand,
+    multiply_add,
+    next_power_of_two,
+)
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
-FEW = 16  # vectors at most
-SUMS, STRIP_SUMS = 32, 64  # of a thread: those of rows, those of columns
-LINES = 8  # rows of the matrix that a group has at most
-STEPS, MORE_STEPS = 4, 8  # of k that a thread takes at a time, across: more where it has few sums
-STAGE = 32 << 10  # bytes by which the threads' sums meet
-NEARLY = 0.9  # of the units: enough groups
+
+@dataclass(frozen=True, slots=True)
+class GemvTuning:
+    """Measured on one H200."""
+
+    max_vectors: int = 16
+    k_major_sums: int = 32  # accumulators of a thread
+    mn_major_sums: int = 64
+    k_major_rows: int = 8  # of the matrix, per block
+    unroll_k: int = 4  # MN-major
+    unroll_k_few_sums: int = 8
+    few_sums: int = 16
+    reduce_bytes: int = 32 << 10  # shared memory of the block reduction
+    enough_blocks_per_sm: float = 0.9
+    min_extent: int = 64  # of m, n and k, below which latency does not matter
+    min_k_bytes: int = 512  # that a warp loads at a time: with less, most threads would idle
+
+
+TUNING = GemvTuning()
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """A schedule as data."""
+class GemvShape:
+    """Tile of a block and of a thread; rows are those of the matrix."""
 
-    along: bool  # whether neighbours of the matrix lie along k
+    k_major: bool
     vectors: int  # a power of two
-    lines: int  # of the matrix: rows of a group, or neighbours of a thread
+    rows: int  # of a block (K-major), or adjacent ones of a thread
     threads: int
-    across: int = 1  # threads side by side along a strip
-    steps: int = 1  # of k that a thread takes at a time, there
+    row_threads: int = 1  # adjacent threads along the rows (MN-major)
+    unroll_k: int = 1
 
     @property
-    def deep(self) -> int:
-        """Threads that share out k."""
-        return self.threads // self.across
+    def k_threads(self) -> int:
+        return self.threads // self.row_threads
 
     @property
-    def strip(self) -> int:
-        """Lines of a group."""
-        return self.lines * self.across
+    def block_rows(self) -> int:
+        return self.rows * self.row_threads
 
     @property
     def sums(self) -> int:
-        """Of a thread."""
-        return self.lines * self.vectors
+        """Accumulators of a thread."""
+        return self.rows * self.vectors
 
 
-def choose(
-    target: Target, itemsize: int, along: bool, batch: int, lines: int, vectors: int, k: int
-) -> Schedule:
-    """As many lines for a group as leave groups for all units: vectors are then read less often,
-    and strips are whole lines of the caches."""
-    wide = power(vectors)
-    run = max(1, ACCESS // itemsize)
-    if along:
-        count = min(LINES, SUMS // wide)
-        while count > 1 and batch * -(-lines // count) < target.num_cores:
-            count //= 2
-        threads = min(256, max(32, power(-(-k // run))))
-        return Schedule(True, wide, count, threads)
+def choose_shape(
+    target: Target, itemsize: int, k_major: bool, batch: int, rows: int, vectors: int, k: int
+) -> GemvShape:
+    """As many rows per block as leave blocks for all SMs: vectors are then loaded less often, and
+    strips are whole cache lines."""
+    count = next_power_of_two(vectors)
+    vector = max(1, MAX_ACCESS_BYTES // itemsize)
+    if k_major:
+        own = min(TUNING.k_major_rows, TUNING.k_major_sums // count)
+        while own > 1 and batch * -(-rows // own) < target.num_cores:
+            own //= 2
+        threads = min(256, max(32, next_power_of_two(-(-k // vector))))
+        return GemvShape(True, count, own, threads)
     threads = min(512, max(target.max_block_size, target.block_size))
-    own = min(run, max(1, STRIP_SUMS // wide))
-    across = 32
-    while across > 4 and batch * -(-lines // (across * own)) < NEARLY * target.num_cores:
-        across //= 2
-    steps = MORE_STEPS if wide * own <= 16 else STEPS
-    while threads > 64 and threads // across > max(16, k // steps):
+    own = min(vector, max(1, TUNING.mn_major_sums // count))
+    row_threads = 32
+    wanted = TUNING.enough_blocks_per_sm * target.num_cores
+    while row_threads > 4 and batch * -(-rows // (row_threads * own)) < wanted:
+        row_threads //= 2
+    few = count * own <= TUNING.few_sums
+    unroll_k = TUNING.unroll_k_few_sums if few else TUNING.unroll_k
+    while threads > 64 and threads // row_threads > max(16, k // unroll_k):
         threads //= 2
-    return Schedule(False, wide, own, threads, across, steps)
+    return GemvShape(False, count, own, threads, row_threads, unroll_k)
 
 
-def pieces_of(target: Target, s: Schedule, batch: int, lines: int, k: int) -> int:
-    """How many pieces k is cut into, where there are too few groups for the units."""
-    groups = batch * -(-lines // s.strip)
-    worth = 4 * s.deep * (s.lines if s.along else s.steps)  # of k
-    return max(1, min(target.num_cores // groups, k // max(worth, 512)))
+def choose_split_k(target: Target, s: GemvShape, batch: int, rows: int, k: int) -> int:
+    """Splits of k where there are fewer blocks than SMs."""
+    blocks = batch * -(-rows // s.block_rows)
+    min_k = 4 * s.k_threads * (s.rows if s.k_major else s.unroll_k)
+    return max(1, min(target.num_cores // blocks, k // max(min_k, 512)))
 
 
 @dataclass(slots=True)
-class Sizes:
-    """The numbers of a launch, as expressions."""
+class GemvSizes:
+    """Sizes that a launch passes."""
 
     vectors: Expr
-    lines: Expr
+    rows: Expr
     k: Expr
-    groups: Expr  # of a matrix
+    blocks: Expr  # of a matrix
 
 
-Sums = list[list[ir.Register]]  # of each vector: those of the lines
-Work = GroupWork[Schedule, Sizes, Operand]
+Sums = list[list[ir.Register]]  # [vector][row]
+Call = GemmCall[GemvShape, GemvSizes, VectorOperand]  # A is the matrix, B the vectors
 
 
-def dots(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """What group g does of a product of a matrix (on the left) and vectors;
-    `finish(batch, vector, line, value)` stores an element."""
-    s, sizes, dtype = work.tiles, work.sizes, work.dtype
-    batch = ir.idiv(g, sizes.groups)
-    first = ir.mul(ir.irem(g, sizes.groups), const(s.strip))
+def gemv(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Statements and scratch of a block; the epilogue takes (batch, vector, row, value)."""
+    s, sizes, dtype = call.tile, call.sizes, call.dtype
+    batch = ir.idiv(block, sizes.blocks)
+    row0 = ir.mul(ir.irem(block, sizes.blocks), const(s.block_rows))
     sums = [
-        [ir.Register(f"c{r}_{j}", dtype, lanes=True) for j in range(s.lines)]
+        [ir.Register(f"c{r}_{j}", dtype, lanes=True) for j in range(s.rows)]
         for r in range(s.vectors)
     ]
     out: list[Stmt] = [ir.Set(c, const(0, dtype)) for row in sums for c in row]
     lane = ir.var("lane")
-    way = _along if s.along else _across
-    quick, slow = (way(work, lane, batch, first, sums, whole) for whole in (True, False))
-    aligned = work.left.aligned & work.right.aligned
-    if work.left.place is None:
-        out.append(ir.For(lane, ZERO, const(s.threads), "lanes", slow))
+    k_loop = _k_major if s.k_major else _mn_major
+    vectors, elements = (k_loop(call, lane, batch, row0, sums, wide) for wide in (True, False))
+    aligned = call.a.aligned & call.b.aligned
+    if call.a.address is None:
+        out.append(ir.For(lane, ZERO, const(s.threads), "lanes", elements))
     else:
-        for condition, body in ((aligned, quick), (~aligned, slow)):
+        for condition, body in ((aligned, vectors), (~aligned, elements)):
             loop = ir.For(lane, ZERO, const(s.threads), "lanes", body)
             if condition.op != "const" or condition.attr:
                 out.append(loop if condition.op == "const" else ir.If(condition, [loop]))
-    steps, stage = _added_up(work, batch, first, sums)
+    steps, stage = _block_reduce(call, batch, row0, sums)
     return [*out, *steps], [stage]
 
 
-def _parts(work: Work) -> tuple[Schedule, Sizes, DType, Operand, Operand]:
-    return work.tiles, work.sizes, work.dtype, work.left, work.right
+def _parts(call: Call) -> tuple[GemvShape, GemvSizes, DType, VectorOperand, VectorOperand]:
+    return call.tile, call.sizes, call.dtype, call.a, call.b
 
 
-def _rows(s: Schedule, sizes: Sizes) -> list[Expr]:
-    """The vectors; those that do not exist are the last again."""
+def _vector_indices(s: GemvShape, sizes: GemvSizes) -> list[Expr]:
+    """Vectors past the end repeat the last one."""
     last = ir.sub(sizes.vectors, ONE)
     return [ir.minimum(const(r), last) if r else ZERO for r in range(s.vectors)]
 
 
-def _along(work: Work, lane: Expr, batch: Expr, first: Expr, sums: Sums, whole: bool) -> list[Stmt]:
-    """Runs along k, of all lines and vectors."""
-    s, sizes, dtype, matrix, vectors = _parts(work)
-    run = matrix.run if whole else 1
-    last = ir.sub(sizes.lines, ONE)
-    lines = [ir.minimum(ir.add(first, const(j)), last) for j in range(s.lines)]
-    p = ir.var("p")
+def _k_major(
+    call: Call, lane: Expr, batch: Expr, row0: Expr, sums: Sums, vectorised: bool
+) -> list[Stmt]:
+    s, sizes, dtype, matrix, vectors = _parts(call)
+    vector = matrix.vector if vectorised else 1
+    last = ir.sub(sizes.rows, ONE)
+    rows = [ir.minimum(ir.add(row0, const(j)), last) for j in range(s.rows)]
+    k = ir.var("k")
     body: list[Stmt] = []
 
-    def bring(x: Operand, line: Expr, tag: str) -> list[Expr]:
+    def load(x: VectorOperand, mn: Expr, tag: str) -> list[Expr]:
+        at = [(mn, ir.add(k, const(u))) for u in range(vector)]
         lets, found = (
-            x.neighbours(batch, line, p, run, dtype, tag, whole)
-            if x.along
-            else x.single(batch, [(line, ir.add(p, const(u))) for u in range(run)], dtype, tag)
+            x.load_contiguous(batch, mn, k, vector, dtype, tag, vectorised)
+            if x.k_major
+            else x.load_elements(batch, at, dtype, tag)
         )
         body.extend(lets)
         return found
 
-    ws = [bring(matrix, line, f"w{j}") for j, line in enumerate(lines)]
-    for r, row in enumerate(_rows(s, sizes)):
-        xs = bring(vectors, row, f"x{r}")
-        for u in range(run):
+    ws = [load(matrix, row, f"w{j}") for j, row in enumerate(rows)]
+    for r, index in enumerate(_vector_indices(s, sizes)):
+        xs = load(vectors, index, f"x{r}")
+        for u in range(vector):
             for c, w in zip(sums[r], ws, strict=True):
-                body.append(ir.Set(c, multiplied(w[u], xs[u], ir.read(c))))
-    start = ir.mul(lane, const(run))
-    return [ir.For(p, start, sizes.k, "serial", body, step=const(run * s.threads))]
+                body.append(ir.Set(c, multiply_add(w[u], xs[u], ir.read(c))))
+    start = ir.mul(lane, const(vector))
+    return [ir.For(k, start, sizes.k, "serial", body, step=const(vector * s.threads))]
 
 
-def _across(
-    work: Work, lane: Expr, batch: Expr, first: Expr, sums: Sums, whole: bool
+def _mn_major(
+    call: Call, lane: Expr, batch: Expr, row0: Expr, sums: Sums, vectorised: bool
 ) -> list[Stmt]:
-    """Runs of lines at some steps of k."""
-    s, sizes, dtype, matrix, vectors = _parts(work)
-    deep, column = ir.idiv(lane, const(s.across)), ir.irem(lane, const(s.across))
-    line = ir.add(first, ir.mul(column, const(s.lines)))
-    rows = _rows(s, sizes)
+    s, sizes, dtype, matrix, vectors = _parts(call)
+    k_thread, row_thread = ir.idiv(lane, const(s.row_threads)), ir.irem(lane, const(s.row_threads))
+    row = ir.add(row0, ir.mul(row_thread, const(s.rows)))
 
-    def steps(p: Expr, count: int) -> list[Stmt]:
+    def steps(k: Expr, count: int) -> list[Stmt]:
         body: list[Stmt] = []
         ws = []
         for u in range(count):
-            here, tag = ir.add(p, const(u)), f"w{u}"
-            if whole:
-                at = ir.minimum(line, ir.sub(sizes.lines, const(s.lines)))
-                lets, found = matrix.neighbours(batch, at, here, s.lines, dtype, tag, True)
+            k_u, tag = ir.add(k, const(u)), f"w{u}"
+            if vectorised:
+                at = ir.minimum(row, ir.sub(sizes.rows, const(s.rows)))
+                lets, found = matrix.load_contiguous(batch, at, k_u, s.rows, dtype, tag, True)
             else:
-                last = ir.sub(sizes.lines, ONE)
-                places = [(ir.minimum(ir.add(line, const(j)), last), here) for j in range(s.lines)]
-                lets, found = matrix.single(batch, places, dtype, tag)
+                last = ir.sub(sizes.rows, ONE)
+                each = [(ir.minimum(ir.add(row, const(j)), last), k_u) for j in range(s.rows)]
+                lets, found = matrix.load_elements(batch, each, dtype, tag)
             body += lets
             ws.append(found)
-        for r, row in enumerate(rows):
-            by_run = whole and vectors.along and vectors.run > 1 and count > 1
-            places = [(row, ir.add(p, const(u))) for u in range(count)]
+        for r, index in enumerate(_vector_indices(s, sizes)):
+            wide = vectorised and vectors.k_major and vectors.vector > 1 and count > 1
+            each = [(index, ir.add(k, const(u))) for u in range(count)]
             lets, xs = (
-                vectors.neighbours(batch, row, p, count, dtype, f"x{r}", True)
-                if by_run
-                else vectors.single(batch, places, dtype, f"x{r}")
+                vectors.load_contiguous(batch, index, k, count, dtype, f"x{r}", True)
+                if wide
+                else vectors.load_elements(batch, each, dtype, f"x{r}")
             )
             body += lets
             for u in range(count):
                 for c, w in zip(sums[r], ws[u], strict=True):
-                    body.append(ir.Set(c, multiplied(w, xs[u], ir.read(c))))
+                    body.append(ir.Set(c, multiply_add(w, xs[u], ir.read(c))))
         return body
 
-    p, rest = ir.var("p"), ir.var("rest")
-    if not whole:
-        return [ir.For(rest, deep, sizes.k, "serial", steps(rest, 1), step=const(s.deep))]
-    whole_steps = ir.mul(ir.idiv(sizes.k, const(s.steps)), const(s.steps))
-    start, end = ir.mul(deep, const(s.steps)), ir.add(whole_steps, deep)
+    k, rest = ir.var("k"), ir.var("rest")
+    if not vectorised:
+        return [ir.For(rest, k_thread, sizes.k, "serial", steps(rest, 1), step=const(s.k_threads))]
+    unrolled = ir.mul(ir.idiv(sizes.k, const(s.unroll_k)), const(s.unroll_k))
+    start, end = ir.mul(k_thread, const(s.unroll_k)), ir.add(unrolled, k_thread)
+    by = const(s.unroll_k * s.k_threads)
     return [
-        ir.For(p, start, whole_steps, "serial", steps(p, s.steps), step=const(s.steps * s.deep)),
-        ir.For(rest, end, sizes.k, "serial", steps(rest, 1), step=const(s.deep)),
+        ir.For(k, start, unrolled, "serial", steps(k, s.unroll_k), step=by),
+        ir.For(rest, end, sizes.k, "serial", steps(rest, 1), step=const(s.k_threads)),
     ]
 
 
-def _added_up(work: Work, batch: Expr, first: Expr, sums: Sums) -> tuple[list[Stmt], ir.Buffer]:
-    """What the threads have of each sum, as many sums at a time as there is room for: a team of
-    threads reads what all of them have of one, and adds it up."""
-    s, sizes, dtype = work.tiles, work.sizes, work.dtype
+def _block_reduce(call: Call, batch: Expr, row0: Expr, sums: Sums) -> tuple[list[Stmt], ir.Buffer]:
+    """Sums over the threads that share k, as many at a time as fit into shared memory: some lanes
+    of a warp load the partial sums of one, and shuffles add them up."""
+    s, sizes, dtype = call.tile, call.sizes, call.dtype
     flat = [c for row in sums for c in row]
-    at_a_time = min(s.sums, s.deep, power(STAGE // (s.threads * dtype.itemsize) + 1) // 2)
-    team = s.deep // at_a_time  # threads of one sum
-    while team > 32:
-        team //= 2
-    each = s.deep // team
-    results = at_a_time * s.across
-    pitch = const(s.deep + min(team, 32))  # shifts the banks of the next sum
-    stage = ir.Buffer("stage", dtype, "scratch", ir.mul(const(results), pitch))
+    room = TUNING.reduce_bytes // (s.threads * dtype.itemsize)
+    at_a_time = min(s.sums, s.k_threads, next_power_of_two(room + 1) // 2)
+    lanes = s.k_threads // at_a_time  # that add up one sum
+    while lanes > 32:
+        lanes //= 2
+    each = s.k_threads // lanes
+    results = at_a_time * s.row_threads
+    ld = const(s.k_threads + min(lanes, 32))  # against bank conflicts
+    stage = ir.Buffer("stage", dtype, "scratch", ir.mul(const(results), ld))
     out: list[Stmt] = []
     for begin in range(0, s.sums, at_a_time):
-        lane = ir.var(f"lay{begin}")
-        deep, column = ir.idiv(lane, const(s.across)), ir.irem(lane, const(s.across))
-        lay: list[Stmt] = []
+        lane = ir.var(f"stage_lane{begin}")
+        k_thread = ir.idiv(lane, const(s.row_threads))
+        column = ir.irem(lane, const(s.row_threads))
+        to_shared: list[Stmt] = []
         for q, c in enumerate(flat[begin : begin + at_a_time]):
-            number = ir.add(column, const(q * s.across))
-            at = ir.add(ir.mul(number, pitch), deep)
-            lay.append(ir.Store(stage, at, ir.read(c)))
-        out.append(ir.For(lane, ZERO, const(s.threads), "lanes", lay))
-        # every thread takes part: those of sums beyond the last add up others once more
-        take = ir.var(f"take{begin}")
-        number, part = ir.idiv(take, const(team)), ir.irem(take, const(team))
-        there = number < results
-        base = ir.add(ir.mul(ir.minimum(number, const(results - 1)), pitch), part)
+            number = ir.add(column, const(q * s.row_threads))
+            at = ir.add(ir.mul(number, ld), k_thread)
+            to_shared.append(ir.Store(stage, at, ir.read(c)))
+        out.append(ir.For(lane, ZERO, const(s.threads), "lanes", to_shared))
+        # shuffles need all threads: those without a sum add up the last one again
+        lane = ir.var(f"reduce_lane{begin}")
+        number, part = ir.idiv(lane, const(lanes)), ir.irem(lane, const(lanes))
+        base = ir.add(ir.mul(ir.minimum(number, const(results - 1)), ld), part)
         total = ir.load(stage, base)
         for i in range(1, each):
-            total = total + ir.load(stage, ir.add(base, const(i * team)))
+            total = total + ir.load(stage, ir.add(base, const(i * lanes)))
         mask = 1
-        while mask < team:
+        while mask < lanes:
             total = total + ir.lanes_xor(total, mask)
             mask *= 2
         name = ir.var(f"sum{begin}", dtype)
-        column = ir.irem(number, const(s.across))
-        which = ir.add(ir.idiv(number, const(s.across)), const(begin))
-        vector, own = ir.idiv(which, const(s.lines)), ir.irem(which, const(s.lines))
-        line = ir.add(first, ir.add(ir.mul(column, const(s.lines)), own))
-        exists = there & part.eq(0) & (vector < sizes.vectors) & (line < sizes.lines)
-        done = ir.If(exists, work.finish(batch, vector, line, name))
-        body: list[Stmt] = [ir.Let(name, total), done]
-        out.append(ir.For(take, ZERO, const(s.threads), "lanes", body))
+        column = ir.irem(number, const(s.row_threads))
+        which = ir.add(ir.idiv(number, const(s.row_threads)), const(begin))
+        vector, own = ir.idiv(which, const(s.rows)), ir.irem(which, const(s.rows))
+        row = ir.add(row0, ir.add(ir.mul(column, const(s.rows)), own))
+        has_sum = (number < results) & part.eq(0)
+        exists = has_sum & (vector < sizes.vectors) & (row < sizes.rows)
+        store = ir.If(exists, call.epilogue(batch, vector, row, name))
+        body: list[Stmt] = [ir.Let(name, total), store]
+        out.append(ir.For(lane, ZERO, const(s.threads), "lanes", body))
     return out, stage

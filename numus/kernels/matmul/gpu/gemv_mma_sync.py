@@ -1,11 +1,9 @@
-"""A matrix of 16-bit floats times a few vectors, by units that 32 threads drive.
+"""Skinny GEMM on tensor cores (mma.sync): a matrix of 16-bit floats times 5 to 16 vectors.
 
-As in `group_dots.py` the matrix is read once, straight into registers. With more than a few vectors
-plain arithmetic would take longer than memory does; the units multiply 16 vectors as quickly as
-one. They want pairs along k in words, and do not care in which order steps of k come, as long as
-both operands agree: so every thread gives them runs of neighbours as they lie. Where they lie
-across k, the halves of two rows are paired. The warps of a group share out k, and meet in its
-memory.
+As in `gemv.py` the matrix is loaded once, straight into registers; MMAs multiply 16 vectors as fast
+as one. They take pairs along k in any order on which both operands agree, so threads pass vectors
+as they are in memory; of MN-major matrices, elements of two rows of memory are paired. The warps of
+a block share k, and reduce through shared memory.
 """
 
 from __future__ import annotations
@@ -16,32 +14,42 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import float32
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.gemv import Sizes
+from numus.kernels.matmul.gpu.gemv import GemvSizes
 from numus.kernels.matmul.gpu.mainloop import zero
-from numus.kernels.matmul.gpu.problem import GroupWork
-from numus.kernels.matmul.gpu.vector_loads import Operand
+from numus.kernels.matmul.gpu.problem import GemmCall
+from numus.kernels.matmul.gpu.vector_loads import VectorOperand
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 WARP = 32
 
-LEAST, MOST = 5, 16  # vectors: with fewer, plain arithmetic keeps up with memory
-ROWS, COLUMNS = 16, 8  # vectors and lines of one product
-ALONG, ACROSS = 32, 16  # steps of k that a warp takes at a time
-RUN, QUAD = 8, 4  # neighbours of the matrix, and of vectors where it lies across k
-GROUPS = 3  # for every unit
-LOADS = 4  # runs of the matrix that a thread has under way, along
+MMA_M, MMA_N = 16, 8  # vectors and rows of one instruction
+K_MAJOR_WARP_K, MN_MAJOR_WARP_K = 32, 16  # of a warp's step
+VECTOR, K_QUAD = 8, 4  # contiguous elements of the matrix; steps of k per thread, MN-major
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """A schedule as data."""
+class GemvMmaTuning:
+    """Measured on one H200."""
 
-    along: bool  # whether neighbours of the matrix lie along k
-    tall: int  # products down: 16 vectors each
-    wide: int  # products across: 8 lines each
+    min_vectors: int = 5  # with fewer, CUDA cores keep up with memory
+    max_vectors: int = 16
+    blocks_per_sm: int = 3
+    loads_in_flight: int = 4  # of the matrix per thread, K-major
+
+
+TUNING = GemvMmaTuning()
+
+
+@dataclass(frozen=True, slots=True)
+class GemvShape:
+    """Tile of a block: 16 vectors per MMA down, 8 rows of the matrix per MMA across."""
+
+    k_major: bool
+    mmas_m: int
+    mmas_n: int
     warps: int
-    half: bool  # whether there are 8 vectors at most
+    half_m: bool  # at most 8 vectors
     unroll: int = 2
 
     @property
@@ -49,248 +57,260 @@ class Schedule:
         return self.warps * WARP
 
     @property
-    def lines(self) -> int:
-        return self.wide * COLUMNS
+    def rows(self) -> int:
+        return self.mmas_n * MMA_N
 
     @property
-    def steps(self) -> int:
-        """Of k, for all warps together."""
-        return (ALONG if self.along else ACROSS) * self.warps
+    def warp_k(self) -> int:
+        return K_MAJOR_WARP_K if self.k_major else MN_MAJOR_WARP_K
 
     @property
-    def nbytes(self) -> int:
-        """Of the memory in which warps meet."""
-        return self.warps * self.tall * ROWS * (self.lines + COLUMNS) * float32.itemsize
+    def block_k(self) -> int:
+        """Steps of k of all warps together."""
+        return self.warp_k * self.warps
+
+    @property
+    def smem_bytes(self) -> int:
+        return self.warps * self.mmas_m * MMA_M * (self.rows + MMA_N) * float32.itemsize
 
 
-def choose(target: Target, along: bool, batch: int, lines: int, vectors: int, k: int) -> Schedule:
-    """Lines of a group so many as leave some groups for each unit."""
-    wide, unroll = RUN, 2
-    if along:
-        wide = 4
-        while wide > 1 and batch * -(-lines // (wide * COLUMNS)) < GROUPS * target.num_cores:
-            wide //= 2
-        unroll = LOADS // wide
-    found = Schedule(along, -(-vectors // ROWS), wide, 8, vectors <= ROWS // 2, unroll)
-    while found.warps > 4 and (found.nbytes > target.shared_bytes or found.steps > k):
+def choose_shape(
+    target: Target, k_major: bool, batch: int, rows: int, vectors: int, k: int
+) -> GemvShape:
+    """As many rows per block as leave some blocks for every SM."""
+    mmas_n, unroll = VECTOR, 2
+    if k_major:
+        mmas_n, wanted = 4, TUNING.blocks_per_sm * target.num_cores
+        while mmas_n > 1 and batch * -(-rows // (mmas_n * MMA_N)) < wanted:
+            mmas_n //= 2
+        unroll = TUNING.loads_in_flight // mmas_n
+    found = GemvShape(k_major, -(-vectors // MMA_M), mmas_n, 8, vectors <= MMA_M // 2, unroll)
+    while found.warps > 4 and (found.smem_bytes > target.shared_bytes or found.block_k > k):
         found = replace(found, warps=found.warps // 2)
     return found
 
 
-def pieces_of(target: Target, s: Schedule, batch: int, lines: int, k: int) -> int:
-    """How many pieces k is cut into, where there are too few groups for the units."""
-    groups = batch * -(-lines // s.lines)
-    return max(1, min(2 * target.num_cores // groups, k // (4 * s.steps)))
+def choose_split_k(target: Target, s: GemvShape, batch: int, rows: int, k: int) -> int:
+    """Splits of k where there are too few blocks for the SMs."""
+    blocks = batch * -(-rows // s.rows)
+    return max(1, min(2 * target.num_cores // blocks, k // (4 * s.block_k)))
 
 
-Work = GroupWork[Schedule, Sizes, Operand]
-Sums = list[list[list[ir.Register]]]  # of products down and across
+Call = GemmCall[GemvShape, GemvSizes, VectorOperand]  # A is the matrix, B the vectors
+Fragments = list[list[list[ir.Register]]]  # [MMA down][MMA across]
 
 
-def dots(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """What group g does of a product of a matrix (on the left) and vectors;
-    `finish(batch, vector, line, value)` stores an element."""
-    s, sizes = work.tiles, work.sizes
-    batch = ir.idiv(g, sizes.groups)
-    first = ir.mul(ir.irem(g, sizes.groups), const(s.lines))
-    sums: Sums = [
+def gemv_mma_sync(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Statements and scratch of a block; the epilogue takes (batch, vector, row, value)."""
+    s, sizes = call.tile, call.sizes
+    batch = ir.idiv(block, sizes.blocks)
+    row0 = ir.mul(ir.irem(block, sizes.blocks), const(s.rows))
+    sums: Fragments = [
         [
             [ir.Register(f"c{i}_{j}_{u}", float32, lanes=True) for u in range(4)]
-            for j in range(s.wide)
+            for j in range(s.mmas_n)
         ]
-        for i in range(s.tall)
+        for i in range(s.mmas_m)
     ]
-    out: list[Stmt] = [ir.Set(c, const(0, float32)) for row in sums for p in row for c in p]
-    aligned = work.left.aligned & work.right.aligned
-    ways = [(aligned, True), (~aligned, False)]
-    if work.left.place is None:
-        ways = [(const(True, dt.bool_), False)]
-    for condition, whole in ways:
+    out: list[Stmt] = [ir.Set(c, const(0, float32)) for row in sums for mma in row for c in mma]
+    aligned = call.a.aligned & call.b.aligned
+    paths = [(aligned, True), (~aligned, False)]
+    if call.a.address is None:
+        paths = [(const(True, dt.bool_), False)]
+    for condition, vectorised in paths:
         if condition.op == "const" and not condition.attr:
             continue
-        reader = _Reader(work, batch, first, sums, whole)
-        loops = reader.loops()
+        loops = _KLoop(call, batch, row0, sums, vectorised).loops()
         out += loops if condition.op == "const" else [ir.If(condition, loops)]
-    steps, stage = _added_up(work, batch, first, sums)
+    steps, stage = _block_reduce(call, batch, row0, sums)
     return [*out, *steps], [stage]
 
 
-class _Reader:
-    """How threads read, and what they give to the units. `whole`: in runs."""
+Pairs = tuple[list[Expr], list[Expr]]
+LoadsAndMmas = tuple[list[Stmt], list[Stmt]]
 
-    def __init__(self, work: Work, batch: Expr, first: Expr, sums: Sums, whole: bool) -> None:
-        self.work, self.batch, self.first, self.sums = work, batch, first, sums
-        self.whole = whole
-        self.lane = ir.var("lane" if whole else "slow_lane")
+
+class _KLoop:
+    """A thread's loads and its warp's MMAs."""
+
+    def __init__(
+        self, call: Call, batch: Expr, row0: Expr, sums: Fragments, vectorised: bool
+    ) -> None:
+        self.call, self.batch, self.row0, self.sums = call, batch, row0, sums
+        self.vectorised = vectorised
+        self.lane = ir.var("lane" if vectorised else "slow_lane")
         thread = ir.irem(self.lane, const(WARP))
         self.warp = ir.idiv(self.lane, const(WARP))
-        self.line, self.word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
+        self.row, self.word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
 
     def loops(self) -> list[Stmt]:
-        """Whole rounds of all warps, some at a time; then what is left, of which not all exists."""
-        s, k = self.work.tiles, self.work.sizes.k
-        own = s.steps // s.warps
-        i, j = (ir.var(f"{name}{'' if self.whole else '_slow'}") for name in ("round", "rest"))
-        unroll = s.unroll if self.whole else 1
-        rounds = ir.idiv(k, const(s.steps * unroll))
+        """Unrolled steps of all warps, then the rest, predicated."""
+        s, k = self.call.tile, self.call.sizes.k
+        i, j = (ir.var(f"{name}{'' if self.vectorised else '_slow'}") for name in ("step", "rest"))
+        unroll = s.unroll if self.vectorised else 1
+        count = ir.idiv(k, const(s.block_k * unroll))
         body: list[Stmt] = []
-        loads = []
+        all_mmas: list[Stmt] = []
         for u in range(unroll):
-            at = ir.add(
-                ir.mul(ir.add(ir.mul(i, const(unroll)), const(u)), const(s.warps)), self.warp
-            )
-            lets, products = self.step(ir.mul(at, const(own)), False, f"{u}")
+            step = ir.add(ir.mul(i, const(unroll)), const(u))
+            at = ir.add(ir.mul(step, const(s.warps)), self.warp)
+            lets, mmas = self.step(ir.mul(at, const(s.warp_k)), False, f"{u}")
             body += lets
-            loads.append(products)
-        body += [product for products in loads for product in products]
-        done = ir.mul(rounds, const(s.steps * unroll))
-        left = ir.idiv(ir.add(ir.sub(k, done), const(s.steps - 1)), const(s.steps))
+            all_mmas += mmas
+        body += all_mmas
+        done = ir.mul(count, const(s.block_k * unroll))
+        left = ir.idiv(ir.add(ir.sub(k, done), const(s.block_k - 1)), const(s.block_k))
         at = ir.add(ir.mul(j, const(s.warps)), self.warp)
-        lets, products = self.step(ir.add(done, ir.mul(at, const(own))), True, "r")
+        lets, mmas = self.step(ir.add(done, ir.mul(at, const(s.warp_k))), True, "r")
         inner: list[Stmt] = [
-            ir.For(i, ZERO, rounds, "serial", body),
-            ir.For(j, ZERO, left, "serial", [*lets, *products]),
+            ir.For(i, ZERO, count, "serial", body),
+            ir.For(j, ZERO, left, "serial", [*lets, *mmas]),
         ]
         return [ir.For(self.lane, ZERO, const(s.threads), "lanes", inner)]
 
-    def step(self, p: Expr, cut: bool, tag: str) -> tuple[list[Stmt], list[Stmt]]:
-        """Loads and products of the steps from p on, of which some may be beyond k (`cut`)."""
-        return self._along(p, cut, tag) if self.work.tiles.along else self._across(p, cut, tag)
+    def step(self, k: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
+        """A warp's step from k on, which may reach past the end (`predicated`)."""
+        return (self._k_major if self.call.tile.k_major else self._mn_major)(k, predicated, tag)
 
-    def run(
-        self, x: Operand, line: Expr, k: Expr, count: int, cut: bool, tag: str
+    def load_along_k(
+        self, x: VectorOperand, mn: Expr, k: Expr, count: int, predicated: bool, tag: str
     ) -> tuple[list[Stmt], list[Expr]]:
-        """Neighbours along k, as halves; zeros beyond its end."""
-        size, dtype = self.work.sizes.k, self.work.dtype
-        if self.whole and x.along and x.run >= count:
-            start = ir.minimum(k, ir.sub(size, const(count))) if cut else k
-            lets, found = x.neighbours(self.batch, line, start, count, dtype, tag, True)
-            beyond = [k < size] * count
+        """Elements (mn, k ... k + count - 1); zeros past the end."""
+        size, dtype = self.call.sizes.k, self.call.dtype
+        if self.vectorised and x.k_major and x.vector >= count:
+            start = ir.minimum(k, ir.sub(size, const(count))) if predicated else k
+            lets, found = x.load_contiguous(self.batch, mn, start, count, dtype, tag, True)
+            exists = [k < size] * count
         else:
             ks = [ir.add(k, const(u)) for u in range(count)]
             last = ir.sub(size, ONE)
-            places = [(line, ir.minimum(q, last) if cut else q) for q in ks]
-            lets, found = x.single(self.batch, places, dtype, tag)
-            beyond = [q < size for q in ks]
-        if cut:
-            found = [ir.select(c, v, zero(dtype)) for c, v in zip(beyond, found, strict=True)]
+            at = [(mn, ir.minimum(q, last) if predicated else q) for q in ks]
+            lets, found = x.load_elements(self.batch, at, dtype, tag)
+            exists = [q < size for q in ks]
+        if predicated:
+            found = [ir.select(c, v, zero(dtype)) for c, v in zip(exists, found, strict=True)]
         return lets, found
 
-    def vectors(self, k: Expr, count: int, cut: bool, tag: str) -> tuple[list[Stmt], list[Pairs]]:
-        """Words of the vectors: for each product down, of two lines 8 apart."""
-        s = self.work.tiles
-        last = ir.sub(self.work.sizes.vectors, ONE)
+    def vectors(
+        self, k: Expr, count: int, predicated: bool, tag: str
+    ) -> tuple[list[Stmt], list[Pairs]]:
+        """Words of two vectors, 8 apart, for each MMA down."""
+        s = self.call.tile
+        last = ir.sub(self.call.sizes.vectors, ONE)
         lets: list[Stmt] = []
         found: list[Pairs] = []
-        for i in range(s.tall):
+        for i in range(s.mmas_m):
             both = []
             for half in range(2):
-                if half and s.half:
+                if half and s.half_m:
                     both.append([const(0, dt.uint32)] * (count // 2))
                     continue
-                row = ir.minimum(ir.add(self.line, const(i * ROWS + half * 8)), last)
-                some, values = self.run(self.work.right, row, k, count, cut, f"x{tag}_{i}{half}")
+                mn = ir.minimum(ir.add(self.row, const(i * MMA_M + half * 8)), last)
+                name = f"x{tag}_{i}{half}"
+                some, values = self.load_along_k(self.call.b, mn, k, count, predicated, name)
                 lets += some
-                both.append([_pair(a, b) for a, b in zip(values[::2], values[1::2], strict=True)])
+                both.append(_pairs(values))
             found.append((both[0], both[1]))
         return lets, found
 
-    def _along(self, p: Expr, cut: bool, tag: str) -> tuple[list[Stmt], list[Stmt]]:
-        """A thread has a run of each of its lines: words of two products."""
-        s = self.work.tiles
-        k = ir.add(p, ir.mul(self.word, const(RUN)))
-        last = ir.sub(self.work.sizes.lines, ONE)
-        lets: list[Stmt] = []
-        lines = []
-        for j in range(s.wide):
-            line = ir.minimum(ir.add(self.first, ir.add(self.line, const(j * COLUMNS))), last)
-            some, values = self.run(self.work.left, line, k, RUN, cut, f"w{tag}_{j}")
-            lets += some
-            lines.append([_pair(a, b) for a, b in zip(values[::2], values[1::2], strict=True)])
-        some, rows = self.vectors(k, RUN, cut, tag)
-        products: list[Stmt] = []
-        for step in range(0, RUN // 2, 2):
-            for i, (low, high) in enumerate(rows):
-                left = [low[step], high[step], low[step + 1], high[step + 1]]
-                for j, words in enumerate(lines):
-                    right = [words[step], words[step + 1]]
-                    products.append(ir.MmaSync(self.sums[i][j], left, right, self.work.dtype))
-        return [*lets, *some], products
-
-    def _across(self, p: Expr, cut: bool, tag: str) -> tuple[list[Stmt], list[Stmt]]:
-        """A thread has runs of lines at four steps of k; each line is of another product."""
-        s, size = self.work.tiles, self.work.sizes.k
-        matrix, dtype = self.work.left, self.work.dtype
-        k = ir.add(p, ir.mul(self.word, const(QUAD)))
-        line = ir.add(self.first, ir.mul(self.line, const(RUN)))
+    def _k_major(self, k0: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
+        """A thread has a vector of each of its rows: words of two MMAs."""
+        k = ir.add(k0, ir.mul(self.word, const(VECTOR)))
+        last = ir.sub(self.call.sizes.rows, ONE)
         lets: list[Stmt] = []
         rows = []
-        for u in range(QUAD):
-            here, name = ir.add(k, const(u)), f"w{tag}_{u}"
-            at = ir.minimum(here, ir.sub(size, ONE)) if cut else here
-            if self.whole:
-                start = ir.minimum(line, ir.sub(self.work.sizes.lines, const(RUN)))
-                some, values = matrix.neighbours(self.batch, start, at, RUN, dtype, name, True)
-            else:
-                last = ir.sub(self.work.sizes.lines, ONE)
-                places = [(ir.minimum(ir.add(line, const(c)), last), at) for c in range(RUN)]
-                some, values = matrix.single(self.batch, places, dtype, name)
+        for j in range(self.call.tile.mmas_n):
+            row = ir.minimum(ir.add(self.row0, ir.add(self.row, const(j * MMA_N))), last)
+            name = f"w{tag}_{j}"
+            some, values = self.load_along_k(self.call.a, row, k, VECTOR, predicated, name)
             lets += some
-            if cut:
-                values = [ir.select(here < size, v, zero(dtype)) for v in values]
-            rows.append(values)
-        some, vectors = self.vectors(k, QUAD, cut, tag)
-        products: list[Stmt] = []
-        for j in range(s.wide):
-            right = [_pair(rows[0][j], rows[1][j]), _pair(rows[2][j], rows[3][j])]
+            rows.append(_pairs(values))
+        some, vectors = self.vectors(k, VECTOR, predicated, tag)
+        mmas: list[Stmt] = []
+        for step in range(0, VECTOR // 2, 2):
             for i, (low, high) in enumerate(vectors):
-                left = [low[0], high[0], low[1], high[1]]
-                products.append(ir.MmaSync(self.sums[i][j], left, right, dtype))
-        return [*lets, *some], products
+                x = [low[step], high[step], low[step + 1], high[step + 1]]
+                for j, words in enumerate(rows):
+                    y = [words[step], words[step + 1]]
+                    mmas.append(ir.MmaSync(self.sums[i][j], x, y, self.call.dtype))
+        return [*lets, *some], mmas
+
+    def _mn_major(self, k0: Expr, predicated: bool, tag: str) -> LoadsAndMmas:
+        """A thread has vectors of rows at four steps of k; each row belongs to another MMA."""
+        sizes, matrix, dtype = self.call.sizes, self.call.a, self.call.dtype
+        k = ir.add(k0, ir.mul(self.word, const(K_QUAD)))
+        row = ir.add(self.row0, ir.mul(self.row, const(VECTOR)))
+        lets: list[Stmt] = []
+        rows = []
+        for u in range(K_QUAD):
+            k_u, name = ir.add(k, const(u)), f"w{tag}_{u}"
+            at = ir.minimum(k_u, ir.sub(sizes.k, ONE)) if predicated else k_u
+            if self.vectorised:
+                start = ir.minimum(row, ir.sub(sizes.rows, const(VECTOR)))
+                some, values = matrix.load_contiguous(
+                    self.batch, start, at, VECTOR, dtype, name, True
+                )
+            else:
+                last = ir.sub(sizes.rows, ONE)
+                each = [(ir.minimum(ir.add(row, const(c)), last), at) for c in range(VECTOR)]
+                some, values = matrix.load_elements(self.batch, each, dtype, name)
+            lets += some
+            if predicated:
+                values = [ir.select(k_u < sizes.k, v, zero(dtype)) for v in values]
+            rows.append(values)
+        some, vectors = self.vectors(k, K_QUAD, predicated, tag)
+        mmas: list[Stmt] = []
+        for j in range(self.call.tile.mmas_n):
+            y = [_pair(rows[0][j], rows[1][j]), _pair(rows[2][j], rows[3][j])]
+            for i, (low, high) in enumerate(vectors):
+                x = [low[0], high[0], low[1], high[1]]
+                mmas.append(ir.MmaSync(self.sums[i][j], x, y, dtype))
+        return [*lets, *some], mmas
 
 
-Pairs = tuple[list[Expr], list[Expr]]
+def _pairs(values: list[Expr]) -> list[Expr]:
+    return [_pair(a, b) for a, b in zip(values[::2], values[1::2], strict=True)]
 
 
 def _pair(low: Expr, high: Expr) -> Expr:
-    """Two halves as a word."""
+    """Two 16-bit elements as a word."""
     first, second = (x.bitcast(dt.uint16).cast(dt.uint32) for x in (low, high))
     return first | (second << 16)
 
 
-def _added_up(work: Work, batch: Expr, first: Expr, sums: Sums) -> tuple[list[Stmt], ir.Buffer]:
-    """What the warps have of each sum."""
-    s, sizes = work.tiles, work.sizes
-    pitch = s.lines + COLUMNS  # shifts the banks of the next vector
-    size = s.tall * ROWS * pitch
+def _block_reduce(
+    call: Call, batch: Expr, row0: Expr, sums: Fragments
+) -> tuple[list[Stmt], ir.Buffer]:
+    """Sums over the warps, through shared memory, and the epilogue."""
+    s, sizes = call.tile, call.sizes
+    ld = s.rows + MMA_N  # against bank conflicts
+    size = s.mmas_m * MMA_M * ld
     stage = ir.Buffer("stage", float32, "scratch", const(s.warps * size))
-    lane = ir.var("lay")
+    lane = ir.var("stage_lane")
     warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
     row, pair = ir.idiv(thread, const(4)), ir.mul(ir.irem(thread, const(4)), const(2))
-    lay: list[Stmt] = []
-    for i, line in enumerate(sums):
-        for j, product in enumerate(line):
-            for u, c in enumerate(product):
-                vector = ir.add(row, const(i * ROWS + u // 2 * 8))
+    to_shared: list[Stmt] = []
+    for i, mmas in enumerate(sums):
+        for j, mma in enumerate(mmas):
+            for u, c in enumerate(mma):
+                vector = ir.add(row, const(i * MMA_M + u // 2 * 8))
                 column = ir.add(pair, const(u % 2))
-                if s.along:
-                    column = ir.add(column, const(j * COLUMNS))
+                if s.k_major:
+                    column = ir.add(column, const(j * MMA_N))
                 else:
-                    column = ir.add(ir.mul(column, const(RUN)), const(j))
-                at = ir.add(ir.mul(warp, const(size)), ir.mul(vector, const(pitch)))
-                lay.append(ir.Store(stage, ir.add(at, column), ir.read(c)))
-    out: list[Stmt] = [ir.For(lane, ZERO, const(s.threads), "lanes", lay)]
-    take = ir.var("take")
-    vector, column = ir.idiv(take, const(s.lines)), ir.irem(take, const(s.lines))
-    at = ir.add(ir.mul(vector, const(pitch)), column)
+                    column = ir.add(ir.mul(column, const(VECTOR)), const(j))
+                at = ir.add(ir.mul(warp, const(size)), ir.mul(vector, const(ld)))
+                to_shared.append(ir.Store(stage, ir.add(at, column), ir.read(c)))
+    out: list[Stmt] = [ir.For(lane, ZERO, const(s.threads), "lanes", to_shared)]
+    lane = ir.var("reduce_lane")
+    vector, column = ir.idiv(lane, const(s.rows)), ir.irem(lane, const(s.rows))
+    at = ir.add(ir.mul(vector, const(ld)), column)
     total = ir.load(stage, at)
     for w in range(1, s.warps):
         total = total + ir.load(stage, ir.add(at, const(w * size)))
     name = ir.var("sum", float32)
-    line_ = ir.add(first, column)
-    done = ir.If(
-        line_ < sizes.lines, [ir.Let(name, total), *work.finish(batch, vector, line_, name)]
-    )
-    count = ir.mul(sizes.vectors, const(s.lines))
-    out.append(ir.For(take, ZERO, count, "lanes", [done]))
+    n = ir.add(row0, column)
+    store = ir.If(n < sizes.rows, [ir.Let(name, total), *call.epilogue(batch, vector, n, name)])
+    count = ir.mul(sizes.vectors, const(s.rows))
+    out.append(ir.For(lane, ZERO, count, "lanes", [store]))
     return out, stage

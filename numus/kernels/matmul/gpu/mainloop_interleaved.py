@@ -1,9 +1,7 @@
-"""Slices on their way through a group's memory, where copies are woven into the products.
+"""Interleaved (software-pipelined) GEMM mainloop: cp.async issued between MMAs.
 
-As in `slices.py`, some slices ahead are being copied while one is multiplied. Here copies are
-spread among the products: many at a time wait for each other, and whatever takes the registers that
-held their addresses waits for them. None depends on a branch, which would part the products. And
-threads begin to read a slice before they are done with the one before.
+Copies of later K-tiles are spread among the MMAs, unconditionally, so that neither a burst of
+copies nor a branch stalls them; fragments are double-buffered in registers across K-tiles.
 """
 
 from __future__ import annotations
@@ -15,167 +13,166 @@ from functools import partial
 from numus import dtypes as dt
 from numus import ir
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.mainloop import Side, Sizes
+from numus.kernels.matmul.gpu.mainloop import OperandTile, SplitKSizes
 
 ZERO, ONE = const(0), const(1)
 
 
 @dataclass(slots=True)
-class Steps:
-    """What a thread does with a slice, in so many steps along k: two at least.
-
-    `read(step, lane, stage, tag)` gives names with this tag to what a step multiplies;
-    `multiply(step, tag)` are its products.
-    """
+class KSteps:
+    """MMA steps of a K-tile, two at least."""
 
     count: int
-    read: Callable[[int, Expr, Expr, str], list[ir.Let]]
-    multiply: Callable[[int, str], list[Stmt]]
+    load: Callable[[int, Expr, Expr, str], list[ir.Let]]  # (step, lane, stage, tag): fragments
+    multiply: Callable[[int, str], list[Stmt]]  # (step, tag): MMAs
 
 
-def woven_pipeline(pair: tuple[Side, Side], which: Expr, sizes: Sizes, steps: Steps) -> list[Stmt]:
-    """The loop over all slices of a piece, of operands that are copied and not displaced: twice, in
-    runs of 16 bytes and, where these do not begin at whole places, element by element."""
-    names = [let.var for let in steps.read(0, ZERO, ZERO, "")]
-    kept = [ir.Register(f"kept{i}", v.dtype, lanes=True) for i, v in enumerate(names)]
-    runs, wide = [_in_runs(side) for side in pair], 16 // pair[0].shape.dtype.itemsize
+Tiles = tuple[OperandTile, OperandTile]
+
+
+def interleaved(tiles: Tiles, which: Expr, sizes: SplitKSizes, steps: KSteps) -> list[Stmt]:
+    """The loop over K-tiles of operands in memory that are not shifted, in two versions: with
+    copies of 16 bytes, and of elements where those are not aligned."""
+    names = [let.var for let in steps.load(0, ZERO, ZERO, "")]
+    carried = [ir.Register(f"kept{i}", v.dtype, lanes=True) for i, v in enumerate(names)]
+    conditions = [_vector_copyable(tile) for tile in tiles]
+    wide = 16 // tiles[0].shape.dtype.itemsize
 
     def loop(widths: list[int], tag: str = "") -> list[Stmt]:
-        return _woven(pair, which, sizes, steps, kept, widths, tag)
+        return _interleaved(tiles, which, sizes, steps, carried, widths, tag)
 
-    able = [x for x in runs if x.op != "const" or x.attr]
-    if not able:
+    possible = [x for x in conditions if x.op != "const" or x.attr]
+    if not possible:
         return loop([1, 1])
-    widths = [wide if x.op != "const" or x.attr else 1 for x in runs]
-    whole = able[0] & able[-1]
-    return [ir.If(whole, loop(widths, "_runs")), ir.If(~whole, loop([1, 1]))]
+    widths = [wide if x.op != "const" or x.attr else 1 for x in conditions]
+    aligned = possible[0] & possible[-1]
+    return [ir.If(aligned, loop(widths, "_runs")), ir.If(~aligned, loop([1, 1]))]
 
 
-def _woven(
-    pair: tuple[Side, Side],
+def _interleaved(
+    tiles: Tiles,
     which: Expr,
-    sizes: Sizes,
-    steps: Steps,
-    kept: list[ir.Register],
+    sizes: SplitKSizes,
+    steps: KSteps,
+    carried: list[ir.Register],
     widths: list[int],
     tag: str,
 ) -> list[Stmt]:
-    """One of these loops. The group meets before the last step of a slice, in the course of which
-    what the next one begins with is read; it is kept in registers."""
-    shape = pair[0].shape
-    batch, start, count = sizes.piece(which, shape.elements)
+    """One version. The barrier is before the last step of a K-tile, during which the first
+    fragments of the next one are loaded, carried in registers."""
+    shape = tiles[0].shape
+    batch, start, count = sizes.k_range(which, shape.tile_k)
     ahead, last = shape.stages - 1, steps.count - 1
     q = ir.var(f"slice{tag}")
 
-    def stage_of(number: Expr) -> Expr:
-        return ir.irem(number, const(shape.stages))
+    def stage_of(k_tile: Expr) -> Expr:
+        return ir.irem(k_tile, const(shape.stages))
 
-    def all_threads(name: str, work: Callable[[Expr], list[Stmt]]) -> Stmt:
+    def all_threads(name: str, body: Callable[[Expr], list[Stmt]]) -> Stmt:
         lane = ir.var(f"{name}{tag}")
-        return ir.For(lane, ZERO, const(shape.threads), "lanes", work(lane))
+        return ir.For(lane, ZERO, const(shape.threads), "lanes", body(lane))
 
-    def copies(lane: Expr, number: Expr) -> list[Stmt]:
+    def copies(lane: Expr, k_tile: Expr) -> list[Stmt]:
         a, b = (
-            _copies(side, lane, batch, number, sizes.k, run)
-            for side, run in zip(pair, widths, strict=True)
+            _copies(tile, lane, batch, k_tile, sizes.k, width)
+            for tile, width in zip(tiles, widths, strict=True)
         )
         return [*a, *b]
 
-    def keep(lets: list[ir.Let]) -> list[Stmt]:
-        return [ir.Set(x, let.var) for x, let in zip(kept, lets, strict=True)]
+    def carry(lets: list[ir.Let]) -> list[Stmt]:
+        return [ir.Set(x, let.var) for x, let in zip(carried, lets, strict=True)]
 
-    def kept_as(lets: list[ir.Let]) -> list[Stmt]:
-        return [ir.Let(let.var, ir.read(x)) for x, let in zip(kept, lets, strict=True)]
+    def restore(lets: list[ir.Let]) -> list[Stmt]:
+        return [ir.Let(let.var, ir.read(x)) for x, let in zip(carried, lets, strict=True)]
 
-    def begin(lane: Expr) -> list[Stmt]:
-        lets = steps.read(0, lane, stage_of(start), "")
-        return [*lets, *keep(lets)]
+    def first_fragments(lane: Expr) -> list[Stmt]:
+        lets = steps.load(0, lane, stage_of(start), "")
+        return [*lets, *carry(lets)]
 
-    def most(lane: Expr) -> list[Stmt]:
-        body = kept_as(steps.read(0, lane, ZERO, ""))
-        brought = copies(lane, ir.add(q, const(ahead)))
+    def all_but_last(lane: Expr) -> list[Stmt]:
+        body = restore(steps.load(0, lane, ZERO, ""))
+        pending = copies(lane, ir.add(q, const(ahead)))
         lets: list[ir.Let] = []
         for step in range(last):
-            lets = steps.read(step + 1, lane, stage_of(q), "")
-            share = brought[len(brought) * step // last : len(brought) * (step + 1) // last]
-            body += [*lets, *_among(steps.multiply(step, ""), share)]
-        return body + keep(lets)
+            lets = steps.load(step + 1, lane, stage_of(q), "")
+            share = pending[len(pending) * step // last : len(pending) * (step + 1) // last]
+            body += [*lets, *_interleave(steps.multiply(step, ""), share)]
+        return body + carry(lets)
 
-    def rest(lane: Expr) -> list[Stmt]:
-        old = kept_as(steps.read(last, lane, ZERO, "last_"))
-        lets = steps.read(0, lane, stage_of(ir.add(q, ONE)), "after_")
-        return [*old, *lets, *steps.multiply(last, "last_"), *keep(lets)]
+    def last_step(lane: Expr) -> list[Stmt]:
+        old = restore(steps.load(last, lane, ZERO, "last_"))
+        lets = steps.load(0, lane, stage_of(ir.add(q, ONE)), "after_")
+        return [*old, *lets, *steps.multiply(last, "last_"), *carry(lets)]
 
     out: list[Stmt] = []
     for number in range(ahead):
-        here = ir.add(start, const(number))
-        out += [all_threads(f"ahead{number}", partial(copies, number=here)), ir.AsyncCommit()]
+        k_tile = ir.add(start, const(number))
+        out += [all_threads(f"ahead{number}", partial(copies, k_tile=k_tile)), ir.AsyncCommit()]
     body = [
-        all_threads("multiply", most),
+        all_threads("multiply", all_but_last),
         ir.AsyncCommit(),
         ir.AsyncWait(ahead - 1),
-        all_threads("multiply_last", rest),
+        all_threads("multiply_last", last_step),
     ]
-    out += [ir.AsyncWait(ahead - 1), all_threads("begin", begin)]
+    out += [ir.AsyncWait(ahead - 1), all_threads("begin", first_fragments)]
     return [*out, ir.For(q, start, ir.add(start, count), "serial", body), ir.AsyncWait(0)]
 
 
-def _among(products: list[Stmt], others: list[Stmt]) -> list[Stmt]:
-    """The others among the products, evenly."""
+def _interleave(mmas: list[Stmt], copies: list[Stmt]) -> list[Stmt]:
+    """The copies spread evenly among the MMAs."""
     out: list[Stmt] = []
-    for i, product in enumerate(products):
-        at, then = (len(others) * j // len(products) for j in (i, i + 1))
-        out += [*others[at:then], product]
+    for i, mma in enumerate(mmas):
+        at, then = (len(copies) * j // len(mmas) for j in (i, i + 1))
+        out += [*copies[at:then], mma]
     return out
 
 
-def _in_runs(side: Side) -> Expr:
-    """Whether runs of 16 bytes can be copied: they begin at whole places, and each of them has
-    lines that exist, or none."""
-    o, run = side.operand, 16 // side.shape.dtype.itemsize
-    if o.plain is None or o.turned:
+def _vector_copyable(tile: OperandTile) -> Expr:
+    """16-byte copies are aligned, and none is partly past the end."""
+    o, vector = tile.operand, 16 // tile.shape.dtype.itemsize
+    if o.address is None or o.transposed:
         return const(False, dt.bool_)
-    if side.by_k:
+    if tile.global_k_major:
         return o.aligned
-    last = ir.add(side.first, const(side.lines))
-    return o.aligned & ((last <= o.extent) | ir.irem(o.extent, const(run)).eq(0))
+    last = ir.add(tile.origin, const(tile.extent))
+    return o.aligned & ((last <= o.extent) | ir.irem(o.extent, const(vector)).eq(0))
 
 
 def _copies(
-    side: Side, lane: Expr, batch: Expr, number: Expr, k_size: Expr, run: int
+    tile: OperandTile, lane: Expr, batch: Expr, k_tile: Expr, k_size: Expr, vector: int
 ) -> list[Stmt]:
-    """A thread's share of slice `number`, copied in such runs on no condition: in place of lines
-    beyond the last another is copied, which nothing becomes of, and beyond the end of k are zeros.
-    """
-    o, s, by_k = side.operand, side.shape, side.by_k
-    assert o.plain is not None
-    total = side.lines * s.elements // run
-    stage = ir.irem(number, const(s.stages))
-    fast = (s.elements if by_k else side.lines) // run
-    down, quick = ir.idiv(lane, const(fast)), ir.mul(ir.irem(lane, const(fast)), const(run))
-    begin = ir.mul(number, const(s.elements))
+    """A thread's copies of a K-tile, without branches: rows past the end repeat the last one, and
+    nobody stores their results; past the end of k are zeros."""
+    o, s, k_major = tile.operand, tile.shape, tile.global_k_major
+    assert o.address is not None
+    total = tile.extent * s.tile_k // vector
+    stage = ir.irem(k_tile, const(s.stages))
+    row_vectors = (s.tile_k if k_major else tile.extent) // vector
+    row = ir.idiv(lane, const(row_vectors))
+    column = ir.mul(ir.irem(lane, const(row_vectors)), const(vector))
+    begin = ir.mul(k_tile, const(s.tile_k))
     out: list[Stmt] = []
     for share in range(-(-total // s.threads)):
-        below, right = divmod(share * s.threads, fast)
-        right = right * run if s.threads < fast else 0
-        along = ir.add(quick, const(right))
-        line, deep = (down, along) if by_k else (along, down)
-        first = ir.minimum(ir.add(side.first, line), o.extent - (1 if by_k else run))
-        buffer, index = o.plain(batch, first, ir.add(begin, deep))
-        far = const(below, dt.int32)  # in 32 bits: one multiplication
-        if by_k and below:
+        below, right = divmod(share * s.threads, row_vectors)
+        right = right * vector if s.threads < row_vectors else 0
+        fast = ir.add(column, const(right))
+        mn, k = (row, fast) if k_major else (fast, row)
+        first = ir.minimum(ir.add(tile.origin, mn), o.extent - (1 if k_major else vector))
+        buffer, index = o.address(batch, first, ir.add(begin, k))
+        far = const(below, dt.int32)  # 32 bits: one multiplication
+        if k_major and below:
             far = ir.minimum(far, (o.extent - 1 - first).cast(dt.int32))
         if below:
-            pitch = o.pitch.cast(dt.int32).cast(ir.INDEX)
-            index = ir.add(index, ir.mul(pitch, far.cast(ir.INDEX)))
-        if by_k:
-            line = ir.add(line, const(below))
+            ld = o.ld.cast(dt.int32).cast(ir.INDEX)
+            index = ir.add(index, ir.mul(ld, far.cast(ir.INDEX)))
+        if k_major:
+            mn = ir.add(mn, const(below))
         else:
-            deep = ir.add(deep, const(below))
-        to = side.place(stage, line, deep)
-        left = k_size - ir.add(begin, deep)
-        limit = left if by_k else ir.select(left > 0, const(run), ZERO)
-        copy = ir.AsyncCopy(side.words, to, buffer, index, limit, run * s.dtype.itemsize)
+            k = ir.add(k, const(below))
+        to = tile.index(stage, mn, k)
+        left = k_size - ir.add(begin, k)
+        limit = left if k_major else ir.select(left > 0, const(vector), ZERO)
+        copy = ir.AsyncCopy(tile.words, to, buffer, index, limit, vector * s.dtype.itemsize)
         exists = ir.add(lane, const(share * s.threads)) < const(total)
         out.append(copy if (share + 1) * s.threads <= total else ir.If(exists, [copy]))
     return out

@@ -1,7 +1,7 @@
-"""The contraction by units that 32 threads drive: small products of what the threads have read.
+"""Warp-level tensor-core GEMM (mma.sync), multistage or interleaved.
 
-A group of threads computes a tile of C, each 32 of them a part of it; slices of A and B along k go
-through the group's memory (`slices.py`).
+A block computes a tile of C, each warp a part of it, from K-tiles in shared memory (`mainloop.py`,
+and for float64 `mainloop_interleaved.py`).
 """
 
 from __future__ import annotations
@@ -12,249 +12,264 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.cost_model import Way, quickest
+from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import (
-    RUN,
-    SPARE,
-    Operand,
-    Shape,
-    Side,
-    Sizes,
-    Summed,
-    corner,
-    pipeline,
-    runs_out,
-    sides,
-    word_of,
+    K_MAJOR_PADDING,
+    STORE_VECTOR,
+    Accumulators,
+    OperandTile,
+    SplitKSizes,
+    StagedOperand,
+    StageShape,
+    multistage,
+    operand_tiles,
+    store_tile,
+    tile_coordinates,
+    word_dtype,
 )
-from numus.kernels.matmul.gpu.mainloop_interleaved import Steps, woven_pipeline
-from numus.kernels.matmul.gpu.problem import GroupWork
+from numus.kernels.matmul.gpu.mainloop_interleaved import KSteps, interleaved
+from numus.kernels.matmul.gpu.problem import GemmCall
 from numus.target import Target
 
 ZERO = const(0)
 
 WARP = 32
-ROWS, COLUMNS, WORDS = 16, 8, 8  # of one product
-DEPTH = 16  # words of a slice along k
+MMA_M, MMA_N, MMA_K_WORDS = 16, 8, 8  # of one instruction
+TILE_K_WORDS = 16
 
 # Element types that there are tensor cores for; `Target.mma` says which a device has.
 MMA_DTYPES = (dt.float16, dt.bfloat16, dt.float32, dt.float64, dt.int8, dt.uint8)
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    """A schedule as data."""
+class TileShape:
+    """Tile of a block, its warps and its pipeline."""
 
-    rows: int
-    columns: int
-    depth: int  # words of a slice along k
+    m: int
+    n: int
+    k_words: int
     stages: int
-    down: int  # how the warps of a group share its tile
-    across: int
-    woven: bool  # whether copies are spread among the products
+    warps_m: int
+    warps_n: int
+    interleaved: bool
 
     @property
     def threads(self) -> int:
-        return self.down * self.across * WARP
+        return self.warps_m * self.warps_n * WARP
 
     @property
-    def part(self) -> tuple[int, int]:
-        """Rows and columns of a warp."""
-        return self.rows // self.down, self.columns // self.across
+    def warp_tile(self) -> tuple[int, int]:
+        return self.m // self.warps_m, self.n // self.warps_n
 
-    def shape(self, dtype: DType) -> Shape:
-        spare = 32 // word_of(dtype).itemsize  # threads read 4 lines of 8: in different banks
-        return Shape(dtype, self.depth, self.stages, self.threads, spare)
+    def stage_shape(self, dtype: DType) -> StageShape:
+        padding = 32 // word_dtype(dtype).itemsize  # a warp reads 4 rows of 8: distinct banks
+        return StageShape(dtype, self.k_words, self.stages, self.threads, padding)
 
 
-# What a unit takes for a slice of DEPTH words of one group, or of two at the same time, by rows and
-# columns of tiles and of warps: of float64, and of what is narrower.
-_Times = dict[tuple[int, int, int, int, bool], tuple[int, ...]]
-_WIDE_TIMES: _Times = {
+# By (tile m, tile n, warps m, warps n, interleaved), on one H200: cycles of a K-tile with one block
+# on an SM, two, or three.
+_Cycles = dict[tuple[int, int, int, int, bool], tuple[int, ...]]
+_FLOAT64_CYCLES: _Cycles = {
     (128, 128, 2, 4, False): (2500,),
     (64, 256, 2, 4, False): (2870,),
     (128, 64, 2, 4, False): (1465,),
     (64, 64, 2, 4, False): (860, 1720),
     (32, 64, 2, 4, False): (545, 1040),
 }
-_WOVEN_TIMES: _Times = {  # the same where copies are woven into the products
+_INTERLEAVED_CYCLES: _Cycles = {  # of float64
     (128, 128, 2, 4, True): (2350,),
     (128, 64, 2, 2, True): (1940, 2640),
     (64, 64, 2, 2, True): (670, 1210, 2060),
     (32, 64, 2, 4, False): (545, 1040),
 }
-_TIMES: _Times = {
+_CYCLES: _Cycles = {
     (128, 128, 2, 4, False): (2350, 2500),
     (128, 64, 2, 4, False): (935, 2060),
     (64, 64, 2, 4, False): (820, 1130),
 }
-_BEGIN, _WOVEN_BEGIN = 2500, 10000  # what a group of 64 rows, or of 64 x 64 sums, takes besides
+_OVERHEAD, _INTERLEAVED_OVERHEAD = 2500, 10000  # cycles of a block, per 64 rows, per 64 x 64
 
 
-def choose(
+def choose_tile(
     target: Target,
     dtype: DType,
-    copies: bool,
+    async_copy: bool,
     batch: int,
     m: int,
     n: int,
     k: int,
-    weaves: bool = False,
-) -> tuple[Tiles, int]:
-    """Tiles, and into how many pieces k is cut. Where nothing copies by itself, one slice ahead is
-    as good as many. `weaves`: whether operands can be copied among the products."""
-    word = word_of(dtype).itemsize
-    slices = -(-k * dtype.itemsize // (DEPTH * word))
-    found = _TIMES if word < 8 else _WOVEN_TIMES if weaves else _WIDE_TIMES
+    interleaves: bool = False,
+) -> tuple[TileShape, int]:
+    """Tile and split-K. Without asynchronous copies two stages are as good as many.
+    `interleaves`: operands are in memory, so that the interleaved mainloop takes them."""
+    word = word_dtype(dtype).itemsize
+    k_tiles = -(-k * dtype.itemsize // (TILE_K_WORDS * word))
+    known = _CYCLES if word < 8 else _INTERLEAVED_CYCLES if interleaves else _FLOAT64_CYCLES
+    candidates = []
+    for tile, cycles in known.items():
+        tile_m, tile_n, *_, mixed = tile
+        blocks = batch * -(-m // tile_m) * -(-n // tile_n)
+        overhead = _OVERHEAD * tile_m // 64
+        if mixed:
+            overhead = _INTERLEAVED_OVERHEAD * tile_m * tile_n // 64**2
+        candidates.append(Candidate(tile, blocks, k_tiles, cycles, overhead))
+    best, split_k, blocks_per_sm = fastest(target, candidates, word * batch * m * n)
+    tile_m, tile_n, warps_m, warps_n, mixed = best.tile
 
-    def begin(rows: int, columns: int, woven: bool) -> int:
-        return _WOVEN_BEGIN * rows * columns // 64**2 if woven else _BEGIN * rows // 64
+    def fitting(k_words: int) -> int:
+        """Stages that fit into shared memory."""
+        return target.shared_bytes // ((tile_m + tile_n) * (k_words + K_MAJOR_PADDING) * word)
 
-    ways = [
-        Way(
-            *(which, batch * -(-m // which[0]) * -(-n // which[1]), slices, times),
-            begin(*which[:2], which[-1]),
-        )
-        for which, times in found.items()
-    ]
-    way, pieces, together = quickest(target, ways, word * batch * m * n)
-    rows, columns, down, across, woven = way.tiles
-
-    def room(depth: int) -> int:
-        return target.shared_bytes // ((rows + columns) * (depth + SPARE) * word)
-
-    # float64 leaves room for few groups, which wait the less the deeper their slices are
-    deep = word == 8 and room(2 * DEPTH) >= 3 * together
-    depth = 2 * DEPTH if deep else DEPTH
-    stages = max(2, min(4 if copies else 2, room(depth) // together))
-    tiles = Tiles(rows, columns, depth, stages, down, across, woven)
-    count = -(-k // tiles.shape(dtype).elements)
-    return tiles, -(-count // -(-count // min(pieces, count)))
+    # float64 leaves room for few blocks: deeper K-tiles stall them less often
+    deep = word == 8 and fitting(2 * TILE_K_WORDS) >= 3 * blocks_per_sm
+    k_words = 2 * TILE_K_WORDS if deep else TILE_K_WORDS
+    stages = max(2, min(4 if async_copy else 2, fitting(k_words) // blocks_per_sm))
+    shape = TileShape(tile_m, tile_n, k_words, stages, warps_m, warps_n, mixed)
+    count = -(-k // shape.stage_shape(dtype).tile_k)
+    return shape, -(-count // -(-count // min(split_k, count)))
 
 
 def _fragments(
-    side: Side, own: int, stage: Expr, first: Expr, thread: Expr, step: int, height: int, tag: str
+    tile: OperandTile,
+    extent: int,
+    stage: Expr,
+    origin: Expr,
+    thread: Expr,
+    step: int,
+    mma_extent: int,
+    tag: str,
 ) -> list[ir.Let]:
-    """What a thread gives to the products of one step along k: of 16 rows four words, two lines 8
-    apart at two places; of 8 columns two words."""
-    line, word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
+    """A thread's words for one MMA step: four per 16 rows of A (rows 8 apart, words 4 apart), two
+    per 8 columns of B."""
+    row, word = ir.idiv(thread, const(4)), ir.irem(thread, const(4))
     out: list[ir.Let] = []
-    for i in range(own // height):
-        for j in range(2 * height // COLUMNS):
-            down = i * height + (j % 2 * 8 if height == ROWS else 0)
-            right = step * WORDS + (j // 2 if height == ROWS else j) * 4
-            here = ir.add(ir.add(first, line), const(down))
-            at = side.place(stage, here, ir.add(word, const(right)))
-            out.append(ir.Let(_name(tag, step, i, j, side.words.dtype), ir.load(side.words, at)))
+    for i in range(extent // mma_extent):
+        for j in range(2 * mma_extent // MMA_N):
+            down = i * mma_extent + (j % 2 * 8 if mma_extent == MMA_M else 0)
+            right = step * MMA_K_WORDS + (j // 2 if mma_extent == MMA_M else j) * 4
+            mn = ir.add(ir.add(origin, row), const(down))
+            at = tile.index(stage, mn, ir.add(word, const(right)))
+            out.append(ir.Let(_name(tag, step, i, j, tile.words.dtype), ir.load(tile.words, at)))
     return out
 
 
-def _name(tag: str, step: int, product: int, number: int, dtype: DType) -> Expr:
-    return ir.var(f"{tag}{step}_{product}_{number}", dtype)
+def _name(tag: str, step: int, mma: int, word: int, dtype: DType) -> Expr:
+    return ir.var(f"{tag}{step}_{mma}_{word}", dtype)
 
 
-Work = GroupWork[Tiles, Sizes, Operand]
+Call = GemmCall[TileShape, SplitKSizes, StagedOperand]
 
 
-def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """What group g does."""
-    total = summed(work.tiles, work.sizes, work.dtype, g, work.left, work.right)
-    steps, stage = _leave(work, total)
-    return [*total.body, *steps], [*total.scratch, stage]
+def mma_sync_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Statements and scratch of a block."""
+    sums = accumulate(call.tile, call.sizes, call.dtype, block, call.a, call.b)
+    stores, stage = _epilogue(call, sums)
+    return [*sums.body, *stores], [*sums.scratch, stage]
 
 
-def summed(
-    tiles: Tiles, sizes: Sizes, dtype: DType, g: Expr, left: Operand, right: Operand
-) -> Summed:
-    """The sums of group g's tile: of 16 rows and 8 columns a thread has two neighbours in each of
-    two rows."""
-    s, t = sizes, tiles
-    tile, out = corner(s, g, t.rows, t.columns)
-    shape = t.shape(dtype)
-    a, b, total = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
-    kind = dt.int32 if dtype.is_integer else dt.compute_dtype(dtype)
+def accumulate(
+    tile: TileShape,
+    sizes: SplitKSizes,
+    dtype: DType,
+    block: Expr,
+    a_operand: StagedOperand,
+    b_operand: StagedOperand,
+) -> Accumulators:
+    """Accumulators of a block's tile: of every 16 x 8, a thread has two adjacent elements in each
+    of two rows."""
+    s, t = sizes, tile
+    warp_m, warp_n = t.warp_tile
+    origin, out = tile_coordinates(s, block, t.m, t.n)
+    shape = t.stage_shape(dtype)
+    a, b, smem_words = operand_tiles(shape, (a_operand, b_operand), origin[1:], (t.m, t.n))
+    accumulator = dt.int32 if dtype.is_integer else dt.compute_dtype(dtype)
     sums = [
         [
-            [ir.Register(f"c{i}_{j}_{u}", kind, lanes=True) for u in range(4)]
-            for j in range(t.part[1] // COLUMNS)
+            [ir.Register(f"c{i}_{j}_{u}", accumulator, lanes=True) for u in range(4)]
+            for j in range(warp_n // MMA_N)
         ]
-        for i in range(t.part[0] // ROWS)
+        for i in range(warp_m // MMA_M)
     ]
-    out += [ir.Set(c, const(0, kind)) for line in sums for product in line for c in product]
+    registers = [c for row in sums for mma in row for c in mma]
+    out += [ir.Set(c, const(0, accumulator)) for c in registers]
 
-    def read(step: int, lane: Expr, stage: Expr, tag: str) -> list[ir.Let]:
+    def load(step: int, lane: Expr, stage: Expr, tag: str) -> list[ir.Let]:
         warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-        first_a = ir.mul(ir.idiv(warp, const(t.across)), const(t.part[0]))
-        first_b = ir.mul(ir.irem(warp, const(t.across)), const(t.part[1]))
+        first_a = ir.mul(ir.idiv(warp, const(t.warps_n)), const(warp_m))
+        first_b = ir.mul(ir.irem(warp, const(t.warps_n)), const(warp_n))
         return [
-            *_fragments(a, t.part[0], stage, first_a, thread, step, ROWS, f"{tag}a"),
-            *_fragments(b, t.part[1], stage, first_b, thread, step, COLUMNS, f"{tag}b"),
+            *_fragments(a, warp_m, stage, first_a, thread, step, MMA_M, f"{tag}a"),
+            *_fragments(b, warp_n, stage, first_b, thread, step, MMA_N, f"{tag}b"),
         ]
 
     def multiply(step: int, tag: str) -> list[Stmt]:
         word = a.words.dtype
-        found: list[Stmt] = []
-        for i, line in enumerate(sums):
-            x = [_name(f"{tag}a", step, i, u, word) for u in range(2 * ROWS // COLUMNS)]
-            for j, c in enumerate(line):
+        mmas: list[Stmt] = []
+        for i, row in enumerate(sums):
+            x = [_name(f"{tag}a", step, i, u, word) for u in range(2 * MMA_M // MMA_N)]
+            for j, c in enumerate(row):
                 y = [_name(f"{tag}b", step, j, u, word) for u in range(2)]
-                found.append(ir.MmaSync(c, x, y, dtype))
-        return found
+                mmas.append(ir.MmaSync(c, x, y, dtype))
+        return mmas
 
-    def in_turn(lane: Expr, stage: Expr) -> list[Stmt]:
+    def k_tile(lane: Expr, stage: Expr) -> list[Stmt]:
         body: list[Stmt] = []
-        for step in range(t.depth // WORDS):
-            body += [*read(step, lane, stage, ""), *multiply(step, "")]
+        for step in range(t.k_words // MMA_K_WORDS):
+            body += [*load(step, lane, stage, ""), *multiply(step, "")]
         return body
 
-    if t.woven:
-        out += woven_pipeline((a, b), tile[0], s, Steps(t.depth // WORDS, read, multiply))
+    if t.interleaved:
+        out += interleaved((a, b), origin[0], s, KSteps(t.k_words // MMA_K_WORDS, load, multiply))
     else:
-        out += pipeline((a, b), tile[0], s, in_turn)
+        out += multistage((a, b), origin[0], s, k_tile)
 
-    def place(lane: Expr, number: int) -> tuple[Expr, Expr]:
+    def coordinates(lane: Expr, number: int) -> tuple[Expr, Expr]:
         warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-        down, right = ir.idiv(warp, const(t.across)), ir.irem(warp, const(t.across))
-        (i, j), u = divmod(number // 4, t.part[1] // COLUMNS), number % 4
-        row = ir.add(ir.mul(down, const(t.part[0])), ir.idiv(thread, const(4)))
-        column = ir.add(
-            ir.mul(right, const(t.part[1])), ir.mul(ir.irem(thread, const(4)), const(2))
-        )
-        row = ir.add(row, const(i * ROWS + u // 2 * 8))
-        return row, ir.add(column, const(j * COLUMNS + u % 2))
+        down, right = ir.idiv(warp, const(t.warps_n)), ir.irem(warp, const(t.warps_n))
+        (i, j), u = divmod(number // 4, warp_n // MMA_N), number % 4
+        row = ir.add(ir.mul(down, const(warp_m)), ir.idiv(thread, const(4)))
+        pair = ir.mul(ir.irem(thread, const(4)), const(2))
+        column = ir.add(ir.mul(right, const(warp_n)), pair)
+        row = ir.add(row, const(i * MMA_M + u // 2 * 8))
+        return row, ir.add(column, const(j * MMA_N + u % 2))
 
-    registers = [c for line in sums for product in line for c in product]
     scratch = [a.words, a.elements]
-    return Summed(out, tile, (t.rows, t.columns), t.threads, registers, place, scratch, total)
+    return Accumulators(
+        out, origin, (t.m, t.n), t.threads, registers, coordinates, scratch, smem_words
+    )
 
 
-def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
-    """Sums to the group's memory and from there out in runs, as many columns at a time as there is
-    room for."""
-    s, t = work.sizes, work.tiles
-    kind, words = total.registers[0].dtype, total.scratch[0]
-    room = total.words * words.dtype.itemsize
-    batch, m0, n0 = total.tile
-    strips = 1
-    while t.rows * (t.columns // strips + RUN) * kind.itemsize > room:
-        strips *= 2
-    width = t.columns // strips
-    pitch = const(width + RUN)
-    size = const(t.rows * (width + RUN))
-    stage = ir.Buffer("stage", kind, "scratch", size, aliases=words)
+def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
+    """Accumulators through shared memory and the epilogue, in subtiles of as many columns as fit
+    into the memory of the mainloop."""
+    s, t = call.sizes, call.tile
+    dtype, words = sums.registers[0].dtype, sums.scratch[0]
+    room = sums.smem_words * words.dtype.itemsize
+    which, m0, n0 = sums.origin
+    subtiles = 1
+    while t.m * (t.n // subtiles + STORE_VECTOR) * dtype.itemsize > room:
+        subtiles *= 2
+    columns = t.n // subtiles
+    ld = const(columns + STORE_VECTOR)
+    size = const(t.m * (columns + STORE_VECTOR))
+    stage = ir.Buffer("stage", dtype, "scratch", size, aliases=words)
+    vector = 16 // dtype.itemsize if t.interleaved else STORE_VECTOR
     out: list[Stmt] = []
-    for strip in range(strips):
-        lane = ir.var(f"lay{strip}")
-        lay: list[Stmt] = []
-        for number, c in enumerate(total.registers):
-            row, column = total.place(lane, number)
-            at = ir.add(ir.mul(row, pitch), ir.add(column, const(-strip * width)))
-            lay.append(ir.Store(stage, at, ir.read(c)))
-        if strips > 1:
-            right = ir.irem(ir.idiv(lane, const(WARP)), const(t.across))
-            lay = [ir.If(ir.idiv(right, const(t.across // strips)).eq(strip), lay)]
-        out.append(ir.For(lane, ZERO, const(t.threads), "lanes", lay))
-        part = (batch, m0, ir.add(n0, const(strip * width)))
-        shape, run = (t.rows, width), 16 // kind.itemsize if t.woven else RUN
-        out.append(runs_out(stage, shape, pitch, (s.m, s.n), part, work.finish, f"{strip}", run))
+    for subtile in range(subtiles):
+        lane = ir.var(f"stage_lane{subtile}")
+        to_shared: list[Stmt] = []
+        for number, c in enumerate(sums.registers):
+            row, column = sums.coordinates(lane, number)
+            at = ir.add(ir.mul(row, ld), ir.add(column, const(-subtile * columns)))
+            to_shared.append(ir.Store(stage, at, ir.read(c)))
+        if subtiles > 1:
+            warp_n = ir.irem(ir.idiv(lane, const(WARP)), const(t.warps_n))
+            own = ir.idiv(warp_n, const(t.warps_n // subtiles)).eq(subtile)
+            to_shared = [ir.If(own, to_shared)]
+        out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
+        origin = (which, m0, ir.add(n0, const(subtile * columns)))
+        shape, extents = (t.m, columns), (s.m, s.n)
+        out.append(
+            store_tile(stage, shape, ld, extents, origin, call.epilogue, f"{subtile}", vector)
+        )
     return out, stage

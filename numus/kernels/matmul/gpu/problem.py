@@ -1,4 +1,7 @@
-"""What every schedule of a product by groups of threads is given."""
+"""GEMM on thread blocks: the operands, sizes and epilogue that every kernel of this folder takes.
+
+C = A B, batched. A is read as (m, k) and B as (n, k): `mn` is a row of A or a column of B.
+"""
 
 from __future__ import annotations
 
@@ -9,34 +12,41 @@ from typing import Generic, TypeVar
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
 
-# finish(batch, m, n, value) stores what becomes of an element of the product
-Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]
+Epilogue = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (batch, m, n, accumulator): stores
 
-Tiles = TypeVar("Tiles")
-Sizes = TypeVar("Sizes")
-Operand = TypeVar("Operand")
+TileT = TypeVar("TileT")
+SizesT = TypeVar("SizesT")
+OperandT = TypeVar("OperandT")
 
 
 @dataclass(slots=True)
-class TileSizes:
-    """The numbers of a launch whose groups have a tile each, as expressions."""
+class Operand:
+    """A or B as an expression. Kernels that load it otherwise extend it."""
+
+    read: Callable[[Expr, Expr, Expr, Expr | None], Expr]  # (batch, mn, k, mask)
+    extent: Expr  # m or n
+    k_major: bool  # contiguous along k, rather than along m or n
+
+
+@dataclass(slots=True)
+class GemmSizes:
+    """Sizes that a launch passes: one block per tile of C."""
 
     m: Expr
     n: Expr
     k: Expr
-    row_tiles: Expr
-    column_tiles: Expr
+    tiles_m: Expr
+    tiles_n: Expr
 
 
 @dataclass(slots=True)
-class GroupWork(Generic[Tiles, Sizes, Operand]):
-    """C = A B with its epilogue. How operands are read, which numbers a launch has and how tiles
-    are cut is each schedule's own affair."""
+class GemmCall(Generic[TileT, SizesT, OperandT]):
+    """Arguments of a GEMM kernel."""
 
-    tiles: Tiles
-    sizes: Sizes
-    dtype: DType  # of what is multiplied
-    left: Operand
-    right: Operand
-    finish: Epilogue
-    light: bool  # whether the epilogue is little more than a store
+    tile: TileT
+    sizes: SizesT
+    dtype: DType  # of the operands, or what they are converted to
+    a: OperandT
+    b: OperandT
+    epilogue: Epilogue
+    store_only: bool  # the epilogue is a store: cheap enough to unroll

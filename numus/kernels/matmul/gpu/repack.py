@@ -1,7 +1,7 @@
-"""An operand of a tiled product, laid out as its tiles are copied.
+"""Repacking of a GEMM operand into the layout that TMA and asynchronous copies need.
 
-The expression that stands for it is read once per element, in the order in which it lies in memory,
-and written in lines of neighbours along k (or across it, if that is how it lies and will do).
+The expression is evaluated once per element in memory order, and written contiguous along k (or
+along m or n, if that is its order and will do); transposes go through shared memory.
 """
 
 from __future__ import annotations
@@ -15,134 +15,135 @@ from numus.kernels.matmul.gpu.mainloop import zero
 
 ZERO = const(0)
 
-Read = Callable[[Expr, Expr, Expr | None], Expr]
-Write = Callable[[Expr, Expr, Expr], list[Stmt]]
-
-SIDE = 64  # of the square that a group turns around
+TILE = 64  # rows and columns of the square of a block
 THREADS = 256
+STORE_VECTOR = 8  # contiguous elements that a thread stores
+
+_Read = Callable[[Expr, Expr, Expr | None], Expr]
+_Write = Callable[[Expr, Expr, Expr], list[Stmt]]
+Read = Callable[[Expr, Expr, Expr, Expr | None], Expr]  # (batch, row, column, mask)
+Store = Callable[[Expr, Expr, Expr, Expr], list[Stmt]]  # (batch, row, column, value)
 
 
-def pack(
-    g: Expr,
+def _square(
+    block: Expr, dtype: DType, tiles: tuple[Expr, Expr]
+) -> tuple[Expr, Expr, Expr, int, ir.Buffer]:
+    """Batch, first row and first column of a block; leading dimension and buffer of its square."""
+    per_batch = ir.mul(*tiles)
+    batch, inner = ir.idiv(block, per_batch), ir.irem(block, per_batch)
+    row0 = ir.mul(ir.idiv(inner, tiles[1]), const(TILE))
+    column0 = ir.mul(ir.irem(inner, tiles[1]), const(TILE))
+    ld = TILE + max(1, 4 // dtype.itemsize)  # against bank conflicts
+    return batch, row0, column0, ld, ir.Buffer("square", dtype, "scratch", const(TILE * ld))
+
+
+def repack(
+    block: Expr,
     dtype: DType,
     extents: tuple[Expr, Expr],
     tiles: tuple[Expr, Expr],
-    turned: bool,
-    read: Callable[[Expr, Expr, Expr, Expr | None], Expr],
-    store: Callable[[Expr, Expr, Expr, Expr], list[Stmt]],
+    transposed: bool,
+    read: Read,
+    store: Store,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The work of group g: a square of (lines, neighbours as they are written).
-
-    `turned`: neighbours in memory lie along the lines. `read(batch, line, place, mask)`,
-    `store(batch, line, place, value)`.
-    """
-    per_batch = ir.mul(*tiles)
-    batch, inner = ir.idiv(g, per_batch), ir.irem(g, per_batch)
-    line0 = ir.mul(ir.idiv(inner, tiles[1]), const(SIDE))
-    place0 = ir.mul(ir.irem(inner, tiles[1]), const(SIDE))
-    ends = [ir.add(first, const(SIDE)) for first in (line0, place0)]
+    """Statements and scratch of a block; rows and columns are those of the result. `transposed`:
+    the source is contiguous along its rows' number."""
+    batch, row0, column0, ld, square = _square(block, dtype, tiles)
+    ends = [ir.add(first, const(TILE)) for first in (row0, column0)]
     whole = (ends[0] <= extents[0]) & (ends[1] <= extents[1])
-    pitch = SIDE + max(1, 4 // dtype.itemsize)  # shifts the banks of the next line
-    square = ir.Buffer("square", dtype, "scratch", const(SIDE * pitch))
 
-    def steps(name: str, across: bool, cut: bool, read: Read, write: Write) -> Stmt:
-        """A thread's elements, all of them read before the first is written."""
+    def copy(name: str, by_columns: bool, predicated: bool, read: _Read, write: _Write) -> Stmt:
+        """A thread's elements, all of them loaded before the first store."""
         lane = ir.var(name)
         reads: list[Stmt] = []
         writes: list[Stmt] = []
-        for i in range(SIDE * SIDE // THREADS):
-            slow = ir.add(ir.idiv(lane, const(SIDE)), const(i * THREADS // SIDE))
-            quick = ir.irem(lane, const(SIDE))
-            down, right = (quick, slow) if across else (slow, quick)
-            inside = (ir.add(line0, down) < extents[0]) & (ir.add(place0, right) < extents[1])
+        for i in range(TILE * TILE // THREADS):
+            slow = ir.add(ir.idiv(lane, const(TILE)), const(i * THREADS // TILE))
+            fast = ir.irem(lane, const(TILE))
+            row, column = (fast, slow) if by_columns else (slow, fast)
+            exists = (ir.add(row0, row) < extents[0]) & (ir.add(column0, column) < extents[1])
             value = ir.var(f"{name}{i}", dtype)
-            reads.append(ir.Let(value, read(down, right, inside if cut else None)))
-            done = write(down, right, value)
-            writes += [ir.If(inside, done)] if cut else done
+            reads.append(ir.Let(value, read(row, column, exists if predicated else None)))
+            done = write(row, column, value)
+            writes += [ir.If(exists, done)] if predicated else done
         return ir.For(lane, ZERO, const(THREADS), "lanes", reads + writes)
 
-    def source(down: Expr, right: Expr, mask: Expr | None) -> Expr:
-        return read(batch, ir.add(line0, down), ir.add(place0, right), mask)
+    def source(row: Expr, column: Expr, mask: Expr | None) -> Expr:
+        return read(batch, ir.add(row0, row), ir.add(column0, column), mask)
 
-    def target(down: Expr, right: Expr, value: Expr) -> list[Stmt]:
-        return store(batch, ir.add(line0, down), ir.add(place0, right), value)
+    def target(row: Expr, column: Expr, value: Expr) -> list[Stmt]:
+        return store(batch, ir.add(row0, row), ir.add(column0, column), value)
 
-    def near(down: Expr, right: Expr) -> Expr:
-        return ir.add(ir.mul(down, const(pitch)), right)
+    def index(row: Expr, column: Expr) -> Expr:
+        return ir.add(ir.mul(row, const(ld)), column)
 
-    def kept(down: Expr, right: Expr, value: Expr) -> list[Stmt]:
-        return [ir.Store(square, near(down, right), value)]
+    def to_shared(row: Expr, column: Expr, value: Expr) -> list[Stmt]:
+        return [ir.Store(square, index(row, column), value)]
 
-    def found(down: Expr, right: Expr, mask: Expr | None) -> Expr:
-        return ir.load(square, near(down, right))
+    def from_shared(row: Expr, column: Expr, mask: Expr | None) -> Expr:
+        return ir.load(square, index(row, column))
 
-    def way(cut: bool) -> list[Stmt]:
-        tag = "cut" if cut else "all"
-        if not turned:
-            return [steps(f"copy_{tag}", False, cut, source, target)]
-        take = steps(f"take_{tag}", True, cut, source, kept)
-        return [take, steps(f"give_{tag}", False, cut, found, target)]
+    def version(predicated: bool) -> list[Stmt]:
+        tag = "predicated" if predicated else "whole"
+        if not transposed:
+            return [copy(f"copy_{tag}", False, predicated, source, target)]
+        load = copy(f"load_{tag}", True, predicated, source, to_shared)
+        return [load, copy(f"store_{tag}", False, predicated, from_shared, target)]
 
-    body: list[Stmt] = [ir.If(whole, way(False)), ir.If(~whole, way(True))]
-    return body, [square] if turned else []
-
-
-RUN = 8  # neighbours that a thread stores at a time
+    body: list[Stmt] = [ir.If(whole, version(False)), ir.If(~whole, version(True))]
+    return body, [square] if transposed else []
 
 
-def pack_cells(
-    g: Expr,
+def repack_padded(
+    block: Expr,
     dtype: DType,
     extents: tuple[Expr, Expr],
     tiles: tuple[Expr, Expr],
-    natural: bool,
+    same_order: bool,
     inside: Callable[[Expr, Expr], Expr],
-    read: Callable[[Expr, Expr, Expr, Expr | None], Expr],
+    read: Read,
     limit: Expr | None,
-    store: Callable[[Expr, Expr, Expr, Expr], list[Stmt]],
+    store: Store,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """The same for lines that cost something to find, and places that are whole runs. Neighbours in
-    memory are such of the result (`natural`), or lie along the lines: then a thread has one line
-    for all that it reads. Zeros are stored where a line is not `inside(batch, line)`, and from the
-    place `limit` on; None: none of a square is.
+    """`repack` for rows whose source is costly to find, and columns that come in whole vectors.
+
+    `same_order`: the source is contiguous along columns; else along rows, and a thread has one row
+    for all its loads. Zeros are stored to rows that are not `inside(batch, row)` and to columns
+    from `limit` on (None: there are none).
     """
-    per_batch = ir.mul(*tiles)
-    batch, inner = ir.idiv(g, per_batch), ir.irem(g, per_batch)
-    line0 = ir.mul(ir.idiv(inner, tiles[1]), const(SIDE))
-    place0 = ir.mul(ir.irem(inner, tiles[1]), const(SIDE))
-    pitch = SIDE + max(1, 4 // dtype.itemsize)  # shifts the banks of the next line
-    square = ir.Buffer("square", dtype, "scratch", const(SIDE * pitch))
-    lane, at = ir.var("take"), ir.var("give")
-    quick, slow = ir.irem(lane, const(SIDE)), ir.idiv(lane, const(SIDE))
-    nothing = zero(dtype)
+    batch, row0, column0, ld, square = _square(block, dtype, tiles)
+    load_lane, store_lane = ir.var("load"), ir.var("store")
+    fast, slow = ir.irem(load_lane, const(TILE)), ir.idiv(load_lane, const(TILE))
     parts: dict[Expr, tuple[list[Stmt], list[Stmt], list[Stmt]]] = {}
-    for j in range(SIDE * SIDE // THREADS):
-        away = ir.add(slow, const(j * THREADS // SIDE))
-        down, right = (away, quick) if natural else (quick, away)
-        line, place = ir.add(line0, down), ir.add(place0, right)
-        there = (line < extents[0]) & inside(batch, line)
-        take, keep, clear = parts.setdefault(there, ([], [], []))
+    for j in range(TILE * TILE // THREADS):
+        far = ir.add(slow, const(j * THREADS // TILE))
+        tile_row, tile_column = (far, fast) if same_order else (fast, far)
+        row, column = ir.add(row0, tile_row), ir.add(column0, tile_column)
+        exists = (row < extents[0]) & inside(batch, row)
+        loads, stores, clears = parts.setdefault(exists, ([], [], []))
         value = ir.var(f"v{j}", dtype)
-        known = None if limit is None else place < limit
-        found = read(batch, line, place, known)
-        take.append(ir.Let(value, found if known is None else ir.select(known, found, nothing)))
-        to = ir.add(ir.mul(down, const(pitch)), right)
-        keep.append(ir.Store(square, to, value))
-        clear.append(ir.Store(square, to, nothing))
+        known = None if limit is None else column < limit
+        found = read(batch, row, column, known)
+        loads.append(
+            ir.Let(value, found if known is None else ir.select(known, found, zero(dtype)))
+        )
+        to = ir.add(ir.mul(tile_row, const(ld)), tile_column)
+        stores.append(ir.Store(square, to, value))
+        clears.append(ir.Store(square, to, zero(dtype)))
     body: list[Stmt] = []
-    for there, (take, keep, clear) in parts.items():
-        body += [ir.If(there, [*take, *keep]), ir.If(~there, clear)]
-    out: list[Stmt] = [ir.For(lane, ZERO, const(THREADS), "lanes", body)]
-    runs = SIDE // RUN
-    give: list[Stmt] = []
-    for i in range(SIDE * runs // THREADS):
-        down = ir.add(ir.idiv(at, const(runs)), const(i * THREADS // runs))
-        right = ir.mul(ir.irem(at, const(runs)), const(RUN))
-        line, place = ir.add(line0, down), ir.add(place0, right)
-        base = ir.add(ir.mul(down, const(pitch)), right)
-        values = [ir.var(f"w{i}_{u}", dtype) for u in range(RUN)]
+    for exists, (loads, stores, clears) in parts.items():
+        body += [ir.If(exists, [*loads, *stores]), ir.If(~exists, clears)]
+    out: list[Stmt] = [ir.For(load_lane, ZERO, const(THREADS), "lanes", body)]
+    vectors = TILE // STORE_VECTOR
+    results: list[Stmt] = []
+    for i in range(TILE * vectors // THREADS):
+        tile_row = ir.add(ir.idiv(store_lane, const(vectors)), const(i * THREADS // vectors))
+        tile_column = ir.mul(ir.irem(store_lane, const(vectors)), const(STORE_VECTOR))
+        row, column = ir.add(row0, tile_row), ir.add(column0, tile_column)
+        base = ir.add(ir.mul(tile_row, const(ld)), tile_column)
+        values = [ir.var(f"w{i}_{u}", dtype) for u in range(STORE_VECTOR)]
         body = [ir.Let(v, ir.load(square, ir.add(base, const(u)))) for u, v in enumerate(values)]
         for u, v in enumerate(values):
-            body += store(batch, line, ir.add(place, const(u)), v)
-        give.append(ir.If((line < extents[0]) & (place < extents[1]), body))
-    return [*out, ir.For(at, ZERO, const(THREADS), "lanes", give)], [square]
+            body += store(batch, row, ir.add(column, const(u)), v)
+        results.append(ir.If((row < extents[0]) & (column < extents[1]), body))
+    return [*out, ir.For(store_lane, ZERO, const(THREADS), "lanes", results)], [square]

@@ -1,14 +1,11 @@
-"""The tiled contraction for groups of threads: C = A B with any code fused at both ends.
+"""Generic SIMT GEMM: any dtype and any operand expression, on any GPU.
 
-A group computes a tile of C. Slices of A and B along k go through the group's memory, where every
-element of a tile of C finds what it needs; each thread keeps a small tile of sums in registers. The
-next slices are on their way while the current ones are multiplied. Operands are read through
-whatever expression stands for them, once per tile; sums leave through the epilogue. Each element of
-C is one running sum over k: no choice of tiles shows in the result.
+A block computes a tile of C. The next K-tiles wait in registers while the current ones are
+multiplied from shared memory; each thread has a small tile of accumulators. Every element of C is
+one running sum over k: the choice of tile does not show in the result.
 
-Where the target's compiler knows no more of registers than the kernel tells (WGSL), a slice is
-multiplied in one piece of straight code, and slices that lie wholly inside are read without asking
-whether they do.
+Where the target's compiler does little with registers (WGSL), a K-tile is fully unrolled, and
+K-tiles in bounds are loaded without predicates.
 """
 
 from __future__ import annotations
@@ -19,196 +16,187 @@ from dataclasses import dataclass, replace
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import GroupWork, TileSizes
+from numus.kernels.matmul.gpu.problem import GemmCall, GemmSizes, Operand
+from numus.kernels.matmul.gpu.vector_loads import multiply_add
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
-STEPS = 4  # of k that are written out
-RUN = 4  # neighbours that a thread reads from the group's memory at a time
-BLOCK = (4, 8)  # threads down and across that read the group's memory together, in straight code
+UNROLL_K = 4
+VECTOR = 4  # contiguous elements that a thread loads from shared memory
+WARP_SHAPE = (4, 8)  # threads that load from shared memory together, in unrolled code
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    """A schedule as data."""
+class TileShape:
+    """Tile of a block and of a thread."""
 
     threads: int
-    rows: int  # of the group's tile
-    columns: int
-    depth: int  # of a slice
-    own_rows: int  # of a thread's tile
-    own_columns: int
-    straight: bool = False  # whether all of a slice is written out
+    m: int
+    n: int
+    k: int
+    thread_m: int
+    thread_n: int
+    unrolled: bool = False  # the whole K-tile
 
     @property
-    def across(self) -> int:
-        """Threads along the columns."""
-        return self.columns // self.own_columns
+    def threads_n(self) -> int:
+        return self.n // self.thread_n
 
-    def own(self, lane: Expr) -> tuple[Expr, Expr]:
-        """Where a thread's tile is among those of the group: down, and across."""
-        if not self.straight:
-            return ir.idiv(lane, const(self.across)), ir.irem(lane, const(self.across))
-        down, across = BLOCK
-        block, inside = ir.idiv(lane, const(down * across)), ir.irem(lane, const(down * across))
-        blocks = const(self.across // across)
+    def thread_position(self, lane: Expr) -> tuple[Expr, Expr]:
+        """Position of a thread's tile in the block: down, and across."""
+        if not self.unrolled:
+            return ir.idiv(lane, const(self.threads_n)), ir.irem(lane, const(self.threads_n))
+        down, across = WARP_SHAPE
+        warp, thread = ir.idiv(lane, const(down * across)), ir.irem(lane, const(down * across))
+        warps_n = const(self.threads_n // across)
         return (
-            ir.add(ir.mul(ir.idiv(block, blocks), const(down)), ir.idiv(inside, const(across))),
-            ir.add(ir.mul(ir.irem(block, blocks), const(across)), ir.irem(inside, const(across))),
+            ir.add(ir.mul(ir.idiv(warp, warps_n), const(down)), ir.idiv(thread, const(across))),
+            ir.add(ir.mul(ir.irem(warp, warps_n), const(across)), ir.irem(thread, const(across))),
         )
 
-    def nbytes(self, dtype: DType, light: bool) -> int:
-        """What a group needs of its memory: two slices, and a row of each thread on its way out."""
-        elements = (self.rows + self.columns + 2 * RUN) * self.depth
-        if not light:
-            elements += self.rows // self.own_rows * self.columns
+    def smem_bytes(self, dtype: DType, store_only: bool) -> int:
+        """A K-tile of each operand, and the rows that the epilogue stages."""
+        elements = (self.m + self.n + 2 * VECTOR) * self.k
+        if not store_only:
+            elements += self.m // self.thread_m * self.n
         return elements * dtype.itemsize
 
 
-def choose(
-    target: Target, dtype: DType, batch: int, m: int, n: int, light: bool, straight: bool = False
-) -> Tiles:
-    """The largest tiles that fit into a group's memory and of which there are enough to keep every
-    unit busy."""
-    threads = min(target.block_size, 128 if straight else 256)
+def choose_tile(
+    target: Target,
+    dtype: DType,
+    batch: int,
+    m: int,
+    n: int,
+    store_only: bool,
+    unrolled: bool = False,
+) -> TileShape:
+    """The largest tile that fits into shared memory and leaves a block for every SM."""
+    threads = min(target.block_size, 128 if unrolled else 256)
     best = None
     for side in (8, 4, 2):
         if side == 8 and dtype.itemsize > 4:
-            continue  # their sums would not fit into registers
-        across = 16 if threads >= 128 else 8
-        columns, rows = across * side, threads // across * side
-        depth = {8: 8, 4: 16, 2: 32}[side]  # what waits to be multiplied needs registers too
-        least = max(STEPS, threads // min(rows, columns))  # a thread brings an element, at least
-        best = Tiles(threads, rows, columns, depth, side, side, straight)
-        while best.nbytes(dtype, light) > target.shared_bytes and best.depth > least:
-            best = replace(best, depth=best.depth // 2)
-        if best.nbytes(dtype, light) > target.shared_bytes:
+            continue  # too many registers
+        threads_n = 16 if threads >= 128 else 8
+        tile_n, tile_m = threads_n * side, threads // threads_n * side
+        k = {8: 8, 4: 16, 2: 32}[side]  # waiting K-tiles take registers too
+        min_k = max(UNROLL_K, threads // min(tile_m, tile_n))  # a thread loads an element at least
+        best = TileShape(threads, tile_m, tile_n, k, side, side, unrolled)
+        while best.smem_bytes(dtype, store_only) > target.shared_bytes and best.k > min_k:
+            best = replace(best, k=best.k // 2)
+        if best.smem_bytes(dtype, store_only) > target.shared_bytes:
             continue
-        if batch * -(-m // rows) * -(-n // columns) >= target.num_cores:
+        if batch * -(-m // tile_m) * -(-n // tile_n) >= target.num_cores:
             break
     assert best is not None
     return best
 
 
-Read = Callable[[Expr, Expr, Expr, Expr | None], Expr]
-
-
 @dataclass(slots=True)
-class Operand:
-    """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B. Without a
-    mask it is surely there."""
-
-    read: Read
-    extent: Expr  # how many lines there are
-    along: bool  # whether neighbours in memory lie along k
-
-
-@dataclass(slots=True)
-class _Side:
-    """An operand on its way through the group's memory."""
+class _RegisterStagedTile:
+    """Loader of one operand's K-tiles, through registers to shared memory."""
 
     operand: Operand
-    first: Expr  # line of the tile
-    lines: int  # of the tile
+    origin: Expr
+    extent: int
     buffer: ir.Buffer
-    pitch: int
-    waiting: list[ir.Register]
+    ld: int
+    staged: list[ir.Register]
 
-    def place(self, tiles: Tiles, lane: Expr, number: int) -> tuple[Expr, Expr]:
-        """Which element (line, k) of a slice a thread brings as its `number`-th."""
-        fast, before = tiles.depth if self.operand.along else self.lines, number * tiles.threads
-        if not tiles.straight:
+    def coordinates(self, t: TileShape, lane: Expr, number: int) -> tuple[Expr, Expr]:
+        """(mn, k) in the K-tile of a thread's `number`-th element."""
+        fast, before = t.k if self.operand.k_major else self.extent, number * t.threads
+        if not t.unrolled:
             at = ir.add(lane, const(before))
-            slow, quick = ir.idiv(at, const(fast)), ir.irem(at, const(fast))
-        elif fast % tiles.threads == 0:
-            slow, quick = const(before // fast), ir.add(lane, const(before % fast))
+            row, column = ir.idiv(at, const(fast)), ir.irem(at, const(fast))
+        elif fast % t.threads == 0:
+            row, column = const(before // fast), ir.add(lane, const(before % fast))
         else:
-            assert tiles.threads % fast == 0
-            slow, quick = ir.idiv(lane, const(fast)), ir.irem(lane, const(fast))
-            slow = ir.add(slow, const(before // fast))
-        return (slow, quick) if self.operand.along else (quick, slow)
+            assert t.threads % fast == 0
+            row, column = ir.idiv(lane, const(fast)), ir.irem(lane, const(fast))
+            row = ir.add(row, const(before // fast))
+        return (row, column) if self.operand.k_major else (column, row)
 
-    def fetch(self, tiles: Tiles, lane: Expr, batch: Expr, start: Expr, k: Expr) -> list[Stmt]:
-        """Begin to load the slice that starts at `start`; zeros beyond the operand's ends."""
+    def load_global(self, t: TileShape, lane: Expr, batch: Expr, k0: Expr, k: Expr) -> list[Stmt]:
+        """Begin to load the K-tile at k0; zeros past the ends."""
         out: list[Stmt] = []
-        for number, register in enumerate(self.waiting):
-            line, depth = self.place(tiles, lane, number)
-            line, depth = ir.add(self.first, line), ir.add(start, depth)
-            inside = (line < self.operand.extent) & (depth < k)
-            value = self.operand.read(batch, line, depth, inside)
-            out.append(ir.Set(register, ir.select(inside, value, const(0, register.dtype))))
+        for number, register in enumerate(self.staged):
+            mn, p = self.coordinates(t, lane, number)
+            mn, p = ir.add(self.origin, mn), ir.add(k0, p)
+            exists = (mn < self.operand.extent) & (p < k)
+            value = self.operand.read(batch, mn, p, exists)
+            out.append(ir.Set(register, ir.select(exists, value, const(0, register.dtype))))
         return out
 
-    def fetch_inside(self, tiles: Tiles, lane: Expr, batch: Expr, start: Expr) -> list[Stmt]:
-        """The same for a slice that ends before k does. Lines beyond the last are that one again:
-        nobody stores what becomes of them."""
+    def load_unpredicated(self, t: TileShape, lane: Expr, batch: Expr, k0: Expr) -> list[Stmt]:
+        """A K-tile that ends before k does. Rows past the end repeat the last one: nobody stores
+        their results."""
         out: list[Stmt] = []
         last = ir.sub(self.operand.extent, ONE)
-        for number, register in enumerate(self.waiting):
-            line, depth = self.place(tiles, lane, number)
-            line = ir.minimum(ir.add(self.first, line), last)
-            value = self.operand.read(batch, line, ir.add(start, depth), None)
+        for number, register in enumerate(self.staged):
+            mn, p = self.coordinates(t, lane, number)
+            mn = ir.minimum(ir.add(self.origin, mn), last)
+            value = self.operand.read(batch, mn, ir.add(k0, p), None)
             out.append(ir.Set(register, value))
         return out
 
-    def keep(self, tiles: Tiles, lane: Expr) -> list[Stmt]:
-        """Put what was loaded where the group finds it."""
+    def store_shared(self, t: TileShape, lane: Expr) -> list[Stmt]:
         out: list[Stmt] = []
-        for number, register in enumerate(self.waiting):
-            line, depth = self.place(tiles, lane, number)
-            at = ir.add(ir.mul(depth, const(self.pitch)), line)
+        for number, register in enumerate(self.staged):
+            mn, p = self.coordinates(t, lane, number)
+            at = ir.add(ir.mul(p, const(self.ld)), mn)
             out.append(ir.Store(self.buffer, at, ir.read(register)))
         return out
 
-    def values(self, own: int, lane: Expr, step: Expr, tag: str) -> tuple[list[Stmt], list[Expr]]:
-        """What a thread needs of one step along k: runs of neighbours, spread over the tile."""
+    def load_fragment(
+        self, size: int, thread: Expr, k: Expr, tag: str
+    ) -> tuple[list[Stmt], list[Expr]]:
+        """A thread's elements of one step of k: vectors, spread over the tile."""
         out: list[Stmt] = []
         names = []
-        run = min(RUN, own)
-        for i in range(own):
-            line = ir.add(ir.mul(lane, const(run)), const(i // run * (self.lines * run // own)))
-            at = ir.add(ir.add(ir.mul(step, const(self.pitch)), line), const(i % run))
+        vector = min(VECTOR, size)
+        for i in range(size):
+            offset = const(i // vector * (self.extent * vector // size))
+            mn = ir.add(ir.mul(thread, const(vector)), offset)
+            at = ir.add(ir.add(ir.mul(k, const(self.ld)), mn), const(i % vector))
             name = ir.var(f"{tag}{i}", self.buffer.dtype)
             out.append(ir.Let(name, ir.load(self.buffer, at)))
             names.append(name)
         return out, names
 
-    def line(self, own: int, lane: Expr, number: int) -> Expr:
-        """Which line of the tile a thread's `number`-th is."""
-        run = min(RUN, own)
-        offset = number // run * (self.lines * run // own) + number % run
-        return ir.add(ir.mul(lane, const(run)), const(offset))
+    def index(self, size: int, thread: Expr, number: int) -> Expr:
+        """Row or column in the tile of a thread's `number`-th element."""
+        vector = min(VECTOR, size)
+        offset = number // vector * (self.extent * vector // size) + number % vector
+        return ir.add(ir.mul(thread, const(vector)), const(offset))
 
 
-Work = GroupWork[Tiles, TileSizes, Operand]
+Call = GemmCall[TileShape, GemmSizes, Operand]
 
 
-def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """What group g does. A light epilogue is written out for each of a thread's sums."""
-    s, t, dtype, finish = work.sizes, work.tiles, work.dtype, work.finish
-    batch = ir.idiv(g, ir.mul(s.row_tiles, s.column_tiles))
-    m0 = ir.mul(ir.irem(ir.idiv(g, s.column_tiles), s.row_tiles), const(t.rows))
-    n0 = ir.mul(ir.irem(g, s.column_tiles), const(t.columns))
+def simt_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Statements and scratch of a block."""
+    s, t, dtype = call.sizes, call.tile, call.dtype
+    batch = ir.idiv(block, ir.mul(s.tiles_m, s.tiles_n))
+    m0 = ir.mul(ir.irem(ir.idiv(block, s.tiles_n), s.tiles_m), const(t.m))
+    n0 = ir.mul(ir.irem(block, s.tiles_n), const(t.n))
     out: list[Stmt] = []
-    if t.straight:  # divided once, not for every slice
+    if t.unrolled:  # divided once, not for every K-tile
         found = (batch, m0, n0)
         batch, m0, n0 = (ir.var(name) for name in ("batch", "m0", "n0"))
         out += [ir.Let(name, x) for name, x in zip((batch, m0, n0), found, strict=True)]
-    sides = []
-    for name, operand, first, lines in (
-        ("a", work.left, m0, t.rows),
-        ("b", work.right, n0, t.columns),
-    ):
-        pitch = lines + RUN  # shifts the banks of the next step
-        buffer = ir.Buffer(f"slice_{name}", dtype, "scratch", const(t.depth * pitch))
-        count = lines * t.depth // t.threads
-        waiting = [ir.Register(f"next_{name}{i}", dtype, lanes=True) for i in range(count)]
-        sides.append(_Side(operand, first, lines, buffer, pitch, waiting))
-    a, b = sides
+    tiles = []
+    for name, operand, origin, extent in (("a", call.a, m0, t.m), ("b", call.b, n0, t.n)):
+        ld = extent + VECTOR  # against bank conflicts
+        buffer = ir.Buffer(f"tile_{name}", dtype, "scratch", const(t.k * ld))
+        count = extent * t.k // t.threads
+        staged = [ir.Register(f"next_{name}{i}", dtype, lanes=True) for i in range(count)]
+        tiles.append(_RegisterStagedTile(operand, origin, extent, buffer, ld, staged))
+    a, b = tiles
     sums = [
-        [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.own_columns)]
-        for i in range(t.own_rows)
+        [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.thread_n)]
+        for i in range(t.thread_m)
     ]
 
     def threads(name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
@@ -217,86 +205,98 @@ def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
 
     k0 = ir.var("k0")
 
-    def fetch(lane: Expr, start: Expr) -> list[Stmt]:
-        asked = [x for side in sides for x in side.fetch(t, lane, batch, start, s.k)]
-        if not t.straight:
-            return asked
-        inside = ir.add(start, const(t.depth)) <= s.k
-        plain = [x for side in sides for x in side.fetch_inside(t, lane, batch, start)]
-        return [ir.If(inside, plain), ir.If(~inside, asked)]
+    def load(lane: Expr, k_start: Expr) -> list[Stmt]:
+        predicated = [x for tile in tiles for x in tile.load_global(t, lane, batch, k_start, s.k)]
+        if not t.unrolled:
+            return predicated
+        in_bounds = ir.add(k_start, const(t.k)) <= s.k
+        plain = [x for tile in tiles for x in tile.load_unpredicated(t, lane, batch, k_start)]
+        return [ir.If(in_bounds, plain), ir.If(~in_bounds, predicated)]
 
     def multiply(lane: Expr) -> list[Stmt]:
-        down, right_lane = t.own(lane)
+        thread_m, thread_n = t.thread_position(lane)
         kk = ir.var("kk")
         body: list[Stmt] = []
-        for u in range(t.depth if t.straight else STEPS):
-            step = const(u) if t.straight else ir.add(kk, const(u))
-            lets_a, xs = a.values(t.own_rows, down, step, f"a{u}_")
-            lets_b, ys = b.values(t.own_columns, right_lane, step, f"b{u}_")
+        for u in range(t.k if t.unrolled else UNROLL_K):
+            k = const(u) if t.unrolled else ir.add(kk, const(u))
+            lets_a, xs = a.load_fragment(t.thread_m, thread_m, k, f"a{u}_")
+            lets_b, ys = b.load_fragment(t.thread_n, thread_n, k, f"b{u}_")
             body += [*lets_a, *lets_b]
             for i, x in enumerate(xs):
                 for j, y in enumerate(ys):
-                    old = ir.read(sums[i][j])
-                    new = (
-                        ir.fma(x, y, old, allow_unfused=True)
-                        if dtype.kind == "float"
-                        else old + x * y
-                    )
+                    new = multiply_add(x, y, ir.read(sums[i][j]))
                     body.append(ir.Set(sums[i][j], new))
-        if not t.straight:
-            body = [ir.For(kk, ZERO, const(t.depth), "serial", body, step=const(STEPS))]
-        return [*fetch(lane, ir.add(k0, const(t.depth))), *body]
+        if not t.unrolled:
+            body = [ir.For(kk, ZERO, const(t.k), "serial", body, step=const(UNROLL_K))]
+        return [*load(lane, ir.add(k0, const(t.k))), *body]
 
-    def keep(lane: Expr) -> list[Stmt]:
-        return [x for side in sides for x in side.keep(t, lane)]
+    def store_shared(lane: Expr) -> list[Stmt]:
+        return [x for tile in tiles for x in tile.store_shared(t, lane)]
 
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
-    out.append(threads("first", lambda lane: fetch(lane, ZERO)))
-    body = [threads("keep", keep), threads("multiply", multiply)]
-    out.append(ir.For(k0, ZERO, s.k, "serial", body, step=const(t.depth)))
+    out.append(threads("first", lambda lane: load(lane, ZERO)))
+    body = [threads("store_shared", store_shared), threads("multiply", multiply)]
+    out.append(ir.For(k0, ZERO, s.k, "serial", body, step=const(t.k)))
+    stores, stage = _epilogue(call, sums, tiles, (batch, m0, n0), threads)
+    return [*out, *stores], [a.buffer, b.buffer, *stage]
 
-    def element(lane: Expr, i: int, j: int) -> tuple[Expr, Expr]:
-        down, right_lane = t.own(lane)
-        return a.line(t.own_rows, down, i), b.line(t.own_columns, right_lane, j)
 
-    scratch = [a.buffer, b.buffer]
-    if work.light:
+def _epilogue(
+    call: Call,
+    sums: list[list[ir.Register]],
+    tiles: list[_RegisterStagedTile],
+    origin: tuple[Expr, Expr, Expr],
+    threads: Callable[[str, Callable[[Expr], list[Stmt]]], Stmt],
+) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """From registers if it is only a store; else through shared memory, a row of every thread at a
+    time, so that the epilogue is emitted once for each."""
+    s, t = call.sizes, call.tile
+    (batch, m0, n0), (a, b) = origin, tiles
 
-        def store(lane: Expr) -> list[Stmt]:
-            stores: list[Stmt] = []
-            for i in range(t.own_rows):
-                for j in range(t.own_columns):
-                    row, column = element(lane, i, j)
-                    m, n = ir.add(m0, row), ir.add(n0, column)
-                    done = finish(batch, m, n, ir.read(sums[i][j]))
-                    stores.append(ir.If((m < s.m) & (n < s.n), done))
-            return stores
+    def column(lane: Expr, j: int) -> Expr:
+        return b.index(t.thread_n, t.thread_position(lane)[1], j)
 
-        return [*out, threads("store", store)], scratch
-    # through the group's memory, a row of every thread at a time: the epilogue is written once each
-    height = t.rows // t.own_rows
-    stage = ir.Buffer("stage", dtype, "scratch", const(height * t.columns))
-    for i in range(t.own_rows):
+    def store(m: Expr, n: Expr, value: Expr) -> Stmt:
+        return ir.If((m < s.m) & (n < s.n), call.epilogue(batch, m, n, value))
 
-        def lay(lane: Expr, i: int = i) -> list[Stmt]:
-            row = ir.mul(t.own(lane)[0], const(t.columns))
+    if call.store_only:
+
+        def store_registers(lane: Expr) -> list[Stmt]:
+            thread_m, _ = t.thread_position(lane)
             return [
-                ir.Store(stage, ir.add(row, element(lane, i, j)[1]), ir.read(sums[i][j]))
-                for j in range(t.own_columns)
+                store(
+                    ir.add(m0, a.index(t.thread_m, thread_m, i)),
+                    ir.add(n0, column(lane, j)),
+                    ir.read(sums[i][j]),
+                )
+                for i in range(t.thread_m)
+                for j in range(t.thread_n)
+            ]
+
+        return [threads("store", store_registers)], []
+    rows = t.m // t.thread_m
+    stage = ir.Buffer("stage", call.dtype, "scratch", const(rows * t.n))
+    out: list[Stmt] = []
+    for i in range(t.thread_m):
+
+        def to_shared(lane: Expr, i: int = i) -> list[Stmt]:
+            row = ir.mul(t.thread_position(lane)[0], const(t.n))
+            return [
+                ir.Store(stage, ir.add(row, column(lane, j)), ir.read(sums[i][j]))
+                for j in range(t.thread_n)
             ]
 
         at = ir.var(f"out{i}")
-        down, column = ir.idiv(at, const(t.columns)), ir.irem(at, const(t.columns))
-        m, n = ir.add(m0, a.line(t.own_rows, down, i)), ir.add(n0, column)
-        done = finish(batch, m, n, ir.load(stage, at))
-        inside = ir.If((m < s.m) & (n < s.n), done)
-        out.append(threads(f"lay{i}", lay))
-        out.append(ir.For(at, ZERO, const(height * t.columns), "lanes", [inside]))
-    return out, [*scratch, stage]
+        thread_m, right = ir.idiv(at, const(t.n)), ir.irem(at, const(t.n))
+        m, n = ir.add(m0, a.index(t.thread_m, thread_m, i)), ir.add(n0, right)
+        one = store(m, n, ir.load(stage, at))
+        out.append(threads(f"stage_lane{i}", to_shared))
+        out.append(ir.For(at, ZERO, const(rows * t.n), "lanes", [one]))
+    return out, [stage]
 
 
-def pieces_of(target: Target, tiles: Tiles, batch: int, m: int, n: int, k: int) -> int:
-    """How many pieces a long inner axis is cut into, so that small results keep all units busy."""
-    groups = batch * -(-m // tiles.rows) * -(-n // tiles.columns)
-    wanted = -(-2 * target.num_cores // groups)
+def choose_split_k(target: Target, tile: TileShape, batch: int, m: int, n: int, k: int) -> int:
+    """Enough splits of a long k for two blocks per SM."""
+    blocks = batch * -(-m // tile.m) * -(-n // tile.n)
+    wanted = -(-2 * target.num_cores // blocks)
     return max(1, min(wanted, k // 512), -(-k // 65536))

@@ -1,9 +1,7 @@
-"""The contraction by plain arithmetic of 4-byte numbers that the target copies by itself.
+"""Multistage SIMT GEMM (cp.async) of 4-byte numbers on CUDA cores.
 
-A group computes a tile of C, slices of A and B go through its memory (`slices.py`), and each thread
-keeps a tile of sums in registers, as large as they allow: what it reads from the group's memory
-serves the more multiplications. Each element of C is one running sum over k, as in
-`group_contraction.py`.
+A block computes a tile of C from K-tiles in shared memory (`mainloop.py`); each thread has as large
+a tile of accumulators as its registers allow. Every element of C is one running sum over k.
 """
 
 from __future__ import annotations
@@ -13,218 +11,222 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.cost_model import Way, quickest
+from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.kernels.matmul.gpu.mainloop import (
-    Operand,
-    Shape,
-    Side,
-    Sizes,
-    Summed,
-    corner,
-    pipeline,
-    runs_out,
-    sides,
+    Accumulators,
+    OperandTile,
+    SplitKSizes,
+    StagedOperand,
+    StageShape,
+    multistage,
+    operand_tiles,
+    store_tile,
+    tile_coordinates,
 )
-from numus.kernels.matmul.gpu.problem import GroupWork
+from numus.kernels.matmul.gpu.problem import GemmCall
 from numus.target import Target
 
 ZERO = const(0)
 
 WARP = 32
-DEPTH = 16  # of a slice
+TILE_K = 16
 STAGES = 3
-RUN = 4  # neighbours that a thread reads at a time
-SPARE = 8  # elements between rows of the staged tile
+VECTOR = 4  # contiguous elements that a thread loads from shared memory
+PADDING = 8  # elements between rows of the staged tile, against bank conflicts
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    """A schedule as data."""
+class TileShape:
+    """Tile of a block and of a thread, and the pipeline."""
 
-    rows: int
-    columns: int
-    own_rows: int  # of a thread's tile
-    own_columns: int
-    depth: int = DEPTH
+    m: int
+    n: int
+    thread_m: int
+    thread_n: int
+    k: int = TILE_K
     stages: int = STAGES
-    square: bool = False  # whether warps have parts that are nearly square, and sums go to and fro
+    square_warps: bool = False  # nearly square warp tiles, accumulated in serpentine order
 
     @property
-    def down(self) -> int:
-        """Threads along the rows."""
-        return self.rows // self.own_rows
+    def threads_m(self) -> int:
+        return self.m // self.thread_m
 
     @property
-    def across(self) -> int:
-        return self.columns // self.own_columns
+    def threads_n(self) -> int:
+        return self.n // self.thread_n
 
     @property
     def threads(self) -> int:
-        return self.down * self.across
+        return self.threads_m * self.threads_n
 
 
-# What a unit takes for DEPTH of k: of one group, of two at the same time, and so on.
-_TIMES = {
-    Tiles(128, 128, 8, 16): (5400, 5700),
-    Tiles(256, 64, 16, 8): (5600, 6000),
-    Tiles(64, 128, 8, 8): (4700, 4900, 6100, 6500),
-    Tiles(64, 64, 8, 4): (1700, 2600, 3200, 3600),
+# On one H200: cycles of 16 steps of k with one block on an SM, two, and so on.
+_CYCLES = {
+    TileShape(128, 128, 8, 16): (5400, 5700),
+    TileShape(256, 64, 16, 8): (5600, 6000),
+    TileShape(64, 128, 8, 8): (4700, 4900, 6100, 6500),
+    TileShape(64, 64, 8, 4): (1700, 2600, 3200, 3600),
 }
-_BEGIN = 2500
-# Tiles that have a unit to themselves: nobody else is busy there while they begin and end. Where A
-# lies along k it is turned over on its way, one element at a time, and the fewer lines the better.
-WIDE = Tiles(128, 256, 8, 16, depth=8, stages=4, square=True)
-TALL = Tiles(256, 128, 8, 16, depth=8, stages=4, square=True)
-_SQUARE_TIMES, _SQUARE_BEGIN = (5500,), 10000
+_OVERHEAD = 2500  # cycles of a block
+# Tiles that have an SM to themselves: nothing overlaps their prologue and epilogue. A K-major A is
+# transposed by copies of single elements: the fewer rows the better.
+WIDE_TILE = TileShape(128, 256, 8, 16, k=8, stages=4, square_warps=True)
+TALL_TILE = TileShape(256, 128, 8, 16, k=8, stages=4, square_warps=True)
+_SQUARE_CYCLES, _SQUARE_OVERHEAD = (5500,), 10000
 
 
-def choose(
-    target: Target, batch: int, m: int, n: int, k: int, squares: Tiles | None = None
-) -> tuple[Tiles, int]:
-    """Tiles, and into how many pieces k is cut. `squares`: WIDE or TALL where they may be taken,
-    which is for all of k."""
-    slices = -(-k // DEPTH)
+def choose_tile(
+    target: Target, batch: int, m: int, n: int, k: int, square_warp_tile: TileShape | None = None
+) -> tuple[TileShape, int]:
+    """Tile and split-K. `square_warp_tile`: a further candidate, without split-K."""
+    k_tiles = -(-k // TILE_K)
 
-    def groups(t: Tiles) -> int:
-        return batch * -(-m // t.rows) * -(-n // t.columns)
+    def blocks(t: TileShape) -> int:
+        return batch * -(-m // t.m) * -(-n // t.n)
 
-    ways = [Way(t, groups(t), slices, times, _BEGIN) for t, times in _TIMES.items()]
-    if squares is not None:
-        times, begin = _SQUARE_TIMES, _SQUARE_BEGIN
-        ways.append(Way(squares, groups(squares), slices, times, begin, least=slices))
-    way, pieces, _ = quickest(target, ways, 4 * batch * m * n)
-    return way.tiles, pieces
+    candidates = [Candidate(t, blocks(t), k_tiles, c, _OVERHEAD) for t, c in _CYCLES.items()]
+    if square_warp_tile is not None:
+        count, cost = blocks(square_warp_tile), (_SQUARE_CYCLES, _SQUARE_OVERHEAD)
+        candidates.append(Candidate(square_warp_tile, count, k_tiles, *cost, k_tiles))
+    best, split_k, _ = fastest(target, candidates, 4 * batch * m * n)
+    return best.tile, split_k
 
 
-class _Side:
-    """An operand as threads read it: runs of neighbours, spread over the tile."""
+class _Fragment:
+    """A thread's elements of one operand: vectors, spread over the tile."""
 
-    def __init__(self, side: Side, own: int, lanes: int) -> None:
-        self.side, self.own, self.lanes = side, own, lanes
+    def __init__(self, tile: OperandTile, size: int, threads: int) -> None:
+        self.tile, self.size, self.threads = tile, size, threads
 
-    def line(self, lane: Expr, number: int) -> Expr:
-        """Which line of the tile a thread's `number`-th is."""
-        offset = number // RUN * (self.lanes * RUN) + number % RUN
-        return ir.add(ir.mul(lane, const(RUN)), const(offset))
+    def index(self, thread: Expr, number: int) -> Expr:
+        """Row or column in the tile of a thread's `number`-th element."""
+        offset = number // VECTOR * (self.threads * VECTOR) + number % VECTOR
+        return ir.add(ir.mul(thread, const(VECTOR)), const(offset))
 
-    def values(self, lane: Expr, stage: Expr, step: int, tag: str) -> list[Stmt]:
-        """Give names to what a thread needs of a step along k."""
+    def load(self, thread: Expr, stage: Expr, k: int, tag: str) -> list[Stmt]:
+        words = self.tile.words
         return [
             ir.Let(
-                self.name(step, i, tag),
-                ir.load(self.side.words, self.side.place(stage, self.line(lane, i), const(step))),
+                self.name(k, i, tag),
+                ir.load(words, self.tile.index(stage, self.index(thread, i), const(k))),
                 early=True,
             )
-            for i in range(self.own)
+            for i in range(self.size)
         ]
 
-    def name(self, step: int, number: int, tag: str) -> Expr:
-        return ir.var(f"{tag}{step}_{number}", self.side.words.dtype)
+    def name(self, k: int, number: int, tag: str) -> Expr:
+        return ir.var(f"{tag}{k}_{number}", self.tile.words.dtype)
 
 
-Work = GroupWork[Tiles, Sizes, Operand]
+Call = GemmCall[TileShape, SplitKSizes, StagedOperand]
 
 
-def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """What group g does."""
-    total = summed(work.tiles, work.sizes, work.dtype, g, work.left, work.right)
-    steps, stage = _leave(work, total)
-    return [*total.body, *steps], [*total.scratch, stage]
+def simt_async_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Statements and scratch of a block."""
+    sums = accumulate(call.tile, call.sizes, call.dtype, block, call.a, call.b)
+    stores, stage = _epilogue(call, sums)
+    return [*sums.body, *stores], [*sums.scratch, stage]
 
 
-def summed(
-    tiles: Tiles, sizes: Sizes, dtype: DType, g: Expr, left: Operand, right: Operand
-) -> Summed:
-    """The sums of group g's tile, row by row of a thread's own."""
-    s, t = sizes, tiles
-    tile, out = corner(s, g, t.rows, t.columns)
-    shape = Shape(dtype, t.depth, t.stages, t.threads, RUN, clamped=t.square)
-    near_a, near_b, words = sides(shape, (left, right), (tile[1], tile[2]), (t.rows, t.columns))
-    a, b = _Side(near_a, t.own_rows, t.down), _Side(near_b, t.own_columns, t.across)
+def accumulate(
+    tile: TileShape,
+    sizes: SplitKSizes,
+    dtype: DType,
+    block: Expr,
+    a_operand: StagedOperand,
+    b_operand: StagedOperand,
+) -> Accumulators:
+    """Accumulators of a block's tile, row by row of a thread's own."""
+    s, t = sizes, tile
+    origin, out = tile_coordinates(s, block, t.m, t.n)
+    shape = StageShape(dtype, t.k, t.stages, t.threads, VECTOR, clamped=t.square_warps)
+    tiles = operand_tiles(shape, (a_operand, b_operand), origin[1:], (t.m, t.n))
+    tile_a, tile_b, smem_words = tiles
+    a, b = _Fragment(tile_a, t.thread_m, t.threads_m), _Fragment(tile_b, t.thread_n, t.threads_n)
     sums = [
-        [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.own_columns)]
-        for i in range(t.own_rows)
+        [ir.Register(f"c{i}_{j}", dtype, lanes=True) for j in range(t.thread_n)]
+        for i in range(t.thread_m)
     ]
     out += [ir.Set(c, const(0, dtype)) for row in sums for c in row]
 
     def multiply(lane: Expr, stage: Expr) -> list[Stmt]:
-        down, right_lane = _own(t, lane)
+        thread_m, thread_n = _thread_position(t, lane)
 
-        def read(step: int) -> list[Stmt]:
-            return [
-                *a.values(down, stage, step, "a"),
-                *b.values(right_lane, stage, step, "b"),
-            ]
+        def load(k: int) -> list[Stmt]:
+            return [*a.load(thread_m, stage, k, "a"), *b.load(thread_n, stage, k, "b")]
 
-        body = read(0)
-        for k in range(t.depth):
-            if k + 1 < t.depth:  # what comes next is on its way while this is multiplied
-                body += read(k + 1)
-            for i, j in _order(t):
+        body = load(0)
+        for k in range(t.k):
+            if k + 1 < t.k:  # double-buffered fragments
+                body += load(k + 1)
+            for i, j in _accumulation_order(t):
                 x, y, old = a.name(k, i, "a"), b.name(k, j, "b"), ir.read(sums[i][j])
                 new = ir.fma(x, y, old) if dtype.kind == "float" else old + x * y
                 body.append(ir.Set(sums[i][j], new))
         return body
 
-    out += pipeline((near_a, near_b), tile[0], s, multiply)
+    out += multistage((tile_a, tile_b), origin[0], s, multiply)
 
-    def place(lane: Expr, number: int) -> tuple[Expr, Expr]:
-        i, j = divmod(number, t.own_columns)
-        down, right_lane = _own(t, lane)
-        return a.line(down, i), b.line(right_lane, j)
+    def coordinates(lane: Expr, number: int) -> tuple[Expr, Expr]:
+        i, j = divmod(number, t.thread_n)
+        thread_m, thread_n = _thread_position(t, lane)
+        return a.index(thread_m, i), b.index(thread_n, j)
 
     registers = [c for row in sums for c in row]
-    scratch = [near_a.words, near_a.elements]
-    return Summed(out, tile, (t.rows, t.columns), t.threads, registers, place, scratch, words)
-
-
-def _own(t: Tiles, lane: Expr) -> tuple[Expr, Expr]:
-    """Where a thread's tile is among those of the group. In squares, pairs of threads read the same
-    columns, and every other thread the same rows: what half of a warp reads is one access."""
-    if not t.square:
-        return ir.idiv(lane, const(t.across)), ir.irem(lane, const(t.across))
-    width = min(8, t.across)
-    warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-    warps = const(t.across // width)
-    right = ir.irem(ir.idiv(thread, const(2)), const(width))
-    down = ir.add(ir.mul(ir.idiv(thread, const(2 * width)), const(2)), ir.irem(thread, const(2)))
-    return (
-        ir.add(ir.mul(ir.idiv(warp, warps), const(WARP // width)), down),
-        ir.add(ir.mul(ir.irem(warp, warps), const(width)), right),
+    scratch = [tile_a.words, tile_a.elements]
+    return Accumulators(
+        out, origin, (t.m, t.n), t.threads, registers, coordinates, scratch, smem_words
     )
 
 
-def _order(t: Tiles) -> list[tuple[int, int]]:
-    """In which order a thread's sums grow: to and fro, a product shares a factor with the next."""
-    rows, columns = range(t.own_rows), range(t.own_columns)
-    if not t.square:
+def _thread_position(t: TileShape, lane: Expr) -> tuple[Expr, Expr]:
+    """Position of a thread's tile in the block. In square warps, pairs of threads share columns and
+    every other thread shares rows: half a warp's loads are one access."""
+    if not t.square_warps:
+        return ir.idiv(lane, const(t.threads_n)), ir.irem(lane, const(t.threads_n))
+    width = min(8, t.threads_n)
+    warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
+    warps_n = const(t.threads_n // width)
+    right = ir.irem(ir.idiv(thread, const(2)), const(width))
+    down = ir.add(ir.mul(ir.idiv(thread, const(2 * width)), const(2)), ir.irem(thread, const(2)))
+    return (
+        ir.add(ir.mul(ir.idiv(warp, warps_n), const(WARP // width)), down),
+        ir.add(ir.mul(ir.irem(warp, warps_n), const(width)), right),
+    )
+
+
+def _accumulation_order(t: TileShape) -> list[tuple[int, int]]:
+    """Row by row, or serpentine: consecutive products share a factor."""
+    rows, columns = range(t.thread_m), range(t.thread_n)
+    if not t.square_warps:
         return [(i, j) for i in rows for j in columns]
-    return [(i if j % 2 == 0 else t.own_rows - 1 - i, j) for j in columns for i in rows]
+    return [(i if j % 2 == 0 else t.thread_m - 1 - i, j) for j in columns for i in rows]
 
 
-def _leave(work: Work, total: Summed) -> tuple[list[Stmt], ir.Buffer]:
-    """Sums to the group's memory, as many rows at a time as lie together there, and out in runs."""
-    s, t = work.sizes, work.tiles
-    which, m0, n0 = total.tile
-    height = RUN * t.down
-    pitch = const(t.columns + SPARE)
-    dtype = total.registers[0].dtype
-    size = height * (t.columns + SPARE)
-    slices = total.scratch[0]
-    slices.size = const(max(total.words, size))
-    stage = ir.Buffer("stage", dtype, "scratch", const(size), aliases=slices)
+def _epilogue(call: Call, sums: Accumulators) -> tuple[list[Stmt], ir.Buffer]:
+    """Accumulators through shared memory and the epilogue, a vector of each thread's rows at a
+    time."""
+    s, t = call.sizes, call.tile
+    which, m0, n0 = sums.origin
+    rows = VECTOR * t.threads_m
+    ld = const(t.n + PADDING)
+    dtype = sums.registers[0].dtype
+    size = rows * (t.n + PADDING)
+    words = sums.scratch[0]
+    words.size = const(max(sums.smem_words, size))
+    stage = ir.Buffer("stage", dtype, "scratch", const(size), aliases=words)
     out: list[Stmt] = []
-    for strip in range(t.own_rows // RUN):
-        lane = ir.var(f"lay{strip}")
-        lay: list[Stmt] = []
-        for j in range(t.own_columns):
-            for i in range(strip * RUN, strip * RUN + RUN):
-                number = i * t.own_columns + j
-                row, column = total.place(lane, number)
-                at = ir.add(ir.mul(ir.add(row, const(-strip * height)), pitch), column)
-                lay.append(ir.Store(stage, at, ir.read(total.registers[number])))
-        out.append(ir.For(lane, ZERO, const(t.threads), "lanes", lay))
-        part = (which, ir.add(m0, const(strip * height)), n0)
-        shape = (height, t.columns)
-        out.append(runs_out(stage, shape, pitch, (s.m, s.n), part, work.finish, f"{strip}"))
+    for subtile in range(t.thread_m // VECTOR):
+        lane = ir.var(f"stage_lane{subtile}")
+        to_shared: list[Stmt] = []
+        for j in range(t.thread_n):
+            for i in range(subtile * VECTOR, subtile * VECTOR + VECTOR):
+                number = i * t.thread_n + j
+                row, column = sums.coordinates(lane, number)
+                at = ir.add(ir.mul(ir.add(row, const(-subtile * rows)), ld), column)
+                to_shared.append(ir.Store(stage, at, ir.read(sums.registers[number])))
+        out.append(ir.For(lane, ZERO, const(t.threads), "lanes", to_shared))
+        origin = (which, ir.add(m0, const(subtile * rows)), n0)
+        extents = (s.m, s.n)
+        out.append(store_tile(stage, (rows, t.n), ld, extents, origin, call.epilogue, f"{subtile}"))
     return out, stage

@@ -1,9 +1,7 @@
-"""Products of little depth, for groups of threads: what takes time is writing the result.
+"""Small-K GEMM: bound by stores of C, so B stays in registers, without shared memory.
 
-A thread has a few neighbouring columns, keeps all of B that they need in registers, and goes down
-the rows: of each it reads what A has there, which all threads beside it read too, and stores a run
-of the result. Rows come a few at a time, so that their loads are under way together. Each element
-is one running sum over k.
+A thread has a few adjacent columns, keeps their part of B in registers and walks down the rows,
+a few at a time so that their loads overlap. Every element of C is one running sum over k.
 """
 
 from __future__ import annotations
@@ -12,153 +10,175 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.problem import GroupWork, TileSizes
-from numus.kernels.matmul.gpu.vector_loads import ACCESS, Operand, multiplied, power
+from numus.kernels.matmul.gpu.problem import GemmCall, GemmSizes
+from numus.kernels.matmul.gpu.vector_loads import (
+    MAX_ACCESS_BYTES,
+    VectorOperand,
+    multiply_add,
+    next_power_of_two,
+)
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
-DEEPEST, DEEPEST_BESIDE_UNITS = 16, 8  # where units multiply small matrices, they are quicker
-HELD = 64  # words of B that a thread keeps
-ROWS = (32, 16, 8)  # of a thread: what it keeps is read once for all of them
-LITTLE = 4  # depth below which nothing much is kept
+
+@dataclass(frozen=True, slots=True)
+class SmallKTuning:
+    """Measured on one H200."""
+
+    max_k: int = 16
+    max_k_beside_mma: int = 8  # where mma.sync is the alternative
+    min_extent: int = 32  # rows and columns, to fill a row of threads with vectors
+    b_register_words: int = 64  # per thread
+    thread_rows: tuple[int, ...] = (32, 16, 8)
+    tiny_k: int = 4  # below, there is little of B to reuse,
+    tiny_k_blocks_per_sm: int = 6
+    blocks_per_sm: int = 3
+
+
+TUNING = SmallKTuning()
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
-    """A schedule as data."""
+class TileShape:
+    """Tile of a thread and of a block."""
 
-    depth: int  # a power of two
-    own: int  # columns of a thread
-    across: int  # threads side by side
+    k: int  # a power of two
+    thread_n: int
+    threads_n: int
     threads: int
-    rows: int  # of a thread
-    together: int  # rows at a time
+    thread_m: int
+    unroll_m: int  # rows whose loads overlap
 
     @property
-    def height(self) -> int:
-        """Rows of a group."""
-        return self.threads // self.across * self.rows
+    def m(self) -> int:
+        return self.threads // self.threads_n * self.thread_m
 
     @property
-    def width(self) -> int:
-        return self.across * self.own
+    def n(self) -> int:
+        return self.threads_n * self.thread_n
 
 
-def choose(
-    target: Target, wide: int, stored: int, light: bool, batch: int, m: int, n: int, k: int
-) -> Schedule:
-    """Runs of the result that are one access, if B has room; rows as many as leave groups for all
-    units. `wide`, `stored`: the sizes of a number as it is computed and as it is stored."""
-    depth = power(k)
-    own = max(1, min(ACCESS // stored, HELD * 4 // (depth * wide)))
+def choose_tile(
+    target: Target,
+    compute_bytes: int,
+    stored_bytes: int,
+    store_only: bool,
+    batch: int,
+    m: int,
+    n: int,
+    k: int,
+) -> TileShape:
+    """Columns of a thread that are one access, if B fits; rows that leave blocks for all SMs."""
+    tile_k = next_power_of_two(k)
+    room = TUNING.b_register_words * 4 // (tile_k * compute_bytes)
+    thread_n = max(1, min(MAX_ACCESS_BYTES // stored_bytes, room))
     threads = target.block_size
-    across = min(threads, power(-(-n // own)))
-    together = max(1, min(4, 32 * 4 // (depth * wide))) if light else 1
-    for rows in ROWS:
-        schedule = Schedule(depth, own, across, threads, rows, together)
-        groups = batch * -(-m // schedule.height) * -(-n // schedule.width)
-        if groups >= (6 if depth < LITTLE else 3) * target.num_cores:
+    threads_n = min(threads, next_power_of_two(-(-n // thread_n)))
+    unroll_m = max(1, min(4, 32 * 4 // (tile_k * compute_bytes))) if store_only else 1
+    tiny = tile_k < TUNING.tiny_k
+    per_sm = TUNING.tiny_k_blocks_per_sm if tiny else TUNING.blocks_per_sm
+    for thread_m in TUNING.thread_rows:
+        tile = TileShape(tile_k, thread_n, threads_n, threads, thread_m, unroll_m)
+        if batch * -(-m // tile.m) * -(-n // tile.n) >= per_sm * target.num_cores:
             break
-    return schedule
+    return tile
 
 
 @dataclass(slots=True)
-class Sizes(TileSizes):
-    exact: bool  # whether k is the schedule's depth
+class SmallKSizes(GemmSizes):
+    exact: bool  # k is the tile's
 
 
-Work = GroupWork[Schedule, Sizes, Operand]
+Call = GemmCall[TileShape, SmallKSizes, VectorOperand]
 
 
-def contraction(work: Work, g: Expr) -> list[Stmt]:
-    """The work of group g."""
-    s, t = work.tiles, work.sizes
-    batch = ir.idiv(g, ir.mul(t.row_tiles, t.column_tiles))
-    m0 = ir.mul(ir.irem(ir.idiv(g, t.column_tiles), t.row_tiles), const(s.height))
-    n0 = ir.mul(ir.irem(g, t.column_tiles), const(s.width))
+def small_k_gemm(call: Call, block: Expr) -> list[Stmt]:
+    """Statements of a block."""
+    t, s = call.tile, call.sizes
+    batch = ir.idiv(block, ir.mul(s.tiles_m, s.tiles_n))
+    m0 = ir.mul(ir.irem(ir.idiv(block, s.tiles_n), s.tiles_m), const(t.m))
+    n0 = ir.mul(ir.irem(block, s.tiles_n), const(t.n))
     lane = ir.var("lane")
-    down, right = ir.idiv(lane, const(s.across)), ir.irem(lane, const(s.across))
-    n = ir.add(n0, ir.mul(right, const(s.own)))
-    aligned = work.left.aligned & work.right.aligned
-    inside = ir.add(n, const(s.own)) <= t.n
-    cut = (n < t.n) & ~inside
-    held = [
-        [ir.Register(f"b{p}_{u}", work.dtype, lanes=True) for u in range(s.own)]
-        for p in range(s.depth)
+    thread_m, thread_n = ir.idiv(lane, const(t.threads_n)), ir.irem(lane, const(t.threads_n))
+    n = ir.add(n0, ir.mul(thread_n, const(t.thread_n)))
+    aligned = call.a.aligned & call.b.aligned
+    in_bounds = ir.add(n, const(t.thread_n)) <= s.n
+    partial = (n < s.n) & ~in_bounds
+    b_registers = [
+        [ir.Register(f"b{p}_{u}", call.dtype, lanes=True) for u in range(t.thread_n)]
+        for p in range(t.k)
     ]
-    quick, slow, last = (
-        _rows(work, held, batch, m0, n, down, *how)
+    vectorised, elements, last = (
+        _rows(call, b_registers, batch, m0, n, thread_m, *how)
         for how in ((True, True), (False, True), (False, False))
     )
     body: list[Stmt] = []
     if aligned.op == "const":
-        body.append(ir.If(inside, quick))
+        body.append(ir.If(in_bounds, vectorised))
     else:
-        body += [ir.If(inside & aligned, quick), ir.If(inside & ~aligned, slow)]
-    return [ir.For(lane, ZERO, const(s.threads), "lanes", [*body, ir.If(cut, last)])]
+        body += [ir.If(in_bounds & aligned, vectorised), ir.If(in_bounds & ~aligned, elements)]
+    return [ir.For(lane, ZERO, const(t.threads), "lanes", [*body, ir.If(partial, last)])]
 
 
 def _rows(
-    work: Work,
-    held: list[list[ir.Register]],
+    call: Call,
+    b_registers: list[list[ir.Register]],
     batch: Expr,
     m0: Expr,
     n: Expr,
-    down: Expr,
-    whole: bool,
-    inside: bool,
+    thread_m: Expr,
+    vectorised: bool,
+    in_bounds: bool,
 ) -> list[Stmt]:
-    """All rows of a thread. `whole`: operands are read in runs; `inside`: all its columns exist."""
-    s, t, dtype = work.tiles, work.sizes, work.dtype
-    tag = f"{'w' if whole else 's'}{'i' if inside else 'c'}"
-    own = s.own if inside else 1
-    column = n if inside else ir.var(f"j{tag}")
-    deep = [const(p) for p in range(s.depth)]
-    if not t.exact:  # what lies beyond is the last again, and counts nothing
-        deep = [ir.minimum(p, ir.sub(t.k, ONE)) for p in deep]
-    nothing = const(0, dtype)
+    """All rows of a thread. `in_bounds`: all of its columns exist; else one after the other."""
+    t, s, dtype, a, b = call.tile, call.sizes, call.dtype, call.a, call.b
+    tag = f"{'v' if vectorised else 's'}{'i' if in_bounds else 'p'}"
+    columns = t.thread_n if in_bounds else 1
+    column = n if in_bounds else ir.var(f"j{tag}")
+    ks = [const(p) for p in range(t.k)]
+    if not s.exact:  # past the end, the last element again, which counts as zero
+        ks = [ir.minimum(p, ir.sub(s.k, ONE)) for p in ks]
+    zero = const(0, dtype)
 
     def exists(p: int, value: Expr) -> Expr:
-        return value if t.exact else ir.select(const(p) < t.k, value, nothing)
+        return value if s.exact else ir.select(const(p) < s.k, value, zero)
 
     body: list[Stmt] = []
-    by_columns = whole and work.right.along and t.exact and s.depth > 1
-    for u in range(own if by_columns else 0):
-        here = ir.add(column, const(u))
-        lets, values = work.right.neighbours(batch, here, ZERO, s.depth, dtype, f"b{tag}{u}", True)
+    by_columns = vectorised and b.k_major and s.exact and t.k > 1
+    for u in range(columns if by_columns else 0):
+        at = ir.add(column, const(u))
+        lets, values = b.load_contiguous(batch, at, ZERO, t.k, dtype, f"b{tag}{u}", True)
         body += lets
-        body += [ir.Set(line[u], v) for line, v in zip(held, values, strict=True)]
-    for p, k in enumerate([] if by_columns else deep):
-        places = [(ir.add(column, const(u)), k) for u in range(own)]
+        body += [ir.Set(row[u], v) for row, v in zip(b_registers, values, strict=True)]
+    for p, k in enumerate([] if by_columns else ks):
+        at_k = [(ir.add(column, const(u)), k) for u in range(columns)]
         lets, values = (
-            work.right.neighbours(batch, column, k, own, dtype, f"b{tag}{p}", True)
-            if whole and not work.right.along and work.right.run >= own
-            else work.right.single(batch, places, dtype, f"b{tag}{p}")
+            b.load_contiguous(batch, column, k, columns, dtype, f"b{tag}{p}", True)
+            if vectorised and not b.k_major and b.vector >= columns
+            else b.load_elements(batch, at_k, dtype, f"b{tag}{p}")
         )
         body += lets
-        body += [ir.Set(c, exists(p, v)) for c, v in zip(held[p], values, strict=False)]
+        body += [ir.Set(c, exists(p, v)) for c, v in zip(b_registers[p], values, strict=False)]
     row = ir.var(f"row{tag}")
-    step = s.threads // s.across
-    ms = [ir.add(row, const(i * step)) for i in range(s.together)]
-    last = ir.sub(t.m, ONE)
-    heres = [ir.minimum(m, last) for m in ms] if s.together > 1 else ms
+    step = t.threads // t.threads_n
+    ms = [ir.add(row, const(i * step)) for i in range(t.unroll_m)]
+    last = ir.sub(s.m, ONE)
+    clamped = [ir.minimum(m, last) for m in ms] if t.unroll_m > 1 else ms
     loads: list[Stmt] = []
     rows: list[list[Expr]] = [[] for _ in ms]
-    if whole and not work.left.along and step == 1 and work.left.run >= s.together > 1:
-        for p, k in enumerate(deep):  # neighbours are rows that come together
-            lets, values = work.left.neighbours(
-                *(batch, row, k, s.together, dtype, f"a{tag}{p}"), True
-            )
+    if vectorised and not a.k_major and step == 1 and a.vector >= t.unroll_m > 1:
+        for p, k in enumerate(ks):  # a vector is the rows of one step
+            lets, values = a.load_contiguous(batch, row, k, t.unroll_m, dtype, f"a{tag}{p}", True)
             loads += lets
             for line, value in zip(rows, values, strict=True):
                 line.append(value)
     else:
-        for i, here in enumerate(heres):
+        for i, m in enumerate(clamped):
             lets, rows[i] = (
-                work.left.neighbours(batch, here, ZERO, s.depth, dtype, f"a{tag}{i}", True)
-                if whole and work.left.along and t.exact
-                else work.left.single(batch, [(here, k) for k in deep], dtype, f"a{tag}{i}")
+                a.load_contiguous(batch, m, ZERO, t.k, dtype, f"a{tag}{i}", True)
+                if vectorised and a.k_major and s.exact
+                else a.load_elements(batch, [(m, k) for k in ks], dtype, f"a{tag}{i}")
             )
             loads += lets
     found = [
@@ -169,19 +189,17 @@ def _rows(
     for i, (m, values) in enumerate(found):
         each = []
         sums: list[Stmt] = []
-        for u in range(own):
-            total = nothing
-            for p in range(s.depth):
-                total = multiplied(values[p], ir.read(held[p][u]), total)
+        for u in range(columns):
+            total = zero
+            for p in range(t.k):
+                total = multiply_add(values[p], ir.read(b_registers[p][u]), total)
             name = ir.var(f"c{tag}{i}_{u}", dtype)
             sums.append(ir.Let(name, total))
-            each.append(work.finish(batch, m, ir.add(column, const(u)), name))
-        done = [element[j] for j in range(len(each[0])) for element in each]
-        one = [*sums, *done]
-        stores += [ir.If(m < t.m, one)] if s.together > 1 else one
-    first = ir.add(m0, down)
-    end = ir.minimum(ir.add(m0, const(s.height)), t.m)
-    body.append(ir.For(row, first, end, "serial", [*loads, *stores], step=const(step * s.together)))
-    if inside:
-        return body
-    return [ir.For(column, n, t.n, "serial", body)]
+            each.append(call.epilogue(batch, m, ir.add(column, const(u)), name))
+        one = [*sums, *(element[j] for j in range(len(each[0])) for element in each)]
+        stores += [ir.If(m < s.m, one)] if t.unroll_m > 1 else one
+    first = ir.add(m0, thread_m)
+    end = ir.minimum(ir.add(m0, const(t.m)), s.m)
+    by = const(step * t.unroll_m)
+    body.append(ir.For(row, first, end, "serial", [*loads, *stores], step=by))
+    return body if in_bounds else [ir.For(column, n, s.n, "serial", body)]

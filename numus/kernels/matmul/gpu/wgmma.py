@@ -1,10 +1,9 @@
-"""The contraction by units that multiply whole tiles, fed by an engine that copies them.
+"""Warp-specialised wgmma GEMM fed by TMA, persistent where the epilogue stores whole rows.
 
-A group of 256 threads and 32 that order copies computes 128 rows of C, or 64. Operands are memory
-that the engine can read: what is not is packed before (`pack`). Where the memory turns out not to
-be aligned the threads fill the tiles by themselves. Sums leave through the epilogue by way of the
-group's memory, in runs of neighbours. Where these are whole lines, groups stay and take one tile
-after the other: slices of the next one arrive while one leaves (`tile_strips.py`).
+Two consumer warpgroups and a producer warp compute a tile of 128 or 64 rows of C. Operands that
+TMA cannot read are repacked by a kernel before; where memory turns out to be misaligned at run time
+the threads fill the tiles. Persistent blocks load the next tile while one is stored
+(`wgmma_epilogue.py`).
 """
 
 from __future__ import annotations
@@ -15,217 +14,223 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType, float32, int32
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu import wgmma_epilogue as strips
-from numus.kernels.matmul.gpu.cost_model import Way, quickest
-from numus.kernels.matmul.gpu.mainloop import Sizes, corner, runs_out, zero
-from numus.kernels.matmul.gpu.problem import GroupWork
+from numus.kernels.matmul.gpu import wgmma_epilogue
+from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
+from numus.kernels.matmul.gpu.mainloop import SplitKSizes, store_tile, tile_coordinates, zero
+from numus.kernels.matmul.gpu.problem import GemmCall, Operand
 from numus.target import Target
 
 ZERO, ONE = const(0), const(1)
 
-WORKERS = 256  # threads that multiply
-THREADS = WORKERS + 32
-STAYING = WORKERS + 128  # where others leave them their registers
-ROWS = 128
-STAGES = 8  # slices in the group's memory, at most
-LEAST_STAGES = 3  # whose memory holds the sums of a tile at the end
-SPARE = 8  # elements between rows of the staged tile: they shift the banks
-_RESERVED = 512  # bytes of a unit's memory that a group has besides
+MMA_THREADS = 256  # of the consumer warpgroups
+THREADS = MMA_THREADS + 32
+PERSISTENT_THREADS = MMA_THREADS + 128  # a whole producer warpgroup gives its registers away
+TILE_M = 128
+MAX_STAGES = 8
+MIN_STAGES = 3  # their memory holds the accumulators in the epilogue
+EPILOGUE_PADDING = 8  # elements between rows of the staged tile, against bank conflicts
+_RESERVED_BYTES = 512  # shared memory of an SM that a block takes besides
 
 
 @dataclass(slots=True)
-class Operand:
-    """`read(batch, line, k, mask)` is an element; lines are rows of A or columns of B.
+class TmaOperand(Operand):
+    """An operand that TMA reads. `tensor(origin, extent, batch)`: a tile with all of k."""
 
-    `source(first, lines, batch)` is a tile of it, with all of k.
-    """
-
-    read: Callable[[Expr, Expr, Expr, Expr], Expr]
-    extent: Expr  # how many lines there are
-    source: Callable[[Expr, int, Expr], ir.TmaTensor]
-    aligned: Expr  # whether the engine can read it after all
+    tensor: Callable[[Expr, int, Expr], ir.TmaTensor]
+    aligned: Expr
 
 
-def depth_of(dtype: DType) -> int:
-    """Elements along k of a slice."""
+def tile_k(dtype: DType) -> int:
     return ir.SWIZZLE_BYTES // dtype.itemsize
 
 
-def promotes(dtype: DType) -> bool:
-    """Whether sums of slices are kept by themselves before they are added up."""
+def promotes_accumulators(dtype: DType) -> bool:
+    """Two-level accumulation: tensor cores add float8 products with too few bits."""
     return dtype.itemsize == 1 and dtype.kind == "float"
 
 
 @dataclass(frozen=True, slots=True)
-class Tiles:
-    """A schedule as data: columns of a tile, slices in the group's memory, rows of a tile; whether
-    groups stay, and then the bytes of a line that they store at a time and how many a unit has."""
+class TileShape:
+    """Tile of a block, and its pipeline."""
 
-    columns: int
+    n: int
     stages: int
-    rows: int = ROWS
-    stays: bool = False
-    line: int = 0
-    together: int = 1
+    m: int = TILE_M
+    persistent: bool = False
+    row_bytes: int = 0  # that a warp of a persistent block stores at a time
+    blocks_per_sm: int = 1  # of a persistent kernel
 
     @property
-    def own(self) -> int:
-        """Columns of which a warp has 16 rows."""
-        return self.columns * self.rows // ROWS
+    def warp_n(self) -> int:
+        """Columns of a warp, which has 16 rows."""
+        return self.n * self.m // TILE_M
 
     def threads(self, dtype: DType) -> int:
-        """Of a group. Those whose sums leave no room for another on their unit get more registers
-        from those that do not multiply."""
-        sums = self.own // 2 * (2 if promotes(dtype) else 1)
-        return STAYING if self.stays and sums > 64 else THREADS
+        """Blocks that have an SM to themselves take registers from a whole producer warpgroup."""
+        registers = self.warp_n // 2 * (2 if promotes_accumulators(dtype) else 1)
+        return PERSISTENT_THREADS if self.persistent and registers > 64 else THREADS
 
 
-# What a unit takes for a slice of one group, or of two at the same time, and what a group takes
-# besides, by the rows and columns of its tiles. Those of 128 x 256 need a unit for themselves:
-# nothing is multiplied while one ends and the next begins. Smaller ones share it.
-_Times = dict[tuple[int, int], tuple[tuple[int, ...], int, int]]
-_TIMES: _Times = {
+# By (tile m, tile n), on one H200: cycles of a K-tile with one block on an SM, or two; cycles of a
+# block besides; cycles of a launch. 128 x 256 needs an SM to itself: nothing overlaps its epilogue.
+_Cycles = dict[tuple[int, int], tuple[tuple[int, ...], int, int]]
+_CYCLES: _Cycles = {
     (128, 256): ((1250,), 8000, 0),
     (128, 128): ((850, 1600), 3500, 0),
     (128, 64): ((500, 1000), 2500, 0),
     (64, 64): ((400, 850), 2200, 0),
 }
-# The same of groups that stay, of 8 and 16 bits, and what comes once.
-_STAYING: _Times = {
+_PERSISTENT_CYCLES: _Cycles = {  # of 8 and 16 bits
     (128, 256): ((1250,), 3300, 2500),
     (128, 128): ((700, 1250), 5000, 1000),
     (128, 64): ((500, 1000), 2000, 500),
     (64, 64): ((400, 850), 2000, 200),
 }
-_NARROW = (900, 1800)  # of float32, as units round it, in narrow tiles
+_TF32_CYCLES = (900, 1800)  # of TF32 in tiles below 256 columns
 
 
-def choose(
-    target: Target, dtype: DType, shape: tuple[int, ...], k: int, *, stays: bool = False
-) -> tuple[Tiles, int]:
-    """Tiles (of 128 rows where groups do not stay), and into how many pieces k is cut."""
+def choose_tile(
+    target: Target, dtype: DType, shape: tuple[int, ...], k: int, *, persistent: bool = False
+) -> tuple[TileShape, int]:
+    """Tile (of 128 rows unless persistent) and split-K."""
     batch, m, n = shape
-    slices = -(-k // depth_of(dtype))
-    ways = []
-    known = _STAYING if stays and dtype is not float32 else _TIMES
-    for tile, (times, begin, once) in known.items():
+    k_tiles = -(-k // tile_k(dtype))
+    promotes = promotes_accumulators(dtype)
+    candidates = []
+    known = _PERSISTENT_CYCLES if persistent and dtype is not float32 else _CYCLES
+    for tile, (cycles, overhead, launch) in known.items():
         if dtype is float32 and tile[1] < 256:
-            times = _NARROW
-        if stays and promotes(dtype) and tile == (128, 128):  # sums are kept twice: one at a time
-            times, begin = times[:1], begin // 2
-        groups = batch * -(-m // tile[0]) * -(-n // tile[1])
-        if (stays or tile[0] == ROWS) and not (promotes(dtype) and tile[1] > 128):
-            ways.append(Way(tile, groups, slices, times, begin, once=once))
-    way, pieces, together = quickest(target, ways, 4 * batch * m * n)
-    return fitted(target, way.tiles, together, stays=stays), pieces
+            cycles = _TF32_CYCLES
+        if persistent and promotes and tile == (128, 128):  # twice the accumulators: one block
+            cycles, overhead = cycles[:1], overhead // 2
+        blocks = batch * -(-m // tile[0]) * -(-n // tile[1])
+        if (persistent or tile[0] == TILE_M) and not (promotes and tile[1] > 128):
+            new = Candidate(tile, blocks, k_tiles, cycles, overhead, launch_overhead=launch)
+            candidates.append(new)
+    best, split_k, blocks_per_sm = fastest(target, candidates, 4 * batch * m * n)
+    return fit_stages(target, best.tile, blocks_per_sm, persistent=persistent), split_k
 
 
-def fitted(target: Target, tile: tuple[int, int], together: int, *, stays: bool) -> Tiles:
-    """Tiles with as many slices ahead as there is room for, of so many groups on a unit."""
-    rows, columns = tile
-    size = (rows + columns) * ir.SWIZZLE_BYTES
-    if not stays:
-        room = (target.shared_bytes - 4096) // together
-        return Tiles(columns, max(LEAST_STAGES, min(STAGES, room // size)), rows)
-    line = strips.LINE if together == 1 else strips.SHORT_LINE
-    room = target.shared_bytes // together - _RESERVED - strips.room(line)
-    return Tiles(columns, max(2, min(STAGES, room // (size + 16))), rows, True, line, together)
+def fit_stages(
+    target: Target, tile: tuple[int, int], blocks_per_sm: int, *, persistent: bool
+) -> TileShape:
+    """The tile with as many stages as fit into shared memory."""
+    m, n = tile
+    stage_bytes = (m + n) * ir.SWIZZLE_BYTES
+    if not persistent:
+        room = (target.shared_bytes - 4096) // blocks_per_sm
+        return TileShape(n, max(MIN_STAGES, min(MAX_STAGES, room // stage_bytes)), m)
+    one = blocks_per_sm == 1
+    row_bytes = wgmma_epilogue.ROW_BYTES if one else wgmma_epilogue.SHORT_ROW_BYTES
+    room = target.shared_bytes // blocks_per_sm - _RESERVED_BYTES
+    room -= wgmma_epilogue.smem_bytes(row_bytes)
+    stages = max(2, min(MAX_STAGES, room // (stage_bytes + 16)))
+    return TileShape(n, stages, m, True, row_bytes, blocks_per_sm)
 
 
-def together_of(target: Target, columns: int, row_tiles: int) -> int:
-    """Rows of tiles that share columns, so that what runs at the same time is about a square."""
-    square = int((target.num_cores * columns / ROWS) ** 0.5)
-    return max(1, min(square, row_tiles))
+def swizzle_m(target: Target, tile_n: int, tiles_m: int) -> int:
+    """Tile rows of a swizzle band: a wave covers about a square of C."""
+    square = int((target.num_cores * tile_n / TILE_M) ** 0.5)
+    return max(1, min(square, tiles_m))
 
 
-Work = GroupWork[Tiles, Sizes, Operand]
+Call = GemmCall[TileShape, SplitKSizes, TmaOperand]
 
 
-def contraction(work: Work, g: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """What group g does. The epilogue is told which piece of which batch, as one number."""
-    s, dtype, left, right = work.sizes, work.dtype, work.left, work.right
-    rows, columns, stages = work.tiles.rows, work.tiles.columns, work.tiles.stages
-    (which, m0, n0), out = corner(s, g, rows, columns, quick=work.tiles.stays)
-    depth = depth_of(dtype)
-    batch, first, mine = s.piece(which, depth)
-    a, b = left.source(m0, rows, batch), right.source(n0, columns, batch)
-    count = ir.pipeline_smem_elements(dtype, rows, columns, stages)
+def wgmma_gemm(call: Call, block: Expr) -> tuple[list[Stmt], list[ir.Buffer]]:
+    """Statements and scratch of a block. The epilogue takes batch * split_k + split as batch."""
+    s, t, dtype = call.sizes, call.tile, call.dtype
+    (which, m0, n0), out = tile_coordinates(s, block, t.m, t.n, index32=t.persistent)
+    k = tile_k(dtype)
+    batch, first, k_tiles = s.k_range(which, k)
+    a, b = call.a.tensor(m0, t.m, batch), call.b.tensor(n0, t.n, batch)
+    count = ir.pipeline_smem_elements(dtype, t.m, t.n, t.stages)
     scratch = ir.Buffer("slices", dtype, "scratch", const(count))
-    kind = float32 if dtype.kind == "float" else int32
-    sums = [ir.Register(f"c{i}", kind, lanes=True) for i in range(work.tiles.own // 2)]
-    fresh = work.tiles.stays and not promotes(dtype)
-    aligned = left.aligned & right.aligned
-    start = ir.mul(first, const(depth))
-    total = ir.WgmmaMainloop(sums, a, b, start, mine, stages, scratch, fresh)
-    out += [] if fresh else [ir.Set(c, const(0, kind)) for c in sums]
-    out.append(ir.If(aligned, [total]))
+    accumulator = float32 if dtype.kind == "float" else int32
+    sums = [ir.Register(f"c{i}", accumulator, lanes=True) for i in range(t.warp_n // 2)]
+    overwrites = t.persistent and not promotes_accumulators(dtype)  # the first MMA of a tile
+    aligned = call.a.aligned & call.b.aligned
+    start = ir.mul(first, const(k))
+    mainloop = ir.WgmmaMainloop(sums, a, b, start, k_tiles, t.stages, scratch, overwrites)
+    out += [] if overwrites else [ir.Set(c, const(0, accumulator)) for c in sums]
+    out.append(ir.If(aligned, [mainloop]))
     q = ir.var("slice")
-    begin = ir.add(start, ir.mul(q, const(depth)))
+    k0 = ir.add(start, ir.mul(q, const(k)))
     slow: list[Stmt] = []
-    for tag, operand, tile, at in (("a", left, a, 0), ("b", right, b, rows * depth)):
+    for tag, operand, tile, offset in (("a", call.a, a, 0), ("b", call.b, b, t.m * k)):
         lane = ir.var(f"fill_{tag}")
-        fill = _fill(lane, operand, tile, batch, begin, s.k, scratch, at)
-        runs = tile.tile_mn * depth // (16 // dtype.itemsize)
-        slow.append(ir.For(lane, ZERO, const(runs), "lanes", fill))
-    onto = q if fresh else None
-    product = ir.WgmmaTile(sums, scratch, rows, columns, (a.k_major, b.k_major), onto)
-    slow += [ir.AsyncFence(), ir.AsyncWait(0), product, ir.AsyncWait(0)]
-    out.append(ir.If(~aligned, [ir.For(q, ZERO, mine, "serial", slow)]))
-    if work.tiles.stays:
-        t = work.tiles
-        shape = strips.Shape((rows, columns), t.own, t.line, (s.m, s.n))
-        leaving, buffers = strips.leave(shape, kind, sums, (which, m0, n0), work.finish)
-        return [*out, *leaving], [scratch, *buffers]
-    stage = ir.Buffer("stage", kind, "scratch", const(rows * (columns + SPARE)), aliases=scratch)
-    return [*out, *_leave(work, stage, sums, (which, m0, n0))], [scratch, stage]
+        fill = _fill(lane, operand, tile, batch, k0, s.k, scratch, offset)
+        vectors = tile.tile_mn * k // (16 // dtype.itemsize)
+        slow.append(ir.For(lane, ZERO, const(vectors), "lanes", fill))
+    onto = q if overwrites else None
+    mma = ir.WgmmaTile(sums, scratch, t.m, t.n, (a.k_major, b.k_major), onto)
+    slow += [ir.AsyncFence(), ir.AsyncWait(0), mma, ir.AsyncWait(0)]
+    out.append(ir.If(~aligned, [ir.For(q, ZERO, k_tiles, "serial", slow)]))
+    if t.persistent:
+        shape = wgmma_epilogue.EpilogueShape((t.m, t.n), t.warp_n, t.row_bytes, (s.m, s.n))
+        stores, buffers = wgmma_epilogue.store_accumulators(
+            shape, accumulator, sums, (which, m0, n0), call.epilogue
+        )
+        return [*out, *stores], [scratch, *buffers]
+    size = const(t.m * (t.n + EPILOGUE_PADDING))
+    stage = ir.Buffer("stage", accumulator, "scratch", size, aliases=scratch)
+    return [*out, *_epilogue(call, stage, sums, (which, m0, n0))], [scratch, stage]
 
 
 def _fill(
     lane: Expr,
-    operand: Operand,
+    operand: TmaOperand,
     tile: ir.TmaTensor,
     batch: Expr,
-    begin: Expr,
+    k0: Expr,
     k_size: Expr,
     scratch: ir.Buffer,
-    at: int,
+    offset: int,
 ) -> list[Stmt]:
-    """A run of 16 bytes of a tile, element by element."""
+    """16 bytes of a tile in shared memory, element by element."""
     dtype = scratch.dtype
-    depth, run = depth_of(dtype), 16 // dtype.itemsize
-    fast = const((depth if tile.k_major else tile.tile_mn) // run)
-    slow, quick = ir.idiv(lane, fast), ir.mul(ir.irem(lane, fast), const(run))
-    line, deep = (slow, quick) if tile.k_major else (quick, slow)
-    to = ir.add(ir.swizzle(tile.k_major, line, deep, depth, dtype.itemsize), const(at))
-    line, k = ir.add(tile.mn_offset, line), ir.add(begin, deep)
+    k, vector = tile_k(dtype), 16 // dtype.itemsize
+    row_vectors = const((k if tile.k_major else tile.tile_mn) // vector)
+    slow = ir.idiv(lane, row_vectors)
+    fast = ir.mul(ir.irem(lane, row_vectors), const(vector))
+    mn, p = (slow, fast) if tile.k_major else (fast, slow)
+    to = ir.add(ir.swizzle(tile.k_major, mn, p, k, dtype.itemsize), const(offset))
+    mn, p = ir.add(tile.mn_offset, mn), ir.add(k0, p)
     out: list[Stmt] = []
-    for u in range(run):
-        here = ir.add(line, const(0 if tile.k_major else u))
-        p = ir.add(k, const(u if tile.k_major else 0))
-        inside = (here < operand.extent) & (p < k_size)
-        value = ir.select(inside, operand.read(batch, here, p, inside), zero(dtype))
+    for u in range(vector):
+        mn_u = ir.add(mn, const(0 if tile.k_major else u))
+        k_u = ir.add(p, const(u if tile.k_major else 0))
+        exists = (mn_u < operand.extent) & (k_u < k_size)
+        value = ir.select(exists, operand.read(batch, mn_u, k_u, exists), zero(dtype))
         out.append(ir.Store(scratch, ir.add(to, const(u)), value))
     return out
 
 
-def _leave(
-    work: Work, stage: ir.Buffer, sums: list[ir.Register], tile: tuple[Expr, Expr, Expr]
+def _epilogue(
+    call: Call, stage: ir.Buffer, sums: list[ir.Register], origin: tuple[Expr, Expr, Expr]
 ) -> list[Stmt]:
-    """Sums to the group's memory, where of 64 rows and 8 columns a thread has two neighbours in
-    each of two rows; from there out, in runs."""
-    t = work.tiles
-    pitch = const(t.columns + SPARE)
-    lane = ir.var("lay")
-    warp, band = ir.idiv(lane, const(32)), const(t.rows // 16)  # warps one below the other
-    below, beside = (warp, ZERO) if t.rows == ROWS else (ir.irem(warp, band), ir.idiv(warp, band))
-    row = ir.add(ir.mul(below, const(16)), ir.idiv(ir.irem(lane, const(32)), const(4)))
+    """Accumulators through shared memory and the epilogue. A thread has two adjacent elements in
+    each of two rows, of every 64 x 8."""
+    t = call.tile
+    ld = const(t.n + EPILOGUE_PADDING)
+    lane = ir.var("stage_lane")
+    warp, warps_m = ir.idiv(lane, const(32)), const(t.m // 16)
+    warp_m, warp_n = (
+        (warp, ZERO)
+        if t.m == TILE_M
+        else (
+            ir.irem(warp, warps_m),
+            ir.idiv(warp, warps_m),
+        )
+    )
+    row = ir.add(ir.mul(warp_m, const(16)), ir.idiv(ir.irem(lane, const(32)), const(4)))
     column = ir.mul(ir.irem(lane, const(4)), const(2))
-    column = ir.add(ir.mul(beside, const(t.own)), column)
-    lay: list[Stmt] = []
+    column = ir.add(ir.mul(warp_n, const(t.warp_n)), column)
+    to_shared: list[Stmt] = []
     for i, c in enumerate(sums):
-        down, across = i // 2 % 2 * 8, i // 4 * 8 + i % 2
-        to = ir.add(ir.mul(ir.add(row, const(down)), pitch), column)
-        lay.append(ir.Store(stage, ir.add(to, const(across)), ir.read(c)))
-    out: list[Stmt] = [ir.For(lane, ZERO, const(WORKERS), "lanes", lay)]
-    ends = (work.sizes.m, work.sizes.n)
-    return [*out, runs_out(stage, (t.rows, t.columns), pitch, ends, tile, work.finish)]
+        down, right = i // 2 % 2 * 8, i // 4 * 8 + i % 2
+        to = ir.add(ir.mul(ir.add(row, const(down)), ld), column)
+        to_shared.append(ir.Store(stage, ir.add(to, const(right)), ir.read(c)))
+    out: list[Stmt] = [ir.For(lane, ZERO, const(MMA_THREADS), "lanes", to_shared)]
+    extents = (call.sizes.m, call.sizes.n)
+    return [*out, store_tile(stage, (t.m, t.n), ld, extents, origin, call.epilogue)]

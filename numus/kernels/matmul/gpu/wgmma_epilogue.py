@@ -1,9 +1,8 @@
-"""Sums of a tile on their way out of a group that stays, each warp by itself.
+"""Epilogue of the persistent wgmma GEMM: each warp by itself, without block barriers.
 
-A warp has 16 rows, and of every 8 columns of them a thread has two neighbours in each of two rows.
-They go through the group's memory in strips of columns. Of whole tiles, what lies there has been
-through the epilogue, in lines that threads store 16 bytes at a time. Of tiles that are cut off, and
-of memory that is not aligned, it is sums, and each is stored where it exists.
+A warp stores its 16 rows in subtiles of columns through shared memory. Of whole tiles, results of
+the epilogue are staged and stored as 16-byte vectors; of partial or misaligned tiles, accumulators
+are staged and every store is predicated.
 """
 
 from __future__ import annotations
@@ -14,173 +13,183 @@ from dataclasses import dataclass
 from numus import ir
 from numus.dtypes import DType, bool_
 from numus.ir import Expr, Stmt, const
-from numus.kernels.matmul.gpu.mainloop import RUN, run_out
+from numus.kernels.matmul.gpu.mainloop import STORE_VECTOR, store_vector
 from numus.kernels.matmul.gpu.problem import Epilogue
 
 ZERO = const(0)
 
 WARP, WARP_ROWS, WARPS = 32, 16, 8
-LINE = 256  # bytes of a row that a warp stores at a time
-SHORT_LINE = 64  # where groups share a unit
-SPARE = 16  # bytes between rows: they shift the banks
+ROW_BYTES = 256  # of a row that a warp stores at a time
+SHORT_ROW_BYTES = 64  # where blocks share an SM
+PADDING_BYTES = 16  # between rows, against bank conflicts
 
 
-def room(line: int) -> int:
-    """Bytes of the group's memory."""
-    return WARPS * WARP_ROWS * (line + SPARE)
+def smem_bytes(row_bytes: int) -> int:
+    return WARPS * WARP_ROWS * (row_bytes + PADDING_BYTES)
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """Rows and columns of a tile, columns of a warp, bytes of a line, and where C ends."""
+class EpilogueShape:
+    """Tile of a block, columns of a warp, bytes per row of a subtile, and the extents of C."""
 
     tile: tuple[int, int]
-    own: int
-    line: int
-    ends: tuple[Expr, Expr]
+    warp_n: int
+    row_bytes: int
+    extents: tuple[Expr, Expr]
 
-    def width(self, itemsize: int) -> int:
-        """Columns of a strip."""
-        return min(self.line // itemsize, self.own)
-
-
-Place = tuple[Expr, Expr, Expr]  # which matrix; row and column
+    def subtile_n(self, itemsize: int) -> int:
+        return min(self.row_bytes // itemsize, self.warp_n)
 
 
-def in_lines(sizes: tuple[int, ...], columns: int) -> bool:
-    """Whether results of these sizes, of rows of so many, can be stored in whole lines."""
-    return len(sizes) == 1 and sizes[0] <= 4 and columns * sizes[0] % 16 == 0
+Coordinate = tuple[Expr, Expr, Expr]  # batch and split as one number, m, n
 
 
-def leave(
-    shape: Shape, kind: DType, sums: list[ir.Register], tile: Place, finish: Epilogue
+def stores_whole_rows(itemsizes: tuple[int, ...], columns: int) -> bool:
+    """There is one result, whose rows begin at multiples of 16 bytes."""
+    return len(itemsizes) == 1 and itemsizes[0] <= 4 and columns * itemsizes[0] % 16 == 0
+
+
+def store_accumulators(
+    shape: EpilogueShape,
+    accumulator: DType,
+    sums: list[ir.Register],
+    origin: Coordinate,
+    epilogue: Epilogue,
 ) -> tuple[list[Stmt], list[ir.Buffer]]:
-    """Statements, and the memory that they need. There is one result (`in_lines`)."""
-    which, m0, n0 = tile
-    (store,) = finish(which, m0, n0, ir.read(sums[0]))
-    assert isinstance(store, ir.Store)
+    """Statements and scratch. The epilogue has one result (`stores_whole_rows`)."""
+    _, m0, n0 = origin
+    store = _store(epilogue, origin, ir.read(sums[0]))
     dtype = store.buffer.dtype
-    nbytes = room(shape.line)
-    lines = ir.Buffer("lines", dtype, "scratch", const(nbytes // dtype.itemsize), warp_private=True)
-    stage = ir.Buffer(
-        "stage", kind, "scratch", const(nbytes // kind.itemsize), lines, warp_private=True
+    nbytes = smem_bytes(shape.row_bytes)
+    results = ir.Buffer(
+        "results", dtype, "scratch", const(nbytes // dtype.itemsize), warp_private=True
     )
-    begin = ir.add(ir.address(store.buffer), ir.mul(store.index, const(dtype.itemsize)))
-    (rows, columns), (m, n) = shape.tile, shape.ends
-    inside = (ir.add(m0, const(rows)) <= m) & (ir.add(n0, const(columns)) <= n)
+    size = const(nbytes // accumulator.itemsize)
+    stage = ir.Buffer("stage", accumulator, "scratch", size, results, warp_private=True)
+    address = ir.add(ir.address(store.buffer), ir.mul(store.index, const(dtype.itemsize)))
+    (tile_m, tile_n), (m, n) = shape.tile, shape.extents
+    in_bounds = (ir.add(m0, const(tile_m)) <= m) & (ir.add(n0, const(tile_n)) <= n)
     whole = ir.var("whole", bool_)
     return [
-        ir.Let(whole, inside & (begin & const(15)).eq(0)),
-        ir.If(whole, _finished(shape, lines, sums, tile, finish)),
-        ir.If(~whole, _as_sums(shape, stage, sums, tile, finish)),
-    ], [lines, stage]
+        ir.Let(whole, in_bounds & (address & const(15)).eq(0)),
+        ir.If(whole, _store_vectors(shape, results, sums, origin, epilogue)),
+        ir.If(~whole, _store_predicated(shape, stage, sums, origin, epilogue)),
+    ], [results, stage]
 
 
-def _finished(
-    shape: Shape, lines: ir.Buffer, sums: list[ir.Register], tile: Place, finish: Epilogue
+def _store(epilogue: Epilogue, at: Coordinate, value: Expr) -> ir.Store:
+    (store,) = epilogue(*at, value)
+    assert isinstance(store, ir.Store)
+    return store
+
+
+def _store_vectors(
+    shape: EpilogueShape,
+    results: ir.Buffer,
+    sums: list[ir.Register],
+    origin: Coordinate,
+    epilogue: Epilogue,
 ) -> list[Stmt]:
-    dtype = lines.dtype
-    run = min(RUN, 16 // dtype.itemsize)
-
-    def value(place: Place, c: Expr) -> Expr:
-        (store,) = finish(*place, c)
-        assert isinstance(store, ir.Store)
-        return store.value
-
+    dtype = results.dtype
+    width = min(STORE_VECTOR, 16 // dtype.itemsize)
     body: list[Stmt] = []
-    for strip in _strips(shape, lines, sums, tile):
-        body.append(strip.lay(value))
-        lane, first, (which, m, n), down = strip.runs()
-        give: list[Stmt] = []
-        for i in range(WARP_ROWS // down):
-            base = ir.add(first, const(i * down * strip.pitch))
-            names = [ir.var(f"v{strip.number}_{i}_{u}", dtype) for u in range(RUN)]
-            give += [ir.Let(v, ir.load(lines, ir.add(base, const(u)))) for u, v in enumerate(names)]
+    for subtile in _subtiles(shape, results, sums, origin):
+        body.append(subtile.to_shared(lambda at, c: _store(epilogue, at, c).value))
+        lane, first, (which, m, n), rows = subtile.vectors()
+        stores: list[Stmt] = []
+        for i in range(WARP_ROWS // rows):
+            base = ir.add(first, const(i * rows * subtile.ld))
+            names = [ir.var(f"v{subtile.number}_{i}_{u}", dtype) for u in range(STORE_VECTOR)]
+            stores += [
+                ir.Let(v, ir.load(results, ir.add(base, const(u)))) for u, v in enumerate(names)
+            ]
             for u, v in enumerate(names):
-                at = (which, ir.add(m, const(i * down)), ir.add(n, const(u)))
-                (store,) = finish(*at, ir.read(sums[0]))
-                assert isinstance(store, ir.Store)
-                many = run if u % run == 0 else 0
-                give.append(ir.Store(store.buffer, store.index, v, vector=many))
-        body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", give))
+                at = (which, ir.add(m, const(i * rows)), ir.add(n, const(u)))
+                store = _store(epilogue, at, ir.read(sums[0]))
+                vector = width if u % width == 0 else 0
+                stores.append(ir.Store(store.buffer, store.index, v, vector=vector))
+        body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", stores))
     return body
 
 
-def _as_sums(
-    shape: Shape, stage: ir.Buffer, sums: list[ir.Register], tile: Place, finish: Epilogue
+def _store_predicated(
+    shape: EpilogueShape,
+    stage: ir.Buffer,
+    sums: list[ir.Register],
+    origin: Coordinate,
+    epilogue: Epilogue,
 ) -> list[Stmt]:
     body: list[Stmt] = []
-    for strip in _strips(shape, stage, sums, tile):
-        body.append(strip.lay(lambda place, c: c))
-        lane, first, (which, m, n), down = strip.runs()
-        i = ir.var(f"below{strip.number}")
-        away = ir.mul(i, const(down))
-        base = ir.add(first, ir.mul(away, const(strip.pitch)))
-        place = (which, ir.add(m, away), n)
-        one = run_out(stage, base, place, shape.ends, finish, f"s{strip.number}")
-        rows = ir.For(i, ZERO, const(WARP_ROWS // down), "serial", one)
-        body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", [rows]))
+    for subtile in _subtiles(shape, stage, sums, origin):
+        body.append(subtile.to_shared(lambda at, c: c))
+        lane, first, (which, m, n), rows = subtile.vectors()
+        i = ir.var(f"row{subtile.number}")
+        down = ir.mul(i, const(rows))
+        base = ir.add(first, ir.mul(down, const(subtile.ld)))
+        at = (which, ir.add(m, down), n)
+        one = store_vector(stage, base, at, shape.extents, epilogue, f"s{subtile.number}")
+        loop = ir.For(i, ZERO, const(WARP_ROWS // rows), "serial", one)
+        body.append(ir.For(lane, ZERO, const(WARPS * WARP), "lanes", [loop]))
     return body
 
 
 @dataclass(slots=True)
-class _Strip:
-    """Some columns of every warp, which lie in a buffer."""
+class _Subtile:
+    """Some columns of every warp, in a shared buffer."""
 
     number: int
-    shape: Shape
+    shape: EpilogueShape
     buffer: ir.Buffer
     sums: list[ir.Register]  # of these columns
-    tile: Place
+    origin: Coordinate
 
     @property
-    def width(self) -> int:
-        return self.shape.width(self.buffer.dtype.itemsize)
+    def columns(self) -> int:
+        return self.shape.subtile_n(self.buffer.dtype.itemsize)
 
     @property
-    def pitch(self) -> int:
-        return self.width + SPARE // self.buffer.dtype.itemsize
+    def ld(self) -> int:
+        return self.columns + PADDING_BYTES // self.buffer.dtype.itemsize
 
-    def _share(self, name: str) -> tuple[Expr, Expr, Expr, Place]:
-        """A thread's number, its place in its warp, where the warp's lines lie, and where they
-        begin in C."""
-        which, m0, n0 = self.tile
+    def _warp(self, name: str) -> tuple[Expr, Expr, Expr, Coordinate]:
+        """Thread, lane of its warp, index of the warp's rows in the buffer, and their origin."""
+        which, m0, n0 = self.origin
         lane = ir.var(f"{self.buffer.name}_{name}{self.number}")
         warp, thread = ir.idiv(lane, const(WARP)), ir.irem(lane, const(WARP))
-        band = const(self.shape.tile[0] // WARP_ROWS)  # of warps one below the other
-        m = ir.add(m0, ir.mul(ir.irem(warp, band), const(WARP_ROWS)))
-        n = ir.add(n0, ir.mul(ir.idiv(warp, band), const(self.shape.own)))
-        n = ir.add(n, const(self.number * self.width))
-        return lane, thread, ir.mul(warp, const(WARP_ROWS * self.pitch)), (which, m, n)
+        warps_m = const(self.shape.tile[0] // WARP_ROWS)
+        m = ir.add(m0, ir.mul(ir.irem(warp, warps_m), const(WARP_ROWS)))
+        n = ir.add(n0, ir.mul(ir.idiv(warp, warps_m), const(self.shape.warp_n)))
+        n = ir.add(n, const(self.number * self.columns))
+        return lane, thread, ir.mul(warp, const(WARP_ROWS * self.ld)), (which, m, n)
 
-    def lay(self, value: Callable[[Place, Expr], Expr]) -> Stmt:
-        """What becomes of sums, to where they lie."""
-        lane, thread, mine, (which, m, n) = self._share("lay")
+    def to_shared(self, value: Callable[[Coordinate, Expr], Expr]) -> Stmt:
+        """Accumulators, or values made of them, to the buffer."""
+        lane, thread, base, (which, m, n) = self._warp("in")
         row, column = ir.idiv(thread, const(4)), ir.mul(ir.irem(thread, const(4)), const(2))
-        first = ir.add(mine, ir.add(ir.mul(row, const(self.pitch)), column))
+        first = ir.add(base, ir.add(ir.mul(row, const(self.ld)), column))
         m, n = ir.add(m, row), ir.add(n, column)
         stores: list[Stmt] = []
         for i, c in enumerate(self.sums):
-            down, across = i // 2 % 2 * 8, i // 4 * 8 + i % 2
-            place = (which, ir.add(m, const(down)), ir.add(n, const(across)))
-            to = ir.add(first, const(down * self.pitch + across))
-            stores.append(ir.Store(self.buffer, to, value(place, ir.read(c))))
+            down, right = i // 2 % 2 * 8, i // 4 * 8 + i % 2
+            at = (which, ir.add(m, const(down)), ir.add(n, const(right)))
+            to = ir.add(first, const(down * self.ld + right))
+            stores.append(ir.Store(self.buffer, to, value(at, ir.read(c))))
         return ir.For(lane, ZERO, const(WARPS * WARP), "lanes", stores)
 
-    def runs(self) -> tuple[Expr, Expr, Place, int]:
-        """A thread's number, where its first run of neighbours lies, where it belongs, and of how
-        many rows below each other a warp has runs at the same time."""
-        lane, thread, mine, (which, m, n) = self._share("out")
-        across = const(self.width // RUN)
-        row, column = ir.idiv(thread, across), ir.mul(ir.irem(thread, across), const(RUN))
-        first = ir.add(mine, ir.add(ir.mul(row, const(self.pitch)), column))
-        return lane, first, (which, ir.add(m, row), ir.add(n, column)), WARP * RUN // self.width
+    def vectors(self) -> tuple[Expr, Expr, Coordinate, int]:
+        """Thread, index and coordinate of its first vector, and rows that a warp covers at once."""
+        lane, thread, base, (which, m, n) = self._warp("out")
+        across = const(self.columns // STORE_VECTOR)
+        row, column = ir.idiv(thread, across), ir.mul(ir.irem(thread, across), const(STORE_VECTOR))
+        first = ir.add(base, ir.add(ir.mul(row, const(self.ld)), column))
+        rows = WARP * STORE_VECTOR // self.columns
+        return lane, first, (which, ir.add(m, row), ir.add(n, column)), rows
 
 
-def _strips(
-    shape: Shape, buffer: ir.Buffer, sums: list[ir.Register], tile: Place
-) -> Iterator[_Strip]:
-    width = shape.width(buffer.dtype.itemsize)
-    for number in range(shape.own // width):
-        own = sums[number * width // 2 : (number + 1) * width // 2]
-        yield _Strip(number, shape, buffer, own, tile)
+def _subtiles(
+    shape: EpilogueShape, buffer: ir.Buffer, sums: list[ir.Register], origin: Coordinate
+) -> Iterator[_Subtile]:
+    columns = shape.subtile_n(buffer.dtype.itemsize)
+    for number in range(shape.warp_n // columns):
+        own = sums[number * columns // 2 : (number + 1) * columns // 2]
+        yield _Subtile(number, shape, buffer, own, origin)

@@ -1,4 +1,4 @@
-"""Whose kernels run: numus's own, or a vendor's."""
+"""Choice between numus's kernels and a vendor's."""
 
 import pytest
 
@@ -12,15 +12,17 @@ def vendors(monkeypatch):
     monkeypatch.setattr(registry._State, "registered", ())
     monkeypatch.setattr(registry._State, "preferred", "auto")
 
-    def add(name, takes, quicker):
-        vendor = nm.kernels.Vendor(name, "double", takes, quicker, lambda runtime, question: None)
+    def add(name, is_supported, is_faster):
+        vendor = nm.kernels.Vendor(
+            name, "double", is_supported, is_faster, lambda runtime, problem: None
+        )
         nm.kernels.register(vendor)
         return vendor
 
     return add
 
 
-def test_preferences_hold_inside_and_after():
+def test_preferences():
     before = nm.kernels.preference()
     with nm.kernels.prefer("native"):
         assert nm.kernels.preference() == "native"
@@ -36,19 +38,19 @@ def test_preferences_hold_inside_and_after():
     assert nm.kernels.preference() == before
 
 
-def test_who_is_chosen(vendors):
+def test_choice(vendors):
     small = vendors("small", lambda n, target: n < 10, lambda n, target: n > 5)
     assert nm.kernels.available() == ("small",)
-    assert registry.choose("double", 8, None) is small
-    assert registry.choose("double", 3, None) is None  # not quicker
-    assert registry.choose("halve", 8, None) is None
+    assert registry.choose_vendor("double", 8, None) is small
+    assert registry.choose_vendor("double", 3, None) is None  # not faster
+    assert registry.choose_vendor("halve", 8, None) is None
     with nm.kernels.prefer("vendor"):
-        assert registry.choose("double", 3, None) is small
-        assert registry.choose("double", 30, None) is None  # not taken
+        assert registry.choose_vendor("double", 3, None) is small
+        assert registry.choose_vendor("double", 30, None) is None  # not supported
     with nm.kernels.prefer("native"):
-        assert registry.choose("double", 8, None) is None
+        assert registry.choose_vendor("double", 8, None) is None
     large = vendors("large", lambda n, target: n > 6, lambda n, target: True)
-    assert registry.choose("double", 8, None) is large  # the younger is asked first
+    assert registry.choose_vendor("double", 8, None) is large  # the later one is asked first
     again = vendors("small", lambda n, target: True, lambda n, target: True)
     assert nm.kernels.available() == ("large", "small")
-    assert registry.choose("double", 8, None) is again
+    assert registry.choose_vendor("double", 8, None) is again

@@ -1,4 +1,4 @@
-"""Products that a vendor's library does, with a library of the test's own: NumPy."""
+"""Matmuls by a vendor's library; the library is NumPy."""
 
 import group_machine
 import numpy as np
@@ -7,38 +7,38 @@ import pytest
 import numus as nm
 from numus import dtypes as dt
 from numus.kernels.vendor import registry
-from numus.kernels.vendor.matmul import BIASED, Matrix, Product, quicker
+from numus.kernels.vendor.matmul import MATMUL_BIAS, GemmProblem, StridedMatrix, is_faster
 
 group_machine.install()
 rng = np.random.default_rng(0)
 
 
-asked: list[Product] = []
+problems: list[GemmProblem] = []
 
 
 class ByNumpy:
     workspace = 0
 
-    def __init__(self, runtime, product):
-        self.runtime, self.product = runtime, product
-        asked.append(product)
+    def __init__(self, runtime, problem):
+        self.runtime, self.problem = runtime, problem
+        problems.append(problem)
 
     def _read(self, address, matrix, rows, columns):
-        kind = dt.BY_NAME[self.product.dtype].np
+        kind = dt.BY_NAME[self.problem.dtype].np
         raw, start = self.runtime.view(address)
         flat = raw[start:].view(kind)[matrix.offset :]
-        strides = (1, matrix.line) if matrix.turned else (matrix.line, 1)
-        shape = (self.product.batch, rows, columns)
-        last = sum(s * (n - 1) for s, n in zip((matrix.step, *strides), shape, strict=True))
+        strides = (1, matrix.ld) if matrix.transposed else (matrix.ld, 1)
+        shape = (self.problem.batch, rows, columns)
+        last = sum(s * (n - 1) for s, n in zip((matrix.batch_stride, *strides), shape, strict=True))
         assert last < len(flat)
-        assert matrix.line >= (rows if matrix.turned else columns)
-        steps = [s * kind.itemsize for s in (matrix.step, *strides)]
+        assert matrix.ld >= (rows if matrix.transposed else columns)
+        steps = [s * kind.itemsize for s in (matrix.batch_stride, *strides)]
         return np.lib.stride_tricks.as_strided(flat, shape, steps)
 
     def __call__(self, addresses, workspace):
-        p = self.product
-        left = self._read(addresses[0], p.left, p.m, p.k)
-        right = self._read(addresses[1], p.right, p.k, p.n)
+        p = self.problem
+        left = self._read(addresses[0], p.a, p.m, p.k)
+        right = self._read(addresses[1], p.b, p.k, p.n)
         wide = np.result_type(left.dtype, np.float32)
         kind = dt.BY_NAME[p.result].np
         result = left.astype(wide) @ right.astype(wide)
@@ -53,9 +53,9 @@ class ByNumpy:
 @pytest.fixture(autouse=True)
 def by_numpy(monkeypatch):
     monkeypatch.setattr(registry._State, "registered", ())
-    for operation in ("contract", BIASED):
+    for operation in ("contract", MATMUL_BIAS):
         nm.kernels.register(
-            nm.kernels.Vendor("numpy", operation, lambda p, target: True, quicker, ByNumpy)
+            nm.kernels.Vendor("numpy", operation, lambda p, target: True, is_faster, ByNumpy)
         )
     with nm.kernels.prefer("vendor"):
         yield
@@ -78,7 +78,7 @@ def draw(*shape, dtype=np.float32):
 
 CASES = {
     "plain": (lambda a, b: a @ b, (draw(5, 7), draw(7, 6)), ["numpy"]),
-    "turned": (lambda a, b: a.T @ b.T, (draw(7, 5), draw(6, 7)), ["numpy"]),
+    "transposed": (lambda a, b: a.T @ b.T, (draw(7, 5), draw(6, 7)), ["numpy"]),
     "parts": (lambda a, b: a[1:, 2:] @ b[:5, 3:], (draw(5, 7), draw(6, 9)), ["numpy"]),
     "vectors": (lambda a, b: a @ b, (draw(1, 9), draw(9, 1)), ["numpy"]),
     "batches": (lambda a, b: a @ b, (draw(3, 5, 7), draw(3, 7, 6)), ["numpy"]),
@@ -98,7 +98,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_products_by_a_vendor(name):
+def test_matmul_by_a_vendor(name):
     function, arrays, kernels = CASES[name]
     got, names = run(function, *arrays)
     assert "numpy" in names
@@ -116,7 +116,7 @@ def bf16(*shape):
 
 
 BIASES = {
-    # what is computed, from what, the kernels, and how many of the products have a bias
+    # function, operands, kernels, and how many of the matmuls have a bias
     "plain": (lambda x, w, b: x @ w.T + b, (draw(5, 7), draw(6, 7), draw(6)), ["numpy"], 1),
     "first": (lambda x, w, b: b + x @ w.T, (draw(5, 7), draw(6, 7), draw(6)), ["numpy"], 1),
     "bfloat16": (lambda x, w, b: x @ w.T + b, (bf16(5, 7), bf16(6, 7), bf16(6)), ["numpy"], 1),
@@ -153,28 +153,28 @@ BIASES = {
 
 
 @pytest.mark.parametrize("name", BIASES)
-def test_biases_are_added_by_the_vendor(name):
+def test_bias_by_the_vendor(name):
     function, arrays, kernels, biased = BIASES[name]
-    asked.clear()
+    problems.clear()
     got, names = run(function, *arrays)
     if kernels is not None:
         assert names == kernels
     if biased is not None:
-        assert sum(p.bias for p in asked) == biased
+        assert sum(p.bias for p in problems) == biased
     with nm.kernels.prefer("native"):
         want, _ = run(function, *arrays)
     tolerance = 1e-2 if got.dtype.itemsize == 2 else 1e-5
     np.testing.assert_allclose(got.astype("f8"), want.astype("f8"), rtol=tolerance, atol=tolerance)
 
 
-def test_a_bias_is_added_before_the_sum_is_rounded():
+def test_bias_is_added_before_rounding():
     x, w, b = bf16(9, 33), bf16(33, 8), bf16(8)
     got, _ = run(lambda x, w, b: x @ w + b, x, w, b)
     want = (x.astype("f4") @ w.astype("f4") + b.astype("f4")).astype(dt.bfloat16.np)
     assert np.array_equal(got, want)
 
 
-def test_biases_have_gradients():
+def test_bias_gradients():
     x, w, b = (nm.asarray(a, device="groups") for a in (draw(6, 5), draw(4, 5), draw(4)))
     loss = lambda w, b: nm.tanh(x @ w.T + b).sum()
     got = nm.jit(nm.grad(loss, argnums=(0, 1)))(w, b)
@@ -184,20 +184,20 @@ def test_biases_have_gradients():
         np.testing.assert_allclose(g.numpy(), h.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_a_vendor_that_knows_no_biases_is_asked_for_none(monkeypatch):
+def test_vendor_without_bias(monkeypatch):
     monkeypatch.setattr(registry._State, "registered", ())
     yes = lambda p, target: True
-    nm.kernels.register(nm.kernels.Vendor("numpy", "contract", yes, quicker, ByNumpy))
+    nm.kernels.register(nm.kernels.Vendor("numpy", "contract", yes, is_faster, ByNumpy))
     function, arrays, *_ = BIASES["plain"]
-    asked.clear()
+    problems.clear()
     got, names = run(function, *arrays)
     assert names[0] == "numpy"
     assert len(names) == 2
-    assert [p.bias for p in asked] == [False]
+    assert [p.bias for p in problems] == [False]
     np.testing.assert_allclose(got, arrays[0] @ arrays[1].T + arrays[2], rtol=1e-5, atol=1e-5)
 
 
-def test_products_in_jit_and_their_gradients():
+def test_jit_and_gradients():
     x, w = (nm.asarray(draw(6, 6), device="groups") for _ in range(2))
 
     def loss(w, x):
@@ -212,29 +212,29 @@ def test_products_in_jit_and_their_gradients():
     np.testing.assert_allclose(got.numpy(), want.numpy(), rtol=1e-4, atol=1e-5)
 
 
-def test_when_a_vendor_pays():
-    def product(dtype, n, extra):
-        matrix = Matrix(0, 0, n, False)
-        return Product(1, n, n, n, dtype, dtype, matrix, matrix, extra)
+def test_is_faster():
+    def problem(dtype, n, extra):
+        matrix = StridedMatrix(0, 0, n, False)
+        return GemmProblem(1, n, n, n, dtype, dtype, matrix, matrix, extra)
 
-    assert quicker(product("float64", 512, 0), None)
-    assert quicker(product("float64", 4096, 2 * 8 * 4096**2), None)
-    assert not quicker(product("float64", 8, 2 * 8 * 8**2 * 16), None)
-    assert not quicker(product("int8", 512, 0), None)  # nothing was measured
-    # a batch of products that share operands by twos: laid out for the library, or read singly
-    matrix = Matrix(0, 256 * 64, 64, False)
+    assert is_faster(problem("float64", 512, 0), None)
+    assert is_faster(problem("float64", 4096, 2 * 8 * 4096**2), None)
+    assert not is_faster(problem("float64", 8, 2 * 8 * 8**2 * 16), None)
+    assert not is_faster(problem("int8", 512, 0), None)  # not measured
+    # a batch whose matmuls share operands by twos: copied for the library, or loaded by element
+    matrix = StridedMatrix(0, 256 * 64, 64, False)
     moved = 2 * 4 * 128 * (256 + 256) * 64
     batch = (128, 256, 256, 64, "float32", "float32", matrix, matrix, moved)
-    assert quicker(Product(*batch, copies=True), None)
+    assert is_faster(GemmProblem(*batch, copies_operand=True), None)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "m", "n", "k", "lines", "vendor"),
+    ("dtype", "m", "n", "k", "lds", "vendor"),
     [
         ("bfloat16", 4096, 4096, 4096, (4096, 4096), True),
-        ("bfloat16", 4096, 50257, 768, (768, 768), False),  # results are not in whole runs
+        ("bfloat16", 4096, 50257, 768, (768, 768), False),  # rows of the result are misaligned
         ("bfloat16", 300, 700, 1000, (1000, 1000), False),
-        ("bfloat16", 300, 700, 1000, (1000, 700), True),  # and too small for packing
+        ("bfloat16", 300, 700, 1000, (1000, 700), True),  # too small for repacking
         ("bfloat16", 4095, 4095, 4095, (4095, 4095), False),
         ("float32", 4095, 4095, 4095, (4095, 4095), True),
         ("bfloat16", 8, 50257, 768, (768, 768), True),
@@ -253,26 +253,26 @@ def test_when_a_vendor_pays():
         ("bfloat16", 1, 512, 512, (512, 512), True),
     ],
 )
-def test_what_numus_does_in_less_time(dtype, m, n, k, lines, vendor):
-    left, right = (Matrix(0, 0, line, False) for line in lines)
-    assert quicker(Product(1, m, n, k, dtype, dtype, left, right, 0), None) is vendor
+def test_native_is_faster(dtype, m, n, k, lds, vendor):
+    left, right = (StridedMatrix(0, 0, ld, False) for ld in lds)
+    assert is_faster(GemmProblem(1, m, n, k, dtype, dtype, left, right, 0), None) is vendor
 
 
-def test_matrices_times_vectors_are_summed_along_memory_by_numus():
-    for turned in (True, False):
-        rows, column = Matrix(0, 0, 512, turned), Matrix(0, 0, 1, False)
-        for dtype, own in (("float32", not turned), ("bfloat16", False)):
-            question = Product(1, 512, 1, 512, dtype, dtype, rows, column, 0)
-            assert quicker(question, None) is not own
+def test_k_major_gemv_is_native():
+    for transposed in (True, False):
+        rows, column = StridedMatrix(0, 0, 512, transposed), StridedMatrix(0, 0, 1, False)
+        for dtype, own in (("float32", not transposed), ("bfloat16", False)):
+            problem = GemmProblem(1, 512, 1, 512, dtype, dtype, rows, column, 0)
+            assert is_faster(problem, None) is not own
 
 
-def test_empty_products_are_nobodys():
+def test_empty_matmuls_are_native():
     got, names = run(lambda a, b: a @ b, draw(4, 0), draw(0, 3))
     assert "numpy" not in names
     assert got.tolist() == np.zeros((4, 3)).tolist()
 
 
-def test_convolutions_with_fewer_multiplications_have_their_products_of_it(monkeypatch):
+def test_winograd_matmuls_by_a_vendor(monkeypatch):
     from numus.compiler.lower.conv import padded_gemm, winograd
 
     monkeypatch.setattr(padded_gemm, "SMALL", 1)

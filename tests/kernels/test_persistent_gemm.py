@@ -1,6 +1,6 @@
-"""Products whose groups stay and take one tile after the other, against NumPy.
+"""Persistent wgmma GEMM, against NumPy.
 
-On the imitated machine always; on a GPU where `NUMUS_TEST_DEVICES` names `cuda`.
+On the emulated GPU always; on a GPU where `NUMUS_TEST_DEVICES` names `cuda`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ TOLERANCE = {"bfloat16": 1.6e-2, "float16": 2e-3, "float32": 2e-3, "float8_e4m3f
 
 
 @pytest.fixture(autouse=True)
-def own_kernels() -> Any:
+def native_kernels() -> Any:
     clear_plans()
     with nm.kernels.prefer("native"):
         yield
@@ -36,24 +36,26 @@ def own_kernels() -> Any:
 
 
 @pytest.fixture
-def stays(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Ask for tiles; a list of which were taken."""
-    taken: list[wgmma_kernel.Tiles] = []
-    contraction = wgmma_kernel.contraction
+def persistent(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A function that forces a tile; it returns the list of those used."""
+    taken: list[wgmma_kernel.TileShape] = []
+    gemm = wgmma_kernel.wgmma_gemm
 
-    def seen(work: Any, g: Any) -> Any:
-        taken.append(work.tiles)
-        return contraction(work, g)
+    def seen(call: Any, g: Any) -> Any:
+        taken.append(call.tile)
+        return gemm(call, g)
 
-    def ask(tile: tuple[int, int], together: int = 1, pieces: int = 1) -> Any:
-        def choose(target: Any, *given: Any, stays: bool) -> Any:
-            return wgmma_kernel.fitted(target, tile, together, stays=stays), pieces
+    def ask(tile: tuple[int, int], blocks_per_sm: int = 1, split_k: int = 1) -> Any:
+        def choose_tile(target: Any, *given: Any, persistent: bool) -> Any:
+            return wgmma_kernel.fit_stages(
+                target, tile, blocks_per_sm, persistent=persistent
+            ), split_k
 
-        monkeypatch.setattr(wgmma_kernel, "choose", choose)
+        monkeypatch.setattr(wgmma_kernel, "choose_tile", choose_tile)
         return taken
 
-    monkeypatch.setattr(wgmma_kernel, "contraction", seen)
-    monkeypatch.setattr(wgmma, "REUSED", dict.fromkeys((1, 2, 4), 64))
+    monkeypatch.setattr(wgmma_kernel, "wgmma_gemm", seen)
+    monkeypatch.setattr(wgmma, "REPACK_MIN_EXTENT", dict.fromkeys((1, 2, 4), 64))
     return ask
 
 
@@ -82,7 +84,7 @@ def wide(x: Any) -> Any:
 
 
 def sizes(tile: tuple[int, int]) -> tuple[int, int, int]:
-    """Several rounds of tiles, the last ones cut off, their columns in whole lines."""
+    """Several waves of tiles, the last ones partial, with aligned rows."""
     if not ON_GPU:
         return 2 * tile[0] + 9, 2 * tile[1] + 16, 80
     return 40 * tile[0] + 9, 11 * tile[1] + 16, 333 * 8
@@ -100,33 +102,33 @@ KINDS = {
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("kind", KINDS)
-def test_every_dtype(kind: str, tile: tuple[int, int], stays: Any) -> None:
+def test_every_dtype(kind: str, tile: tuple[int, int], persistent: Any) -> None:
     dtype, result = KINDS[kind]
     if dtype is E4M3 and tile == (128, 256):
         pytest.skip("has too few registers")
     m, n, k = sizes(tile)
     a, b = drawn(m, k, dtype=dtype), drawn(n, k, dtype=dtype, seed=1)
-    taken = stays(tile, 1 if tile[1] > 128 or dtype is E4M3 else 2)
+    taken = persistent(tile, 1 if tile[1] > 128 or dtype is E4M3 else 2)
     with nm.matmul_precision("tf32"):
         got = nm.matmul(put(a), put(b).T, dtype=result).numpy()
-    assert [t.stays for t in taken] == [True]
+    assert [t.persistent for t in taken] == [True]
     close(got, wide(a) @ wide(b).T, dtype)
 
 
 EPILOGUES = {
     "bias": lambda nm, y, v, r: nm.maximum(y + v, 0),
     "residual": lambda nm, y, v, r: r - y * 2,
-    "turned over": lambda nm, y, v, r: (y + v).T,
+    "transposed": lambda nm, y, v, r: (y + v).T,
     "compared": lambda nm, y, v, r: y > v,
 }
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
 @pytest.mark.parametrize("name", EPILOGUES)
-def test_epilogues(name: str, tile: tuple[int, int], stays: Any) -> None:
+def test_epilogues(name: str, tile: tuple[int, int], persistent: Any) -> None:
     m, n, k = sizes(tile)
     a, b, v, r = drawn(m, k), drawn(k, n), drawn(n), drawn(m, n)
-    taken = stays(tile)
+    taken = persistent(tile)
     f = EPILOGUES[name]
     got = f(nm, put(a) @ put(b), put(v), put(r)).numpy()
     want = (wide(a) @ wide(b)).astype(BF16).astype(np.float64)
@@ -139,36 +141,36 @@ def test_epilogues(name: str, tile: tuple[int, int], stays: Any) -> None:
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_batches_and_pieces(tile: tuple[int, int], stays: Any) -> None:
+def test_batches_and_split_k(tile: tuple[int, int], persistent: Any) -> None:
     m, n, k = sizes(tile) if not ON_GPU else (300, 520, 1000)
     a, b = drawn(3, m, k), drawn(3, k, n)
-    for pieces in (1, 2):
-        taken = stays(tile, pieces=pieces)
+    for split_k in (1, 2):
+        taken = persistent(tile, split_k=split_k)
         got = (put(a) @ put(b)).numpy()
-        assert all(t.stays for t in taken)
+        assert all(t.persistent for t in taken)
         close(got, wide(a) @ wide(b), BF16)
         clear_plans()
 
 
 @pytest.mark.parametrize("tile", TILES, ids=str)
-def test_operands_at_no_whole_place_and_parts_of_results(tile: tuple[int, int], stays: Any) -> None:
+def test_misaligned_operands_and_parts_of_results(tile: tuple[int, int], persistent: Any) -> None:
     m, n, k = sizes(tile) if not ON_GPU else (700, 1048, 200)
     flat, b, c = drawn(m * k + 1), drawn(k, n), drawn(3, n)
     moved = put(flat)[1:].reshape(m, k)
     nm.eval(moved)
-    taken = stays(tile)
+    taken = persistent(tile)
     got = nm.concat([put(c), moved @ put(b)]).numpy()
     assert taken
     a = flat[1:].reshape(m, k)
     close(got, np.concatenate([wide(c), wide(a) @ wide(b)]), BF16)
 
 
-def test_results_that_are_no_lines_leave_at_once(stays: Any) -> None:
+def test_partial_rows_are_not_persistent(persistent: Any) -> None:
     """Rows of an odd number of elements, and several results."""
-    taken = stays((64, 64))
+    taken = persistent((64, 64))
     a, b = drawn(70, 80), drawn(80, 73)
     close((put(a) @ put(b)).numpy(), wide(a) @ wide(b), BF16)
     a, b = put(drawn(70, 80)), put(drawn(80, 72))
     y = a @ b
     nm.eval(y, nm.relu(y) * 2)
-    assert [t.stays for t in taken] == [False, False]
+    assert [t.persistent for t in taken] == [False, False]

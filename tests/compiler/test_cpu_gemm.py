@@ -1,4 +1,4 @@
-"""Every schedule of a product, on this machine and on narrower ones."""
+"""CPU schedules of matmul, on this CPU and on emulated narrower ones."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ def numbers(shape, dtype):
     return x.astype(dtype)
 
 
-def given(x, turned, place="cpu"):
-    """A tensor that lies in memory as it is, or with its last two axes exchanged."""
-    if not turned:
-        return nm.asarray(x, device=place)
-    return nm.asarray(np.ascontiguousarray(np.swapaxes(x, -1, -2)), device=place).mT
+def given(x, transposed, device="cpu"):
+    """A tensor in row-major memory, or in column-major."""
+    if not transposed:
+        return nm.asarray(x, device=device)
+    return nm.asarray(np.ascontiguousarray(np.swapaxes(x, -1, -2)), device=device).mT
 
 
 def kernels(function):
     """The names of the kernels that evaluating a result takes, and the result."""
     found = []
 
-    def watch(place, plan, leaves, constants):
+    def watch(device, plan, leaves, constants):
         found.extend(step.kernel.name for step in plan.steps)
 
     hooks.before_run.append(watch)
@@ -62,7 +62,7 @@ def agrees(y, a, b, after=lambda x: x):
     np.testing.assert_allclose(y, want, rtol=0, atol=8 * unit * max(1, np.abs(want).max()))
 
 
-# shapes of A and B, and which of them lie in memory the other way round
+# shapes of A and B, and which of them are column-major
 SIZES = {
     "one tile": ((13, 40), (40, 32), ""),
     "odd": ((65, 67), (67, 97), ""),
@@ -71,23 +71,23 @@ SIZES = {
     "shared columns": ((601, 600), (600, 200), "b"),
     "both shared": ((601, 600), (600, 200), "a"),
     "blocks of k": ((40, 2000), (2000, 90), ""),
-    "rows that share a place in the cache": ((40, 1024), (1024, 90), ""),
-    "pieces of k": ((33, 9000), (9000, 35), ""),
+    "rows in one set of the cache": ((40, 1024), (1024, 90), ""),
+    "split k": ((33, 9000), (9000, 35), ""),
     "a batch": ((7, 33, 17), (7, 17, 65), ""),
     "a few large ones": ((3, 150, 200), (3, 200, 300), "b"),
-    "rows of dots": ((301, 100), (100, 3), ""),
-    "columns of dots": ((2, 100), (100, 301), "b"),
-    "a batch of dots": ((5, 70, 100), (5, 100, 1), ""),
-    "strips": ((3, 100), (100, 1111), ""),
-    "strips, turned": ((1111, 100), (100, 3), "a"),
+    "rows of gemv": ((301, 100), (100, 3), ""),
+    "columns of gemv": ((2, 100), (100, 301), "b"),
+    "a batch of gemv": ((5, 70, 100), (5, 100, 1), ""),
+    "skinny": ((3, 100), (100, 1111), ""),
+    "skinny, transposed": ((1111, 100), (100, 3), "a"),
     "few rows": ((20, 100), (100, 1111), ""),
-    "few rows times columns that lie along k": ((20, 300), (300, 901), "b"),
-    "small ones, in place": ((70, 64), (64, 192), ""),
-    "a batch of small ones, in place": ((5, 30, 70), (5, 70, 64), ""),
+    "few rows times a K-major matrix": ((20, 300), (300, 901), "b"),
+    "small, in place": ((70, 64), (64, 192), ""),
+    "small batch, in place": ((5, 30, 70), (5, 70, 64), ""),
     "few columns": ((70, 50), (50, 20), ""),
     "a batch of few columns": ((6, 31, 33), (6, 33, 16), ""),
-    "one column more than tiles have": ((31, 200), (200, 129), ""),
-    "rows from afar": ((1500, 200), (200, 33), ""),
+    "one column more than a tile": ((31, 200), (200, 129), ""),
+    "prefetched rows": ((1500, 200), (200, 33), ""),
     "vector and matrix": ((300,), (300, 401), ""),
 }
 
@@ -95,66 +95,66 @@ SIZES = {
 @pytest.mark.parametrize("dtype", ["float32", "float64", "complex64", "int32"])
 @pytest.mark.parametrize("name", SIZES)
 def test_values(name, dtype):
-    first, second, turned = SIZES[name]
+    first, second, transposed = SIZES[name]
     a, b = numbers(first, dtype), numbers(second, dtype)
-    x, y = given(a, "a" in turned), given(b, "b" in turned)
+    x, y = given(a, "a" in transposed), given(b, "b" in transposed)
     agrees(x @ y, a, b)
 
 
-@pytest.mark.parametrize("name", ["odd", "shared rows", "columns of dots", "strips, turned"])
-@pytest.mark.on_cpu("kernels of its products")
-def test_code_at_both_ends(name):
-    """Expressions as operands, and an epilogue too long to be written out for every register."""
-    first, second, turned = SIZES[name]
+@pytest.mark.parametrize("name", ["odd", "shared rows", "columns of gemv", "skinny, transposed"])
+@pytest.mark.on_cpu("kernels of its matmuls")
+def test_fused_operands_and_epilogue(name):
+    """Expressions as operands, and an epilogue too long to be unrolled."""
+    first, second, transposed = SIZES[name]
     a, b = numbers(first, np.float32), numbers(second, np.float32)
-    x, y = given(a, "a" in turned), given(b, "b" in turned)
+    x, y = given(a, "a" in transposed), given(b, "b" in transposed)
     bias = numbers((second[-1],), np.float32)
     found, z = kernels(lambda: nm.relu((x * 2) @ nm.abs(y) + nm.asarray(bias)) * 0.5)
-    assert found[-1] in ("contraction", "dots")
+    assert found[-1] in ("gemm", "gemv")
     agrees(z, 2 * a, np.abs(b), lambda p: np.maximum(p + bias, 0) * 0.5)
 
 
 @pytest.mark.parametrize(
     ("name", "schedule"),
     [
-        ("odd", ["contraction"]),
-        ("rows of dots", ["dots"]),
-        ("columns of dots", ["dots"]),
-        ("strips", ["contraction"]),
+        ("odd", ["gemm"]),
+        ("rows of gemv", ["gemv"]),
+        ("columns of gemv", ["gemv"]),
+        ("skinny", ["gemm"]),
     ],
 )
 def test_schedules(name, schedule):
-    first, second, turned = SIZES[name]
+    first, second, transposed = SIZES[name]
     a, b = numbers(first, np.float32), numbers(second, np.float32)
-    assert kernels(lambda: given(a, "a" in turned) @ given(b, "b" in turned))[0] == schedule
+    assert kernels(lambda: given(a, "a" in transposed) @ given(b, "b" in transposed))[0] == schedule
 
 
-@pytest.mark.on_cpu("kernels of its products")
-def test_what_is_shared_is_packed_once():
-    """Rows that can't be read in place, where several tasks need them, and columns likewise."""
+@pytest.mark.on_cpu("kernels of its matmuls")
+def test_shared_operands_are_packed_once():
+    """Operands that several tasks need and that can't be read in place."""
     a, b = numbers((200, 600), np.float16), numbers((600, 1601), np.float16)
     found, y = kernels(lambda: nm.asarray(a) @ nm.asarray(b))
-    assert found == ["pack", "contraction"]
+    assert found == ["pack", "gemm"]
     np.testing.assert_allclose(np.asarray(y), a.astype("f") @ b.astype("f"), atol=0.1)
     a, b = numbers((1601, 600), np.float32), numbers((600, 101), np.float32)
     found, y = kernels(lambda: nm.asarray(a) @ nm.asarray(b))
-    assert found == ["pack", "contraction"]
+    assert found == ["pack", "gemm"]
     agrees(y, a, b)
 
 
-@pytest.mark.on_cpu("kernels of its products")
-def test_what_is_computed_is_computed_once():
-    """An expression as an operand, which each of several tasks would have to compute again."""
+@pytest.mark.on_cpu("kernels of its matmuls")
+def test_expressions_are_evaluated_once():
+    """An operand that each of several tasks would have to compute again."""
     a, b = numbers((512, 128), np.float32), numbers((512, 512), np.float32)
     x, y = nm.asarray(a), nm.asarray(b)
     nm.eval(x, y)
     found, z = kernels(lambda: ((x - 1) / 3).T @ y)
-    assert found == ["pack", "contraction"]
+    assert found == ["pack", "gemm"]
     agrees(z, ((a - 1) / 3).T, b)
 
 
-def test_rows_from_afar_are_fetched_ahead():
-    """Where they follow each other in memory; a small matrix is near anyway."""
+def test_prefetch():
+    """Of consecutive rows; a small matrix stays cached anyway."""
 
     def text(*shape):
         found = []
@@ -171,17 +171,17 @@ def test_rows_from_afar_are_fetched_ahead():
 
 
 def test_a_matrix_by_itself():
-    """One value as both operands, read by rows and by columns."""
+    """One value as both operands."""
     a = numbers((70, 70), np.float32)
     x = nm.asarray(a)
     agrees(x @ x, a, a)
     agrees(x @ x.T, a, a.T)
 
 
-def narrow(name):
+def narrow_cpu(name):
     """A CPU of this machine's kind with shorter vectors, as a device."""
     llvm_target = targets()[name]
-    place = Device("cpu", 1 + list(targets()).index(name))
+    device = Device("cpu", 1 + list(targets()).index(name))
     runtime = CpuRuntime()
     runtime.target = replace(
         runtime.target,
@@ -190,29 +190,29 @@ def narrow(name):
         masked_store_min_bytes=llvm_target.masks_from,
     )
     runtime.compiler._jit = Jit(llvm_target)
-    place._runtime = runtime
-    return place
+    device._runtime = runtime
+    return device
 
 
 @pytest.mark.parametrize("dtype", ["float32", "complex64"])
 def test_small_caches_give_the_same_bits(dtype):
-    """The inner axis in blocks, whose unfinished tiles wait; rows that push each other out."""
-    place = Device("cpu", 8)
-    place._runtime = runtime = CpuRuntime()
+    """Blocks of k with partial sums in memory; rows that conflict in L1."""
+    device = Device("cpu", 8)
+    device._runtime = runtime = CpuRuntime()
     runtime.target = replace(runtime.target, l1_bytes=1 << 14, l1_ways=4, l2_bytes=1 << 16)
-    for name in ("blocks of k", "rows that share a place in the cache", "both shared"):
-        first, second, turned = SIZES[name]
+    for name in ("blocks of k", "rows in one set of the cache", "both shared"):
+        first, second, transposed = SIZES[name]
         a, b = numbers(first, dtype), numbers(second, dtype)
         bias = numbers(second[-1:], dtype)
         for end in (lambda x, _: x, lambda x, bias: x + bias):
             y, z = (
                 np.asarray(
                     end(
-                        given(a, "a" in turned, p) @ given(b, "b" in turned, p),
+                        given(a, "a" in transposed, p) @ given(b, "b" in transposed, p),
                         nm.asarray(bias, device=p),
                     )
                 )
-                for p in ("cpu", place)
+                for p in ("cpu", device)
             )
             agrees(z, a, b, lambda x, bias=bias, end=end: end(x, bias))
             np.testing.assert_array_equal(y, z)
@@ -222,21 +222,21 @@ def test_small_caches_give_the_same_bits(dtype):
 @pytest.mark.parametrize("llvm_target", [t for t in targets() if t != "host"])
 def test_narrower_vectors_give_the_same_bits(llvm_target):
     """A running sum over k knows nothing of tiles; without fma it is rounded twice."""
-    place = narrow(llvm_target)
-    names = ("odd", "transposed", "shared columns", "blocks of k", "strips", "rows of dots")
-    for name in (*names, "few columns", "one column more than tiles have"):
-        first, second, turned = SIZES[name]
+    device = narrow_cpu(llvm_target)
+    names = ("odd", "transposed", "shared columns", "blocks of k", "skinny", "rows of gemv")
+    for name in (*names, "few columns", "one column more than a tile"):
+        first, second, transposed = SIZES[name]
         a, b = numbers(first, np.float32), numbers(second, np.float32)
         y, z = (
-            np.asarray(given(a, "a" in turned, p) @ given(b, "b" in turned, p))
-            for p in ("cpu", place)
+            np.asarray(given(a, "a" in transposed, p) @ given(b, "b" in transposed, p))
+            for p in ("cpu", device)
         )
         agrees(z, a, b)
-        if name != "rows of dots":
+        if name != "rows of gemv":
             np.testing.assert_array_equal(y, z)
     for dtype in ("float64", "complex128"):  # tiles with more rows than columns
         a, b = numbers((65, 67), dtype), numbers((67, 33), dtype)
-        agrees(nm.asarray(a, device=place) @ nm.asarray(b, device=place), a, b)
+        agrees(nm.asarray(a, device=device) @ nm.asarray(b, device=device), a, b)
     plans.clear_plans()  # they hold the narrow runtime
 
 
@@ -244,7 +244,7 @@ def test_narrower_vectors_give_the_same_bits(llvm_target):
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 def test_attention_in_narrower_vectors(llvm_target, dtype):
     """Also where a vector is shorter than the stretch of a product that is written out."""
-    place = narrow(llvm_target)
+    device = narrow_cpu(llvm_target)
     arrays = [numbers(shape, dtype) for shape in ((2, 9, 5), (2, 11, 5), (2, 11, 4))]
 
     def results(device):
@@ -253,6 +253,6 @@ def test_attention_in_narrower_vectors(llvm_target, dtype):
         gradients = nm.grad(lambda *xs: (attend(*xs, is_causal=True) ** 2).sum(), (0, 1, 2))(*xs)
         return [np.asarray(y) for y in (attend(*xs), *gradients)]
 
-    for found, want in zip(results(place), results("reference"), strict=True):
+    for found, want in zip(results(device), results("reference"), strict=True):
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
     plans.clear_plans()  # they hold the narrow runtime

@@ -1,0 +1,167 @@
+"""CPU schedules of GEMM (BLIS blocking): panels packed where reading in place would cost more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numus import ir
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.emitter import LoweredKernel
+from numus.compiler.lower.matmul.cpu_operands import CpuMatmul, CpuOperand
+from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule
+from numus.compiler.lower.matmul.split_k import split_by_views
+from numus.ir import Expr, Stmt, const
+from numus.kernels.matmul.cpu import blocking
+from numus.kernels.matmul.cpu.gemm import GemmCall, GemmSizes, gemm
+from numus.kernels.matmul.cpu.panels import Matrix, Packed, Panels
+from numus.target import Target
+
+ZERO = const(0)
+
+
+@dataclass(frozen=True, slots=True)
+class CpuGemmTuning:
+    """Measured on Neoverse N1 and x86-64 machines of 2 cores."""
+
+    pack_panels: int = 32  # MN-major panels of a packing task,
+    pack_rows: int = 32  # and rows of k
+    scalar_store_cost: int = 5  # of an element, relative to packing one
+    max_k: int = 8192  # above, split-K in halves of this keeps operands in the caches
+    skinny_tasks_per_core: int = 8
+
+
+TUNING = CpuGemmTuning()
+
+
+class SplitKGemm(MatmulSchedule):
+    name = "split_k_gemm"
+
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        return problem.k > TUNING.max_k
+
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        split_k = -(-problem.k // (TUNING.max_k // 2))
+        return split_by_views(problem, split_k, lambda p: _lower(CpuMatmul(p)))
+
+
+class SkinnyGemm(MatmulSchedule):
+    """Few rows of C (or columns: then transposed) times an MN-major matrix, read in place."""
+
+    name = "skinny_gemm"
+
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        work = self._oriented(problem)
+        if work.parts > 1:
+            return False
+        vectors = work.n * work.dtype.itemsize // target.vector_bytes
+        enough = work.batch * vectors >= TUNING.skinny_tasks_per_core * target.num_cores
+        if not enough or work.m > blocking.TUNING.skinny_max_rows:
+            return False
+        return work.layout(work.b).mn_major
+
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        return _lower(self._oriented(problem), skinny=True)
+
+    @staticmethod
+    def _oriented(problem: MatmulProblem) -> CpuMatmul:
+        return CpuMatmul(problem, transposed=problem.m > problem.n)
+
+
+class Gemm(MatmulSchedule):
+    name = "gemm"
+
+    def supports(self, problem: MatmulProblem, target: Target) -> bool:
+        return True
+
+    def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
+        return _lower(CpuMatmul(problem, transposed=_pays_to_transpose(problem)))
+
+
+def _pays_to_transpose(p: MatmulProblem) -> bool:
+    """A K-major B would be packed element by element; as rows of C' = B' A' it is read in place, at
+    the cost of packing A and storing the result element by element."""
+    work = CpuMatmul(p)
+    b = work.layout(work.b)
+    if b.mn_major or not b.in_memory:
+        return False
+    return p.m * (p.k + p.n) * TUNING.scalar_store_cost < p.n * p.k
+
+
+def _lower(work: CpuMatmul, skinny: bool = False) -> list[LoweredKernel]:
+    p, target = work.problem, work.problem.target
+    batch, m, n, k = work.batch, work.m, work.n, work.k
+    a, b = work.layout(work.a), work.layout(work.b)
+    near = target.l2_bytes // 4  # bytes within which strided rows stay cached
+    # loads across two cache lines cost little where both are in L1
+    close = k * b.k_stride <= target.l1_bytes // 2
+    aligned = b.in_memory and b.mn_major and (close or b.k_stride % target.vector_bytes == 0)
+    direct = (
+        a.in_memory and (not a.mn_major or k * a.k_stride <= near),
+        skinny or (aligned and k * b.k_stride <= near),
+    )
+    computed = (not a.in_memory, not b.in_memory)
+    shape = blocking.choose_blocking(
+        *(target, work.dtype, work.parts, (batch, m, n, k), a.mn_major, direct),
+        *(a.mn_stride, skinny, computed, p.group.low_memory),
+    )
+    e = work.emitter()
+    e.stores_once = True
+    tasks_m, tasks_n = -(-m // shape.task_rows), -(-n // shape.task_columns)
+    sizes = GemmSizes(
+        *(e.dim(x) for x in (m, n, k)),
+        *(e.scalar_arg(x) for x in (shape.task_rows, shape.task_columns)),
+        *(e.scalar_arg(x) for x in (tasks_m, tasks_n, shape.block_k)),
+    )
+    steps: list[LoweredKernel] = []
+
+    def operand(x: CpuOperand, access: str) -> Matrix | Packed:
+        """Packed by a kernel before, or as it is."""
+        if access != "shared":
+            return work.matrix(e, x)
+        step, packed, panels = _pack(work, shape, x)
+        steps.append(step)
+        e.layouts[packed] = (1,)
+        return Packed(e.buffer(packed), ZERO, replace(panels, k=sizes.k))
+
+    def epilogue(batch: Expr, m: Expr, n: Expr, value: Any, mask: Expr | None) -> list[Stmt]:
+        return work.store(e, batch, m, n, value, mask)
+
+    task = ir.var("task")
+    operands = operand(work.a, shape.a_access), operand(work.b, shape.b_access)
+    call = GemmCall(shape, sizes, work.dtype, *operands, epilogue, p.store_only)
+    body, e.scratch = gemm(call, task)
+    grid = batch * tasks_m * tasks_n
+    return [*steps, e.grid_kernel("gemm", task, body, grid, p.group.notes)]
+
+
+def _pack(
+    work: CpuMatmul, shape: blocking.Blocking, x: CpuOperand
+) -> tuple[LoweredKernel, Value, Panels]:
+    """A kernel that packs an operand, its result, and the panels. A task packs a K-major panel, or
+    some rows of k of many MN-major ones."""
+    e = work.emitter()
+    panels = (Panels.of_rows if x is work.a else Panels.of_columns)(shape, e.dim(work.k))
+    matrix = work.matrix(e, x)
+    count = -(-x.value.shape[x.axis] // panels.extent)
+    padded_k = -(-work.k // shape.width) * shape.width
+    size = work.batch * count * panels.extent * padded_k * work.parts
+    packed = Value.fresh("packed", "barrier", (), None, (size,), work.dtype)
+    buffer = e.buffer(packed, "write")
+    task_panels = 1 if panels.k_major else min(count, TUNING.pack_panels)
+    task_k = work.k if panels.k_major else min(work.k, TUNING.pack_rows)
+    tasks_mn, tasks_k = -(-count // task_panels), -(-work.k // task_k)
+    across, down = e.scalar_arg(tasks_mn), e.scalar_arg(tasks_k)
+    extent, rows = e.scalar_arg(task_panels * panels.extent), e.scalar_arg(task_k)
+    task = ir.var("task")
+    batch = ir.idiv(task, ir.mul(across, down))
+    first = ir.mul(ir.irem(task, across), extent)
+    stop = ir.minimum(ir.add(first, extent), matrix.extent)
+    start = panels.size(ir.add(ir.mul(batch, panels.padded(matrix.extent)), first))
+    k_range = None
+    if not panels.k_major:
+        k0 = ir.mul(ir.irem(ir.idiv(task, across), down), rows)
+        k_range = (k0, ir.minimum(ir.add(k0, rows), panels.k))
+    body = panels.pack(buffer, start, matrix, batch, first, stop, matrix.extent, k_range)
+    grid = work.batch * tasks_mn * tasks_k
+    return e.grid_kernel("pack", task, body, grid, ("pack",)), packed, panels
