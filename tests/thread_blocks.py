@@ -159,7 +159,7 @@ class Machine(group_machine.Machine):
 
     def run_kernel(self, kernel: Any, places: list[Any], scalars: Any, grid: int) -> None:
         scratch = [b for b in kernel.buffers if b.access == "scratch"]
-        nbytes, shared = renderer.shared_by_size(kernel)
+        nbytes, shared = renderer.static_scratch(kernel)
         in_shared = scratch == shared and nbytes <= renderer.STATIC_SHARED
         if scratch and not (in_shared and self.with_scratch):
             group_machine.run(kernel, places, scalars, grid)
@@ -175,11 +175,11 @@ class Machine(group_machine.Machine):
         codes = self._codes(kernel)
         functions = [ctypes.CFUNCTYPE(None, *kinds)(address) for address, _ in codes]
         for first in range(0, grid, kernel.cluster_size):
-            cluster = _Cluster(renderer.threads(kernel) * kernel.cluster_size)
+            cluster = _Cluster(renderer.cta_threads(kernel) * kernel.cluster_size)
             for rank, (_, shared) in enumerate(codes):
                 number = first + rank
-                cluster.blocks.append(_Block(renderer.threads(kernel), number, shared, cluster))
-            _run(functions, values, renderer.threads(kernel), cluster.blocks)
+                cluster.blocks.append(_Block(renderer.cta_threads(kernel), number, shared, cluster))
+            _run(functions, values, renderer.cta_threads(kernel), cluster.blocks)
 
     def _codes(self, kernel: Any) -> list[tuple[int, list[int]]]:
         """For each block of a group the address of the code, and those of its shared memory."""

@@ -1,4 +1,4 @@
-"""What written values came from, so that they are written anew when that has changed."""
+"""Memory dependences of emitted values: which ones a write invalidates."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ _NONE: frozenset[Any] = frozenset()
 
 @dataclass(slots=True)
 class MemoryDependences:
-    """Registers and buffers that statements change, and what was computed from them."""
+    """Mutable registers and buffers, and the emitted expressions that depend on them."""
 
     sources: dict[Expr, frozenset[Any]] = field(default_factory=dict)
     users: dict[Any, list[Expr]] = field(default_factory=dict)
 
     def record(self, e: Expr) -> None:
-        """An expression is written, and those that it is made of were before."""
+        """Add an expression whose operands are recorded."""
         found = _NONE
         for a in e.args:
             d = self.sources.get(a)
@@ -35,10 +35,10 @@ class MemoryDependences:
             found = found | {e.attr}
         if found:
             self.sources[e] = found
-            for thing in found:
-                self.users.setdefault(thing, []).append(e)
+            for memory in found:
+                self.users.setdefault(memory, []).append(e)
 
     def invalidated_by(self, written: Iterable[Any]) -> Iterator[Expr]:
-        """What was computed from these, which have new values."""
-        for thing in written:
-            yield from self.users.pop(thing, ())
+        """Expressions that depend on what has been written."""
+        for memory in written:
+            yield from self.users.pop(memory, ())

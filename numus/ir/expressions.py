@@ -28,6 +28,10 @@ BINARY = frozenset(
 COMPARES = frozenset("lt le eq ne gt ge".split())
 
 
+def _operator(op: str) -> Callable[[Expr, Operand], Expr]:
+    return lambda self, other: binary(op, self, _same(other, self))
+
+
 class Expr:
     """One scalar value. Equal expressions are the same object (within one build)."""
 
@@ -58,51 +62,24 @@ class Expr:
     def __rmul__(self, other: Operand) -> Expr:
         return mul(_same(other, self), self)
 
-    def __truediv__(self, other: Operand) -> Expr:
-        return binary("div", self, _same(other, self))
-
     def __rtruediv__(self, other: Operand) -> Expr:
         return binary("div", _same(other, self), self)
-
-    def __neg__(self) -> Expr:
-        return unary("neg", self)
-
-    def __and__(self, other: Operand) -> Expr:
-        return binary("and", self, _same(other, self))
-
-    def __or__(self, other: Operand) -> Expr:
-        return binary("or", self, _same(other, self))
-
-    def __xor__(self, other: Operand) -> Expr:
-        return binary("xor", self, _same(other, self))
-
-    def __invert__(self) -> Expr:
-        return unary("not", self)
-
-    def __lshift__(self, other: Operand) -> Expr:
-        return binary("shl", self, _same(other, self))
 
     def __rshift__(self, other: Operand) -> Expr:
         """Logical for unsigned, arithmetic for signed integers."""
         return binary("ashr" if self.dtype.kind == "int" else "lshr", self, _same(other, self))
 
-    def __lt__(self, other: Operand) -> Expr:
-        return binary("lt", self, _same(other, self))
+    def __neg__(self) -> Expr:
+        return unary("neg", self)
 
-    def __le__(self, other: Operand) -> Expr:
-        return binary("le", self, _same(other, self))
+    def __invert__(self) -> Expr:
+        return unary("not", self)
 
-    def __gt__(self, other: Operand) -> Expr:
-        return binary("gt", self, _same(other, self))
-
-    def __ge__(self, other: Operand) -> Expr:
-        return binary("ge", self, _same(other, self))
-
-    def eq(self, other: Operand) -> Expr:
-        return binary("eq", self, _same(other, self))
-
-    def ne(self, other: Operand) -> Expr:
-        return binary("ne", self, _same(other, self))
+    __truediv__ = _operator("div")
+    __and__, __or__, __xor__ = _operator("and"), _operator("or"), _operator("xor")
+    __lshift__ = _operator("shl")
+    __lt__, __le__, __gt__, __ge__ = map(_operator, ("lt", "le", "gt", "ge"))
+    eq, ne = _operator("eq"), _operator("ne")
 
     def cast(self, dtype: DType) -> Expr:
         return cast(self, dtype)

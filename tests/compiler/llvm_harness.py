@@ -25,7 +25,7 @@ def targets() -> dict[str, LlvmTarget]:
     """This machine, and on x86 what older machines of its kind can do."""
     found = {"host": host()}
     if host().arch == "x86":
-        if host().lanes_bytes == 64:
+        if host().vector_bytes == 64:
             found["avx2"] = LlvmTarget(
                 host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt"
             )

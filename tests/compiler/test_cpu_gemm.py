@@ -185,9 +185,9 @@ def narrow_cpu(name):
     runtime = CpuRuntime()
     runtime.target = replace(
         runtime.target,
-        vector_bytes=llvm_target.lanes_bytes,
+        vector_bytes=llvm_target.vector_bytes,
         vector_registers=llvm_target.vector_registers,
-        masked_store_min_bytes=llvm_target.masks_from,
+        masked_store_min_bytes=llvm_target.masked_store_min_bytes,
     )
     runtime.compiler._jit = Jit(llvm_target)
     device._runtime = runtime

@@ -101,7 +101,7 @@ def test_constant_extent(extent, target):
     harness.run(kernel, [a, out], target=target)
     assert np.array_equal(out[:extent], a + 1)
     assert (out[extent:] == 0).all()
-    if extent % (2 * target.lanes_bytes // 4) == 0:
+    if extent % (2 * target.vector_bytes // 4) == 0:
         assert "masked" not in render(kernel, target)
 
 
@@ -259,7 +259,7 @@ def test_rows_of_stages():
 
 def test_tile_of_registers(target):
     """A matrix product's inner tile: registers of `unroll` vectors, set in a loop around lanes."""
-    rows, width = 3, 2 * target.lanes_bytes // 4
+    rows, width = 3, 2 * target.vector_bytes // 4
     a_, b_, c_ = Buffer("a", f32, "read"), Buffer("b", f32, "read"), Buffer("c", f32, "write")
     acc = [Register(f"c{r}", f32, lanes=True) for r in range(rows)]
     k = var("k")

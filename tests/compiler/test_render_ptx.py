@@ -74,7 +74,7 @@ def test_graphs_become_ptx(name, machine, monkeypatch):
     nm.eval(test_snapshots.GRAPHS[name]())
     assert machine.made
     for kernel, text in machine.made:
-        assert f".reqntid {renderer.threads(kernel)}" in text
+        assert f".reqntid {renderer.cta_threads(kernel)}" in text
         assert re.search(r"\.entry kernel\(", text)
         assert "local" not in text, "registers are in memory"
 

@@ -29,7 +29,7 @@ def test_every_function_has_a_bar():
     assert set(FUNCTIONS) == set(accuracy.CASES)
 
 
-@pytest.mark.skipif(host().lanes_bytes < 64, reason="there is no narrower target to compare with")
+@pytest.mark.skipif(host().vector_bytes < 64, reason="there is no narrower target to compare with")
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_narrower_vectors_give_the_same_bits(name):
     narrow = LlvmTarget(host().triple, "haswell", "+avx,+avx2,+fma,+f16c,+bmi,+bmi2,+lzcnt")

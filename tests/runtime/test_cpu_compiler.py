@@ -146,17 +146,32 @@ def test_targets_describe_machines():
     new = LlvmTarget("x86_64-pc-linux-gnu", "x", "+avx512f,+avx512bw,+avx512dq,+avx512vl,+f16c")
     old = LlvmTarget("x86_64-pc-linux-gnu", "x", "+sse4.2,-avx")
     arm = LlvmTarget("arm64-apple-darwin", "apple-m1", "+neon")
-    assert (new.arch, new.lanes_bytes, new.vector_registers, new.half) == ("x86", 64, 32, True)
-    assert (old.arch, old.lanes_bytes, old.vector_registers, old.half) == ("x86", 16, 16, False)
-    assert (arm.arch, arm.lanes_bytes, arm.vector_registers, arm.half) == ("arm", 16, 32, True)
-    assert host().lanes_bytes in (16, 32, 64)
+    assert (new.arch, new.vector_bytes, new.vector_registers, new.has_f16_conversion) == (
+        "x86",
+        64,
+        32,
+        True,
+    )
+    assert (old.arch, old.vector_bytes, old.vector_registers, old.has_f16_conversion) == (
+        "x86",
+        16,
+        16,
+        False,
+    )
+    assert (arm.arch, arm.vector_bytes, arm.vector_registers, arm.has_f16_conversion) == (
+        "arm",
+        16,
+        32,
+        True,
+    )
+    assert host().vector_bytes in (16, 32, 64)
 
 
 def test_facts():
     from numus.runtime.cpu.properties import target
 
     found = target()
-    assert found.vector_bytes == host().lanes_bytes
+    assert found.vector_bytes == host().vector_bytes
     assert 8 << 10 <= found.l1_bytes <= found.l2_bytes
     assert found.num_cores >= 1
     assert np.float32.__name__ in found.dtypes

@@ -76,7 +76,7 @@ def matmul_kernel():
 def test_tensor_maps_are_encoded_at_every_launch():
     kernel = matmul_kernel()
     assert kernel.name == "wgmma_gemm"
-    _, near = renderer.shared_by_size(kernel)
+    _, near = renderer.static_scratch(kernel)
     static = frozenset(i for i, b in enumerate(kernel.buffers) if b in near)
     program = types.SimpleNamespace(
         kernel=kernel,
@@ -87,7 +87,7 @@ def test_tensor_maps_are_encoded_at_every_launch():
         address=77,
         num_buffers=len(kernel.buffers),
         static_scratch=static,
-        tensor_maps=renderer.maps(kernel),
+        tensor_maps=renderer.tensor_maps(kernel),
         allow_shared=lambda nbytes: None,
         label="a matmul",
         programmatic_launch=True,

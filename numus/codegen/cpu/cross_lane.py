@@ -1,23 +1,19 @@
-"""What lanes of a vector have of each other, and what they come to together."""
+"""Cross-lane operations of SIMD vectors: permutations and reductions in a fixed tree."""
 
 from __future__ import annotations
-
-from typing import TYPE_CHECKING
 
 from numus import ir
 from numus.codegen.llvm import arithmetic
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
+from numus.codegen.llvm.context import Context
 from numus.errors import CompileError
 
-if TYPE_CHECKING:
-    from numus.codegen.llvm.expressions import Expressions
 
-
-def between(x: Expressions, e: ir.Expr) -> Value:
-    """What a lane has of another."""
+def permute(x: Context, e: ir.Expr) -> Value:
+    """lanes_xor, lanes_shift and lanes_last as shuffles."""
     v, lane = x.values[e.args[0]], x.lane
     if lane is None or lane.mask is not None or lane.unroll != 1:
-        raise CompileError(f"{e.op} in a loop that is not one whole vector")
+        raise CompileError(f"{e.op} needs a lanes loop of exactly one vector")
     width, ty = lane.shape.width, lane.shape.type(e.dtype)
     (name,) = x.vectors(v, e.dtype)
     if e.op == "lanes_last":
@@ -33,23 +29,23 @@ def between(x: Expressions, e: ir.Expr) -> Value:
     return Value((x.t.new(f"shufflevector {ty} {name}, {ty} {other}, {indices}"),), True)
 
 
-def reduced(x: Expressions, op: str, register: ir.Register) -> Value:
-    """Vectors pairwise, then halves of one vector, down to one lane: a fixed tree."""
+def reduce(x: Context, op: str, register: ir.Register) -> Value:
+    """Tree reduction: vectors pairwise, then halves of one vector."""
     t, dtype = x.t, register.dtype
     shape = x.register_shape(register)
     scalar, ty = register_type(dtype), shape.type(dtype)
 
     def combine(s: Shape, a: str, b: str) -> str:
         if op in ("min", "max"):
-            return arithmetic.extreme(t, x.target, s, op, dtype, a, b)
-        return arithmetic.binary(t, x.target, s, op, dtype, a, b)
+            return arithmetic.min_max(t, s, op, dtype, a, b)
+        return arithmetic.binary(t, s, op, dtype, a, b)
 
     parts = [t.new(f"load {ty}, ptr {slot}") for slot in x.storage(register)]
     while len(parts) > 1:
         pairs = [combine(shape, *parts[i : i + 2]) for i in range(0, len(parts) - 1, 2)]
         parts = pairs + ([parts[-1]] if len(parts) % 2 else [])
     whole = parts[0]
-    if dtype.kind != "float":  # any order gives the same
+    if dtype.kind != "float":  # associative
         name = ("s" if dtype.kind == "int" else "u") + op if op in ("min", "max") else op
         name = f"llvm.vector.reduce.{name}.{shape.suffix(scalar)}"
         return Value((t.call(scalar, name, (ty, whole)),), False)
@@ -67,28 +63,27 @@ def reduced(x: Expressions, op: str, register: ir.Register) -> Value:
     return Value((combine(SCALAR, ends[0], ends[1]),), False)
 
 
-def least(x: Expressions, register: ir.Register, like: ir.Register, best: Value) -> Value:
-    """The least of one register among the lanes in which another has a value, or is not a number:
-    nothing is better than that."""
+def min_where(x: Context, register: ir.Register, values: ir.Register, equal_to: Value) -> Value:
+    """The minimum of a register over the lanes where `values` equals a value, or is NaN."""
     t, dtype = x.t, register.dtype
     shape = x.register_shape(register)
-    ty, wide = shape.type(dtype), shape.type(like.dtype)
-    wanted = x.splat(register_type(like.dtype), best, shape)
+    ty, wide = shape.type(dtype), shape.type(values.dtype)
+    wanted = x.splat(register_type(values.dtype), equal_to, shape)
     none = x.splat(register_type(dtype), Value((str((1 << (dtype.bits - 1)) - 1),), False), shape)
     parts = []
-    for place, value in zip(x.storage(register), x.storage(like), strict=True):
+    for slot, value in zip(x.storage(register), x.storage(values), strict=True):
         found = t.new(f"load {wide}, ptr {value}")
-        if like.dtype.kind == "float":
+        if values.dtype.kind == "float":
             same = t.new(f"fcmp oeq {wide} {found}, {wanted}")
             nan = t.new(f"fcmp uno {wide} {found}, {found}")
             same = t.new(f"or {shape.of('i1')} {same}, {nan}")
         else:
             same = t.new(f"icmp eq {wide} {found}, {wanted}")
-        where = t.new(f"load {ty}, ptr {place}")
-        parts.append(t.new(f"select {shape.of('i1')} {same}, {ty} {where}, {ty} {none}"))
+        own = t.new(f"load {ty}, ptr {slot}")
+        parts.append(t.new(f"select {shape.of('i1')} {same}, {ty} {own}, {ty} {none}"))
     whole = parts[0]
     for part in parts[1:]:
-        whole = arithmetic.extreme(t, x.target, shape, "min", dtype, whole, part)
+        whole = arithmetic.min_max(t, shape, "min", dtype, whole, part)
     scalar = register_type(dtype)
     name = f"llvm.vector.reduce.smin.{shape.suffix(scalar)}"
     return Value((t.call(scalar, name, (ty, whole)),), False)

@@ -5,20 +5,17 @@ Every kernel becomes one function
     void kernel(i64 begin, i64 end, i64 worker, ptr buffers, ptr scalars)
 
 that runs the blocks [begin, end) of its grid. `buffers` is an array of addresses, `scalars` one of
-8-byte slots: integers as they are, floats as doubles. `worker` is the number of the thread, in its
-lower 16 bits, and how many blocks each thread will run, above them. A scratch buffer is given as
-one memory for all workers; each takes the part at its number times what follows the addresses: how
-many bytes apart these parts are.
+8-byte slots: integers as they are, floats as doubles. `worker` is the thread's index in its lower
+16 bits, and the number of blocks of each thread above them. A scratch buffer is one allocation for
+all workers, whose pitch in bytes follows the addresses.
 
-Buffers are told to LLVM as not overlapping, so that it may move loads across stores. The memory
-of an output may still be that of an input if every element is read only by the lane iteration
-that writes it, before it writes: no reordering that LLVM may then do touches such an element,
-because what is stored depends on what was loaded.
+Buffers are noalias, so that LLVM may move loads across stores. An output may still share the memory
+of an input if every element is read only by the lane that writes it, before the write: the data
+dependence orders them.
 
-Lanes loops are written with vector types: full vectors first (`unroll` of them per iteration),
-then the remainder, masked. Results larger than a core's cache are stored past it, so that memory is
-not read before it is overwritten. Only generic operations are used; what they become is LLVM's
-part, so the same text serves AVX-512, AVX2 and Neon, but for the vector width.
+Lanes loops use vector types: full vectors (`unroll` per iteration), then a masked remainder.
+Results larger than the L2 cache use non-temporal stores, which avoid the read for ownership. Only
+generic operations are used, so that one text serves AVX-512, AVX2 and Neon, but for the width.
 """
 
 from __future__ import annotations
@@ -28,20 +25,27 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.codegen.cpu import memory
+from numus.codegen.cpu.expressions import VectorExpressions
 from numus.codegen.cpu.target import LlvmTarget
 from numus.codegen.llvm import casts
 from numus.codegen.llvm.builder import SCALAR, IRBuilder, Shape, Value, register_type
+from numus.codegen.llvm.context import Block, Lane
 from numus.codegen.llvm.control_flow import Control
-from numus.codegen.llvm.divergence import LaneStrides, changed, computed_from, plan
-from numus.codegen.llvm.expressions import Block, Expressions, Lane
+from numus.codegen.llvm.divergence import LaneStrides, is_computable, plan_lanes, written_by
 from numus.dtypes import float64, int64
 from numus.errors import CompileError
 
-# Bodies with fewer operations than this may get a second loop that stores past the caches.
-_SMALL = 150
-# Bodies with more operations than this get one masked loop for what is left over, instead of a
-# loop of full vectors and a masked end: a third copy would cost compile time.
-_LARGE = 300
+
+@dataclass(frozen=True, slots=True)
+class LoopTuning:
+    """Copies of a lanes loop by the operations of its body, against compile time. Measured on
+    2-core Neoverse N1 and x86-64 machines."""
+
+    nontemporal_max_ops: int = 150  # a second loop with non-temporal stores
+    single_vector_loop_max_ops: int = 300  # a loop of single vectors before the masked remainder
+
+
+TUNING = LoopTuning()
 
 
 def render(kernel: ir.Kernel, target: LlvmTarget, symbol: str = "kernel") -> str:
@@ -50,45 +54,47 @@ def render(kernel: ir.Kernel, target: LlvmTarget, symbol: str = "kernel") -> str
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A stretch of a lanes loop."""
+class _Segment:
+    """A segment of the iterations of a lanes loop."""
 
     origin: tuple[str, str]  # the loop's start and step
-    bounds: tuple[str, str, str]  # first iteration, end, end of the whole loop
+    bounds: tuple[str, str, str]  # first iteration, end, end of the loop
     width: int
     unroll: int
-    outer: frozenset[ir.Register]  # registers that lived before the loop
+    live_in: frozenset[ir.Register]
 
 
 class _Renderer(Control):
+    x: VectorExpressions
+
     def __init__(self, kernel: ir.Kernel, target: LlvmTarget) -> None:
         self.kernel = kernel
         self.target = target
-        self.t = IRBuilder()
-        self.plan = plan(kernel, target.lanes_bytes)
+        self.t = IRBuilder(target)
+        self.plan = plan_lanes(kernel, target.vector_bytes)
         count = len(kernel.buffers)
-        # metadata: 0 marks streams, 1 is the domain; then per buffer its scope, the list of that,
-        # the list of the others
+        # metadata: 0 marks non-temporal stores, 1 is the alias domain; then per buffer its scope,
+        # the list of that, the list of the others
         self.tags = {
             b: f", !alias.scope !{2 + count + i}, !noalias !{2 + 2 * count + i}"
             if count > 1
             else ""
             for i, b in enumerate(kernel.buffers)
         }
-        self.x = Expressions(target, self.plan, self.t, {}, {}, self.tags)
+        self.x = VectorExpressions(self.plan, self.t, {}, {}, self.tags)
 
     def module(self, symbol: str) -> str:
         self._arguments()
         self._top(self.kernel.body)
         t = self.t
         target = self.target
-        bits = target.lanes_bytes * 8
-        # cpu and features are those of the machine that compiles: no need to repeat them here
+        bits = target.vector_bytes * 8
+        # cpu and features are those of the target machine
         attributes = [
             "nounwind",
             f'"prefer-vector-width"="{bits}"',
             f'"min-legal-vector-width"="{bits}"',
-            '"no-builtins"',  # a loop stays a loop: nothing outside is called
+            '"no-builtins"',  # no calls to memset or memcpy
         ]
         return "\n".join(
             [
@@ -113,12 +119,12 @@ class _Renderer(Control):
 
     def _metadata(self) -> list[str]:
         count = len(self.kernel.buffers)
-        stream = f"!{memory.STREAM} = !{{i32 1}}"
+        nontemporal = f"!{memory.NONTEMPORAL} = !{{i32 1}}"
         if count < 2:
-            return [stream]
+            return [nontemporal]
         scopes = [f"!{2 + i}" for i in range(count)]
         return [
-            stream,
+            nontemporal,
             "!1 = distinct !{!1}",
             *(f"{s} = distinct !{{{s}, !1}}" for s in scopes),
             *(f"!{2 + count + i} = !{{{s}}}" for i, s in enumerate(scopes)),
@@ -134,7 +140,7 @@ class _Renderer(Control):
             p = t.new(f"getelementptr i64, ptr %scalars, i64 {i}")
             given = float64 if dtype.kind == "float" else int64
             name = t.new(f"load {register_type(given)}, ptr {p}, align 8")
-            x.scalars[slot] = casts.cast(t, self.target, SCALAR, name, given, dtype)
+            x.scalars[slot] = casts.cast(t, SCALAR, name, given, dtype)
         for i, buffer in enumerate(self.kernel.buffers):
             p = t.new(f"getelementptr ptr, ptr %buffers, i64 {i}")
             x.buffers[buffer] = t.new(f"load ptr, ptr {p}, align 8")
@@ -156,12 +162,12 @@ class _Renderer(Control):
     def _top(self, body: list[ir.Stmt]) -> None:
         grids = [s for s in body if isinstance(s, ir.For) and s.kind == "grid"]
         if len(grids) > 1:
-            raise CompileError("a kernel has one grid loop, not several")
+            raise CompileError(f"a kernel must have at most one grid loop, not {len(grids)}")
         if grids and not all(s is grids[0] or isinstance(s, ir.Let) for s in body):
-            raise CompileError("beside its grid loop a kernel may only name values (Let)")
-        self._block(body)
+            raise CompileError("outside its grid loop a kernel must only bind values (Let)")
+        self.write_body(body)
 
-    def _block(self, body: list[ir.Stmt]) -> None:
+    def write_body(self, body: list[ir.Stmt]) -> None:
         x = self.x
         x.blocks.append(Block(body))
         i = 0
@@ -179,7 +185,7 @@ class _Renderer(Control):
                     i += 1
                 else:
                     memory.store(x, s)
-                x.forget((s.buffer,))
+                x.invalidate((s.buffer,))
             elif isinstance(s, ir.Prefetch):
                 memory.prefetch(x, s)
             elif isinstance(s, ir.If):
@@ -187,7 +193,7 @@ class _Renderer(Control):
             elif isinstance(s, ir.For):
                 self._for(s)
             else:
-                raise CompileError(f"no statement of the kernel IR: {s!r}")
+                raise CompileError(f"not a statement for CPUs: {s!r:.200}")
         x.blocks.pop()
 
     def _set(self, s: ir.Set) -> None:
@@ -199,7 +205,7 @@ class _Renderer(Control):
         ty = shape.type(register.dtype)
         if not register.lanes:
             if v.vec:
-                raise CompileError(f"register {register.name!r} is uniform, its new value is not")
+                raise CompileError(f"uniform register {register.name!r} is set to a varying value")
             names: Sequence[str] = v.names
         elif lane is None:
             name = x.splat(register_type(register.dtype), v, shape)
@@ -208,13 +214,13 @@ class _Renderer(Control):
             names = x.vectors(v, register.dtype)
             if lane.shape.width != shape.width:
                 names = [x.into_first_lane(register, names[0])]
-            elif lane.mask is not None and register in lane.outer:
+            elif lane.mask is not None and register in lane.live_in:
                 old = t.new(f"load {ty}, ptr {slots[0]}")
-                there = f"{shape.of('i1')} {lane.mask.names[0]}"
-                names = [t.new(f"select {there}, {ty} {names[0]}, {ty} {old}")]
+                active = f"{shape.of('i1')} {lane.mask.names[0]}"
+                names = [t.new(f"select {active}, {ty} {names[0]}, {ty} {old}")]
         for slot, name in zip(slots, names, strict=False):
             t.do(f"store {ty} {name}, ptr {slot}")
-        x.forget((register,))
+        x.invalidate((register,))
 
     def _for(self, s: ir.For) -> None:
         x = self.x
@@ -222,17 +228,15 @@ class _Renderer(Control):
         if s.kind == "unroll":
             self._unrolled(s)
             return
-        x.forget(changed(s.body))
+        x.invalidate(written_by(s.body))
         if s.kind == "lanes":
             self._lanes(s, start, stop, step)
         elif s.kind == "grid" and x.depth == 0:
             self._grid(s, start, step)
         elif s.kind in ("serial", "grid"):
-            self.loop(
-                start, stop, step, lambda i: self._iteration(s, i), register_type(s.var.dtype)
-            )
+            self.loop(start, stop, step, lambda i: self.iteration(s, i), register_type(s.var.dtype))
         else:
-            raise CompileError(f"no kind of loop: {s.kind!r}")
+            raise CompileError(f"unknown kind of loop: {s.kind!r}")
 
     def _grid(self, s: ir.For, start: str, step: str) -> None:
         t = self.t
@@ -243,48 +247,50 @@ class _Renderer(Control):
                 i = t.new(f"mul i64 {i}, {step}")
             if start != "0":
                 i = t.new(f"add i64 {i}, {start}")
-            self._iteration(s, i)
+            self.iteration(s, i)
 
         self.loop("%begin", "%end", "1", block)
 
     def _opaque(self, name: str) -> str:
-        """A copy that LLVM cannot see through. It would otherwise carry an address per access from
-        iteration to iteration, which costs it time, takes registers from the loops inside, and
-        gains nothing where an instruction adds base, index and offset itself."""
+        """A copy that LLVM cannot see through. It would otherwise keep an induction variable per
+        access, which costs compile time and registers, and gains nothing over addressing modes."""
         return self.t.new(f'call i64 asm "", "=r,0"(i64 {name})')
 
     # -- lanes ------------------------------------------------------------------------------------
 
     def _lanes(self, s: ir.For, start: str, stop: str, step: str) -> None:
-        """Full vectors, `unroll` at a time; full vectors one at a time; the rest, masked where the
-        target has masks for it and element by element (vectors of one) where not."""
+        """Full vectors, `unroll` at a time; single vectors; a remainder, masked where the target
+        has masked stores and by vectors of one element where not."""
         x = self.x
         if x.lane is not None:
-            raise CompileError("a lanes loop inside a lanes loop")
+            raise CompileError("lanes loops must not be nested")
         width = self.plan.widths[s]
         unroll = max(1, s.unroll)
-        outer = frozenset(x.registers)
-        count = self.trips(start, stop, step)
-        done = "0"  # iterations written so far
-        masks = self.target.masks_from <= self.plan.narrowest[s]
-        alone = self.target.masks_from == 1 or self.plan.sizes[s] > _LARGE
+        live_in = frozenset(x.registers)
+        count = self.trip_count(start, stop, step)
+        done = "0"  # iterations emitted so far
+        masks = self.target.masked_store_min_bytes <= self.plan.min_itemsize[s]
+        single_loop = (
+            self.target.masked_store_min_bytes == 1
+            or self.plan.op_counts[s] > TUNING.single_vector_loop_max_ops
+        )
         counts: tuple[int, ...] = (unroll, 1)
-        if unroll == 1 or (masks and alone):
+        if unroll == 1 or (masks and single_loop):
             counts = (unroll,)
         even = not count.startswith("%") and int(count) % (width * unroll) == 0
         if self.kernel.small and masks and not even:
             counts = ()  # one masked loop is the shortest
         for u in counts:
             end = self._round_down(count, width * u)
-            part = _Part((start, step), (done, end, count), width, u, outer)
-            streamed = self._streamable(s) if u == unroll else None
-            if streamed:
-                self._stream_or_not(s, part, streamed)
+            segment = _Segment((start, step), (done, end, count), width, u, live_in)
+            stores = self._nontemporal_stores(s) if u == unroll else None
+            if stores:
+                self._nontemporal_or_not(s, segment, stores)
             else:
-                self._vectors(s, part)
+                self._vectors(s, segment)
             done = end
-        part = _Part((start, step), (done, count, count), width if masks else 1, 1, outer)
-        self._vectors(s, part, masked=masks, once=masks and counts[-1:] == (1,))
+        segment = _Segment((start, step), (done, count, count), width if masks else 1, 1, live_in)
+        self._vectors(s, segment, masked=masks, once=masks and counts[-1:] == (1,))
 
     def _round_down(self, count: str, multiple: int) -> str:
         if not count.startswith("%"):
@@ -297,15 +303,15 @@ class _Renderer(Control):
     def _vectors(
         self,
         s: ir.For,
-        part: _Part,
+        segment: _Segment,
         masked: bool = False,
         once: bool = False,
-        streamed: frozenset[ir.Store] = frozenset(),
+        nontemporal: frozenset[ir.Store] = frozenset(),
     ) -> None:
-        """A part of a lanes loop, `unroll` vectors at a time; `once`: one iteration at most."""
+        """A segment of a lanes loop; `once`: one iteration at most."""
         x, t = self.x, self.t
-        (start, step), (begin, end, count) = part.origin, part.bounds
-        width, unroll = part.width, part.unroll
+        (start, step), (begin, end, count) = segment.origin, segment.bounds
+        width, unroll = segment.width, segment.unroll
 
         def body(k: str) -> None:
             if k.startswith("%i") and self.target.arch == "x86":
@@ -314,8 +320,8 @@ class _Renderer(Control):
             if start != "0":
                 name = t.new(f"add i64 {name}, {start}")
             mask = self._mask(count, k, width) if masked else None
-            self._enter(s, part, name, mask, streamed)
-            self._block(s.body)
+            self._enter(s, segment, name, mask, nontemporal)
+            self.write_body(s.body)
             x.lane = None
 
         known = not begin.startswith("%") and not end.startswith("%")
@@ -324,21 +330,17 @@ class _Renderer(Control):
             body(begin)
             x.pop()
         elif once and not known:
-            some, done = t.label("rest"), t.label("done")
-            t.branch(t.new(f"icmp slt i64 {begin}, {end}"), some, done)
-            t.start(some)
-            x.push("branch")
-            body(begin)
-            x.pop()
-            t.jump(done)
-            t.start(done)
+            with t.conditional(t.new(f"icmp slt i64 {begin}, {end}"), "rest"):
+                x.push("branch")
+                body(begin)
+                x.pop()
         else:
             self.loop(begin, end, str(width * unroll), body)
 
     def _mask(self, count: str, k: str, width: int) -> Value:
-        """Which lanes of the vector at iteration k exist."""
+        """Active lanes of the vector at iteration k."""
         t = self.t
-        bits = max(8, self.target.lanes_bytes * 8 // width)
+        bits = max(8, self.target.vector_bytes * 8 // width)
         left = t.new(f"sub i64 {count}, {k}")
         left = t.call("i64", "llvm.umin.i64", ("i64", left), ("i64", str(width)))
         if bits < 64:
@@ -349,38 +351,42 @@ class _Renderer(Control):
         iota = f"<{', '.join(f'i{bits} {i}' for i in range(width))}>"
         return Value((t.new(f"icmp ugt {ty} {every}, {iota}"),), True, self.x.depth)
 
-    # -- stores past the caches -------------------------------------------------------------------
+    # -- non-temporal stores ----------------------------------------------------------------------
 
-    def _streamable(self, s: ir.For) -> frozenset[ir.Store]:
-        """Stores of a small lanes loop that could go past the caches: whole vectors in a row, to
-        buffers that this kernel does not read."""
-        if not self.target.streams or self.plan.sizes[s] > _SMALL:
+    def _nontemporal_stores(self, s: ir.For) -> frozenset[ir.Store]:
+        """Candidates of a small lanes loop: unit-stride stores to buffers that are not read."""
+        if (
+            not self.target.nontemporal_stores
+            or self.plan.op_counts[s] > TUNING.nontemporal_max_ops
+        ):
             return frozenset()
         if any(isinstance(x, (ir.For, ir.If)) for x in s.body):
             return frozenset()
-        growths = LaneStrides(s.var, s.step)
+        strides = LaneStrides(s.var, s.step)
         return frozenset(
             x
             for x in s.body
             if isinstance(x, ir.Store)
             and x.mask is None
-            and growths.of(x.index) == 1
+            and strides.of(x.index) == 1
             and x.buffer.access == "write"
             and x.buffer not in self.plan.loaded
-            and computed_from(x.index, self.x.values, s.var)
+            and is_computable(x.index, self.x.values, s.var)
         )
 
-    def _stream_condition(self, stores: frozenset[ir.Store], part: _Part, s: ir.For) -> str:
-        """Whether the results of each thread exceed its cache, start at whole vectors, and do not
-        overwrite what is read (which is in the cache already)."""
+    def _nontemporal_condition(
+        self, stores: frozenset[ir.Store], segment: _Segment, s: ir.For
+    ) -> str:
+        """Whether each thread's results exceed its L2 cache, are vector-aligned, and do not
+        overwrite an input (which is cached already)."""
         x, t = self.x, self.t
         item = sum(store.buffer.dtype.itemsize for store in stores)
         blocks = t.new("lshr i64 %worker, 16")
-        written = t.new(f"mul i64 {blocks}, {part.bounds[2]}")
+        written = t.new(f"mul i64 {blocks}, {segment.bounds[2]}")
         written = t.new(f"mul i64 {written}, {item}")
-        condition = t.new(f"icmp ugt i64 {written}, {self.target.cache_l2}")
+        condition = t.new(f"icmp ugt i64 {written}, {self.target.l2_bytes}")
         x.push()
-        self._enter(s, part, part.origin[0])
+        self._enter(s, segment, segment.origin[0])
         for store in sorted(stores, key=s.body.index):
             size = store.buffer.dtype.itemsize
             first = x.base(store.index).names[0]
@@ -388,7 +394,7 @@ class _Renderer(Control):
                 f"getelementptr [{size} x i8], ptr {x.buffers[store.buffer]}, i64 {first}"
             )
             address = t.new(f"ptrtoint ptr {address} to i64")
-            odd = t.new(f"and i64 {address}, {part.width * size - 1}")
+            odd = t.new(f"and i64 {address}, {segment.width * size - 1}")
             tests = [f"icmp eq i64 {odd}, 0"]
             tests += [
                 f"icmp ne ptr {x.buffers[store.buffer]}, {x.buffers[other]}"
@@ -404,34 +410,36 @@ class _Renderer(Control):
     def _enter(
         self,
         s: ir.For,
-        part: _Part,
+        segment: _Segment,
         first: str,
         mask: Value | None = None,
-        streamed: frozenset[ir.Store] = frozenset(),
+        nontemporal: frozenset[ir.Store] = frozenset(),
     ) -> None:
-        """Begin to write lanes of a loop, in the current scope."""
+        """Begin to emit lanes of a loop, in the current scope."""
         x = self.x
         x.lane = Lane(
             s.var,
             LaneStrides(s.var, s.step),
-            Shape(part.width),
-            part.unroll,
+            Shape(segment.width),
+            segment.unroll,
             Value((first,), False, x.depth),
-            Value((part.origin[1],), False, x.depth),
+            Value((segment.origin[1],), False, x.depth),
             mask,
-            part.outer,
-            streamed,
+            segment.live_in,
+            nontemporal,
         )
 
-    def _stream_or_not(self, s: ir.For, part: _Part, streamed: frozenset[ir.Store]) -> None:
+    def _nontemporal_or_not(
+        self, s: ir.For, segment: _Segment, stores: frozenset[ir.Store]
+    ) -> None:
         t, x = self.t, self.x
-        condition = self._stream_condition(streamed, part, s)
+        condition = self._nontemporal_condition(stores, segment, s)
         past, plain, done = t.label("stream"), t.label("plain"), t.label("done")
         t.branch(condition, past, plain)
-        for label, chosen in ((past, streamed), (plain, frozenset[ir.Store]())):
+        for label, chosen in ((past, stores), (plain, frozenset[ir.Store]())):
             t.start(label)
             x.push("branch")
-            self._vectors(s, part, streamed=chosen)
+            self._vectors(s, segment, nontemporal=chosen)
             x.pop()
             t.jump(done)
         t.start(done)

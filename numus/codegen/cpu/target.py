@@ -1,4 +1,4 @@
-"""What code for this CPU may use, as LLVM describes it."""
+"""CPU targets: instruction-set features and cache sizes, as LLVM and the OS report them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class LlvmTarget:
     triple: str
     cpu: str
     features: str
-    cache_l2: int = 1 << 20
+    l2_bytes: int = 1 << 20
 
     @functools.cached_property
     def enabled(self) -> frozenset[str]:
@@ -33,7 +33,7 @@ class LlvmTarget:
         return "arm" if head in ("aarch64", "arm64") else "other"
 
     @functools.cached_property
-    def lanes_bytes(self) -> int:
+    def vector_bytes(self) -> int:
         """The width of a vector register."""
         if self.arch == "x86":
             # the 512-bit forms of every integer operation came with BW and DQ, masks with VL
@@ -46,31 +46,31 @@ class LlvmTarget:
     @functools.cached_property
     def vector_registers(self) -> int:
         if self.arch == "x86":
-            return 32 if self.lanes_bytes == 64 else 16
+            return 32 if self.vector_bytes == 64 else 16
         return 32
 
     @functools.cached_property
-    def masks_from(self) -> int:
-        """The smallest item of which masked loads and stores are single instructions."""
-        if self.arch == "x86" and self.lanes_bytes > 16:
-            return 1 if self.lanes_bytes == 64 else 4
+    def masked_store_min_bytes(self) -> int:
+        """Smallest element of which masked loads and stores are single instructions."""
+        if self.arch == "x86" and self.vector_bytes > 16:
+            return 1 if self.vector_bytes == 64 else 4
         return 1 << 10
 
     @functools.cached_property
-    def converts64(self) -> bool:
-        """Whether vectors of 64-bit integers convert to float64 and back in one instruction."""
-        return self.arch == "arm" or self.lanes_bytes == 64
+    def has_int64_conversion(self) -> bool:
+        """Vector conversion between int64 and float64 in one instruction."""
+        return self.arch == "arm" or self.vector_bytes == 64
 
     @functools.cached_property
-    def streams(self) -> bool:
-        """Whether stores past the caches pay: Arm cores find out by themselves."""
+    def nontemporal_stores(self) -> bool:
+        """Non-temporal stores pay off: Arm cores detect streaming writes by themselves."""
         return self.arch == "x86"
 
-    brain = False  # converting bfloat16 is a shift or an addition: no instruction gains much
+    has_bf16_conversion = False  # a shift or an addition: an instruction would gain little
 
     @functools.cached_property
-    def half(self) -> bool:
-        """Whether the hardware converts between float16 and float32."""
+    def has_f16_conversion(self) -> bool:
+        """Hardware conversion between float16 and float32."""
         return self.arch == "arm" or "f16c" in self.enabled
 
 
@@ -131,7 +131,7 @@ def host() -> LlvmTarget:
 
 
 def cache_sizes() -> tuple[int, int]:
-    """Bytes of a core's level 1 data cache and level 2 cache; a careful guess where unknown."""
+    """Bytes of a core's L1 data cache and L2 cache; a conservative guess where unknown."""
     sizes = {1: 32 << 10, 2: 512 << 10}
     with contextlib.suppress(OSError, ValueError, KeyError):
         if sys.platform == "darwin":
@@ -145,7 +145,7 @@ def cache_sizes() -> tuple[int, int]:
 
 
 def cache_ways() -> int:
-    """Ways of a core's level 1 data cache; what is usual where unknown."""
+    """Associativity of a core's L1 data cache; 8 where unknown."""
     if _override().ways:
         return _override().ways
     with contextlib.suppress(OSError, ValueError):

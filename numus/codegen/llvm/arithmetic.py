@@ -1,4 +1,4 @@
-"""Arithmetic of the kernel IR, one value or one vector at a time, in LLVM IR.
+"""Scalar and vector arithmetic of the kernel IR in LLVM IR.
 
 Strict IEEE: no fast-math flags, and a multiply-add is fused only where the IR says `fma`.
 """
@@ -6,8 +6,12 @@ Strict IEEE: no fast-math flags, and a multiply-add is fused only where the IR s
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.cpu.target import LlvmTarget as Target
-from numus.codegen.llvm.builder import IRBuilder, Shape, float_literal, register_type
+from numus.codegen.llvm.builder import (
+    IRBuilder,
+    Shape,
+    float_literal,
+    register_type,
+)
 from numus.dtypes import DType
 
 _FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
@@ -24,7 +28,7 @@ _FLOAT_COMPARE = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq
 
 
 class UnsupportedError(Exception):
-    """The IR asked for an operation on a dtype that has none."""
+    """An operation that is not defined for its dtype."""
 
 
 def _float(dtype: DType) -> bool:
@@ -67,8 +71,8 @@ def compare(t: IRBuilder, s: Shape, op: str, dtype: DType, x: str, y: str) -> st
     return t.new(f"icmp {op} {ty} {x}, {y}")
 
 
-def binary(t: IRBuilder, target: Target, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
-    """Any binary operation but comparisons, divisions of integers, min and max."""
+def binary(t: IRBuilder, s: Shape, op: str, dtype: DType, x: str, y: str) -> str:
+    """Binary operations except comparisons, integer division, min and max."""
     ty, scalar = s.type(dtype), register_type(dtype)
     if dtype.is_narrow_float:
         raise UnsupportedError(f"{op} on {dtype}")
@@ -85,19 +89,18 @@ def binary(t: IRBuilder, target: Target, s: Shape, op: str, dtype: DType, x: str
     raise UnsupportedError(f"{op} on {dtype}")
 
 
-def extreme(
+def min_max(
     t: IRBuilder,
-    target: Target,
     s: Shape,
     op: str,
     dtype: DType,
     x: str,
     y: str,
-    tame: str = "",
+    not_nan: str = "",
 ) -> str:
-    """min or max; a NaN on either side wins, which of two zeros does is not said.
+    """NaN-propagating min or max; the order of zeros is unspecified.
 
-    `tame` names the side ("x" or "y") that is known not to be NaN, where one is.
+    `not_nan` names an operand ("x" or "y") known not to be NaN.
     """
     ty, scalar = s.type(dtype), register_type(dtype)
     if dtype.is_narrow_float:
@@ -105,15 +108,17 @@ def extreme(
     if not _float(dtype):
         name = ("s" if dtype.kind == "int" else "u") + op
         return t.call(ty, f"llvm.{name}.{s.suffix(scalar)}", (ty, x), (ty, y))
-    if target.arch == "arm" or (target.arch == "nvptx" and target.brain and dtype is dt.float32):
+    if t.target.arch == "arm" or (
+        t.target.arch == "nvptx" and t.target.has_bf16_conversion and dtype is dt.float32
+    ):
         return t.call(ty, f"llvm.{op}imum.{s.suffix(scalar)}", (ty, x), (ty, y))
     # select(a < b, a, b) is one x86 instruction, and gives b where either is NaN
-    if tame == "y":
+    if not_nan == "y":
         x, y = y, x
     order = "olt" if op == "min" else "ogt"
     wins = t.new(f"fcmp {order} {ty} {x}, {y}")
     result = t.new(f"select {s.of('i1')} {wins}, {ty} {x}, {ty} {y}")
-    if tame:
+    if not_nan:
         return result
     is_nan = t.new(f"fcmp uno {ty} {x}, {s.const(scalar, float_literal(0.0, dtype))}")
     return t.new(f"select {s.of('i1')} {is_nan}, {ty} {x}, {ty} {result}")
@@ -127,7 +132,7 @@ def fma(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str, z: str) -> str:
 
 
 def _mulhi(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
-    """The upper half of the product."""
+    """High half of the product."""
     bits, ty = dtype.bits, s.type(dtype)
     if bits == 64 and s.width:
         return _mulhi64(t, s, dtype, x, y)
@@ -141,7 +146,7 @@ def _mulhi(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
 
 
 def _mulhi64(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
-    """By 32-bit halves, which vector units multiply; i128 would be taken apart."""
+    """By 32-bit halves: LLVM would scalarise a vector i128 product."""
     ty = s.of("i64")
     low32 = s.const("i64", 0xFFFFFFFF)
     by32 = s.const("i64", 32)
@@ -159,6 +164,6 @@ def _mulhi64(t: IRBuilder, s: Shape, dtype: DType, x: str, y: str) -> str:
     if dtype is dt.uint64:
         return high
     by63 = s.const("i64", 63)
-    for a, b in ((x, y), (y, x)):  # signed: take off the other side where one is negative
+    for a, b in ((x, y), (y, x)):  # signed: subtract the other operand where one is negative
         high = op("sub", high, op("and", op("ashr", a, by63), b))
     return high

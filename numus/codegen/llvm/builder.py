@@ -1,19 +1,35 @@
-"""The words of LLVM IR: types, constants, and the buffer that instructions are written into."""
+"""LLVM IR as text: types, constants, and an IRBuilder that appends instructions."""
 
 from __future__ import annotations
 
+import contextlib
 import struct
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, Protocol
 
 from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 
+
+class TargetFeatures(Protocol):
+    """Target properties that the shared code generation depends on."""
+
+    @property
+    def arch(self) -> str: ...
+    @property
+    def has_f16_conversion(self) -> bool: ...
+    @property
+    def has_bf16_conversion(self) -> bool: ...
+    @property
+    def has_int64_conversion(self) -> bool: ...
+
+
 _FLOATS = {"float32": "float", "float64": "double"}
 
 
 def register_type(dtype: DType) -> str:
-    """The LLVM type of a value. Narrow floats are carried as their bits."""
+    """The LLVM type of a value. Low-precision floats are carried as their bits."""
     if dtype.kind == "bool":
         return "i1"
     return _FLOATS.get(dtype.name) or f"i{dtype.bits}"
@@ -25,7 +41,7 @@ def memory_type(dtype: DType) -> str:
 
 
 def literal(value: Any, dtype: DType) -> str:
-    """A constant as LLVM writes it (its type not included)."""
+    """An LLVM constant, without its type."""
     if dtype.kind == "bool":
         return "true" if value else "false"
     if dtype.is_integer:
@@ -39,7 +55,7 @@ def literal(value: Any, dtype: DType) -> str:
 
 
 def float_literal(value: float, dtype: DType) -> str:
-    """LLVM writes a float as the bits of the double of the same value."""
+    """A float constant: the bits of the double of the same value."""
     if dtype is dt.float32:
         try:
             value = struct.unpack("<f", struct.pack("<f", value))[0]
@@ -53,7 +69,7 @@ def const_literal(e: ir.Expr) -> str:
 
 
 class Shape:
-    """Whether code works on one value or on a vector of them; writes types and constants so."""
+    """A scalar or a vector of `width` lanes; spells types and constants accordingly."""
 
     __slots__ = ("width",)
 
@@ -70,7 +86,7 @@ class Shape:
         return f"splat ({scalar} {text})" if self.width else str(text)
 
     def suffix(self, scalar: str) -> str:
-        """The ending of an overloaded intrinsic's name for this type."""
+        """The suffix of an overloaded intrinsic's name."""
         name = {"float": "f32", "double": "f64", "half": "f16"}.get(scalar, scalar)
         return f"v{self.width}{name}" if self.width else name
 
@@ -79,14 +95,14 @@ SCALAR = Shape(0)
 
 
 class IRBuilder:
-    """A function under construction: instructions, labels, and the intrinsics they call.
+    """A function under construction for a target: instructions, labels, allocas, declarations.
 
-    Instructions go to `lines`, which is `body` unless something is being written elsewhere: the
-    code before a loop is a list of its own, standing in `body`, that is added to while the loop
-    is written.
+    Instructions are appended to `lines`, the insertion point: `body`, or the preheader of a loop, a
+    nested list in `body` that grows while the loop is emitted.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: TargetFeatures) -> None:
+        self.target = target
         self.body: list[Any] = []
         self.lines: list[Any] = self.body
         self.allocas: list[str] = []
@@ -100,7 +116,7 @@ class IRBuilder:
         return f"%{prefix}{self.count}"
 
     def new(self, instruction: str) -> str:
-        """Write an instruction with a result; give the result's name."""
+        """Append an instruction; returns its result's name."""
         self.count += 1
         name = f"%t{self.count}"
         self.lines.append(f"  {name} = {instruction}")
@@ -128,8 +144,18 @@ class IRBuilder:
     def branch(self, condition: str, yes: str, no: str) -> None:
         self.lines.append(f"  br i1 {condition}, label %{yes}, label %{no}")
 
+    @contextlib.contextmanager
+    def conditional(self, condition: str, label: str) -> Iterator[None]:
+        """What is emitted inside runs if the condition holds."""
+        then, done = self.label(label), self.label("done")
+        self.branch(condition, then, done)
+        self.start(then)
+        yield
+        self.jump(done)
+        self.start(done)
+
     def text_lines(self) -> list[str]:
-        """All lines of the body in order."""
+        """The body with preheaders flattened."""
         flat: list[str] = []
         for line in self.body:
             if isinstance(line, list):
@@ -139,7 +165,7 @@ class IRBuilder:
         return flat
 
     def call(self, result: str, name: str, *args: tuple[str, str], tags: str = "") -> str:
-        """Call an intrinsic with (type, value) arguments; give the result's name, if it has one."""
+        """Call an intrinsic with (type, value) arguments; returns its result's name, if any."""
         if name not in self.declares:
             # attributes such as `align 4` belong to the call, not to the declaration
             types = ", ".join(t.split(" align ")[0] for t, _ in args)
@@ -151,10 +177,23 @@ class IRBuilder:
         return self.new(text)
 
 
-class Value:
-    """Names of a written value: one scalar, or the vectors of a varying one.
+def from_memory(t: IRBuilder, shape: Shape, dtype: DType, name: str) -> str:
+    """A loaded element: bools are bytes in memory."""
+    if dtype.kind != "bool":
+        return name
+    return t.new(f"icmp ne {shape.of('i8')} {name}, {shape.const('i8', 0)}")
 
-    `level` is the innermost scope that it depends on: it may be computed there or further in.
+
+def to_memory(t: IRBuilder, shape: Shape, dtype: DType, name: str) -> str:
+    if dtype.kind != "bool":
+        return name
+    return t.new(f"zext {shape.of('i1')} {name} to {shape.of('i8')}")
+
+
+class Value:
+    """LLVM names of an emitted value: one scalar, or the vectors of a varying one.
+
+    `level` is the innermost scope that it depends on, for loop-invariant code motion.
     """
 
     __slots__ = ("level", "names", "vec")

@@ -1,21 +1,25 @@
-"""Conversions between dtypes, in LLVM IR.
+"""Casts between dtypes in LLVM IR.
 
 Every conversion rounds once, to nearest even. Float to integer saturates and takes NaN to 0;
-anything to bool is `!= 0`. Narrow floats are bits in an integer: float16 goes through the
-hardware's conversion where there is one, the others through integer code whose results are
-those of ml_dtypes.
+anything to bool is `!= 0`. Low-precision floats are integer bits: float16 uses the hardware's
+conversion where there is one, the others integer code that agrees with ml_dtypes.
 """
 
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.cpu.target import LlvmTarget as Target
-from numus.codegen.llvm.builder import IRBuilder, Shape, float_literal, literal, register_type
+from numus.codegen.llvm.builder import (
+    IRBuilder,
+    Shape,
+    float_literal,
+    literal,
+    register_type,
+)
 from numus.dtypes import DType
 
 
-def cast(t: IRBuilder, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
-    """`x`, a value (or vector) of `source`, as one of `to`."""
+def cast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
+    """`x`, a scalar or vector of `source`, converted to `to`."""
     if source is to:
         return x
     if to.kind == "bool":
@@ -29,24 +33,24 @@ def cast(t: IRBuilder, target: Target, s: Shape, x: str, source: DType, to: DTyp
         if to.is_integer:
             return _int_to_int(t, s, x, source, to)
         if to.is_narrow_float:
-            return _int_to_narrow(t, target, s, x, source, to)
+            return _int_to_low_precision(t, s, x, source, to)
         op = "sitofp" if source.kind == "int" else "uitofp"
         return t.new(f"{op} {s.type(source)} {x} to {s.type(to)}")
     if source.is_narrow_float:
-        wide = _decode(t, target, s, x, source)
-        return cast(t, target, s, wide, dt.float32, to)
+        wide = _decode(t, s, x, source)
+        return cast(t, s, wide, dt.float32, to)
     if to.is_integer:
-        return _float_to_int(t, target, s, x, source, to)
+        return _float_to_int(t, s, x, source, to)
     if to.is_narrow_float:
         if source is dt.float64:
             x = _to_float32_odd(t, s, x)
-        return _encode(t, target, s, x, to)
+        return _encode(t, s, x, to)
     op = "fpext" if to is dt.float64 else "fptrunc"
     return t.new(f"{op} {s.type(source)} {x} to {s.type(to)}")
 
 
 def bitcast(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
-    """The same bits as another dtype of the same size."""
+    """The bits as another dtype of the same size."""
     if source.itemsize != to.itemsize:
         raise ValueError(f"bitcast from {source} to {to}: their sizes differ")
     if to.kind == "bool":
@@ -75,19 +79,19 @@ def _int_to_int(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str
     return t.new(f"{op} {s.type(source)} {x} to {s.type(to)}")
 
 
-def _int_to_narrow(t: IRBuilder, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
+def _int_to_low_precision(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
     if source.itemsize >= 4 and to is dt.bfloat16:
-        # float32 would round once already, and bfloat16 reaches that far: go by float64 and odd
+        # float32 would round a first time within the range of bfloat16: round to odd instead
         if source.itemsize == 8:
             x = _keep_53_bits_odd(t, s, x, source)
-        x = cast(t, target, s, x, source, dt.float64)
-        return _encode(t, target, s, _to_float32_odd(t, s, x), to)
-    # the others overflow below 2**24, where float32 still holds every integer
-    return _encode(t, target, s, cast(t, target, s, x, source, dt.float32), to)
+        x = cast(t, s, x, source, dt.float64)
+        return _encode(t, s, _to_float32_odd(t, s, x), to)
+    # the others overflow below 2**24, where float32 is exact
+    return _encode(t, s, cast(t, s, x, source, dt.float32), to)
 
 
 def _keep_53_bits_odd(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
-    """A 64-bit integer that float64 holds, rounded to odd where it has to be."""
+    """A 64-bit integer rounded to odd to what float64 represents."""
     ty = s.of("i64")
 
     def c(value: int) -> str:
@@ -106,9 +110,9 @@ def _keep_53_bits_odd(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
     return t.new(f"select {s.of('i1')} {large}, {ty} {odd}, {ty} {x}")
 
 
-def _float_to_int(t: IRBuilder, target: Target, s: Shape, x: str, source: DType, to: DType) -> str:
-    if to.bits < 32:  # through int32: one clamp more, but no target converts to less in vectors
-        wide = _float_to_int(t, target, s, x, source, dt.int32)
+def _float_to_int(t: IRBuilder, s: Shape, x: str, source: DType, to: DType) -> str:
+    if to.bits < 32:  # through int32: no target converts vectors to fewer bits
+        wide = _float_to_int(t, s, x, source, dt.int32)
         low, high = dt.int_range(to)
         ty = s.of("i32")
         for op, bound in (("smax", low), ("smin", high)):
@@ -118,7 +122,7 @@ def _float_to_int(t: IRBuilder, target: Target, s: Shape, x: str, source: DType,
     op = "fptosi" if to.kind == "int" else "fptoui"
     ft, it = s.type(source), s.type(to)
     fs, is_ = register_type(source), register_type(to)
-    if target.arch == "arm":  # one instruction there; elsewhere LLVM takes vectors apart
+    if t.target.arch == "arm":  # one instruction; elsewhere LLVM scalarises vectors
         return t.call(it, f"llvm.{op}.sat.{s.suffix(is_)}.{s.suffix(fs)}", (ft, x))
     low, high = dt.int_range(to)
 
@@ -128,7 +132,7 @@ def _float_to_int(t: IRBuilder, target: Target, s: Shape, x: str, source: DType,
     def pick(condition: str, yes: int, no: str) -> str:
         return t.new(f"select {s.of('i1')} {condition}, {it} {s.const(is_, yes)}, {it} {no}")
 
-    # out of range the conversion is poison, which a select leaves behind
+    # an out-of-range conversion is poison, discarded by the selects
     r = t.new(f"{op} {ft} {x} to {it}")
     r = pick(t.new(f"fcmp oge {ft} {x}, {f(float(high + 1))}"), high, r)
     if to.kind == "uint":
@@ -138,7 +142,7 @@ def _float_to_int(t: IRBuilder, target: Target, s: Shape, x: str, source: DType,
 
 
 def _to_float32_odd(t: IRBuilder, s: Shape, x: str) -> str:
-    """float64 to float32 with rounding to odd, so that a second rounding sees what was lost."""
+    """float64 to float32 rounded to odd, so that a second rounding is exact."""
     ft, dd, it, b = s.of("float"), s.of("double"), s.of("i32"), s.of("i1")
     near = t.new(f"fptrunc {dd} {x} to {ft}")
     back = t.new(f"fpext {ft} {near} to {dd}")
@@ -158,10 +162,10 @@ def _bias(dtype: DType) -> int:
     return (1 << (dtype.exponent - 1)) - 1
 
 
-def _decode(t: IRBuilder, target: Target, s: Shape, x: str, source: DType) -> str:
-    """The float32 of a narrow float's bits (always exact)."""
+def _decode(t: IRBuilder, s: Shape, x: str, source: DType) -> str:
+    """Exact float32 value of a low-precision float's bits."""
     it, ft, b = s.of("i32"), s.of("float"), s.of("i1")
-    if source is dt.float16 and target.half:
+    if source is dt.float16 and t.target.has_f16_conversion:
         half = t.new(f"bitcast {s.of('i16')} {x} to {s.of('half')}")
         return t.new(f"fpext {s.of('half')} {half} to {ft}")
     wide = t.new(f"zext {s.type(source)} {x} to {it}")
@@ -179,7 +183,7 @@ def _decode(t: IRBuilder, target: Target, s: Shape, x: str, source: DType) -> st
     size = t.new(f"and {it} {wide}, {c(sign_bit - 1)}")
     shifted = t.new(f"shl {it} {size}, {c(23 - source.mantissa)}")
     normal = t.new(f"add {it} {shifted}, {c((127 - bias) << 23)}")
-    # a subnormal: put an implicit one above the fraction, then subtract what that one is worth
+    # a subnormal: set an implicit one above the fraction, then subtract its value
     first = (128 - bias) << 23
     raised = t.new(f"or {it} {shifted}, {c(first)}")
     raised_f = t.new(f"bitcast {it} {raised} to {ft}")
@@ -188,7 +192,7 @@ def _decode(t: IRBuilder, target: Target, s: Shape, x: str, source: DType) -> st
     subnormal = t.new(f"bitcast {ft} {subnormal_f} to {it}")
     small = t.new(f"icmp ult {it} {size}, {c(1 << source.mantissa)}")
     bits = t.new(f"select {b} {small}, {it} {subnormal}, {it} {normal}")
-    if source is dt.float8_e4m3fn:  # all ones is its only NaN, and it has no infinity
+    if source is dt.float8_e4m3fn:  # all ones is the only NaN; no infinity
         special = t.new(f"icmp eq {it} {size}, {c(0x7F)}")
         beyond = c(0x7FC00000)
     else:
@@ -200,13 +204,13 @@ def _decode(t: IRBuilder, target: Target, s: Shape, x: str, source: DType) -> st
     return t.new(f"bitcast {it} {bits} to {ft}")
 
 
-def _encode(t: IRBuilder, target: Target, s: Shape, x: str, to: DType) -> str:
-    """The bits of a float32 rounded to a narrow float."""
+def _encode(t: IRBuilder, s: Shape, x: str, to: DType) -> str:
+    """Bits of a float32 rounded to a low-precision float."""
     it, ft, b = s.of("i32"), s.of("float"), s.of("i1")
-    if to is dt.float16 and target.half:
+    if to is dt.float16 and t.target.has_f16_conversion:
         half = t.new(f"fptrunc {ft} {x} to {s.of('half')}")
         return t.new(f"bitcast {s.of('half')} {half} to {s.of('i16')}")
-    if to is dt.bfloat16 and target.brain:
+    if to is dt.bfloat16 and t.target.has_bf16_conversion:
         narrow = t.new(f"fptrunc {ft} {x} to {s.of('bfloat')}")
         return t.new(f"bitcast {s.of('bfloat')} {narrow} to {s.of('i16')}")
 
@@ -235,7 +239,7 @@ def _encode(t: IRBuilder, target: Target, s: Shape, x: str, to: DType) -> str:
     rounded = t.new(f"add {it} {rounded}, {last}")
     rounded = t.new(f"lshr {it} {rounded}, {c(shift)}")
     normal = t.new(f"sub {it} {rounded}, {c((127 - bias) << to.mantissa)}")
-    # subnormal: add a power of two whose last place is the result's, and let the adder round
+    # subnormal: adding a power of two with the result's ulp rounds it
     magic = 2.0 ** (1 - bias - to.mantissa + 23)
     magic_bits = (127 + 1 - bias - to.mantissa + 23) << 23
     size_f = t.new(f"bitcast {it} {size} to {ft}")
@@ -244,14 +248,14 @@ def _encode(t: IRBuilder, target: Target, s: Shape, x: str, to: DType) -> str:
     subnormal = t.new(f"sub {it} {sum_bits}, {c(magic_bits)}")
     small = t.new(f"icmp ult {it} {size}, {c((128 - bias) << 23)}")
     if to is dt.float8_e4m3fn:  # overflow and infinity are NaN
-        most = 0x7F
+        largest = 0x7F
     else:
-        most = ((1 << to.exponent) - 1) << to.mantissa
-    normal = t.call(it, f"llvm.umin.{s.suffix('i32')}", (it, normal), (it, c(most)))
+        largest = ((1 << to.exponent) - 1) << to.mantissa
+    normal = t.call(it, f"llvm.umin.{s.suffix('i32')}", (it, normal), (it, c(largest)))
     result = t.new(f"select {b} {small}, {it} {subnormal}, {it} {normal}")
     if to is not dt.float8_e4m3fn:
         is_nan = t.new(f"icmp ugt {it} {size}, {c(0x7F800000)}")
-        nan = c(most | (1 << (to.mantissa - 1)))
+        nan = c(largest | (1 << (to.mantissa - 1)))
         result = t.new(f"select {b} {is_nan}, {it} {nan}, {it} {result}")
     result = t.new(f"or {it} {result}, {sign}")
     return t.new(f"trunc {it} {result} to {s.type(to)}")

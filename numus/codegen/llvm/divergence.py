@@ -1,8 +1,7 @@
-"""What a lanes loop needs to know before it is written: how wide, and what varies how.
+"""Divergence analysis of lanes loops: vector widths, and the stride of values from lane to lane.
 
-A value inside a lanes loop is *uniform* (the same in every lane, kept as a scalar), *affine* (an
-index that grows by a constant from lane to lane, so that a load of it is one wide access), or
-merely *varying*.
+A value inside a lanes loop is *uniform* (stride 0, kept as a scalar), *affine* (an index with a
+constant stride, so that unit-stride loads are vector loads), or *varying*.
 """
 
 from __future__ import annotations
@@ -14,28 +13,28 @@ from numus import ir
 from numus.errors import CompileError
 from numus.ir import expressions_of, post_order, statements
 
-# The growth of a value from lane to lane; None: it varies, and not by a constant.
+# Stride of a value from lane to lane; None: varying.
 LaneStride = int | None
 
 
 class LaneStrides:
-    """Growth per lane of the expressions in one lanes loop.
+    """Lane strides of the expressions in one lanes loop.
 
-    `run`: lanes are so many neighbours that begin at a whole multiple of their number. They go
-    through the places of a longer multiple together: among them, its number stays the same.
+    `vector`: lanes are consecutive and aligned to this many, so that division by a multiple of it
+    is uniform.
     """
 
-    def __init__(self, var: ir.Expr, step: ir.Expr, run: int = 0) -> None:
+    def __init__(self, var: ir.Expr, step: ir.Expr, vector: int = 0) -> None:
         self.known: dict[ir.Expr, LaneStride] = {var: step.attr if step.op == "const" else None}
-        self._var, self._run = var, run
+        self._var, self._vector = var, vector
 
     def within_vector(self, e: ir.Expr) -> bool:
-        """Whether lanes are counted by something of which they are all within one."""
+        """Whether a division or remainder by a multiple of `vector` has an aligned dividend."""
         return (
-            self._run > 0
+            self._vector > 0
             and e.op in ("idiv", "irem")
             and e.args[0] is self._var
-            and is_multiple(e.args[1], self._run)
+            and is_multiple(e.args[1], self._vector)
         )
 
     def bind(self, var: ir.Expr, value: ir.Expr) -> None:
@@ -62,10 +61,10 @@ class LaneStrides:
     def _stride(self, e: ir.Expr) -> LaneStride:
         if e.op == "read":
             return None if e.attr.lanes else 0
-        if e.op == "lanes_shift":  # what comes in differs even where all lanes were equal
+        if e.op == "lanes_shift":  # the fill differs even where all lanes were equal
             return None
-        growths = [self.known[a] for a in e.args]
-        if e.op == "lanes_last" or all(g == 0 for g in growths):
+        strides = [self.known[a] for a in e.args]
+        if e.op == "lanes_last" or all(g == 0 for g in strides):
             return 0
         if e.op == "lanes_xor":
             return None
@@ -74,9 +73,9 @@ class LaneStrides:
         if self.within_vector(e):
             return 0 if e.op == "idiv" else 1
         if e.op == "select":
-            return growths[1] if growths[0] == 0 and growths[1] == growths[2] else None
-        steps = [g for g in growths if g is not None]
-        if len(steps) < len(growths):
+            return strides[1] if strides[0] == 0 and strides[1] == strides[2] else None
+        steps = [g for g in strides if g is not None]
+        if len(steps) < len(strides):
             return None
         if e.op == "add":
             return steps[0] + steps[1]
@@ -94,7 +93,7 @@ class LaneStrides:
 
 
 def is_multiple(e: ir.Expr, n: int) -> bool:
-    """Whether an index is known to be a multiple of n."""
+    """Whether an index is provably a multiple of n."""
     if e.op == "const":
         return int(e.attr) % n == 0
     if e.op == "mul":
@@ -102,50 +101,62 @@ def is_multiple(e: ir.Expr, n: int) -> bool:
     return e.op == "add" and all(is_multiple(a, n) for a in e.args)
 
 
+def split_constant(index: ir.Expr) -> tuple[ir.Expr, int]:
+    """(index without its constant term, constant term)."""
+    if index.op == "add" and index.args[1].op == "const":
+        return index.args[0], int(index.args[1].attr)
+    return index, 0
+
+
+def are_consecutive(indices: Sequence[ir.Expr]) -> bool:
+    """Whether indices are provably i, i + 1, i + 2, …"""
+    base, start = split_constant(indices[0])
+    return all(split_constant(x) == (base, start + i) for i, x in enumerate(indices))
+
+
 @dataclass(slots=True)
-class Plan:
-    """Widths of the lanes loops and numbers of vectors in the registers of one kernel."""
+class LanePlan:
+    """Vector widths of the lanes loops and registers of one kernel."""
 
     widths: dict[ir.For, int]
-    vectors: dict[ir.Register, int]  # of lanes registers: how many vectors each holds
+    vectors: dict[ir.Register, int]  # vectors per lanes register
     register_widths: dict[ir.Register, int]
-    sizes: dict[ir.For, int]  # roughly how many operations a body has
-    narrowest: dict[ir.For, int]  # the smallest item that a body loads or stores
-    loaded: frozenset[ir.Buffer]  # buffers that the kernel reads
+    op_counts: dict[ir.For, int]  # approximate operations of a body
+    min_itemsize: dict[ir.For, int]  # smallest element loaded or stored by a body
+    loaded: frozenset[ir.Buffer]
 
 
-def plan(kernel: ir.Kernel, lanes_bytes: int) -> Plan:
-    """Lanes = vector width / the widest type computed on; loops that share registers agree."""
+def plan_lanes(kernel: ir.Kernel, vector_bytes: int) -> LanePlan:
+    """Width = vector bytes / the widest type computed on; loops that share registers agree."""
     loops: list[tuple[ir.For, int, set[ir.Register], int]] = []
     for loop in _lanes_loops(kernel.body):
-        item, registers, size = _body_facts(loop.body)
+        item, registers, size = _body_summary(loop.body)
         if loop.width:
-            item = lanes_bytes // loop.width
+            item = vector_bytes // loop.width
         loops.append((loop, item, registers, size))
-    # loops that share a lanes register form a group with one width
     width_of: dict[ir.Register, int] = {}
     changed = True
     while changed:
         changed = False
         for index, (loop, item, registers, size) in enumerate(loops):
-            most = max([item, *(width_of.get(r, 0) for r in registers)])
-            if most != item:
-                loops[index] = (loop, most, registers, size)
+            widest = max([item, *(width_of.get(r, 0) for r in registers)])
+            if widest != item:
+                loops[index] = (loop, widest, registers, size)
                 changed = True
             for r in registers:
-                if width_of.get(r) != most:
-                    width_of[r] = most
+                if width_of.get(r) != widest:
+                    width_of[r] = widest
                     changed = True
     vectors: dict[ir.Register, int] = {}
     for loop, _, registers, _ in loops:
         for r in registers:
             vectors[r] = max(vectors.get(r, 1), loop.unroll)
-    return Plan(
-        widths={loop: lanes_bytes // item for loop, item, _, _ in loops},
+    return LanePlan(
+        widths={loop: vector_bytes // item for loop, item, _, _ in loops},
         vectors=vectors,
-        register_widths={r: lanes_bytes // item for r, item in width_of.items()},
-        sizes={loop: size for loop, _, _, size in loops},
-        narrowest={loop: _narrowest(loop.body) for loop, _, _, _ in loops},
+        register_widths={r: vector_bytes // item for r, item in width_of.items()},
+        op_counts={loop: size for loop, _, _, size in loops},
+        min_itemsize={loop: _min_itemsize(loop.body) for loop, _, _, _ in loops},
         loaded=frozenset(e.attr for e in _loads(kernel.body)),
     )
 
@@ -155,7 +166,7 @@ def _lanes_loops(body: Sequence[ir.Stmt]) -> Iterator[ir.For]:
         if isinstance(s, ir.For):
             if s.kind == "lanes":
                 if any(True for _ in _lanes_loops(s.body)):
-                    raise CompileError("a lanes loop inside a lanes loop")
+                    raise CompileError("lanes loops must not be nested")
                 yield s
             else:
                 yield from _lanes_loops(s.body)
@@ -163,11 +174,11 @@ def _lanes_loops(body: Sequence[ir.Stmt]) -> Iterator[ir.For]:
             yield from _lanes_loops(s.body)
 
 
-def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
-    """The widest item computed on, the lanes registers touched, and the number of operations.
+def _body_summary(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
+    """(widest itemsize computed on, lanes registers used, number of operations).
 
-    64-bit integers count only where they are data (loaded, stored, kept in a register): index
-    arithmetic is 64 bits wide as well but mostly stays scalar.
+    64-bit integers count only as data (loaded, stored, in a register): index arithmetic mostly
+    stays scalar.
     """
     widest = 1
     registers: set[ir.Register] = set()
@@ -199,7 +210,7 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
             if e.op == "read" and e.attr.lanes:
                 registers.add(e.attr)
             if counts:
-                widest = max(widest, _weight(e))
+                widest = max(widest, _data_itemsize(e))
             if e.op == "load":
                 addressing.extend(e.args)
             else:
@@ -208,19 +219,19 @@ def _body_facts(body: Sequence[ir.Stmt]) -> tuple[int, set[ir.Register], int]:
 
 
 def _loads(body: Sequence[ir.Stmt]) -> Iterator[ir.Expr]:
-    """Every load that a block makes."""
+    """All loads of a body."""
     seen: set[ir.Expr] = set()
     for s in statements(body):
         yield from (e for e in post_order(expressions_of(s), seen) if e.op == "load")
 
 
-def _narrowest(body: Sequence[ir.Stmt]) -> int:
+def _min_itemsize(body: Sequence[ir.Stmt]) -> int:
     sizes = [e.dtype.itemsize for e in _loads(body)]
     sizes += [s.buffer.dtype.itemsize for s in statements(body) if isinstance(s, ir.Store)]
     return min(sizes, default=8)
 
 
-def _weight(e: ir.Expr) -> int:
+def _data_itemsize(e: ir.Expr) -> int:
     if e.op in ("load", "read"):
         return e.dtype.itemsize
     if e.op == "cast" and (e.dtype.is_narrow_float or e.args[0].dtype.is_narrow_float):
@@ -232,8 +243,8 @@ def _weight(e: ir.Expr) -> int:
     return e.dtype.itemsize
 
 
-def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
-    """The registers and buffers that a block may change."""
+def written_by(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
+    """Registers and buffers that a body may write."""
     found: set[ir.Register | ir.Buffer] = set()
     for s in statements(body):
         if isinstance(s, ir.Set):
@@ -249,9 +260,8 @@ def changed(body: Sequence[ir.Stmt]) -> frozenset[ir.Register | ir.Buffer]:
     return frozenset(found)
 
 
-def computed_from(index: ir.Expr, known: Container[ir.Expr], *counters: ir.Expr) -> bool:
-    """Whether an index needs nothing but arithmetic on what is known before its loop, and on the
-    variables of loops."""
+def is_computable(index: ir.Expr, known: Container[ir.Expr], *counters: ir.Expr) -> bool:
+    """Whether an index is arithmetic on known values and loop variables alone."""
     stack = [index]
     while stack:
         e = stack.pop()

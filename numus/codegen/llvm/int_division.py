@@ -1,29 +1,24 @@
-"""Division of integers: `idiv` and `irem`.
+"""Vector integer division through floating point.
 
-Vectors have no such instruction, and LLVM would take them apart. Floats wide enough give the exact
-quotient instead: if x / y is not whole, it is at least 1 / x (relatively) below the next integer,
-and that is more than half a last place of the float, so truncation never sees a quotient that was
-rounded up to it. 64-bit integers are divided so while they are below 2**51, as indices are; beyond
-that a loop over the lanes does it.
+SIMD has no integer division, and LLVM would scalarise it. A float of more bits gives the exact
+quotient: unless x / y is an integer, it is below the next one by a relative 1 / x at least, which
+is more than half an ulp, so rounding never reaches it. 64-bit integers take this path below 2**51,
+as indices are; others a scalar loop over the lanes.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from numus import ir
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
+from numus.codegen.llvm.context import Context
 
-if TYPE_CHECKING:
-    from numus.codegen.llvm.expressions import Expressions
-
-_FITS = 51  # bits of a 64-bit integer that is divided as a float64
-_MAGIC = 0x4338000000000000  # 1.5 * 2**52, whose last place is worth 1
+_EXACT_BITS = 51  # of a 64-bit integer that is divided as float64
+_MAGIC = 0x4338000000000000  # 1.5 * 2**52, whose ulp is 1
 
 
-def is_fixed(r: Expressions, e: ir.Expr) -> bool:
-    """Whether a division is more than straight code."""
-    return _is_wide(e) and any(r.values[a].vec for a in e.args)
+def branches(ctx: Context, e: ir.Expr) -> bool:
+    """Whether a division is emitted with branches."""
+    return _is_wide(e) and any(ctx.values[a].vec for a in e.args)
 
 
 def _is_wide(e: ir.Expr) -> bool:
@@ -37,53 +32,57 @@ def _power_of_two(n: int) -> bool:
     return n > 0 and n & (n - 1) == 0
 
 
-def divide(r: Expressions, e: ir.Expr) -> Value:
-    """A quotient or a remainder; both of the same operands share the work."""
+def divide(ctx: Context, e: ir.Expr) -> Value:
+    """A quotient or a remainder; those of the same operands share the division."""
     x, y = e.args
-    a, b = r.values[x], r.values[y]
+    a, b = ctx.values[x], ctx.values[y]
     vec = a.vec or b.vec
     if not vec:
-        return Value((_finish(r, SCALAR, e, a.names[0], *_plain(r, SCALAR, e, a, b)),), False)
-    assert r.lane is not None
-    shape = r.lane.shape
-    xs, ys = r.vectors(a, e.dtype), r.vectors(b, e.dtype)
+        return Value(
+            (_finish(ctx, SCALAR, e, a.names[0], *_scalar_quotient(ctx, SCALAR, e, a, b)),), False
+        )
+    shape = ctx.current_lane.shape
+    xs, ys = ctx.vectors(a, e.dtype), ctx.vectors(b, e.dtype)
     if not _is_wide(e):
-        parts = [_by_vector(r, shape, e, p, q) for p, q in zip(xs, ys, strict=True)]
+        parts = [_vector_quotient(ctx, shape, e, p, q) for p, q in zip(xs, ys, strict=True)]
     else:
-        shared = r.quotients.get((xs, ys))
+        shared = ctx.quotients.get((xs, ys))
         if shared is None:
             shared = tuple(
-                _wide(r, shape, e, u, p, q) for u, (p, q) in enumerate(zip(xs, ys, strict=True))
+                _vector_quotient64(ctx, shape, e, u, p, q)
+                for u, (p, q) in enumerate(zip(xs, ys, strict=True))
             )
-            r.remember(r.quotients, (xs, ys), shared)
+            ctx.bind(ctx.quotients, (xs, ys), shared)
         parts = list(shared)
-    names = tuple(_finish(r, shape, e, p, *part) for p, part in zip(xs, parts, strict=True))
+    names = tuple(_finish(ctx, shape, e, p, *part) for p, part in zip(xs, parts, strict=True))
     return Value(names, True)
 
 
-def _plain(r: Expressions, s: Shape, e: ir.Expr, a: Value, b: Value) -> tuple[str, str, str]:
-    """Of scalars: quotient, divisor, and where the divisor was -1."""
-    y, minus = _divisor(r, s, e, b.names[0])
+def _scalar_quotient(
+    ctx: Context, s: Shape, e: ir.Expr, a: Value, b: Value
+) -> tuple[str, str, str]:
+    """Scalar (quotient, divisor, condition that the divisor was -1)."""
+    y, minus = _divisor(ctx, s, e, b.names[0])
     sign = "s" if e.dtype.kind == "int" else "u"
-    return r.t.new(f"{sign}div {s.type(e.dtype)} {a.names[0]}, {y}"), y, minus
+    return ctx.t.new(f"{sign}div {s.type(e.dtype)} {a.names[0]}, {y}"), y, minus
 
 
-def _divisor(r: Expressions, s: Shape, e: ir.Expr, y: str) -> tuple[str, str]:
-    """A divisor without what would trap, and where it was -1 (the smallest integer by -1
-    overflows: it wraps here). Lanes that do not exist may hold a zero."""
-    t, dtype, divisor = r.t, e.dtype, e.args[1]
+def _divisor(ctx: Context, s: Shape, e: ir.Expr, y: str) -> tuple[str, str]:
+    """A divisor that cannot trap, and the condition that it was -1 (which overflows for the
+    smallest integer: it wraps). Inactive lanes may hold a zero."""
+    t, dtype, divisor = ctx.t, e.dtype, e.args[1]
     ty, scalar, b = s.type(dtype), register_type(dtype), s.of("i1")
     one = s.const(scalar, 1)
-    if s.width and r.lane is not None and r.lane.mask is not None and divisor.op != "const":
-        y = t.new(f"select {b} {r.lane.mask.names[0]}, {ty} {y}, {ty} {one}")
+    if s.width and ctx.lane is not None and ctx.lane.mask is not None and divisor.op != "const":
+        y = t.new(f"select {b} {ctx.lane.mask.names[0]}, {ty} {y}, {ty} {one}")
     if dtype.kind != "int" or (divisor.op == "const" and divisor.attr != -1):
         return y, ""
     minus = t.new(f"icmp eq {ty} {y}, {s.const(scalar, -1)}")
     return t.new(f"select {b} {minus}, {ty} {one}, {ty} {y}"), minus
 
 
-def _finish(r: Expressions, s: Shape, e: ir.Expr, x: str, q: str, y: str, minus: str) -> str:
-    t, ty = r.t, s.type(e.dtype)
+def _finish(ctx: Context, s: Shape, e: ir.Expr, x: str, q: str, y: str, minus: str) -> str:
+    t, ty = ctx.t, s.type(e.dtype)
     if e.op == "irem":
         whole = t.new(f"mul {ty} {q}, {y}")
         return t.new(f"sub {ty} {x}, {whole}")
@@ -93,9 +92,9 @@ def _finish(r: Expressions, s: Shape, e: ir.Expr, x: str, q: str, y: str, minus:
     return t.new(f"select {s.of('i1')} {minus}, {ty} {negated}, {ty} {q}")
 
 
-def _by_vector(r: Expressions, s: Shape, e: ir.Expr, x: str, y: str) -> tuple[str, str, str]:
-    t, dtype, ty = r.t, e.dtype, s.type(e.dtype)
-    y, minus = _divisor(r, s, e, y)
+def _vector_quotient(ctx: Context, s: Shape, e: ir.Expr, x: str, y: str) -> tuple[str, str, str]:
+    t, dtype, ty = ctx.t, e.dtype, s.type(e.dtype)
+    y, minus = _divisor(ctx, s, e, y)
     sign = "s" if dtype.kind == "int" else "u"
     if e.args[1].op == "const":  # LLVM multiplies or shifts
         return t.new(f"{sign}div {ty} {x}, {y}"), y, minus
@@ -109,44 +108,46 @@ def _by_vector(r: Expressions, s: Shape, e: ir.Expr, x: str, y: str) -> tuple[st
 # -- 64 bits --------------------------------------------------------------------------------------
 
 
-def _wide(r: Expressions, s: Shape, e: ir.Expr, u: int, x: str, y: str) -> tuple[str, str, str]:
-    t, ty = r.t, s.type(e.dtype)
-    y, minus = _divisor(r, s, e, y)
-    large = _any_large(r, s, e, u, x, y)
+def _vector_quotient64(
+    ctx: Context, s: Shape, e: ir.Expr, u: int, x: str, y: str
+) -> tuple[str, str, str]:
+    t, ty = ctx.t, s.type(e.dtype)
+    y, minus = _divisor(ctx, s, e, y)
+    large = _any_large(ctx, s, e, u, x, y)
     slow, join = t.label("slow"), t.label("join")
-    fx, fy = _to_double(r, s, x), _to_double(r, s, y)
+    fx, fy = _to_double(ctx, s, x), _to_double(ctx, s, y)
     dd = s.of("double")
     ratio = t.new(f"fdiv {dd} {fx}, {fy}")
-    fast = _from_double(r, s, ratio)
+    fast = _from_double(ctx, s, ratio)
     before = t.block
     t.branch(large, slow, join)
     t.start(slow)
-    exact = _lane_by_lane(r, s, e, x, y)
+    exact = _lane_by_lane(ctx, s, e, x, y)
     t.jump(join)
     t.start(join)
     return t.new(f"phi {ty} [ {fast}, %{before} ], [ {exact}, %{slow} ]"), y, minus
 
 
-def _any_large(r: Expressions, s: Shape, e: ir.Expr, u: int, x: str, y: str) -> str:
-    """Whether a lane holds an integer that a float might not."""
-    t, signed = r.t, e.dtype.kind == "int"
+def _any_large(ctx: Context, s: Shape, e: ir.Expr, u: int, x: str, y: str) -> str:
+    """Whether any lane has an integer that float64 may not represent."""
+    t, signed = ctx.t, e.dtype.kind == "int"
     tests = []
     for operand, name in zip(e.args, (x, y), strict=True):
-        v = r.values[operand]
-        growth = r.growth(operand)
+        v = ctx.values[operand]
+        stride = ctx.lane_stride(operand)
         if operand.op == "const":
-            if abs(operand.attr) >> _FITS:
+            if abs(operand.attr) >> _EXACT_BITS:
                 tests.append("true")
         elif not v.vec:
-            tests.append(_large(r, SCALAR, v.names[0], signed))
-        elif growth is not None and e.dtype is ir.INDEX:  # its ends tell
-            first = r.base(operand).names[0]
+            tests.append(_large(ctx, SCALAR, v.names[0], signed))
+        elif stride is not None and e.dtype is ir.INDEX:  # monotonic: test both ends
+            first = ctx.base(operand).names[0]
             for lane in (u * s.width, (u + 1) * s.width - 1):
-                tests.append(_large(r, SCALAR, t.new(f"add i64 {first}, {growth * lane}"), True))
+                tests.append(_large(ctx, SCALAR, t.new(f"add i64 {first}, {stride * lane}"), True))
         else:
-            bits = _large(r, s, name, signed)
-            if r.lane is not None and r.lane.mask is not None:
-                bits = t.new(f"and {s.of('i1')} {bits}, {r.lane.mask.names[0]}")
+            bits = _large(ctx, s, name, signed)
+            if ctx.lane is not None and ctx.lane.mask is not None:
+                bits = t.new(f"and {s.of('i1')} {bits}, {ctx.lane.mask.names[0]}")
             name = f"llvm.vector.reduce.or.{s.suffix('i1')}"
             tests.append(t.call("i1", name, (s.of("i1"), bits)))
     total = "false"
@@ -155,28 +156,28 @@ def _any_large(r: Expressions, s: Shape, e: ir.Expr, u: int, x: str, y: str) -> 
     return total
 
 
-def _large(r: Expressions, s: Shape, name: str, signed: bool) -> str:
+def _large(ctx: Context, s: Shape, name: str, signed: bool) -> str:
     """name >= 2**51 or name < -2**51, as one unsigned comparison."""
     ty = s.of("i64")
     if not signed:
-        return r.t.new(f"icmp ugt {ty} {name}, {s.const('i64', (1 << _FITS) - 1)}")
-    moved = r.t.new(f"add {ty} {name}, {s.const('i64', 1 << _FITS)}")
-    return r.t.new(f"icmp ugt {ty} {moved}, {s.const('i64', (1 << (_FITS + 1)) - 1)}")
+        return ctx.t.new(f"icmp ugt {ty} {name}, {s.const('i64', (1 << _EXACT_BITS) - 1)}")
+    moved = ctx.t.new(f"add {ty} {name}, {s.const('i64', 1 << _EXACT_BITS)}")
+    return ctx.t.new(f"icmp ugt {ty} {moved}, {s.const('i64', (1 << (_EXACT_BITS + 1)) - 1)}")
 
 
-def _to_double(r: Expressions, s: Shape, name: str) -> str:
-    t, it, dd = r.t, s.of("i64"), s.of("double")
-    if r.target.converts64:
+def _to_double(ctx: Context, s: Shape, name: str) -> str:
+    t, it, dd = ctx.t, s.of("i64"), s.of("double")
+    if ctx.t.target.has_int64_conversion:
         return t.new(f"sitofp {it} {name} to {dd}")
-    # put the integer into the fraction of a large float, then take that float off again
+    # the integer in the fraction of a large float, which is then subtracted
     placed = t.new(f"add {it} {name}, {s.const('i64', _MAGIC)}")
     placed = t.new(f"bitcast {it} {placed} to {dd}")
     return t.new(f"fsub {dd} {placed}, {s.const('double', f'0x{_MAGIC:016X}')}")
 
 
-def _from_double(r: Expressions, s: Shape, name: str) -> str:
-    t, it, dd = r.t, s.of("i64"), s.of("double")
-    if r.target.converts64:
+def _from_double(ctx: Context, s: Shape, name: str) -> str:
+    t, it, dd = ctx.t, s.of("i64"), s.of("double")
+    if ctx.t.target.has_int64_conversion:
         return t.new(f"fptosi {dd} {name} to {it}")
     whole = t.call(dd, f"llvm.trunc.{s.suffix('double')}", (dd, name))
     placed = t.new(f"fadd {dd} {whole}, {s.const('double', f'0x{_MAGIC:016X}')}")
@@ -184,13 +185,13 @@ def _from_double(r: Expressions, s: Shape, name: str) -> str:
     return t.new(f"sub {it} {placed}, {s.const('i64', _MAGIC)}")
 
 
-def _lane_by_lane(r: Expressions, s: Shape, e: ir.Expr, x: str, y: str) -> str:
-    """Through memory and a function of its own: this is rare, so it should be small."""
-    t, ty = r.t, s.of("i64")
+def _lane_by_lane(ctx: Context, s: Shape, e: ir.Expr, x: str, y: str) -> str:
+    """Through memory and an outlined function: rare, so it should be small."""
+    t, ty = ctx.t, s.of("i64")
     sign = "s" if e.dtype.kind == "int" else "u"
-    if r.division_space is None:
-        r.division_space = (t.alloca(ty), t.alloca(ty))
-    at_x, at_y = r.division_space
+    if ctx.division_scratch is None:
+        ctx.division_scratch = (t.alloca(ty), t.alloca(ty))
+    at_x, at_y = ctx.division_scratch
     t.do(f"store {ty} {x}, ptr {at_x}")
     t.do(f"store {ty} {y}, ptr {at_y}")
     name = f"{sign}div_lanes"

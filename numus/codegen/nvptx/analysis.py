@@ -1,4 +1,4 @@
-"""What is known of a kernel for threads before it is written."""
+"""Analyses of a GPU kernel before it is rendered: launch shape, shared memory, registers, loads."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from numus.codegen.nvptx.warp import WARP
 from numus.ir import expressions_of, post_order, statements
 
 
-def threads(kernel: ir.Kernel) -> int:
-    """Threads of a block. Lanes that were meant to be SIMD find room in a warp."""
+def cta_threads(kernel: ir.Kernel) -> int:
+    """Threads of a CTA; SIMD kernels get a warp."""
     return (kernel.block_size or WARP) * kernel.packed_blocks // kernel.cluster_size
 
 
-def shared_by_size(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
-    """Bytes of the scratch buffers of constant size, and those buffers."""
-    fixed = [
+def static_scratch(kernel: ir.Kernel) -> tuple[int, list[ir.Buffer]]:
+    """(bytes, buffers) of scratch of constant size."""
+    buffers = [
         b
         for b in kernel.buffers
         if b.access == "scratch" and b.size is not None and b.size.op == "const"
     ]
-    return sum(scratch_bytes(b) for b in fixed if b.aliases is None), fixed
+    return sum(scratch_bytes(b) for b in buffers if b.aliases is None), buffers
 
 
 def scratch_bytes(b: ir.Buffer) -> int:
@@ -30,140 +30,158 @@ def scratch_bytes(b: ir.Buffer) -> int:
     return (int(b.size.attr) * b.dtype.itemsize + 15) & -16
 
 
-def communicating(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
-    """Buffers by which threads tell each other something: stored to and loaded from."""
-    stored = {b for s in statements(kernel.body) for b in changes(s)}
+def cross_thread(kernel: ir.Kernel, loaded: frozenset[ir.Buffer]) -> frozenset[ir.Buffer]:
+    """Buffers that need barriers: stored to and loaded from."""
+    stored = {b for s in statements(kernel.body) for b in stored_buffers(s)}
     return frozenset(stored & loaded)
 
 
-def changes(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
-    """The memory that a statement changes, boards left out."""
+def stored_buffers(s: ir.Stmt) -> tuple[ir.Buffer, ...]:
+    """Buffers that a statement writes, flags excluded."""
     if isinstance(s, (ir.Store, ir.AtomicAdd)):
         return (s.buffer,)
     return (s.counters,) if isinstance(s, ir.WarpMultisplit) else ()
 
 
-def held_words(kernel: ir.Kernel) -> int:
-    """Registers that a thread keeps from one held loop to the next, at most."""
+# -- resident loops -------------------------------------------------------------------------------
+
+
+def resident_words(kernel: ir.Kernel) -> int:
+    """Maximum number of registers of a thread that are live between resident loops."""
     spans: dict[ir.Register, list[int]] = {}
-    loops = held_loops(kernel)
+    loops = resident_loops(kernel)
     for i, loop in enumerate(loops):
         for register in (r for s in loop.body for r in registers_of(s) if r.lanes):
             spans.setdefault(register, []).append(i)
     words = {r: max(1, r.dtype.itemsize // 4) for r in spans}
-    most = max(
-        (
-            sum(words[r] for r, at in spans.items() if at[0] <= i < at[-1])
-            for i in range(len(loops))
-        ),
-        default=0,
-    )
-    return most * max((loop.unroll * loop.width for loop in loops), default=0)
+    live = [
+        sum(words[r] for r, at in spans.items() if at[0] <= i < at[-1]) for i in range(len(loops))
+    ]
+    return max(live, default=0) * max((loop.unroll * loop.width for loop in loops), default=0)
 
 
-def held_loops(kernel: ir.Kernel) -> list[ir.For]:
+def resident_loops(kernel: ir.Kernel) -> list[ir.For]:
     return [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.resident]
 
 
-def read_at_once(kernel: ir.Kernel) -> int:
-    """Bytes that a thread begins to read in the first held loop, at least one."""
-    loop = held_loops(kernel)[0]
+def first_load_bytes(kernel: ir.Kernel) -> int:
+    """Bytes in flight per thread in the first resident loop, at least one."""
+    loop = resident_loops(kernel)[0]
     size: int = sum(e.attr.dtype.itemsize for e in loads(loop) if e.attr.access == "read")
     return max(1, size * loop.unroll * loop.width)
 
 
-def words_besides(kernel: ir.Kernel) -> int:
-    """Registers for what held loops after the first read and do not keep, at most."""
+def transient_words(kernel: ir.Kernel) -> int:
+    """Maximum number of registers for transient loads of the resident loops after the first."""
     found = [
-        sum(e.attr.dtype.itemsize for e in read_besides(loop)) * loop.unroll * loop.width
-        for loop in held_loops(kernel)[1:]
+        sum(e.attr.dtype.itemsize for e in transient_loads(loop)) * loop.unroll * loop.width
+        for loop in resident_loops(kernel)[1:]
     ]
     return -(-max(found, default=0) // 4)
 
 
-def read_besides(loop: ir.For) -> list[ir.Expr]:
-    """The loads of a body that threads do not keep for other loops."""
-    kept = [s.value for s in loop.body if isinstance(s, ir.Set)]
+def transient_loads(loop: ir.For) -> list[ir.Expr]:
+    """Loads of a resident loop that are not set to registers."""
+    resident = [s.value for s in loop.body if isinstance(s, ir.Set)]
     return [
-        e for e in loads(loop) if len(e.args) == 1 and e.attr.access == "read" and e not in kept
+        e for e in loads(loop) if len(e.args) == 1 and e.attr.access == "read" and e not in resident
     ]
 
 
-def steady(loop: ir.For) -> list[ir.Expr]:
-    """What is the same in all iterations and takes arithmetic, operands first."""
+def invariant_floats(loop: ir.For) -> list[ir.Expr]:
+    """Loop-invariant float arithmetic, operands first."""
     sets = {s.register for s in statements(loop.body) if isinstance(s, ir.Set)}
 
-    def changing(e: ir.Expr) -> bool:
+    def varies(e: ir.Expr) -> bool:
         if e.op == "read":
             return bool(e.attr.lanes) or e.attr in sets
         return e.op in ("load", "lanes_reduce", "slow_path")
 
-    return [e for e in ir.loop_invariant(loop, changing) if e.args and e.dtype.kind == "float"]
+    return [e for e in ir.loop_invariant(loop, varies) if e.args and e.dtype.kind == "float"]
 
 
-_SHORT = 32  # operations of a loop's body that is written several times
+_UNROLL_MAX_OPS = 32  # operations of a loop body worth unrolling for loads in flight
 
 
-def reads_on(loop: ir.For) -> bool:
-    """Whether a loop does little but read memory, and in every iteration somewhere else."""
+def is_load_bound(loop: ir.For) -> bool:
+    """Whether a loop does little but load, from a different address in every iteration."""
     if not all(isinstance(s, (ir.Let, ir.Set)) for s in loop.body) or loop.step.op != "const":
         return False
     found = loads(loop)
-    size = {e for s in loop.body for x in expressions_of(s) for e in ir.walk(x, lambda e: True)}
+    ops = {e for s in loop.body for x in expressions_of(s) for e in ir.walk(x, lambda e: True)}
     return (
-        len(size) <= _SHORT
+        len(ops) <= _UNROLL_MAX_OPS
         and loop.step.attr > 0
         and any(e.attr.access == "read" for e in found)
         and all(loop.var in ir.walk(e.args[0], lambda e: True) for e in found)
     )
 
 
-def tile_sums(kernel: ir.Kernel) -> set[ir.Register]:
+# -- tensor cores ---------------------------------------------------------------------------------
+
+
+def wgmma_accumulators(kernel: ir.Kernel) -> set[ir.Register]:
     kinds = (ir.Wgmma, ir.WgmmaMainloop, ir.WgmmaTile)
-    products = [s for s in statements(kernel.body) if isinstance(s, kinds)]
-    return {register for s in products for register in s.accumulators}
+    found = [s for s in statements(kernel.body) if isinstance(s, kinds)]
+    return {register for s in found for register in s.accumulators}
 
 
-def tile_sources(kernel: ir.Kernel) -> list[ir.TmaTensor]:
-    """The matrices of which an engine brings tiles, in the order of the kernel's parameters."""
-    sums = [s for s in statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
-    return [source for s in sums for source in (s.a, s.b)]
+def mainloops(kernel: ir.Kernel) -> list[ir.WgmmaMainloop]:
+    return [s for s in statements(kernel.body) if isinstance(s, ir.WgmmaMainloop)]
+
+
+def mainloop_registers(kernel: ir.Kernel) -> int:
+    """Accumulator registers of a thread in mainloops; 0 without."""
+    counts = (len(s.accumulators) * (2 if promotes(s) else 1) for s in mainloops(kernel))
+    return max(counts, default=0)
+
+
+def promotes(s: ir.WgmmaMainloop) -> bool:
+    """Whether k tiles are accumulated apart and added in float32 (FP8)."""
+    dtype = s.a.buffer.dtype
+    return dtype.itemsize == 1 and dtype.kind == "float"
+
+
+def tma_tensors(kernel: ir.Kernel) -> list[ir.TmaTensor]:
+    """Tensors loaded by TMA, in the order of the kernel's parameters."""
+    return [tensor for s in mainloops(kernel) for tensor in (s.a, s.b)]
 
 
 @dataclass(frozen=True, slots=True)
-class Map:
-    """A matrix as the engine has to be told of it: what a launch fills in comes as a scalar's name
-    or as a number."""
+class TensorMap:
+    """Arguments of cuTensorMapEncodeTiled; scalars that a launch fills in by name."""
 
     buffer: int
     itemsize: int
-    rounds: bool  # whether elements lose the digits that the tile units do not look at
+    round_to_tf32: bool
     extents: tuple[str | int, ...]
     strides: tuple[str | int, ...]  # in elements
     box: tuple[int, int, int]
 
 
-def maps(kernel: ir.Kernel) -> list[Map]:
-    """What the engine has to be told before a launch."""
+def tensor_maps(kernel: ir.Kernel) -> list[TensorMap]:
     found = []
-    for source in tile_sources(kernel):
-        dtype = source.buffer.dtype
-        wide = ir.SWIZZLE_BYTES // dtype.itemsize
+    for tensor in tma_tensors(kernel):
+        dtype = tensor.buffer.dtype
+        row = ir.SWIZZLE_BYTES // dtype.itemsize
         found.append(
-            Map(
-                kernel.buffers.index(source.buffer),
+            TensorMap(
+                kernel.buffers.index(tensor.buffer),
                 dtype.itemsize,
                 dtype is dt.float32,
-                tuple(e.attr for e in source.extents),
-                tuple(e.attr for e in source.strides),
-                (wide, source.tile_mn if source.k_major else wide, 1),
+                tuple(e.attr for e in tensor.extents),
+                tuple(e.attr for e in tensor.strides),
+                (row, tensor.tile_mn if tensor.k_major else row, 1),
             )
         )
     return found
 
 
+# -- registers and accesses -----------------------------------------------------------------------
+
+
 def registers_of(s: ir.Stmt) -> list[ir.Register]:
-    """The registers that a statement sets or reads, those of statements inside it left out."""
+    """Registers that a statement sets or reads, its body excluded."""
     found = [s.register] if isinstance(s, ir.Set) else []
     if isinstance(s, ir.MmaSync):
         found += s.accumulators
@@ -173,10 +191,10 @@ def registers_of(s: ir.Stmt) -> list[ir.Register]:
 
 
 def accesses(loop: ir.For) -> list[tuple[ir.Buffer, ir.Expr, bool]]:
-    """Every load and store of a body: buffer, index, whether it is masked."""
+    """(buffer, index, is masked) of every load and store of a body."""
     stores = [s for s in statements(loop.body) if isinstance(s, ir.Store)]
-    out = [(s.buffer, s.index, s.mask is not None) for s in stores]
-    return out + [(e.attr, e.args[0], len(e.args) > 1) for e in loads(loop)]
+    found = [(s.buffer, s.index, s.mask is not None) for s in stores]
+    return found + [(e.attr, e.args[0], len(e.args) > 1) for e in loads(loop)]
 
 
 def loads(loop: ir.For) -> list[ir.Expr]:

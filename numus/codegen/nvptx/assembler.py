@@ -1,4 +1,4 @@
-"""LLVM IR text to PTX, by the NVPTX target that LLVM carries: no CUDA toolkit is needed."""
+"""LLVM IR to PTX by LLVM's NVPTX backend: no CUDA toolkit is needed."""
 
 from __future__ import annotations
 
@@ -8,19 +8,17 @@ from typing import Any
 
 from numus.errors import CompileError
 
-# What this LLVM knows to write for. A device that it does not know runs the code of the last one
-# before it that all later ones understand.
+# Capabilities that this LLVM knows. An unknown device gets the latest forward-compatible code.
 _KNOWN = (70, 72, 75, 80, 86, 87, 89, 90, 100, 101, 103, 120, 121)
-_COMMON = 90
-_VERSIONS = {"sm_75": "+ptx65", "sm_90": "+ptx80", "sm_90a": "+ptx80"}
-# Bytes of parameters from which on it takes a later version, and which; those that know the later
-# devices know that, too.
-_MANY_PARAMETERS, _FOR_MANY, _LATER = 4352, "+ptx81", 100
-_TOLD = 128  # bytes that describe a matrix to the copying engine
+_FORWARD_COMPATIBLE = 90
+_PTX_VERSIONS = {"sm_75": "+ptx65", "sm_90": "+ptx80", "sm_90a": "+ptx80"}
+_MAX_PARAMETER_BYTES = 4352  # before PTX 8.1, which capabilities from 100 on imply
+_LARGE_PARAMETERS_PTX, _LARGE_PARAMETERS_CAPABILITY = "+ptx81", 100
+_TENSOR_MAP_BYTES = 128
 
 
 class Assembler:
-    """May be used by several threads at once: each call has a context and a machine of its own."""
+    """Thread-safe: each call has its own LLVM context and target machine."""
 
     def __init__(self, capability: int) -> None:
         import llvmlite.binding as llvm
@@ -29,13 +27,14 @@ class Assembler:
         llvm.initialize_all_asmprinters()
         self._llvm = llvm
         self.capability = capability
-        # the "a": with what only this generation has
-        known = f"sm_{capability}{'a' if capability >= _COMMON else ''}"
-        common = max(n for n in _KNOWN if n <= min(capability, _COMMON))
+        # "a": architecture-specific features
+        known = f"sm_{capability}{'a' if capability >= _FORWARD_COMPATIBLE else ''}"
+        common = max(n for n in _KNOWN if n <= min(capability, _FORWARD_COMPATIBLE))
         self.cpu = known if capability in _KNOWN else f"sm_{common}"
-        self._for_many = _FOR_MANY if capability < _LATER or self.cpu != known else ""
-        # the version of PTX is the oldest that has the device, but for instructions that came later
-        self.features = _VERSIONS.get(self.cpu, "")
+        older = capability < _LARGE_PARAMETERS_CAPABILITY or self.cpu != known
+        self._large_features = _LARGE_PARAMETERS_PTX if older else ""
+        # the oldest PTX version of the device, except for instructions that came later
+        self.features = _PTX_VERSIONS.get(self.cpu, "")
 
     def ptx(self, source: str) -> str:
         llvm = self._llvm
@@ -44,8 +43,8 @@ class Assembler:
             module.verify()
         except RuntimeError as error:
             raise CompileError(f"LLVM rejects a kernel: {error}\n{source}") from None
-        many = _parameter_bytes(module) > _MANY_PARAMETERS
-        features = self._for_many if many else self.features
+        is_large = _parameter_bytes(module) > _MAX_PARAMETER_BYTES
+        features = self._large_features if is_large else self.features
         machine = llvm.Target.from_triple("nvptx64-nvidia-cuda").create_target_machine(
             cpu=self.cpu, features=features, opt=3, reloc="default", codemodel="default"
         )
@@ -57,27 +56,26 @@ class Assembler:
         passes.add_instruction_combine_pass()
         passes.add_simplify_cfg_pass()
         passes.run(module, builder)
-        return _emitted(machine, module)
+        return _emit_assembly(machine, module)
 
 
 def _parameter_bytes(module: Any) -> int:
-    """What a launch hands to a module's kernel: words, and what is told of tiles."""
+    """Size of a kernel's parameters: words and tensor maps."""
     kernel = next(f for f in module.functions if not f.is_declaration)
     kinds = [b"".join(argument.attributes) for argument in kernel.arguments]
-    return sum(_TOLD if b"byval" in kind else 8 for kind in kinds)
+    return sum(_TENSOR_MAP_BYTES if b"byval" in kind else 8 for kind in kinds)
 
 
-def _emitted(machine: Any, module: Any) -> str:
-    """`machine.emit_assembly(module)`, where nearly all time goes. llvmlite lets in one thread at a
-    time, in case that modules share a context; these do not, so the function is called without.
-    """
+def _emit_assembly(machine: Any, module: Any) -> str:
+    """`machine.emit_assembly(module)` without llvmlite's lock: most of the time is spent here, and
+    modules do not share a context."""
     library = _library()
-    complaint = ctypes.c_char_p()
+    message = ctypes.c_char_p()
     code = library.LLVMPY_TargetMachineEmitToMemory(
-        machine._ptr, module._ptr, 0, ctypes.byref(complaint)
+        machine._ptr, module._ptr, 0, ctypes.byref(message)
     )
     if not code:
-        raise CompileError(f"LLVM cannot write PTX: {(complaint.value or b'').decode()}")
+        raise CompileError(f"LLVM cannot emit PTX: {(message.value or b'').decode()}")
     try:
         size = library.LLVMPY_GetBufferSize(code)
         return ctypes.string_at(library.LLVMPY_GetBufferStart(code), size).decode("latin1")

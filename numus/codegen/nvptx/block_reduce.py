@@ -1,70 +1,56 @@
-"""What threads of a group come to together: reductions, merges and scans in a fixed order.
-
-Threads of a warp exchange registers by shuffles; what each warp came to goes through shared memory,
-one place per warp, which all threads then read.
-"""
+"""Block reductions and scans in a fixed order: warp shuffles, then shared memory between warps."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from numus import ir
-from numus.codegen.llvm.builder import Value, memory_type, register_type
+from numus.codegen.llvm.builder import memory_type, register_type
 from numus.codegen.nvptx import cluster, warp
+from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.warp import WARP, Merge, State, select, shuffle
 from numus.dtypes import DType
 
-if TYPE_CHECKING:
-    from numus.codegen.nvptx.renderer import Renderer
 
-
-def lanes_reduce(r: Renderer, op: str, register: ir.Register) -> str:
+def lanes_reduce(r: KernelContext, op: str, register: ir.Register) -> str:
     def merge(a: State, b: State) -> State:
-        return [r.x.combined(op, register, a[0], b[0])]
+        return [r.x.combine(op, register, a[0], b[0])]
 
-    return _combine(r, [register], merge)[0]
-
-
-def from_lane_xor(r: Renderer, dtype: DType, value: str, mask: int) -> str:
-    """What the lane of the same warp at this lane's number xor `mask` has."""
-    return shuffle(r, "bfly", dtype, value, mask)
+    return _reduce(r, [register], merge)[0]
 
 
-def combine(r: Renderer, s: ir.BlockReduce) -> None:
-    _name(r, s.results, _combine(r, s.registers, lambda a, b: _merge(r, s, a, b)))
+def reduce(r: KernelContext, s: ir.BlockReduce) -> None:
+    _bind(r, s.results, _reduce(r, s.registers, lambda a, b: _merge(r, s, a, b)))
 
 
-def _name(r: Renderer, results: Sequence[ir.Expr], names: State) -> None:
+def _bind(r: KernelContext, results: Sequence[ir.Expr], names: State) -> None:
     for e, name in zip(results, names, strict=True):
-        r.x.remember(r.x.values, e, Value((name,), False, r.x.depth))
+        r.x.bind_result(e, name)
 
 
-def _merge(r: Renderer, s: ir.BlockReduce | ir.BlockScan, a: State, b: State) -> State:
-    """Two states merged by the expressions that the statement gives."""
-    x = r.x
-    x.push()
-    for e, name in zip((*s.left, *s.right), (*a, *b), strict=True):
-        x.remember(x.values, e, Value((name,), False, x.depth))
-    out = [x.value(e).names[0] for e in s.merged]
-    x.pop()
-    return out
+def _merge(r: KernelContext, s: ir.BlockReduce | ir.BlockScan, a: State, b: State) -> State:
+    """Two states merged by the expressions of the statement."""
+    r.x.push()
+    _bind(r, (*s.left, *s.right), [*a, *b])
+    merged = [r.x.value(e).names[0] for e in s.merged]
+    r.x.pop()
+    return merged
 
 
-def _combine(r: Renderer, registers: Sequence[ir.Register], merge: Merge) -> State:
-    dtypes = [x.dtype for x in registers]
-    slots = [r.x.own(x) for x in registers]
-    state = warp.in_pairs([list(state) for state in zip(*slots, strict=True)], merge)
-    state = warp.within_warp(r, dtypes, state, merge)
+def _reduce(r: KernelContext, registers: Sequence[ir.Register], merge: Merge) -> State:
+    dtypes = [register.dtype for register in registers]
+    slots = [r.x.load_slots(register) for register in registers]
+    state = warp.tree_reduce([list(state) for state in zip(*slots, strict=True)], merge)
+    state = warp.warp_reduce(r.t, r.lane, dtypes, state, merge)
     if r.warps > 1:
-        state = warp.in_pairs(_through_warps(r, dtypes, state, last=False), merge)
-    return cluster.combined(r, dtypes, state, merge)
+        state = warp.tree_reduce(_exchange_warps(r, dtypes, state, last=False), merge)
+    return cluster.reduce(r, dtypes, state, merge)
 
 
-def scan(r: Renderer, s: ir.BlockScan) -> None:
+def scan(r: KernelContext, s: ir.BlockScan) -> None:
     x, t = r.x, r.t
     dtypes = [register.dtype for register in s.registers]
-    state = [x.own(register)[0] for register in s.registers]
+    state = [x.load_slots(register)[0] for register in s.registers]
     initial = [x.value(e).names[0] for e in s.initial]
 
     def merge(a: State, b: State) -> State:
@@ -72,45 +58,41 @@ def scan(r: Renderer, s: ir.BlockScan) -> None:
 
     distance = 1
     while distance < WARP:  # inclusive, within the warp
-        other = [shuffle(r, "up", d, v, distance) for d, v in zip(dtypes, state, strict=True)]
-        reaches = t.new(f"icmp uge i32 {r.lane}, {distance}")
-        state = select(r, reaches, dtypes, merge(other, state), state)
+        other = [shuffle(t, "up", d, v, distance) for d, v in zip(dtypes, state, strict=True)]
+        in_range = t.new(f"icmp uge i32 {r.lane}, {distance}")
+        state = select(t, in_range, dtypes, merge(other, state), state)
         distance *= 2
-    before = [shuffle(r, "up", d, v, 1) for d, v in zip(dtypes, state, strict=True)]
+    before = [shuffle(t, "up", d, v, 1) for d, v in zip(dtypes, state, strict=True)]
     first = t.new(f"icmp eq i32 {r.lane}, 0")
-    if r.group == WARP:
-        last = [shuffle(r, "idx", d, v, WARP - 1) for d, v in zip(dtypes, state, strict=True)]
-        result, total = select(r, first, dtypes, initial, before), last
+    if r.block_threads == WARP:
+        total = [shuffle(t, "idx", d, v, WARP - 1) for d, v in zip(dtypes, state, strict=True)]
+        result = select(t, first, dtypes, initial, before)
     else:
-        parts = _through_warps(r, dtypes, state, last=True)
-        total, ahead = parts[0], initial
-        for w in range(1, len(parts)):
-            mine = t.new(f"icmp eq i32 {r.warp}, {w}")
-            ahead = select(r, mine, dtypes, total, ahead)
-            total = merge(total, parts[w])
+        warps = _exchange_warps(r, dtypes, state, last=True)
+        total, prefix = warps[0], initial
+        for w in range(1, len(warps)):
+            own = t.new(f"icmp eq i32 {r.warp}, {w}")
+            prefix = select(t, own, dtypes, total, prefix)
+            total = merge(total, warps[w])
         lowest = t.new(f"icmp eq i32 {r.warp}, 0")
-        joined = select(r, lowest, dtypes, before, merge(ahead, before))
-        result = select(r, first, dtypes, ahead, joined)
+        joined = select(t, lowest, dtypes, before, merge(prefix, before))
+        result = select(t, first, dtypes, prefix, joined)
     for register, name in zip(s.registers, result, strict=True):
         t.do(f"store {register_type(register.dtype)} {name}, ptr {x.storage(register)[0]}")
-    x.forget(s.registers)
-    _name(r, s.results, total)
+    x.invalidate(s.registers)
+    _bind(r, s.results, total)
 
 
-def _through_warps(
-    r: Renderer, dtypes: Sequence[DType], state: State, *, last: bool
+def _exchange_warps(
+    r: KernelContext, dtypes: Sequence[DType], state: State, *, last: bool
 ) -> list[State]:
-    """What every warp has, as all threads read it; the first (or last) lane of a warp speaks."""
+    """The states of all warps, in all threads; the first (or last) lane of a warp stores its."""
     t = r.t
-    places = [r.shared(f"[{r.warps} x {memory_type(d)}]") for d in dtypes]
-    if r.in_loop:  # somebody may still be reading what was exchanged last time
+    arrays = [r.shared(f"[{r.warps} x {memory_type(d)}]") for d in dtypes]
+    if r.loop_depth > 0:  # others may still read the exchange of the previous iteration
         r.barrier()
-    speaks = t.new(f"icmp eq i32 {r.lane}, {WARP - 1 if last else 0}")
-    yes, done = t.label("speak"), t.label("done")
-    t.branch(speaks, yes, done)
-    t.start(yes)
-    warp.put(r, places, dtypes, state, r.warp)
-    t.jump(done)
-    t.start(done)
+    leader = t.new(f"icmp eq i32 {r.lane}, {WARP - 1 if last else 0}")
+    with t.conditional(leader, "leader"):
+        warp.store_state(t, arrays, dtypes, state, r.warp)
     r.barrier()
-    return warp.read(r, places, dtypes, r.warps)
+    return warp.load_states(t, arrays, dtypes, r.warps)

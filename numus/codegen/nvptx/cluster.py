@@ -1,169 +1,144 @@
-"""Groups that are spread over several blocks: what the blocks of a group tell each other.
+"""Reductions over the CTAs of a block that spans several (`Kernel.cluster_size`).
 
-Blocks of a cluster write into each other's shared memory. Others post what they came to on a board
-in device memory and wait there for the words of the others: they start in the order of their
-numbers and those that have started get on, so all of a group are there in the end, if the device
-has room for as many at a time. Either way every block comes to the same, in the order of blocks.
+CTAs of a cluster write to each other's shared memory. Larger blocks exchange words through flags in
+global memory: CTAs start in order and run on, so all of a block arrive if the device has room for
+as many at a time. Either way every CTA reduces in the order of CTAs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from numus import ir
-from numus.codegen.llvm.builder import memory_type, register_type
+from numus.codegen.llvm.builder import SCALAR, memory_type, register_type, to_memory
 from numus.codegen.nvptx import warp
+from numus.codegen.nvptx.context import KernelContext
 from numus.codegen.nvptx.warp import WARP, Merge, State
 from numus.dtypes import DType
 from numus.errors import CompileError
 
-if TYPE_CHECKING:
-    from numus.codegen.nvptx.renderer import Renderer
-
-CLUSTERS_SINCE = 90
-MOST_BLOCKS = 8  # of a cluster, on every device that has them
-CLUSTER = "ptr addrspace(7)"
-_THERE = 1 << 32  # a word carries 32 bits of a value, and this
-_SCOPE = 'syncscope("device") monotonic, align 8'
+MIN_CAPABILITY = 90
+MAX_CLUSTER_SIZE = 8  # portable limit
+DISTRIBUTED_SHARED = "ptr addrspace(7)"
+_VALID = 1 << 32  # a flag word has 32 bits of a value, and this
+_RELAXED = 'syncscope("device") monotonic, align 8'
 
 
-def in_clusters(kernel: ir.Kernel) -> bool:
+def is_cluster(kernel: ir.Kernel) -> bool:
     return kernel.cluster_size > 1 and kernel.flags is None
 
 
-def check(r: Renderer) -> None:
-    """Say what cannot be written."""
+def check(r: KernelContext) -> None:
+    """Raise for kernels that cannot be rendered."""
     kernel = r.kernel
-    if kernel.cluster_size == 1:
+    size = kernel.cluster_size
+    if size == 1:
         return
-    if kernel.cluster_size & (kernel.cluster_size - 1) or kernel.packed_blocks > 1:
-        raise CompileError(f"groups are spread over 2, 4, 8 … blocks, not {kernel.cluster_size}")
-    if in_clusters(kernel) and (r.capability < CLUSTERS_SINCE or kernel.cluster_size > MOST_BLOCKS):
-        raise CompileError(f"sm_{r.capability} has no clusters of {kernel.cluster_size} blocks")
-    if r.talking or any(b.access == "scratch" for b in kernel.buffers):
-        raise CompileError("groups that are spread over blocks have no memory in common")
+    if size & (size - 1) or kernel.packed_blocks > 1:
+        raise CompileError(f"cluster_size={size} must be a power of two, of unpacked blocks")
+    if is_cluster(kernel) and (r.capability < MIN_CAPABILITY or size > MAX_CLUSTER_SIZE):
+        raise CompileError(f"sm_{r.capability} has no clusters of {size} CTAs")
+    if r.cross_thread or any(b.access == "scratch" for b in kernel.buffers):
+        raise CompileError(f"kernel {kernel.name!r} of {size} CTAs must not use shared memory")
 
 
-def arrive(r: Renderer) -> None:
-    """Tell the cluster that this block is there: others may then write into its memory."""
-    if in_clusters(r.kernel):
+def arrive(r: KernelContext) -> None:
+    """Arrive at the cluster barrier: this CTA's shared memory may be written to."""
+    if is_cluster(r.kernel):
         r.t.call("void", "llvm.nvvm.barrier.cluster.arrive.relaxed.aligned")
 
 
-def combined(r: Renderer, dtypes: Sequence[DType], state: State, merge: Merge) -> State:
-    """What the blocks of a group come to, of what each of them has."""
+def reduce(r: KernelContext, dtypes: Sequence[DType], state: State, merge: Merge) -> State:
+    """Reduce the states of a block's CTAs."""
     if r.kernel.cluster_size == 1:
         return state
-    if r.in_loop:
-        raise CompileError("groups that are spread over blocks meet outside of loops")
+    if r.loop_depth > 0:
+        raise CompileError("reductions over several CTAs must be outside loops")
     if r.kernel.flags is None:
-        parts = _through_cluster(r, dtypes, state)
+        states = _exchange_shared(r, dtypes, state)
     else:
-        parts = _through_board(r, *r.kernel.flags, dtypes, state, merge)
-    return warp.in_pairs(parts, merge)
+        states = _exchange_flags(r, *r.kernel.flags, dtypes, state, merge)
+    return warp.tree_reduce(states, merge)
 
 
-# -- clusters -------------------------------------------------------------------------------------
-
-
-def _through_cluster(r: Renderer, dtypes: Sequence[DType], state: State) -> list[State]:
-    """Thread k of a block writes to block k; all read what has come to their own."""
-    t, blocks = r.t, r.kernel.cluster_size
-    places = [r.shared(f"[{blocks} x {memory_type(d)}]") for d in dtypes]
-    if not r.met:
-        r.met = True
+def _exchange_shared(r: KernelContext, dtypes: Sequence[DType], state: State) -> list[State]:
+    """Thread k of a CTA writes to CTA k's shared memory; all read their own CTA's."""
+    t, size = r.t, r.kernel.cluster_size
+    arrays = [r.shared(f"[{size} x {memory_type(d)}]") for d in dtypes]
+    if not r.cluster_waited:
+        r.cluster_waited = True
         t.call("void", "llvm.nvvm.barrier.cluster.wait.aligned")
-    writes, done = t.label("tell"), t.label("told")
-    t.branch(t.new(f"icmp ult i32 {r.in_block}, {blocks}"), writes, done)
-    t.start(writes)
-    for place, d, name in zip(places, dtypes, state, strict=True):
-        ty = memory_type(d)
-        mine = t.new(f"getelementptr {ty}, ptr addrspace(3) {place}, i32 {r.rank}")
-        there = t.call(
-            *(CLUSTER, "llvm.nvvm.mapa.shared.cluster"),
-            *(("ptr addrspace(3)", mine), ("i32", r.in_block)),
-        )
-        t.do(f"store {ty} {warp.in_memory(r, d, name)}, {CLUSTER} {there}")
-    t.jump(done)
-    t.start(done)
+    with t.conditional(t.new(f"icmp ult i32 {r.cta_thread}, {size}"), "write"):
+        for array, d, name in zip(arrays, dtypes, state, strict=True):
+            ty = memory_type(d)
+            own = t.new(f"getelementptr {ty}, ptr addrspace(3) {array}, i32 {r.cta_rank}")
+            args = (("ptr addrspace(3)", own), ("i32", r.cta_thread))
+            remote = t.call(DISTRIBUTED_SHARED, "llvm.nvvm.mapa.shared.cluster", *args)
+            t.do(f"store {ty} {to_memory(t, SCALAR, d, name)}, {DISTRIBUTED_SHARED} {remote}")
     t.call("void", "llvm.nvvm.barrier.cluster.arrive.aligned")
     t.call("void", "llvm.nvvm.barrier.cluster.wait.aligned")
-    return warp.read(r, places, dtypes, blocks)
+    return warp.load_states(t, arrays, dtypes, size)
 
 
-# -- boards ---------------------------------------------------------------------------------------
-
-
-def _through_board(
-    r: Renderer,
-    board: ir.Buffer,
-    words: int,
+def _exchange_flags(
+    r: KernelContext,
+    flags: ir.Buffer,
+    words_per_block: int,
     dtypes: Sequence[DType],
     state: State,
     merge: Merge,
 ) -> list[State]:
-    """The first thread of a block posts; a thread for each block waits for its words. What the
-    warps of these come to is what all threads read."""
-    t, blocks = r.t, r.kernel.cluster_size
-    pieces = [x for d, name in zip(dtypes, state, strict=True) for x in _words(r, d, name)]
-    first, r.posted = r.posted, r.posted + blocks * len(pieces)
-    if r.posted > words or blocks > WARP * r.warps:
-        raise CompileError(f"a board of {words} words is too small for kernel {r.kernel.name!r}")
-    start = t.new(f"mul i64 {r.block}, {words}")
+    """The first thread of a CTA sets its flags; a thread per CTA spins on them. Their warps' totals
+    are read by all threads."""
+    t, size = r.t, r.kernel.cluster_size
+    words = [w for d, name in zip(dtypes, state, strict=True) for w in _to_words(r, d, name)]
+    first, r.flags_used = r.flags_used, r.flags_used + size * len(words)
+    if r.flags_used > words_per_block or size > WARP * r.warps:
+        raise CompileError(
+            f"kernel {r.kernel.name!r}: {words_per_block} flag words per block are too few"
+        )
+    start = t.new(f"mul i64 {r.block}, {words_per_block}")
     start = t.new(f"add i64 {start}, {first}")
-    base = t.new(f"getelementptr i64, ptr addrspace(1) {r.x.buffers[board]}, i64 {start}")
-    posts, posted = t.label("post"), t.label("posted")
-    t.branch(t.new(f"icmp eq i32 {r.in_block}, 0"), posts, posted)
-    t.start(posts)
-    for k, piece in enumerate(pieces):
-        at = t.new(f"add i32 {r.rank}, {k * blocks}")
-        place = t.new(f"getelementptr i64, ptr addrspace(1) {base}, i32 {at}")
-        wide = t.new(f"or i64 {t.new(f'zext i32 {piece} to i64')}, {_THERE}")
-        t.do(f"store atomic i64 {wide}, ptr addrspace(1) {place} {_SCOPE}")
-    t.jump(posted)
-    t.start(posted)
-    whose = t.new(f"and i32 {r.in_block}, {blocks - 1}")  # of a warp with fewer blocks: again
-    waiting = -(-blocks // WARP)  # warps
-    places = [r.shared(f"[{waiting} x {memory_type(d)}]") for d in dtypes]
-    waits, done = t.label("waits"), t.label("done")
-    t.branch(t.new(f"icmp ult i32 {r.warp}, {waiting}"), waits, done)
-    t.start(waits)
-    found = []
-    for k in range(len(pieces)):
-        at = t.new(f"add i32 {whose}, {k * blocks}")
-        place = t.new(f"getelementptr i64, ptr addrspace(1) {base}, i32 {at}")
-        again, there = t.label("again"), t.label("there")
-        t.jump(again)
-        t.start(again)
-        word = t.new(f"load atomic i64, ptr addrspace(1) {place} {_SCOPE}")
-        t.branch(t.new(f"icmp eq i64 {word}, 0"), again, there)
-        t.start(there)
-        found.append(t.new(f"trunc i64 {word} to i32"))
-    mine = []
-    for d in dtypes:
-        count = len(_halves(d))
-        mine.append(_value(r, d, found[:count]))
-        found = found[count:]
-    mine = warp.within_warp(r, dtypes, mine, merge, min(blocks, WARP))
-    warp.put(r, places, dtypes, mine, r.warp)
-    t.jump(done)
-    t.start(done)
+    base = t.new(f"getelementptr i64, ptr addrspace(1) {r.x.buffers[flags]}, i64 {start}")
+    with t.conditional(t.new(f"icmp eq i32 {r.cta_thread}, 0"), "set"):
+        for k, word in enumerate(words):
+            index = t.new(f"add i32 {r.cta_rank}, {k * size}")
+            pointer = t.new(f"getelementptr i64, ptr addrspace(1) {base}, i32 {index}")
+            flag = t.new(f"or i64 {t.new(f'zext i32 {word} to i64')}, {_VALID}")
+            t.do(f"store atomic i64 {flag}, ptr addrspace(1) {pointer} {_RELAXED}")
+    rank = t.new(f"and i32 {r.cta_thread}, {size - 1}")  # wraps around in a partial warp
+    waiting_warps = -(-size // WARP)
+    arrays = [r.shared(f"[{waiting_warps} x {memory_type(d)}]") for d in dtypes]
+    with t.conditional(t.new(f"icmp ult i32 {r.warp}, {waiting_warps}"), "waits"):
+        found = []
+        for k in range(len(words)):
+            index = t.new(f"add i32 {rank}, {k * size}")
+            pointer = t.new(f"getelementptr i64, ptr addrspace(1) {base}, i32 {index}")
+            again, valid = t.label("again"), t.label("valid")
+            t.jump(again)
+            t.start(again)
+            word = t.new(f"load atomic i64, ptr addrspace(1) {pointer} {_RELAXED}")
+            t.branch(t.new(f"icmp eq i64 {word}, 0"), again, valid)
+            t.start(valid)
+            found.append(t.new(f"trunc i64 {word} to i32"))
+        own = []
+        for d in dtypes:
+            count = flag_words([d])
+            own.append(_from_words(r, d, found[:count]))
+            found = found[count:]
+        own = warp.warp_reduce(t, r.lane, dtypes, own, merge, min(size, WARP))
+        warp.store_state(t, arrays, dtypes, own, r.warp)
     r.barrier()
-    return warp.read(r, places, dtypes, waiting)
+    return warp.load_states(t, arrays, dtypes, waiting_warps)
 
 
-def words_of(dtypes: Sequence[DType]) -> int:
-    """Words on a board that a state of these dtypes takes."""
-    return sum(len(_halves(d)) for d in dtypes)
+def flag_words(dtypes: Sequence[DType]) -> int:
+    """Flag words of one state."""
+    return sum(2 if d.itemsize == 8 else 1 for d in dtypes)
 
 
-def _halves(dtype: DType) -> tuple[int, ...]:
-    return (0, 1) if dtype.itemsize == 8 else (0,)
-
-
-def _words(r: Renderer, dtype: DType, name: str) -> list[str]:
-    """The bits of a value, 32 at a time."""
+def _to_words(r: KernelContext, dtype: DType, name: str) -> list[str]:
+    """The bits of a value as i32 words."""
     t, ty = r.t, register_type(dtype)
     if dtype.itemsize == 8:
         bits = t.new(f"bitcast {ty} {name} to i64") if ty == "double" else name
@@ -174,7 +149,7 @@ def _words(r: Renderer, dtype: DType, name: str) -> list[str]:
     return [name if ty == "i32" else t.new(f"zext {ty} {name} to i32")]
 
 
-def _value(r: Renderer, dtype: DType, words: list[str]) -> str:
+def _from_words(r: KernelContext, dtype: DType, words: list[str]) -> str:
     t, ty = r.t, register_type(dtype)
     if dtype.itemsize == 8:
         low, high = (t.new(f"zext i32 {w} to i64") for w in words)

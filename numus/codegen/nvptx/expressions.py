@@ -1,12 +1,12 @@
-"""Expressions as one thread of a GPU computes them.
+"""Expressions of one GPU thread: SIMT.
 
-What is a vector on a CPU is here a few scalars, one for each of the iterations of a lanes loop that
-the thread handles at a time. They are `offsets` apart; the value of an affine index is known from
-that of the first.
+A varying value is a few scalars, one per iteration of a lanes loop that the thread handles at a
+time, `offsets` apart; affine indices follow from the first.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -14,48 +14,35 @@ from numus import dtypes as dt
 from numus import ir
 from numus.codegen.llvm import arithmetic
 from numus.codegen.llvm.builder import SCALAR, Shape, Value, register_type
-from numus.codegen.llvm.expressions import Expressions, Lane
-from numus.codegen.nvptx import block_reduce, memory
+from numus.codegen.llvm.context import lanes_outside_loop
+from numus.codegen.llvm.expressions import Expressions
+from numus.codegen.nvptx import memory, warp
+from numus.codegen.nvptx.context import ThreadContext
 from numus.errors import CompileError
 
-_UNITS = {
+_APPROX = {
     "exp2": "llvm.nvvm.ex2.approx.ftz.f",
     "log2": "llvm.nvvm.lg2.approx.f",
     "reciprocal": "llvm.nvvm.rcp.approx.ftz.f",
-    "inverse root": "llvm.nvvm.rsqrt.approx.f",
+    "rsqrt": "llvm.nvvm.rsqrt.approx.f",
 }
 
 
-@dataclass(slots=True)
-class ThreadLane(Lane):
-    """A stage of a lanes loop, as one thread sees it."""
-
-    offsets: tuple[int, ...] = (0,)  # of the iterations it handles at a time, from the first
-    vector: int = 1  # how many of them lie next to each other, aligned as a whole
-    active: tuple[str, ...] = ()  # which of them there are; empty: all
-    slot: int = 0  # of registers that hold several iterations, which is the first of these
+def _no_block_reduce(op: str, register: ir.Register) -> str:
+    raise CompileError("lanes_reduce needs a block")
 
 
 @dataclass(slots=True)
-class ThreadExpressions(Expressions):
-    """Writes the expressions of one thread."""
+class ThreadExpressions(ThreadContext):
+    """Emission of the expressions of one thread."""
 
-    spaces: dict[ir.Buffer, str] = field(default_factory=dict)  # pointer types
-    counters: set[ir.Expr] = field(default_factory=set)  # variables of loops
-    block_numbers: set[ir.Expr] = field(default_factory=set)  # those of the grid
-    halves: dict[str, tuple[str, int]] = field(default_factory=dict)  # of words: 1 is the upper
-    renderer: Any = None  # what threads need to speak to each other
-
-    @property
-    def thread_lane(self) -> ThreadLane:
-        assert isinstance(self.lane, ThreadLane)
-        return self.lane
+    block_reduce: Callable[[str, ir.Register], str] = field(default=_no_block_reduce)
 
     def splat(self, scalar_type: str, v: Value, shape: Shape) -> str:
         return v.names[0]
 
     def uniform(self, e: ir.Expr, what: str) -> str:
-        """One value; inside a lanes loop it may be the thread's own."""
+        """One value, which may differ between threads in a lanes loop."""
         v = self.value(e)
         if len(set(v.names)) > 1:
             raise CompileError(f"{what} varies between the iterations of a thread: {e!r:.200}")
@@ -67,14 +54,14 @@ class ThreadExpressions(Expressions):
             total = self.t.new(f"or i1 {total}, {name}")
         return total
 
-    def place(self, level: int) -> tuple[int, list[Any]]:
-        """As on a CPU, but also out of branches: no arithmetic traps, and what it costs to do it in
-        vain is less than to do it again in every turn of a loop."""
+    def insertion_point(self, level: int) -> tuple[int, list[Any]]:
+        """Hoists also out of branches inside loops: no arithmetic traps, and speculation is cheaper
+        than recomputation in every iteration."""
         home, lines = self.depth, self.t.body
         for j in range(self.depth, level, -1):
             scope = self.scopes[j]
             if scope.kind == "loop":
-                home, lines = j, scope.before
+                home, lines = j, scope.preheader
             elif scope.kind == "plain" and lines is self.t.body:
                 home = j - 1
             elif lines is self.t.body and not any(
@@ -84,64 +71,67 @@ class ThreadExpressions(Expressions):
         return home, lines
 
     def _needs(self, e: ir.Expr) -> tuple[ir.Expr, ...]:
-        if e.op == "load" and self.growth(e.args[0]) is not None:
-            return e.args[1:]
-        if self._within_one(e):
+        if self._within_vector(e):
             return e.args[1:]
         return Expressions._needs(self, e)
 
+    def _load(self, e: ir.Expr) -> Value:
+        return memory.load(self, e)
+
+    def _load_level(self, e: ir.Expr) -> int:
+        """Loads are not speculated out of branches."""
+        branches = [j for j, s in enumerate(self.scopes) if s.kind == "branch"]
+        return max([memory.level(self, e), *branches])
+
+    def _is_addressed_by_base(self, index: ir.Expr) -> bool:
+        return self.lane_stride(index) is not None
+
+    def _cross_lane(self, e: ir.Expr) -> Value:
+        if e.op == "lanes_reduce":
+            return Value((self.block_reduce(*e.attr),), False)
+        if e.op == "lanes_xor":
+            return self.each(e.args, lambda s, x: warp.shuffle(self.t, "bfly", e.dtype, x, e.attr))
+        raise CompileError(f"{e.op} is not supported on GPUs")
+
     def _level(self, e: ir.Expr) -> int:
-        if e.op == "load":  # only where it is asked for
-            found = memory.level(self, e)
-            branches = [j for j, s in enumerate(self.scopes) if s.kind == "branch"]
-            return max([found, *branches])
-        if self._within_one(e):
+        if self._within_vector(e):
             return max(self.thread_lane.first.level, self.values[e.args[1]].level)
         if e.op in ("idiv", "irem"):
             return max(self.values[a].level for a in e.args)
         return Expressions._level(self, e)
 
-    def _within_one(self, e: ir.Expr) -> bool:
-        """Whether all iterations of a thread are within one of what they are counted by."""
-        return self.lane is not None and self.lane.growths.within_vector(e)
+    def _within_vector(self, e: ir.Expr) -> bool:
+        return self.lane is not None and self.lane.strides.within_vector(e)
 
-    def _first_within(self, e: ir.Expr) -> str:
-        """Of which it is then, or where the first of them is in it."""
+    def _divide_first(self, e: ir.Expr) -> str:
+        """A division within a vector: that of the first iteration."""
         first, by = self.thread_lane.first.names[0], self.values[e.args[1]].names[0]
         return self._divide(e, first, by)
 
     def base(self, e: ir.Expr) -> Value:
-        if e.op != "irem" or not self._within_one(e):
+        if e.op != "irem" or not self._within_vector(e):
             return Expressions.base(self, e)
         found = self.bases.get(e)
         if found is None:
             self.value(e.args[1])
             level = self._level(e)
-            home, lines = self.place(level)
-            saved, self.t.lines = self.t.lines, lines
-            found = Value((self._first_within(e),), False, level)
-            self.t.lines = saved
-            self.remember(self.bases, e, found, home)
+            name, home = self.hoisted(level, lambda: self._divide_first(e))
+            found = Value((name,), False, level)
+            self.bind(self.bases, e, found, home)
         return found
 
-    def _write(self, e: ir.Expr) -> Value:
-        if e.op == "load":
-            return memory.load(self, e)
+    def _emit(self, e: ir.Expr) -> Value:
         if e.op == "address":
             space, name = self.spaces[e.attr], self.buffers[e.attr]
             return Value((self.t.new(f"ptrtoint {space} {name} to i64"),), False)
-        if self._within_one(e):
-            first = self._first_within(e)
+        if self._within_vector(e):
+            first = self._divide_first(e)
             if e.op == "idiv":
                 return Value((first,), False)
             offsets = self.thread_lane.offsets
             return Value(tuple(self.t.new(f"add i64 {first}, {u}") for u in offsets), True)
         if e.op in ("idiv", "irem"):
             return self.each(e.args, lambda s, x, y: self._divide(e, x, y))
-        if e.op == "lanes_xor":
-            return self.each(
-                e.args, lambda s, x: block_reduce.from_lane_xor(self.renderer, e.dtype, x, e.attr)
-            )
         if e.op == "cast" and e.dtype is dt.float32 and e.args[0].dtype is dt.bfloat16:
             names = self.values[e.args[0]].names
             if all(name in self.halves for name in names):
@@ -153,57 +143,56 @@ class ThreadExpressions(Expressions):
         if e.op == "add" and e.dtype is dt.uint32 and "xor" in (a.op for a in e.args):
             return self.each(e.args, lambda s, x, y: self._mixed(x, y))
         if e.op == "div" and e.attr == "rsqrt" and e.dtype is dt.float32:
-            unit = _UNITS["inverse root"]
+            unit = _APPROX["rsqrt"]
             return self.each(e.args[1].args, lambda s, x: self.t.call("float", unit, ("float", x)))
-        if e.op in _UNITS:
-            return self.each(e.args, lambda s, x: self.t.call("float", _UNITS[e.op], ("float", x)))
-        return Expressions._write(self, e)
+        if e.op in _APPROX:
+            return self.each(e.args, lambda s, x: self.t.call("float", _APPROX[e.op], ("float", x)))
+        return Expressions._emit(self, e)
 
     def _rounds_to_bfloat16(self, e: ir.Expr) -> bool:
-        """Whether a float32 is rounded to what bfloat16 keeps of it, and stays a float32."""
+        """Whether a float32 is rounded to bfloat16 precision and stays a float32."""
         inner = e.args[0] if e.args else e
         return (
-            self.target.brain
+            self.t.target.has_bf16_conversion
             and e.op == inner.op == "cast"
             and inner.dtype is dt.bfloat16
             and e.dtype is inner.args[0].dtype is dt.float32
         )
 
     def _ratio(self, x: str, y: str) -> str:
-        """By the unit's reciprocal; what x lacks then of the product is made good."""
+        """Approximate reciprocal and one correction of the residual."""
         t = self.t
-        inverse = t.call("float", _UNITS["reciprocal"], ("float", y))
+        inverse = t.call("float", _APPROX["reciprocal"], ("float", y))
         near = t.new(f"fmul float {x}, {inverse}")
         minus = t.new(f"fneg float {y}")
         rest = arithmetic.fma(t, SCALAR, dt.float32, near, minus, x)
         return arithmetic.fma(t, SCALAR, dt.float32, rest, inverse, near)
 
     def _mixed(self, x: str, y: str) -> str:
-        """A sum amid random bits, as an instruction that LLVM does not look into: each sum that it
-        sees it compares with those before it, in vain, and takes a second for a kernel."""
+        """An add of a random-bit mixing function, opaque to LLVM, whose reassociation takes a
+        second per kernel in vain."""
         return self.t.new(f'call i32 asm "add.u32 $0, $1, $2;", "=r,r,r"(i32 {x}, i32 {y})')
 
     def _widened(self, word: str, upper: int) -> str:
-        """A bfloat16 that is half of a word, as a float32."""
+        """A bfloat16 half of a word as float32."""
         bits = self.t.new(f"and i32 {word}, -65536" if upper else f"shl i32 {word}, 16")
         return self.t.new(f"bitcast i32 {bits} to float")
 
     def _rounded(self, x: str) -> str:
-        """The upper of two halves that an instruction rounds and packs, where the other is 0."""
+        """A float32 rounded to bfloat16 precision: packed with a zero lower half."""
         text = '"cvt.rn.bf16x2.f32 $0, $1, $2;", "=r,f,f"'
         word = self.t.new(f"call i32 asm {text}(float {x}, float 0.0)")
         return self.t.new(f"bitcast i32 {word} to float")
 
     def _divide(self, e: ir.Expr, x: str, y: str) -> str:
-        """Sizes are positive and what they divide is not negative where it matters. The divisor of
-        other numbers may be -1, by which the smallest integer wraps."""
+        """Unsigned where provably non-negative; otherwise a divisor of -1 must wrap."""
         t, ty = self.t, register_type(e.dtype)
         op = "div" if e.op == "idiv" else "rem"
         divisor = e.args[1]
-        if self._numbers_blocks(e):  # there are fewer than 2**31 of them
-            short = [t.new(f"trunc i64 {v} to i32") for v in (x, y)]
-            return t.new(f"zext i32 {t.new(f'u{op} i32 {short[0]}, {short[1]}')} to i64")
-        if e.dtype.kind == "uint" or _is_size(divisor) or self._counts(e):
+        if self._is_block_index(e):  # below 2**31
+            narrow = [t.new(f"trunc i64 {v} to i32") for v in (x, y)]
+            return t.new(f"zext i32 {t.new(f'u{op} i32 {narrow[0]}, {narrow[1]}')} to i64")
+        if e.dtype.kind == "uint" or _is_size(divisor) or self._is_non_negative(e):
             return t.new(f"u{op} {ty} {x}, {y}")
         if divisor.op == "const" and divisor.attr != -1:
             return t.new(f"s{op} {ty} {x}, {y}")
@@ -213,27 +202,24 @@ class ThreadExpressions(Expressions):
         special = "0" if op == "rem" else t.new(f"sub {ty} 0, {x}")
         return t.new(f"select i1 {minus}, {ty} {special}, {ty} {result}")
 
-    def _numbers_blocks(self, e: ir.Expr) -> bool:
-        """Whether an expression is the number of a block, or of blocks by a schedule's count."""
-        if e in self.block_numbers:
+    def _is_block_index(self, e: ir.Expr) -> bool:
+        """Whether an expression is a block index, or one divided by schedule constants."""
+        if e in self.block_indices:
             return True
         by = e.args[1] if e.op in ("idiv", "irem") else None
-        counted = by is not None and by.op == "scalar" and str(by.attr)[0] == "s"
-        return counted and self._numbers_blocks(e.args[0])
+        by_constant = by is not None and by.op == "scalar" and str(by.attr)[0] == "s"
+        return by_constant and self._is_block_index(e.args[0])
 
-    def _counts(self, e: ir.Expr) -> bool:
-        """Whether a number is counted by loops and sizes alone: it is never negative."""
+    def _is_non_negative(self, e: ir.Expr) -> bool:
+        """Whether a value is made of loop variables and sizes alone."""
         if e.op == "const":
             return bool(e.attr >= 0)
         if e.op in ("add", "mul", "idiv", "irem", "min"):
-            return all(self._counts(a) for a in e.args)
+            return all(self._is_non_negative(a) for a in e.args)
         return e in self.counters or _is_size(e)
 
-    def _variable(self, e: ir.Expr) -> Value:
-        lane = self.lane
-        if lane is None or e is not lane.var:
-            raise CompileError(f"variable {e.attr!r} is used where it has no value")
-        assert isinstance(lane, ThreadLane)
+    def _lane_variable(self) -> Value:
+        lane = self.thread_lane
         first, step = lane.first.names[0], lane.step.names[0]
         names = []
         for offset in lane.offsets:
@@ -243,11 +229,6 @@ class ThreadExpressions(Expressions):
             names.append(self.t.new(f"add i64 {first}, {away}") if offset else first)
         return Value(tuple(names), True)
 
-    def _lanes_reduce(self, op: str, register: ir.Register) -> Value:
-        return Value((block_reduce.lanes_reduce(self.renderer, op, register),), False)
-
-    # -- registers --------------------------------------------------------------------------------
-
     def register_shape(self, register: ir.Register) -> Shape:
         return SCALAR
 
@@ -256,34 +237,14 @@ class ThreadExpressions(Expressions):
         slots = self.storage(register)
         if register.lanes:
             if self.lane is None:
-                raise CompileError(
-                    f"register {register.name!r} has lanes: outside a lanes loop it can only be "
-                    "reduced"
-                )
+                raise lanes_outside_loop(register)
             slots = self.slots_of(register)
         names = tuple(self.t.new(f"load {ty}, ptr {slot}") for slot in slots)
         return Value(names, register.lanes)
 
-    def slots_of(self, register: ir.Register) -> list[str]:
-        """Where a register has the iterations that the thread handles now."""
-        slots, lane = self.storage(register), self.thread_lane
-        first = lane.slot if len(slots) > lane.unroll else 0
-        return slots[first : first + lane.unroll]
-
-    def own(self, register: ir.Register) -> list[str]:
-        """What a thread has in a register, over all the iterations it handles at a time."""
-        ty = register_type(register.dtype)
-        return [self.t.new(f"load {ty}, ptr {slot}") for slot in self.storage(register)]
-
-    def combined(self, op: str, register: ir.Register, x: str, y: str) -> str:
-        """Two values under one of the operations of `lanes_reduce`."""
-        if op in ("min", "max"):
-            return arithmetic.extreme(self.t, self.target, SCALAR, op, register.dtype, x, y)
-        return arithmetic.binary(self.t, self.target, SCALAR, op, register.dtype, x, y)
-
 
 def _is_size(e: ir.Expr) -> bool:
-    """Whether an expression is made of the kernel's own numbers: extents, strides, block sizes."""
+    """Whether an expression is made of extents, strides and block sizes."""
     if e.op == "scalar":
         return str(e.attr)[0] in "ns"
     return e.op in ("mul", "min") and all(_is_size(a) or _is_positive(a) for a in e.args)

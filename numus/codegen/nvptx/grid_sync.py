@@ -1,118 +1,105 @@
-"""What threads do in turn, and what blocks tell each other: additions, tallies, boards."""
+"""Atomic adds, warp multisplit by ballots, and flags in global memory with spin-waits."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.llvm.builder import Value, register_type
+from numus.codegen.llvm.builder import register_type
 from numus.codegen.nvptx import memory
+from numus.codegen.nvptx.context import KernelContext
 
-if TYPE_CHECKING:
-    from numus.codegen.nvptx.renderer import Renderer
-
-ALL = ("i32", "-1")  # threads of a warp
+FULL_WARP = ("i32", "-1")
 
 
-def add(r: Renderer, s: ir.AtomicAdd) -> None:
-    """What is read nowhere needs no answer from memory: LLVM makes reductions of these."""
+def atomic_add(r: KernelContext, s: ir.AtomicAdd) -> None:
+    """Without a result, so that LLVM emits `red`."""
     x, t = r.x, r.t
     values = x.value(s.value).names
-    places = memory.pointers(x, s.buffer, s.index)
-    count = max(len(values), len(places))
+    pointers = memory.pointers(x, s.buffer, s.index)
     ty, space = register_type(s.buffer.dtype), x.spaces[s.buffer]
-    for i in range(count):
-        place, value = places[i % len(places)], values[i % len(values)]
-        t.do(f"atomicrmw add {space} {place}, {ty} {value} monotonic")
-    x.forget((s.buffer,))
+    for i in range(max(len(values), len(pointers))):
+        pointer, value = pointers[i % len(pointers)], values[i % len(values)]
+        t.do(f"atomicrmw add {space} {pointer}, {ty} {value} monotonic")
+    x.invalidate((s.buffer,))
 
 
-def tally(r: Renderer, s: ir.WarpMultisplit) -> None:
-    """The first of the lanes with one digit counts for all of them."""
+def multisplit(r: KernelContext, s: ir.WarpMultisplit) -> None:
+    """Match by ballots; the first lane of each bucket adds for all of them."""
     x, t = r.x, r.t
-    digit = x.uniform(s.bucket.cast(dt.uint32), "a digit")
-    same = "-1"
+    bucket = x.uniform(s.bucket.cast(dt.uint32), "a bucket")
+    peers = "-1"
     for bit in range(s.bits):
-        masked = t.new(f"and i32 {digit}, {1 << bit}")
+        masked = t.new(f"and i32 {bucket}, {1 << bit}")
         is_set = t.new(f"icmp ne i32 {masked}, 0")
-        votes = t.call("i32", "llvm.nvvm.vote.ballot.sync", ALL, ("i1", is_set))
-        other = t.new(f"xor i32 {votes}, -1")
-        like = t.new(f"select i1 {is_set}, i32 {votes}, i32 {other}")
-        same = like if bit == 0 else t.new(f"and i32 {same}, {like}")
-    below = t.new(f"and i32 {same}, {r.below()}")
-    rank = t.call("i32", "llvm.ctpop.i32", ("i32", below))
-    count = t.call("i32", "llvm.ctpop.i32", ("i32", same))
-    first = t.call("i32", "llvm.cttz.i32", ("i32", same), ("i1", "true"))
-    start = x.uniform(s.offset, "a place to count at")
-    at = t.new(f"add i64 {start}, {t.new(f'zext i32 {digit} to i64')}")
+        votes = t.call("i32", "llvm.nvvm.vote.ballot.sync", FULL_WARP, ("i1", is_set))
+        others = t.new(f"xor i32 {votes}, -1")
+        same = t.new(f"select i1 {is_set}, i32 {votes}, i32 {others}")
+        peers = same if bit == 0 else t.new(f"and i32 {peers}, {same}")
+    lower_peers = t.new(f"and i32 {peers}, {r.special_register('lanemask.lt')}")
+    rank = t.call("i32", "llvm.ctpop.i32", ("i32", lower_peers))
+    count = t.call("i32", "llvm.ctpop.i32", ("i32", peers))
+    leader = t.call("i32", "llvm.cttz.i32", ("i32", peers), ("i1", "true"))
+    offset = x.uniform(s.offset, "the offset of counters")
+    index = t.new(f"add i64 {offset}, {t.new(f'zext i32 {bucket} to i64')}")
     space = x.spaces[s.counters]
-    place = t.new(f"getelementptr i32, {space} {x.buffers[s.counters]}, i64 {at}")
-    leads = t.new(f"icmp eq i32 {below}, 0")
-    counts, done, before = t.label("counts"), t.label("counted"), t.block
-    t.branch(leads, counts, done)
-    t.start(counts)
-    old = t.new(f"atomicrmw add {space} {place}, i32 {count} monotonic")
+    pointer = t.new(f"getelementptr i32, {space} {x.buffers[s.counters]}, i64 {index}")
+    is_leader = t.new(f"icmp eq i32 {lower_peers}, 0")
+    adds, done, before = t.label("adds"), t.label("done"), t.block
+    t.branch(is_leader, adds, done)
+    t.start(adds)
+    old = t.new(f"atomicrmw add {space} {pointer}, i32 {count} monotonic")
     t.jump(done)
     t.start(done)
-    old = t.new(f"phi i32 [ 0, %{before} ], [ {old}, %{counts} ]")
-    old = t.call(
-        *("i32", "llvm.nvvm.shfl.sync.idx.i32", ALL, ("i32", old), ("i32", first), ("i32", "31"))
-    )
-    x.forget((s.counters,))
-    _name(r, s.rank, t.new(f"add i32 {old}, {rank}"))
+    old = t.new(f"phi i32 [ 0, %{before} ], [ {old}, %{adds} ]")
+    args = (FULL_WARP, ("i32", old), ("i32", leader), ("i32", "31"))
+    old = t.call("i32", "llvm.nvvm.shfl.sync.idx.i32", *args)
+    x.invalidate((s.counters,))
+    x.bind_result(s.rank, t.new(f"add i32 {old}, {rank}"), vec=True)
 
 
-def _name(r: Renderer, result: ir.Expr, name: str) -> None:
-    r.x.thread_lane.growths.known[result] = None  # it differs from thread to thread
-    r.x.remember(r.x.values, result, Value((name,), True, r.x.depth))
+def _word(flags: ir.Buffer) -> tuple[str, str]:
+    """(register constraint, PTX type) of a flag word."""
+    return ("l", "u64") if flags.dtype.itemsize == 8 else ("r", "u32")
 
 
-def _word(board: ir.Buffer) -> tuple[str, str]:
-    """A register's letter in assembly, and the type of a word."""
-    return ("l", "u64") if board.dtype.itemsize == 8 else ("r", "u32")
+def set_flag(r: KernelContext, s: ir.SetFlag) -> None:
+    x = r.x
+    constraint, kind = _word(s.flags)
+    value = x.uniform(s.value, "a flag")
+    (pointer,) = memory.pointers(x, s.flags, s.index)
+    arguments = f"{x.spaces[s.flags]} {pointer}, {register_type(s.flags.dtype)} {value}"
+    r.asm(f"st.relaxed.gpu.global.{kind} [$0], $1;", f"l,{constraint},~{{memory}}", arguments)
 
 
-def post(r: Renderer, s: ir.SetFlag) -> None:
+def spin_wait(r: KernelContext, s: ir.SpinWait) -> None:
+    """Read all words until none of those counted is 0."""
     x, t = r.x, r.t
-    letter, kind = _word(s.flags)
-    value = x.uniform(s.value, "a word")
-    (place,) = memory.pointers(x, s.flags, s.index)
-    text = f"st.relaxed.gpu.global.{kind} [$0], $1;"
-    t.do(
-        f'call void asm sideeffect "{text}", "l,{letter},~{{memory}}"'
-        f"({x.spaces[s.flags]} {place}, {register_type(s.flags.dtype)} {value})"
-    )
-
-
-def await_(r: Renderer, s: ir.SpinWait) -> None:
-    """Read all words, again and again until none is 0 of those that are counted."""
-    x, t = r.x, r.t
-    letter, kind = _word(s.flags)
+    constraint, kind = _word(s.flags)
     ty, size = register_type(s.flags.dtype), s.flags.dtype.itemsize
-    results = [name for run in s.reads for name in run.results]
+    results = [name for read in s.reads for name in read.results]
     n = len(results)
     lines = ["{ .reg .pred zero, counts;", "again: setp.ne.u32 zero, 0, 0;"]
     arguments: list[str] = []
     checks: list[str] = []
-    for run in s.reads:
-        (place,) = memory.pointers(x, s.flags, run.index)
-        count = t.new(f"trunc i64 {x.uniform(run.count, 'a count of words')} to i32")
+    for read in s.reads:
+        (pointer,) = memory.pointers(x, s.flags, read.index)
+        count = t.new(f"trunc i64 {x.uniform(read.count, 'a count of flags')} to i32")
         at = n + len(arguments)
-        arguments += [f"{x.spaces[s.flags]} {place}", f"i32 {count}"]
-        for k in range(len(run.results)):
-            to, away = len(checks), k * run.stride * size
+        arguments += [f"{x.spaces[s.flags]} {pointer}", f"i32 {count}"]
+        for k in range(len(read.results)):
+            to, offset = len(checks), k * read.stride * size
             lines.append(f"setp.gt.s32 counts, ${at + 1}, {k}; mov.{kind} ${to}, 0;")
-            lines.append(f"@counts ld.relaxed.gpu.global.{kind} ${to}, [${at} + {away}];")
+            lines.append(f"@counts ld.relaxed.gpu.global.{kind} ${to}, [${at} + {offset}];")
             checks.append(
                 f"setp.gt.s32 counts, ${at + 1}, {k}; setp.eq.and.{kind} counts, ${to}, 0, counts; "
                 "or.pred zero, zero, counts;"
             )
-    lines += [*checks, "@zero bra again; }"]
-    constraints = ",".join([f"=&{letter}"] * n + ["l,r"] * len(s.reads) + ["~{memory}"])
-    result = ty if n == 1 else "{ " + ", ".join([ty] * n) + " }"
-    text = " ".join(lines)
-    given = ", ".join(arguments)
-    whole = t.new(f'call {result} asm sideeffect "{text}", "{constraints}"({given})')
-    for i, name in enumerate(results):
-        _name(r, name, whole if n == 1 else t.new(f"extractvalue {result} {whole}, {i}"))
+    text = " ".join([*lines, *checks, "@zero bra again; }"])
+    constraints = [f"=&{constraint}"] * n + ["l,r"] * len(s.reads) + ["~{memory}"]
+    if n == 1:
+        call = f'"{text}", "{",".join(constraints)}"({", ".join(arguments)})'
+        x.bind_result(results[0], t.new(f"call {ty} asm sideeffect {call}"), vec=True)
+        return
+    values = r.asm_struct([ty] * n, text, constraints, arguments)
+    for name, value in zip(results, values, strict=True):
+        x.bind_result(name, t.new(value), vec=True)

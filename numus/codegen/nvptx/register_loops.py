@@ -1,34 +1,31 @@
-"""Loops all of whose iterations threads hold at once: what is read is all under way at a time, and
-registers keep it for the loops to come.
+"""Register-resident loops: each thread handles all of its iterations at once, in registers.
 
-By vectors where memory is aligned, which is found out at run time. What threads have more of than
-there are iterations reads, stores and sets nothing.
+All loads are in flight at a time, by vectors where memory is aligned (tested at run time).
+Iterations past the end are predicated off.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from contextlib import nullcontext
 
 from numus import ir
 from numus.codegen.llvm.builder import Value
-from numus.codegen.llvm.divergence import computed_from
+from numus.codegen.llvm.divergence import is_computable
 from numus.codegen.nvptx import analysis, thread_loops
-
-if TYPE_CHECKING:
-    from numus.codegen.nvptx.renderer import Renderer
+from numus.codegen.nvptx.context import KernelContext
 
 Known = Sequence[tuple[ir.Expr, Value]]
 
 
-def write(r: Renderer, s: ir.For, count: str) -> None:
-    """A held loop of `count` iterations."""
+def write(r: KernelContext, s: ir.For, count: str) -> None:
+    """A resident loop of `count` iterations."""
     t = r.t
-    many, width = r.shapes[s]
+    vectors, width = r.shapes[s]
     first = r.thread if width == 1 else t.new(f"mul i64 {r.thread}, {width}")
-    starts = [v * r.group * width for v in range(many)]
-    active: list[str] = []  # whether an iteration exists; none where all do
-    if count != str(many * width * r.group):
+    starts = [v * r.block_threads * width for v in range(vectors)]
+    active: list[str] = []
+    if count != str(vectors * width * r.block_threads):
         active = ["true"] * (s.full_vectors * width)
         for start in starts[s.full_vectors :]:
             at = t.new(f"add i64 {first}, {start}") if start else first
@@ -39,107 +36,95 @@ def write(r: Renderer, s: ir.For, count: str) -> None:
     if aligned in ("true", "false"):
         loop.write(width if aligned == "true" else 1)
         return
-    whole, single, done = t.label("whole"), t.label("single"), t.label("done")
-    t.branch(aligned, whole, single)
-    for label, vector in ((whole, width), (single, 1)):
+    vector, scalar, done = t.label("vector"), t.label("scalar"), t.label("done")
+    t.branch(aligned, vector, scalar)
+    for label, access in ((vector, width), (scalar, 1)):
         t.start(label)
-        loop.write(vector)
+        loop.write(access)
         t.jump(done)
     t.start(done)
 
 
 class _Loop:
+    """A resident loop; slices select some of its iterations."""
+
     def __init__(
         self,
-        r: Renderer,
+        r: KernelContext,
         s: ir.For,
         first: str,
         offsets: tuple[int, ...],
-        active: list[str],
+        active: list[str],  # predicates; empty: all
         width: int,
     ) -> None:
         self.r, self.s, self.first = r, s, first
         self.offsets, self.active, self.width = offsets, active, width
 
-    def write(self, vector: int) -> None:
-        """What the row is read for begins before anything waits; then one vector after the other,
-        where it exists. What else it needs begins at once as well, if there is room, or while the
-        vector before is computed."""
+    def write(self, access: int) -> None:
+        """Issue the loads of the row, then compute vector by vector. Transient loads are issued
+        with them if registers suffice, or else one vector ahead."""
         x = self.r.x
-        early, late = self._loads()
-        if self.r.at_once:
-            early, late = [*early, *late], []
+        upfront, ahead = self._loads()
+        if self.r.issue_loads_first:
+            upfront, ahead = [*upfront, *ahead], []
         x.push("branch")
-        for e in analysis.steady(self.s):  # branches would keep to themselves what they compute
+        for e in analysis.invariant_floats(self.s):  # else each branch would recompute them
             x.value(e)
-        ahead = self._begun(early, slice(None), vector)
-        starts = range(0, len(self.offsets), self.width)
-        vectors = [slice(k, k + self.width) for k in starts]
-        own = self._begun(late, vectors[0], vector)
-        results = self._results() if late else []
+        loaded = self._emit(upfront, slice(None), access)
+        vectors = [slice(k, k + self.width) for k in range(0, len(self.offsets), self.width)]
+        own = self._emit(ahead, vectors[0], access)
+        results = self._results() if ahead else []
         found: list[Known] = []
         for at, following in zip(vectors, [*vectors[1:], None], strict=True):
-            next_own = [] if following is None else self._begun(late, following, vector)
-            whole = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in ahead]
-            known: Known = [*whole, *own]
+            next_own = [] if following is None else self._emit(ahead, following, access)
+            row = [(e, Value(v.names[at] if v.vec else v.names, v.vec)) for e, v in loaded]
+            known: Known = [*row, *own]
             if results and self._is_full(at):
-                known = self._begun(results, at, vector, known)
+                known = self._emit(results, at, access, known)
             if results:
                 found.append(known)
             else:
-                self._vector(at, vector, known)
+                self._vector(at, access, known)
             own = next_own
         for at, known in zip(vectors, found, strict=False):
-            self._vector(at, vector, known)
+            self._vector(at, access, known)
         x.pop()
 
     def _is_full(self, at: slice) -> bool:
-        """Whether some of the iterations exist for every thread."""
+        """Whether iterations exist for every thread."""
         return not self.active or self.active[at.start] == "true"
 
     def _results(self) -> list[ir.Expr]:
-        """What is stored, of a loop that does nothing else: all of it is computed before the first
-        is stored, since no load may go before a store that could be to the same memory."""
+        """Stored values of a loop that only stores: all are computed before the first store, which
+        no later load could be moved across."""
         stores = [y for y in self.s.body if isinstance(y, ir.Store)]
-        alone = len(stores) == len(self.s.body) and self._is_full(slice(0, None))
-        return [y.value for y in stores] if alone else []
+        only_stores = len(stores) == len(self.s.body) and self._is_full(slice(0, None))
+        return [y.value for y in stores] if only_stores else []
 
-    def _vector(self, at: slice, vector: int, known: Known) -> None:
-        """The body for some of the iterations, if they exist."""
-        r, t, x = self.r, self.r.t, self.r.x
-        yes, done = t.label("there"), t.label("done")
-        full = self._is_full(at)
-        if not full:
-            t.branch(self.active[at.start], yes, done)
-            t.start(yes)
-        x.push("branch")
-        self._enter(at, vector, known)
-        r._block(self.s.body)
-        x.lane = None
-        x.pop()
-        if not full:
-            t.jump(done)
-            t.start(done)
-
-    def _enter(self, at: slice, vector: int, known: Known) -> None:
-        """Begin some of the iterations, of which some values are known."""
+    def _vector(self, at: slice, access: int, known: Known) -> None:
+        """The body for some of the iterations, predicated."""
         r, x = self.r, self.r.x
-        thread_loops.enter(r, self.s, self.first, "1", self.offsets[at], vector)
+        full = self._is_full(at)
+        with nullcontext() if full else r.t.conditional(self.active[at.start], "active"):
+            x.push("branch")
+            self._enter(at, access, known)
+            r.write_body(self.s.body)
+            x.lane = None
+            x.pop()
+
+    def _enter(self, at: slice, access: int, known: Known) -> None:
+        """Begin some of the iterations, with known values."""
+        x = self.r.x
+        thread_loops.enter(self.r, self.s, self.first, "1", self.offsets[at], access)
         x.thread_lane.slot = at.start or 0
         for e, v in known:
-            x.remember(x.values, e, Value(v.names, v.vec, x.depth))
+            x.bind(x.values, e, Value(v.names, v.vec, x.depth))
 
-    def _begun(
-        self,
-        values: list[ir.Expr],
-        at: slice,
-        vector: int,
-        known: Known = (),
-    ) -> Known:
+    def _emit(self, values: list[ir.Expr], at: slice, access: int, known: Known = ()) -> Known:
         """Values of some of the iterations."""
         x = self.r.x
         x.push("branch")
-        self._enter(at, vector, known)
+        self._enter(at, access, known)
         x.thread_lane.active = tuple(self.active[at])
         found = [(e, x.value(e)) for e in values]
         x.lane = None
@@ -147,15 +132,16 @@ class _Loop:
         return found
 
     def _loads(self) -> tuple[list[ir.Expr], list[ir.Expr]]:
-        """The loads that begin together: of a kernel's first such loop all, of others those of what
-        threads keep; and those that begin a vector ahead."""
+        """(loads issued together, loads issued one vector ahead): of the kernel's first resident
+        loop all, of others those set to registers; and transient ones."""
         r, s = self.r, self.s
-        besides = analysis.read_besides(s)
+        transient = analysis.transient_loads(s)
         found = [
             e
             for e in analysis.loads(s)
-            if len(e.args) == 1 and computed_from(e.args[0], r.x.values, s.var)
+            if len(e.args) == 1 and is_computable(e.args[0], r.x.values, s.var)
         ]
-        late = [] if r.held[0] is s else [e for e in found if e in besides]
-        kept = [y.value for y in s.body if isinstance(y, ir.Set)]
-        return [e for e in found if r.held[0] is s or e in kept], late
+        is_first = r.resident_loops[0] is s
+        ahead = [] if is_first else [e for e in found if e in transient]
+        set_values = [y.value for y in s.body if isinstance(y, ir.Set)]
+        return [e for e in found if is_first or e in set_values], ahead

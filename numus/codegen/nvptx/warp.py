@@ -1,15 +1,18 @@
-"""What the threads of a warp exchange by shuffles, and states in shared memory that all read."""
+"""Warp shuffles, tree reductions, and states in shared memory. A state is one value per dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
 
-from numus.codegen.llvm.builder import memory_type, register_type
+from numus.codegen.llvm.builder import (
+    SCALAR,
+    IRBuilder,
+    from_memory,
+    memory_type,
+    register_type,
+    to_memory,
+)
 from numus.dtypes import DType
-
-if TYPE_CHECKING:
-    from numus.codegen.nvptx.renderer import Renderer
 
 WARP = 32
 
@@ -17,48 +20,47 @@ State = list[str]
 Merge = Callable[[State, State], State]
 
 
-def in_pairs(states: list[State], merge: Merge) -> State:
-    """Neighbours are merged until one is left."""
+def tree_reduce(states: list[State], merge: Merge) -> State:
+    """Adjacent pairs are merged until one is left."""
     while len(states) > 1:
         pairs = [merge(*states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
         states = pairs + ([states[-1]] if len(states) % 2 else [])
     return states[0]
 
 
-def within_warp(
-    r: Renderer, dtypes: Sequence[DType], state: State, merge: Merge, lanes: int = WARP
+def warp_reduce(
+    t: IRBuilder,
+    lane: str,
+    dtypes: Sequence[DType],
+    state: State,
+    merge: Merge,
+    lanes: int = WARP,
 ) -> State:
-    """What so many neighbouring lanes come to, as each of them has it."""
+    """Butterfly reduction over `lanes` consecutive lanes; all of them get the result."""
     distance = lanes // 2
     while distance:
-        other = [shuffle(r, "bfly", t, v, distance) for t, v in zip(dtypes, state, strict=True)]
-        # the lower lane's state is always on the left, so that all lanes come to the same
-        upper = _bit(r, r.lane, distance)
-        low = select(r, upper, dtypes, other, state)
-        high = select(r, upper, dtypes, state, other)
+        other = [shuffle(t, "bfly", d, v, distance) for d, v in zip(dtypes, state, strict=True)]
+        # the lower lane's state is always on the left, so that all lanes get the same bits
+        upper = t.new(f"icmp ne i32 {t.new(f'and i32 {lane}, {distance}')}, 0")
+        low = select(t, upper, dtypes, other, state)
+        high = select(t, upper, dtypes, state, other)
         state = merge(low, high)
         distance //= 2
     return state
 
 
-def _bit(r: Renderer, name: str, bit: int) -> str:
-    masked = r.t.new(f"and i32 {name}, {bit}")
-    return r.t.new(f"icmp ne i32 {masked}, 0")
-
-
-def select(r: Renderer, c: str, dtypes: Sequence[DType], yes: State, no: State) -> State:
+def select(t: IRBuilder, c: str, dtypes: Sequence[DType], yes: State, no: State) -> State:
     types = [register_type(d) for d in dtypes]
     return [
-        r.t.new(f"select i1 {c}, {ty} {y}, {ty} {n}")
-        for ty, y, n in zip(types, yes, no, strict=True)
+        t.new(f"select i1 {c}, {ty} {y}, {ty} {n}") for ty, y, n in zip(types, yes, no, strict=True)
     ]
 
 
-def shuffle(r: Renderer, how: str, dtype: DType, value: str, lane: int) -> str:
-    """The value that another lane of the warp has."""
-    t, ty = r.t, register_type(dtype)
-    clamp = "0" if how == "up" else "31"
-    name = f"llvm.nvvm.shfl.sync.{how}.i32"
+def shuffle(t: IRBuilder, mode: str, dtype: DType, value: str, lane: int) -> str:
+    """shfl.sync of any dtype."""
+    ty = register_type(dtype)
+    clamp = "0" if mode == "up" else "31"
+    name = f"llvm.nvvm.shfl.sync.{mode}.i32"
 
     def move(word: str) -> str:
         return t.call("i32", name, ("i32", "-1"), ("i32", word), ("i32", str(lane)), ("i32", clamp))
@@ -78,31 +80,28 @@ def shuffle(r: Renderer, how: str, dtype: DType, value: str, lane: int) -> str:
     return t.new(f"trunc i32 {move(t.new(f'zext {ty} {value} to i32'))} to {ty}")
 
 
-# -- places in shared memory ----------------------------------------------------------------------
+# -- states in shared memory ----------------------------------------------------------------------
 
 
-def put(r: Renderer, places: Sequence[str], dtypes: Sequence[DType], state: State, at: str) -> None:
-    """Store a state at one of its places."""
-    t = r.t
-    for place, d, name in zip(places, dtypes, state, strict=True):
+def store_state(
+    t: IRBuilder, arrays: Sequence[str], dtypes: Sequence[DType], state: State, index: str
+) -> None:
+    for array, d, name in zip(arrays, dtypes, state, strict=True):
         ty = memory_type(d)
-        p = t.new(f"getelementptr {ty}, ptr addrspace(3) {place}, i32 {at}")
-        t.do(f"store {ty} {in_memory(r, d, name)}, ptr addrspace(3) {p}")
+        p = t.new(f"getelementptr {ty}, ptr addrspace(3) {array}, i32 {index}")
+        t.do(f"store {ty} {to_memory(t, SCALAR, d, name)}, ptr addrspace(3) {p}")
 
 
-def in_memory(r: Renderer, dtype: DType, name: str) -> str:
-    return r.t.new(f"zext i1 {name} to i8") if dtype.kind == "bool" else name
-
-
-def read(r: Renderer, places: Sequence[str], dtypes: Sequence[DType], count: int) -> list[State]:
-    """The states at all places, as all threads read them."""
-    t = r.t
-    out: list[State] = []
+def load_states(
+    t: IRBuilder, arrays: Sequence[str], dtypes: Sequence[DType], count: int
+) -> list[State]:
+    """The first `count` states, read by all threads."""
+    states: list[State] = []
     for k in range(count):
-        found = []
-        for place, d in zip(places, dtypes, strict=True):
-            p = t.new(f"getelementptr {memory_type(d)}, ptr addrspace(3) {place}, i32 {k}")
+        state = []
+        for array, d in zip(arrays, dtypes, strict=True):
+            p = t.new(f"getelementptr {memory_type(d)}, ptr addrspace(3) {array}, i32 {k}")
             name = t.new(f"load {memory_type(d)}, ptr addrspace(3) {p}")
-            found.append(t.new(f"icmp ne i8 {name}, 0") if d.kind == "bool" else name)
-        out.append(found)
-    return out
+            state.append(from_memory(t, SCALAR, d, name))
+        states.append(state)
+    return states

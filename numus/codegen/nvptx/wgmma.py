@@ -1,158 +1,222 @@
-"""Products of tiles of every dtype that Hopper's units take: what wgmma is told.
-
-A tile has lines of TILE_BYTES (`ir.tile_place`); what is multiplied at a time is one line deep.
-"""
+"""Warpgroup MMA (wgmma) on tiles in shared memory with the 128-byte swizzle (`ir.swizzle`)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.llvm.builder import register_type
-from numus.codegen.nvptx import memory
+from numus.codegen.llvm.builder import IRBuilder, memory_type, register_type
+from numus.codegen.nvptx.context import SHARED, KernelContext
+from numus.codegen.nvptx.pipeline_stages import CONSUMER_THREADS
 from numus.dtypes import DType
 
-if TYPE_CHECKING:
-    from numus.codegen.nvptx.renderer import Renderer
-
-SHARED = memory.SHARED
-_STEP = 32  # bytes of k that one instruction multiplies
+_K_BYTES = 32  # of one instruction
 _SWIZZLE_128 = 1 << 62
-_GROUP_OF_ROWS = 1024  # bytes of 8 rows
-WORKERS = 256  # threads that multiply; others are beside them
+_CORE_BYTES = 1024  # 8 rows of SWIZZLE_BYTES: stride byte offset
+_BLOCK = 64  # 16-bit elements of a row
 
 
-def asm(r: Renderer, text: str, constraints: str = "", arguments: str = "") -> None:
-    r.t.do(f'call void asm sideeffect "{text}", "{constraints}"({arguments})')
+def descriptor(t: IRBuilder, address: str, k_major: bool, tile_k: int, ty: str = "i64") -> str:
+    """Matrix descriptor: address, leading and stride byte offsets, swizzle mode."""
+    leading = 1 if k_major else ir.SWIZZLE_BYTES * tile_k >> 4
+    layout = leading << 16 | (_CORE_BYTES >> 4) << 32 | _SWIZZLE_128
+    bits = t.new(f"lshr {ty} {t.new(f'and {ty} {address}, {(1 << 18) - 1}')}, 4")
+    if ty == "i32":
+        bits = t.new(f"zext i32 {bits} to i64")
+    return t.new(f"or i64 {bits}, {layout}")
 
 
-def layout_bits(along: bool, depth: int) -> int:
-    """What a descriptor tells besides the address: distances of blocks and groups of rows."""
-    leading = 1 if along else ir.SWIZZLE_BYTES * depth >> 4
-    return leading << 16 | (_GROUP_OF_ROWS >> 4) << 32 | _SWIZZLE_128
+def with_accumulators(
+    r: KernelContext,
+    accumulators: list[ir.Register],
+    text: str,
+    operands: list[tuple[str, str]],
+    zero_init: bool = False,
+) -> None:
+    """Assembly that writes, and unless `zero_init` reads, the accumulators, so that LLVM does not
+    use them meanwhile. `operands` are (constraint, typed value)."""
+    ty = register_type(accumulators[0].dtype)
+    count = len(accumulators)
+    slots = [r.x.storage(register)[0] for register in accumulators]
+    olds = [] if zero_init else [r.t.new(f"load {ty}, ptr {slot}") for slot in slots]
+    results = ["=f" if ty == "float" else "=r"] * count
+    constraints = [*results, *map(str, range(len(olds))), *(c for c, _ in operands), "~{memory}"]
+    arguments = [*(f"{ty} {name}" for name in olds), *(value for _, value in operands)]
+    r.asm_into(accumulators, text, constraints, arguments)
+
+
+# -- asynchronous wgmma of 16-bit tiles -----------------------------------------------------------
+
+
+def _operand_descriptor(r: KernelContext, operand: ir.MmaOperand, k: int, *, is_a: bool) -> str:
+    t = r.t
+    offset = r.x.uniform(operand.offset, "a tile's offset")
+    ty = memory_type(operand.buffer.dtype)
+    p = t.new(f"getelementptr {ty}, {SHARED} {r.x.buffers[operand.buffer]}, i64 {offset}")
+    address = t.new(f"ptrtoint {SHARED} {p} to i64")
+    if is_a:  # the 64 rows of this thread's warpgroup
+        rows = 64 * ir.SWIZZLE_BYTES if operand.k_major else ir.SWIZZLE_BYTES * k
+        address = t.new(f"add i64 {address}, {t.new(f'mul i64 {r.warpgroup}, {rows}')}")
+    return descriptor(t, address, operand.k_major, k)
+
+
+def _k_offset(operand: ir.MmaOperand, k: int) -> int:
+    """Bytes from the first k to this one."""
+    if operand.k_major:
+        return k // _BLOCK * operand.tile_mn * ir.SWIZZLE_BYTES + k % _BLOCK * 2
+    return k // 8 * _CORE_BYTES
+
+
+def mma_async(r: KernelContext, s: ir.Wgmma) -> None:
+    t = r.t
+    kind = "bf16" if s.b.buffer.dtype is dt.bfloat16 else "f16"
+    tiles = [o for o in (s.a, s.b) if isinstance(o, ir.MmaOperand)]
+    bases = [_operand_descriptor(r, o, s.k, is_a=o is s.a) for o in tiles]
+    transposed = ", ".join(str(int(not o.k_major)) for o in tiles)
+    count = len(s.accumulators)
+    names = ",".join(f"${i}" for i in range(count))
+    operands: list[tuple[str, str]] = []
+    first = count * (1 if s.zero_init else 2)
+    words = _packed(r, s.a, kind) if isinstance(s.a, list) else []
+    lines = ["wgmma.fence.sync.aligned;"]
+    instruction_k = _K_BYTES // 2
+    for step in range(s.k // instruction_k):
+        at = first + len(operands)
+        inputs = [f"${at + i}" for i in range(len(tiles))]
+        for operand, base in zip(tiles, bases, strict=True):
+            offset = _k_offset(operand, step * instruction_k) >> 4
+            operands.append(("l", f"i64 {t.new(f'add i64 {base}, {offset}') if offset else base}"))
+        if words:
+            own = words[4 * step : 4 * step + 4]
+            inputs.insert(0, "{" + ",".join(f"${at + 1 + i}" for i in range(4)) + "}")
+            operands += [("r", f"i32 {word}") for word in own]
+        scale_d = 0 if s.zero_init and step == 0 else 1
+        lines.append(
+            f"wgmma.mma_async.sync.aligned.m64n{s.n}k{instruction_k}.f32.{kind}.{kind} "
+            f"{{{names}}}, {', '.join(inputs)}, {scale_d}, 1, 1, {transposed};"
+        )
+    lines.append("wgmma.commit_group.sync.aligned;")
+    with_accumulators(r, s.accumulators, " ".join(lines), operands, s.zero_init)
+
+
+def _packed(r: KernelContext, registers: list[ir.Register], kind: str) -> list[str]:
+    """Adjacent pairs rounded to 16 bits and packed into words."""
+    t = r.t
+    names = [t.new(f"load float, ptr {r.x.storage(register)[0]}") for register in registers]
+    convert = f'call i32 asm "cvt.rn.{kind}x2.f32 $0, $1, $2;", "=r,f,f"'
+    return [
+        t.new(f"{convert}(float {high}, float {low})")
+        for low, high in zip(names[::2], names[1::2], strict=True)
+    ]
+
+
+def wait(r: KernelContext, s: ir.WgmmaWait) -> None:
+    with_accumulators(r, s.accumulators, f"wgmma.wait_group.sync.aligned {s.pending};", [])
+
+
+# -- wgmma of one k tile of any dtype -------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Unit:
-    """How wgmma takes a dtype."""
+class WgmmaType:
+    """A dtype's name in wgmma, its accumulators, and whether it takes MN-major tiles."""
 
     name: str
-    sums: str = "f32"
-    turns: bool = False  # whether it reads tiles whose neighbours lie across k
+    accumulator: str = "f32"
+    transposable: bool = False
 
-    def instruction(self, other: Unit, columns: int, itemsize: int) -> str:
-        shape = f"m64n{columns}k{_STEP // itemsize}"
-        return f"wgmma.mma_async.sync.aligned.{shape}.{self.sums}.{self.name}.{other.name}"
+    def instruction(self, other: WgmmaType, columns: int, itemsize: int) -> str:
+        shape = f"m64n{columns}k{_K_BYTES // itemsize}"
+        return f"wgmma.mma_async.sync.aligned.{shape}.{self.accumulator}.{self.name}.{other.name}"
 
 
-Tile = tuple[str, bool, DType]  # a descriptor, whether neighbours lie along k, and the dtype
+Tile = tuple[str, bool, DType]  # descriptor, K-major, dtype
 
-UNITS = {
-    dt.bfloat16: Unit("bf16", turns=True),
-    dt.float16: Unit("f16", turns=True),
-    dt.float32: Unit("tf32"),
-    dt.float8_e4m3fn: Unit("e4m3"),
-    dt.float8_e5m2: Unit("e5m2"),
-    dt.int8: Unit("s8", "s32"),
-    dt.uint8: Unit("u8", "s32"),
+_TYPES = {
+    dt.bfloat16: WgmmaType("bf16", transposable=True),
+    dt.float16: WgmmaType("f16", transposable=True),
+    dt.float32: WgmmaType("tf32"),
+    dt.float8_e4m3fn: WgmmaType("e4m3"),
+    dt.float8_e5m2: WgmmaType("e5m2"),
+    dt.int8: WgmmaType("s8", "s32"),
+    dt.uint8: WgmmaType("u8", "s32"),
 }
 
 
-def multiply(
-    r: Renderer,
+def k_tile_mma(
+    r: KernelContext,
     tiles: tuple[Tile, Tile],
     columns: int,
-    sums: str,
-    at: int,
-    fresh: bool = False,
-    onto: str | None = None,
-) -> tuple[str, list[str]]:
-    """Assembly that multiplies two tiles of one line of TILE_BYTES along k, and the descriptors
-    that it takes as its operands from number `at` on. `fresh` sums are overwritten, and so are
-    others where `onto` (an i64, the last operand) is 0."""
+    count: int,
+    first: int,
+    zero_init: bool = False,
+    accumulate: str | None = None,
+) -> tuple[str, list[tuple[str, str]]]:
+    """Assembly of one k tile (SWIZZLE_BYTES) into `count` accumulators, and its operands, numbered
+    from `first`. Accumulators are overwritten with `zero_init`, or where `accumulate` (an i64, the
+    last operand) is 0."""
     t = r.t
-    left, right = (UNITS[dtype] for *_, dtype in tiles)
+    a, b = (_TYPES[dtype] for *_, dtype in tiles)
+    names = ",".join(f"${i}" for i in range(count))
     lines = ["wgmma.fence.sync.aligned;"]
-    steps = ir.SWIZZLE_BYTES // _STEP
-    if fresh:
+    steps = ir.SWIZZLE_BYTES // _K_BYTES
+    if zero_init:
         lines.insert(0, "{ .reg .pred more; setp.ne.b32 more, 0, 0;")
-    elif onto is not None:
-        lines.insert(0, f"{{ .reg .pred more; setp.ne.b64 more, ${at + 2 * steps}, 0;")
+    elif accumulate is not None:
+        lines.insert(0, f"{{ .reg .pred more; setp.ne.b64 more, ${first + 2 * steps}, 0;")
     descriptors: list[str] = []
-    instruction = left.instruction(right, columns, tiles[0][2].itemsize)
-    turned = ", ".join(str(int(not along)) for _, along, _ in tiles)
+    instruction = a.instruction(b, columns, tiles[0][2].itemsize)
+    transposed = ", ".join(str(int(not k_major)) for _, k_major, _ in tiles)
     for step in range(steps):
-        for base, along, dtype in tiles:
-            # along k within the rows, or on to other groups of rows
-            away = step * _STEP
-            if not along:
-                away = step * (_STEP // dtype.itemsize) // 8 * _GROUP_OF_ROWS
-            descriptors.append(t.new(f"add i64 {base}, {away >> 4}") if step else base)
-        adds = "1" if step or not (fresh or onto) else "more"
-        signs = "" if left.sums == "s32" else ", 1, 1"
-        turns = f", {turned}" if left.turns else ""
-        pair = f"${at + 2 * step}, ${at + 2 * step + 1}"
-        lines.append(f"{instruction} {{{sums}}}, {pair}, {adds}{signs}{turns};")
+        for base, k_major, dtype in tiles:
+            offset = step * _K_BYTES
+            if not k_major:
+                offset = step * (_K_BYTES // dtype.itemsize) // 8 * _CORE_BYTES
+            descriptors.append(t.new(f"add i64 {base}, {offset >> 4}") if step else base)
+        scale_d = "1" if step or not (zero_init or accumulate) else "more"
+        signs = "" if a.accumulator == "s32" else ", 1, 1"
+        transpose = f", {transposed}" if a.transposable else ""
+        pair = f"${first + 2 * step}, ${first + 2 * step + 1}"
+        lines.append(f"{instruction} {{{names}}}, {pair}, {scale_d}{signs}{transpose};")
     lines.append("wgmma.commit_group.sync.aligned;")
-    if fresh or onto:
+    if zero_init or accumulate:
         lines.append("}")
-    return " ".join(lines), [*descriptors, onto] if onto else descriptors
+    operands = [*descriptors, accumulate] if accumulate else descriptors
+    return " ".join(lines), [("l", f"i64 {name}") for name in operands]
 
 
-def share(rows: int, columns: int, along: bool, itemsize: int) -> tuple[int, tuple[int, int]]:
-    """How many columns every 128 threads multiply, and by how many bytes what they read of A and B
-    lies behind what those before them read: 64 rows are all of them, or the columns are halved."""
+def warpgroup_tile(
+    rows: int, columns: int, k_major: bool, itemsize: int
+) -> tuple[int, tuple[int, int]]:
+    """(columns of a warpgroup, byte offsets of A and B from one warpgroup to the next): 64 rows
+    each, or half of the columns where there are only 64."""
     if rows > 64:
         return columns, (64 * ir.SWIZZLE_BYTES, 0)
     half = columns // 2
-    in_line = not along and half * itemsize < ir.SWIZZLE_BYTES
-    return half, (0, half * (itemsize if in_line else ir.SWIZZLE_BYTES))
+    in_row = not k_major and half * itemsize < ir.SWIZZLE_BYTES
+    return half, (0, half * (itemsize if in_row else ir.SWIZZLE_BYTES))
 
 
-def slice_product(r: Renderer, s: ir.WgmmaTile) -> None:
-    """Of two tiles that threads have filled, by those of them that multiply."""
+def mma_k_tile(r: KernelContext, s: ir.WgmmaTile) -> None:
+    """One k tile that threads have stored, by the consumer warps."""
     t, x = r.t, r.x
-    mine, done = t.label("mine"), t.label("done")
-    t.branch(t.new(f"icmp ult i32 {r.warp}, {WORKERS // 32}"), mine, done)
-    t.start(mine)
-    x.push("branch")
-    base = t.new(f"ptrtoint {SHARED} {x.buffers[s.scratch]} to i64")
-    dtype = s.scratch.dtype
-    columns, away = share(s.m, s.n, s.k_major[1], dtype.itemsize)
-    places = (base, t.new(f"add i64 {base}, {s.m * ir.SWIZZLE_BYTES}"))
-    depth = ir.SWIZZLE_BYTES // dtype.itemsize
-    tiles = []
-    for place, own, along in zip(places, away, s.k_major, strict=True):
-        address = t.new(f"add i64 {place}, {t.new(f'mul i64 {r.warp_group}, {own}')}")
-        bits = t.new(f"lshr i64 {t.new(f'and i64 {address}, {(1 << 18) - 1}')}, 4")
-        tiles.append((t.new(f"or i64 {bits}, {layout_bits(along, depth)}"), along, dtype))
-    count = len(s.accumulators)
-    names = ",".join(f"${i}" for i in range(count))
-    onto = None if s.accumulate is None else x.uniform(s.accumulate, "the number of a slice")
-    text, descriptors = multiply(r, (tiles[0], tiles[1]), columns, names, 2 * count, onto=onto)
-    with_sums(r, s.accumulators, f"{text} wgmma.wait_group.sync.aligned 0;", descriptors)
-    x.pop()
-    t.jump(done)
-    t.start(done)
-
-
-def with_sums(r: Renderer, sums: list[ir.Register], text: str, others: list[str]) -> None:
-    """Assembly that reads and writes the sums, which LLVM must not touch meanwhile."""
-    x, t = r.x, r.t
-    count = len(sums)
-    slots = [x.storage(register)[0] for register in sums]
-    ty = register_type(sums[0].dtype)
-    kind = "=f" if ty == "float" else "=r"
-    olds = [t.new(f"load {ty}, ptr {slot}") for slot in slots]
-    constraints = [kind] * count + [str(i) for i in range(count)] + ["l"] * len(others)
-    arguments = [f"{ty} {name}" for name in olds] + [f"i64 {name}" for name in others]
-    result = "{ " + ", ".join([ty] * count) + " }"
-    whole = t.new(
-        f'call {result} asm sideeffect "{text}", "{",".join([*constraints, "~{memory}"])}"'
-        f"({', '.join(arguments)})"
-    )
-    for i, slot in enumerate(slots):
-        t.do(f"store {ty} {t.new(f'extractvalue {result} {whole}, {i}')}, ptr {slot}")
-    x.forget(sums)
+    is_consumer = t.new(f"icmp ult i32 {r.warp}, {CONSUMER_THREADS // 32}")
+    with t.conditional(is_consumer, "consumer"):
+        x.push("branch")
+        base = t.new(f"ptrtoint {SHARED} {x.buffers[s.scratch]} to i64")
+        dtype = s.scratch.dtype
+        columns, strides = warpgroup_tile(s.m, s.n, s.k_major[1], dtype.itemsize)
+        bases = (base, t.new(f"add i64 {base}, {s.m * ir.SWIZZLE_BYTES}"))
+        tile_k = ir.SWIZZLE_BYTES // dtype.itemsize
+        tiles = []
+        for start, stride, k_major in zip(bases, strides, s.k_major, strict=True):
+            address = t.new(f"add i64 {start}, {t.new(f'mul i64 {r.warpgroup}, {stride}')}")
+            tiles.append((descriptor(t, address, k_major, tile_k), k_major, dtype))
+        count = len(s.accumulators)
+        accumulate = None if s.accumulate is None else x.uniform(s.accumulate, "accumulate")
+        pair = (tiles[0], tiles[1])
+        text, operands = k_tile_mma(r, pair, columns, count, 2 * count, accumulate=accumulate)
+        text += " wgmma.wait_group.sync.aligned 0;"
+        with_accumulators(r, s.accumulators, text, operands)
+        x.pop()

@@ -59,7 +59,7 @@ class ByteOps:
             byte_ops_source.source(target), byte_ops_source.SYMBOLS
         )
         self._prepare, self._allocate = prepare, allocate
-        self._stream_min_bytes = target.cache_l2 if target.streams else _NEVER
+        self._stream_min_bytes = target.l2_bytes if target.nontemporal_stores else _NEVER
         self._checksums = self._launch(checksums, byte_ops_source.CHECKSUMS)
 
     def _launch(self, address: int, scalars: tuple[str, ...]) -> CpuLaunchList:

@@ -12,14 +12,14 @@ def target() -> Target:
     l1, l2 = cache_sizes()
     return Target(
         name="cpu",
-        description=f"{machine.cpu} ({machine.lanes_bytes * 8}-bit vectors)",
+        description=f"{machine.cpu} ({machine.vector_bytes * 8}-bit vectors)",
         dtypes=frozenset(d.name for d in dtypes.ALL),
-        vector_bytes=machine.lanes_bytes,
+        vector_bytes=machine.vector_bytes,
         vector_registers=machine.vector_registers,
         l1_bytes=l1,
         l2_bytes=l2,
         l1_ways=cache_ways(),
-        masked_store_min_bytes=machine.masks_from,
+        masked_store_min_bytes=machine.masked_store_min_bytes,
         num_cores=config.default_threads(),
         language="llvm",
         fma=machine.arch != "x86" or "fma" in machine.enabled,

@@ -138,10 +138,17 @@ class _Build:
         code = self._code()
         began = time.perf_counter()
         compiler, kernel = self._compiler, self._kernel
-        static = renderer.shared_by_size(kernel)
+        static = renderer.static_scratch(kernel)
         program = CudaProgram(
-            *(kernel, self._key, code, renderer.threads(kernel), static, renderer.STATIC_SHARED),
-            *(renderer.maps(kernel), renderer.waits(compiler.capability)),
+            *(
+                kernel,
+                self._key,
+                code,
+                renderer.cta_threads(kernel),
+                static,
+                renderer.STATIC_SHARED,
+            ),
+            *(renderer.tensor_maps(kernel), renderer.has_dependent_launch(compiler.capability)),
             lambda: compiler.ptx(kernel),
         )
         seconds = self._seconds + time.perf_counter() - began

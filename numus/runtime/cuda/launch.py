@@ -467,7 +467,7 @@ def _tensor_map(
         source = at(constants + i) if isinstance(size, int) else scalars[size]
         words[sizes + 3 * i : sizes + 3 * i + 3] = [source, factor, at(extents + i)]
     slot, offset = reference
-    dtype = _TF32 if tensor.rounds else _UINTS[tensor.itemsize]
+    dtype = _TF32 if tensor.round_to_tf32 else _UINTS[tensor.itemsize]
     words[entry : entry + len(layout.TENSOR_MAP)] = [
         *(slot, offset, at(encoded), dtype, at(extents), at(strides), at(box), at(steps)),
         at(sizes),

@@ -7,7 +7,7 @@ else on a board (`render/ptx_spread.py`).
 from __future__ import annotations
 
 from numus import dtypes as dt
-from numus.codegen.nvptx.cluster import words_of
+from numus.codegen.nvptx.cluster import flag_words
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.grid_sync import clear_flags, max_waiting_blocks
@@ -44,7 +44,7 @@ def lower_spread(work: Work, space: Space, lane: Dim, how: Holding) -> list[Lowe
     """The kernel; before it one that empties the board, where the blocks of a row need one."""
     if how.blocks <= _cluster(work):
         return [lower_held(work, space, lane, how)]
-    words = words_of([t for r in work.reduces for t in reducer(r).dtypes])
+    words = flag_words([t for r in work.reduces for t in reducer(r).dtypes])
     size = space.row_count * words * how.blocks
     board = Value.fresh("partial", "partial", (), None, (size,), dt.uint64)
     return [clear_flags(board, work.target), lower_held(work, space, lane, how, board)]
