@@ -226,72 +226,72 @@ def _no_evaluator(node: Node) -> None:
 # Evaluates the inputs of a pending node when the graph has reached its bound; set by `evaluation`.
 flush: Callable[[Node], None] = _no_evaluator
 
-mode = default  # gradients, autocast, traces and watchers of this thread
+mode = default  # gradients, autocast, trace and hooks of this thread
 TF32 = "tf32"  # float32 matmuls may round to 11 bits (nm.matmul_precision)
 # One entry per active trace and hook in any thread: empty, operations take fast paths. A list,
 # because its append and pop are atomic.
-observers: list[None] = []
+active_hooks: list[None] = []
 
 
 @contextlib.contextmanager
 def tracing(trace: Any) -> Iterator[None]:
     """Report the operations inside to a trace: their nodes, tensors and gradients."""
-    observers.append(None)
+    active_hooks.append(None)
     mode.trace = trace
     try:
         yield
     finally:
         mode.trace = None
-        observers.pop()
+        active_hooks.pop()
 
 
 @contextlib.contextmanager
-def watching(watcher: Any) -> Iterator[None]:
+def calling_node_hook(hook: Any) -> Iterator[None]:
     """Call a hook for each concrete node made inside."""
     before = mode.node_hook
-    observers.append(None)
-    mode.node_hook = watcher
+    active_hooks.append(None)
+    mode.node_hook = hook
     try:
         yield
     finally:
         mode.node_hook = before
-        observers.pop()
+        active_hooks.pop()
 
 
 @contextlib.contextmanager
-def running_inside(function: Any) -> Iterator[None]:
+def checking_effects(check: Any) -> Iterator[None]:
     """Check the side effects of a vmapped function or loop body, which also draws random keys."""
     before = mode.effects
-    observers.append(None)
-    mode.effects = function
+    active_hooks.append(None)
+    mode.effects = check
     try:
         yield
     finally:
         mode.effects = before
-        observers.pop()
+        active_hooks.pop()
 
 
-def is_observed() -> bool:
-    """Whether this thread has a trace or a node hook."""
-    return bool(observers) and (mode.trace is not None or mode.node_hook is not None)
+def has_active_hook() -> bool:
+    """True if this thread has a trace or a node hook."""
+    return bool(active_hooks) and (mode.trace is not None or mode.node_hook is not None)
 
 
 def current_trace() -> Any:
     """The trace of this thread, or None."""
-    return mode.trace if observers else None
+    return mode.trace if active_hooks else None
 
 
 def is_captured(node: Node) -> bool:
-    """Whether the node is older than this thread's trace.
+    """True if the node is older than this thread's trace.
 
     Its value may differ at the next call: it can be neither read nor aliased now.
     """
-    return bool(observers) and mode.trace is not None and bool(mode.trace.captures(node))
+    return bool(active_hooks) and mode.trace is not None and bool(mode.trace.captures(node))
 
 
 @contextlib.contextmanager
 def grad_mode(enabled: bool) -> Iterator[None]:
-    """Whether operations inside are tracked for gradients."""
+    """True if operations inside are tracked for gradients."""
     before = mode.grad
     mode.grad = enabled
     try:

@@ -1,8 +1,8 @@
 """Tensor: a handle on a graph node.
 
-Nodes never change; in-place operators and assignments re-bind the handle. What people do with a
-tensor (arithmetic, indexing, gradients) is defined in `functions/` and `transforms/`, which add
-their methods to this class when they are imported.
+Nodes are immutable; in-place operators and assignments re-bind the handle. Operations on tensors
+(arithmetic, indexing, gradients) are defined in `functions/` and `transforms/`, which add their
+methods to this class when imported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numus.dispatch.node_ops import new_node
 from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.evaluation.evaluate import check_known, evaluate, from_host, host_array
-from numus.graph import Node, View, current_trace, is_captured, mode, now, observers
+from numus.graph import Node, View, active_hooks, current_trace, is_captured, mode, now
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import graft
 from numus.primitives.source import VALUE, constant, value
@@ -31,7 +31,7 @@ _ref = weakref.ref
 
 
 if TYPE_CHECKING:
-    # The methods that others add, so that type checkers and editors know them.
+    # The methods added elsewhere, for type checkers and editors.
     from numus._methods import Methods
     from numus.runtime.pycall.builder import BytecodeBuilder
 else:
@@ -39,16 +39,16 @@ else:
 
 
 class GradSlot:
-    """Where reverse mode leaves a gradient: shared by a tensor and the node it stands for."""
+    """A gradient of reverse mode, shared by a tensor and its node."""
 
     __slots__ = ("_grad", "hooks", "later_hooks", "leaf", "owner", "retains", "serial")
 
     def __init__(self, leaf: bool, owner: Tensor) -> None:
         self.leaf = leaf
-        self.retains = leaf  # whether backward() keeps a gradient here
+        self.retains = leaf  # backward() stores a gradient here
         self._grad: Any = None
         self.serial = now()
-        self.owner = weakref.ref(owner)  # whom hooks are told about
+        self.owner = weakref.ref(owner)  # the argument of hooks
         self.hooks: dict[int, Any] = {}  # called with a gradient before it is added to `grad`
         self.later_hooks: dict[int, Any] = {}  # called with the tensor afterwards
 
@@ -61,7 +61,7 @@ class GradSlot:
 
     @grad.setter
     def grad(self, given: Any) -> None:
-        if observers:
+        if active_hooks:
             if mode.effects is not None:
                 mode.effects.writes_grad(self)
             if mode.trace is not None:
@@ -89,8 +89,8 @@ class Tensor(Methods):
             self._bind(node)
 
     def _bind(self, node: Node) -> None:
-        """Stand for this node, and let it know."""
-        if observers:
+        """Bind this handle to a node."""
+        if active_hooks:
             if mode.effects is not None:
                 mode.effects.binds(self, node)
             if mode.trace is not None:
@@ -101,7 +101,7 @@ class Tensor(Methods):
         alive = [h for h in known if h() is not None]
         node.handle = (*alive, _ref(self)) if alive else _ref(self)
 
-    # -- what it is -------------------------------------------------------------------------------
+    # -- properties -------------------------------------------------------------------------------
 
     @property
     def shape(self) -> Shape:
@@ -115,7 +115,7 @@ class Tensor(Methods):
 
     @property
     def device(self) -> Device:
-        """Where it lives."""
+        """The device of its storage."""
         return self._node.device or default.device
 
     @property
@@ -149,20 +149,20 @@ class Tensor(Methods):
 
     @property
     def strides(self) -> Shape:
-        """Steps between neighbours along each axis, in elements. Evaluates the tensor."""
+        """The stride of each axis, in elements. Evaluates the tensor."""
         view = self._realised().view
         assert view is not None
         return view.strides
 
     @property
     def offset(self) -> int:
-        """Where its first element lies in its storage, in elements. Evaluates the tensor."""
+        """The offset of its first element in its storage, in elements. Evaluates the tensor."""
         view = self._realised().view
         assert view is not None
         return view.offset
 
     def is_contiguous(self) -> bool:
-        """Whether its elements lie in row-major order without gaps. Evaluates the tensor."""
+        """True if its layout is row-major and dense. Evaluates the tensor."""
         return is_row_major(self.shape, self.strides)
 
     # -- values on the host -----------------------------------------------------------------------
@@ -189,7 +189,7 @@ class Tensor(Methods):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether gradients flow to (or through) this tensor. Set it on tensors you make."""
+        """True if gradients flow to (or through) this tensor. Set it on leaf tensors."""
         return self._node.tracked
 
     @requires_grad.setter
@@ -205,11 +205,13 @@ class Tensor(Methods):
         elif self.is_leaf:
             self._bind(detached(self._node))
         else:
-            raise GradientError("a computed tensor keeps its history; use detach() for one without")
+            raise GradientError(
+                "requires_grad of a computed tensor cannot be cleared; use detach()"
+            )
 
     @property
     def is_leaf(self) -> bool:
-        """Whether it is not the result of a tracked operation."""
+        """True if it is not the result of a tracked operation."""
         slot = self._node.grad_slot
         return not self._node.tracked or (slot is not None and slot.leaf)
 
@@ -228,25 +230,25 @@ class Tensor(Methods):
             raise GradientError("this tensor does not keep a gradient; set requires_grad first")
         if given is not None and (given.shape != self.shape or given.dtype is not self.dtype):
             raise GradientError(
-                f"a gradient of {given.dtype.name}{list(given.shape)} does not fit a tensor of "
-                f"{self.dtype.name}{list(self.shape)}"
+                f"the gradient of a {self.dtype.name}{list(self.shape)} tensor must have its dtype "
+                f"and shape, not {given.dtype.name}{list(given.shape)}"
             )
         slot.grad = given
 
     def detach(self) -> Tensor:
-        """The same values without history; shares storage once realised."""
+        """A tensor without history; shares storage once realised."""
         return Tensor(detached(self._node))
 
     def rebind(self, node: Node, op: str) -> Tensor:
-        """Let this handle stand for another node: what in-place operators do underneath."""
+        """Bind this handle to another node: the basis of in-place operators."""
         old = self._node
         if old.shape != node.shape:
             raise ValueError(
-                f"{op}: a result of shape {node.shape} cannot be put in place of {old.shape}"
+                f"{op}: the result of shape {node.shape} must have the shape {old.shape}"
             )
         if old.dtype is not node.dtype:
             raise TypeError(
-                f"{op}: a result of {node.dtype.name} cannot be put in place of {old.dtype.name}; "
+                f"{op}: the result of {node.dtype.name} must have dtype {old.dtype.name}; "
                 "write x = x op y instead"
             )
         slot = old.grad_slot
@@ -258,7 +260,7 @@ class Tensor(Methods):
                 )
             node = leaf_of(node, slot)
         elif old.tracked and not mode.grad:
-            # a change that is not recorded: the value is new, its derivative that of the old one
+            # an untracked change: the value is new, its derivative that of the old one
             node = graft(node, old)
             node.tracked = True
         if node is not old:  # x += 0 may change nothing
@@ -281,12 +283,12 @@ def new_handle(code: BytecodeBuilder, node: int) -> int:
     return out
 
 
-# What functions take for a tensor: Python's numbers (complex stands for all of them) are weak.
+# Tensor arguments of functions; Python numbers (complex includes all of them) are weakly typed.
 ArrayLike = Tensor | np.ndarray[Any, Any] | np.generic | complex
 
 
 def leaf_of(node: Node, slot: GradSlot) -> Node:
-    """A node with the same value at which gradients end and are kept."""
+    """A leaf node of this value, whose gradients go to the slot."""
     node = detached(node)
     if node.prim.name == "constant":  # a leaf needs memory of its own
         node = ew.stop_gradient(node)
@@ -296,7 +298,7 @@ def leaf_of(node: Node, slot: GradSlot) -> Node:
 
 
 def detached(node: Node, *, sees_writes: bool = True) -> Node:
-    """A node with the same value and no history."""
+    """A node of this value without history."""
     if node.view is None or is_captured(node):
         return ew.stop_gradient(node)
     view = node.view
@@ -309,7 +311,7 @@ def detached(node: Node, *, sees_writes: bool = True) -> Node:
 
 
 def scalar_node(number: Any, dtype: DType) -> Node:
-    """The constant of a Python scalar in a dtype that has been chosen for it."""
+    """The constant of a Python scalar in a dtype."""
     if isinstance(number, dt.Weak):
         return number.node(dtype)
     if dtype.is_integer:
@@ -323,10 +325,10 @@ def scalar_node(number: Any, dtype: DType) -> Node:
 
 
 def node_of(x: Any, op: str, dev: Device | None = None) -> Node:
-    """The node of a tensor; NumPy arrays and scalars are taken in, anything else is an error.
+    """The node of a tensor, NumPy array or scalar.
 
     Args:
-        dev: where a NumPy array goes: the device of the operand beside it.
+        dev: the device of a NumPy array.
     """
     if x.__class__ is Tensor or isinstance(x, Tensor):
         return x._node
@@ -339,7 +341,7 @@ def node_of(x: Any, op: str, dev: Device | None = None) -> Node:
 
 
 def method(*names: str) -> Callable[[Function], Function]:
-    """Make a function a method of Tensor too, under these names (its own, where none is given)."""
+    """Install a function as a method of Tensor, under these names (default: its own)."""
 
     def install(function: Function) -> Function:
         for name in names or (function.__name__,):
@@ -350,5 +352,5 @@ def method(*names: str) -> Callable[[Function], Function]:
 
 
 def attribute(name: str, get: Callable[[Tensor], Any], doc: str) -> None:
-    """Make what a function says of a tensor an attribute of it."""
+    """Install a function as a property of Tensor."""
     setattr(Tensor, name, property(get, doc=doc))

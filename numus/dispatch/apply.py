@@ -11,7 +11,7 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dispatch.node_ops import FastCall, inherit, new_node
 from numus.dtypes import DType
 from numus.errors import DeviceError
-from numus.graph import Node, mode, observers
+from numus.graph import Node, active_hooks, mode
 from numus.shapes import Shape
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def apply(
 ) -> Node:
     """A new pending node. Checks devices, inherits tracking, bounds the pending graph."""
     count = len(inputs)
-    if 0 < count <= _MAX_FAST_INPUTS and not observers:
+    if 0 < count <= _MAX_FAST_INPUTS and not active_hooks:
         made: Node = _fast[count - 1].call(prim, inputs, params, shape, dtype)
         if made is not GUARD_FAILED:
             return made
@@ -57,7 +57,7 @@ def apply(
                 size *= extent
             nbytes = node.view.storage.memory.nbytes  # less, with broadcast strides
             direct += size if size < nbytes else nbytes
-    if observers and mode.trace is not None and mode.trace.meets(inputs):
+    if active_hooks and mode.trace is not None and mode.trace.meets(inputs):
         abstract = mode.trace
     node = Node(prim, inputs, params, shape, dtype, device)
     node.depth = depth + 1
@@ -72,7 +72,7 @@ def apply(
         node.retained_bytes > config.MAX_PENDING_BYTES and inherited > direct
     ):
         _flush_if_over_budget(node)
-    if observers and mode.node_hook is not None and not node.abstract:
+    if active_hooks and mode.node_hook is not None and not node.abstract:
         mode.node_hook(node)
     return node
 

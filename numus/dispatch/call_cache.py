@@ -67,8 +67,8 @@ class CallCache:
         return None if found.__class__ is int else found
 
     def is_due(self, key: Any) -> bool:
-        """Count a structure without a call; whether to specialise it now: the second time, and
-        where that fails ever more rarely."""
+        """Count a structure without a call; True if it is to be specialised now: the second time,
+        and ever more rarely where that fails."""
         if key not in self.structures and len(self.structures) >= self.max_structures:
             self.clear()
         count = self.structures.get(key, 0)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from numus import config
 from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dtypes import DType
-from numus.graph import Node, Storage, View, mode, next_serial, observers
+from numus.graph import Node, Storage, View, active_hooks, mode, next_serial
 from numus.runtime import devices
 from numus.runtime.contract import RecycledOutput
 from numus.shapes import Shape
@@ -76,7 +76,7 @@ def _unsupported(*_: Any) -> Any:
 
 def guard_modes(code: BytecodeBuilder, expected: dict[str, Any]) -> None:
     """Guards modes of this thread, and that no trace or hook observes operations."""
-    code.is_empty(observers)
+    code.is_empty(active_hooks)
     attributes = code.get_attr(mode, "__dict__")
     for name, value in expected.items():
         unset = getattr(type(mode), name, None)
@@ -189,7 +189,7 @@ def _recycled(view: View) -> RecycledOutput:
 def inherit(code: BytecodeBuilder, operands: Sequence[int]) -> dict[str, int]:
     """The members a node inherits from its operands: device, tracking, depth and retained bytes.
     Guards that operands are concrete, on one device, and nothing observes operations."""
-    code.is_empty(observers)
+    code.is_empty(active_hooks)
     for x in operands:
         code.is_const(code.get_member(x, Node, "abstract"), False)  # guards that it is a node
     device = code.load_slot(operands[0], Node, "device")

@@ -35,8 +35,8 @@ class TemplateBuilder:
         guard_modes(code, {"grad": mode.grad, "autocast": mode.autocast})
 
     def bind(self, node: Node, register: int, *, distinct: bool = False) -> bool:
-        """Let a register stand for a node; guards that registers of one node hold one, and with
-        `distinct` that those of two nodes hold two. Whether the node is new."""
+        """Bind a node to a register; guards that registers of one node hold one object, and with
+        `distinct` that those of two nodes hold two. True if the node is new."""
         if node in self.registers:
             self.code.is_same(register, self.registers[node])
             return False
@@ -60,7 +60,7 @@ class TemplateBuilder:
             handled: the result whose handle the caller sets.
 
         Returns:
-            Whether that is possible: the results depend on bound nodes and constants alone.
+            True if possible: the results depend on bound nodes and constants alone.
         """
         made = _recorded(self.registers, results, since, matched)
         if made is None or any(x not in self.registers and x not in made for x in results):

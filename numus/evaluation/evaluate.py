@@ -47,13 +47,13 @@ def evaluate(nodes: Collection[Node]) -> None:
         for node in wanted:
             if node.view is None:
                 by_device.setdefault(node.device or device(), []).append(node)
-        for place, roots in by_device.items():
+        for dev, roots in by_device.items():
             if storage_lock.has_writers():
                 storage_lock.wait_for_writers(_storages_below(roots))
-            if place.kind == "reference":
-                _interpret(place, roots)
+            if dev.kind == "reference":
+                _interpret(dev, roots)
             else:
-                _run_plan(place, roots)
+                _run_plan(dev, roots)
 
 
 def _storages_below(roots: Sequence[Node]) -> Iterator[Storage]:
@@ -64,13 +64,13 @@ def _storages_below(roots: Sequence[Node]) -> Iterator[Storage]:
                 yield x.view.storage
 
 
-def _run_plan(place: Device, roots: list[Node]) -> None:
+def _run_plan(dev: Device, roots: list[Node]) -> None:
     global _plans
     if _plans is None:
         # Imported late: the compiler is needed only to evaluate something.
         from numus.compiler import plan as _plans
     made: dict[Any, Storage] = {}  # results in one memory share a storage
-    for node, leaf, memory, (offset, strides) in _plans.realize(place, roots, _evaluate_standalone):
+    for node, leaf, memory, (offset, strides) in _plans.realize(dev, roots, _evaluate_standalone):
         if leaf is not None:
             view = View(leaf.view.storage, leaf.view.offset + offset, strides)
         else:
@@ -79,15 +79,15 @@ def _run_plan(place: Device, roots: list[Node]) -> None:
                 storage = made[memory] = Storage(memory)
             view = View(storage, offset, strides)
         node.view = view
-        _finalize(node, place)
+        _finalize(node, dev)
 
 
 _plans: Any = None
 
 
-def _finalize(node: Node, place: Device) -> None:
+def _finalize(node: Node, dev: Device) -> None:
     """Set an evaluated node's device, and drop its inputs unless a gradient may need them."""
-    node.device = place
+    node.device = dev
     if not node.tracked or is_boundary(node):
         forget(node)
 
@@ -134,21 +134,21 @@ def _get_tuple_element(node: Node) -> None:
     whole = node.inputs[0]
     found = _results.get(whole)
     if found is None:
-        place = whole.device or device()
+        dev = whole.device or device()
         # nodes of no device would land on the default one
-        inputs = [x if x.device is not None else _copy_to(x, place) for x in whole.inputs]
+        inputs = [x if x.device is not None else _copy_to(x, dev) for x in whole.inputs]
         evaluate(inputs)
-        found = _results[whole] = place, whole.params.run(place, inputs)
+        found = _results[whole] = dev, whole.params.run(dev, inputs)
         whole.inputs = ()
-    place, views = found
+    dev, views = found
     node.view = views[node.params]
-    _finalize(node, place)
+    _finalize(node, dev)
 
 
-def _copy_to(node: Node, place: Device) -> Node:
+def _copy_to(node: Node, dev: Device) -> Node:
     """A contiguous copy of a value on a device."""
     out = copy(node)
-    out.device = place
+    out.device = dev
     return out
 
 
@@ -159,8 +159,8 @@ def _transfer(node: Node) -> None:
     _finalize(node, node.params)
 
 
-def _interpret(place: Device, roots: Sequence[Node]) -> None:
-    order = [n for n in _pending_order(roots) if n.device is None or n.device is place]
+def _interpret(dev: Device, roots: Sequence[Node]) -> None:
+    order = [n for n in _pending_order(roots) if n.device is None or n.device is dev]
     anywhere: dict[Node, Array] = {}  # values of nodes of no device
     for node in order:
         if node.view is not None:
@@ -175,11 +175,11 @@ def _interpret(place: Device, roots: Sequence[Node]) -> None:
         if node.device is None and node not in roots:
             anywhere[node] = result
         else:
-            node.view = _upload(place, result)
-            node.device = place
+            node.view = _upload(dev, result)
+            node.device = dev
     for node in order:
         if node.view is not None:
-            _finalize(node, place)
+            _finalize(node, dev)
 
 
 # -- between host and device ----------------------------------------------------------------------
@@ -189,21 +189,21 @@ _MAX_GAP_BYTES = 1 << 20  # of a strided download; beyond, elements are packed f
 _MAX_HOST_COPY_BYTES = 4 << 20  # of uploaded integers, kept on the host for index checks
 
 
-def _upload(place: Device, array: Array) -> View:
-    runtime = place.runtime
+def _upload(dev: Device, array: Array) -> View:
+    runtime = dev.runtime
     memory = runtime.allocate(array.nbytes)
     runtime.upload(memory, np.ascontiguousarray(array))
     storage = Storage(memory)
-    if not place.on_host and array.dtype.kind in "iu" and array.nbytes <= _MAX_HOST_COPY_BYTES:
+    if not dev.on_host and array.dtype.kind in "iu" and array.nbytes <= _MAX_HOST_COPY_BYTES:
         storage.host = array.flatten()
     return View(storage, 0, row_major(array.shape))
 
 
-def from_host(array: Array, dtype: Any, place: Device) -> Node:
+def from_host(array: Array, dtype: Any, dev: Device) -> Node:
     """A realised node with a copy of an array."""
-    place.require(dtype, "asarray")
+    dev.require(dtype, "asarray")
     array = array.astype(dtype.np, copy=False)  # another byte order, say
-    return value(_upload(place, array), array.shape, dtype, place)
+    return value(_upload(dev, array), array.shape, dtype, dev)
 
 
 def host_array(node: Node) -> Array:
@@ -233,9 +233,9 @@ def elements(node: Node) -> Array:
     assert view is not None
     if storage_lock.has_writers():
         storage_lock.wait_for_writers((view.storage,))
-    place = node.device or device()
-    runtime, memory = place.runtime, view.storage.memory
-    if place.on_host:
+    dev = node.device or device()
+    runtime, memory = dev.runtime, view.storage.memory
+    if dev.on_host:
         flat = runtime.download(memory, node.dtype, memory.nbytes // node.dtype.itemsize)
         return strided(flat, node.shape, view)
     size = size_of(node.shape)
@@ -247,7 +247,7 @@ def elements(node: Node) -> Array:
     last = view.offset + sum(e for e in ends if e > 0)
     count = last - first + 1
     if count > 2 * size and (count - size) * node.dtype.itemsize > _MAX_GAP_BYTES:
-        return elements(_copy_to(node, place))
+        return elements(_copy_to(node, dev))
     flat = runtime.download(memory, node.dtype, count, first)
     return strided(flat, node.shape, View(view.storage, view.offset - first, view.strides))
 
@@ -282,7 +282,7 @@ def check_known(node: Node, what: str, instead: str = "") -> None:
 
 
 def is_known(node: Node) -> bool:
-    """Whether the value is concrete: computed, or computable."""
+    """True if the value is concrete: computed, or computable."""
     return not node.abstract and not is_captured(node)
 
 
@@ -304,7 +304,7 @@ _INTERNAL_FILES = (str(Path(__file__).parent.parent), contextlib.__file__)
 
 
 def is_users_frame(frame: Any) -> bool:
-    """Whether a frame runs user code."""
+    """True if a frame runs user code."""
     return not frame.f_code.co_filename.startswith(_INTERNAL_FILES)
 
 

@@ -37,7 +37,7 @@ def host_access(storage: Storage) -> HostAccess:
 
 
 def has_writers() -> bool:
-    """Whether any storage is being written."""
+    """True if any storage is being written."""
     return bool(writers)
 
 

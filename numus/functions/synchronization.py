@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from numus.evaluation.evaluate import check_known, evaluate
-from numus.graph import observers
+from numus.graph import active_hooks
 from numus.runtime.devices import Device, device
 from numus.tensor import Tensor
 
@@ -27,7 +27,7 @@ def eval(*values: Any) -> None:
     """
     if len(values) == 1 and values[0].__class__ is Tensor:
         node = values[0]._node
-        if node.abstract or observers:
+        if node.abstract or active_hooks:
             check_known(node, "nm.eval()")
         if node.view is None:
             evaluate((node,))

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, TypeVar
 from numus.dispatch.call_cache import GUARD_FAILED, CallCache
 from numus.dispatch.templates import guard_node, new_template
 from numus.dtypes import DType
-from numus.graph import Node, mode, now, observers
+from numus.graph import Node, active_hooks, mode, now
 from numus.tensor import Tensor, new_handle
 
 Function = TypeVar("Function", bound=Callable[..., Any])
@@ -48,7 +48,7 @@ def templated(function: Function) -> Function:
                 if call is not site.calls[0]:
                     site.promote(call)
                 return found
-        key = None if observers else _structural_key(given)
+        key = None if active_hooks else _structural_key(given)
         if key is None:
             return function(*args, **kwargs)
         template = cache.get(key)

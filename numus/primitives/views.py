@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from numus.dispatch.apply import apply
-from numus.graph import Array, Jvp, Node, Primitive, View, is_captured, mode, observers
+from numus.graph import Array, Jvp, Node, Primitive, View, active_hooks, is_captured, mode
 from numus.primitives.source import VALUE
 from numus.shapes import Shape, check_size, reshape_strides, size_of
 
@@ -29,7 +29,7 @@ def _view(
 ) -> Node:
     """The node of a view; `layout` (offset, strides) shares the storage of a realised input."""
     seen = x.view
-    if seen is None or layout is None or (observers and is_captured(x)):
+    if seen is None or layout is None or (active_hooks and is_captured(x)):
         return apply(prim, (x,), params, shape, x.dtype)
     storage = seen.storage if sees_writes else seen.storage.copy()
     if x.tracked and mode.grad:
@@ -47,7 +47,7 @@ def window(x: Node, start: int, strides: Shape, shape: Shape) -> Node | None:
     """What a realised, untracked node holds from an element on, at strides that stay inside it;
     None for other nodes."""
     view = x.view
-    if view is None or x.tracked or (observers and is_captured(x)):
+    if view is None or x.tracked or (active_hooks and is_captured(x)):
         return None
     return _view(VALUE, x, None, shape, (view.offset + start, strides))
 

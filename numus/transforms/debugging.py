@@ -12,7 +12,7 @@ import numpy as np
 
 from numus.errors import NonFiniteError, TracingError
 from numus.evaluation.evaluate import elements, is_users_frame
-from numus.graph import Node, current_trace, watching
+from numus.graph import Node, calling_node_hook, current_trace
 
 
 @contextlib.contextmanager
@@ -39,7 +39,7 @@ def debug_nans(*, infs: bool = False) -> Iterator[None]:
             f"debug_nans inside {current_trace()}: values are not known while it is traced; put it "
             "around the call instead"
         )
-    with watching(_Watcher(infs)):
+    with calling_node_hook(_Watcher(infs)):
         yield
 
 

@@ -18,7 +18,7 @@ from numus.dispatch.templates import (
     match_graph,
     new_template,
 )
-from numus.graph import Node, observers
+from numus.graph import Node, active_hooks
 from numus.primitives.custom import call_of
 
 _MAX_TAPE_NODES = 256
@@ -37,7 +37,7 @@ def lookup(
     order: Sequence[Node], seeds: Mapping[Node, Node], wanted: Sequence[Node]
 ) -> dict[Node, Node] | None:
     """`reverse.pull_back` of a known tape, for distinct wanted nodes; None if it is not known."""
-    if not seeds or observers or len(order) > _MAX_TAPE_NODES:
+    if not seeds or active_hooks or len(order) > _MAX_TAPE_NODES:
         return None
     found = _site(seeds, order, wanted).call((*seeds, *seeds.values(), *wanted))
     if found is GUARD_FAILED:
@@ -54,7 +54,7 @@ def record(
     since: int,
 ) -> None:
     """Cache the cotangents of a tape, recorded since a serial number, if it has come before."""
-    if not found or observers or len(order) > _MAX_TAPE_NODES:
+    if not found or active_hooks or len(order) > _MAX_TAPE_NODES:
         return
     if _cache.is_due(tuple([(x.prim, x.shape, x.dtype) for x in (*order, *seeds.values())])):
         call = _compile(order, seeds, wanted, found, since)

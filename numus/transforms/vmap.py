@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from numus.errors import ShapeError
-from numus.graph import Node, mode, running_inside
+from numus.graph import Node, checking_effects, mode
 from numus.primitives.source import placeholder
 from numus.primitives.views import broadcast, permute
 from numus.shapes import normal_axis
@@ -88,7 +88,7 @@ def vmap(
                 spots[spot] = node
                 leaves[i] = Tensor(spot)
         inner_args, inner_kwargs = tree.unflatten(structure, leaves)
-        with running_inside(inside):
+        with checking_effects(inside):
             answer = f(*inner_args, **inner_kwargs)
         outputs, out_structure = nodes_of(answer, "vmap", "the result")
         axes_out = tree.broadcast_prefix(out_axes, out_structure, "vmap: out_axes")

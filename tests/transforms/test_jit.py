@@ -98,7 +98,7 @@ def test_static_arguments():
     assert jitted(x, n=3).tolist() == [3, 3]
     assert jitted(x, 3, "b").tolist() == [-2, -2]
     assert jitted(x, 3, mode="b").tolist() == [-2, -2]
-    assert f.count == 5  # by name and by place are two structures
+    assert f.count == 5  # by keyword and by position are two structures
     with pytest.raises(ValueError, match="missing"):
         nm.jit(lambda x: x, static_argnames="missing")
     with pytest.raises(TypeError, match=r"argument 1 is a bytearray.*hashable"):

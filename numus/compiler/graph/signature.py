@@ -173,7 +173,7 @@ _OWN_REFERENCES = _own_references()
 
 
 def is_free(node: Any) -> bool:
-    """Whether a pending node is a view of a constant or a counter: never worth its memory."""
+    """True if a pending node is a view of a constant or a counter: never worth its memory."""
     while node.prim.kind == "view":
         node = node.inputs[0]
     return node.view is None and node.prim.kind == "source"

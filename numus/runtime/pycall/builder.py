@@ -22,7 +22,7 @@ NO_LAUNCHER = Launcher(0, 0, 0, 0)
 
 
 class CommandBuffer(Protocol):
-    """What LAUNCH runs."""
+    """The launch list of LAUNCH."""
 
     @property
     def header(self) -> int: ...

@@ -42,7 +42,7 @@ class _Member:
 
 
 def _refcount_is_first_word() -> bool:
-    """Whether an object's first word, or its lower half, is its reference count."""
+    """True if an object's first word, or its lower half, is its reference count."""
     thing = object()
     word = ctypes.c_uint32.from_address(id(thing))
     before = word.value
@@ -65,7 +65,7 @@ def slot_offset(kind: type, name: str) -> int:
 
 @functools.cache
 def is_supported() -> bool:
-    """Whether this Python's object layout is the one the VM knows: CPython with a GIL."""
+    """True if this Python's object layout is the one the VM knows: CPython with a GIL."""
     return (
         sys.implementation.name == "cpython"
         and getattr(sys, "_is_gil_enabled", lambda: True)()

@@ -15,7 +15,7 @@ from numus.dtypes import DType
 from numus.errors import ShapeError
 from numus.evaluation.eager_cache import STANDALONE
 from numus.evaluation.evaluate import evaluate
-from numus.graph import Node, View, grad_mode, mode, running_inside
+from numus.graph import Node, View, checking_effects, grad_mode, mode
 from numus.primitives.source import placeholder, value
 from numus.primitives.structure import copy as copied
 from numus.primitives.structure import copy_apart
@@ -207,7 +207,7 @@ def call_on(
     """f of containers of tensors on these nodes."""
     left = iter(nodes)
     args = [tree.unflatten(s, [Tensor(next(left)) for _ in range(s.count)]) for s in structures]
-    with running_inside(inside):
+    with checking_effects(inside):
         return f(*args)
 
 

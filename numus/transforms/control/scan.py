@@ -9,7 +9,7 @@ from typing import Any
 from numus import dtypes as dt
 from numus.errors import ShapeError
 from numus.evaluation.evaluate import is_known
-from numus.graph import Node, Storage, View, mode, running_inside
+from numus.graph import Node, Storage, View, checking_effects, mode
 from numus.primitives import control
 from numus.primitives import elementwise as ew
 from numus.primitives.custom import custom
@@ -265,7 +265,7 @@ class ScanRule(CallRule):
         slices = spots([(x.shape[1:], x.dtype) for x in streams], dev, "scan")
         before, products, xs = slices[:carried], slices[carried : len(kept)], slices[len(kept) :]
         given = _filled(last, held) + _filled(rows, xs[self._sliced :])
-        with running_inside(inside):
+        with checking_effects(inside):
             primals = [Tensor(x) for x in (*before, *xs[: self._sliced], *constants)]
             trace = Trace("scan", self._body.with_products(products), primals)
             found = trace.reverse(given)

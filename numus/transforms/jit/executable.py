@@ -16,7 +16,7 @@ from numus.dispatch.call_cache import GUARD_FAILED
 from numus.dtypes import DType
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import evaluate
-from numus.graph import SOLE_REFERENCE, Node, View, is_observed, mode
+from numus.graph import SOLE_REFERENCE, Node, View, has_active_hook, mode
 from numus.primitives.source import value
 from numus.runtime.devices import default
 from numus.shapes import size_of
@@ -174,7 +174,7 @@ class Executable:
         return found.function or self._guarded_call
 
     def _guarded_call(self, *leaves: Any) -> Any:
-        if len(leaves) != self._arity or is_observed():
+        if len(leaves) != self._arity or has_active_hook():
             return GUARD_FAILED
         try:
             return self(leaves)
@@ -273,7 +273,7 @@ def _int_range(dtype: DType) -> range | None:
 
 
 def owns_memory(tensor: Tensor) -> bool:
-    """Whether nothing but this tensor references its node, view, storage and memory."""
+    """True if nothing but this tensor references its node, view, storage and memory."""
     count = sys.getrefcount
     if count(tensor._node) != SOLE_REFERENCE or tensor._node.view is None:
         return False

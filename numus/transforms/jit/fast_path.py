@@ -86,14 +86,14 @@ def _is_loadable(ref: InputRef) -> bool:
 
 
 def _is_nested_tuple(structure: tree.Structure) -> bool:
-    """Whether a result is built of tuples and None."""
+    """True if a result is built of tuples and None."""
     return structure.kind in (None, tuple, type(None)) and all(
         map(_is_nested_tuple, structure.children)
     )
 
 
 class _Layout(NamedTuple):
-    """Registers of an input's view and what it consists of."""
+    """Registers of an input's view, storage and memory."""
 
     view: int
     storage: int
@@ -116,8 +116,8 @@ class _CallWriter:
 
     def write(self) -> Callable[..., Any]:
         code, special, spec = self._code, self._special, self._spec
-        grad, low = special.mode
-        guard_modes(code, {"grad": grad, "autocast": low, "device": special.default_device})
+        modes = dict(zip(("grad", "autocast"), special.mode, strict=True))
+        guard_modes(code, {**modes, "device": special.default_device})
         code.is_empty(before_run)
         code.is_empty(storage_lock.writers)
         for slot, guard in enumerate(special.inputs):

@@ -17,7 +17,7 @@ from numus import dtypes as dt
 from numus.dispatch.call_cache import GUARD_FAILED
 from numus.evaluation import storage_lock
 from numus.evaluation.evaluate import evaluate, from_host
-from numus.graph import is_observed, mode
+from numus.graph import has_active_hook, mode
 from numus.runtime.devices import default
 from numus.tensor import Tensor
 from numus.transforms import tree
@@ -114,7 +114,7 @@ class Jitted:
         return jitted
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if is_observed():
+        if has_active_hook():
             return self._f(*args, **kwargs)
         leaves, structure = self._flattened(args, kwargs)
         specs, numbers, plain = self._read(leaves, structure)
@@ -181,7 +181,7 @@ class Jitted:
             where = _argument(tree.paths(structure)[i])
             raise TypeError(
                 f"nm.jit of {self._name}: {where} is a {type(value).__name__}, which is neither a "
-                "tensor, a number nor a container of them, and cannot be told apart by value (it "
+                "tensor, a number nor a container of them, and cannot be compared by value (it "
                 "is not hashable); make it hashable, or reach it through a closure"
             ) from None
         return StaticKey(value)
@@ -331,7 +331,7 @@ def _text(spec: Any) -> str:
 
 
 def _is_flat(key: Any) -> bool:
-    """Whether all arguments are positional tensors and numbers."""
+    """True if all arguments are positional tensors and numbers."""
     structure, specs = key[:2]
     args, kwargs = structure.children
     return (
@@ -408,8 +408,8 @@ def jit(
 
     Structure is what decides which operations run: shapes, dtypes, devices, the nesting of
     containers, static values, grad mode. Tensors and Python's numbers may differ at each call.
-    What f reaches by itself is read at each call, and what it changes in place (tensors, `.grad`)
-    is changed by each; see docs/jit.md.
+    Captured tensors are read at each call, and side effects (in-place updates, `.grad`) are
+    repeated by each; see docs/jit.md.
 
     Args:
         static_argnums: positions of arguments whose values are part of the structure.

@@ -1,7 +1,7 @@
 """References to the tensors of a traced function: arguments, handles, gradients, variables.
 
 A captured value is identified by its tensor (the handle), not by its node: the next call reads
-whatever that tensor stands for then.
+whatever that tensor is bound to then.
 """
 
 from __future__ import annotations
@@ -107,5 +107,5 @@ class TracedInput:
 
 
 def is_leaf_node(node: Node) -> bool:
-    """Whether `backward()` leaves gradients here."""
+    """True if `backward()` leaves gradients here."""
     return node.tracked and node.grad_slot is not None and bool(node.grad_slot.leaf)

@@ -43,7 +43,7 @@ class ConstantResult:
 
 
 class Binding(NamedTuple):
-    """A tensor that stands for an output after the call."""
+    """A tensor that is bound to an output after the call."""
 
     target: InputRef
     output: int
@@ -81,7 +81,7 @@ class VariableWrite:
 
 @dataclass(slots=True)
 class Effects:
-    """What a call changes besides returning results."""
+    """Side effects of a call."""
 
     bindings: list[Binding]
     grads: list[tuple[GradientRef, int | InputRef | None]]  # an output, another tensor, or none
@@ -150,7 +150,7 @@ class CapturedTensors:
 
 @dataclass(slots=True)
 class Guards:
-    """What must hold at a call besides the properties of its inputs."""
+    """Conditions of a call beyond the properties of its inputs."""
 
     grads: list[tuple[GradientRef, bool]]  # gradients read, and whether there was none
     several_refs: list[TracedInput]  # inputs that several references must agree on
@@ -165,7 +165,7 @@ class Guards:
 
     @property
     def has_relations(self) -> bool:
-        """Whether there is more to guard than flags."""
+        """True if there is more to guard than flags."""
         return bool(
             self.grads
             or self.several_refs
@@ -176,7 +176,7 @@ class Guards:
         )
 
     def hold(self, leaves: Sequence[Any]) -> bool:
-        """Whether the tensors of a call relate to each other as when the function was traced."""
+        """True if the conditions of the trace hold for the arguments of a call."""
         for ref, was_none in self.grads:
             slot = ref.slot(leaves)
             if slot is None or (slot._grad is None) != was_none:
@@ -228,7 +228,7 @@ class Spec:
         return sorted({x for x in found if isinstance(x, int)})
 
     def is_dead(self) -> bool:
-        """Whether a captured tensor is gone, so that it can never run again."""
+        """True if a captured tensor is gone, so that it can never run again."""
         return any(
             isinstance(r, HandleRef) and r.find(()) is None for x in self.inputs for r in x.refs
         )
@@ -265,7 +265,7 @@ class Specialization:
     spec: Spec
     arity: int  # leaves of the arguments
     inputs: list[InputGuard]
-    mode: tuple[Any, Any]  # grad, low
+    mode: tuple[Any, Any]  # grad, autocast
     default_device: Device
     run: Any
     output_types: list[tuple[Shape, DType, Device]]

@@ -62,8 +62,8 @@ class TraceReader:
         leaves, structure = tree.flatten(result)
         results = [self._result(x) for x in leaves]
         variables = [self._variable_write(change) for change in self._changes.changes]
-        kept = {id(arguments[i][1]) for i in self._returned}
-        donated = [i for i in donated if id(arguments[i][1]) not in kept]
+        returned = {id(arguments[i][1]) for i in self._returned}
+        donated = [i for i in donated if id(arguments[i][1]) not in returned]
         bindings = self._bindings()
         grads = self._grads()
         inputs, nodes = self._inputs()
@@ -168,7 +168,7 @@ class TraceReader:
         return VariableWrite(change, results, grads, structure)
 
     def _bindings(self) -> list[Binding]:
-        """Tensors that stand for another node after the call."""
+        """Tensors bound to another node after the call."""
         trace = self._trace
         changed: list[tuple[InputRef | None, Node, Node]] = [
             (self._ref(handle), old, handle._node) for handle, old in trace.bound.values()
@@ -217,7 +217,7 @@ class TraceReader:
             if grad is not None:
                 known = trace.bound.get(id(grad))
                 slots[grad._node if known is None else known[1]] = slot
-        before: dict[Node, list[Tensor]] = {}  # tensors that stand for something else now
+        before: dict[Node, list[Tensor]] = {}  # tensors bound to another node now
         for handle, node in trace.bound.values():
             before.setdefault(node, []).append(handle)
         found: list[TracedInput] = []
@@ -232,7 +232,7 @@ class TraceReader:
             if refs:  # else nothing can ever replace its value
                 found.append(TracedInput(node, refs))
                 nodes.append(node)
-        # of one tensor that is several arguments, the last stands for all
+        # of one tensor given several times, the last argument is the input
         distinct = {id(inner): i for i, (_, inner) in arguments.items()}
         for i in sorted(distinct.values()):
             found.append(TracedInput(arguments[i][0]._node, [ArgumentRef(i)]))

@@ -50,7 +50,7 @@ class Trace:
     # -- events -----------------------------------------------------------------------------------
 
     def captures(self, node: Node) -> bool:
-        """Whether a node is older than the trace, and may differ at the next call."""
+        """True if a node is older than the trace, and may differ at the next call."""
         return node.serial <= self.since and (
             node.prim.kind != "source" or node.view is not None or bool(handles_of(node))
         )
@@ -84,7 +84,7 @@ class Trace:
             self.bound[id(handle)] = (handle, old)
 
     def is_born(self, handle: Tensor) -> bool:
-        """Whether a tensor was made inside, on an older node."""
+        """True if a tensor was made inside, on an older node."""
         known = self.born.get(id(handle))
         return known is not None and known() is handle
 

@@ -70,7 +70,7 @@ class Namespace(ABC):
         return
 
     def decides(self, key: Any, value: Any) -> bool:
-        """Whether an entry may steer control flow: a flag, a layer."""
+        """True if an entry may steer control flow: a flag, a layer."""
         return value.__class__ is bool or _is_layer(value.__class__)
 
 
@@ -411,7 +411,7 @@ def _referenced(x: Any) -> Iterable[Any]:
 
 
 def _is_own(x: Any) -> bool:
-    """Whether a function or class is the user's, by its module."""
+    """True if a function or class is the user's, by its module."""
     return _is_users(x.__module__ or "")
 
 
@@ -420,12 +420,12 @@ def _is_users(module: str) -> bool:
 
 
 def _has_state(kind: type) -> bool:
-    """Whether objects of a class may have tensors as mutable attributes."""
+    """True if objects of a class may have tensors as mutable attributes."""
     return _is_own(kind) or kind.__module__.startswith(("numus.nn", "numus.optim"))
 
 
 def _is_layer(kind: type) -> bool:
-    """Whether a class is an nn.Module, which cannot be imported here."""
+    """True if a class is an nn.Module, which cannot be imported here."""
     return any((k.__module__, k.__name__) == ("numus.nn.module", "Module") for k in kind.__mro__)
 
 
