@@ -424,5 +424,5 @@ def test_a_scan_has_its_operand_and_its_tail_inside():
     assert found.names == ["scan_sum"]
     # a long row: totals of its parts, what comes before them, and the parts
     found = cost(lambda x: nm.cumsum(nm.exp(x)) * 2 + 1, given(1 << 20))
-    assert found.names == ["scan_sum_totals", "scan_sum_before", "scan_sum_parts"]
+    assert found.names == ["scan_sum_totals", "scan_sum_carries", "scan_sum_parts"]
     assert found.bytes_written < (FLOAT << 20) + 4096

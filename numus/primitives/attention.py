@@ -33,8 +33,8 @@ from numus.graph import Array, Node, Primitive
 from numus.primitives import attention_rules as rules
 from numus.primitives import elementwise as ew
 from numus.primitives.attention_rules import Operands
-from numus.primitives.reduce import reduce_sum
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.broadcast import broadcast, reduce_sum
+from numus.primitives.views import reshape
 from numus.shapes import Shape
 
 # -- parameters and inputs ------------------------------------------------------------------------

@@ -19,8 +19,8 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.contract import contract
-from numus.primitives.reduce import reduce_sum
 from numus.primitives.source import constant, iota
 from numus.primitives.views import permute, reshape
 

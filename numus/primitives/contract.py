@@ -12,7 +12,8 @@ from numus.dispatch.apply import apply
 from numus.dtypes import DType, float32
 from numus.graph import TF32, Array, Node, Primitive, mode
 from numus.primitives import elementwise as ew
-from numus.primitives.views import broadcast, permute, reshape
+from numus.primitives.broadcast import broadcast
+from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 
 _TURNED = {2: (1, 0), 3: (0, 2, 1)}

@@ -22,9 +22,9 @@ from numus.dispatch.apply import apply
 from numus.dtypes import DType, float32
 from numus.graph import TF32, Array, Node, Primitive, mode
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.contract import contract
-from numus.primitives.source import full
-from numus.primitives.views import broadcast, flip, permute, reshape, slice_
+from numus.primitives.views import flip, permute, reshape, slice_
 from numus.shapes import Shape, check_size, size_of
 
 

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from numus.dispatch.apply import apply
 from numus.graph import Node, Primitive
-from numus.primitives.views import broadcast
+from numus.primitives.broadcast import broadcast
 
 # -- graft ----------------------------------------------------------------------------------------
 

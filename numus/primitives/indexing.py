@@ -15,8 +15,9 @@ from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
 from numus.primitives.base import zero_jvp, zero_vjp
-from numus.primitives.source import constant, full, iota
-from numus.primitives.views import broadcast, permute, reshape
+from numus.primitives.broadcast import broadcast, full
+from numus.primitives.source import constant, iota
+from numus.primitives.views import permute, reshape
 from numus.shapes import Shape
 
 # -- gather ---------------------------------------------------------------------------------------
@@ -88,10 +89,10 @@ def gather(x: Node, indices: tuple[Node, ...], axes: Shape) -> Node:
     return apply(_gather, (x, *indices), axes, indices[0].shape + rest, x.dtype)
 
 
-# -- where something holds ------------------------------------------------------------------------
+# -- nonzero --------------------------------------------------------------------------------------
 
 
-def _compact_reference(node: Node, mask: Array) -> Array:
+def _nonzero_reference(node: Node, mask: Array) -> Array:
     out = np.full(node.shape, mask.shape[-1], np.int64)
     for row in np.ndindex(*mask.shape[:-1]):
         found = np.flatnonzero(mask[row])[: node.shape[-1]]
@@ -99,22 +100,22 @@ def _compact_reference(node: Node, mask: Array) -> Array:
     return out
 
 
-_compact = Primitive(
-    "compact",
-    "compact",
-    reference=_compact_reference,
+_nonzero = Primitive(
+    "nonzero",
+    "nonzero",
+    reference=_nonzero_reference,
     vjp=zero_vjp,
     jvp=zero_jvp,
-    batch=lambda node, inputs, batched, size: compact(inputs[0], node.params),
+    batch=lambda node, inputs, batched, size: nonzero(inputs[0], node.params),
 )
 
 
-def compact(mask: Node, count: int) -> Node:
-    """The first `count` places along the last axis at which a bool array holds, in order.
+def nonzero(mask: Node, count: int) -> Node:
+    """The first `count` indices of true elements along the last axis, in order.
 
-    Where there are fewer, the place past the end stands for those that are missing.
+    Missing ones are the length of the axis, one past the last index.
     """
-    return apply(_compact, (mask,), count, (*mask.shape[:-1], count), dt.int64)
+    return apply(_nonzero, (mask,), count, (*mask.shape[:-1], count), dt.int64)
 
 
 # -- scatter --------------------------------------------------------------------------------------

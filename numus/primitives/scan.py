@@ -11,10 +11,11 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.indexing import gather, scatter
-from numus.primitives.source import constant, full, iota
+from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
-from numus.primitives.views import broadcast, pad, reshape, take_range
+from numus.primitives.views import pad, reshape, take_range
 
 
 def _places(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:

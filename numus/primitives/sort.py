@@ -10,9 +10,10 @@ from numus import dtypes as dt
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
 from numus.primitives.base import zero_jvp, zero_vjp
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.indexing import gather, scatter
-from numus.primitives.source import full, iota
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.source import iota
+from numus.primitives.views import reshape
 from numus.shapes import Shape
 
 

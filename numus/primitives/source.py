@@ -72,7 +72,7 @@ VALUE = Primitive(
 
 
 def value(view: View, shape: Shape, dtype: DType, device: Device | None) -> Node:
-    """A node that is realised from the start."""
+    """A realised node."""
     node = Node(VALUE, (), None, shape, dtype, device)
     node.view = view
     return node
@@ -115,25 +115,4 @@ def placeholder(shape: Shape, dtype: DType, device: Device | None, owner: str) -
     """An input of a traced function: a shape and a dtype without a value."""
     node = Node(_placeholder, (), owner, shape, dtype, device)
     node.abstract = True
-    return node
-
-
-def zeros(shape: Shape, dtype: DType) -> Node:
-    return full(shape, 0, dtype)
-
-
-def full_like(x: Node, number: Any) -> Node:
-    """One number everywhere, of the type of a value and at home where that is."""
-    return full(x.shape, number, x.dtype, x)
-
-
-def full(shape: Shape, number: Any, dtype: DType, like: Node | None = None) -> Node:
-    """One number everywhere. What may be a result by itself is at home where `like` is, an operand
-    that it is the result of; other constants are at home everywhere."""
-    from numus.primitives.views import broadcast
-
-    kind = {"complex": complex, "float": float, "bool": bool}.get(dtype.kind, int)
-    node = broadcast(constant(kind(number), dtype), shape)
-    if like is not None:
-        node.device = like.device
     return node

@@ -9,8 +9,8 @@ import numpy as np
 
 from numus.dispatch.apply import apply
 from numus.graph import Array, Node, Primitive
-from numus.primitives.source import full
-from numus.primitives.views import broadcast, take_range
+from numus.primitives.broadcast import broadcast, full
+from numus.primitives.views import take_range
 from numus.runtime.devices import Device
 
 # -- concat ---------------------------------------------------------------------------------------

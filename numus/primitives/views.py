@@ -1,7 +1,7 @@
-"""Primitives that only change how elements are indexed. They are never kernels.
+"""Views: primitives that only change how elements are indexed, never kernels of their own.
 
-All are linear, so the tangent of the output is the same view of the tangent; each brings its
-transpose as its vjp, and the strides by which a realised input is viewed in O(1).
+All are linear: the jvp is the view of the tangent, the vjp its transpose. Realised inputs are
+viewed by strides in O(1). `broadcast` is in a file with its transpose, the sum.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from numus.primitives.source import VALUE
 from numus.shapes import Shape, check_size, reshape_strides, size_of
 
 
-def _view(
+def make_view(
     prim: Primitive,
     x: Node,
     params: Any,
@@ -27,7 +27,7 @@ def _view(
     layout: tuple[int, Shape] | None = None,
     sees_writes: bool = True,
 ) -> Node:
-    """The node of a view; `layout` (offset, strides) shares the storage of a realised input."""
+    """A view node; with `layout` (offset, strides) it aliases the storage of a realised input."""
     seen = x.view
     if seen is None or layout is None or (active_hooks and is_captured(x)):
         return apply(prim, (x,), params, shape, x.dtype)
@@ -44,17 +44,14 @@ def _view(
 
 
 def window(x: Node, start: int, strides: Shape, shape: Shape) -> Node | None:
-    """What a realised, untracked node holds from an element on, at strides that stay inside it;
-    None for other nodes."""
+    """A strided window of a realised, untracked node's storage; None for other nodes."""
     view = x.view
     if view is None or x.tracked or (active_hooks and is_captured(x)):
         return None
-    return _view(VALUE, x, None, shape, (view.offset + start, strides))
+    return make_view(VALUE, x, None, shape, (view.offset + start, strides))
 
 
-def _linear(build: Callable[[Node, Any], Node]) -> Jvp:
-    """The jvp of a view: the same view of the tangent."""
-
+def view_jvp(build: Callable[[Node, Any], Node]) -> Jvp:
     def jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
         t = tangents[0]
         return None if t is None else build(t, node.params)
@@ -68,7 +65,7 @@ _reshape = Primitive(
     "reshape",
     "view",
     vjp=lambda node, g: (reshape(g, node.inputs[0].shape),),
-    jvp=_linear(lambda t, shape: reshape(t, shape)),
+    jvp=view_jvp(lambda t, shape: reshape(t, shape)),
     batch=lambda node, inputs, batched, size: reshape(inputs[0], (size, *node.shape)),
     reference=lambda node, x: np.reshape(x, node.shape),
 )
@@ -79,22 +76,22 @@ def reshape(x: Node, shape: Shape) -> Node:
     if x.shape == shape:
         return x
     if x.view is None:
-        # a gradient may be asked for at a tracked one, or have been cut before an untracked one
-        inputs = x.inputs  # another thread may evaluate it meanwhile, so that it has none
+        # reshapes of reshapes collapse, but not across tracked nodes or cut gradients
+        inputs = x.inputs  # read once: another thread may evaluate x and clear them
         if inputs and x.prim is _reshape and not x.tracked and not inputs[0].tracked:
             x = inputs[0]
             if x.shape == shape:
                 return x
-        return _view(_reshape, x, shape, shape)
+        return make_view(_reshape, x, shape, shape)
     strides = reshape_strides(x.shape, x.view.strides, shape)
     layout = None if strides is None else (x.view.offset, strides)
-    return _view(_reshape, x, shape, shape, layout)
+    return make_view(_reshape, x, shape, shape, layout)
 
 
 def identity(x: Node, *, sees_writes: bool = False) -> Node:
-    """The same elements under a node of their own: a copy, as far as anyone can tell."""
+    """A node of its own for the elements of x: a copy in effect, without copying."""
     layout = None if x.view is None else (x.view.offset, x.view.strides)
-    return _view(_reshape, x, x.shape, x.shape, layout, sees_writes)
+    return make_view(_reshape, x, x.shape, x.shape, layout, sees_writes)
 
 
 # -- permute --------------------------------------------------------------------------------------
@@ -111,7 +108,7 @@ _permute = Primitive(
     "permute",
     "view",
     vjp=lambda node, g: (permute(g, _inverse(node.params)),),
-    jvp=_linear(lambda t, axes: permute(t, axes)),
+    jvp=view_jvp(lambda t, axes: permute(t, axes)),
     batch=lambda node, inputs, batched, size: permute(
         inputs[0], (0, *(a + 1 for a in node.params))
     ),
@@ -121,70 +118,21 @@ _permute = Primitive(
 
 def permute(x: Node, axes: Shape) -> Node:
     """Output axis i is input axis axes[i]."""
-    if axes == _straight(len(axes)):
+    if axes == _identity_axes(len(axes)):
         return x
     view = x.view
-    layout = None if view is None else (view.offset, _in_order(view.strides, axes))
-    return _view(_permute, x, axes, _in_order(x.shape, axes), layout)
+    layout = None if view is None else (view.offset, _permuted(view.strides, axes))
+    return make_view(_permute, x, axes, _permuted(x.shape, axes), layout)
 
 
 @functools.lru_cache(4096)
-def _in_order(numbers: Shape, axes: Shape) -> Shape:
+def _permuted(numbers: Shape, axes: Shape) -> Shape:
     return tuple([numbers[a] for a in axes])
 
 
 @functools.cache
-def _straight(ndim: int) -> Shape:
+def _identity_axes(ndim: int) -> Shape:
     return tuple(range(ndim))
-
-
-# -- broadcast ------------------------------------------------------------------------------------
-
-
-def _broadcast_batch(
-    node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int
-) -> Node:
-    x = inputs[0]
-    inner = x.shape[1:]
-    ones = (1,) * (len(node.shape) - len(inner))
-    return broadcast(reshape(x, (size, *ones, *inner)), (size, *node.shape))
-
-
-_broadcast = Primitive(
-    "broadcast",
-    "view",
-    vjp=lambda node, g: (unbroadcast(g, node.inputs[0].shape),),
-    jvp=_linear(lambda t, shape: broadcast(t, shape)),
-    batch=_broadcast_batch,
-    reference=lambda node, x: np.broadcast_to(x, node.shape),
-)
-
-
-def broadcast(x: Node, shape: Shape) -> Node:
-    """Repeat axes of extent 1 (and new leading ones) to `shape`: stride 0, nothing copied."""
-    if x.shape == shape:
-        return x
-    check_size(shape, "broadcast")
-    layout = None
-    if x.view is not None:
-        lead = len(shape) - len(x.shape)
-        own = zip(x.shape, shape[lead:], x.view.strides, strict=True)
-        strides = tuple([0 if n == 1 and m != 1 else s for n, m, s in own])
-        layout = (x.view.offset, (0,) * lead + strides)
-    return _view(_broadcast, x, shape, shape, layout)
-
-
-def unbroadcast(g: Node, shape: Shape) -> Node:
-    """The transpose of `broadcast`: sum over the axes along which `shape` was repeated."""
-    if g.shape == shape:
-        return g
-    from numus.primitives.reduce import reduce_sum
-
-    lead = len(g.shape) - len(shape)
-    axes = tuple(range(lead)) + tuple(
-        lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1
-    )
-    return reshape(reduce_sum(g, axes), shape)
 
 
 # -- slice ----------------------------------------------------------------------------------------
@@ -201,7 +149,7 @@ def _slice_jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
 
 
 def unslice(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
-    """The transpose of `slice_`: x at the places it reads in an array of `shape`, else zero."""
+    """The transpose of `slice_`: x at the elements it reads of an array of `shape`, else zero."""
     flips = tuple(i for i, step in enumerate(steps) if step < 0)
     if flips:
         x = flip(x, flips)
@@ -253,7 +201,7 @@ def slice_(x: Node, starts: Shape, steps: Shape, shape: Shape) -> Node:
         if 0 not in shape:
             offset += sum(map(mul, starts, strides))
         layout = (offset, tuple(map(mul, steps, strides)))
-    return _view(_slice, x, (starts, steps), shape, layout)
+    return make_view(_slice, x, (starts, steps), shape, layout)
 
 
 def flip(x: Node, axes: Sequence[int]) -> Node:
@@ -299,7 +247,7 @@ _pad = Primitive(
     "pad",
     "view",
     vjp=lambda node, g: (_pad_slice(g, node),),
-    jvp=_linear(lambda t, params: pad(t, *params)),
+    jvp=view_jvp(lambda t, params: pad(t, *params)),
     batch=_pad_batch,
     reference=_pad_reference,
 )
@@ -313,7 +261,7 @@ def pad(x: Node, low: Shape, high: Shape, inner: Shape | None = None) -> Node:
     shape = tuple(
         a + b + n + max(n - 1, 0) * i for a, b, i, n in zip(low, high, inner, x.shape, strict=True)
     )
-    return _view(_pad, x, (low, high, inner), check_size(shape, "pad"))
+    return make_view(_pad, x, (low, high, inner), check_size(shape, "pad"))
 
 
 # -- shear ----------------------------------------------------------------------------------------
@@ -350,7 +298,7 @@ _shear = Primitive(
     "shear",
     "view",
     vjp=_shear_vjp,
-    jvp=_linear(lambda t, params: shear(t, *params)),
+    jvp=view_jvp(lambda t, params: shear(t, *params)),
     batch=_shear_batch,
     reference=_shear_reference,
 )
@@ -360,8 +308,7 @@ def shear(
     x: Node, axis: int, along: int, extent: int, scale: int, slope: int, offset: int, divide: int
 ) -> Node:
     """out[.. i .. j ..] = x[.. (i * scale + j * slope + offset) / divide .. j ..], zero where that
-    is not an element. Sliding windows, diagonals, convolutions and their transposes are shears:
-    a shear's transpose is the shear that solves the same equation for i.
+    is not an element: sliding windows, diagonals, convolutions. The transpose is a shear too.
     """
     shape = tuple(extent if k == axis else n for k, n in enumerate(x.shape))
     if divide < 0:
@@ -378,12 +325,4 @@ def shear(
             strides[axis] = step * scale
             strides[along] += step * slope
             layout = (x.view.offset + step * offset, tuple(strides))
-    return _view(_shear, x, params, shape, layout)
-
-
-def windows(x: Node, axis: int, size: int, step: int = 1, dilation: int = 1) -> Node:
-    """Sliding windows along an axis; the place in the window becomes a new last axis."""
-    count = (x.shape[axis] - (size - 1) * dilation - 1) // step + 1
-    count = max(count, 0)
-    wide = broadcast(reshape(x, (*x.shape, 1)), (*x.shape, size))
-    return shear(wide, axis, x.ndim, count, step, dilation, 0, 1)
+    return make_view(_shear, x, params, shape, layout)

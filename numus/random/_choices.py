@@ -11,10 +11,11 @@ from numus.functions._base import node_of, require, to_float, wrap
 from numus.functions.indexing.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import full
 from numus.primitives.indexing import gather
 from numus.primitives.scan import scan
 from numus.primitives.sort import argsort
-from numus.primitives.source import constant, full
+from numus.primitives.source import constant
 from numus.primitives.views import permute, reshape, take_range
 from numus.random._distributions import gumbel
 from numus.random._draws import bits, integers, uniform

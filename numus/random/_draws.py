@@ -14,8 +14,9 @@ from numus.errors import DTypeError
 from numus.functions._base import node_of, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import full
 from numus.primitives.random_bits import normal_pair
-from numus.primitives.source import constant, full
+from numus.primitives.source import constant
 from numus.primitives.views import reshape
 from numus.random import _words
 from numus.random._keys import Words, words_of

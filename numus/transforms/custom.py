@@ -9,7 +9,7 @@ from typing import Any
 
 from numus.errors import GradientError
 from numus.graph import Node, grad_mode, mode
-from numus.primitives.source import full_like
+from numus.primitives.broadcast import full_like
 from numus.tensor import Tensor
 from numus.transforms.rules import CallRule, TreeSpec, connected, flatten, positional
 from numus.transforms.trace import Trace, require_function

@@ -15,7 +15,8 @@ from numus.errors import GradientError
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, grad_mode
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full_like, placeholder
+from numus.primitives.broadcast import full_like
+from numus.primitives.source import placeholder
 from numus.transforms.subgraph import Recipe, dependents
 from numus.transforms.trace import Trace, filled, matching, require_function, tensors
 

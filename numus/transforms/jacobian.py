@@ -11,8 +11,9 @@ from numus.dtypes import DType
 from numus.errors import GradientError
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full_like, iota, placeholder
-from numus.primitives.views import broadcast, permute, reshape
+from numus.primitives.broadcast import broadcast, full_like
+from numus.primitives.source import iota, placeholder
+from numus.primitives.views import permute, reshape
 from numus.runtime.devices import Device
 from numus.shapes import size_of
 from numus.transforms.functional import by_argument, conjugate, trace_call

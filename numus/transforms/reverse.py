@@ -13,8 +13,8 @@ from typing import Any
 from numus.errors import GradientError
 from numus.graph import Node, grad_mode, mode, now
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import full_like
 from numus.primitives.custom import call_of
-from numus.primitives.source import full_like
 from numus.primitives.structure import concat
 from numus.tensor import GradSlot, Tensor, detached, method, node_of
 from numus.transforms import hooks, vjp_cache

@@ -8,11 +8,10 @@ from typing import Any
 from weakref import WeakValueDictionary
 
 from numus.graph import Node
+from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.elementwise import stop_gradient
-from numus.primitives.reduce import reduce_sum
-from numus.primitives.source import full, placeholder
-from numus.primitives.views import broadcast
+from numus.primitives.source import placeholder
 from numus.tensor import Tensor
 from numus.transforms import tree
 from numus.transforms.trace import fitting

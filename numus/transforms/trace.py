@@ -8,7 +8,7 @@ from typing import Any
 from numus.errors import GradientError
 from numus.graph import Node, grad_mode, mode, now
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full_like
+from numus.primitives.broadcast import full_like
 from numus.tensor import Tensor, detached, node_of
 from numus.transforms import tree
 from numus.transforms.forward import push_forward

@@ -8,8 +8,9 @@ from typing import Any
 
 from numus.errors import ShapeError
 from numus.graph import Node, checking_effects, mode
+from numus.primitives.broadcast import broadcast
 from numus.primitives.source import placeholder
-from numus.primitives.views import broadcast, permute
+from numus.primitives.views import permute
 from numus.shapes import normal_axis
 from numus.tensor import Tensor, node_of
 from numus.transforms import tree

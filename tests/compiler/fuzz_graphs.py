@@ -18,12 +18,13 @@ from numus.evaluation.evaluate import evaluate, from_host, host_array
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import reduce, views
+from numus.primitives.broadcast import broadcast, full, reduce_sum, sliding_windows
 from numus.primitives.contract import contract
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.random_bits import threefry
 from numus.primitives.scan import scan
 from numus.primitives.sort import argsort, sort
-from numus.primitives.source import constant, full, iota
+from numus.primitives.source import constant, iota
 from numus.primitives.structure import barrier, concat, copy
 from numus.runtime.devices import Device, device
 
@@ -92,12 +93,12 @@ def _keep(x: Node, r: Node, axes: Any) -> Node:
 
 def _softmax(x: Node, axes: Any) -> Node:
     e = ew.exp(ew.sub(x, _keep(x, reduce.reduce_max(x, axes), axes)))
-    return ew.div(e, _keep(x, reduce.reduce_sum(e, axes), axes))
+    return ew.div(e, _keep(x, reduce_sum(e, axes), axes))
 
 
 def _norm(x: Node, axes: Any) -> Node:
     count = constant(float(max(1, math.prod(x.shape[a] for a in axes))), x.dtype)
-    mean = ew.div(_keep(x, reduce.reduce_sum(x, axes), axes), count)
+    mean = ew.div(_keep(x, reduce_sum(x, axes), axes), count)
     spread = ew.div(_keep(x, reduce.reduce_sqdev(x, axes), axes), count)
     return ew.mul(ew.sub(x, mean), ew.rsqrt(ew.add(spread, constant(0.5, x.dtype))))
 
@@ -159,8 +160,10 @@ def build_op(op: Op, given: list[Node], place: Device) -> Node:
             return {"softmax": _softmax, "norm": _norm}[name](x, *p)
         case "centred":
             return _centred(x, *p)
-        case "reshape" | "permute" | "broadcast" | "slice_" | "flip" | "pad" | "shear" | "windows":
+        case "reshape" | "permute" | "slice_" | "flip" | "pad" | "shear":
             return getattr(views, name)(x, *p)
+        case "broadcast" | "sliding_windows":
+            return {"broadcast": broadcast, "sliding_windows": sliding_windows}[name](x, *p)
         case "scan":
             return scan(p[0], x, p[1], p[2])
         case "sort" | "argsort":

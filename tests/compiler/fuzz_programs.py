@@ -297,7 +297,7 @@ class Maker:
         i = self.any() if i is None else i
         x = self.nodes[i]
         rank = x.ndim
-        names = ("permute", "broadcast", "slice_", "flip", "pad", "shear", "windows")
+        names = ("permute", "broadcast", "slice_", "flip", "pad", "shear", "sliding_windows")
         name = "reshape" if r.random() < 0.4 else r.choice(names)
         if name == "reshape":
             return self.add(name, i, p=(self.reshaped(x.shape),))
@@ -332,7 +332,7 @@ class Maker:
             numbers = (r.choice((1, 2, -1)), r.choice((1, -1, 2, 0)), r.randint(-3, 3))
             extent = r.choice((1, 3, x.shape[axis], x.shape[axis] + 2))
             return self.add(name, i, p=(axis, along, extent, *numbers, r.choice((1, 1, 2, 3))))
-        elif name == "windows":
+        elif name == "sliding_windows":
             axis = r.randrange(rank)
             return self.add(name, i, p=(axis, r.randint(1, 3), r.randint(1, 2), r.randint(1, 2)))
         return None

@@ -13,7 +13,8 @@ from numus.errors import OutOfMemoryError
 from numus.evaluation.evaluate import evaluate, from_host, host_array
 from numus.primitives import elementwise as ew
 from numus.primitives import views
-from numus.primitives.reduce import argmax, reduce_max, reduce_sum
+from numus.primitives.broadcast import broadcast, reduce_sum
+from numus.primitives.reduce import argmax, reduce_max
 from numus.primitives.source import constant
 from numus.primitives.structure import copy, transfer
 
@@ -84,7 +85,7 @@ def test_each_device_computes_its_own_part():
 
 
 def test_what_is_broadcast_takes_no_memory_of_its_own():
-    row = views.broadcast(from_host(np.ones(1, np.int64), dt.int64, CPU), (3, 1 << 32))
+    row = broadcast(from_host(np.ones(1, np.int64), dt.int64, CPU), (3, 1 << 32))
     twice = reduce_max(ew.add(ew.add(row, row), row), (1,))  # 96 GiB, were it ever in memory
     assert twice.depth == 3
     assert twice.retained_bytes < 100
@@ -128,14 +129,14 @@ def test_after_a_failure_all_is_as_before(monkeypatch):
 def test_what_does_not_fit_in_memory_is_an_error_and_no_more():
     x = from_host(np.ones(1, np.float32), dt.float32, CPU)
     small = ew.add(x, x)
-    huge = ew.add(views.broadcast(small, (1 << 45,)), x)
+    huge = ew.add(broadcast(small, (1 << 45,)), x)
     with pytest.raises(OutOfMemoryError):
         evaluate((small, huge))
     assert host_array(small).tolist() == [2]
 
 
 def test_what_is_at_home_on_every_device_stays_so():
-    numbers = ew.cos(views.broadcast(constant(2.0, dt.float32), (4,)))
+    numbers = ew.cos(broadcast(constant(2.0, dt.float32), (4,)))
     for place in (REFERENCE, CPU, REFERENCE):
         x = from_host(np.arange(4, dtype=np.float32), dt.float32, place)
         y = ew.mul(ew.add(x, numbers), numbers)

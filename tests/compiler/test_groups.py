@@ -137,7 +137,7 @@ def on_ordered(function, array):
         ("cumulative_prod", "complex64"),
     ],
 )
-def test_scans_in_one_pass(name, dtype):
+def test_lookback_scans(name, dtype):
     x = draw(2, 20_000)
     x = (x * 10).astype(dtype) if "int" in dtype else x.astype(dtype)
     if dtype == "complex64":
@@ -146,20 +146,20 @@ def test_scans_in_one_pass(name, dtype):
         x = np.exp(x / 10).astype(dtype)
     kind = getattr(nm, dtype)
     got, names = on_ordered(lambda x: getattr(nm, name)(x, axis=1, dtype=kind), x)
-    assert names[-1].endswith("one_pass"), names
+    assert names[-1].endswith("lookback"), names
     wide = x if "int" in dtype else x.astype(np.complex128 if dtype == "complex64" else np.float64)
     reference = np.cumsum if name == "cumulative_sum" else np.cumprod
     want = reference(wide, axis=1, dtype=dtype if "int" in dtype else None)
     np.testing.assert_allclose(got, want, rtol=2e-3 if "64" not in dtype else 2e-4, atol=1e-2)
 
 
-def test_scans_in_one_pass_look_back_further_than_a_span(monkeypatch):
-    from numus.kernels.scan.gpu_lookback import Carry
+def test_lookback_scans_cross_spans(monkeypatch):
+    from numus.kernels.scan.gpu_lookback import LookBack
 
-    monkeypatch.setattr(Carry, "span", staticmethod(lambda threads: 4))
+    monkeypatch.setattr(LookBack, "span", staticmethod(lambda threads: 4))
     x = rng.integers(-100, 100, 80_000).astype(np.int32)
     got, names = on_ordered(lambda x: nm.cumulative_sum(x, dtype=nm.int32), x)
-    assert names == ["empty_board", "scan_sum_one_pass"]
+    assert names == ["clear_flags", "scan_sum_lookback"]
     np.testing.assert_array_equal(got, np.cumsum(x, dtype=np.int32))
 
 
@@ -167,13 +167,13 @@ def test_scans_in_one_pass_look_back_further_than_a_span(monkeypatch):
     ("dtype", "descending"),
     [("float32", True), ("float16", False), ("int64", False), ("uint8", True)],
 )
-def test_sorts_by_one_pass_for_each_digit(dtype, descending):
+def test_onesweep_sorts(dtype, descending):
     x = draw(2, 5000) * 50
     x = x.view(np.uint8)[:, :5000].copy() if dtype == "uint8" else x.astype(dtype)
     if dtype == "float32":
         x[0, ::100], x[1, 5] = np.nan, -np.inf
     got, names = on_ordered(lambda x: nm.sort(x, axis=1, descending=descending), x)
-    assert names == ["empty_board", "sort_count", *["sort_move"] * x.itemsize]
+    assert names == ["clear_flags", "sort_histogram", *["sort_onesweep"] * x.itemsize]
     want = nm.sort(nm.asarray(x), axis=1, descending=descending).numpy()
     np.testing.assert_array_equal(got, want)
     got, _ = on_ordered(lambda x: nm.argsort(x, axis=1, descending=descending, stable=True), x)
@@ -181,8 +181,8 @@ def test_sorts_by_one_pass_for_each_digit(dtype, descending):
     np.testing.assert_array_equal(got, want)
 
 
-def test_sorts_look_back_through_spans_of_tiles(monkeypatch):
-    monkeypatch.setattr("numus.kernels.sort.gpu_onesweep.BASE", 2)
+def test_onesweep_lookback_crosses_spans(monkeypatch):
+    monkeypatch.setattr("numus.kernels.sort.gpu_onesweep.FANOUT", 2)
     x = rng.integers(0, 1 << 8, 40_000).astype(np.uint8)
     got, _ = on_ordered(lambda x: nm.sort(x), x)
     np.testing.assert_array_equal(got, np.sort(x))

@@ -4,8 +4,9 @@ import numpy as np
 
 import numus as nm
 from numus.primitives import elementwise as ew
-from numus.primitives.reduce import reduce_sqdev, reduce_sum
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.broadcast import broadcast, reduce_sum
+from numus.primitives.reduce import reduce_sqdev
+from numus.primitives.views import reshape
 
 
 def node(array):

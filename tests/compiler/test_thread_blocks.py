@@ -74,7 +74,7 @@ IN_ORDER = {
     "a scan of short rows": (lambda x: nm.cumsum(x, axis=1, dtype=nm.int32), (3, 77), "scan_sum"),
     "a scan of short rows by teams": (
         *(lambda x: nm.cumsum(x, axis=1, dtype=nm.int32), (90, 36)),
-        "scan_sum_rows",
+        "scan_sum_subwarp",
     ),
     "a selection": (lambda x: nm.topk(x, 9).indices, (1, 2100), "topk"),
     "batches turned over": (lambda x: nm.copy(x.swapaxes(1, 2)), (2, 64, 70), "tiled_map"),

@@ -17,9 +17,10 @@ from numus import dtypes as dt
 from numus.evaluation.evaluate import evaluate, from_host, host_array
 from numus.primitives import elementwise as ew
 from numus.primitives import views
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.contract import contract
 from numus.primitives.indexing import scatter
-from numus.primitives.reduce import reduce_prod, reduce_sqdev, reduce_sum
+from numus.primitives.reduce import reduce_prod, reduce_sqdev
 from numus.primitives.scan import scan
 
 RNG = np.random.default_rng(0)

@@ -4,7 +4,7 @@ import pytest
 
 from numus import dtypes as dt
 from numus.functions._base import common, pair
-from numus.primitives.source import full
+from numus.primitives.broadcast import full
 from numus.tensor import Tensor
 
 

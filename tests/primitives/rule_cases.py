@@ -10,8 +10,9 @@ from numus import dtypes as dt
 from numus.primitives import attention as at
 from numus.primitives import contract, custom, reduce, scan, sort, structure, views
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, reduce_sum, sliding_windows
 from numus.primitives.convolve import Window, convolve
-from numus.primitives.indexing import compact, gather, scatter
+from numus.primitives.indexing import gather, nonzero, scatter
 from numus.primitives.random_bits import normal_pair, threefry
 from numus.primitives.source import constant, iota
 
@@ -197,16 +198,16 @@ case("threefry", lambda *ks: threefry(*ks)[1], *_words[:3], _words[3][:1], flat=
 for _make in (real, cplx):
     case("reshape", lambda x: views.reshape(x, (2, 6)), _make(3, 4))
     case("permute", lambda x: views.permute(x, (2, 0, 1)), _make(2, 3, 4))
-    case("broadcast", lambda x: views.broadcast(x, (2, 3, 4)), _make(3, 1))
-    case("broadcast", lambda x: views.broadcast(x, (3, 4)), _make())
+    case("broadcast", lambda x: broadcast(x, (2, 3, 4)), _make(3, 1))
+    case("broadcast", lambda x: broadcast(x, (3, 4)), _make())
     case("slice", lambda x: views.slice_(x, (1, 4), (2, -2), (2, 2)), _make(5, 6))
     case("pad", lambda x: views.pad(x, (1, 0), (0, 2), (1, 2)), _make(3, 2))
     case("shear", lambda x: views.shear(x, 0, 1, 4, 2, 1, -1, 1), _make(6, 3))
     case("shear", lambda x: views.shear(x, 1, 0, 5, 1, -1, 2, 2), _make(3, 4))
-    case("shear", lambda x: views.windows(x, 0, 3, 2), _make(8, 2), label="windows")
+    case("shear", lambda x: sliding_windows(x, 0, 3, 2), _make(8, 2), label="windows")
 case("reshape", lambda x: views.reshape(x, (0, 5)), real(3, 0))
-case("broadcast", lambda x: views.broadcast(x, (0, 3)), real(1, 3), label="to-0")
-case("broadcast", lambda x: views.broadcast(x, (2, 0)), real(0), label="from-0")
+case("broadcast", lambda x: broadcast(x, (0, 3)), real(1, 3), label="to-0")
+case("broadcast", lambda x: broadcast(x, (2, 0)), real(0), label="from-0")
 case("slice", lambda x: views.slice_(x, (0, 0), (1, 1), (0, 3)), real(4, 3), label="empty")
 case("slice", lambda x: views.flip(x, (0, 1)), real(4, 3), label="flip")
 case("pad", lambda x: views.pad(x, (2, 0), (1, 0)), real(0, 3))
@@ -336,10 +337,10 @@ for _label, _x, _w, _groups, _extents, _windows in (
 
 # -- where something holds ------------------------------------------------------------------------
 
-case("compact", lambda m: compact(m, 3), bools(7), flat=True)
-case("compact", lambda m: compact(m, 5), bools(2, 3, 4), flat=True)
-case("compact", lambda m: compact(m, 2), bools(2, 0), flat=True)
-case("compact", lambda m: compact(m, 0), bools(4), flat=True)
+case("nonzero", lambda m: nonzero(m, 3), bools(7), flat=True)
+case("nonzero", lambda m: nonzero(m, 5), bools(2, 3, 4), flat=True)
+case("nonzero", lambda m: nonzero(m, 2), bools(2, 0), flat=True)
+case("nonzero", lambda m: nonzero(m, 0), bools(4), flat=True)
 
 # -- scans and sorts ------------------------------------------------------------------------------
 
@@ -396,7 +397,7 @@ def _attention(q, k, v, *bias, keep=None, causal=False):
 def _attention_grad(which, q, k, v, g, *bias, keep=None, causal=False):
     b = ew.cast(bias[0], q.dtype) if bias else None
     lse = at.attention_lse(q, k, _scale(q), b, causal)
-    delta = reduce.reduce_sum(ew.mul(g, _attention(q, k, v, *bias, keep=keep, causal=causal)), (2,))
+    delta = reduce_sum(ew.mul(g, _attention(q, k, v, *bias, keep=keep, causal=causal)), (2,))
     o = at.Operands(q, k, _scale(q), b, lse, v, keep, causal)
     return at.attention_grad(which, o, g, delta)
 

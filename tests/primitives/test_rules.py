@@ -9,7 +9,7 @@ from rule_cases import CASES
 from numus.evaluation.evaluate import host_array
 from numus.graph import PRIMITIVES, grad_mode
 from numus.primitives import elementwise as ew
-from numus.primitives.reduce import reduce_sum
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.source import placeholder
 from numus.runtime.devices import default, device
 from numus.tensor import node_of

@@ -1,4 +1,4 @@
-"""What schedules that walk an axis share: rows along it, and memory of their own."""
+"""Rows along an axis: indices, sort keys and temporaries of scans, sorts and scatters."""
 
 from __future__ import annotations
 
@@ -10,80 +10,106 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, Index
 from numus.dtypes import DType
 from numus.ir import Expr, const
+from numus.kernels.sort.keys import decode, encode
 from numus.shapes import Shape
 
 ZERO, ONE = const(0), const(1)
 
-At = Callable[[Expr], Index]  # from a place along the axis to a whole index
+Layouts = dict[Value, Shape]
+RowIndex = Callable[[Expr], Index]  # a position along the axis -> the index of that element
 
 
 def temporary(shape: Shape, dtype: DType) -> Value:
-    """Memory that the kernels of one group hand on to each other."""
+    """Device memory between the kernels of one lowering."""
     return Value.fresh("temporary", "temporary", (), None, shape, dtype)
 
 
-def without(layouts: dict[Value, Shape], val: Value) -> dict[Value, Shape]:
+def without(layouts: Layouts, val: Value) -> Layouts:
     return {v: s for v, s in layouts.items() if v is not val}
 
 
-def digits(e: Emitter, linear: Expr, extents: list[int]) -> list[Expr]:
-    """A running number as one index per extent, the last running fastest."""
+def delinearize(e: Emitter, linear: Expr, extents: list[int]) -> list[Expr]:
+    """One index per extent from a row-major linear index."""
     out = []
     for i, n in enumerate(extents):
-        below = math.prod(extents[i + 1 :])
-        digit = linear
-        if below != 1:
-            digit = ir.idiv(digit, e.dim(below))
+        stride = math.prod(extents[i + 1 :])
+        index = linear if stride == 1 else ir.idiv(linear, e.dim(stride))
         if i:
-            digit = ir.irem(digit, e.dim(n))
-        out.append(digit if n != 1 else ZERO)
+            index = ir.irem(index, e.dim(n))
+        out.append(index if n != 1 else ZERO)
     return out
 
 
-class Rows:
-    """The rows of a shape along an axis: all its lines in that direction."""
+# -- rows -----------------------------------------------------------------------------------------
 
-    def __init__(self, e: Emitter, shape: Shape, axis: int) -> None:
-        self.e, self.shape, self.axis = e, shape, axis
-        self.others = [i for i in range(len(shape)) if i != axis]
-        self.count = math.prod(shape[i] for i in self.others)
 
-    def _index(self, known: dict[int, Expr]) -> At:
-        def at(place: Expr) -> Index:
-            return tuple(place if i == self.axis else known[i] for i in range(len(self.shape)))
+def _other_axes(shape: Shape, axis: int) -> list[int]:
+    return [i for i in range(len(shape)) if i != axis]
 
-        return at
 
-    def one(self, number: Expr) -> At:
-        """The row of a number, in row-major order of the other axes."""
-        found = digits(self.e, number, [self.shape[i] for i in self.others])
-        return self._index(dict(zip(self.others, found, strict=True)))
+def _row_index(shape: Shape, axis: int, known: dict[int, Expr]) -> RowIndex:
+    return lambda at: tuple(at if i == axis else known[i] for i in range(len(shape)))
 
-    def side_by_side(self, block: Expr, lane: Expr, lanes: int) -> tuple[At, Expr, Expr, int]:
-        """The rows of a block of `lanes` at most: the row of a lane, as an index and as a number;
-        how many there are; how many blocks.
 
-        Where the last axis is another one and long enough, lanes run along it, so that neighbours
-        in memory are handled together.
-        """
-        e, last = self.e, len(self.shape) - 1
-        if self.axis != last and 2 * self.shape[last] > lanes:
-            extent = self.shape[last]
-            outer = self.others[:-1]
-            each = -(-extent // lanes)
-            per_row = e.scalar_arg(each)
-            start = ir.mul(ir.irem(block, per_row), const(lanes))
-            found = digits(e, ir.idiv(block, per_row), [self.shape[i] for i in outer])
-            known = dict(zip(outer, found, strict=True))
-            known[last] = ir.add(start, lane)
-            row = ir.add(ir.mul(ir.idiv(block, per_row), e.dim(extent)), known[last])
-            grid = each * math.prod(self.shape[i] for i in outer)
-        else:
-            extent = self.count
-            start = ir.mul(block, const(lanes))
-            row = ir.add(start, lane)
-            found = digits(e, row, [self.shape[i] for i in self.others])
-            known = dict(zip(self.others, found, strict=True))
-            grid = -(-extent // lanes)
-        count = ir.minimum(ir.sub(e.dim(extent), start), const(lanes))
-        return self._index(known), row, count, grid
+def num_rows(shape: Shape, axis: int) -> int:
+    return math.prod(n for i, n in enumerate(shape) if i != axis)
+
+
+def row_index(e: Emitter, row: Expr, shape: Shape, axis: int) -> RowIndex:
+    """The elements of a row; rows are numbered in row-major order of the other axes."""
+    others = _other_axes(shape, axis)
+    found = delinearize(e, row, [shape[i] for i in others])
+    return _row_index(shape, axis, dict(zip(others, found, strict=True)))
+
+
+def rows_in_lanes(
+    e: Emitter, shape: Shape, axis: int, block: Expr, lane: Expr, lanes: int
+) -> tuple[RowIndex, Expr, Expr, int]:
+    """One row per lane: the index and number of a lane's row, the rows of a block, and the grid.
+
+    Lanes run along the last axis where it is another one and long enough: contiguous accesses.
+    """
+    last, others = len(shape) - 1, _other_axes(shape, axis)
+    if axis != last and 2 * shape[last] > lanes:
+        extent = shape[last]
+        outer = others[:-1]
+        blocks_per_line = -(-extent // lanes)
+        per_line = e.scalar_arg(blocks_per_line)
+        start = ir.mul(ir.irem(block, per_line), const(lanes))
+        found = delinearize(e, ir.idiv(block, per_line), [shape[i] for i in outer])
+        known = dict(zip(outer, found, strict=True))
+        known[last] = ir.add(start, lane)
+        row = ir.add(ir.mul(ir.idiv(block, per_line), e.dim(extent)), known[last])
+        grid = blocks_per_line * math.prod(shape[i] for i in outer)
+    else:
+        extent = num_rows(shape, axis)
+        start = ir.mul(block, const(lanes))
+        row = ir.add(start, lane)
+        found = delinearize(e, row, [shape[i] for i in others])
+        known = dict(zip(others, found, strict=True))
+        grid = -(-extent // lanes)
+    count = ir.minimum(ir.sub(e.dim(extent), start), const(lanes))
+    return _row_index(shape, axis, known), row, count, grid
+
+
+def scan_order(e: Emitter, val: Value) -> tuple[Expr, Callable[[Expr], Expr]]:
+    """The row length of a scan, and the position along the axis of its i-th element."""
+    _, axis, reverse = val.params
+    length = e.dim(val.shape[axis])
+    return length, lambda i: ir.sub(ir.sub(length, ONE), i) if reverse else i
+
+
+# -- sort keys ------------------------------------------------------------------------------------
+
+
+def is_argsort(val: Value) -> bool:
+    return val.op == "argsort"
+
+
+def sort_key(e: Emitter, val: Value, index: Index) -> Expr:
+    return encode(e.value(val.inputs[0], index), val.params[1], ties=is_argsort(val))
+
+
+def sort_value(val: Value, key: Expr) -> Expr:
+    """The sorted element of a key; `sort` only: the keys of `argsort` do not tell ties apart."""
+    return decode(key, val.inputs[0].dtype, val.params[1])

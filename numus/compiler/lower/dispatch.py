@@ -18,15 +18,16 @@ from numus.compiler.lower.matmul.cpu import lower_cpu_matmul
 from numus.compiler.lower.matmul.gpu import lower_gpu_matmul
 from numus.compiler.lower.matmul.vendor import lower_vendor_matmul
 from numus.compiler.lower.scan.cpu import lower_scan
-from numus.compiler.lower.scan.gpu import lower_group_scan, lower_group_sort
+from numus.compiler.lower.scan.gpu import lower_scan_gpu
 from numus.compiler.lower.scatter.cpu import lower_scatter
-from numus.compiler.lower.scatter.gpu import lower_group_scatter
+from numus.compiler.lower.scatter.gpu import lower_scatter_gpu
 from numus.compiler.lower.schedule import Problem, Schedule, select
 from numus.compiler.lower.sort.cpu import lower_sort
-from numus.compiler.lower.sort.nonzero import lower_compact, lower_group_compact
+from numus.compiler.lower.sort.gpu import lower_sort_gpu
+from numus.compiler.lower.sort.nonzero import lower_nonzero, lower_nonzero_gpu
 from numus.compiler.lower.sort.topk_cpu import lower_topk
-from numus.compiler.lower.sort.topk_gpu import lower_group_topk
-from numus.shapes import Shape, row_major
+from numus.compiler.lower.sort.topk_gpu import lower_topk_gpu
+from numus.shapes import Shape
 from numus.target import Target
 
 Lowering = Callable[[FusionGroup, dict[Value, Shape], Target], list[LoweredKernel]]
@@ -48,19 +49,6 @@ class Family:
 
     def lower(self, problem: Problem) -> list[LoweredKernel]:
         return self.lowering(problem.group, problem.layouts, problem.target)
-
-
-def _scan_then_epilogue(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """A scan kernel, then its epilogue as a kernel of its own."""
-    scan, *epilogue = group.members
-    if not epilogue:
-        return lower_group_scan(group, layouts, target)
-    first = FusionGroup.of_stored(scan, group.position)
-    rest = FusionGroup.of(epilogue, group.stored - {scan}, group.position)
-    layouts = {**layouts, scan: row_major(scan.shape)}
-    return lower_group_scan(first, layouts, target) + lower_loops(rest, layouts, target)
 
 
 def _vendor_or_own_gemm(
@@ -87,11 +75,11 @@ FAMILIES = {
     "concat": _families("concat", lower_concat, lower_concat),
     "contract": _families("GEMM", lower_cpu_matmul, _vendor_or_own_gemm),
     "convolve": _families("convolution", lower_convolution, _padded_or_implicit_gemm),
-    "scan": _families("scan", lower_scan, _scan_then_epilogue),
-    "sort": _families("sort", lower_sort, lower_group_sort),
-    "topk": _families("top-k", lower_topk, lower_group_topk),
-    "compact": _families("compaction", lower_compact, lower_group_compact),
-    "scatter": _families("scatter", lower_scatter, lower_group_scatter),
+    "scan": _families("scan", lower_scan, lower_scan_gpu),
+    "sort": _families("sort", lower_sort, lower_sort_gpu),
+    "topk": _families("top-k", lower_topk, lower_topk_gpu),
+    "nonzero": _families("stream compaction", lower_nonzero, lower_nonzero_gpu),
+    "scatter": _families("scatter", lower_scatter, lower_scatter_gpu),
     "attention": _families(
         "attention", cpu_attention.lower_attention, gpu_attention.lower_attention
     ),

@@ -14,8 +14,9 @@ from numus.functions.creation.dtype_functions import convert
 from numus.functions.elementwise.arithmetic import pow as power
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast
 from numus.primitives.source import constant, iota
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.runtime.devices import device as as_device
 from numus.shapes import Shape, as_shape, check_size, size_of

@@ -13,8 +13,8 @@ from numus.functions.creation.dtype_functions import finfo
 from numus.functions.indexing.searching import nonzero
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import full
 from numus.primitives.reduce import reduce_min
-from numus.primitives.source import full
 from numus.runtime.devices import Device
 from numus.tensor import ArrayLike, Tensor
 

@@ -12,7 +12,7 @@ from numus.functions.elementwise import complex_math as cm
 from numus.functions.elementwise.arithmetic import float_operands
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.source import full_like
+from numus.primitives.broadcast import full_like
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = [

@@ -24,12 +24,13 @@ from numus.functions.indexing.index_checks import (
 from numus.functions.indexing.indexing import cast_value, fit_value, write
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.indexing import gather as gather_node
 from numus.primitives.indexing import scatter as scatter_node
 from numus.primitives.scan import scan
 from numus.primitives.sort import along
-from numus.primitives.source import full, iota
-from numus.primitives.views import broadcast, permute, reshape, take_range
+from numus.primitives.source import iota
+from numus.primitives.views import permute, reshape, take_range
 from numus.shapes import Shape, normal_axis, size_of
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import Tensor

@@ -17,10 +17,10 @@ from numus.errors import DTypeError, IndexRangeError, ShapeError
 from numus.evaluation.evaluate import array_at_hand, check_known, evaluate, from_host, host_array
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.indexing import compact, gather
-from numus.primitives.reduce import reduce_sum
-from numus.primitives.source import constant, full, iota
-from numus.primitives.views import broadcast, permute, reshape
+from numus.primitives.broadcast import broadcast, full, reduce_sum
+from numus.primitives.indexing import gather, nonzero
+from numus.primitives.source import constant, iota
+from numus.primitives.views import permute, reshape
 from numus.runtime.devices import default
 from numus.shapes import Shape, size_of
 from numus.tensor import Tensor
@@ -119,7 +119,7 @@ def mask_positions(mask: Node, op: str, *also: Node) -> Node:
     flat = reshape(mask, (size,))
     total = reduce_sum(ew.cast(flat, dt.int64), (0,))
     evaluate((total, flat, *also))
-    return compact(flat, int(host_array(total)))
+    return nonzero(flat, int(host_array(total)))
 
 
 def unravel(position: Node, shape: Shape) -> tuple[Node, ...]:

@@ -30,10 +30,11 @@ from numus.functions.indexing.index_checks import (
 )
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.indexing import gather, scatter
-from numus.primitives.source import VALUE, full
+from numus.primitives.source import VALUE
 from numus.primitives.structure import copy
-from numus.primitives.views import broadcast, permute, reshape, slice_, unslice, window
+from numus.primitives.views import permute, reshape, slice_, unslice, window
 from numus.shapes import Shape, reshape_strides
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import ArrayLike, Tensor, scalar_node

@@ -18,8 +18,8 @@ from numus.functions.indexing.index_checks import (
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import reduce
+from numus.primitives.broadcast import full
 from numus.primitives.indexing import gather
-from numus.primitives.source import full
 from numus.primitives.structure import concat
 from numus.primitives.views import reshape
 from numus.shapes import normal_axis, size_of

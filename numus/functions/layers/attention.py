@@ -13,8 +13,9 @@ from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.attention import attention
+from numus.primitives.broadcast import broadcast
 from numus.primitives.source import constant
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.views import reshape
 from numus.shapes import Shape, size_of
 from numus.shapes import broadcast as broadcast_shapes
 from numus.tensor import Tensor

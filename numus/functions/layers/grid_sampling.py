@@ -9,9 +9,10 @@ from numus.errors import ShapeError
 from numus.functions._base import like, pair, require, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast
 from numus.primitives.indexing import gather
 from numus.primitives.source import iota
-from numus.primitives.views import broadcast, permute, reshape, take_range
+from numus.primitives.views import permute, reshape, take_range
 from numus.tensor import ArrayLike, Tensor
 
 __all__ = ["grid_sample"]

@@ -32,11 +32,12 @@ from numus.functions.layers.pooling_windows import (
 from numus.functions.layers.window_arguments import of_rank, per_axis
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.custom import custom
 from numus.primitives.indexing import scatter
-from numus.primitives.reduce import argmax, reduce_max, reduce_sum
-from numus.primitives.source import constant, full, iota
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.reduce import argmax, reduce_max
+from numus.primitives.source import constant, iota
+from numus.primitives.views import reshape
 from numus.shapes import Shape, size_of
 from numus.tensor import ArrayLike, Tensor
 

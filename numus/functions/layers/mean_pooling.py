@@ -29,7 +29,7 @@ from numus.functions.layers.pooling_windows import (
 from numus.functions.layers.window_arguments import of_rank
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.reduce import reduce_sum
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.source import iota
 from numus.primitives.views import reshape
 from numus.tensor import ArrayLike, Tensor

@@ -18,9 +18,9 @@ from numus.functions.layers.resampling import Table, resample
 from numus.functions.layers.window_arguments import batched, per_axis
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.reduce import reduce_sum
-from numus.primitives.source import full, iota
-from numus.primitives.views import broadcast, pad, permute, reshape, shear, take_range
+from numus.primitives.broadcast import broadcast, full, reduce_sum
+from numus.primitives.source import iota
+from numus.primitives.views import pad, permute, reshape, shear, take_range
 from numus.shapes import Shape
 from numus.tensor import Tensor
 

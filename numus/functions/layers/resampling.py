@@ -17,8 +17,8 @@ from numus.functions._base import like
 from numus.functions.indexing.index_checks import take_axis, upload
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.custom import custom
-from numus.primitives.reduce import reduce_sum
 from numus.primitives.views import reshape
 
 Array = np.ndarray[Any, Any]

@@ -24,8 +24,8 @@ from numus.functions.layers.mean_pooling import (
 from numus.functions.layers.resampling import Array, Table, resample
 from numus.functions.layers.window_arguments import batched, per_axis, window_count
 from numus.primitives import elementwise as ew
-from numus.primitives.reduce import reduce_sum
-from numus.primitives.views import broadcast, permute, reshape, shear
+from numus.primitives.broadcast import broadcast, reduce_sum
+from numus.primitives.views import permute, reshape, shear
 from numus.shapes import Shape, size_of
 from numus.tensor import ArrayLike, Tensor
 

@@ -16,9 +16,9 @@ from numus import dtypes as dt
 from numus.dtypes import DType
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.contract import contract
-from numus.primitives.reduce import reduce_sum
-from numus.primitives.views import broadcast, permute, reshape
+from numus.primitives.views import permute, reshape
 from numus.shapes import Shape, size_of
 
 Labels = tuple[Hashable, ...]

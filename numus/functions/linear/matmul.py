@@ -23,9 +23,9 @@ from numus.functions.shape.splitting import diagonal
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, reduce_sum
 from numus.primitives.contract import contract
-from numus.primitives.reduce import reduce_sum
-from numus.primitives.views import broadcast, permute, reshape
+from numus.primitives.views import permute, reshape
 from numus.shapes import broadcast as broadcast_shapes
 from numus.shapes import normal_axes, normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor

@@ -15,13 +15,14 @@ from numus.functions.indexing.searching import count_before
 from numus.functions.ordering.sorting import lexical_order, order
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.indexing import gather, scatter
 from numus.primitives.reduce import reduce_max
 from numus.primitives.scan import scan
 from numus.primitives.sort import sort
-from numus.primitives.source import full, iota
+from numus.primitives.source import iota
 from numus.primitives.structure import concat
-from numus.primitives.views import broadcast, permute, reshape, take_range
+from numus.primitives.views import permute, reshape, take_range
 from numus.shapes import normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
 

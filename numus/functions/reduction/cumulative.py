@@ -13,10 +13,10 @@ from numus.functions.autocast import widens
 from numus.functions.reduction.reductions import accumulator
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.scan import scan
-from numus.primitives.source import full
 from numus.primitives.structure import concat
-from numus.primitives.views import broadcast, reshape, take_range
+from numus.primitives.views import reshape, take_range
 from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
 

@@ -14,10 +14,11 @@ from numus.functions.indexing.index_checks import int_constant
 from numus.functions.indexing.searching import count_before
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.indexing import gather, scatter
-from numus.primitives.reduce import reduce_max, reduce_min, reduce_sum
-from numus.primitives.source import constant, full, iota
-from numus.primitives.views import broadcast, flip, reshape, take_range
+from numus.primitives.reduce import reduce_max, reduce_min
+from numus.primitives.source import constant, iota
+from numus.primitives.views import flip, reshape, take_range
 from numus.shapes import size_of
 from numus.tensor import ArrayLike, Tensor
 

@@ -20,8 +20,9 @@ from numus.functions.creation.dtype_functions import ends
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod, reduce_sum
-from numus.primitives.source import constant, full
+from numus.primitives.broadcast import full, reduce_sum
+from numus.primitives.reduce import reduce_max, reduce_min, reduce_prod
+from numus.primitives.source import constant
 from numus.primitives.views import reshape
 from numus.shapes import Shape, normal_axes, size_of
 from numus.tensor import Tensor

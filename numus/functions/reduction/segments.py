@@ -12,9 +12,9 @@ from numus.functions._base import node_of, require, wrap
 from numus.functions.indexing.gather_scatter import combining_identity
 from numus.graph import Node
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import full
 from numus.primitives.indexing import scatter
 from numus.primitives.reduce import reduce_max
-from numus.primitives.source import full
 from numus.primitives.views import reshape
 from numus.shapes import size_of
 from numus.tensor import ArrayLike, Tensor

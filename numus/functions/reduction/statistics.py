@@ -24,9 +24,10 @@ from numus.functions.reduction.reductions import (
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.reduce import reduce_sqdev, reduce_sum
-from numus.primitives.source import constant, full
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.broadcast import broadcast, full, reduce_sum
+from numus.primitives.reduce import reduce_sqdev
+from numus.primitives.source import constant
+from numus.primitives.views import reshape
 from numus.shapes import Shape, normal_axes
 from numus.tensor import Tensor
 

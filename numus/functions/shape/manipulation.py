@@ -12,6 +12,7 @@ from numus.functions._base import method, node_of, pair, viewed, wrap
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import views
+from numus.primitives.broadcast import broadcast as broadcast_node
 from numus.primitives.structure import copy as copy_node
 from numus.shapes import Shape, as_shape, is_row_major, normal_axes, normal_axis, size_of
 from numus.shapes import broadcast as broadcast_shapes
@@ -239,7 +240,7 @@ def broadcast_to(x: ArrayLike, /, shape: int | Sequence[int]) -> Tensor:
             f"broadcast_to: an array of shape {node.shape} does not broadcast to {target}; aligned "
             "from the right, its extents must be equal to those or 1"
         )
-    return viewed(views.broadcast(node, target), node)
+    return viewed(broadcast_node(node, target), node)
 
 
 @method()
@@ -264,7 +265,7 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
     shape: Shape = ()
     for node in nodes:
         shape = broadcast_shapes(shape, node.shape, "broadcast_arrays")
-    return [viewed(views.broadcast(node, shape), node) for node in nodes]
+    return [viewed(broadcast_node(node, shape), node) for node in nodes]
 
 
 @method()

@@ -10,6 +10,7 @@ from numus.errors import ShapeError
 from numus.functions._base import computed, method, node_of, viewed, wrap
 from numus.graph import Node
 from numus.primitives import views
+from numus.primitives.broadcast import sliding_windows
 from numus.shapes import as_shape, normal_axes, normal_axis
 from numus.tensor import ArrayLike, Tensor
 
@@ -203,7 +204,7 @@ def _unfold(x: Tensor, dimension: int, size: int, step: int = 1) -> Tensor:
             f"unfold: windows of {size} elements, {step} apart, do not fit axis {axis} of an array "
             f"of shape {x.shape}"
         )
-    return wrap(views.windows(node, axis, size, step))
+    return wrap(sliding_windows(node, axis, size, step))
 
 
 def sliding_window_view(

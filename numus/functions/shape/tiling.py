@@ -17,10 +17,9 @@ from numus.functions.indexing.indexing import cast_value
 from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives import views
+from numus.primitives.broadcast import broadcast, full, reduce_sum
 from numus.primitives.indexing import scatter
-from numus.primitives.reduce import reduce_sum
 from numus.primitives.scan import scan
-from numus.primitives.source import full
 from numus.primitives.structure import copy
 from numus.shapes import normal_axis, size_of
 from numus.tensor import ArrayLike, Tensor
@@ -66,7 +65,7 @@ def repeat(x: ArrayLike, repeats: int | Any, /, *, axis: int | None = None) -> T
         raise ShapeError(f"repeat: an element cannot be repeated {times} times")
     shape = node.shape
     wide = views.reshape(node, (*shape[: at + 1], 1, *shape[at + 1 :]))
-    wide = views.broadcast(wide, (*shape[: at + 1], times, *shape[at + 1 :]))
+    wide = broadcast(wide, (*shape[: at + 1], times, *shape[at + 1 :]))
     return computed(views.reshape(wide, (*shape[:at], extent * times, *shape[at + 1 :])))
 
 
@@ -110,7 +109,7 @@ def tile(x: ArrayLike, repetitions: int | Sequence[int], /) -> Tensor:
     times = (1,) * (rank - len(times)) + times
     shape = (1,) * (rank - node.ndim) + node.shape
     wide = views.reshape(node, tuple(n for extent in shape for n in (1, extent)))
-    wide = views.broadcast(wide, tuple(n for pair in zip(times, shape, strict=True) for n in pair))
+    wide = broadcast(wide, tuple(n for pair in zip(times, shape, strict=True) for n in pair))
     return computed(views.reshape(wide, tuple(t * n for t, n in zip(times, shape, strict=True))))
 
 
@@ -155,7 +154,7 @@ def _cycle(node: Node, axis: int, start: int, count: int) -> Node:
     start %= extent
     laps = -(-(start + count) // extent)
     wide = views.reshape(node, (*shape[:axis], 1, *shape[axis:]))
-    wide = views.broadcast(wide, (*shape[:axis], laps, *shape[axis:]))
+    wide = broadcast(wide, (*shape[:axis], laps, *shape[axis:]))
     long = views.reshape(wide, (*shape[:axis], laps * extent, *shape[axis + 1 :]))
     return views.take_range(long, axis, start, start + count)
 
@@ -194,7 +193,7 @@ def _pad_edge(node: Node, axis: int, low: int, high: int) -> Node:
 
     def end(start: int, count: int) -> Node:
         shape = (*node.shape[:axis], count, *node.shape[axis + 1 :])
-        return views.broadcast(views.take_range(node, axis, start, start + 1), shape)
+        return broadcast(views.take_range(node, axis, start, start + 1), shape)
 
     return _between(end(0, low), node, end(node.shape[axis] - 1, high), axis)
 

@@ -1,9 +1,9 @@
-"""How a block learns what the blocks before it came to, while they are still running.
+"""Decoupled look-back scan (Merrill & Garland 2016), deterministic.
 
-Blocks put what they came to on a board (`ir.Post`) and wait for what they need of it (`ir.Await`).
-Which words a block merges, and in which order, depends on its place alone: results don't depend on
-who was quicker. A block waits for all earlier ones of its own span of blocks, and for one word that
-tells what came before the span; the last block of a span posts that word for the next.
+A block publishes its tile's aggregate as flagged status words and spins on those of earlier tiles.
+Tiles form spans as long as a block has threads: a block combines all aggregates of its span and one
+inclusive prefix of the previous spans, which the last tile of a span publishes. The association
+depends on the tile's position alone, not on timing.
 """
 
 from __future__ import annotations
@@ -13,28 +13,27 @@ from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
 from numus.kernels.scan.cpu import combine
-from numus.kernels.scan.gpu_block import RunningReduction
+from numus.kernels.scan.gpu_block import TileScan
 
 ZERO, ONE = const(0), const(1)
 _WORD = dt.uint64
-_HERE = 1 << 32  # set in every word that was posted; the lower half is what is told
-_LOW = const(_HERE - 1, _WORD)
+_VALID = 1 << 32  # set in every published word; the lower half is the payload
+_PAYLOAD = const(_VALID - 1, _WORD)
 
 
-def words_of(value: Expr) -> list[Expr]:
-    """A number as the words of a board."""
-    size, here = value.dtype.itemsize, const(_HERE, _WORD)
+def _pack(value: Expr) -> list[Expr]:
+    """The status words of a number."""
+    size, valid = value.dtype.itemsize, const(_VALID, _WORD)
     if value.dtype is dt.bool_:
-        return [value.cast(_WORD) | here]
+        return [value.cast(_WORD) | valid]
     bits = value.bitcast(dt.BY_NAME[f"uint{8 * size}"]).cast(_WORD)
     if size < 8:
-        return [bits | here]
-    return [(bits & _LOW) | here, (bits >> 32) | here]
+        return [bits | valid]
+    return [(bits & _PAYLOAD) | valid, (bits >> 32) | valid]
 
 
-def number_of(words: list[Expr], dtype: DType) -> Expr:
-    """The number that words tell."""
-    low = words[0] & _LOW
+def _unpack(words: list[Expr], dtype: DType) -> Expr:
+    low = words[0] & _PAYLOAD
     if dtype is dt.bool_:
         return low.cast(dt.bool_)
     if dtype.itemsize == 8:
@@ -42,85 +41,88 @@ def number_of(words: list[Expr], dtype: DType) -> Expr:
     return low.cast(dt.BY_NAME[f"uint{8 * dtype.itemsize}"]).bitcast(dtype)
 
 
-class Carry:
-    """What comes before a tile of a row, of which every block scans one.
+class LookBack:
+    """The exclusive prefix of a tile.
 
-    The board has `places` for every row: one for each tile, then one for each span.
+    A row has one status entry per tile (its aggregate), then one per span (the prefix before it).
     """
 
-    def __init__(self, scan: RunningReduction, board: ir.Buffer, tile: Expr, tiles: Expr) -> None:
-        self.scan, self.board = scan, board
+    def __init__(
+        self, scan: TileScan, status: ir.Buffer, first: Expr, tile: Expr, tiles: Expr
+    ) -> None:
+        """`first` is the row's first status entry."""
+        self.scan, self.status, self.first = scan, status, first
         self.tile, self.tiles = tile, tiles
-        self.first = ZERO  # of the row's places
         self.scratch = [
-            ir.Buffer(f"before{p}", scan.real, "scratch", ONE) for p in range(scan.parts)
+            ir.Buffer(f"before{p}", scan.dtype, "scratch", ONE) for p in range(scan.components)
         ]
 
     @staticmethod
     def span(threads: int) -> int:
-        """Blocks that look back at each other: each thread at one of them."""
+        """Tiles of a span: each thread spins on one of them."""
         return threads
 
     @classmethod
-    def places(cls, threads: int, tiles: int) -> int:
+    def entries(cls, threads: int, tiles: int) -> int:
+        """Status entries per row."""
         return tiles + -(-tiles // cls.span(threads))
 
     @staticmethod
-    def words(scan: RunningReduction) -> int:
-        """Words that a place takes."""
-        return scan.parts * (2 if scan.real.itemsize == 8 else 1)
+    def words(scan: TileScan) -> int:
+        """Words per status entry."""
+        return scan.components * (2 if scan.dtype.itemsize == 8 else 1)
 
-    def _at(self, place: Expr, word: int) -> Expr:
+    def _at(self, entry: Expr, word: int) -> Expr:
         count = const(self.words(self.scan))
-        return ir.add(ir.mul(ir.add(self.first, place), count), const(word))
+        return ir.add(ir.mul(ir.add(self.first, entry), count), const(word))
 
-    def _post(self, place: Expr, state: list[Expr]) -> list[Stmt]:
-        words = [w for x in state for w in words_of(x)]
-        return [ir.SetFlag(self.board, self._at(place, i), w) for i, w in enumerate(words)]
+    def _publish(self, entry: Expr, value: list[Expr]) -> list[Stmt]:
+        words = [w for x in value for w in _pack(x)]
+        return [ir.SetFlag(self.status, self._at(entry, i), w) for i, w in enumerate(words)]
 
-    def _await(self, name: str, place: Expr, there: Expr) -> tuple[Stmt, list[Expr]]:
-        """Wait for what stands at a place; what it tells, or nothing where it is not asked for."""
+    def _spin(self, name: str, entry: Expr, wanted: Expr) -> tuple[Stmt, list[Expr]]:
+        """Wait for a status entry; its value, or the identity where none is wanted."""
         scan, count = self.scan, self.words(self.scan)
         names = [ir.var(f"{name}_w{w}", _WORD) for w in range(count)]
-        one = select(there, ONE, ZERO)
-        words = [ir.FlagRead(self._at(place, w), 1, one, [names[w]]) for w in range(count)]
-        each = count // scan.parts
-        told = [
-            select(there, number_of(names[p * each : (p + 1) * each], scan.real), x)
-            for p, x in enumerate(scan.start)
+        one = select(wanted, ONE, ZERO)
+        words = [ir.FlagRead(self._at(entry, w), 1, one, [names[w]]) for w in range(count)]
+        per_component = count // scan.components
+        values = [
+            select(wanted, _unpack(names[p * per_component :][:per_component], scan.dtype), x)
+            for p, x in enumerate(scan.identity)
         ]
-        return ir.SpinWait(self.board, words), told
+        return ir.SpinWait(self.status, words), values
 
-    def find(self, total: list[Expr]) -> list[Stmt]:
-        """Tell what the tile came to, and set the scan's carry to what came before it.
+    def set_carry(self, aggregate: list[Expr]) -> list[Stmt]:
+        """Publish the tile's aggregate and set the scan's carry to its exclusive prefix.
 
-        What comes before a span is passed on from span to span, one after the other: nothing that
-        could be done before is done between hearing of it and telling the next.
+        Span prefixes form a serial chain: nothing else is done between reading one and publishing
+        the next.
         """
         scan, tile, threads = self.scan, self.tile, self.scan.threads
         span = const(self.span(threads))
         number = ir.idiv(tile, span)
         start = ir.mul(number, span)
         first, second, lane = (ir.var(f"back_{n}") for n in ("first", "second", "lane"))
-        own = [ir.Register(f"back{p}", scan.real, lanes=True) for p in range(scan.parts)]
+        own = [ir.Register(f"back{p}", scan.dtype, lanes=True) for p in range(scan.components)]
         at = ir.add(start, lane)
-        near, told = self._await("near", at, at < tile)
-        inside, left, right = (
-            [ir.var(f"back_{n}{p}", scan.real) for p in range(scan.parts)]
+        near, near_values = self._spin("near", at, at < tile)
+        in_span, left, right = (
+            [ir.var(f"back_{n}{p}", scan.dtype) for p in range(scan.components)]
             for n in ("inside", "left", "right")
         )
-        far, before = self._await("far", ir.add(self.tiles, number), number > 0)
-        so_far = combine(scan.op, combine(scan.op, before, list(inside)), total)
+        far, before = self._spin("far", ir.add(self.tiles, number), number > 0)
+        inclusive = combine(scan.op, combine(scan.op, before, list(in_span)), aggregate)
         ends = ir.irem(tile, span).eq(self.span(threads) - 1) & (ir.add(tile, ONE) < self.tiles)
-        tell = self._post(ir.add(self.tiles, ir.add(number, ONE)), so_far)
-        hear: list[Stmt] = [far, ir.If(ends, tell)]
-        hear += [ir.Store(b, ZERO, x) for b, x in zip(self.scratch, before, strict=True)]
-        carried = combine(scan.op, [ir.load(b, ZERO) for b in self.scratch], list(inside))
-        look: list[Stmt] = [near, *(ir.Set(r, x) for r, x in zip(own, told, strict=True))]
+        publish = self._publish(ir.add(self.tiles, ir.add(number, ONE)), inclusive)
+        chain: list[Stmt] = [far, ir.If(ends, publish)]
+        chain += [ir.Store(b, ZERO, x) for b, x in zip(self.scratch, before, strict=True)]
+        exclusive = combine(scan.op, [ir.load(b, ZERO) for b in self.scratch], list(in_span))
+        look: list[Stmt] = [near, *(ir.Set(r, x) for r, x in zip(own, near_values, strict=True))]
         return [
-            ir.For(first, ZERO, ONE, "lanes", self._post(tile, total)),
+            ir.For(first, ZERO, ONE, "lanes", self._publish(tile, aggregate)),
             ir.For(lane, ZERO, const(threads), "lanes", look),
-            ir.BlockReduce(own, left, right, combine(scan.op, list(left), list(right)), inside),
-            ir.For(second, ZERO, ONE, "lanes", hear),
-            *(ir.Set(r, x) for r, x in zip(scan.carry, carried, strict=True)),
+            ir.BlockReduce(own, left, right, combine(scan.op, list(left), list(right)), in_span),
+            ir.For(second, ZERO, ONE, "lanes", chain),
+            *(ir.Set(r, x) for r, x in zip(scan.carry, exclusive, strict=True)),
         ]

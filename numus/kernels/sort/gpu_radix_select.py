@@ -1,9 +1,8 @@
-"""The first few of a row in some order, by a group of threads, without sorting it.
+"""Radix select: the k least keys of a row by one block (Alabi et al. 2012), stable.
 
-Keys are unsigned integers, the least comes first. The last of the wanted ones is found digit by
-digit, from the highest on: a histogram of those that begin as it does tells its next digit. Then
-everything before it is picked in order of its place, and of those that are equal to it as many as
-are missing, the first ones. What was picked is put in order by counting who comes before whom.
+The k-th key is found digit by digit from the highest, by histograms of the keys that share its
+prefix. Then all smaller keys, and the first of the equal ones, are compacted in order of their
+index, and the k results ranked by counting.
 """
 
 from __future__ import annotations
@@ -15,15 +14,20 @@ from numus import dtypes as dt
 from numus import ir
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt, const, select
-from numus.kernels.sort.gpu_onesweep import BITS, DIGITS, digit_of, passes
+from numus.kernels.sort.gpu_onesweep import (
+    COPIES,
+    RADIX,
+    RADIX_BITS,
+    digit_of,
+    passes,
+)
 
 ZERO, ONE = const(0), const(1)
 
-AT_A_TIME = 8  # elements that a thread has under way
-_COPIES = 4  # of the counters of a histogram: threads that meet in one of them wait
-_HALF = 16  # bits of a word that counts two things
+ITEMS_IN_FLIGHT = 8  # loads of a thread
+_HALF_BITS = 16  # of a word that holds two counts
 
-Take = Callable[[Expr, Expr, Expr], list[Stmt]]  # given a rank, the key, and where it was
+Take = Callable[[Expr, Expr, Expr], list[Stmt]]  # of a rank, its key and index
 
 
 def _u32(value: int) -> Expr:
@@ -31,156 +35,169 @@ def _u32(value: int) -> Expr:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """What is selected from: elements `start` … `stop` of a row, of which `count` are wanted."""
+class SelectProblem:
+    """The problem: the `count` least of elements `start` … `stop` of a row."""
 
     start: Expr
     stop: Expr
-    count: Expr  # no more than there are
+    count: Expr  # at most stop - start
     key: Callable[[Expr], Expr]
     dtype: DType  # of keys
 
 
-class Selection:
-    """The selection from one row, in the kernel of one group."""
+class RadixSelect:
+    """A selection by one block."""
 
-    def __init__(self, threads: int, row: Row) -> None:
+    def __init__(self, threads: int, row: SelectProblem) -> None:
         self.threads, self.row = threads, row
-        self.counters = ir.Buffer("counters", dt.uint32, "scratch", const(DIGITS * _COPIES))
+        self.counters = ir.Buffer("counters", dt.uint32, "scratch", const(RADIX * COPIES))
         self.found = ir.Buffer("found", dt.int64, "scratch", const(2))
-        self.prefix = ir.Register("prefix", row.dtype)  # what is known of the last one's key:
-        self.known = ir.Register("known", row.dtype)  # its highest bits
-        self.missing = ir.Register("missing", ir.INDEX)  # how many of those that begin like it
+        self.prefix = ir.Register("prefix", row.dtype)  # the known digits of the k-th key
+        self.mask = ir.Register("mask", row.dtype)  # mask of the known digits
+        # the rank of the k-th key among those that share the prefix
+        self.rank_in_prefix = ir.Register("rank_in_prefix", ir.INDEX)
 
     @property
     def scratch(self) -> list[ir.Buffer]:
         return [self.counters, self.found]
 
     def statements(self, take: Take) -> list[Stmt]:
-        """Find them, and take each, in no order but that equal ones come in order."""
+        """`take` each of the k least; equal keys in order of their index."""
         zero = const(0, self.row.dtype)
         p = ir.var("digit_p")
-        shift = ir.mul(ir.sub(const(passes(self.row.dtype) - 1), p), const(BITS))
+        shift = ir.mul(ir.sub(const(passes(self.row.dtype) - 1), p), const(RADIX_BITS))
         return [
             ir.Set(self.prefix, zero),
-            ir.Set(self.known, zero),
-            ir.Set(self.missing, self.row.count),
+            ir.Set(self.mask, zero),
+            ir.Set(self.rank_in_prefix, self.row.count),
             ir.For(p, ZERO, const(passes(self.row.dtype)), "serial", self._digit(shift)),
-            *self._pick(take),
+            *self._compact(take),
         ]
 
     def _chunks(self, name: str, body: Callable[[Expr], list[Stmt]]) -> Stmt:
-        """A loop over the row, by as many elements as a group has under way."""
+        """The loop over the row by chunks of a block's loads in flight."""
         c = ir.var(name)
-        step = const(self.threads * AT_A_TIME)
+        step = const(self.threads * ITEMS_IN_FLIGHT)
         return ir.For(c, self.row.start, self.row.stop, "serial", body(c), step=step)
 
-    def _keys(self, tag: str, places: list[Expr]) -> tuple[list[Stmt], list[Expr]]:
-        """Begin to read keys; past the end, that of the last element."""
+    def _keys(self, tag: str, positions: list[Expr]) -> tuple[list[Stmt], list[Expr]]:
+        """Load keys, clamped to the last element."""
         last = ir.sub(self.row.stop, ONE)
-        names: list[Expr] = [ir.var(f"{tag}{u}", self.row.dtype) for u in range(len(places))]
-        keys = [self.row.key(ir.minimum(at, last)) for at in places]
+        names: list[Expr] = [ir.var(f"{tag}{u}", self.row.dtype) for u in range(len(positions))]
+        keys = [self.row.key(ir.minimum(at, last)) for at in positions]
         return [ir.Let(n, x) for n, x in zip(names, keys, strict=True)], names
 
     def _digit(self, shift: Expr) -> list[Stmt]:
-        """One more digit of the last one's key."""
+        """Find one more digit of the k-th key."""
         dtype = self.row.dtype
         z, t, d = (ir.var(f"digit_{n}") for n in "ztd")
-        copy = ir.binary("and", t, const(_COPIES - 1))
+        copy = ir.binary("and", t, const(COPIES - 1))
 
         def count(c: Expr) -> list[Stmt]:
-            places = [ir.add(ir.add(c, const(u * self.threads)), t) for u in range(AT_A_TIME)]
-            body, keys = self._keys("counted", places)
-            for at, key in zip(places, keys, strict=True):
-                alike = ((key ^ ir.read(self.prefix)) & ir.read(self.known)).eq(const(0, dtype))
-                bin_ = ir.add(ir.mul(digit_of(key, shift).cast(dt.int64), const(_COPIES)), copy)
+            positions = [
+                ir.add(ir.add(c, const(u * self.threads)), t) for u in range(ITEMS_IN_FLIGHT)
+            ]
+            body, keys = self._keys("counted", positions)
+            for at, key in zip(positions, keys, strict=True):
+                same_prefix = ((key ^ ir.read(self.prefix)) & ir.read(self.mask)).eq(
+                    const(0, dtype)
+                )
+                bin_ = ir.add(ir.mul(digit_of(key, shift).cast(dt.int64), const(COPIES)), copy)
                 add = ir.AtomicAdd(self.counters, bin_, _u32(1))
-                body.append(ir.If(alike & (at < self.row.stop), [add]))
+                body.append(ir.If(same_prefix & (at < self.row.stop), [add]))
             return [ir.For(t, ZERO, const(self.threads), "lanes", body)]
 
         own, before = (ir.Register(f"digit_{n}", dt.uint32, lanes=True) for n in ("own", "before"))
         total = _u32(0)
-        for k in range(_COPIES):
-            total = total + ir.load(self.counters, ir.add(ir.mul(d, const(_COPIES)), const(k)))
+        for k in range(COPIES):
+            total = total + ir.load(self.counters, ir.add(ir.mul(d, const(COPIES)), const(k)))
         name = ir.var("digit_total", dt.uint32)
         left, right, all_ = ([ir.var(f"digit_{n}", dt.uint32)] for n in ("left", "right", "all"))
         e = ir.var("digit_e")
         first, count_ = (ir.read(r).cast(dt.int64) for r in (before, own))
-        missing = ir.read(self.missing)
-        is_it = (first < missing) & (missing <= ir.add(first, count_))
-        tell: list[Stmt] = [ir.Store(self.found, ZERO, e), ir.Store(self.found, ONE, first)]
+        rank_in_prefix = ir.read(self.rank_in_prefix)
+        has_kth = (first < rank_in_prefix) & (rank_in_prefix <= ir.add(first, count_))
+        publish: list[Stmt] = [ir.Store(self.found, ZERO, e), ir.Store(self.found, ONE, first)]
         digit = ir.load(self.found, ZERO).cast(dtype)
         by = shift.cast(dtype)
         return [
             ir.For(
-                z, ZERO, const(DIGITS * _COPIES), "lanes", [ir.Store(self.counters, z, _u32(0))]
+                z,
+                ZERO,
+                const(RADIX * COPIES),
+                "lanes",
+                [ir.Store(self.counters, z, _u32(0))],
             ),
             self._chunks("count_c", count),
             ir.Set(own, _u32(0)),
             ir.Set(before, _u32(0)),
             ir.For(
-                *(d, ZERO, const(DIGITS), "lanes"),
+                *(d, ZERO, const(RADIX), "lanes"),
                 [ir.Let(name, total), ir.Set(own, name), ir.Set(before, name)],
             ),
             ir.BlockScan([before], left, right, [left[0] + right[0]], [_u32(0)], all_),
-            ir.For(e, ZERO, const(DIGITS), "lanes", [ir.If(is_it, tell)]),
+            ir.For(e, ZERO, const(RADIX), "lanes", [ir.If(has_kth, publish)]),
             ir.Set(self.prefix, ir.read(self.prefix) | (digit << by)),
-            ir.Set(self.known, ir.read(self.known) | (const(DIGITS - 1, dtype) << by)),
-            ir.Set(self.missing, ir.sub(missing, ir.load(self.found, ONE))),
+            ir.Set(self.mask, ir.read(self.mask) | (const(RADIX - 1, dtype) << by)),
+            ir.Set(self.rank_in_prefix, ir.sub(rank_in_prefix, ir.load(self.found, ONE))),
         ]
 
-    def _pick(self, take: Take) -> list[Stmt]:
-        """All before the last one, in order of their places, then those that are equal to it."""
+    def _compact(self, take: Take) -> list[Stmt]:
+        """Compact the keys below the k-th in order of index, then the first that equal it."""
         row, m, s = self.row, ir.var("mark_t"), ir.var("pick_t")
-        last, missing = ir.read(self.prefix), ir.read(self.missing)
-        less = ir.sub(row.count, missing)
-        held = [ir.Register(f"held{u}", row.dtype, lanes=True) for u in range(AT_A_TIME)]
+        last, rank_in_prefix = ir.read(self.prefix), ir.read(self.rank_in_prefix)
+        less = ir.sub(row.count, rank_in_prefix)
+        loaded = [ir.Register(f"loaded{u}", row.dtype, lanes=True) for u in range(ITEMS_IN_FLIGHT)]
         own = ir.Register("own_counts", dt.uint32, lanes=True)
-        ahead = ir.Register("ahead", dt.uint32, lanes=True)
-        near, like = (ir.Register(n, ir.INDEX, lanes=True) for n in ("near", "like"))
+        exclusive = ir.Register("exclusive", dt.uint32, lanes=True)
+        less_rank, equal_rank = (
+            ir.Register(n, ir.INDEX, lanes=True) for n in ("less_rank", "equal_rank")
+        )
         before, equal = ir.Register("before", ir.INDEX), ir.Register("equal", ir.INDEX)
         left, right, all_ = ([ir.var(f"pick_{n}", dt.uint32)] for n in ("left", "right", "all"))
 
         def halves(word: Expr) -> tuple[Expr, Expr]:
-            low = word & _u32((1 << _HALF) - 1)
-            return low.cast(dt.int64), ir.binary("lshr", word, _u32(_HALF)).cast(dt.int64)
+            low = word & _u32((1 << _HALF_BITS) - 1)
+            return low.cast(dt.int64), ir.binary("lshr", word, _u32(_HALF_BITS)).cast(dt.int64)
 
         def chunk(c: Expr) -> list[Stmt]:
-            def places(t: Expr) -> list[Expr]:
-                mine = ir.add(c, ir.mul(t, const(AT_A_TIME)))
-                return [ir.add(mine, const(u)) for u in range(AT_A_TIME)]
+            def positions(t: Expr) -> list[Expr]:
+                mine = ir.add(c, ir.mul(t, const(ITEMS_IN_FLIGHT)))
+                return [ir.add(mine, const(u)) for u in range(ITEMS_IN_FLIGHT)]
 
-            mark, keys = self._keys("marked", places(m))
+            mark, keys = self._keys("marked", positions(m))
             counts: Expr = _u32(0)
-            for at, key, register in zip(places(m), keys, held, strict=True):
-                kind = select(key < last, _u32(1), select(key.eq(last), _u32(1 << _HALF), _u32(0)))
+            for at, key, register in zip(positions(m), keys, loaded, strict=True):
+                kind = select(
+                    key < last, _u32(1), select(key.eq(last), _u32(1 << _HALF_BITS), _u32(0))
+                )
                 counts = counts + select(at < row.stop, kind, _u32(0))
                 mark.append(ir.Set(register, key))
-            mark += [ir.Set(own, counts), ir.Set(ahead, counts)]
-            pick: list[Stmt] = []
-            low, high = halves(ir.read(ahead))
-            pick += [
-                ir.Set(near, ir.add(ir.read(before), low)),
-                ir.Set(like, ir.add(ir.read(equal), high)),
+            mark += [ir.Set(own, counts), ir.Set(exclusive, counts)]
+            emit: list[Stmt] = []
+            low, high = halves(ir.read(exclusive))
+            emit += [
+                ir.Set(less_rank, ir.add(ir.read(before), low)),
+                ir.Set(equal_rank, ir.add(ir.read(equal), high)),
             ]
-            for at, register in zip(places(s), held, strict=True):
-                key, inside = ir.read(register), at < row.stop
-                pick += [
+            for at, register in zip(positions(s), loaded, strict=True):
+                key, exists = ir.read(register), at < row.stop
+                emit += [
                     ir.If(
-                        inside & (key < last),
+                        exists & (key < last),
                         [
-                            *take(ir.read(near), key, at),
-                            ir.Set(near, ir.add(ir.read(near), ONE)),
+                            *take(ir.read(less_rank), key, at),
+                            ir.Set(less_rank, ir.add(ir.read(less_rank), ONE)),
                         ],
                     ),
                     ir.If(
-                        inside & key.eq(last),
+                        exists & key.eq(last),
                         [
                             ir.If(
-                                ir.read(like) < missing,
-                                take(ir.add(less, ir.read(like)), key, at),
+                                ir.read(equal_rank) < rank_in_prefix,
+                                take(ir.add(less, ir.read(equal_rank)), key, at),
                             ),
-                            ir.Set(like, ir.add(ir.read(like), ONE)),
+                            ir.Set(equal_rank, ir.add(ir.read(equal_rank), ONE)),
                         ],
                     ),
                 ]
@@ -188,8 +205,8 @@ class Selection:
             some = ir.read(own).ne(_u32(0))
             return [
                 ir.For(m, ZERO, const(self.threads), "lanes", mark),
-                ir.BlockScan([ahead], left, right, [left[0] + right[0]], [_u32(0)], all_),
-                ir.For(s, ZERO, const(self.threads), "lanes", [ir.If(some, pick)]),
+                ir.BlockScan([exclusive], left, right, [left[0] + right[0]], [_u32(0)], all_),
+                ir.For(s, ZERO, const(self.threads), "lanes", [ir.If(some, emit)]),
                 ir.Set(before, ir.add(ir.read(before), more)),
                 ir.Set(equal, ir.add(ir.read(equal), more_equal)),
             ]
@@ -197,8 +214,10 @@ class Selection:
         return [ir.Set(before, ZERO), ir.Set(equal, ZERO), self._chunks("pick_c", chunk)]
 
 
-def in_order(count: Expr, keys: ir.Buffer, write: Callable[[Expr, Expr], list[Stmt]]) -> Stmt:
-    """`write(rank, place)` for each of the keys in scratch memory, equal ones in order."""
+def rank_by_counting(
+    count: Expr, keys: ir.Buffer, write: Callable[[Expr, Expr], list[Stmt]]
+) -> Stmt:
+    """`write(rank, i)` for each key in shared memory, ties in order."""
     i, j = ir.var("rank_i"), ir.var("rank_j")
     rank = ir.Register("rank", ir.INDEX, lanes=True)
     mine, other = ir.load(keys, i), ir.load(keys, j)

@@ -16,10 +16,10 @@ from numus.errors import ShapeError
 from numus.evaluation.eager_cache import STANDALONE
 from numus.evaluation.evaluate import evaluate
 from numus.graph import Node, View, checking_effects, grad_mode, mode
+from numus.primitives.broadcast import broadcast
 from numus.primitives.source import placeholder, value
 from numus.primitives.structure import copy as copied
 from numus.primitives.structure import copy_apart
-from numus.primitives.views import broadcast
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, row_major, size_of
 from numus.tensor import Tensor

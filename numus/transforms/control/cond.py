@@ -11,9 +11,9 @@ from numus.evaluation.evaluate import elements
 from numus.graph import Node, Storage, View, grad_mode, mode
 from numus.primitives import control
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.custom import custom
-from numus.primitives.source import full
-from numus.primitives.views import broadcast, reshape
+from numus.primitives.views import reshape
 from numus.runtime.devices import Device
 from numus.shapes import row_major
 from numus.tensor import Tensor, node_of

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from numus.graph import Node
+from numus.primitives.broadcast import reduce_sum
 from numus.primitives.contract import contract
-from numus.primitives.reduce import reduce_sum
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 

@@ -12,10 +12,11 @@ from numus.evaluation.evaluate import is_known
 from numus.graph import Node, Storage, View, checking_effects, mode
 from numus.primitives import control
 from numus.primitives import elementwise as ew
+from numus.primitives.broadcast import broadcast, full
 from numus.primitives.custom import custom
-from numus.primitives.source import constant, full, iota
+from numus.primitives.source import constant, iota
 from numus.primitives.structure import concat
-from numus.primitives.views import broadcast, permute, reshape, take_range
+from numus.primitives.views import permute, reshape, take_range
 from numus.runtime.devices import Device
 from numus.shapes import row_major
 from numus.tensor import Tensor, node_of

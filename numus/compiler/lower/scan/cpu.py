@@ -1,166 +1,217 @@
-"""Scan groups: a running reduction and the elementwise values that follow from it, in one pass."""
+"""Scans on CPUs, with their elementwise consumers fused: whole rows, or reduce-then-scan.
+
+Rows run in parallel; few long rows are cut into parts that do.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
-from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup, index_of
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import At, Rows, temporary
+from numus.compiler.lower.axis import (
+    ONE,
+    ZERO,
+    Layouts,
+    num_rows,
+    row_index,
+    rows_in_lanes,
+    temporary,
+)
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import SMALL
-from numus.ir import Expr, Stmt, const
+from numus.compiler.lower.scan.problem import ScanProblem
+from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.ir import Expr, Stmt
 from numus.kernels.scan import cpu as cpu_scan
-from numus.shapes import Shape
 from numus.target import Target
 
-ZERO, ONE = const(0), const(1)
 
-PART = 1 << 15  # elements after which a long row is cut
-FEW_BLOCKS = 16  # rows or columns that leave cores idle
-UNROLL = 4  # vectors of neighbouring rows that are walked together
+@dataclass(frozen=True)
+class ScanTuning:
+    """Measured on 2-core machines: Neoverse N1 and x86-64 (Cascade Lake, Sapphire Rapids)."""
 
-
-def lower_scan(
-    group: FusionGroup, layouts: dict[Value, Shape], target: Target
-) -> list[LoweredKernel]:
-    """Rows in parallel, and parts of them where rows are few and long."""
-    return _Scan(group, layouts, target).steps()
+    part_elements: int = 1 << 15  # of a long row that is cut
+    min_parallel_blocks: int = 16  # fewer rows or columns leave cores idle: rows are cut
+    unroll_vectors: int = 4  # of adjacent rows that one block scans
 
 
-class _Scan:
-    def __init__(self, group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> None:
-        self.group = group
-        self.val = group.members[0]
-        self.source = self.val.inputs[0]
-        self.op, self.axis, self.reverse = self.val.params
-        self.layouts = group.input_layouts(layouts)
-        self.shape = self.val.shape
-        self.length = self.shape[self.axis]
-        self.real = dt.compute_dtype(dt.real_of(self.val.dtype))
-        self.numbers = 2 if self.val.dtype.is_complex else 1
-        self.lanes = max(1, target.vector_bytes // self.real.itemsize)
-        rows = math.prod(n for i, n in enumerate(self.shape) if i != self.axis)
-        last = self.shape[-1] if self.axis != len(self.shape) - 1 else 1
-        # lanes each have a row where neighbours in memory are in different rows, or rows are short
-        self.side_by_side = last > 1 or (self.length < 2 * self.lanes <= rows)
-        self.width = UNROLL * self.lanes if last >= UNROLL * self.lanes else self.lanes
-        blocks = math.prod(self.shape[:-1]) // max(self.length, 1) * -(-last // self.width)
-        size = max(1, PART // self.width) if self.side_by_side else PART
-        few = (blocks if last > 1 else rows) < FEW_BLOCKS
-        self.part = size if few and self.length >= 4 * size else self.length
-        self.parts = -(-self.length // self.part)
+TUNING = ScanTuning()
 
-    def steps(self) -> list[LoweredKernel]:
-        if self.parts == 1:
-            return [self._walk(f"scan_{self.op}", None, None)]
-        rows = math.prod(n for i, n in enumerate(self.shape) if i != self.axis)
-        totals, before = (
-            [temporary((rows, self.parts), self.real) for _ in range(self.numbers)]
+
+def lower_scan(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
+    problem = CpuScanProblem(group, group.input_layouts(layouts), target)
+    return select(SCHEDULES, problem).lower(problem)
+
+
+class CpuScanProblem(ScanProblem):
+    """A scan with its blocking for vector units."""
+
+    @property
+    def axis(self) -> int:
+        axis: int = self.val.params[1]
+        return axis
+
+    @property
+    def lanes(self) -> int:
+        return max(1, self.target.vector_bytes // self.real.itemsize)
+
+    @property
+    def last_extent(self) -> int:
+        """Rows that are adjacent in memory."""
+        shape = self.val.shape
+        return shape[-1] if self.axis != len(shape) - 1 else 1
+
+    @cached_property
+    def row_per_lane(self) -> bool:
+        """Adjacent elements belong to different rows, or rows are shorter than two vectors."""
+        return self.last_extent > 1 or (self.length < 2 * self.lanes <= self.rows)
+
+    @property
+    def width(self) -> int:
+        """Rows of a block."""
+        unrolled = TUNING.unroll_vectors * self.lanes
+        return unrolled if self.last_extent >= unrolled else self.lanes
+
+    @cached_property
+    def part(self) -> int:
+        """Elements of a part: the whole row where there are rows enough."""
+        outer = math.prod(self.val.shape[:-1]) // max(self.length, 1)
+        blocks = outer * -(-self.last_extent // self.width)
+        size = TUNING.part_elements
+        if self.row_per_lane:
+            size = max(1, size // self.width)
+        few = (blocks if self.last_extent > 1 else self.rows) < TUNING.min_parallel_blocks
+        return size if few and self.length >= 4 * size else self.length
+
+    @property
+    def parts(self) -> int:
+        return -(-self.length // self.part)
+
+
+class RowScan(InOrder):
+    """One pass over whole rows."""
+
+    name = "row scan"
+
+    def supports(self, problem: CpuScanProblem, target: Target) -> bool:
+        return problem.parts == 1
+
+    def lower(self, problem: CpuScanProblem) -> list[LoweredKernel]:
+        return [_scan_pass(problem, f"scan_{problem.op}", None, None)]
+
+
+class ReduceThenScan(InOrder):
+    """Part totals, their exclusive scan, then every part with its carry-in."""
+
+    name = "reduce-then-scan"
+
+    def supports(self, problem: CpuScanProblem, target: Target) -> bool:
+        return True
+
+    def lower(self, problem: CpuScanProblem) -> list[LoweredKernel]:
+        rows = num_rows(problem.val.shape, problem.axis)
+        totals, carries = (
+            [temporary((rows, problem.parts), problem.real) for _ in range(problem.components)]
             for _ in range(2)
         )
         return [
-            self._walk(f"scan_{self.op}_totals", totals, None),
-            self._before(totals, before),
-            self._walk(f"scan_{self.op}_parts", None, before),
+            _scan_pass(problem, f"scan_{problem.op}_totals", totals, None),
+            _carries(problem, totals, carries),
+            _scan_pass(problem, f"scan_{problem.op}_parts", None, carries),
         ]
 
-    def _emitter(self) -> Emitter:
-        return Emitter(self.layouts, self.val.size <= SMALL)
 
-    # -- one pass over the rows -------------------------------------------------------------------
+SCHEDULES: tuple[Schedule[CpuScanProblem], ...] = (RowScan(), ReduceThenScan())
 
-    def _walk(
-        self, name: str, totals: list[Value] | None, before: list[Value] | None
-    ) -> LoweredKernel:
-        """Walk every part: for its total, or to store results with what comes before it."""
-        e = self._emitter()
-        rows = Rows(e, self.shape, self.axis)
-        g = ir.var("g")
-        block, part = g, ZERO
-        if self.parts > 1:
-            count = e.scalar_arg(self.parts)
-            block, part = ir.idiv(g, count), ir.irem(g, count)
-        size, length = e.scalar_arg(self.part), e.dim(self.length)
-        start = ir.mul(part, size)
-        stop = ir.minimum(ir.add(start, size), length)
-        run = cpu_scan.Running(self.op, self.real, self.numbers, start, stop)
-        lane = ir.var("row_lane")
-        if self.side_by_side:
-            index, row, lanes, grid = rows.side_by_side(block, lane, self.width)
-        else:
-            index, row, grid = rows.one(block), block, rows.count
-        slot = ir.add(ir.mul(row, e.scalar_arg(self.parts)), part)
-        offset = self._load(e, before, slot)
 
-        def read(at: Expr) -> cpu_scan.Number:
-            return self._number(e.value(self.source, self._at(index, length, at)))
+def _emitter(p: ScanProblem) -> Emitter:
+    return Emitter(p.layouts, p.val.size <= SMALL)
 
-        def write(at: Expr, number: cpu_scan.Number) -> list[Stmt]:
-            if totals is not None:
-                return []
-            if offset is not None:
-                number = run.combine(offset, number)
-            return self._finish(e, self._at(index, length, at), number)
 
-        if self.side_by_side:
-            body, last = cpu_scan.across(run, read, write)
-        else:
-            body, last = cpu_scan.along(run, self.lanes, read, write)
+def _scan_pass(
+    p: CpuScanProblem, name: str, totals: list[Value] | None, carries: list[Value] | None
+) -> LoweredKernel:
+    """All parts: only their `totals`, or the results, with `carries` added to them."""
+    e = _emitter(p)
+    g = ir.var("g")
+    block, part = g, ZERO
+    if p.parts > 1:
+        count = e.scalar_arg(p.parts)
+        block, part = ir.idiv(g, count), ir.irem(g, count)
+    size, length = e.scalar_arg(p.part), e.dim(p.length)
+    start = ir.mul(part, size)
+    stop = ir.minimum(ir.add(start, size), length)
+    span = cpu_scan.ScanSpan(p.op, p.real, p.components, start, stop)
+    lane = ir.var("row_lane")
+    if p.row_per_lane:
+        index, row, lanes, grid = rows_in_lanes(e, p.val.shape, p.axis, block, lane, p.width)
+    else:
+        index, row, grid = row_index(e, block, p.val.shape, p.axis), block, p.rows
+    slot = ir.add(ir.mul(row, e.scalar_arg(p.parts)), part)
+    carry = None if carries is None else [ir.load(e.buffer(m), slot) for m in carries]
+    _, _, reverse = p.val.params
+
+    def at(i: Expr) -> tuple[Expr, ...]:
+        return index(ir.sub(ir.sub(length, ONE), i) if reverse else i)
+
+    def read(i: Expr) -> cpu_scan.Element:
+        value = e.value(p.val.inputs[0], at(i))
+        return list(value) if p.components == 2 else [value.cast(p.real)]
+
+    def write(i: Expr, element: cpu_scan.Element) -> list[Stmt]:
         if totals is not None:
-            body += [
-                ir.Store(e.buffer(t, "write"), slot, x) for t, x in zip(totals, last, strict=True)
-            ]
-        if self.side_by_side:
-            unroll = self.width // self.lanes
-            body = [ir.For(lane, ZERO, lanes, "lanes", body, unroll=unroll)]
-        return e.grid_kernel(name, g, body, grid * self.parts, self.group.notes)
+            return []
+        if carry is not None:
+            element = span.combine(carry, element)
+        return _store_members(p, e, at(i), element)
 
-    def _at(self, index: At, length: Expr, at: Expr) -> tuple[Expr, ...]:
-        return index(ir.sub(ir.sub(length, ONE), at) if self.reverse else at)
+    if p.row_per_lane:
+        body, last = cpu_scan.scan_lanes(span, read, write)
+    else:
+        body, last = cpu_scan.scan_vectors(span, p.lanes, read, write)
+    if totals is not None:
+        body += [ir.Store(e.buffer(t, "write"), slot, x) for t, x in zip(totals, last, strict=True)]
+    if p.row_per_lane:
+        body = [ir.For(lane, ZERO, lanes, "lanes", body, unroll=p.width // p.lanes)]
+    return e.grid_kernel(name, g, body, grid * p.parts, p.group.notes)
 
-    def _number(self, value: Any) -> cpu_scan.Number:
-        return list(value) if self.val.dtype.is_complex else [value.cast(self.real)]
 
-    def _load(self, e: Emitter, memory: list[Value] | None, slot: Expr) -> cpu_scan.Number | None:
-        return None if memory is None else [ir.load(e.buffer(m), slot) for m in memory]
+def _store_members(
+    p: ScanProblem, e: Emitter, index: tuple[Expr, ...], element: cpu_scan.Element
+) -> list[Stmt]:
+    """Store the group's outputs at one index."""
+    result: Any = tuple(element) if p.components == 2 else element[0].cast(p.val.dtype)
+    e.rebind(p.val, result)
+    point = [i for i, n in zip(index, p.val.shape, strict=True) if n != 1]
+    out: list[Stmt] = []
+    for v in p.group.members:
+        if v in p.group.stored:
+            at = index_of(v.shape, point)
+            out += e.store(v, at, result if v is p.val else e.value(v, at))
+    return out
 
-    def _finish(self, e: Emitter, index: tuple[Expr, ...], number: cpu_scan.Number) -> list[Stmt]:
-        """Store what the group is asked for at one place."""
-        result: Any = tuple(number) if self.val.dtype.is_complex else number[0].cast(self.val.dtype)
-        e.rebind(self.val, result)
-        point = [i for i, n in zip(index, self.shape, strict=True) if n != 1]
-        out: list[Stmt] = []
-        for v in self.group.members:
-            if v in self.group.stored:
-                at = index_of(v.shape, point)
-                out += e.store(v, at, result if v is self.val else e.value(v, at))
-        return out
 
-    # -- between the passes -----------------------------------------------------------------------
+def _carries(p: CpuScanProblem, totals: list[Value], carries: list[Value]) -> LoweredKernel:
+    """The carry-in of every part, one row per lane."""
+    e = _emitter(p)
+    g, lane = ir.var("g"), ir.var("row_lane")
+    count = e.scalar_arg(p.parts)
+    rows = e.dim(totals[0].shape[0])
 
-    def _before(self, totals: list[Value], before: list[Value]) -> LoweredKernel:
-        """What comes before each part: a scan of the totals, rows side by side."""
-        e = self._emitter()
-        g, lane = ir.var("g"), ir.var("row_lane")
-        count = e.scalar_arg(self.parts)
-        rows = e.dim(totals[0].shape[0])
+    def at(part: Expr) -> Expr:
+        return ir.add(ir.mul(lane, count), part)
 
-        def at(part: Expr) -> Expr:
-            return ir.add(ir.mul(lane, count), part)
-
-        body = cpu_scan.before_parts(
-            self.op,
-            self.real,
-            self.numbers,
-            count,
-            lambda i: [ir.load(e.buffer(t), at(i)) for t in totals],
-            lambda i, x: [
-                ir.Store(e.buffer(b, "write"), at(i), v) for b, v in zip(before, x, strict=True)
-            ],
-        )
-        loop = ir.For(lane, ZERO, rows, "lanes", body)
-        return e.grid_kernel(f"scan_{self.op}_before", g, [loop], 1, (self.val.op,))
+    body = cpu_scan.exclusive_scan(
+        *(p.op, p.real, p.components, count),
+        lambda i: [ir.load(e.buffer(t), at(i)) for t in totals],
+        lambda i, x: [
+            ir.Store(e.buffer(c, "write"), at(i), v) for c, v in zip(carries, x, strict=True)
+        ],
+    )
+    loop = ir.For(lane, ZERO, rows, "lanes", body)
+    return e.grid_kernel(f"scan_{p.op}_carries", g, [loop], 1, (p.val.op,))

@@ -1,10 +1,8 @@
-"""Scans where neighbours in memory belong to different rows: a thread for each row.
+"""Column scans: adjacent elements belong to different rows, and every thread scans one row.
 
-Threads of a group take neighbouring rows, so that each step of theirs is a line of memory. Several
-elements are read before the first of them is stored, since no load may go before a store that could
-be to the same memory. Where rows are too few to keep the device busy they are cut into parts: what
-each part comes to is found first, these are scanned likewise, and every part then begins with what
-came before it.
+Accesses of a warp are coalesced. Several loads are issued before the first store, which the
+compiler may not reorder. Where columns are too few to fill the device, rows are cut and scanned by
+reduce-then-scan, recursively.
 """
 
 from __future__ import annotations
@@ -14,199 +12,200 @@ from dataclasses import dataclass
 
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis_gpu import Layouts, elements_along, rows_along
+from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, scan_order, temporary
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
+from numus.compiler.lower.scan.problem import ScanProblem
+from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt, const
-from numus.kernels.scan.cpu import combine
-from numus.kernels.scan.gpu_block import RunningReduction
+from numus.kernels.scan.cpu import Element, Read, Write, combine
+from numus.kernels.scan.gpu_block import TileScan
 from numus.target import Target
 
-ZERO, ONE = const(0), const(1)
 
-LEAST_WIDE = 32  # neighbours along the last axis: fewer would not fill lines of memory
-AT_A_TIME = 32  # words that a thread has under way
-FEW_AT_A_TIME = 8  # of what has to be computed first, or is much code to merge
-LEAST_PART = 32  # elements of a row: shorter parts would be more totals than elements
+@dataclass(frozen=True)
+class ColumnScanTuning:
+    """Measured on one H200."""
 
-Number = list[Expr]
-Read = Callable[[Expr], Number]
-Write = Callable[[Expr, Number], list[Stmt]]
-
-
-def in_columns(val: Value, target: Target) -> bool:
-    """Whether rows of a scan lie side by side in memory."""
-    _, axis, _ = val.params
-    last = len(val.shape) - 1
-    return axis != last and val.shape[last] >= min(LEAST_WIDE, target.block_size)
+    min_columns: int = 32  # along the last axis: fewer would not fill cache lines
+    words_in_flight: int = 32  # loaded by a thread before it stores
+    max_computed_in_flight: int = 8  # elements with a large body: computed operands, logsumexp
+    min_part: int = 32  # elements: shorter parts would be more totals than elements
 
 
-def scan_columns(val: Value, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    """The kernels of a scan whose rows lie side by side."""
-    op, axis, _ = val.params
-    scan = RunningReduction(target.block_size, op, val.dtype)
-    source = val.inputs[0]
+TUNING = ColumnScanTuning()
 
-    def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
-        index = rows_along(e, row, val.shape, axis)
-        _, spot = elements_along(e, val)
 
-        def write(i: Expr, found: Number) -> list[Stmt]:
-            result = scan.join(found)
-            return e.store(val, index(spot(i)), result if scan.complex else result.cast(val.dtype))
+class ColumnScan(InOrder):
+    """A thread per row, adjacent threads on adjacent rows."""
 
-        return lambda i: scan.split(e.value(source, index(spot(i)))), write
+    name = "thread per column"
 
-    words = scan.parts * max(1, scan.real.itemsize // 4)
-    at_a_time = AT_A_TIME // words
-    if scan.heavy or source not in layouts:
-        at_a_time = min(at_a_time, FEW_AT_A_TIME)
-    length = val.shape[axis]
-    return _Columns(
-        scan, target, layouts, val, length, val.size // length, access, at_a_time
-    ).steps()
+    def supports(self, problem: ScanProblem, target: Target) -> bool:
+        val = problem.val
+        last = len(val.shape) - 1
+        min_columns = min(TUNING.min_columns, target.block_size)
+        return val.params[1] != last and val.shape[last] >= min_columns
+
+    def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
+        val, layouts = problem.val, problem.layouts
+        scan = TileScan(problem.target.block_size, problem.op, val.dtype)
+        source = val.inputs[0]
+
+        def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
+            index = row_index(e, row, val.shape, val.params[1])
+            _, position = scan_order(e, val)
+
+            def write(i: Expr, found: Element) -> list[Stmt]:
+                result = scan.join(found)
+                result = result if scan.complex else result.cast(val.dtype)
+                return e.store(val, index(position(i)), result)
+
+            return lambda i: scan.split(e.value(source, index(position(i)))), write
+
+        words = scan.components * max(1, scan.dtype.itemsize // 4)
+        in_flight = TUNING.words_in_flight // words
+        if scan.large_body or source not in layouts:
+            in_flight = min(in_flight, TUNING.max_computed_in_flight)
+        return _Columns(
+            *(scan, problem.target, layouts, val, problem.length, problem.rows, access, in_flight)
+        ).kernels()
 
 
 @dataclass(frozen=True)
 class _Columns:
-    """Rows of one length, side by side."""
+    """Adjacent rows of one length."""
 
-    scan: RunningReduction
+    scan: TileScan
     target: Target
     layouts: Layouts
     val: Value
     length: int
     rows: int
     access: Callable[[Emitter, Expr], tuple[Read, Write]]
-    at_a_time: int
-    level: int = 0  # 1: what parts of these rows come to, and so on
+    in_flight: int  # elements
 
     @property
     def blocks(self) -> int:
-        """Groups that stand side by side."""
         return -(-self.rows // self.target.block_size)
 
     @property
     def part(self) -> int:
-        """Elements of a part of a row: all of them where there are rows enough, or they are
-        short."""
-        units = self.target.num_cores
-        if self.blocks >= units or self.length < 4 * LEAST_PART:
+        """Elements of a part: the whole row where rows fill the device or are short."""
+        cores = self.target.num_cores
+        if self.blocks >= cores or self.length < 4 * TUNING.min_part:
             return self.length
-        wanted = -(-units * BLOCKS_PER_UNIT // self.blocks)
-        size = max(LEAST_PART, -(-self.length // wanted))
-        return min(self.length, -(-size // self.at_a_time) * self.at_a_time)
+        wanted = -(-cores * BLOCKS_PER_UNIT // self.blocks)
+        size = max(TUNING.min_part, -(-self.length // wanted))
+        return min(self.length, -(-size // self.in_flight) * self.in_flight)
 
-    def steps(self) -> list[LoweredKernel]:
+    def kernels(self) -> list[LoweredKernel]:
         parts = -(-self.length // self.part)
         if parts == 1:
-            return [self._walk(1, None)]
-        sums, before = (
-            [
-                Value.fresh("partial", "partial", (), None, shape, real)
-                for p in range(self.scan.parts)
-            ]
-            for k, shape, real in ((k, (parts, self.rows), self.scan.real) for k in (0, 1))
+            return [self._downsweep(1, None, {})]
+        sums, prefixes = (
+            [temporary((parts, self.rows), self.scan.dtype) for _ in range(self.scan.components)]
+            for _ in range(2)
         )
-        layouts: Layouts = dict.fromkeys([*sums, *before], (self.rows, 1))
+        layouts: Layouts = dict.fromkeys([*sums, *prefixes], (self.rows, 1))
 
         def access(e: Emitter, row: Expr) -> tuple[Read, Write]:
-            def write(i: Expr, found: Number) -> list[Stmt]:
-                pairs = zip(before, found, strict=True)
+            def write(i: Expr, found: Element) -> list[Stmt]:
+                pairs = zip(prefixes, found, strict=True)
                 return [s for v, x in pairs for s in e.store(v, (i, row), x)]
 
             return lambda i: [e.value(v, (i, row)) for v in sums], write
 
         totals = _Columns(
-            *(self.scan, self.target, layouts, self.val, parts, self.rows, access),
-            *(self.at_a_time, self.level + 1),
+            *(self.scan, self.target, layouts, self.val, parts, self.rows, access, self.in_flight)
         )
         return [
-            self._totals(parts, sums),
-            *totals.steps(),
-            self._walk(parts, before, layouts),
+            self._upsweep(parts, sums),
+            *totals.kernels(),
+            self._downsweep(parts, prefixes, layouts),
         ]
 
-    def _threads(
+    def _kernel(
         self,
         name: str,
         e: Emitter,
         parts: int,
         body: Callable[[Expr, Expr, tuple[Expr, Expr]], list[Stmt]],
     ) -> LoweredKernel:
-        """A kernel: `body` is given a thread's row, the part, and where this begins and ends."""
-        group = const(self.target.block_size)
+        """A thread per row and part: `body(row, part, (start, stop))`."""
+        threads = const(self.target.block_size)
         g, j = ir.var("g"), ir.var("j")
         rows, length = e.dim(self.rows), e.dim(self.length)
         block, part, span = g, ZERO, (ZERO, length)
-        if parts > 1:  # neighbouring groups read neighbouring rows
-            across, size = e.scalar_arg(self.blocks), e.scalar_arg(self.part)
-            block, part = ir.irem(g, across), ir.idiv(g, across)
+        if parts > 1:  # consecutive blocks read adjacent rows
+            blocks, size = e.scalar_arg(self.blocks), e.scalar_arg(self.part)
+            block, part = ir.irem(g, blocks), ir.idiv(g, blocks)
             first = ir.mul(part, size)
             span = first, ir.minimum(ir.add(first, size), length)
-        start = ir.mul(block, group)
-        stop = ir.minimum(ir.add(start, group), rows)
+        start = ir.mul(block, threads)
+        stop = ir.minimum(ir.add(start, threads), rows)
         e.extents[j] = rows
         loop = ir.For(j, start, stop, "lanes", body(j, part, span))
         return e.grid_kernel(name, g, [loop], self.blocks * parts, (self.val.op,))
 
-    def _next(self, run: list[ir.Register], value: Number, tag: str) -> tuple[list[Stmt], Number]:
-        """Name what a thread has come to with one more element."""
-        names: Number = [ir.var(f"{tag}_{p}", r.dtype) for p, r in enumerate(run)]
-        new = combine(self.scan.op, [ir.read(r) for r in run], value)
+    def _step(self, acc: list[ir.Register], value: Element, tag: str) -> tuple[list[Stmt], Element]:
+        """Accumulate one element; the new prefix."""
+        names: Element = [ir.var(f"{tag}_{p}", r.dtype) for p, r in enumerate(acc)]
+        new = combine(self.scan.op, [ir.read(r) for r in acc], value)
         out: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
-        return [*out, *(ir.Set(r, n) for r, n in zip(run, names, strict=True))], names
+        return [*out, *(ir.Set(r, n) for r, n in zip(acc, names, strict=True))], names
 
-    def _running(self) -> list[ir.Register]:
-        return [ir.Register(f"run{p}", self.scan.real, lanes=True) for p in range(self.scan.parts)]
+    def _accumulators(self) -> list[ir.Register]:
+        scan = self.scan
+        return [ir.Register(f"acc{p}", scan.dtype, lanes=True) for p in range(scan.components)]
 
-    def _totals(self, parts: int, sums: list[Value]) -> LoweredKernel:
-        """What each part of a row comes to."""
+    def _upsweep(self, parts: int, sums: list[Value]) -> LoweredKernel:
+        """Part totals."""
         e = Emitter(self.layouts, block_size=self.target.block_size)
-        run, i = self._running(), ir.var("i")
+        acc, i = self._accumulators(), ir.var("i")
 
         def body(row: Expr, part: Expr, span: tuple[Expr, Expr]) -> list[Stmt]:
             read, _ = self.access(e, row)
-            out: list[Stmt] = [ir.Set(r, x) for r, x in zip(run, self.scan.start, strict=True)]
-            out.append(ir.For(i, *span, "serial", self._next(run, read(i), "next")[0]))
-            for v, r in zip(sums, run, strict=True):
+            out: list[Stmt] = [ir.Set(r, x) for r, x in zip(acc, self.scan.identity, strict=True)]
+            out.append(ir.For(i, *span, "serial", self._step(acc, read(i), "next")[0]))
+            for v, r in zip(sums, acc, strict=True):
                 out += e.store(v, (part, row), ir.read(r))
             return out
 
-        return self._threads(f"scan_{self.scan.op}_totals", e, parts, body)
+        return self._kernel(f"scan_{self.scan.op}_totals", e, parts, body)
 
-    def _walk(
-        self, parts: int, before: list[Value] | None, layouts: Layouts | None = None
+    def _downsweep(
+        self, parts: int, prefixes: list[Value] | None, layouts: Layouts
     ) -> LoweredKernel:
-        """The scan itself, of whole rows or of parts that begin with what came before them."""
-        e = Emitter({**self.layouts, **(layouts or {})}, block_size=self.target.block_size)
-        run, at_once = self._running(), const(self.at_a_time)
+        """Whole rows, or parts that begin with the prefix of the part before them."""
+        e = Emitter({**self.layouts, **layouts}, block_size=self.target.block_size)
+        acc, in_flight = self._accumulators(), const(self.in_flight)
         i, rest = ir.var("i"), ir.var("rest")
 
         def body(row: Expr, part: Expr, span: tuple[Expr, Expr]) -> list[Stmt]:
             read, write = self.access(e, row)
-            begin = self.scan.start
-            if before is not None:
-                behind = ir.maximum(ir.sub(part, ONE), ZERO)
-                found = [e.value(v, (behind, row)) for v in before]
-                pairs = zip(found, self.scan.start, strict=True)
-                begin = [ir.select(part > ZERO, x, y) for x, y in pairs]
-            out: list[Stmt] = [ir.Set(r, x) for r, x in zip(run, begin, strict=True)]
+            initial = self.scan.identity
+            if prefixes is not None:
+                previous = ir.maximum(ir.sub(part, ONE), ZERO)
+                found = [e.value(v, (previous, row)) for v in prefixes]
+                pairs = zip(found, self.scan.identity, strict=True)
+                initial = [ir.select(part > ZERO, x, y) for x, y in pairs]
+            out: list[Stmt] = [ir.Set(r, x) for r, x in zip(acc, initial, strict=True)]
             start, stop = span
-            whole = ir.mul(ir.idiv(ir.sub(stop, start), at_once), at_once)
+            whole = ir.mul(ir.idiv(ir.sub(stop, start), in_flight), in_flight)
             end = ir.add(start, whole)
             loads: list[Stmt] = []
-            turns: list[Stmt] = []
-            for k in range(self.at_a_time):
+            steps: list[Stmt] = []
+            for k in range(self.in_flight):
                 at = ir.add(i, const(k))
                 value = read(at)
-                names: Number = [ir.var(f"x{k}_{p}", v.dtype) for p, v in enumerate(value)]
+                names: Element = [ir.var(f"x{k}_{p}", v.dtype) for p, v in enumerate(value)]
                 loads += [ir.Let(n, v) for n, v in zip(names, value, strict=True)]
-                step, found = self._next(run, names, f"next{k}")
-                turns += step + write(at, found)
-            out.append(ir.For(i, start, end, "serial", [*loads, *turns], step=at_once))
-            step, found = self._next(run, read(rest), "next")
+                step, found = self._step(acc, names, f"next{k}")
+                steps += step + write(at, found)
+            out.append(ir.For(i, start, end, "serial", [*loads, *steps], step=in_flight))
+            step, found = self._step(acc, read(rest), "next")
             out.append(ir.For(rest, end, stop, "serial", [*step, *write(rest, found)]))
             return out
 
-        return self._threads(f"scan_{self.scan.op}", e, parts, body)
+        return self._kernel(f"scan_{self.scan.op}", e, parts, body)

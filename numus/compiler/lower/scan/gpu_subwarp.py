@@ -1,8 +1,8 @@
-"""Scans of short rows: a few neighbouring threads for each, which meet nobody else.
+"""Sub-warp scan of short rows: a power-of-two number of lanes per row, by butterfly shuffles.
 
-A thread reads runs of neighbours into its registers, all of them at a time. What the runs of a row
-come to is put in order by exchanges in pairs: with each of them a thread learns what twice as many
-neighbours come to, and, if it is among the later half, what comes before it.
+A lane loads vectors of contiguous elements into registers. Vector totals are scanned by XOR
+shuffles: after each, a lane knows the total of twice as many lanes and, in the upper half, its
+exclusive prefix.
 """
 
 from __future__ import annotations
@@ -13,54 +13,61 @@ from typing import Any
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis_gpu import Layouts, elements_along, rows_along
+from numus.compiler.lower.axis import ONE, ZERO, Layouts, RowIndex, row_index, scan_order
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.scan.problem import ScanProblem
+from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt, const
-from numus.kernels.scan.cpu import combine
-from numus.kernels.scan.gpu_block import RunningReduction
+from numus.kernels.scan.cpu import Element, combine
+from numus.kernels.scan.gpu_block import TileScan
 from numus.target import Target
 
-ZERO, ONE = const(0), const(1)
-
-ACCESS = 16  # bytes of the widest access
-WIDEST = 32  # threads that can exchange
-EACH = 8  # elements that are worth a thread,
-ROOM = 32  # and words of elements that it has registers for
-AT_ONCE = 8  # words of elements that are put in order at a time, so that exchanges overlap
-
-Number = list[Expr]
+ACCESS_BYTES = 16  # of the widest load
+WARP = 32
 
 
-def in_teams(val: Value, target: Target) -> bool:
-    """Whether rows of a scan are short enough for a few threads each, and enough of them."""
-    op, axis, _ = val.params
-    length = val.shape[axis]
-    return (
-        target.subgroup_size > 0
-        and op != "logsumexp"  # so much code to merge two that it is not written out
-        and length <= WIDEST * ROOM // _words(val)
-        and val.size // length * _width(length) >= target.num_cores * target.block_size
-    )
+@dataclass(frozen=True)
+class SubwarpTuning:
+    """Measured on one H200."""
+
+    items_per_lane: int = 8  # elements that are worth a lane
+    max_words_per_lane: int = 32  # registers for elements
+    words_in_flight: int = 8  # scanned together, so that the latency of shuffles overlaps
 
 
-def scan_in_teams(val: Value, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    """The kernel."""
-    _, axis, _ = val.params
-    length = val.shape[axis]
-    e = Emitter(layouts, block_size=target.block_size)
-    run = _run(val, layouts)
-    g = ir.var("g")
-    team = _Team(val, e, g, target.block_size, _width(length), run)
-    body: list[Stmt]
-    if run == 1:
-        body = [team.loop(False)]
-    else:
-        source = val.inputs[0]
-        odd = ir.address(e.buffer(source)) & const(run * source.dtype.itemsize - 1)
-        aligned = odd.eq(0)
-        body = [ir.If(aligned, [team.loop(True)]), ir.If(~aligned, [team.loop(False)])]
-    grid = -(-(val.size // length) // team.rows)
-    return [e.grid_kernel(f"scan_{val.params[0]}_rows", g, body, grid, (val.op,))]
+TUNING = SubwarpTuning()
+
+
+class SubwarpScan(InOrder):
+    """A few lanes per row, several rows per warp."""
+
+    name = "sub-warp per row"
+
+    def supports(self, problem: ScanProblem, target: Target) -> bool:
+        length, lanes = problem.length, _lanes_per_row(problem.length)
+        return (
+            target.subgroup_size > 0
+            and problem.op != "logsumexp"  # a combine too large to unroll
+            and length <= WARP * TUNING.max_words_per_lane // _words(problem.val)
+            and problem.rows * lanes >= target.num_cores * target.block_size
+        )
+
+    def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
+        val, threads = problem.val, problem.target.block_size
+        e = Emitter(problem.layouts, block_size=threads)
+        width = _vector_width(val, problem.layouts)
+        g = ir.var("g")
+        rows = _SubwarpRows(val, e, g, threads, _lanes_per_row(problem.length), width)
+        body: list[Stmt]
+        if width == 1:
+            body = [rows.loop(False)]
+        else:
+            source = val.inputs[0]
+            offset = ir.address(e.buffer(source)) & const(width * source.dtype.itemsize - 1)
+            aligned = offset.eq(0)
+            body = [ir.If(aligned, [rows.loop(True)]), ir.If(~aligned, [rows.loop(False)])]
+        grid = -(-problem.rows // rows.rows_per_block)
+        return [e.grid_kernel(f"scan_{problem.op}_subwarp", g, body, grid, (val.op,))]
 
 
 def _words(val: Value) -> int:
@@ -69,165 +76,163 @@ def _words(val: Value) -> int:
     return max(1, real.itemsize // 4) * (2 if val.dtype.is_complex else 1)
 
 
-def _width(length: int) -> int:
-    """Threads that share a row: a power of two."""
-    return min(WIDEST, 1 << (-(-length // EACH) - 1).bit_length())
+def _lanes_per_row(length: int) -> int:
+    return min(WARP, 1 << (-(-length // TUNING.items_per_lane) - 1).bit_length())
 
 
-def _run(val: Value, layouts: Layouts) -> int:
-    """Neighbours that a thread has at once: as many as one access brings, in all rows."""
+def _vector_width(val: Value, layouts: Layouts) -> int:
+    """Elements of a vector load that is aligned in every row."""
     _, axis, _ = val.params
     source = val.inputs[0]
     strides = layouts.get(source)
-    beyond = any(n != 1 for n in val.shape[axis + 1 :])
-    if strides is None or strides[axis] != 1 or beyond or val.dtype.is_complex:
+    has_inner = any(n != 1 for n in val.shape[axis + 1 :])
+    if strides is None or strides[axis] != 1 or has_inner or val.dtype.is_complex:
         return 1
     steps = [val.shape[axis]]
     steps += [s for i, s in enumerate(strides) if i != axis and val.shape[i] != 1]
-    run = ACCESS // max(source.dtype.itemsize, val.dtype.itemsize)
-    while any(s % run for s in steps):
-        run //= 2
-    return run
+    width = ACCESS_BYTES // max(source.dtype.itemsize, val.dtype.itemsize)
+    while any(s % width for s in steps):
+        width //= 2
+    return width
 
 
 @dataclass(frozen=True, slots=True)
-class _Team:
-    """Threads that share a row, as statements of a kernel."""
-
+class _SubwarpRows:
     val: Value
     e: Emitter
     g: Expr
     threads: int
-    width: int  # of them
-    run: int  # neighbours that a thread has at once
+    lanes: int  # of a row
+    width: int  # elements of a vector
 
     @property
-    def rows(self) -> int:
-        """Of a group."""
-        return self.threads // self.width
+    def rows_per_block(self) -> int:
+        return self.threads // self.lanes
 
     @property
-    def runs(self) -> int:
-        """Of a thread."""
+    def vectors(self) -> int:
+        """Vectors of a lane."""
         _, axis, _ = self.val.params
         length: int = self.val.shape[axis]
-        return -(-length // (self.width * self.run))
+        return -(-length // (self.lanes * self.width))
 
-    def loop(self, whole: bool) -> Stmt:
-        """What a group does; `whole`: runs lie at whole accesses."""
+    def loop(self, aligned: bool) -> Stmt:
+        """The loop over a block's threads; `aligned`: vectors are single loads."""
         e, val = self.e, self.val
         op, axis, reverse = val.params
-        scan = RunningReduction(self.threads, op, val.dtype)
-        lane = ir.var(f"lane{int(whole)}")
+        scan = TileScan(self.threads, op, val.dtype)
+        thread = ir.var(f"lane{int(aligned)}")
         size = val.shape[axis]
         count = e.dim(val.size // size)
-        number = ir.add(ir.mul(self.g, const(self.rows)), ir.idiv(lane, const(self.width)))
-        row, turn, exists = ir.var("row"), ir.var("turn"), ir.var("exists", dt.bool_)
+        number = ir.add(
+            ir.mul(self.g, const(self.rows_per_block)), ir.idiv(thread, const(self.lanes))
+        )
+        row, lane, exists = ir.var("row"), ir.var("turn"), ir.var("exists", dt.bool_)
         e.extents[row] = count
         out: list[Stmt] = [
             ir.Let(exists, number < count),
-            ir.Let(turn, ir.irem(lane, const(self.width))),
-            ir.Let(row, ir.minimum(number, ir.sub(count, ONE))),  # those past the end go along
+            ir.Let(lane, ir.irem(thread, const(self.lanes))),
+            ir.Let(row, ir.minimum(number, ir.sub(count, ONE))),  # shuffles need every lane
         ]
-        index = rows_along(e, row, val.shape, axis)
-        length, _ = elements_along(e, val)
-        firsts: list[tuple[Expr, Expr | None]] = []  # where runs begin, and whether they exist
-        for v in range(self.runs):
-            own = ir.mul(ir.add(turn, const(v * self.width)), const(self.run))
-            there = None if (v + 1) * self.width * self.run <= size else own < length
+        index = row_index(e, row, val.shape, axis)
+        length, _ = scan_order(e, val)
+        starts: list[tuple[Expr, Expr | None]] = []  # of vectors, and a mask where some are missing
+        for v in range(self.vectors):
+            own = ir.mul(ir.add(lane, const(v * self.lanes)), const(self.width))
+            mask = None if (v + 1) * self.lanes * self.width <= size else own < length
             first: Expr = ir.var(f"first{v}")
-            if there is not None:
-                own = ir.minimum(own, ir.sub(length, const(self.run)))
+            if mask is not None:
+                own = ir.minimum(own, ir.sub(length, const(self.width)))
             if reverse:
-                own = ir.sub(ir.sub(length, const(self.run)), own)
+                own = ir.sub(ir.sub(length, const(self.width)), own)
             out.append(ir.Let(first, own))
-            firsts.append((first, there))
-        found: list[list[Number]] = []
-        for v, (first, _) in enumerate(firsts):
-            lets, run = self._brought(scan, index, first, whole, v)
+            starts.append((first, mask))
+        loaded: list[list[Element]] = []
+        for v, (first, _) in enumerate(starts):
+            lets, vector = self._load(scan, index, first, aligned, v)
             out += lets
-            found.append(run[::-1] if reverse else run)
-        carry: Number = []
-        at_once = max(1, AT_ONCE // (self.run * _words(val)))
-        for start in range(0, self.runs, at_once):
-            these = range(start, min(start + at_once, self.runs))
+            loaded.append(vector[::-1] if reverse else vector)
+        carry: Element = []
+        in_flight = max(1, TUNING.words_in_flight // (self.width * _words(val)))
+        for start in range(0, self.vectors, in_flight):
+            batch = range(start, min(start + in_flight, self.vectors))
             state = []
-            for v in these:
-                lets, sums = self._summed(scan, found[v], firsts[v][1], v)
+            for v in batch:
+                lets, prefixes = self._scan_vector(scan, loaded[v], starts[v][1], v)
                 out += lets
-                lets, before, all_ = self._in_order(scan, turn, sums[-1], v)
+                lets, before, total = self._scan_lanes(scan, lane, prefixes[-1], v)
                 out += lets
-                state.append((sums, before, all_))
-            for v, (sums, before, all_) in zip(these, state, strict=True):
-                first, there = firsts[v]
-                lets, ahead = _named(combine(op, carry, before) if carry else before, f"ahead{v}")
+                state.append((prefixes, before, total))
+            for v, (prefixes, before, total) in zip(batch, state, strict=True):
+                first, mask = starts[v]
+                lets, ahead = _let(combine(op, carry, before) if carry else before, f"ahead{v}")
                 out += lets
-                results = [combine(op, ahead, x) for x in sums]
+                results = [combine(op, ahead, x) for x in prefixes]
                 stores: list[Stmt] = []
                 for u, result in enumerate(results[::-1] if reverse else results):
                     joined: Any = scan.join(result)
                     value = joined if scan.complex else joined.cast(val.dtype)
                     stores += e.store(val, index(ir.add(first, const(u))), value)
-                out.append(ir.If(exists if there is None else exists & there, stores))
-                if v + 1 < self.runs:
-                    lets, carry = _named(combine(op, carry, all_) if carry else all_, f"carry{v}")
+                out.append(ir.If(exists if mask is None else exists & mask, stores))
+                if v + 1 < self.vectors:
+                    lets, carry = _let(combine(op, carry, total) if carry else total, f"carry{v}")
                     out += lets
-        return ir.For(lane, ZERO, const(self.threads), "lanes", out)
+        return ir.For(thread, ZERO, const(self.threads), "lanes", out)
 
-    def _brought(
-        self, scan: RunningReduction, index: Any, first: Expr, whole: bool, v: int
-    ) -> tuple[list[Stmt], list[Number]]:
-        """The elements of a run, as they lie in memory."""
+    def _load(
+        self, scan: TileScan, index: RowIndex, first: Expr, aligned: bool, v: int
+    ) -> tuple[list[Stmt], list[Element]]:
+        """A vector's elements in memory order."""
         source = self.val.inputs[0]
         out: list[Stmt] = []
-        run: list[Number] = []
-        for u in range(self.run):
+        vector: list[Element] = []
+        for u in range(self.width):
             value = self.e.value(source, index(ir.add(first, const(u))))
-            if whole:
+            if aligned:
                 name = ir.var(f"x{v}_{u}", source.dtype)
-                out.append(ir.Let(name, value, vector=0 if u else self.run))
-                run.append(scan.split(name))
+                out.append(ir.Let(name, value, vector=0 if u else self.width))
+                vector.append(scan.split(name))
             else:
-                lets, names = _named(scan.split(value), f"x{v}_{u}")
+                lets, names = _let(scan.split(value), f"x{v}_{u}")
                 out += lets
-                run.append(names)
-        return out, run
+                vector.append(names)
+        return out, vector
 
-    def _summed(
-        self, scan: RunningReduction, run: list[Number], there: Expr | None, v: int
-    ) -> tuple[list[Stmt], list[Number]]:
-        """What the elements of a run come to, one after the other; nothing where there are none."""
+    def _scan_vector(
+        self, scan: TileScan, vector: list[Element], mask: Expr | None, v: int
+    ) -> tuple[list[Stmt], list[Element]]:
+        """The prefixes of a vector; identities where it is masked off."""
         out: list[Stmt] = []
-        sums: list[Number] = []
-        for u, x in enumerate(run):
-            if there is not None:
-                pairs = zip(x, scan.start, strict=True)
-                x = [ir.select(there, mine, nothing) for mine, nothing in pairs]
-            lets, names = _named(combine(scan.op, sums[-1], x) if sums else x, f"sum{v}_{u}")
+        prefixes: list[Element] = []
+        for u, x in enumerate(vector):
+            if mask is not None:
+                pairs = zip(x, scan.identity, strict=True)
+                x = [ir.select(mask, own, neutral) for own, neutral in pairs]
+            lets, names = _let(combine(scan.op, prefixes[-1], x) if prefixes else x, f"sum{v}_{u}")
             out += lets
-            sums.append(names)
-        return out, sums
+            prefixes.append(names)
+        return out, prefixes
 
-    def _in_order(
-        self, scan: RunningReduction, turn: Expr, own: Number, v: int
-    ) -> tuple[list[Stmt], Number, Number]:
-        """What comes before a thread's run, and what the runs of all its team come to."""
+    def _scan_lanes(
+        self, scan: TileScan, lane: Expr, own: Element, v: int
+    ) -> tuple[list[Stmt], Element, Element]:
+        """The exclusive prefix of a lane's vector, and the total over the row's lanes."""
         out: list[Stmt] = []
-        before, all_ = list(scan.start), own
-        mask = 1
-        while mask < self.width:
-            lets, other = _named([ir.lanes_xor(x, mask) for x in all_], f"other{v}_{mask}")
+        before, total = list(scan.identity), own
+        step = 1
+        while step < self.lanes:
+            lets, other = _let([ir.lanes_xor(x, step) for x in total], f"other{v}_{step}")
             out += lets
-            later = (turn & const(mask)).ne(0)
+            upper = (lane & const(step)).ne(0)
             pairs = zip(combine(scan.op, other, before), before, strict=True)
-            lets, before = _named([ir.select(later, x, y) for x, y in pairs], f"before{v}_{mask}")
+            lets, before = _let([ir.select(upper, x, y) for x, y in pairs], f"before{v}_{step}")
             out += lets
-            lets, all_ = _named(combine(scan.op, all_, other), f"all{v}_{mask}")
+            lets, total = _let(combine(scan.op, total, other), f"all{v}_{step}")
             out += lets
-            mask *= 2
-        return out, before, all_
+            step *= 2
+        return out, before, total
 
 
-def _named(values: Number, name: str) -> tuple[list[Stmt], Number]:
-    names: Number = [ir.var(f"{name}_{p}", x.dtype) for p, x in enumerate(values)]
+def _let(values: Element, name: str) -> tuple[list[Stmt], Element]:
+    names: Element = [ir.var(f"{name}_{p}", x.dtype) for p, x in enumerate(values)]
     return [ir.Let(n, x) for n, x in zip(names, values, strict=True)], names

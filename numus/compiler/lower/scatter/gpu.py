@@ -1,4 +1,8 @@
-"""Scatters where lanes are threads of a group."""
+"""Scatter on GPUs by sorting: updates ordered by destination, then gathered per element.
+
+No atomics: a stable sort groups the updates of each destination in their original order, and every
+element of the result combines its own, found by binary search.
+"""
 
 from __future__ import annotations
 
@@ -10,248 +14,284 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis_gpu import Layouts, outside
+from numus.compiler.lower.axis import ONE, ZERO, Layouts, delinearize, temporary, without
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.reduce_rows_registers import ACCESS, PACK, WARP
-from numus.compiler.lower.scan.gpu import lower_group_sort
+from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
+from numus.compiler.lower.schedule import InOrder, Schedule
+from numus.compiler.lower.schedule import select as select_schedule
+from numus.compiler.lower.sort.gpu import lower_sort_gpu
 from numus.ir import Expr, Stmt, const, select
 from numus.shapes import Shape
 from numus.target import Target
 
-ZERO, ONE = const(0), const(1)
+_UPDATE = ir.var("u")
 
-_TURN = ir.var("u")
-
-SHARED = 16  # elements of a place from which on its updates are looked up once for all of them
+MIN_TABLE_COLUMNS = 16  # worth a kernel that searches once per destination; measured on one H200
 
 
-def lower_group_scatter(
-    group: FusionGroup, layouts: Layouts, target: Target
-) -> list[LoweredKernel]:
-    """Updates are put in the order of where they go; then every element of the result takes those
-    that are its own, in the order in which they came."""
+def lower_scatter_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
     (val,) = group.members
-    axes, _ = val.params
-    layouts = outside(layouts, val)
-    count = math.prod(val.inputs[2].shape)
-    places = math.prod(val.shape[a] for a in axes)
-    columns = math.prod(n for i, n in enumerate(val.shape) if i not in axes)
-    targets = Value.fresh("partial", "partial", (), None, (count,), _narrowest(places, target))
-    order = Value.fresh("argsort", "sort", (targets,), (0, False), (count,), dt.int64)
-    starts = Value.fresh("partial", "partial", (), None, (places + 1,), dt.int64)
-    steps: list[LoweredKernel] = []
+    problem = GpuScatterProblem(group, without(layouts, val), target)
+    return select_schedule(SCHEDULES, problem).lower(problem)
+
+
+class GpuScatterProblem(ScatterProblem):
+    @property
+    def destination_count(self) -> int:
+        """Rows of the result: index tuples."""
+        return math.prod(self.val.shape[a] for a in self.axes)
+
+    @property
+    def columns(self) -> int:
+        """Elements of a destination."""
+        return math.prod(self.val.shape[k] for k in self.other_axes)
+
+    @property
+    def has_segments(self) -> bool:
+        """The first update of every destination is tabulated, not searched per element."""
+        return self.count > 0 and self.columns >= MIN_TABLE_COLUMNS
+
+
+class WarpScatter(InOrder):
+    """A warp per vector of one destination's columns."""
+
+    name = "sorted updates, warp per destination"
+
+    def supports(self, problem: GpuScatterProblem, target: Target) -> bool:
+        return problem.has_segments and target.subgroup_size > 0 and problem.columns >= WARP
+
+    def lower(self, problem: GpuScatterProblem) -> list[LoweredKernel]:
+        kernels, gather = _sorted_updates(problem)
+        return [*kernels, gather.by_warps()]
+
+
+class ThreadScatter(InOrder):
+    """A thread per element of the result."""
+
+    name = "sorted updates, thread per element"
+
+    def supports(self, problem: GpuScatterProblem, target: Target) -> bool:
+        return True
+
+    def lower(self, problem: GpuScatterProblem) -> list[LoweredKernel]:
+        kernels, gather = _sorted_updates(problem)
+        return [*kernels, gather.by_threads(problem.target.block_size)]
+
+
+SCHEDULES: tuple[Schedule[GpuScatterProblem], ...] = (WarpScatter(), ThreadScatter())
+
+
+def _sorted_updates(problem: GpuScatterProblem) -> tuple[list[LoweredKernel], _GatherUpdates]:
+    """Kernels that sort the updates by destination, and the gather that follows them."""
+    layouts, target, count = problem.layouts, problem.target, problem.count
+    destinations = problem.destination_count
+    linear = temporary((count,), _narrowest_uint(destinations, target))
+    order = Value.fresh("argsort", "sort", (linear,), (0, False), (count,), dt.int64)
+    starts = temporary((destinations + 1,), dt.int64) if problem.has_segments else None
+    kernels: list[LoweredKernel] = []
     if count:
-        steps.append(_targets(val, layouts, target, targets))
-        layouts = {**layouts, targets: (1,)}
-        grouped = FusionGroup.of_stored(order, 0)
-        steps += lower_group_sort(grouped, layouts, target)
+        kernels.append(_linearize(problem, linear))
+        layouts = {**layouts, linear: (1,)}
+        kernels += lower_sort_gpu(FusionGroup.of_stored(order, 0), layouts, target)
         layouts = {**layouts, order: (1,)}
-    shared = count > 0 and columns >= SHARED
-    if shared:
-        steps.append(_starts(layouts, target, targets, order, starts))
+    if starts is not None:
+        kernels.append(_segment_starts(layouts, target, linear, order, starts))
         layouts = {**layouts, starts: (1,)}
-    updating = _Updating(val, layouts, targets, order, starts if shared else None)
-    if shared and target.subgroup_size and columns >= WARP:
-        return [*steps, updating.by_warps()]
-    return [*steps, updating.by_elements(target.block_size)]
+    return kernels, _GatherUpdates(problem, layouts, linear, order, starts)
 
 
-class _Updating:
-    """The kernel by which every element of the result takes the updates that are its own."""
+class _GatherUpdates:
+    """The kernel in which every element of the result combines its own updates."""
 
     def __init__(
-        self, val: Value, layouts: Layouts, targets: Value, order: Value, starts: Value | None
+        self,
+        problem: GpuScatterProblem,
+        layouts: Layouts,
+        linear: Value,
+        order: Value,
+        starts: Value | None,
     ) -> None:
-        self.val, self.layouts = val, layouts
-        self.targets, self.order, self.starts = targets, order, starts
-        self.axes, self.mode = val.params
-        self.rest = [i for i in range(len(val.shape)) if i not in self.axes]
-        self.lead = val.inputs[2].shape
-        self.places = math.prod(val.shape[a] for a in self.axes)
-        self.columns = math.prod(val.shape[k] for k in self.rest)
-        parts = 2 if val.dtype.is_complex else 1
-        real = dt.real_of(val.dtype)
-        self.kept = [ir.Register(f"kept{p}", real, lanes=True) for p in range(parts)]
+        self.problem, self.layouts = problem, layouts
+        self.linear, self.order, self.starts = linear, order, starts
+        self.val, self.mode, self.columns = problem.val, problem.mode, problem.columns
+        self.destinations = problem.destination_count
+        components = 2 if self.val.dtype.is_complex else 1
+        real = dt.real_of(self.val.dtype)
+        self.acc = [ir.Register(f"acc{p}", real, lanes=True) for p in range(components)]
 
-    def by_elements(self, each: int) -> LoweredKernel:
-        """A thread for each."""
-        e = Emitter(self.layouts, block_size=each)
+    def by_threads(self, threads: int) -> LoweredKernel:
+        """A thread per element."""
+        e = Emitter(self.layouts, block_size=threads)
         g, i = ir.var("g"), ir.var("i")
-        start = ir.mul(g, const(each))
-        stop = ir.minimum(ir.add(start, const(each)), e.dim(self.places * self.columns))
-        place = i if self.columns == 1 else ir.idiv(i, e.dim(self.columns))
+        start = ir.mul(g, const(threads))
+        stop = ir.minimum(ir.add(start, const(threads)), e.dim(self.destinations * self.columns))
+        destination = i if self.columns == 1 else ir.idiv(i, e.dim(self.columns))
         column = ZERO if self.columns == 1 else ir.irem(i, e.dim(self.columns))
-        body = self._begin(e, place, column)
-        if math.prod(self.lead):
-            turn, came = self._turn(e, column)
-            body += self._of(e, place, [came, *turn])
-        body += self._end(e, place, column)
+        body = self._load_base(e, destination, column)
+        if self.problem.count:
+            combine, number = self._combine(e, column)
+            body += self._for_updates(e, destination, [number, *combine])
+        body += self._store(e, destination, column)
         loop = ir.For(i, start, stop, "lanes", body)
-        return self._kernel(e, g, [loop], -(-self.places * self.columns // each))
+        return self._kernel(e, g, [loop], -(-self.destinations * self.columns // threads))
 
     def by_warps(self) -> LoweredKernel:
-        """What a warp stores at once is of one place: its updates are looked up for all of it."""
+        """A warp per vector of columns, all of one destination: uniform loop bounds."""
         e = Emitter(self.layouts, block_size=WARP)
         e.packed_blocks = PACK
         width = 1 if self.val.dtype.is_complex else max(1, ACCESS // self.val.dtype.itemsize)
         while self.columns % width:
             width //= 2
-        each = WARP * width
-        pieces = -(-self.columns // each)
+        size = WARP * width
+        vectors = -(-self.columns // size)
         g, t = ir.var("g"), ir.var("t")
-        place = ir.idiv(g, e.scalar_arg(pieces))
-        first = ir.mul(ir.irem(g, e.scalar_arg(pieces)), const(each))
+        destination = ir.idiv(g, e.scalar_arg(vectors))
+        first = ir.mul(ir.irem(g, e.scalar_arg(vectors)), const(size))
         column, extent = ir.add(first, t), e.dim(self.columns)
         e.extents[column] = extent
-        end = ir.minimum(const(each), ir.sub(extent, first)) if self.columns % each else const(each)
+        end = ir.minimum(const(size), ir.sub(extent, first)) if self.columns % size else const(size)
 
-        def by_lanes(body: list[Stmt]) -> ir.For:
+        def lanes(body: list[Stmt]) -> ir.For:
             return ir.For(t, ZERO, end, "lanes", body, width=width, resident=True)
 
-        turn, came = self._turn(e, column)
-        body: list[Stmt] = [by_lanes(self._begin(e, place, column))]
-        body += self._of(e, place, [came, by_lanes(turn)])
-        body.append(by_lanes(self._end(e, place, column)))
-        return self._kernel(e, g, body, self.places * pieces)
+        combine, number = self._combine(e, column)
+        body: list[Stmt] = [lanes(self._load_base(e, destination, column))]
+        body += self._for_updates(e, destination, [number, lanes(combine)])
+        body.append(lanes(self._store(e, destination, column)))
+        return self._kernel(e, g, body, self.destinations * vectors)
 
     def _kernel(self, e: Emitter, g: Expr, body: list[Stmt], grid: int) -> LoweredKernel:
         return e.grid_kernel(f"scatter_{self.mode}", g, body, grid, (self.val.op,))
 
-    def _target(self, e: Emitter, place: Expr, column: Expr) -> tuple[Expr, ...]:
-        at_place = _split(e, place, [self.val.shape[a] for a in self.axes])
-        at_rest = _split(e, column, [self.val.shape[a] for a in self.rest])
-        at = dict(zip((*self.axes, *self.rest), (*at_place, *at_rest), strict=True))
-        return tuple(at[k] for k in range(len(self.val.shape)))
+    def _index(self, e: Emitter, destination: Expr, column: Expr) -> tuple[Expr, ...]:
+        shape, axes, rest = self.val.shape, self.problem.axes, self.problem.other_axes
+        at_axes = delinearize(e, destination, [shape[a] for a in axes])
+        at_rest = delinearize(e, column, [shape[a] for a in rest])
+        at = dict(zip((*axes, *rest), (*at_axes, *at_rest), strict=True))
+        return tuple(at[k] for k in range(len(shape)))
 
-    def _begin(self, e: Emitter, place: Expr, column: Expr) -> list[Stmt]:
-        """What was there."""
-        value = e.value(self.val.inputs[0], self._target(e, place, column))
-        return [ir.Set(r, x) for r, x in zip(self.kept, self._pair(value), strict=True)]
+    def _load_base(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
+        """Load the base."""
+        value = e.value(self.val.inputs[0], self._index(e, destination, column))
+        return [ir.Set(r, x) for r, x in zip(self.acc, self._components(value), strict=True)]
 
-    def _end(self, e: Emitter, place: Expr, column: Expr) -> list[Stmt]:
-        return e.store(self.val, self._target(e, place, column), self._value())
+    def _store(self, e: Emitter, destination: Expr, column: Expr) -> list[Stmt]:
+        return e.store(self.val, self._index(e, destination, column), self._value())
 
-    def _of(self, e: Emitter, place: Expr, turn: list[Stmt]) -> list[Stmt]:
-        """Every update of a place, in the order in which they came."""
+    def _for_updates(self, e: Emitter, destination: Expr, combine: list[Stmt]) -> list[Stmt]:
+        """The loop over a destination's updates in their original order."""
         body: list[Stmt] = []
         low, high = ir.var("low"), ir.var("high")
-        for name, limit in ((low, place), (high, ir.add(place, ONE))):
+        for name, limit in ((low, destination), (high, ir.add(destination, ONE))):
             if self.starts is not None:
                 body.append(ir.Let(name, e.value(self.starts, (limit,))))
             else:
-                search = _Search(e, self.targets, self.order, limit, name.attr)
+                search = _LowerBound(e, self.linear, self.order, limit, name.attr)
                 body += [*search.body, ir.Let(name, ir.read(search.result))]
-        if self.mode == "set":  # the last one stays
+        if self.mode == "set":  # the last write wins
             low = ir.maximum(low, ir.sub(high, ONE))
-        return [*body, ir.For(_TURN, low, high, "serial", turn)]
+        return [*body, ir.For(_UPDATE, low, high, "serial", combine)]
 
-    def _turn(self, e: Emitter, column: Expr) -> tuple[list[Stmt], ir.Let]:
-        """What an update does; before it, which one it is."""
-        val, lead = self.val, self.lead
+    def _combine(self, e: Emitter, column: Expr) -> tuple[list[Stmt], ir.Let]:
+        """Statements that combine an update, and the binding of its number."""
+        val, lead = self.val, self.problem.index_shape
         updates = val.inputs[1]
-        came = ir.var("came")
-        at_lead = _split(e, came, list(lead))
+        number = ir.var("came")
+        at_lead = delinearize(e, number, list(lead))
         along = [k for k, n in enumerate(lead) if n > 1]
-        if along and _follow_each_other(along, updates.shape, self.layouts.get(updates)):
-            at_lead = [came if k == along[-1] else ZERO for k in range(len(lead))]
-        at_rest = _split(e, column, [val.shape[a] for a in self.rest])
+        if along and _collapsible(along, updates.shape, self.layouts.get(updates)):
+            at_lead = [number if k == along[-1] else ZERO for k in range(len(lead))]
+        at_rest = delinearize(e, column, [val.shape[a] for a in self.problem.other_axes])
         update = new = e.value(updates, (*at_lead, *at_rest))
         if self.mode != "set":
-            op = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}[self.mode]
-            new = lower(op, [self._value(), update], [val.dtype, val.dtype], val.dtype, None)
-        names = [ir.var(f"new{p}", r.dtype) for p, r in enumerate(self.kept)]
-        turn: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, self._pair(new), strict=True)]
-        turn += [ir.Set(r, n) for r, n in zip(self.kept, names, strict=True)]
-        return turn, ir.Let(came, e.value(self.order, (_TURN,)))
+            operands = [self._value(), update]
+            new = lower(COMBINE[self.mode], operands, [val.dtype] * 2, val.dtype, None)
+        names = [ir.var(f"new{p}", r.dtype) for p, r in enumerate(self.acc)]
+        pairs = zip(names, self._components(new), strict=True)
+        combine: list[Stmt] = [ir.Let(n, x) for n, x in pairs]
+        combine += [ir.Set(r, n) for r, n in zip(self.acc, names, strict=True)]
+        return combine, ir.Let(number, e.value(self.order, (_UPDATE,)))
 
-    def _pair(self, value: Any) -> list[Expr]:
-        return list(value) if len(self.kept) == 2 else [value]
+    def _components(self, value: Any) -> list[Expr]:
+        return list(value) if len(self.acc) == 2 else [value]
 
     def _value(self) -> Any:
-        values = [ir.read(r) for r in self.kept]
+        values = [ir.read(r) for r in self.acc]
         return tuple(values) if len(values) == 2 else values[0]
 
 
-def _follow_each_other(axes: list[int], shape: Shape, strides: Shape | None) -> bool:
-    """Whether memory has what is along these axes in steps that are all alike."""
+def _collapsible(axes: list[int], shape: Shape, strides: Shape | None) -> bool:
+    """The axes form one strided dimension of memory."""
     return strides is not None and all(
         strides[k] == strides[j] * shape[j] for k, j in pairwise(axes)
     )
 
 
-def _narrowest(most: int, target: Target) -> dt.DType:
-    """A dtype of numbers up to this: what has fewer digits is in order after fewer passes."""
-    if most < 1 << 16 and not target.packed_storage:
+def _narrowest_uint(largest: int, target: Target) -> dt.DType:
+    """The narrowest dtype: fewer radix passes."""
+    if largest < 1 << 16 and not target.packed_storage:
         return dt.uint16
-    return dt.uint32 if most < 1 << 32 else dt.int64
+    return dt.uint32 if largest < 1 << 32 else dt.int64
 
 
-def _split(e: Emitter, number: Expr, extents: list[int]) -> list[Expr]:
-    """A running number as one index per extent, the last running fastest."""
-    out = []
-    for k, n in enumerate(extents):
-        below = math.prod(extents[k + 1 :])
-        digit = number if below == 1 else ir.idiv(number, e.dim(below))
-        out.append(ZERO if n == 1 else ir.irem(digit, e.dim(n)) if k else digit)
-    return out
-
-
-def _targets(val: Value, layouts: Layouts, target: Target, targets: Value) -> LoweredKernel:
-    """Where each update goes, as one number; past the end for what goes nowhere."""
-    axes, _ = val.params
-    indices = val.inputs[2:]
-    e = Emitter(layouts, block_size=target.block_size)
+def _linearize(problem: GpuScatterProblem, linear: Value) -> LoweredKernel:
+    """The linear destination of each update; past the end where it is out of bounds."""
+    val, threads = problem.val, problem.target.block_size
+    e = Emitter(problem.layouts, block_size=threads)
     g, u = ir.var("g"), ir.var("u")
-    at = tuple(_split(e, u, list(indices[0].shape)))
+    at = tuple(delinearize(e, u, list(problem.index_shape)))
     number: Expr = ZERO
-    inside: Expr = const(True, dt.bool_)
-    for p, axis in zip(indices, axes, strict=True):
-        place = e.value(p, at).cast(dt.int64)
+    in_bounds: Expr = const(True, dt.bool_)
+    for indices, axis in zip(val.inputs[2:], problem.axes, strict=True):
+        index = e.value(indices, at).cast(dt.int64)
         extent = e.dim(val.shape[axis])
-        inside = inside & (place >= 0) & (place < extent)
-        number = ir.add(ir.mul(number, extent), place)
-    end = e.dim(math.prod(val.shape[a] for a in axes))
-    count = targets.shape[0]
-    start = ir.mul(g, const(target.block_size))
-    stop = ir.minimum(ir.add(start, const(target.block_size)), e.dim(count))
-    stores = e.store(targets, (u,), select(inside, number, end).cast(targets.dtype))
+        in_bounds = in_bounds & (index >= 0) & (index < extent)
+        number = ir.add(ir.mul(number, extent), index)
+    end = e.dim(problem.destination_count)
+    start = ir.mul(g, const(threads))
+    stop = ir.minimum(ir.add(start, const(threads)), e.dim(problem.count))
+    stores = e.store(linear, (u,), select(in_bounds, number, end).cast(linear.dtype))
     loop = ir.For(u, start, stop, "lanes", stores)
-    return e.grid_kernel("scatter_targets", g, [loop], -(-count // target.block_size), (val.op,))
+    return e.grid_kernel("scatter_linearize", g, [loop], -(-problem.count // threads), (val.op,))
 
 
-def _starts(
-    layouts: Layouts, target: Target, targets: Value, order: Value, starts: Value
+def _segment_starts(
+    layouts: Layouts, target: Target, linear: Value, order: Value, starts: Value
 ) -> LoweredKernel:
-    """For each place, how many of the ordered updates go to places before it."""
-    e = Emitter(layouts, block_size=target.block_size)
-    g, place = ir.var("g"), ir.var("place")
-    (places,) = starts.shape
-    first = _Search(e, targets, order, place, "first")
-    start = ir.mul(g, const(target.block_size))
-    stop = ir.minimum(ir.add(start, const(target.block_size)), e.dim(places))
-    body = [*first.body, *e.store(starts, (place,), ir.read(first.result))]
-    loop = ir.For(place, start, stop, "lanes", body)
-    return e.grid_kernel("scatter_starts", g, [loop], -(-places // target.block_size), ("scatter",))
+    """For each destination, the number of ordered updates before its first."""
+    threads = target.block_size
+    e = Emitter(layouts, block_size=threads)
+    g, destination = ir.var("g"), ir.var("place")
+    (count,) = starts.shape
+    search = _LowerBound(e, linear, order, destination, "first")
+    start = ir.mul(g, const(threads))
+    stop = ir.minimum(ir.add(start, const(threads)), e.dim(count))
+    body = [*search.body, *e.store(starts, (destination,), ir.read(search.result))]
+    loop = ir.For(destination, start, stop, "lanes", body)
+    return e.grid_kernel("scatter_starts", g, [loop], -(-count // threads), ("scatter",))
 
 
-class _Search:
-    """Statements that count the ordered updates that go to places before one; per lane."""
+class _LowerBound:
+    """A binary search per lane: the number of ordered updates before a destination."""
 
-    def __init__(self, e: Emitter, targets: Value, order: Value, place: Expr, tag: str) -> None:
-        (count,) = targets.shape
+    def __init__(
+        self, e: Emitter, linear: Value, order: Value, destination: Expr, tag: str
+    ) -> None:
+        (count,) = linear.shape
         self.result = ir.Register(f"{tag}_low", dt.int64, lanes=True)
         high = ir.Register(f"{tag}_high", dt.int64, lanes=True)
         low_now, high_now, middle = (ir.var(f"{tag}_{n}") for n in ("l", "h", "m"))
         less = ir.var(f"{tag}_less", dt.bool_)
         step = ir.var(f"{tag}_step")
         there = ir.minimum(middle, ir.sub(e.dim(count), ONE))
-        where = e.value(targets, (e.value(order, (there,)),)).cast(dt.int64)
-        turn: list[Stmt] = [
+        where = e.value(linear, (e.value(order, (there,)),)).cast(dt.int64)
+        iteration: list[Stmt] = [
             ir.Let(low_now, ir.read(self.result)),
             ir.Let(high_now, ir.read(high)),
             ir.Let(middle, ir.binary("ashr", ir.add(low_now, high_now), ONE)),
-            ir.Let(less, (low_now < high_now) & (where < place)),
+            ir.Let(less, (low_now < high_now) & (where < destination)),
             ir.Set(self.result, select(less, ir.add(middle, ONE), low_now)),
             ir.Set(high, select(less, high_now, ir.minimum(middle, high_now))),
         ]
@@ -259,5 +299,5 @@ class _Search:
         self.body: list[Stmt] = [
             ir.Set(self.result, ZERO),
             ir.Set(high, e.dim(count)),
-            ir.For(step, ZERO, steps, "serial", turn),
+            ir.For(step, ZERO, steps, "serial", iteration),
         ]

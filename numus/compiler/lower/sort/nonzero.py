@@ -1,4 +1,7 @@
-"""Groups that ask where something holds."""
+"""Stream compaction (nonzero): the indices of true elements.
+
+CPUs count, scan and compact blocks; GPUs scan the mask and scatter indices to their ranks.
+"""
 
 from __future__ import annotations
 
@@ -9,65 +12,60 @@ from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import Rows, temporary, without
+from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, temporary, without
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
-from numus.compiler.lower.scan.gpu import lower_group_scan
-from numus.compiler.lower.scatter.gpu import lower_group_scatter
-from numus.ir import Expr, const
+from numus.compiler.lower.scan.gpu import lower_scan_gpu
+from numus.compiler.lower.scatter.gpu import lower_scatter_gpu
+from numus.ir import Expr
 from numus.kernels.sort import nonzero
 from numus.shapes import Shape, row_major
 from numus.target import Target
 
-ZERO, ONE = const(0), const(1)
 
-Layouts = dict[Value, Shape]
-
-
-def lower_compact(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    """Blocks of rows are counted, the counts added up, the hits written."""
+def lower_nonzero(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
+    """Count, scan and compact, by blocks of rows."""
     (val,) = group.members
     mask = val.inputs[0]
     layouts = without(layouts, val)
     length, wanted = mask.shape[-1], val.shape[-1]
     rows = math.prod(mask.shape[:-1])
-    blocks = max(1, -(-length // nonzero.BLOCK))
+    blocks = max(1, -(-length // nonzero.BLOCK_ELEMENTS))
     counts = temporary((rows, blocks + 1), dt.int64)
 
     def kernel(name: str, per_row: int) -> LoweredKernel:
         e = Emitter(layouts)
-        g, each = ir.var("g"), e.scalar_arg(per_row)
-        row, block = (ir.idiv(g, each), ir.irem(g, each)) if per_row > 1 else (g, ZERO)
-        index = Rows(e, mask.shape, len(mask.shape) - 1).one(row)
-        sizes = nonzero.Rows(e.dim(length), e.dim(wanted), e.scalar_arg(blocks))
+        g, count = ir.var("g"), e.scalar_arg(per_row)
+        row, block = (ir.idiv(g, count), ir.irem(g, count)) if per_row > 1 else (g, ZERO)
+        index = row_index(e, row, mask.shape, len(mask.shape) - 1)
+        sizes = nonzero.RowBlocks(e.dim(length), e.dim(wanted), e.scalar_arg(blocks))
         first = ir.mul(row, ir.add(sizes.blocks, ONE))
-        memory = e.buffer(counts, "read" if name == "write" else "write")
+        memory = e.buffer(counts, "read" if name == "compact" else "write")
 
-        def holds(i: Expr) -> Expr:
+        def predicate(i: Expr) -> Expr:
             found: Expr = e.value(mask, index(i))
             return found
 
         if name == "count":
-            body, hits = nonzero.count(sizes, block, holds)
-            body.append(ir.Store(memory, ir.add(first, block), hits))
-        elif name == "add":
-            body = nonzero.add_up(sizes, memory, first)
+            body, total = nonzero.count(sizes, block, predicate)
+            body.append(ir.Store(memory, ir.add(first, block), total))
+        elif name == "scan":
+            body = nonzero.scan_counts(sizes, memory, first)
         else:
             before = ir.load(memory, ir.add(first, block))
             total = ir.load(memory, ir.add(first, sizes.blocks))
-            body, scratch = nonzero.gather_hits(
-                sizes, block, before, total, holds, lambda k, at: e.store(val, index(k), at)
+            body, scratch = nonzero.compact(
+                *(sizes, block, before, total, predicate),
+                lambda k, at: e.store(val, index(k), at),
             )
             e.scratch += scratch
-        return e.grid_kernel(f"compact_{name}", g, body, rows * per_row, (val.op,))
+        return e.grid_kernel(f"nonzero_{name}", g, body, rows * per_row, (val.op,))
 
-    return [kernel("count", blocks), kernel("add", 1), kernel("write", blocks)]
+    return [kernel("count", blocks), kernel("scan", 1), kernel("compact", blocks)]
 
 
-def lower_group_compact(
-    group: FusionGroup, layouts: Layouts, target: Target
-) -> list[LoweredKernel]:
-    """Each hit is written to its rank among the hits, which a running sum tells."""
+def lower_nonzero_gpu(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
+    """Scatter the index of every true element to its rank, an inclusive sum of the mask less 1."""
     (val,) = group.members
     mask = val.inputs[0]
     length, wanted = mask.shape[-1], val.shape[-1]
@@ -77,30 +75,32 @@ def lower_group_compact(
     def make(op: str, kind: str, inputs: tuple[Value, ...], params: Any, shape: Shape) -> Value:
         return Value.fresh(op, kind, inputs, params, shape, dt.int64)
 
+    def broadcast(x: Value, shape: Shape) -> Value:
+        return make("broadcast", "view", (x,), shape, shape)
+
+    def iota(count: int) -> Value:
+        return make("iota", "source", (), None, (count,))
+
     flat = Value.fresh("reshape", "view", (mask,), shape, shape, mask.dtype)
     hit = make("cast", "elementwise", (flat,), None, shape)
     running = make("scan", "scan", (hit,), ("sum", 1, False), shape)
     one = make("constant", "source", (), (1, None), ())
-    # the rank of a hit; -1, where nothing is written, for others
+    # -1, which a scatter drops, where the mask is false
     ranked = make("mul", "elementwise", (running, hit), None, shape)
     rank = make("sub", "elementwise", (ranked, one), None, shape)
-    line = make("iota", "source", (), None, (rows,))
-    column = make("reshape", "view", (line,), (rows, 1), (rows, 1))
-    row = make("broadcast", "view", (column,), shape, shape)
-    place = make("iota", "source", (), None, (length,))
-    places = make("broadcast", "view", (place,), shape, shape)
-    end = make("extent", "source", (), length, ())
-    blank = make("broadcast", "view", (end,), (rows, wanted), (rows, wanted))
-    inputs = (blank, places, row, rank)
+    row = broadcast(make("reshape", "view", (iota(rows),), (rows, 1), (rows, 1)), shape)
+    column = broadcast(iota(length), shape)
+    padding = broadcast(make("extent", "source", (), length, ()), (rows, wanted))
+    inputs = (padding, column, row, rank)
     found = make("scatter", "scatter", inputs, ((0, 1), "set"), (rows, wanted))
     result = make("reshape", "view", (found,), val.shape, val.shape)
     copy = make("copy", "barrier", (result,), None, val.shape)
     layouts = {**layouts, running: row_major(shape), found: row_major(found.shape)}
-    groups = [FusionGroup(v, group.position) for v in (running, found, copy)]
-    for g in groups:
-        g.stored = set(g.members)
+    scan, scatter, copied = (
+        FusionGroup.of_stored(v, group.position) for v in (running, found, copy)
+    )
     return [
-        *lower_group_scan(groups[0], layouts, target),
-        *lower_group_scatter(groups[1], layouts, target),
-        *lower_loops(groups[2], layouts, target, redirect={copy: (val, 0, 0)}),
+        *lower_scan_gpu(scan, layouts, target),
+        *lower_scatter_gpu(scatter, layouts, target),
+        *lower_loops(copied, layouts, target, redirect={copy: (val, 0, 0)}),
     ]

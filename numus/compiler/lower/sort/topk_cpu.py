@@ -1,116 +1,133 @@
-"""Groups that ask for the first few of each row."""
+"""Top-k on CPUs: insertion into a sorted list for small k, otherwise a sort of whole rows."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
-from numus.compiler.lower.axis import Rows, temporary, without
+from numus.compiler.lower.axis import ZERO, Layouts, row_index, temporary, without
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import SMALL, lower_loops
+from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.compiler.lower.sort.cpu import lower_sort
-from numus.ir import Expr, const
-from numus.kernels.sort import cpu as cpu_sort
-from numus.kernels.sort import cpu_topk
-from numus.shapes import Shape, row_major
+from numus.compiler.lower.sort.problem import TopkProblem
+from numus.ir import Expr
+from numus.kernels.sort import cpu_topk, keys
+from numus.shapes import row_major
 from numus.target import Target
 
-ZERO, ONE = const(0), const(1)
 
-FEW = 128  # are kept in order one by one; for more, rows are sorted
-PART = 1 << 14  # elements of a row that are worth a thread
+@dataclass(frozen=True)
+class TopkTuning:
+    """Measured on 2-core machines: Neoverse N1 and x86-64 (Cascade Lake, Sapphire Rapids)."""
 
-Layouts = dict[Value, Shape]
+    max_insertion_k: int = 128
+    part_elements: int = 1 << 14  # of a row that is worth several threads
 
 
-def topk_by_sorting(
-    group: FusionGroup,
-    layouts: Layouts,
-    target: Target,
-    sort_group: Callable[[FusionGroup, Layouts, Target], list[LoweredKernel]] = lower_sort,
-) -> list[LoweredKernel]:
-    """Sort whole rows, and take what was asked for."""
-    (val,) = group.members
-    axis, _, descending = val.params
-    source = val.inputs[0]
-    places = Value.fresh("argsort", "sort", (source,), (axis, descending), source.shape, val.dtype)
-    rows = FusionGroup.of_stored(places, group.position)
-    layouts = {**layouts, places: row_major(source.shape)}
-    starts, steps = (0,) * len(val.shape), (1,) * len(val.shape)
-    cut = Value.fresh("slice", "view", (places,), (starts, steps), val.shape, val.dtype)
-    copy = Value.fresh("copy", "barrier", (cut,), None, val.shape, val.dtype)
-    first = FusionGroup.of_stored(copy, group.position)
-    taken = lower_loops(first, layouts, target, redirect={copy: (val, 0, 0)})
-    return sort_group(rows, layouts, target) + taken
+TUNING = TopkTuning()
 
 
 def lower_topk(group: FusionGroup, layouts: Layouts, target: Target) -> list[LoweredKernel]:
-    """A pass over each row, or over its parts where rows are few and long."""
     (val,) = group.members
-    axis, count, descending = val.params
-    source = val.inputs[0]
-    length = source.shape[axis]
-    if not 0 < count <= FEW:
-        return topk_by_sorting(group, layouts, target)
-    layouts = without(layouts, val)
-    order = cpu_sort.order(source.dtype, length, descending, places=True, floats=False)
-    rows = math.prod(n for i, n in enumerate(source.shape) if i != axis)
-    parts = length // PART if rows < 4 * target.num_cores else 1
-    if parts <= 1:
-        return [_pass("topk", val, layouts, order, 1, None, None)]
-    memory = [temporary((rows, parts, count), f) for f in order.fields]
-    return [
-        _pass("topk_parts", val, layouts, order, parts, None, memory),
-        _pass("topk", val, layouts, order, parts, memory, None),
-    ]
+    problem = TopkProblem(group, without(layouts, val), target)
+    return select(SCHEDULES, problem).lower(problem)
 
 
-def _pass(
+class InsertionTopk(InOrder):
+    """One pass over each row, or over parts of few long rows and then over their results."""
+
+    name = "insertion"
+
+    def supports(self, problem: TopkProblem, target: Target) -> bool:
+        return 0 < problem.count <= TUNING.max_insertion_k
+
+    def lower(self, problem: TopkProblem) -> list[LoweredKernel]:
+        p = problem
+        records = keys.record_layout(
+            p.source.dtype, p.length, p.descending, argsort=True, compare_floats=False
+        )
+        few = p.rows < 4 * p.target.num_cores
+        parts = p.length // TUNING.part_elements if few else 1
+        if parts <= 1:
+            return [_insertion_pass("topk", p, records, 1, None, None)]
+        memory = [temporary((p.rows, parts, p.count), f) for f in records.fields]
+        return [
+            _insertion_pass("topk_parts", p, records, parts, None, memory),
+            _insertion_pass("topk", p, records, parts, memory, None),
+        ]
+
+
+class SortTopk(InOrder):
+    """An argsort of whole rows, of which the first k are copied."""
+
+    name = "sort"
+
+    def __init__(
+        self, lower_sort: Callable[[FusionGroup, Layouts, Target], list[LoweredKernel]]
+    ) -> None:
+        self.lower_sort = lower_sort
+
+    def supports(self, problem: TopkProblem, target: Target) -> bool:
+        return True
+
+    def lower(self, problem: TopkProblem) -> list[LoweredKernel]:
+        val, source, position = problem.val, problem.source, problem.group.position
+        params = (problem.axis, problem.descending)
+        order = Value.fresh("argsort", "sort", (source,), params, source.shape, val.dtype)
+        layouts = {**problem.layouts, order: row_major(source.shape)}
+        starts, steps = (0,) * len(val.shape), (1,) * len(val.shape)
+        cut = Value.fresh("slice", "view", (order,), (starts, steps), val.shape, val.dtype)
+        copy = Value.fresh("copy", "barrier", (cut,), None, val.shape, val.dtype)
+        first = FusionGroup.of_stored(copy, position)
+        copied = lower_loops(first, layouts, problem.target, redirect={copy: (val, 0, 0)})
+        rows = FusionGroup.of_stored(order, position)
+        return self.lower_sort(rows, layouts, problem.target) + copied
+
+
+SCHEDULES: tuple[Schedule[TopkProblem], ...] = (InsertionTopk(), SortTopk(lower_sort))
+
+
+def _insertion_pass(
     name: str,
-    val: Value,
-    layouts: Layouts,
-    order: cpu_sort.Order,
+    p: TopkProblem,
+    records: keys.RecordLayout,
     parts: int,
     given: list[Value] | None,
     found: list[Value] | None,
 ) -> LoweredKernel:
-    """Over the parts of rows, whose best go to `found`; or over rows: of those in `given`, where
-    there are some."""
-    axis, count, _ = val.params
-    source = val.inputs[0]
-    length = source.shape[axis]
-    e = Emitter(layouts, source.size <= SMALL)
+    """From the operand, or the `given` records of parts, to the result, or the `found` records."""
+    e = Emitter(p.layouts, p.source.size <= SMALL)
     g = ir.var("g")
     per_row = parts if found is not None else 1
-    each = e.scalar_arg(per_row)
-    row, part = (ir.idiv(g, each), ir.irem(g, each)) if per_row > 1 else (g, ZERO)
-    rows = Rows(e, source.shape, axis)
-    index = rows.one(row)
-    best = cpu_topk.Best(order, e.dim(count))
-    start, stop = ZERO, e.dim(length)
+    blocks = e.scalar_arg(per_row)
+    row, part = (ir.idiv(g, blocks), ir.irem(g, blocks)) if per_row > 1 else (g, ZERO)
+    index = row_index(e, row, p.source.shape, p.axis)
+    top = cpu_topk.TopList(records, e.dim(p.count))
+    start, stop = ZERO, e.dim(p.length)
     if found is not None:
-        size = e.scalar_arg(-(-length // parts))
+        size = e.scalar_arg(-(-p.length // parts))
         start = ir.mul(part, size)
         stop = ir.minimum(ir.add(start, size), stop)
     first = ZERO
     if given is not None:
-        stop = e.dim(parts * count)
+        stop = e.dim(parts * p.count)
         first = ir.mul(row, stop)
 
     def read(at: Expr) -> list[Expr]:
         if given is not None:
             return [ir.load(e.buffer(m), ir.add(first, at)) for m in given]
-        return order.record(e.value(source, index(at)), at)
+        return records.record(e.value(p.source, index(at)), at)
 
     def write(rank: Expr, record: list[Expr]) -> list[ir.Stmt]:
         if found is None:
-            return e.store(val, index(rank), order.result(record))
-        at = ir.add(ir.mul(g, e.dim(count)), rank)
+            return e.store(p.val, index(rank), records.result(record))
+        at = ir.add(ir.mul(g, e.dim(p.count)), rank)
         return [ir.Store(e.buffer(m, "write"), at, v) for m, v in zip(found, record, strict=True)]
 
-    body, scratch = cpu_topk.first_few(best, start, stop, read, write)
+    body, scratch = cpu_topk.topk_row(top, start, stop, read, write)
     e.scratch += scratch
-    return e.grid_kernel(name, g, body, rows.count * per_row, (val.op,))
+    return e.grid_kernel(name, g, body, p.rows * per_row, (p.val.op,))

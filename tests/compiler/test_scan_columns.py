@@ -1,4 +1,6 @@
-"""Scans of rows that lie side by side, on an imitated machine of thread groups."""
+"""Column scans, a thread per row, on an interpreted GPU."""
+
+from dataclasses import replace
 
 import group_machine
 import numpy as np
@@ -33,19 +35,19 @@ def scanned(function, array):
         ((2, 640, 32), 1, PARTS),
     ],
 )
-def test_running_sums(shape, axis, names):
+def test_cumulative_sums(shape, axis, names):
     x = rng.integers(-50, 50, shape).astype(np.int32)
     found, launched = scanned(lambda x: nm.cumsum(x, axis=axis, dtype=nm.int32), x)
     assert launched == names
     np.testing.assert_array_equal(found, np.cumsum(x, axis=axis))
-    turned = np.flip(np.cumsum(np.flip(x, axis), axis=axis), axis)
+    reverse = np.flip(np.cumsum(np.flip(x, axis), axis=axis), axis)
     found, _ = scanned(lambda x: nm.flip(nm.cumsum(nm.flip(x, axis=axis), axis=axis), axis=axis), x)
-    np.testing.assert_array_equal(found, turned)
+    np.testing.assert_array_equal(found, reverse)
 
 
 def test_parts_of_parts(monkeypatch):
-    monkeypatch.setattr(gpu_columns, "LEAST_PART", 8)
-    monkeypatch.setattr(gpu_columns, "AT_A_TIME", 2)
+    tuning = replace(gpu_columns.TUNING, min_part=8, words_in_flight=2)
+    monkeypatch.setattr(gpu_columns, "TUNING", tuning)
     x = rng.integers(-50, 50, (700, 40)).astype(np.int32)
     found, launched = scanned(lambda x: nm.cumsum(x, axis=0, dtype=nm.int32), x)
     assert launched == [PARTS[0], *PARTS, "scan_sum"]
@@ -63,7 +65,7 @@ def test_other_reductions(name):
     np.testing.assert_allclose(found, wide(x, axis=0), rtol=1e-12)
 
 
-def test_complex_numbers_and_what_is_computed():
+def test_complex_numbers_and_fused_operands():
     x = np.exp(1j * rng.random((400, 33)))
     found, _ = scanned(lambda x: nm.cumprod(x * 1j, axis=0), x)
     np.testing.assert_allclose(found, np.cumprod(x * 1j, axis=0), rtol=1e-12)
@@ -72,8 +74,8 @@ def test_complex_numbers_and_what_is_computed():
     np.testing.assert_allclose(found, np.cumsum(y.astype(np.float64), axis=0), rtol=2e-3, atol=1e-2)
 
 
-def test_rows_share_out_few_threads():
-    """A group is no larger than a row can use."""
+def test_short_rows_get_small_blocks():
+    """A block is no larger than a row can use."""
     x = rng.integers(-50, 50, (5, 250)).astype(np.int32)
     runtime = nm.device("groups").runtime
     found, launched = scanned(lambda x: nm.cumsum(x, axis=1, dtype=nm.int32), x)

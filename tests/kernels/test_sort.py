@@ -1,4 +1,4 @@
-"""Every schedule of a sort gives the same: rows in lanes, in tiles, by radix, in parts."""
+"""CPU sort schedules: a row per lane, per tile, radix sort, bucket sort."""
 
 import ml_dtypes
 import numpy as np
@@ -25,7 +25,7 @@ SHAPES = (
 )
 
 
-def places(a, axis, descending):
+def stable_order(a, axis, descending):
     """The stable order by NumPy."""
     if a.dtype.name.startswith(("bfloat", "float8")):
         a = a.astype(np.float32)
@@ -54,7 +54,7 @@ def data(shape, dtype):
 def check(a, axis=-1):
     wide = a.astype(np.float32) if a.dtype.name.startswith(("bfloat", "float8")) else a
     for descending in (False, True):
-        order = places(a, axis, descending)
+        order = stable_order(a, axis, descending)
         found = nm.argsort(nm.asarray(a), axis=axis, descending=descending).numpy()
         np.testing.assert_array_equal(found, order)
         values = nm.sort(nm.asarray(a), axis=axis, descending=descending).numpy()
@@ -68,11 +68,11 @@ def test_every_dtype(dtype):
         check(data(shape, dtype), axis)
 
 
-SPREADS = {
+DISTRIBUTIONS = {
     "equal": np.zeros(50_000, np.float32),
     "ascending": np.arange(50_000),
     "descending": np.arange(50_000)[::-1].copy(),
-    "one far away": np.r_[np.zeros(49_999), 1e30].astype(np.float32),
+    "one outlier": np.r_[np.zeros(49_999), 1e30].astype(np.float32),
     "few values": RNG.integers(0, 3, 50_000),
     "all bits": RNG.integers(-(2**63), 2**63, 50_001),
     "many powers of two": np.exp(RNG.standard_normal(50_000) * 50),
@@ -82,9 +82,9 @@ SPREADS = {
 }
 
 
-@pytest.mark.parametrize("name", SPREADS)
+@pytest.mark.parametrize("name", DISTRIBUTIONS)
 def test_any_distribution(name):
-    check(SPREADS[name])
+    check(DISTRIBUTIONS[name])
 
 
 def test_rows_too_long_for_tiles():
@@ -100,7 +100,7 @@ def test_zeros_keep_their_signs():
         assert np.signbit(nm.sort(nm.asarray(a)).numpy()).sum() == np.signbit(a).sum()
 
 
-def test_threads_do_not_show():
+def test_bits_do_not_depend_on_threads():
     a = nm.asarray(data((100_003,), np.float32))
     before = nm.get_num_threads()
     found = []

@@ -1,4 +1,4 @@
-"""Scatters by warps, each for elements of one place, on imitated thread groups."""
+"""Scatters by sorted updates on an interpreted GPU."""
 
 import group_machine
 import numpy as np
@@ -41,7 +41,7 @@ def test_rows_are_added_to(columns, dtype):
 
 @pytest.mark.parametrize("mode", ["set", "mul", "min", "max"])
 @pytest.mark.parametrize(("places", "columns"), [(3, (36,)), (66_000, ())])
-def test_other_ways_and_many_places(mode, places, columns):
+def test_other_modes_and_many_destinations(mode, places, columns):
     rng = np.random.default_rng(0)
     index, updates = rng.integers(0, places, 90), rng.random((90, *columns)).astype(np.float32)
 
@@ -52,14 +52,14 @@ def test_other_ways_and_many_places(mode, places, columns):
     np.testing.assert_array_equal(updated("scattering"), updated("cpu"))
 
 
-def test_updates_that_do_not_follow_each_other():
+def test_updates_of_other_strides():
     rng = np.random.default_rng(1)
     index, updates = rng.integers(0, 5, (6, 7)), rng.random((7, 6, 40)).astype(np.float32)
 
     def added(device):
-        turned = on(device, updates).swapaxes(0, 1)
+        transposed = on(device, updates).swapaxes(0, 1)
         base = nm.zeros((5, 40), device=device)
-        return scattered(base, on(device, index), turned, "add").numpy()
+        return scattered(base, on(device, index), transposed, "add").numpy()
 
     np.testing.assert_allclose(added("scattering"), added("cpu"), rtol=1e-6)
 
@@ -67,7 +67,7 @@ def test_updates_that_do_not_follow_each_other():
 @pytest.mark.parametrize("shape", [(2, 1), (1, 3, 1), (3, 1, 2), (1, 1), (4, 1, 1)])
 @pytest.mark.parametrize("columns", [(), (40,)])
 def test_indices_along_axes_of_one(shape, columns):
-    """What runs along an axis of one element is read there, whichever axis it is."""
+    """Axes of extent 1 anywhere in the index shape."""
     index = np.zeros(shape, np.int64)
     updates = np.arange(1.0, index.size * int(np.prod(columns)) + 1).reshape(*shape, *columns)
 

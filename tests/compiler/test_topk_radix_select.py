@@ -1,4 +1,6 @@
-"""The first few of a row by groups of threads, on an imitated machine: selected, not sorted."""
+"""Top-k by radix select on an interpreted GPU."""
+
+from dataclasses import replace
 
 import group_machine
 import numpy as np
@@ -53,18 +55,19 @@ def test_equal_elements_come_in_order():
 
 
 def test_parts_of_long_rows(monkeypatch):
-    monkeypatch.setattr(topk_gpu, "PART", 600)
+    tuning = replace(topk_gpu.TUNING, part_elements=600)
+    monkeypatch.setattr(topk_gpu, "TUNING", tuning)
     x = rng.integers(0, 900, (1, 9001)).astype(np.int32)
     found, names = selected(x, 100, largest=False)
     assert names == ["topk_parts", "topk"]
     np.testing.assert_array_equal(found, wanted(x, 100, largest=False))
-    monkeypatch.setattr(topk_gpu, "PARTS_PER_UNIT", 40)
+    monkeypatch.setattr(topk_gpu, "TUNING", replace(tuning, parts_per_core=40))
     found, names = selected(x, 100)
     assert names == ["topk_parts", "topk_parts", "topk"]
     np.testing.assert_array_equal(found, wanted(x, 100))
 
 
-def test_other_axes_and_what_is_computed():
+def test_other_axes_and_fused_operands():
     x = rng.standard_normal((3000, 4)).astype(np.float32)
     found, _ = selected(x, 6, axis=0)
     np.testing.assert_array_equal(found, wanted(x, 6, axis=0))
@@ -73,7 +76,7 @@ def test_other_axes_and_what_is_computed():
     np.testing.assert_array_equal(best.values.numpy(), -np.sort(-2 * np.abs(x), axis=0)[:3])
 
 
-def test_short_rows_and_many_of_them_are_sorted():
+def test_short_rows_and_large_k_are_sorted():
     x = rng.standard_normal((3, 2500)).astype(np.float32)
     for array, k in ((x[:, :2000], 5), (x, 1000), (x, 2500), (x, 0)):
         found, names = selected(np.ascontiguousarray(array), k)

@@ -1,17 +1,17 @@
-"""Where a mask holds: blocks of rows, rows without hits, fewer hits than wanted."""
+"""nonzero and top-k: blocks of rows, empty rows, fewer hits than wanted, ties."""
 
 import numpy as np
 import pytest
 
 import numus as nm
 from numus.functions._base import wrap
-from numus.primitives.indexing import compact
+from numus.primitives.indexing import nonzero
 
 RNG = np.random.default_rng(0)
 
 
 @pytest.mark.parametrize("count", [1, 5, 100, 8_192, 8_193, 50_001])
-def test_places_and_elements(count):
+def test_indices_and_elements(count):
     x = RNG.standard_normal(count).astype(np.float32)
     for share in (0, 0.01, 0.3, 1):
         mask = RNG.random(count) < share
@@ -20,18 +20,18 @@ def test_places_and_elements(count):
         np.testing.assert_array_equal(nm.asarray(x)[nm.asarray(mask)].numpy(), x[mask])
 
 
-def test_rows_have_places_of_their_own():
+def test_indices_are_per_row():
     mask = RNG.random((5, 20_000)) < 0.3
     mask[2] = False
     for count in (1, 6_000, 20_000):
-        found = wrap(compact(nm.asarray(mask)._node, count)).numpy()
+        found = wrap(nonzero(nm.asarray(mask)._node, count)).numpy()
         for row, line in zip(found, mask, strict=True):
             hits = np.flatnonzero(line)[:count]
             np.testing.assert_array_equal(row[: hits.size], hits)
             assert (row[hits.size :] == line.size).all()
 
 
-def test_topk_of_what_is_all_the_same_or_already_in_order():
+def test_topk_of_equal_or_sorted_elements():
     most = np.iinfo(np.uint64).max
     for a in (
         np.full(40_000, most, np.uint64),

@@ -1,4 +1,4 @@
-"""Every schedule of a scan gives the same: along rows, across them, in parts."""
+"""CPU scan schedules: vectors of one row, a row per lane, reduce-then-scan."""
 
 import numpy as np
 import pytest
@@ -39,12 +39,12 @@ def test_every_schedule(name, dtype):
         wanted = reference(wide, axis=axis)
         found = function(nm.asarray(a), axis=axis)
         np.testing.assert_allclose(found.numpy(), wanted, rtol=rounding, atol=rounding)
-        tail = function(nm.asarray(a) * 1, axis=axis) * 2 - 1  # fused at both ends
-        np.testing.assert_allclose(tail.numpy(), wanted * 2 - 1, rtol=rounding, atol=rounding)
+        fused = function(nm.asarray(a) * 1, axis=axis) * 2 - 1  # fused at both ends
+        np.testing.assert_allclose(fused.numpy(), wanted * 2 - 1, rtol=rounding, atol=rounding)
 
 
-def test_a_running_sum_of_what_is_not_negative_falls_by_rounding_at_most():
-    """Also where a vector or a part of the row ends; and with what helps, not at all."""
+def test_cumsum_of_non_negative_elements_decreases_by_rounding_at_most():
+    """Also across vectors and parts; not at all after cummax."""
     a = RNG.random(200_000).astype(np.float32)
     a[RNG.random(a.size) < 0.5] = 0
     total = nm.cumsum(nm.asarray(a))
@@ -53,7 +53,7 @@ def test_a_running_sum_of_what_is_not_negative_falls_by_rounding_at_most():
     assert (np.diff(nm.cummax(total).numpy()) >= 0).all()
 
 
-def test_nan_stays_once_met():
+def test_nan_propagates():
     a = RNG.standard_normal(200_000).astype(np.float32)
     a[77_777] = np.nan
     np.testing.assert_array_equal(nm.cummax(nm.asarray(a)).numpy(), np.maximum.accumulate(a))

@@ -1,0 +1,45 @@
+"""The problem that scatter schedules solve."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.schedule import Problem
+from numus.shapes import Shape
+
+COMBINE = {"add": "add", "mul": "mul", "max": "maximum", "min": "minimum"}  # mode -> operation
+
+
+@dataclass(frozen=True)
+class ScatterProblem(Problem):
+    """Updates to rows of a base: inputs are the base, updates, and an index array per axis."""
+
+    @property
+    def val(self) -> Value:
+        return self.group.members[0]
+
+    @property
+    def axes(self) -> Shape:
+        """Indexed axes."""
+        axes: Shape = self.val.params[0]
+        return axes
+
+    @property
+    def mode(self) -> str:
+        mode: str = self.val.params[1]
+        return mode
+
+    @property
+    def other_axes(self) -> list[int]:
+        return [i for i in range(len(self.val.shape)) if i not in self.axes]
+
+    @property
+    def index_shape(self) -> Shape:
+        return self.val.inputs[2].shape
+
+    @property
+    def count(self) -> int:
+        """Updates."""
+        return math.prod(self.index_shape)

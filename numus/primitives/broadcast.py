@@ -1,0 +1,136 @@
+"""broadcast and reduce_sum: linear maps that are each other's transpose; constants of any shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from numus.dispatch.apply import apply
+from numus.dtypes import DType
+from numus.graph import Array, Node, Primitive
+from numus.primitives.source import constant
+from numus.primitives.views import make_view, reshape, shear, view_jvp
+from numus.shapes import Shape, check_size
+
+# -- broadcast ------------------------------------------------------------------------------------
+
+
+def _broadcast_batch(
+    node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int
+) -> Node:
+    x = inputs[0]
+    inner = x.shape[1:]
+    ones = (1,) * (len(node.shape) - len(inner))
+    return broadcast(reshape(x, (size, *ones, *inner)), (size, *node.shape))
+
+
+_broadcast = Primitive(
+    "broadcast",
+    "view",
+    vjp=lambda node, g: (unbroadcast(g, node.inputs[0].shape),),
+    jvp=view_jvp(lambda t, shape: broadcast(t, shape)),
+    batch=_broadcast_batch,
+    reference=lambda node, x: np.broadcast_to(x, node.shape),
+)
+
+
+def broadcast(x: Node, shape: Shape) -> Node:
+    """Repeat axes of extent 1 (and new leading ones) to `shape`: stride 0, nothing copied."""
+    if x.shape == shape:
+        return x
+    check_size(shape, "broadcast")
+    layout = None
+    if x.view is not None:
+        lead = len(shape) - len(x.shape)
+        own = zip(x.shape, shape[lead:], x.view.strides, strict=True)
+        strides = tuple([0 if n == 1 and m != 1 else s for n, m, s in own])
+        layout = (x.view.offset, (0,) * lead + strides)
+    return make_view(_broadcast, x, shape, shape, layout)
+
+
+def sliding_windows(x: Node, axis: int, size: int, step: int = 1, dilation: int = 1) -> Node:
+    """Sliding windows along an axis; the position in the window becomes a new last axis."""
+    count = (x.shape[axis] - (size - 1) * dilation - 1) // step + 1
+    count = max(count, 0)
+    wide = broadcast(reshape(x, (*x.shape, 1)), (*x.shape, size))
+    return shear(wide, axis, x.ndim, count, step, dilation, 0, 1)
+
+
+# -- constants ------------------------------------------------------------------------------------
+
+
+def zeros(shape: Shape, dtype: DType) -> Node:
+    return full(shape, 0, dtype)
+
+
+def full_like(x: Node, number: Any) -> Node:
+    """A constant of the shape, dtype and device of x."""
+    return full(x.shape, number, x.dtype, x)
+
+
+def full(shape: Shape, number: Any, dtype: DType, like: Node | None = None) -> Node:
+    """A constant of any shape, on the device of `like` if it may be a result by itself; other
+    constants belong to no device."""
+    kind = {"complex": complex, "float": float, "bool": bool}.get(dtype.kind, int)
+    node = broadcast(constant(kind(number), dtype), shape)
+    if like is not None:
+        node.device = like.device
+    return node
+
+
+# -- sum ------------------------------------------------------------------------------------------
+
+
+def reduced_shape(shape: Shape, axes: Shape) -> Shape:
+    return tuple(n for i, n in enumerate(shape) if i not in axes)
+
+
+def expand(r: Node, x: Node, axes: Shape) -> Node:
+    """A reduced value broadcast along the axes it was reduced over."""
+    kept = tuple(1 if i in axes else n for i, n in enumerate(x.shape))
+    return broadcast(reshape(r, kept), x.shape)
+
+
+def reduction_batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
+    axes = tuple(a + 1 for a in node.params)
+    return apply(node.prim, (inputs[0],), axes, (size, *node.shape), node.dtype)
+
+
+def define_reduction(name: str, function: Callable[..., Array], vjp: Any, jvp: Any) -> Primitive:
+    def reference(node: Node, x: Array) -> Array:
+        if node.inputs[0].dtype.is_narrow_float:
+            x = x.astype(np.float32)
+        with np.errstate(all="ignore"):
+            return np.asarray(function(x, node.params)).astype(node.dtype.np)
+
+    return Primitive(name, "reduce", reference=reference, vjp=vjp, jvp=jvp, batch=reduction_batch)
+
+
+def reduce(prim: Primitive, x: Node, axes: Shape) -> Node:
+    return apply(prim, (x,), axes, reduced_shape(x.shape, axes), x.dtype)
+
+
+_sum = define_reduction(
+    "reduce_sum",
+    lambda x, axes: np.sum(x, axis=axes, dtype=x.dtype),
+    lambda node, g: (expand(g, node.inputs[0], node.params),),
+    lambda node, ts: None if ts[0] is None else reduce_sum(ts[0], node.params),
+)
+
+
+def reduce_sum(x: Node, axes: Shape) -> Node:
+    """The sum over axes, in x's own dtype. Booleans are not summed: cast them first."""
+    return x if not axes else reduce(_sum, x, axes)
+
+
+def unbroadcast(g: Node, shape: Shape) -> Node:
+    """The transpose of `broadcast`: sum over the axes along which `shape` was repeated."""
+    if g.shape == shape:
+        return g
+    lead = len(g.shape) - len(shape)
+    axes = tuple(range(lead)) + tuple(
+        lead + i for i, n in enumerate(shape) if n == 1 and g.shape[lead + i] != 1
+    )
+    return reshape(reduce_sum(g, axes), shape)
