@@ -89,7 +89,7 @@ class Runtime(Protocol[Block]):
         ...
 
     def run(self, launches: Sequence[Launch]) -> None:
-        """Run launches in order. May return before they are done."""
+        """Run launches in order, by default as a launch list. May return before they are done."""
         ...
 
     def synchronize(self) -> None:
@@ -113,6 +113,10 @@ class Backend:
 
     def missing_feature(self, dtype: str) -> str:
         return ""
+
+    def run(self: Any, launches: Sequence[Launch]) -> None:
+        if launches:
+            self.prepare(*launch_steps(launches)).run(*launch_arguments(launches))
 
 
 # -- launches -------------------------------------------------------------------------------------

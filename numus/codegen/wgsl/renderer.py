@@ -14,7 +14,6 @@ from typing import TypeVar
 from numus import ir
 from numus.codegen.wgsl import barriers, memory
 from numus.codegen.wgsl.bindings import DEFAULT_VARIANT, Bindings, UniformScalar, Variant
-from numus.codegen.wgsl.index_width import IndexWidth
 from numus.codegen.wgsl.prelude import called_functions, prelude
 from numus.codegen.wgsl.target import WgslTarget
 from numus.codegen.wgsl.thread_loops import ThreadLoops, modified
@@ -38,11 +37,6 @@ class Shader:
     segments: tuple[int, ...]  # which segment of its buffer each binding is
     merged: bool  # buffers of one type share a binding
     scratch: tuple[tuple[int, int], ...]  # (buffer, bytes of an element) of bound scratch
-    index_width: IndexWidth
-
-    def scratch_elements(self, which: int, sizes: dict[str, int]) -> int:
-        """Elements of a scratch buffer per worker."""
-        return self.index_width.kernel.buffers[which].count(sizes)
 
 
 def render(kernel: ir.Kernel, target: WgslTarget, variant: Variant = DEFAULT_VARIANT) -> Shader:
@@ -127,7 +121,6 @@ class _Renderer:
             tuple(bindings.segment_of),
             bindings.variant.merged,
             tuple(bindings.scratch),
-            x.index_width,
         )
 
     def _declare_registers(self) -> None:

@@ -95,9 +95,7 @@ class _Step:
         shader, target = self.pipeline.shader, context.shader_target
         groups = -(-grid // shader.threads) if shader.per_thread else grid
         workers_per_group = shader.threads if shader.per_thread else 1
-        scratch = [
-            shader.scratch_elements(i, self.scalars) * nbytes for i, nbytes in shader.scratch
-        ]
+        scratch = [self.buffers[i].count(self.scalars) * nbytes for i, nbytes in shader.scratch]
         if scratch:
             affordable = max(1, _SCRATCH_BYTES // max(1, sum(scratch) * workers_per_group))
             groups = min(groups, affordable, target.max_workgroups)
@@ -223,9 +221,7 @@ class WebGpuLaunchList(LaunchList):
             return
         if stale:
             context.queue.write_buffer(self._uniform_buffer, 0, self._uniforms)
-        submission = context.submit([self._encode(dispatches)])
-        for memory, _ in slots:
-            memory.fence = submission
+        context.queue.submit([self._encode(dispatches)])
 
     def _encode(self, dispatches: Sequence[_Dispatch]) -> Any:
         encoder = self._context.device.create_command_encoder()

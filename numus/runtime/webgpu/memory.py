@@ -26,7 +26,7 @@ _next_id = itertools.count(1).__next__
 class Memory:
     """A block of GPU memory; it returns to the pool when the last reference to it goes."""
 
-    __slots__ = ("__weakref__", "address", "buffer", "fence", "id", "nbytes", "pool")
+    __slots__ = ("__weakref__", "address", "buffer", "id", "nbytes", "pool")
 
     def __init__(self, pool: BufferPool, nbytes: int, buffer: Any, id_: int) -> None:
         self.pool = pool
@@ -34,7 +34,6 @@ class Memory:
         self.buffer = buffer
         self.id = id_  # of the buffer: the key of bind groups
         self.address = id_ << OFFSET_BITS
-        self.fence = 0  # the last submission that uses it
 
     def __del__(self) -> None:
         self.pool.release(self.id)
@@ -165,8 +164,7 @@ class BufferPool:
                 chunk = np.concatenate([chunk, np.zeros(-chunk.nbytes % 4, np.uint8)])
             queue.write_buffer(memory.buffer, start, chunk)
             if start:
-                self.context.submit([])  # frees the staging memory
-        memory.fence = self.context.last_submission + 1
+                queue.submit([])  # frees the staging memory
 
     def download(self, memory: Memory, start: int, nbytes: int) -> np.ndarray[Any, Any]:
         """Bytes of a block, on the host."""
@@ -186,7 +184,7 @@ class BufferPool:
             staging = free.pop() if free else self._create(size, self._readable)
         encoder = self.context.device.create_command_encoder()
         encoder.copy_buffer_to_buffer(memory.buffer, start, staging, 0, nbytes)
-        memory.fence = self.context.submit([encoder.finish()])
+        self.context.queue.submit([encoder.finish()])
         staging.map_sync("READ_NOSYNC", 0, nbytes)
         found = np.frombuffer(staging.read_mapped(0, nbytes), np.uint8)
         staging.unmap()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from numus.runtime.compile_log import CompileRecord
-from numus.runtime.contract import Backend, Launch, LaunchStep, launch_arguments, launch_steps
+from numus.runtime.contract import Backend, LaunchStep
 from numus.runtime.webgpu.context import GpuContext, lost_error
 from numus.runtime.webgpu.launch import WebGpuLaunchList
 from numus.runtime.webgpu.memory import BufferPool, Memory
@@ -92,11 +92,6 @@ class WebGpuRuntime(Backend):
 
     def prepare(self, steps: Sequence[LaunchStep], slots: int) -> WebGpuLaunchList:
         return WebGpuLaunchList(self._session, steps)
-
-    def run(self, launches: Sequence[Launch]) -> None:
-        """Run launches in order; may return before they are done."""
-        if launches:
-            self.prepare(*launch_steps(launches)).run(*launch_arguments(launches))
 
     def synchronize(self) -> None:
         if not self.context.lost:
