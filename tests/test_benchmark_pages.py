@@ -1,4 +1,4 @@
-"""Tables of the benchmark as text and as pages, and the page about CPUs."""
+"""Benchmark tables as text and as Markdown, and the CPU page."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from bench.table import Table
 from tools import cpu_report
 
 
-def test_tables_in_columns_and_as_markdown(capsys):
+def test_tables_as_text_and_markdown(capsys):
     for markdown in (False, True):
         table = Table(("ms", "numus", "torch"), (6, 5, 7), markdown)
         table.row("add", "1.0", "2.0")
@@ -20,7 +20,7 @@ def test_tables_in_columns_and_as_markdown(capsys):
     assert capsys.readouterr().out.splitlines() == text + page
 
 
-def test_parts_that_are_not_run_stay_in_the_page(tmp_path, monkeypatch, capsys):
+def test_unselected_sections_are_kept(tmp_path, monkeypatch, capsys):
     page = tmp_path / "cpu.md"
     tables = iter(["| first |", "| second |", "| third |"])
     monkeypatch.setattr(cpu_report, "table", lambda arguments, seconds: next(tables))
@@ -28,14 +28,14 @@ def test_parts_that_are_not_run_stay_in_the_page(tmp_path, monkeypatch, capsys):
     def run(parts):
         monkeypatch.setattr(sys, "argv", ["cpu_report", "--out", str(page), "--only", parts])
         cpu_report.main()
-        return list(cpu_report.kept(page).items())
+        return list(cpu_report.sections(page).items())
 
     run("memory")
     run("jit")
     (jit, inside), (memory, steps) = run("memory")
-    assert (jit, memory) == (cpu_report.PARTS["jit"][0], cpu_report.PARTS["memory"][0])
+    assert (jit, memory) == (cpu_report.SECTIONS["jit"][0], cpu_report.SECTIONS["memory"][0])
     assert inside.endswith("| second |")
     assert steps.endswith("| third |")
     with pytest.raises(SystemExit):
         run("nothing")
-    assert "no such parts: nothing" in capsys.readouterr().err
+    assert "no such sections: nothing" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Tests that several processes share out: all are run, once each, and what they say is told."""
+"""Parallel device tests: each runs once, and all outcomes are reported."""
 
 from tools.device_tests import run_tests
 
@@ -33,7 +33,7 @@ def given(tmp_path, monkeypatch, text):
     return path
 
 
-def test_all_are_run_once_each(tmp_path, monkeypatch):
+def test_each_test_runs_once(tmp_path, monkeypatch):
     path = given(tmp_path, monkeypatch, TESTS.split("def test_ends")[0])
     lines, text = run_tests(3, 60, "cpu", [str(path)], "", "of a file", default=True)
     assert "32 tests of a file on the device: 30 passed, 1 failed, 1 skipped, 0 not run" in lines[0]
@@ -43,11 +43,11 @@ def test_all_are_run_once_each(tmp_path, monkeypatch):
     assert sorted(map(int, (tmp_path / "seen").read_text().split())) == list(range(30))
 
 
-def test_a_process_that_ends_and_time_that_runs_out_are_told(tmp_path, monkeypatch):
+def test_crashes_and_timeouts_are_reported(tmp_path, monkeypatch):
     path = given(tmp_path, monkeypatch, TESTS)
     lines, _ = run_tests(2, 60, "cpu", [str(path)], "", "of a file", default=True)
     (ended,) = [line for line in lines if "test_ends_the_process" in line]
-    assert "did not end" in ended
+    assert "did not finish" in ended
     lines, _ = run_tests(2, 0.0, "cpu", [str(path)], "", "of a file", default=True)
     assert "73 tests" in lines[0]
     assert "73 not run" in lines[0]

@@ -364,10 +364,10 @@ def special_values(case: Case, dtype: DType, run: Lanes) -> tuple[int, tuple[Any
 
 HEAD = """# Accuracy of the math functions
 
-Maximum and mean error in units in the last place (ulp), on random bit patterns over the whole range and
-on difficult intervals; 0.5 is correctly rounded. "Special" counts zeros, infinities, NaN and the limits
-of the range, which all follow C99's Annex F. `lgamma`, `digamma` and `logaddexp` have zeros that are not
-floats: near them errors are in ulp of 1.
+Maximum and mean error in units in the last place (ulp), on random bit patterns over the whole range
+and on difficult intervals; 0.5 is correctly rounded. "Special" counts zeros, infinities, NaN and
+the limits of the range, which all follow C99's Annex F. `lgamma`, `digamma` and `logaddexp` have
+zeros that are not floats: near them errors are in ulp of 1.
 
 Written by `python -m tools.accuracy`.
 

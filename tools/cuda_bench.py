@@ -1,10 +1,9 @@
-"""Workloads on an NVIDIA GPU, numus beside PyTorch: what `tools.cuda_report` measures.
+"""GPU benchmarks of `tools.cuda_report`: numus against PyTorch on an NVIDIA GPU.
 
-Both run in turns in one process, on the same numbers. Times are wall-clock times of many calls that
-are waited for together, the best of several batches: what the device can do. Calls that are waited
-for one by one are timed on the device, from before the call to its end, so that what the host needs
-to start it counts. A ratio is the time of the best of PyTorch's ways (eager, `torch.compile`) over
-that of numus.
+Both run interleaved in one process, on the same inputs. Throughput is the wall time of many
+back-to-back calls with one synchronisation, the best of several batches. Latency is that of calls
+synchronised one by one, between CUDA events around the call, launch overhead included. A ratio is
+the best time of PyTorch (eager, `torch.compile`) over that of numus.
 """
 
 from __future__ import annotations
@@ -12,23 +11,24 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 ABOUT = {
     "rows": "Ratios are the best time of PyTorch (eager, or `torch.compile`) over numus's: above "
-    "1, numus is quicker. First, calls that follow each other closely; then each waited for before "
-    "the next, the median of 15, as they are written and in `nm.jit`. Errors are relative "
-    "differences from PyTorch's results.",
-    "long": "Rows for which a block has too few registers: several blocks hold them together, as "
-    "a cluster or, more than 8, by a board on which they tell each other what they came to.",
-    "products": 'By numus\'s own kernels (`nm.kernels.prefer("native")`) and by whichever `auto` '
-    "takes (the default), each called by itself and, up to twenty at a time, in a CUDA graph. "
-    "Ratios are PyTorch's time over numus's. Sizes are rows, columns and depth; `nt`, `tn`, `tt`: "
-    "operands that are turned over, as the weights of a linear layer are.",
-    "attention": "Causal attention beside what `scaled_dot_product_attention` takes by itself "
-    "(cuDNN's kernels for 16 bits); convolutions beside cuDNN; `float32` without TF32, `tf32` with "
+    "1, numus is faster. First, back-to-back calls; then calls that are synchronised one by one, "
+    "the median of 15, eager and in `nm.jit`. Errors are relative differences from PyTorch's "
+    "results.",
+    "long": "Rows that exceed the registers of one CTA: several CTAs share a row, as a thread "
+    "block cluster or, above 8 CTAs, as cooperative blocks that exchange partial results through "
+    "global flags.",
+    "gemm": 'numus\'s own kernels (`nm.kernels.prefer("native")`) and the choice of `auto` (the '
+    "default), as single calls and, up to twenty at a time, in a CUDA graph. Ratios are PyTorch's "
+    "time over numus's. Sizes are M, N, K; `nt`, `tn`, `tt`: transposed operands, as the weights "
+    "of a linear layer are.",
+    "attention": "Causal attention against the default backend of `scaled_dot_product_attention` "
+    "(cuDNN for 16-bit floats); convolutions against cuDNN; `float32` without TF32, `tf32` with "
     "it on both sides.",
 }
 
@@ -44,11 +44,11 @@ class Row:
     theirs: Callable[..., Any]
     nbytes: int = 0
     flops: float = 0
-    compiled: bool = False  # whether PyTorch's compiler is asked as well
+    compiled: bool = False  # whether torch.compile is measured as well
 
 
 def measure(function: Callable[[], Any], wait: Callable[[], None], seconds: float) -> float:
-    """The time of one call, in ms: the best of several batches, each waited for as a whole."""
+    """Throughput: ms per call, the best of several batches with one synchronisation each."""
     function()
     function()
     wait()
@@ -67,8 +67,8 @@ def measure(function: Callable[[], Any], wait: Callable[[], None], seconds: floa
     return best * 1e3
 
 
-def measure_alone(torch: Any, function: Callable[[], Any], stream: Any) -> float:
-    """The time of a call while nothing else runs, in ms, between events on its stream."""
+def measure_latency(torch: Any, function: Callable[[], Any], stream: Any) -> float:
+    """Latency: the median time of a synchronised call, in ms, between events on its stream."""
     times = []
     for _ in range(17):
         begins, ends = (torch.cuda.Event(enable_timing=True) for _ in range(2))
@@ -126,7 +126,7 @@ def rows(torch: Any, nm: Any) -> Iterator[Row]:
 
 
 def _other_rows(torch: Any, nm: Any) -> Iterator[Row]:
-    """Short rows, memory that is crossed, places instead of values, the first few."""
+    """Short rows, strided access, arg reductions, top-k."""
     square, images = (8192, 8192), (64, 256, 56, 56)
     size = 4 * 8192**2
     yield Row(
@@ -171,7 +171,7 @@ def _other_rows(torch: Any, nm: Any) -> Iterator[Row]:
 
 
 def long_rows(torch: Any, nm: Any) -> Iterator[Row]:
-    """Softmax, its gradient and layer norms of rows that several blocks hold."""
+    """Softmax, its gradient and layer norm of rows that span several CTAs."""
     import torch.nn.functional as F
 
     def ours(x: Any) -> Any:
@@ -212,7 +212,7 @@ def long_rows(torch: Any, nm: Any) -> Iterator[Row]:
 
 
 def attention(torch: Any, nm: Any) -> Iterator[Row]:
-    """Causal attention, forwards and with its gradients; convolutions."""
+    """Causal attention, forward and with gradients; convolutions."""
     import torch.nn.functional as F
 
     attend = partial(nm.scaled_dot_product_attention, is_causal=True)
@@ -230,7 +230,7 @@ def attention(torch: Any, nm: Any) -> Iterator[Row]:
         ("bfloat16", (4, 16, 4096, 64)),
         ("float32", (4, 16, 2048, 64)),
     ):
-        flops = 2 * shape[0] * shape[1] * shape[2] ** 2 * shape[3]  # half of the scores count
+        flops = 2 * shape[0] * shape[1] * shape[2] ** 2 * shape[3]  # causal: half of the scores
         name = f"attention {'x'.join(map(str, shape))} {dtype}"
         plain = partial(F.scaled_dot_product_attention, is_causal=True)
         yield Row(name, [shape] * 3, dtype, attend, plain, 0, flops)
@@ -238,7 +238,7 @@ def attention(torch: Any, nm: Any) -> Iterator[Row]:
     yield from _convolutions(torch, nm)
 
 
-# Channels and places along an axis of 64 images, and whether gradients are measured too.
+# Channels and spatial extent of 64 images, and whether gradients are measured too.
 _CONVOLUTIONS: dict[str, Sequence[tuple[int, int, bool]]] = {
     "bfloat16": ((64, 56, True), (256, 28, False), (256, 56, False)),
     "float32": ((64, 56, False), (256, 28, True)),
@@ -247,7 +247,7 @@ _CONVOLUTIONS: dict[str, Sequence[tuple[int, int, bool]]] = {
 
 
 def _convolutions(torch: Any, nm: Any) -> Iterator[Row]:
-    """By windows of 3 x 3, as exact as they are said to be."""
+    """3 x 3 convolutions in each precision."""
     import torch.nn.functional as F
 
     def ours(precision: str, x: Any, w: Any) -> Any:
@@ -283,22 +283,22 @@ def _convolutions(torch: Any, nm: Any) -> Iterator[Row]:
                 yield Row(more, [data, weights, data], kind, *both, 0, 2 * flops)
 
 
-def _product(a: Any, b: Any) -> Any:
+def _matmul(a: Any, b: Any) -> Any:
     return a @ b
 
 
-_TURNS: dict[str, Callable[..., Any]] = {
-    "nn": _product,
+_TRANSPOSES: dict[str, Callable[..., Any]] = {
+    "nn": _matmul,
     "nt": lambda a, b: a @ b.mT,
     "tn": lambda a, b: a.mT @ b,
     "tt": lambda a, b: a.mT @ b.mT,
 }
-# Rows, columns, depth and turns of products in each dtype.
+# M, N, K and transposes by dtype.
 _SIZES: dict[str, Sequence[tuple[int, int, int, str]]] = {
     "bfloat16": (
         *((n, n, n, "nn") for n in (512, 1024, 2048, 4096, 8192)),
-        *((4096, 4096, 4096, turn) for turn in ("nt", "tn", "tt")),
-        *((300, 700, 1000, turn) for turn in _TURNS),
+        *((4096, 4096, 4096, t) for t in ("nt", "tn", "tt")),
+        *((300, 700, 1000, t) for t in _TRANSPOSES),
         *((4095, 4095, 4095, "nn"), (1001, 1003, 1005, "nn"), (1001, 1003, 1008, "nt")),
         *((1, 4096, 4096, "nn"), (8, 4096, 4096, "nt"), (64, 8192, 8192, "nn")),
         *((8, 4096, 4096, "nn"), (16, 4096, 4096, "nt")),
@@ -309,7 +309,7 @@ _SIZES: dict[str, Sequence[tuple[int, int, int, str]]] = {
     "float32": (
         *((n, n, n, "nn") for n in (256, 1024, 2048, 4096)),
         *((4096, 4096, 4096, "nt"), (2048, 2048, 2048, "tn"), (2048, 2048, 2048, "tt")),
-        *((300, 700, 1000, turn) for turn in _TURNS),
+        *((300, 700, 1000, t) for t in _TRANSPOSES),
         *((1001, 1003, 1005, "nn"), (64, 8192, 8192, "nn"), (128, 256, 16384, "nn")),
         *((1, 4096, 4096, "nn"), (1, 4096, 4096, "nt"), (8, 4096, 4096, "nn")),
         *((4096, 4096, 1, "nn"), (4096, 4096, 8, "nn")),
@@ -325,20 +325,20 @@ _SIZES: dict[str, Sequence[tuple[int, int, int, str]]] = {
     "complex64": ((256, 256, 256, "nn"), (1024, 1024, 1024, "nn"), (300, 700, 1000, "nn")),
     "complex128": ((512, 512, 512, "nn"),),
 }
-# Shapes of operands that are more than two matrices.
+# Shapes of batched operands and vectors.
 _SHAPES: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
-    "64 of 512": ((64, 512, 512), (64, 512, 512)),
-    "512 of 64": ((512, 64, 64), (512, 64, 64)),
-    "8x16 of 128x128x64": ((8, 16, 128, 64), (8, 16, 64, 128)),
-    "64x512x512 by one of 512": ((64, 512, 512), (512, 512)),
-    "16x1 by 8 of 256x256x64": ((16, 1, 256, 64), (8, 64, 256)),
-    "matrix by vector 4096": ((4096, 4096), (4096,)),
-    "vector by matrix 4096": ((4096,), (4096, 4096)),
+    "batch 64 of 512": ((64, 512, 512), (64, 512, 512)),
+    "batch 512 of 64": ((512, 64, 64), (512, 64, 64)),
+    "batch 8x16 of 128x128x64": ((8, 16, 128, 64), (8, 16, 64, 128)),
+    "64x512x512 @ 512x512": ((64, 512, 512), (512, 512)),
+    "batch 16x1 @ 8 of 256x256x64": ((16, 1, 256, 64), (8, 64, 256)),
+    "matrix @ vector 4096": ((4096, 4096), (4096,)),
+    "vector @ matrix 4096": ((4096,), (4096, 4096)),
 }
 
 
-def products(torch: Any, nm: Any) -> Iterator[Row]:
-    """Products of many shapes and dtypes."""
+def gemms(torch: Any, nm: Any) -> Iterator[Row]:
+    """Matmuls of many shapes and dtypes."""
     import torch.nn.functional as F
 
     def by_tf32(f: Callable[..., Any], a: Any, b: Any) -> Any:
@@ -352,21 +352,21 @@ def products(torch: Any, nm: Any) -> Iterator[Row]:
             return f(a, b)
 
     for dtype, sizes in _SIZES.items():
-        for m, n, k, turn in sizes:
+        for m, n, k, transposes in sizes:
             a, b = ((m, k), (k, n))
-            shapes = [a if turn[0] == "n" else a[::-1], b if turn[1] == "n" else b[::-1]]
+            shapes = [s if t == "n" else s[::-1] for s, t in zip((a, b), transposes, strict=True)]
             name = f"{dtype} {m}" if m == n == k else f"{dtype} {m}x{n}x{k}"
-            name += "" if turn == "nn" else f" {turn}"
-            f = _TURNS[turn]
+            name += "" if transposes == "nn" else f" {transposes}"
+            f = _TRANSPOSES[transposes]
             both = (partial(ours_by_tf32, f), partial(by_tf32, f)) if dtype == "tf32" else (f, f)
             kind = "float32" if dtype == "tf32" else dtype
             yield Row(name, shapes, kind, *both, 0, 2 * m * n * k)
     for dtype in ("bfloat16", "float32", "float64", "tf32"):
         for name, (left, right) in _SHAPES.items():
-            if dtype == "bfloat16" or name in ("64 of 512", "vector by matrix 4096"):
-                both = _product, _product
+            if dtype == "bfloat16" or name in ("batch 64 of 512", "vector @ matrix 4096"):
+                both = _matmul, _matmul
                 if dtype == "tf32":
-                    both = partial(ours_by_tf32, _product), partial(by_tf32, _product)
+                    both = partial(ours_by_tf32, _matmul), partial(by_tf32, _matmul)
                 kind = "float32" if dtype == "tf32" else dtype
                 yield Row(f"{dtype} {name}", [left, right], kind, *both)
     yield Row(
@@ -425,15 +425,15 @@ class Bench:
         kind = getattr(torch, row.dtype)
         if row.dtype == "int8":
             ts = [torch.randint(-9, 9, s, device="cuda", dtype=kind) for s in row.shapes]
-            return [self.taken(t) for t in ts], ts
+            return [self.from_torch(t) for t in ts], ts
         first = torch.complex64 if row.dtype.startswith("complex") else torch.float32
         ts = [torch.randn(*s, device="cuda", dtype=first).to(kind) for s in row.shapes]
-        return [self.taken(t) for t in ts], ts
+        return [self.from_torch(t) for t in ts], ts
 
-    def taken(self, t: Any) -> Any:
-        """A tensor of PyTorch's, as one of numus's own."""
+    def from_torch(self, t: Any) -> Any:
+        """A PyTorch tensor as a numus tensor."""
         torch, nm = self.torch, self.nm
-        if t.dtype is torch.float8_e4m3fn:  # which PyTorch does not share
+        if t.dtype is torch.float8_e4m3fn:  # not supported by PyTorch's DLPack export
             return nm.asarray(t.view(torch.uint8).cpu().numpy().view(nm.float8_e4m3fn.np)).to(
                 "cuda"
             )
@@ -453,29 +453,29 @@ class Bench:
     def theirs(self, f: Callable[..., Any], ts: list[Any]) -> float:
         return measure(lambda: f(*ts), self.torch.cuda.synchronize, self.seconds)
 
-    def alone(self, row: Row, xs: list[Any], ways: list[Any], ts: list[Any]) -> list[float]:
-        """Calls that are waited for one by one: numus's, jitted ones, the best of PyTorch's."""
+    def latency(self, row: Row, xs: list[Any], functions: list[Any], ts: list[Any]) -> list[float]:
+        """Latencies: eager numus, jitted numus, the best of PyTorch."""
         torch, nm = self.torch, self.nm
         ours = torch.cuda.ExternalStream(self.runtime.stream_id)
         jitted = nm.jit(row.ours)
         calls = [
             (lambda: nm.eval(row.ours(*xs)), ours),
             (lambda: nm.eval(jitted(*xs)), ours),
-            *((partial(way, *ts), torch.cuda.current_stream()) for way in ways),
+            *((partial(f, *ts), torch.cuda.current_stream()) for f in functions),
         ]
         best = [float("inf")] * len(calls)
-        for _ in range(2):  # in turns
+        for _ in range(2):  # interleaved
             best = [
-                min(t, measure_alone(torch, call, stream))
+                min(t, measure_latency(torch, call, stream))
                 for t, (call, stream) in zip(best, calls, strict=True)
             ]
         return [*best[:2], min(best[2:])]
 
     def table(self, found: Iterator[Row]) -> None:
-        """One row each: eager calls of both, and PyTorch's compiler where it is asked."""
+        """One line per row: throughput, latency and error."""
         self.say(
-            "| workload | numus ms | PyTorch ms | compiled ms | ratio | numus | alone: numus ms "
-            "| in jit ms | PyTorch's best ms | ratio | in jit | error |"
+            "| workload | numus ms | PyTorch ms | compiled ms | ratio | numus "
+            "| synchronised: numus ms | in jit ms | PyTorch's best ms | ratio | in jit | error |"
         )
         self.say("|---|" + "---:|" * 11)
         for row in found:
@@ -484,14 +484,16 @@ class Bench:
             try:
                 xs, ts = self.inputs(row)
                 error = self.error(row, xs, ts)
-                ways = [row.theirs]
+                functions = [row.theirs]
                 if row.compiled:
-                    ways.append(self.torch.compile(row.theirs))
-                own, others = float("inf"), [float("inf")] * len(ways)
-                for _ in range(2):  # in turns
+                    functions.append(self.torch.compile(row.theirs))
+                own, others = float("inf"), [float("inf")] * len(functions)
+                for _ in range(2):  # interleaved
                     own = min(own, self.ours(row, xs))
-                    others = [min(t, self.theirs(f, ts)) for t, f in zip(others, ways, strict=True)]
-                plain, jitted, theirs = self.alone(row, xs, ways, ts)
+                    others = [
+                        min(t, self.theirs(f, ts)) for t, f in zip(others, functions, strict=True)
+                    ]
+                plain, jitted, theirs = self.latency(row, xs, functions, ts)
                 rate = f"{row.nbytes / own / 1e9:.2f} TB/s" if row.nbytes else ""
                 rate = f"{row.flops / own / 1e9:.0f} TFLOP/s" if row.flops else rate
                 second = f"{others[1]:.3f}" if row.compiled else ""
@@ -501,13 +503,12 @@ class Bench:
                     f"| {theirs:.3f} | {theirs / plain:.2f} | {theirs / jitted:.2f} | {error:.1e} |"
                 )
             except Exception as problem:
-                self.say(f"| {row.name} | {problem_in_words(problem)} |" + " |" * 10)
+                self.say(f"| {row.name} | {error_message(problem)} |" + " |" * 10)
 
-    def product_table(self, found: Iterator[Row]) -> None:
-        """Each way by itself: numus's own kernels, and what `auto` takes, called one by one and in
-        a graph."""
+    def gemm_table(self, found: Iterator[Row]) -> None:
+        """One line per row: native kernels and `auto`, as single calls and in a CUDA graph."""
         self.say(
-            "| product | native ms | auto ms | PyTorch ms | native | auto | in graphs: native ms "
+            "| GEMM | native ms | auto ms | PyTorch ms | native | auto | CUDA graphs: native ms "
             "| auto ms | PyTorch ms | native | auto | error |"
         )
         self.say("|---|" + "---:|" * 11)
@@ -516,17 +517,17 @@ class Bench:
             if not re.search(self.only, row.name):
                 continue
             try:
-                ratios = self._product(row)
+                ratios = self._gemm(row)
             except Exception as problem:
-                self.say(f"| {row.name} | {problem_in_words(problem)} |" + " |" * 10)
+                self.say(f"| {row.name} | {error_message(problem)} |" + " |" * 10)
                 ratios = [0.0]
             if min(ratios) < 0.95:
                 below.append(f"{row.name} ({', '.join(f'{r:.2f}' for r in ratios)})")
         told = "; ".join(below) or "none"
-        self.say(f"\n`auto` below 0.95 of PyTorch, by itself or in graphs: {told}.")
+        self.say(f"\n`auto` below 0.95 of PyTorch, in single calls or in graphs: {told}.")
 
-    def _product(self, row: Row) -> list[float]:
-        """Writes a line; gives the ratios of `auto`, by itself and in a graph."""
+    def _gemm(self, row: Row) -> list[float]:
+        """Write a line; return the ratios of `auto`, in single calls and in a graph."""
         xs, ts = self.inputs(row)
         prefer, evaluate = self.nm.kernels.prefer, self.nm.eval
         waits = {"native": self.runtime.synchronize, "auto": self.runtime.synchronize}
@@ -543,7 +544,7 @@ class Bench:
             with prefer(which):
                 errors.append(self.error(row, xs, ts))
 
-        def in_turns(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
+        def interleaved(calls: dict[str, Callable[[], Any]]) -> dict[str, float]:
             times = dict.fromkeys(calls, 9e9)
             for _ in range(3):
                 for which, call in calls.items():
@@ -552,8 +553,8 @@ class Bench:
                     times[which] = min(times[which], once)
             return times
 
-        alone = in_turns({"native": ours, "auto": ours, "torch": theirs})
-        many = max(1, min(20, int(4 / alone["torch"])))
+        single = interleaved({"native": ours, "auto": ours, "torch": theirs})
+        many = max(1, min(20, int(4 / single["torch"])))
         replays: dict[str, Callable[[], Any]] = {}
         try:
             for which in ("native", "auto"):
@@ -561,11 +562,11 @@ class Bench:
                     replays[which] = self._captured(ours, many)
             replays["torch"] = self._captured_by_torch(theirs, many)
         except Exception as problem:
-            print(f"{row.name}, in a graph: {problem_in_words(problem)}", flush=True)
+            print(f"{row.name}, in a graph: {error_message(problem)}", flush=True)
             replays = {}
-        graphs = {which: t / many for which, t in in_turns(replays).items()}
+        graphs = {which: t / many for which, t in interleaved(replays).items()}
         cells, ratios = [], []
-        for times in (alone, graphs) if graphs else (alone,):
+        for times in (single, graphs) if graphs else (single,):
             cells += [f"{times[w]:.4f}" for w in ("native", "auto", "torch")]
             cells += [f"{times['torch'] / times[w]:.2f}" for w in ("native", "auto")]
             ratios.append(times["torch"] / times["auto"])
@@ -574,15 +575,16 @@ class Bench:
         return ratios
 
     def _captured(self, call: Callable[[], None], many: int) -> Callable[[], None]:
-        """A CUDA graph of so many calls, as one that starts it."""
+        """A function that launches a CUDA graph of `many` calls."""
         from numus.compiler.plan import clear_plans
         from numus.runtime.cuda import driver, launch
 
         runtime = self.runtime
         mode = driver.constant("CUstreamCaptureMode", "CU_STREAM_CAPTURE_MODE_THREAD_LOCAL")
-        # no graphs within this one, neither of programs nor of single launches
-        before = launch._GRAPH_STEPS, runtime.graph_functions
-        launch._GRAPH_STEPS, runtime.graph_functions = 1000, 0
+        # no nested graphs, neither of programs nor of single launches
+        before = launch.TUNING, runtime.graph_functions
+        launch.TUNING = replace(launch.TUNING, min_graph_steps=1000)
+        runtime.graph_functions = 0
         clear_plans()
         for _ in range(4):
             call()
@@ -593,7 +595,7 @@ class Bench:
                 call()
         finally:
             graph = driver.call("cuStreamEndCapture", runtime.stream)
-            launch._GRAPH_STEPS, runtime.graph_functions = before
+            launch.TUNING, runtime.graph_functions = before
             clear_plans()
         ready = driver.call("cuGraphInstantiate", graph, 0)
         driver.call("cuGraphDestroy", graph)
@@ -611,6 +613,6 @@ class Bench:
         return graph.replay  # type: ignore[no-any-return]
 
 
-def problem_in_words(problem: Exception) -> str:
+def error_message(problem: Exception) -> str:
     text = str(problem).splitlines()[0] if str(problem) else repr(problem)
     return f"failed: {type(problem).__name__}: {text[:200]}"

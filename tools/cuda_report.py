@@ -1,10 +1,10 @@
-"""One call on a machine with an NVIDIA GPU: conformance, gradients, speed, and what lasts.
+"""Report on an NVIDIA GPU: conformance, gradients, speed and endurance.
 
 python -m tools.cuda_report [--out docs/results/cuda.md] [--only tests,bench,...] [--gpt2]
 
-Tests run in several processes (`tools/device_tests.py`). What is measured, and how, is told in
-`tools/cuda_bench.py`, `tools/cuda_small.py` and `tools/cuda_state.py`. All of it takes about
-eight minutes.
+Tests run in several processes (`tools/device_tests.py`). The measurements are described in
+`tools/cuda_bench.py`, `tools/cuda_small.py` and `tools/cuda_state.py`. A full run takes about eight
+minutes.
 """
 
 from __future__ import annotations
@@ -29,23 +29,20 @@ TESTS = (
     "tests/kernels/test_cell_convolution.py",
     "tests/runtime/test_cuda.py",
 )
-_WHAT = (
-    "of the op table (values, gradients), of products and convolutions by all kinds of kernels, of "
-    "the runtime"
-)
+_WHAT = "of the op table (values, gradients), all GEMM and convolution schedules and the runtime"
 PARTS = (
     *("tests", "engine", "programs", "sanitizer"),
-    *("rows", "long", "products", "small", "attention", "state"),
+    *("rows", "long", "gemm", "small", "attention", "state"),
 )
-# All tests may run with another default device. Those that name theirs, an imitation of a GPU or
-# WebGPU, are no matter of this one, and slow; the op table has been run on the device already.
+# All tests can run with another default device, except those that name theirs (an emulated GPU or
+# WebGPU), which are slow; the op table has run on the device already.
 _NAMED = ("webgpu", "test_tile_", "test_group_", "test_vector_products", "test_vendor_products")
 _NAMED += ("test_ops",)
 ENGINE = ("tests", *(f"--ignore-glob=*{name}*" for name in _NAMED))
 
 
-def driver_in_words() -> str:
-    """The driver's own number, where it tells, and the CUDA that it knows."""
+def driver_version() -> str:
+    """The versions of the driver and of CUDA."""
     from numus.runtime.cuda import driver
 
     known = int(driver.call("cuDriverGetVersion"))
@@ -55,7 +52,7 @@ def driver_in_words() -> str:
 
 
 def run_gpt2(say: Callable[[str], None]) -> None:
-    """The benchmark of a training step, as it prints."""
+    """The output of the GPT-2 training benchmark."""
     command = [sys.executable, "-m", "bench.gpt2", "--device", "cuda", "--size", "124M"]
     command += ["--batch", "16", "--length", "1024", "--precision", "bf16"]
     command += ["--warmup", "700", "--clip", "1", "--compile"]
@@ -67,7 +64,7 @@ def run_gpt2(say: Callable[[str], None]) -> None:
 
 
 def run_programs(say: Callable[[str], None], workers: int, seconds: float) -> str:
-    """Random programs, beside the CPU; what those were that differ."""
+    """Random programs against the CPU; the output, with those that differ."""
     command = [sys.executable, "-m", "tools.fuzz_programs", "--device", "cuda"]
     command += ["--seconds", str(seconds), "--workers", str(workers)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -79,9 +76,9 @@ def run_programs(say: Callable[[str], None], workers: int, seconds: float) -> st
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="docs/results/cuda.md")
-    parser.add_argument("--log", default="", help="where to write what failing tests said")
+    parser.add_argument("--log", default="", help="file for the output of failing tests")
     parser.add_argument("--only", default=",".join(PARTS), help="parts of the report")
-    parser.add_argument("--rows", default="", help="workloads by a pattern")
+    parser.add_argument("--rows", default="", help="regular expression of workload names")
     parser.add_argument("--workers", type=int, default=14)
     parser.add_argument("--seconds", type=float, default=0.04, help="for each measurement")
     parser.add_argument("--limit", type=float, default=150, help="seconds for the tests")
@@ -102,7 +99,7 @@ def main() -> None:
     say("# numus on an NVIDIA GPU\n")
     say(f"Written by `python -m tools.cuda_report` on {date.today()}, on one {target.description}")
     python, torch = platform.python_version(), version("torch")
-    say(f"with {driver_in_words()}, Python {python} and PyTorch {torch}.")
+    say(f"with {driver_version()}, Python {python} and PyTorch {torch}.")
     sanitizer = cuda_state.Sanitizer() if "sanitizer" in parts else None
     if any(part in parts for part in ("tests", "engine", "programs", "sanitizer")):
         say("\n## Conformance\n")
@@ -125,15 +122,15 @@ def main() -> None:
         if given.log:
             Path(given.log + ".programs").write_text(text)
     if sanitizer is not None:
-        text = sanitizer.tell(say, 40)
+        text = sanitizer.report(say, 40)
         if given.log:
             Path(given.log + ".sanitizer").write_text(text)
-    if any(part in parts for part in ("rows", "long", "products", "small", "attention")):
+    if any(part in parts for part in ("rows", "long", "gemm", "small", "attention")):
         bench = cuda_bench.Bench(given.seconds, say, given.rows)
         tables = {
-            "rows": ("Speed beside PyTorch", bench.table, cuda_bench.rows),
+            "rows": ("Speed against PyTorch", bench.table, cuda_bench.rows),
             "long": ("Long rows", bench.table, cuda_bench.long_rows),
-            "products": ("Products", bench.product_table, cuda_bench.products),
+            "gemm": ("GEMM", bench.gemm_table, cuda_bench.gemms),
             "small": ("Small computations", partial(cuda_small.table, bench), cuda_small.rows),
             "attention": ("Attention and convolutions", bench.table, cuda_bench.attention),
         }
@@ -143,7 +140,7 @@ def main() -> None:
                 say(f"\n## {title}\n\n{about[part]}\n")
                 write(rows(bench.torch, nm))
     if "state" in parts:
-        say("\n## Over time\n")
+        say("\n## Endurance\n")
         cuda_state.leaks(say)
         say("")
         cuda_state.small_kernels(say)

@@ -65,14 +65,14 @@ def orders() -> Iterator[Any]:
     yield nm.topk(x, 5)[0]
 
 
-def products(dtype: str) -> Iterator[Any]:
+def gemms(dtype: str) -> Iterator[Any]:
     for m, n, k in ((131, 69, 77), (66, 72, 2048), (1, 300, 200), (256, 256, 128)):
         a, b = put(m, k, dtype=dtype), put(k, n, dtype=dtype)
         yield from (a @ b, nm.gelu(a @ b + put(n, dtype=dtype)))
     yield put(3, 33, 40, dtype=dtype) @ put(3, 40, 17, dtype=dtype)
 
 
-def narrow_products() -> Iterator[Any]:
+def low_precision_gemms() -> Iterator[Any]:
     a, b = (put(*shape).clip(-3, 3).astype("int8") for shape in ((70, 96), (96, 80)))
     yield nm.matmul(a, b, dtype="int32")
     yield nm.matmul(put(70, 81), put(81, 73), precision="tf32")
@@ -121,10 +121,10 @@ def training() -> Iterator[Any]:
 
 def main() -> None:
     nm.set_default_device(sys.argv[1] if len(sys.argv) > 1 else "cuda")
-    families: list[Callable[[], Any]] = [maps, orders, indices, narrow_products, training]
+    families: list[Callable[[], Any]] = [maps, orders, indices, low_precision_gemms, training]
     for family in (rows, sums):
         families += [partial(family, dtype) for dtype in ("float32", "bfloat16")]
-    for family in (products, attention, convolutions):
+    for family in (gemms, attention, convolutions):
         families += [partial(family, dtype) for dtype in FLOATS]
     count, fine = 0, 0
     with nm.kernels.prefer("native"):

@@ -1,8 +1,7 @@
-"""Small computations on an NVIDIA GPU, called by themselves: what the host takes for them.
+"""Host overhead of small computations on an NVIDIA GPU, against PyTorch.
 
-The device is done with each in a few microseconds. What is measured is how long Python, numus and
-the driver take to build, to recognise and to launch it, beside PyTorch; `tools.cuda_report` writes
-the table.
+Each takes the device a few microseconds; measured is the time that Python, numus and the driver
+take to build, recognise and launch it. `tools.cuda_report` writes the table.
 """
 
 from __future__ import annotations
@@ -12,16 +11,16 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from tools.cuda_bench import Bench, Row, problem_in_words
+from tools.cuda_bench import Bench, Row, error_message
 
 ABOUT = (
-    "Each is evaluated by itself, one after the other, and all are waited for together. The device "
-    "is done sooner than the host. Ratios are PyTorch's time (eager) over numus's."
+    "Host-bound: evaluated back to back, with one synchronisation at the end. Ratios are PyTorch's "
+    "time (eager) over numus's."
 )
 
 
 def rows(torch: Any, nm: Any) -> Iterator[Row]:
-    """Products and what follows them in networks, views, batches, compositions by themselves."""
+    """Matmuls with their epilogues, views, batches, single compositions."""
     import torch.nn.functional as F
 
     activations: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
@@ -34,16 +33,16 @@ def rows(torch: Any, nm: Any) -> Iterator[Row]:
     def linear(x: Any, w: Any, b: Any) -> Any:
         return x @ w.T + b
 
-    def activated(f: Callable[..., Any], product: Callable[..., Any], *xs: Any) -> Any:
-        return f(product(*xs))
+    def activated(f: Callable[..., Any], matmul: Callable[..., Any], *xs: Any) -> Any:
+        return f(matmul(*xs))
 
-    def residual(product: Callable[..., Any], x: Any, w: Any, b: Any) -> Any:
-        return x + product(x, w, b)
+    def residual(matmul: Callable[..., Any], x: Any, w: Any, b: Any) -> Any:
+        return x + matmul(x, w, b)
 
     def perceptron(
-        f: Callable[..., Any], product: Callable[..., Any], x: Any, w: Any, b: Any, v: Any, c: Any
+        f: Callable[..., Any], matmul: Callable[..., Any], x: Any, w: Any, b: Any, v: Any, c: Any
     ) -> Any:
-        return product(f(product(x, w, b)), v, c)
+        return matmul(f(matmul(x, w, b)), v, c)
 
     for dtype in ("bfloat16", "float32"):
         for n in (64, 256, 512, 1000):
@@ -77,9 +76,9 @@ def rows(torch: Any, nm: Any) -> Iterator[Row]:
         views = lambda x, y: x[::2] @ y[:, :512]  # noqa: E731
         yield Row(f"{dtype} x[::2] @ y[:, :512]", [(1024, 512), (512, 1024)], dtype, views, views)
         for name, shapes in {
-            "8x16 of 128x128x64": [(8, 16, 128, 64), (8, 16, 64, 128)],
-            "16x1 by 8 of 256x256x64": [(16, 1, 256, 64), (8, 64, 256)],
-            "256 by a vector": [(256, 256), (256,)],
+            "batch 8x16 of 128x128x64": [(8, 16, 128, 64), (8, 16, 64, 128)],
+            "batch 16x1 @ 8 of 256x256x64": [(16, 1, 256, 64), (8, 64, 256)],
+            "256 x @ v": [(256, 256), (256,)],
         }.items():
             yield Row(f"{dtype} {name}", shapes, dtype, both, both)
         yield Row(
@@ -99,7 +98,7 @@ def rows(torch: Any, nm: Any) -> Iterator[Row]:
 
 
 def table(bench: Bench, found: Iterator[Row]) -> None:
-    """One line each; at the end, those below 0.95 of PyTorch's speed."""
+    """One line per row; at the end, those below 0.95 of PyTorch's speed."""
     bench.say("| workload | numus µs | PyTorch µs | ratio | error |\n|---|---:|---:|---:|---:|")
     below: list[str] = []
     for row in found:
@@ -109,10 +108,10 @@ def table(bench: Bench, found: Iterator[Row]) -> None:
             xs, ts = bench.inputs(row)
             error = bench.error(row, xs, ts)
             own = other = float("inf")
-            for _ in range(2):  # in turns
+            for _ in range(2):  # interleaved
                 own = min(own, bench.ours(row, xs))
                 other = min(other, bench.theirs(row.theirs, ts))
-            error = max(error, bench.error(row, xs, ts))  # as it is launched by now
+            error = max(error, bench.error(row, xs, ts))  # of the cached launch
             ratio = other / own
             bench.say(
                 f"| {row.name} | {own * 1e3:.1f} | {other * 1e3:.1f} | {ratio:.2f} | {error:.1e} |"
@@ -120,6 +119,6 @@ def table(bench: Bench, found: Iterator[Row]) -> None:
             if ratio < 0.95:
                 below.append(f"{row.name} ({ratio:.2f})")
         except Exception as problem:
-            bench.say(f"| {row.name} | {problem_in_words(problem)} | | | |")
+            bench.say(f"| {row.name} | {error_message(problem)} | | | |")
             below.append(f"{row.name} (failed)")
     bench.say(f"\nBelow 0.95 of PyTorch: {'; '.join(below) or 'none'}.")

@@ -1,7 +1,7 @@
-"""What must hold of the CUDA runtime over time: `tools.cuda_report` writes what it finds.
+"""Endurance tests of the CUDA runtime, for `tools.cuda_report`.
 
-Nothing piles up in many steps; many small kernels are replayed quickly; memory that runs out is
-told and survived; compute-sanitizer finds nothing.
+No leaks over many steps; fast replay of many small kernels; recovery from out-of-memory errors;
+no findings of compute-sanitizer.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _free() -> int:
 
 
 def leaks(say: Any) -> None:
-    """Memory of host and device over many steps: the later half is compared with the earlier."""
+    """Growth of host and device memory in the second half of many steps."""
     runtime = nm.device("cuda").runtime
     layers = (nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10))
     model: Any = nn.Sequential(*layers).to("cuda")
@@ -59,12 +59,12 @@ def leaks(say: Any) -> None:
         runtime.synchronize()
 
     jitted = nm.jit(step)
-    say("| what | steps | µs each | host KiB more | device KiB more |")
+    say("| workload | steps | µs each | host growth, KiB | device growth, KiB |")
     say("|---|---:|---:|---:|---:|")
     for name, function, count in (
-        ("a jitted training step", jitted, STEPS),
-        ("a training step, eager", step, STEPS // 20),
-        ("a product and a sum, eager", lambda: ((x * 2 + 1) @ x.T).sum(), STEPS),
+        ("training step, jitted", jitted, STEPS),
+        ("training step, eager", step, STEPS // 20),
+        ("matmul and sum, eager", lambda: ((x * 2 + 1) @ x.T).sum(), STEPS),
     ):
         run(function, count // 2)
         gc.collect()
@@ -79,7 +79,7 @@ def leaks(say: Any) -> None:
 
 
 def small_kernels(say: Any) -> None:
-    """A jitted function of many small kernels, each of which the next one waits for."""
+    """A jitted function of many small, dependent kernels."""
     runtime = nm.device("cuda").runtime
     x = nm.asarray(np.random.default_rng(0).random((64, 64), np.float32), device="cuda")
 
@@ -102,8 +102,8 @@ def small_kernels(say: Any) -> None:
         best = min(best, (time.perf_counter() - began) / 20)
     kernels = len(nm.explain(centred, x).kernels)
     say(
-        f"- a jitted function of {kernels} small kernels takes {best / kernels * 1e6:.2f} µs for "
-        "each, replayed as a CUDA graph"
+        f"- a jitted function of {kernels} small kernels takes {best / kernels * 1e6:.2f} µs per "
+        "kernel, replayed as a CUDA graph"
     )
 
 
@@ -112,15 +112,15 @@ def out_of_memory(say: Any) -> None:
     nm.eval(x)
     try:
         nm.eval(nm.ones((1 << 40,), dtype=nm.float64, device="cuda") * 2)
-        told = "NOT TOLD"
+        told = "NO ERROR"
     except OutOfMemoryError as error:
         told = str(error)
     fine = float(x.sum()) == 2 << 20
-    say(f"- too much memory: `{told}`; afterwards everything {'works' if fine else 'IS BROKEN'}")
+    say(f"- out of memory: `{told}`; afterwards the device {'works' if fine else 'IS BROKEN'}")
 
 
 class Sanitizer:
-    """compute-sanitizer on kernels of every family (`tools.cuda_sanitized`), meanwhile."""
+    """compute-sanitizer on kernels of every family (`tools.cuda_sanitized`), in the background."""
 
     def __init__(self) -> None:
         tool = shutil.which("compute-sanitizer") or "/usr/local/cuda/bin/compute-sanitizer"
@@ -132,8 +132,8 @@ class Sanitizer:
                 command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
             )
 
-    def tell(self, say: Any, seconds: float) -> str:
-        """A line for each check; and all that they said."""
+    def report(self, say: Any, seconds: float) -> str:
+        """Write a line for each check; return the whole output."""
         said = []
         if not self._running:
             say("- compute-sanitizer is not installed here")

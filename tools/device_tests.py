@@ -1,4 +1,4 @@
-"""Tests on a device, by several processes at a time."""
+"""Tests on a device, in parallel processes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 
 OPS = ("tests/test_ops.py",)
 _PYTEST = (sys.executable, "-m", "pytest", "-q", "--no-header", "-p", "no:cacheprovider")
-_GRACE = 30.0  # seconds in which a test that was begun has to end
+_GRACE = 30.0  # seconds to finish a test that has started
 _WORST = ("begun", "passed", "skipped", "failed")
 
 
@@ -27,8 +27,8 @@ class _Result:
 
 
 def _environment(device: str, default: bool) -> dict[str, str]:
-    """Every process has one thread: there are as many processes as the machine has room for. Peers
-    that results are compared with stay on the CPU: JAX would take most of a GPU's memory."""
+    """One thread per process; JAX, as a reference, on the CPU: it would take most of a GPU's
+    memory."""
     which = "NUMUS_DEVICE" if default else "NUMUS_TEST_DEVICES"
     single = dict.fromkeys(("NUMUS_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
     return {**os.environ, **single, which: device, "JAX_PLATFORMS": "cpu"}
@@ -43,9 +43,8 @@ def run_tests(
     what: str = "of the op table (values, gradients)",
     default: bool = False,
 ) -> tuple[list[str], str]:
-    """What the tests say, as lines of the report; and all that they wrote. `also`: which tests that
-    do not name the device are run as well. `default`: whether all are run, with the device as the
-    one on which tensors are made."""
+    """Run tests; the report's lines, and the whole output. `also`: pattern of tests to add to those
+    that name the device. `default`: run all tests, with it as the default device."""
     chosen = () if default else ("-k", device + also)
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
@@ -78,14 +77,14 @@ def run_tests(
         f"failed, {done['skipped']} skipped, {done['begun']} not run, in {seconds:.0f} s with "
         f"{workers} processes"
     ]
-    lines += [f"  - {line}" for line in _complaints(results)]
+    lines += [f"  - {line}" for line in _failures(results)]
     if not results:
-        lines.append(f"  - they could not be collected: {text[-300:]}")
+        lines.append(f"  - collection failed: {text[-300:]}")
     return lines, "\n".join([text, *_details(results)])
 
 
 def _results(folder: Path) -> dict[str, _Result]:
-    """What became of each test; those that nobody came to are as if they had not ended."""
+    """The outcome of each test; tests that were not reached count as not finished."""
     names = folder / "names"
     found = {name: _Result() for name in json.loads(names.read_text())} if names.exists() else {}
     for path in sorted(folder.glob("notes.*")):
@@ -96,12 +95,12 @@ def _results(folder: Path) -> dict[str, _Result]:
             if _WORST.index(outcome) > _WORST.index(result.outcome):
                 result.outcome, result.why = outcome, why
             if outcome == "begun" and not result.why:
-                result.why = "did not end"
+                result.why = "did not finish"
     return found
 
 
-def _complaints(results: dict[str, _Result]) -> list[str]:
-    """Tests that failed, or did not end; how many of each file nobody came to."""
+def _failures(results: dict[str, _Result]) -> list[str]:
+    """Tests that failed or did not finish; the number of tests not run, by file."""
     lines = []
     for name, result in sorted(results.items()):
         if result.outcome == "failed" or (result.outcome == "begun" and result.why):
@@ -112,7 +111,7 @@ def _complaints(results: dict[str, _Result]) -> list[str]:
 
 
 def _details(results: dict[str, _Result]) -> list[str]:
-    """For the log: why tests were skipped, and which took long."""
+    """For the log: reasons of skips, and the slowest tests."""
     lines = ["", "skipped:"]
     skipped = [(n, r) for n, r in results.items() if r.outcome == "skipped"]
     for why, count in Counter(r.why for _, r in skipped).most_common():

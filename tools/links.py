@@ -35,7 +35,9 @@ def broken(page: Path) -> list[str]:
             continue
         path, _, anchor = link.partition("#")
         other = (page.parent / path).resolve() if path else page
-        if not other.exists() or (anchor and other.suffix == ".md" and anchor not in anchors(other)):
+        if not other.exists() or (
+            anchor and other.suffix == ".md" and anchor not in anchors(other)
+        ):
             found.append(link)
     return found
 

@@ -1,11 +1,11 @@
-"""One call on a machine with a WebGPU adapter: conformance, speed, and endurance.
+"""Report on a WebGPU adapter: conformance, speed and endurance.
 
 python -m tools.webgpu_report [--out docs/results/webgpu.md] [--only tests|bench|steps]
 
 The op table (values, gradients, replays) runs in several processes, each with a share of the rows.
-The benchmark is of numus alone: rates tell how near a workload comes to what the device can do.
-`--only steps` trains a small network for many steps, and fails if memory grows, on the host or in
-the pool, or if wgpu has anything to complain about. What the report says besides stays.
+The benchmark is of numus alone: rates are to be compared with the device's peak. `--only steps`
+trains a small network for many steps, and fails if memory grows, on the host or in the pool, or if
+wgpu logs a warning. Other sections of the report are kept.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ from typing import Any
 from tools.cuda_bench import measure
 from tools.device_tests import run_tests
 
-Workload = tuple[str, Callable[[], Any], float, str]  # name, what is done, work, its unit
+Workload = tuple[
+    str, Callable[[], Any], float, str
+]  # name, function, amount of work, unit of the rate
 
 
 def workloads(nm: Any, scale: int) -> Iterator[Workload]:
-    """Bound by memory first, then by arithmetic. `scale` divides every extent."""
+    """Memory-bound workloads, then compute-bound ones. `scale` divides every extent."""
     rows, columns, side, length = 16384 // scale, 8192, 4096 // scale, (1 << 28) // scale
     line = nm.random.normal((length,))
     yield "relu(x * 2 + 1), 2^28 float32", lambda: nm.relu(line * 2 + 1), 8 * length, "TB/s"
@@ -38,16 +40,16 @@ def workloads(nm: Any, scale: int) -> Iterator[Workload]:
     both = 8 * rows * columns
     yield "softmax, 16384 x 8192", lambda: nm.softmax(x, axis=-1), both, "TB/s"
     yield "layer_norm, 16384 x 8192", lambda: nm.layer_norm(x, w, b), both, "TB/s"
-    yield "the same without weights", lambda: nm.layer_norm(x), both, "TB/s"
+    yield "layer_norm without weights, 16384 x 8192", lambda: nm.layer_norm(x), both, "TB/s"
     yield "softmax(x) * w, 16384 x 8192", lambda: nm.softmax(x, axis=-1) * w, both, "TB/s"
     yield "sum over the first axis, 16384 x 8192", lambda: nm.sum(x, axis=0), both / 2, "TB/s"
     for kind in (nm.float32, nm.float16):
         p, q = (nm.random.normal((side, side)).astype(kind) for _ in range(2))
         flops = 2 * side**3
-        yield f"matrix product, 4096, {kind.name}", lambda p=p, q=q: p @ q, flops, "TFLOP/s"
+        yield f"GEMM, 4096, {kind.name}", lambda p=p, q=q: p @ q, flops, "TFLOP/s"
         bias = nm.zeros(side, dtype=kind)
         yield (
-            f"the same with bias and GELU, {kind.name}",
+            f"GEMM with bias and GELU, 4096, {kind.name}",
             lambda p=p, q=q, bias=bias: nm.gelu(p @ q + bias),
             flops,
             "TFLOP/s",
@@ -71,14 +73,15 @@ def run_bench(nm: Any, scale: int, seconds: float) -> list[str]:
     print(lines[-1], flush=True)
     if any(d.name == "cuda" for d in nm.devices()):
         other = _measured(_gpt_step("cuda"), nm.device("cuda").runtime.synchronize, 3 * seconds)
-        lines.append(f"| the same on cuda | {other:.3f} | webgpu takes {ms / other:.1f} times |")
+        lines.append(
+            f"| the same on cuda | {other:.3f} | webgpu takes {ms / other:.1f} times as long |"
+        )
         print(lines[-1], flush=True)
     return lines
 
 
 def _measured(once: Callable[[], None], wait: Callable[[], None], seconds: float) -> float:
-    """The time of one call, in ms, on a device that is awake: clocks fall while kernels are
-    compiled, and take a while to rise."""
+    """The time of one call, in ms, after a warm-up: clocks fall while kernels are compiled."""
     once()
     wait()
     began = time.perf_counter()
@@ -95,7 +98,7 @@ def _gpt_step(device: str) -> Callable[[], Any]:
     nm.set_default_device(device)
     (model,) = (m for m in training.MODELS if "gpt" in m.name)
     step = training.numus_step(model)
-    for _ in range(5):  # traced, compiled, and its memory in the pool
+    for _ in range(5):  # trace, compile and fill the pool
         step()
     return step
 
@@ -103,28 +106,28 @@ def _gpt_step(device: str) -> Callable[[], Any]:
 # -- endurance ------------------------------------------------------------------------------------
 
 
-class _Complaints(logging.Handler):
+class _Warnings(logging.Handler):
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self.said: list[str] = []
+        self.messages: list[str] = []
 
     def emit(self, record: logging.LogRecord) -> None:
-        self.said.append(record.getMessage())
+        self.messages.append(record.getMessage())
 
 
 def resident() -> int:
-    """Bytes of this process that are in memory (Linux)."""
+    """Resident memory of this process in bytes (Linux)."""
     found = re.search(r"VmRSS:\s+(\d+)", Path("/proc/self/status").read_text())
     return int(found[1]) * 1024 if found else 0
 
 
 def run_steps(nm: Any, count: int, warm: int = 100) -> list[str]:
-    """Train for many steps; an error where memory grows or wgpu complains."""
+    """Train for many steps; an error if memory grows or wgpu logs a warning."""
     import numpy as np
 
     pool = nm.device("webgpu").runtime.pool
-    complaints = _Complaints()
-    logging.getLogger("wgpu").addHandler(complaints)
+    warnings = _Warnings()
+    logging.getLogger("wgpu").addHandler(warnings)
     rng = np.random.default_rng(0)
     x, y = rng.standard_normal((64, 16), dtype=np.float32), rng.integers(0, 4, 64)
     model = nm.nn.Sequential(nm.nn.Linear(16, 32), nm.nn.ReLU(), nm.nn.Linear(32, 4)).to("webgpu")
@@ -142,7 +145,7 @@ def run_steps(nm: Any, count: int, warm: int = 100) -> list[str]:
     first = last = 0.0
     before: tuple[int, int] = (0, 0)
     for i in range(count):
-        # a batch of its own every time, through the host; and a part that is not traced
+        # another batch each time, by an operation outside the trace
         loss = step(inputs + float(i % 7) * 0.01, targets)
         if i == 0:
             first = loss.item()
@@ -155,15 +158,15 @@ def run_steps(nm: Any, count: int, warm: int = 100) -> list[str]:
     after = resident(), pool.stats()["in_use"] + pool.stats()["pooled"]
     grown = [b - a for a, b in zip(before, after, strict=True)]
     lines = [
-        f"- {count} steps of training: loss from {first:.3f} to {last:.3f}; the process grew by "
+        f"- {count} training steps: loss from {first:.3f} to {last:.3f}; the process grew by "
         f"{grown[0] / 1e6:.1f} MB after the first {warm} steps, the pool by {grown[1]} bytes; wgpu "
-        f"complained {len(complaints.said)} times"
+        f"logged {len(warnings.messages)} warnings"
     ]
-    logging.getLogger("wgpu").removeHandler(complaints)
+    logging.getLogger("wgpu").removeHandler(warnings)
     if not last < first:
-        raise SystemExit(f"nothing was learnt: {lines[0]}")
-    if grown[1] > 0 or grown[0] > 16e6 or complaints.said:
-        raise SystemExit("\n".join([*lines, *complaints.said[:5]]))
+        raise SystemExit(f"the loss did not decrease: {lines[0]}")
+    if grown[1] > 0 or grown[0] > 16e6 or warnings.messages:
+        raise SystemExit("\n".join([*lines, *warnings.messages[:5]]))
     return lines
 
 
@@ -202,7 +205,7 @@ def main() -> None:
 
 
 def merged(old: str, parts: dict[str, list[str]]) -> str:
-    """A report with new parts, by their headings, in the place of old ones; others stay."""
+    """A report with new sections, by heading, replacing old ones; others are kept."""
     first, *rest = re.split(r"^## ", old, flags=re.MULTILINE)
     found = {"": first.splitlines()}
     for part in rest:
