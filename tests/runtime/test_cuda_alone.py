@@ -304,7 +304,7 @@ def test_fallback_where_the_library_has_no_algorithm(has_one, driver, monkeypatc
     for f in (lambda: x @ x, rounded):
         (kernel,) = nm.explain(f).kernels
         assert (kernel.name == "cublaslt") is has_one
-    assert [p.rounds for p in dict.fromkeys(asked)] == [False, True]
+    assert [p.tf32 for p in dict.fromkeys(asked)] == [False, True]
     cublaslt.has_algorithm.cache_clear()
 
 

@@ -140,7 +140,7 @@ def test_graphs_that_cannot_be_instantiated(driver):
 
 def test_vendors_registered_later_are_used(driver, monkeypatch):
     """Cached programs are replaced."""
-    for state in ("registered", "count", "rules"):
+    for state in ("registered", "registrations", "key"):
         monkeypatch.setattr(registry._State, state, getattr(registry._State, state))
 
     class Launcher:
@@ -241,9 +241,9 @@ def test_unknown_devices_get_compatible_code():
 
 
 def test_matmuls_beyond_int32_sizes_are_not_for_cublas():
-    line = SimpleNamespace(turned=False, line=1 << 20, offset=0, step=0)
+    matrix = SimpleNamespace(transposed=False, ld=1 << 20, offset=0, batch_stride=0)
     common = {"batch": 1, "m": 1, "k": 100, "dtype": "float32", "result": "float32"}
-    asked = SimpleNamespace(**common, n=1 << 20, rounds=False, bias=False, left=line, right=line)
-    assert cublas.is_supported(asked)
-    asked.n = 1 << 31
-    assert not cublas.is_supported(asked)
+    problem = SimpleNamespace(**common, n=1 << 20, tf32=False, bias=False, a=matrix, b=matrix)
+    assert cublas.is_supported(problem)
+    problem.n = 1 << 31
+    assert not cublas.is_supported(problem)
