@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from numus.runtime.pycall.op import Op
-
 # Record read by ADD_OPERAND: offsets of slots, the descriptor of Memory.nbytes, and None.
 PENDING = (
     *("view", "depth", "retained_bytes", "shape", "dtype", "itemsize", "storage", "memory"),
@@ -47,25 +45,19 @@ def _check_unused(output: str) -> str:
     return "\n".join(lines)
 
 
-LAUNCH_OPS = {
-    "STORE_ADDRESS": Op(
-        "the word at z = the int `a` + y * the int `x`",
-        """
-  #%offset_at = %x
-  %offset_object = load ptr, ptr %offset_at
+LAUNCH_OPS = """
+STORE_ADDRESS: the word at z = the int `a` + y * the int `x`
+  %offset_object = reg %x
   !%offset = i64 PyLong_AsLongLong(ptr %offset_object)
   %offset_bytes = mul i64 %offset, %y
-  %address_object = load ptr, ptr %at
+  %address_object = reg %a
   !%address_base = ptr PyLong_AsVoidPtr(ptr %address_object)
   %address_number = ptrtoint ptr %address_base to i64
   %address_sum = add i64 %address_number, %offset_bytes
   store i64 %address_sum, ptr %zp
-  br label %next""",
-    ),
-    "RECYCLE": Op(
-        "if a recycled output at x (behind their count) is unused: `a` = it, word z = its address, "
-        "skip y instructions",
-        f"""
+  br label %next
+
+RECYCLE: an unused output of those at x: `a` = it, word z = its address, skip y instructions
   %recycle_count = load i64, ptr %xp
   %recycle_first = getelementptr i64, ptr %xp, i64 1
   br label %search
@@ -75,9 +67,9 @@ search:
   br i1 %some, label %ask, label %next
 ask:
   %tried1 = add i64 %tried, 1
-  %recycle_words = mul i64 %tried, {OUTPUT_WORDS}
+  %recycle_words = mul i64 %tried, $OUTPUT_WORDS$
   %output = getelementptr i64, ptr %recycle_first, i64 %recycle_words
-{_check_unused("%output")}
+  $UNUSED$
   br i1 %unused, label %reuse, label %in_use
 in_use:
   br label %search
@@ -88,11 +80,9 @@ reuse:
   store i64 %recycled_address, ptr %zp
   !void Py_IncRef(ptr %recycled)
   store ptr %recycled, ptr %at
-  br label %jump""",
-    ),
-    "LAUNCH": Op(
-        "run the command buffer; guard: the word at y is x before, that at z is 0 afterwards",
-        """
+  br label %jump
+
+LAUNCH: run the command buffer; guard: the word at y is x before, that at z is 0 afterwards
   ?%commands_at = HEADER.commands of %code
   ?%run_at = HEADER.entry of %code
   ?%ticks_at = HEADER.ticks of %code
@@ -121,31 +111,22 @@ ran:
   %passed = sub i64 %now, %before
   store i64 %passed, ptr %ticks_at
   %wrong_ = load i64, ptr %zp
-  %ran_ok = icmp eq i64 %wrong_, 0
-  br i1 %ran_ok, label %next, label %guard_failed""",
-    ),
-    "ADD_OPERAND": Op(
-        "account for the operand `a` of the graph under construction (x: a PENDING record)",
-        """
-  ?%operand_view_offset = i64 PENDING.view of %xp
+  guard eq i64 %wrong_, 0
+
+ADD_OPERAND: account for the operand `a` of the graph under construction (x: a PENDING record)
   ?%operand_none = ptr PENDING.none of %xp
-  %operand_node = load ptr, ptr %at
-  %operand_view_at = getelementptr i8, ptr %operand_node, i64 %operand_view_offset
-  %operand_view = load ptr, ptr %operand_view_at
+  %operand_node = reg %a
+  %operand_view = field %operand_node, view
   %operand_pending = icmp eq ptr %operand_view, %operand_none
   br i1 %operand_pending, label %operand_pending_node, label %operand_realised
 operand_pending_node:
   ; a pending node: its depth and the bytes it retains
-  ?%operand_depth_offset = i64 PENDING.depth of %xp
-  %operand_depth_at = getelementptr i8, ptr %operand_node, i64 %operand_depth_offset
-  %operand_depth_object = load ptr, ptr %operand_depth_at
+  %operand_depth_object = field %operand_node, depth
   !%operand_depth = i64 PyLong_AsLongLong(ptr %operand_depth_object)
   %depth_before = load i64, ptr %depth
   %depth_now = call i64 @llvm.smax.i64(i64 %operand_depth, i64 %depth_before)
   store i64 %depth_now, ptr %depth
-  ?%operand_retained_offset = i64 PENDING.retained_bytes of %xp
-  %operand_retained_at = getelementptr i8, ptr %operand_node, i64 %operand_retained_offset
-  %operand_retained_object = load ptr, ptr %operand_retained_at
+  %operand_retained_object = field %operand_node, retained_bytes
   !%operand_retained = i64 PyLong_AsLongLong(ptr %operand_retained_object)
   %retained_before = load i64, ptr %retained
   %retained_now = call i64 @llvm.smax.i64(i64 %operand_retained, i64 %retained_before)
@@ -153,12 +134,8 @@ operand_pending_node:
   br label %next
 operand_realised:
   ; a value: the bytes of its elements, at most those of its memory (broadcast strides)
-  ?%operand_storage_offset = i64 PENDING.storage of %xp
-  %operand_storage_at = getelementptr i8, ptr %operand_view, i64 %operand_storage_offset
-  %operand_storage = load ptr, ptr %operand_storage_at
-  ?%operand_memory_offset = i64 PENDING.memory of %xp
-  %operand_memory_at = getelementptr i8, ptr %operand_storage, i64 %operand_memory_offset
-  %operand_memory = load ptr, ptr %operand_memory_at
+  %operand_storage = field %operand_view, storage
+  %operand_memory = field %operand_storage, memory
   ?%operand_nbytes = ptr PENDING.nbytes of %xp
   !%operand_memory_bytes_object = ptr descr_get(ptr %operand_nbytes, ptr %operand_memory, ptr null)
   %operand_is_memory = icmp ne ptr %operand_memory_bytes_object, null
@@ -166,16 +143,10 @@ operand_realised:
 operand_size:
   !%operand_memory_bytes = i64 PyLong_AsLongLong(ptr %operand_memory_bytes_object)
   !void Py_DecRef(ptr %operand_memory_bytes_object)
-  ?%operand_dtype_offset = i64 PENDING.dtype of %xp
-  %operand_dtype_at = getelementptr i8, ptr %operand_node, i64 %operand_dtype_offset
-  %operand_dtype = load ptr, ptr %operand_dtype_at
-  ?%operand_item_offset = i64 PENDING.itemsize of %xp
-  %operand_item_at = getelementptr i8, ptr %operand_dtype, i64 %operand_item_offset
-  %operand_item_object = load ptr, ptr %operand_item_at
+  %operand_dtype = field %operand_node, dtype
+  %operand_item_object = field %operand_dtype, itemsize
   !%operand_item = i64 PyLong_AsLongLong(ptr %operand_item_object)
-  ?%operand_shape_offset = i64 PENDING.shape of %xp
-  %operand_shape_at = getelementptr i8, ptr %operand_node, i64 %operand_shape_offset
-  %operand_shape = load ptr, ptr %operand_shape_at
+  %operand_shape = field %operand_node, shape
   !%operand_rank = i64 PyTuple_Size(ptr %operand_shape)
   br label %operand_axis
 operand_axis:
@@ -194,12 +165,9 @@ operand_all:
   %direct_before = load i64, ptr %direct
   %direct_now = add i64 %direct_before, %operand_own
   store i64 %direct_now, ptr %direct
-  br label %next""",
-    ),
-    "PENDING_BOUNDS": Op(
-        "`a` = depth of the new graph, y levels above its operands; `x` = its retained bytes; "
-        "guard: within the limits at z",
-        """
+  br label %next
+
+PENDING_BOUNDS: `a`, `x` = depth (+ y) and retained bytes of the graph; guard: the limits at z
   %bounds_below = load i64, ptr %depth
   %bounds_depth = add i64 %bounds_below, %y
   %bounds_retained = load i64, ptr %retained
@@ -220,6 +188,5 @@ bounds_ok:
   !%bounds_bytes_object = ptr PyLong_FromLongLong(i64 %bounds_bytes)
   #%bounds_bytes_at = %x
   store ptr %bounds_bytes_object, ptr %bounds_bytes_at
-  br label %next""",
-    ),
-}
+  br label %next
+""".replace("$OUTPUT_WORDS$", str(OUTPUT_WORDS)).replace("  $UNUSED$", _check_unused("%output"))

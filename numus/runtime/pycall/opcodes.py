@@ -1,11 +1,297 @@
-"""The instruction set of the fast-call VM."""
+"""The instruction set of the fast-call VM, in LLVM IR with macros.
+
+An opcode is a line with its effect on register a and operands x, y, z (a name in backquotes is a
+register's content), and its body. Operands are available as words (%x) and pointers (%xp), the
+address of register a as %at. A body ends with a branch to `next`, `jump` (skip y instructions),
+`guard_failed`, `failed` (the same, with a Python error to clear) or `raised` (a Python error for
+the caller). Macros:
+
+    %v = reg %x                 content of a register
+    %v = slot %x, %y            slot at an offset of a register's object
+    %v = field %object, name    slot at the offset `name` of a PENDING record
+    guard eq ptr %v, %w         icmp; continue at `next`, or fail; also `… or failed`
+    give %v                     set register a and continue; also `… or raised`, where %v is null
+    give_borrowed %v            the same with a new reference
+"""
 
 from __future__ import annotations
 
-from numus.runtime.pycall.guard_ops import GUARD_OPS
+import itertools
+import re
+
 from numus.runtime.pycall.launch_ops import LAUNCH_OPS
-from numus.runtime.pycall.object_ops import OBJECT_OPS
 
 INSTRUCTION_WORDS = 5  # opcode, register a, operands x, y, z
-OPS = {**OBJECT_OPS, **GUARD_OPS, **LAUNCH_OPS}
-OPCODES = {name: number for number, name in enumerate(OPS)}
+
+_OBJECT_OPS = """
+RETURN: return `a`
+  %given = reg %a
+  store ptr null, ptr %at
+  br label %close
+
+LOAD_ARG: `a` = argument x
+  %load_arg_at = getelementptr ptr, ptr %args, i64 %x
+  %load_arg_ = load ptr, ptr %load_arg_at
+  give_borrowed %load_arg_
+
+LOAD_CONST: `a` = object x
+  give_borrowed %xp
+
+LOAD_FLOAT_ARG: `a` = argument x, a float, or converted from an int (y, z: these types)
+  %float_at = getelementptr ptr, ptr %args, i64 %x
+  %float_given = load ptr, ptr %float_at
+  !%float_type = ptr PyObject_Type(ptr %float_given)
+  !void Py_DecRef(ptr %float_type)
+  %float_float = icmp eq ptr %float_type, %yp
+  br i1 %float_float, label %float_itself, label %float_other
+float_itself:
+  give_borrowed %float_given
+float_other:
+  %float_int = icmp eq ptr %float_type, %zp
+  br i1 %float_int, label %float_made, label %guard_failed
+float_made:
+  !%float_ = ptr PyNumber_Float(ptr %float_given)
+  give %float_ or failed
+
+LOAD_SLOT: `a` = slot at offset y of `x`, whose type is known
+  %loaded = slot %x, %y
+  give_borrowed %loaded or guard_failed
+
+LOAD_ITEM: `a` = item y of the tuple `x`
+  %load_item_tuple = reg %x
+  !%load_item_ = ptr PyTuple_GetItem(ptr %load_item_tuple, i64 %y)
+  give_borrowed %load_item_ or failed
+
+GET_MEMBER: `a` = member y (a descriptor) of `x`; guards the type of `x`
+  %get_member_object = reg %x
+  !%got = ptr descr_get(ptr %yp, ptr %get_member_object, ptr null)
+  give %got or failed
+
+GET_ATTR: `a` = attribute y (a string) of the object x
+  !%get_attr_ = ptr PyObject_GetAttr(ptr %xp, ptr %yp)
+  give %get_attr_ or failed
+
+CALL: `a` = x()
+  !%called = ptr PyObject_CallNoArgs(ptr %xp)
+  give %called or raised
+
+MOVE: `a` = `x`
+  %move_ = reg %x
+  %move_before = reg %a
+  !void Py_IncRef(ptr %move_)
+  store ptr %move_, ptr %at
+  !void Py_DecRef(ptr %move_before)
+  br label %next
+
+COALESCE: `a` = `x`, or `y` where `x` is the object z; guard: at most one distinct value
+  %coalesce_one = reg %x
+  %coalesce_other = reg %y
+  %coalesce_first = icmp ne ptr %coalesce_one, %zp
+  %coalesce_second = icmp ne ptr %coalesce_other, %zp
+  %coalesce_two = icmp ne ptr %coalesce_one, %coalesce_other
+  %coalesce_both = and i1 %coalesce_first, %coalesce_second
+  %coalesce_odd = and i1 %coalesce_both, %coalesce_two
+  %coalesce_ = select i1 %coalesce_first, ptr %coalesce_one, ptr %coalesce_other
+  br i1 %coalesce_odd, label %guard_failed, label %coalesce_ok
+coalesce_ok:
+  give_borrowed %coalesce_
+
+BROADCAST_SHAPE: `a` = shape `x`, or `y` where `x` is (); guard: equal, or one is ()
+  %shape_one = reg %x
+  %shape_other = reg %y
+  %shape_same = icmp eq ptr %shape_one, %shape_other
+  br i1 %shape_same, label %shape_done, label %shape_unequal
+shape_unequal:
+  !%shape_rank = i64 PyTuple_Size(ptr %shape_one)
+  %shape_none = icmp eq i64 %shape_rank, 0
+  br i1 %shape_none, label %shape_done, label %shape_second
+shape_second:
+  !%shape_other_rank = i64 PyTuple_Size(ptr %shape_other)
+  %shape_other_none = icmp eq i64 %shape_other_rank, 0
+  br i1 %shape_other_none, label %shape_done, label %shape_compare
+shape_compare:
+  !%shape_compared = i32 PyObject_RichCompareBool(ptr %shape_one, ptr %shape_other, i32 2)
+  %shape_ok = icmp sgt i32 %shape_compared, 0
+  br i1 %shape_ok, label %shape_done, label %failed
+shape_done:
+  %shape_ = phi ptr [ %shape_one, %BROADCAST_SHAPE ], [ %shape_other, %shape_unequal ],
+    [ %shape_one, %shape_second ], [ %shape_one, %shape_compare ]
+  give_borrowed %shape_
+
+ADD_INT: `a` = the int `x` + y
+  %add_int_object = reg %x
+  !%add_int_before = i64 PyLong_AsLongLong(ptr %add_int_object)
+  %add_int_sum = add i64 %add_int_before, %y
+  !%add_int_ = ptr PyLong_FromLongLong(i64 %add_int_sum)
+  give %add_int_ or raised
+
+JUMP_IF: skip y instructions if `a` is the object x
+  %jump_if_it = reg %a
+  %jump_if_is = icmp eq ptr %jump_if_it, %xp
+  br i1 %jump_if_is, label %jump, label %next
+
+NEW: `a` = a new object of type x
+  !%made_ = ptr PyType_GenericAlloc(ptr %xp, i64 0)
+  give %made_ or raised
+
+NEW_TUPLE: `a` = a new tuple of length x
+  !%new_tuple_ = ptr PyTuple_New(i64 %x)
+  give %new_tuple_ or raised
+
+NEW_WEAKREF: `a` = weakref.ref(`x`)
+  %new_weakref_object = reg %x
+  !%new_weakref_ = ptr PyWeakref_NewRef(ptr %new_weakref_object, ptr null)
+  give %new_weakref_ or raised
+
+INIT_ITEM: item x of the new tuple `a` = `y`
+  %init_item_tuple = reg %a
+  %init_item_ = reg %y
+  !void Py_IncRef(ptr %init_item_)
+  !%init_item_set = i32 PyTuple_SetItem(ptr %init_item_tuple, i64 %x, ptr %init_item_)
+  guard eq i32 %init_item_set, 0 or failed
+
+INIT_SLOT: slot at offset x of `a`, which is new, = `y`
+  %init_slot_object = reg %a
+  %init_slot_at = getelementptr i8, ptr %init_slot_object, i64 %x
+  %init_slot_value = reg %y
+  !void Py_IncRef(ptr %init_slot_value)
+  store ptr %init_slot_value, ptr %init_slot_at
+  br label %next
+
+INIT_SLOT_CONST: slot at offset x of `a`, which is new, = object y
+  %init_slot_const_object = reg %a
+  %init_slot_const_at = getelementptr i8, ptr %init_slot_const_object, i64 %x
+  !void Py_IncRef(ptr %yp)
+  store ptr %yp, ptr %init_slot_const_at
+  br label %next
+
+SET_MEMBER: member x of `a` = `y`
+  %set_member_object = reg %a
+  %set_member_value = reg %y
+  !%set_member_ = i32 descr_set(ptr %xp, ptr %set_member_object, ptr %set_member_value)
+  guard eq i32 %set_member_, 0 or failed
+
+SET_MEMBER_CONST: member x of `a` = object y
+  %set_member_const_object = reg %a
+  !%set_member_const_ = i32 descr_set(ptr %xp, ptr %set_member_const_object, ptr %yp)
+  guard eq i32 %set_member_const_, 0 or failed
+"""
+
+_GUARD_OPS = """
+IS_CONST: guard: `a` is the object x
+  %is_const_ = reg %a
+  guard eq ptr %is_const_, %xp
+
+IS: guard: `a` is `x`; with y = 1: IS_NOT
+  %is_one_object = reg %a
+  %is_other = reg %x
+  %is_same = icmp eq ptr %is_one_object, %is_other
+  %is_one = icmp eq i64 %y, 0
+  guard eq i1 %is_same, %is_one
+
+SLOT_IS: guard: the slot at offset x of `a` is the object y
+  %slot_is_ = slot %a, %x
+  guard eq ptr %slot_is_, %yp
+
+SLOT_IS_NOT: guard: the slot at offset x of `a` is not the object y
+  %slot_is_not_ = slot %a, %x
+  guard ne ptr %slot_is_not_, %yp
+
+SLOT_EQ: guard: the slot at offset x of `a` equals the object y
+  %slot_eq_ = slot %a, %x
+  %slot_eq_same = icmp eq ptr %slot_eq_, %yp
+  br i1 %slot_eq_same, label %next, label %slot_eq_slow
+slot_eq_slow:
+  %slot_eq_null = icmp eq ptr %slot_eq_, null
+  br i1 %slot_eq_null, label %guard_failed, label %slot_eq_compare
+slot_eq_compare:
+  !%slot_eq_compared = i32 PyObject_RichCompareBool(ptr %slot_eq_, ptr %yp, i32 2)
+  guard sgt i32 %slot_eq_compared, 0 or failed
+
+BITS_EQ: guard: the slot at offset x of `a`, as a double, has the bits y
+  %bits_eq_number = slot %a, %x
+  !%bits_eq_value = double PyFloat_AsDouble(ptr %bits_eq_number)
+  %bits_eq_bits = bitcast double %bits_eq_value to i64
+  guard eq i64 %bits_eq_bits, %y or failed
+
+DICT_IS: guard: the dict `a` maps x to y, or lacks x and z is 1
+  %dict_is_dict = reg %a
+  !%dict_is_found = ptr PyDict_GetItemWithError(ptr %dict_is_dict, ptr %xp)
+  %dict_is_ok = icmp eq ptr %dict_is_found, %yp
+  br i1 %dict_is_ok, label %next, label %dict_lacks
+dict_lacks:
+  %dict_is_none = icmp eq ptr %dict_is_found, null
+  %default = icmp eq i64 %z, 1
+  %dict_lacks_ok = and i1 %dict_is_none, %default
+  br i1 %dict_lacks_ok, label %next, label %failed
+
+EMPTY: guard: len(x) == 0
+  !%length = i64 PyObject_Size(ptr %xp)
+  guard eq i64 %length, 0 or failed
+
+LEN_EQ: guard: len(`a`) == x
+  %len_eq_object = reg %a
+  !%len_eq_length = i64 PyObject_Size(ptr %len_eq_object)
+  guard eq i64 %len_eq_length, %x or failed
+
+REFCOUNT: guard: `a` has x references; with y = 1: more than x
+  %refcount_of = reg %a
+  %refcount_count = load i32, ptr %refcount_of
+  %refcount_wanted = trunc i64 %x to i32
+  %refcount_same = icmp eq i32 %refcount_count, %refcount_wanted
+  %refcount_more = icmp ugt i32 %refcount_count, %refcount_wanted
+  %refcount_others = icmp eq i64 %y, 1
+  %refcount_ok = select i1 %refcount_others, i1 %refcount_more, i1 %refcount_same
+  br i1 %refcount_ok, label %next, label %guard_failed
+"""
+
+_OP = re.compile(r"^([A-Z_]+): (.*)$", re.M)
+_names = itertools.count()
+
+
+def _load(found: re.Match[str]) -> str:
+    value, how, source, key = found.groups()
+    n = f"%{how}{next(_names)}"
+    if how == "field":
+        lines = [
+            f"?{n}o = i64 PENDING.{key} of %xp",
+            f"{n}p = getelementptr i8, ptr {source}, i64 {n}o",
+        ]
+        return "\n  ".join([*lines, f"{value} = load ptr, ptr {n}p"])
+    lines = [f"#{n} = {source}", f"{value if key is None else f'{n}r'} = load ptr, ptr {n}"]
+    if key is not None:
+        lines += [f"{n}p = getelementptr i8, ptr {n}r, i64 {key}", f"{value} = load ptr, ptr {n}p"]
+    return "\n  ".join(lines)
+
+
+def _guard(found: re.Match[str]) -> str:
+    condition, label = found.groups()
+    n = f"%guard{next(_names)}"
+    return f"{n} = icmp {condition}\n  br i1 {n}, label %next, label %{label or 'guard_failed'}"
+
+
+def _give(found: re.Match[str]) -> str:
+    borrowed, value, label = found.groups()
+    lines = [f"!void Py_IncRef(ptr {value})"] if borrowed else []
+    lines.append(f"store ptr {value}, ptr %at")
+    if label is None:
+        return "\n  ".join([*lines, "br label %next"])
+    n = f"%given{next(_names)}"
+    return "\n  ".join(
+        [*lines, f"{n} = icmp ne ptr {value}, null", f"br i1 {n}, label %next, label %{label}"]
+    )
+
+
+def _expand(text: str) -> str:
+    text = re.sub(r"(%\w+) = (reg|slot|field) (%\w+)(?:, (%?\w+))?", _load, text)
+    text = re.sub(r"(?<=  )guard (.*?)(?: or (\w+))?$", _guard, text, flags=re.M)
+    return re.sub(r"(?<=  )give(_borrowed)? (%\w+)(?: or (\w+))?$", _give, text, flags=re.M)
+
+
+def _parse(text: str) -> dict[str, str]:
+    _, *parts = _OP.split(text)
+    return {name: _expand(body) for name, _, body in zip(*[iter(parts)] * 3, strict=True)}
+
+
+BODIES = _parse(_OBJECT_OPS + _GUARD_OPS + LAUNCH_OPS)
+OPCODES = {name: number for number, name in enumerate(BODIES)}

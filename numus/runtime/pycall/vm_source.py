@@ -11,7 +11,7 @@ from __future__ import annotations
 from numus.codegen.cpu.target import LlvmTarget
 from numus.runtime.pycall.launch_ops import PENDING
 from numus.runtime.pycall.llvm_macros import clock, expand
-from numus.runtime.pycall.opcodes import INSTRUCTION_WORDS, OPCODES, OPS
+from numus.runtime.pycall.opcodes import BODIES, INSTRUCTION_WORDS, OPCODES
 
 # Words at the start of a bytecode; the instructions follow.
 HEADER = (
@@ -48,7 +48,7 @@ def source(target: LlvmTarget) -> str:
         _PROLOGUE,
         *(f"    i64 {code}, label %{name}" for name, code in OPCODES.items()),
         "  ]",
-        *(f"{name}:{op.body}" for name, op in OPS.items()),
+        *(f"{name}:{body}" for name, body in BODIES.items()),
         _EPILOGUE,
     ]
     text = _expand_calls(expand("\n".join(lines), HEADER=HEADER, PENDING=PENDING))
@@ -80,8 +80,6 @@ def _expand_calls(text: str) -> str:
     return "\n".join(out)
 
 
-# Operands of the current instruction: %a is a register number, %at its address; %x %y %z are words,
-# %xp %yp %zp the same as pointers.
 _PROLOGUE = f"""
 define ptr @numus_call(ptr %self, ptr %args, i64 %count) {{
 entry:
