@@ -1,1 +1,1 @@
-"""numus beside its peers: `python -m bench` prints the table."""
+"""Benchmarks against NumPy, PyTorch and JAX: `python -m bench`."""

@@ -1,16 +1,16 @@
-"""Print what numus takes beside its peers, in one process and in turns.
+"""Benchmarks against NumPy, PyTorch and JAX, interleaved in one process.
 
     python -m bench                       every workload
     python -m bench gemm softmax          those whose name contains one of the words
-    python -m bench --jit                 with numus's side inside nm.jit
+    python -m bench --jit                 with numus inside nm.jit
     python -m bench train                 whole training steps (always inside nm.jit)
     python -m bench train --nn            the same with modules, an optimiser and a Trainer
-    python -m bench adamw                 one step of AdamW over two hundred parameters
-    python -m bench loading               records from a file, beside PyTorch's loader
-    python -m bench loading 4096          of this size alone
-    python -m bench memory                what training steps take of memory, beside PyTorch
+    python -m bench adamw                 one AdamW step over two hundred parameters
+    python -m bench loading               data loader, against PyTorch's
+    python -m bench loading 4096          records of this size only
+    python -m bench memory                peak memory of training steps, against PyTorch
     python -m bench memory --large        of larger models
-    python -m bench overhead              what Python costs: building, evaluating, importing
+    python -m bench overhead              Python overhead: building, evaluating, importing
 
 The last column is the time of the best peer over that of numus: above 1, numus is faster.
 """
@@ -81,9 +81,9 @@ def compare(
             report(
                 workload.name,
                 {
-                    library.name: partial(library.bind, functions[library.speaks], inputs)
+                    library.name: partial(library.bind, functions[library.dialect], inputs)
                     for library in libraries
-                    if library.speaks in functions
+                    if library.dialect in functions
                 },
             )
     for model in training.MODELS:
@@ -105,14 +105,14 @@ def main() -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", help="parts of workload names, or overhead, or memory")
-    parser.add_argument("--compile", action="store_true", help="measure torch.compile, too")
+    parser.add_argument("--compile", action="store_true", help="also measure torch.compile")
     parser.add_argument("--jit", action="store_true", help="run numus's workloads inside nm.jit")
     parser.add_argument("--nn", action="store_true", help="train with numus.nn and a Trainer")
     parser.add_argument("--large", action="store_true", help="memory: of larger models, with --nn")
     parser.add_argument(
         "--seconds", type=float, default=1.0, help="time for each library and workload (default 1)"
     )
-    parser.add_argument("--markdown", action="store_true", help="tables as pages have them")
+    parser.add_argument("--markdown", action="store_true", help="print Markdown tables")
     options = parser.parse_args()
 
     match options.names:

@@ -1,11 +1,11 @@
-"""A training step of GPT-2 (examples/gpt2.py) beside PyTorch's: losses, speed, memory.
+"""A training step of GPT-2 (examples/gpt2.py) against PyTorch: losses, speed, memory.
 
     python -m bench.gpt2 --device cuda --size 124M --batch 16 --length 1024 --precision bf16
     python -m bench.gpt2                     # tiny, on the CPU
 
 Both start from the same weights and see the same tokens at every step. PyTorch runs eagerly and,
-with `--compile`, compiled as well. In 16 bits any other rounding takes training elsewhere if rates
-are large from the first step on; `--warmup 700 --clip 1` is how GPT-2 is usually trained.
+with `--compile`, compiled. In 16 bits, losses diverge by rounding if the learning rate is large
+from the first step on; `--warmup 700 --clip 1` is how GPT-2 is usually trained.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def torch_model(size: Any) -> Any:
 
 
 class Torch:
-    """PyTorch's side: a step that gives the loss."""
+    """PyTorch: a step that returns the loss."""
 
     def __init__(self, size: Any, weights: Any, given: Any, compiled: bool) -> None:
         import torch
@@ -124,7 +124,7 @@ class Torch:
 
 
 class Numus:
-    """numus's side."""
+    """numus: a step that returns the loss."""
 
     def __init__(self, gpt2: Any, size: Any, given: Any) -> None:
         import numus as nm
@@ -147,12 +147,12 @@ class Numus:
 
 
 def run(name: str, side: Any, batches: list[np.ndarray], steps: int) -> list[float]:
-    """Train, and tell how quick it was; the losses of all steps."""
+    """Train and print the speed; the losses of all steps."""
     pairs = [(side.put(b[:, :-1].copy()), side.put(b[:, 1:].copy())) for b in batches]
     losses, times = [], []
     for number in range(steps):
         began = time.perf_counter()
-        losses.append(float(side.step(*pairs[number % len(pairs)])))  # waits for the device
+        losses.append(float(side.step(*pairs[number % len(pairs)])))  # synchronises
         times.append(time.perf_counter() - began)
     best = sorted(times[3:])[len(times[3:]) // 2] if steps > 4 else times[-1]
     tokens = batches[0][:, 1:].size
@@ -169,7 +169,7 @@ def main() -> None:
     gpt2 = example()
     parser = gpt2.options(__doc__.splitlines()[0])
     parser.add_argument("--compile", action="store_true", help="torch.compile as well")
-    parser.add_argument("--prefer", default="auto", help="whose kernels: native, vendor, auto")
+    parser.add_argument("--prefer", default="auto", help="kernel preference: native, vendor, auto")
     given = parser.parse_args()
     import numus as nm
 
@@ -177,9 +177,9 @@ def main() -> None:
     size = gpt2.SIZES[given.size]
     rng = np.random.default_rng(0)
     shape = (given.batch, given.length + 1)
-    # tokens that follow from one another, so that there is something to learn
+    # learnable: each token depends on the last
     batches = [np.cumsum(rng.integers(0, 3, shape), axis=1) % size.vocabulary for _ in range(4)]
-    print(f"whose kernels numus prefers: {nm.kernels.preference()}")
+    print(f"kernel preference: {nm.kernels.preference()}")
     ours = Numus(gpt2, size, given)
     weights = ours.weights()
     losses = {"numus": run("numus", ours, batches, given.steps)}
@@ -188,8 +188,8 @@ def main() -> None:
         if compiled and not given.compile:
             continue
         losses[name] = run(name, Torch(size, weights, given, compiled), batches, given.steps)
-        apart = max(abs(a - b) for a, b in zip(losses["numus"], losses[name], strict=True))
-        print(f"  losses of numus and {name} are at most {apart:.4f} apart")
+        difference = max(abs(a - b) for a, b in zip(losses["numus"], losses[name], strict=True))
+        print(f"  losses of numus and {name} differ by at most {difference:.4f}")
 
 
 if __name__ == "__main__":

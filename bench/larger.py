@@ -1,4 +1,4 @@
-"""Larger models, as layers of PyTorch or `numus.nn`, to measure what training them takes."""
+"""Larger models, with the layers of PyTorch or `numus.nn`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ CLASSES = 10
 
 
 def _resnet(t: Any) -> Any:
-    """Three stages of two blocks, each with two convolutions and a way around them."""
+    """Three stages of two blocks, each with two convolutions and a skip connection."""
 
     def unit(n: int, m: int, stride: int) -> Any:
         return t.Sequential(t.Conv2d(n, m, 3, stride, 1, bias=False), t.BatchNorm2d(m))
@@ -22,11 +22,11 @@ def _resnet(t: Any) -> Any:
         def __init__(self, n: int, m: int, stride: int) -> None:
             super().__init__()
             self.first, self.second = unit(n, m, stride), unit(m, m, 1)
-            self.around = unit(n, m, stride) if stride > 1 else t.Identity()
+            self.skip = unit(n, m, stride) if stride > 1 else t.Identity()
 
         def forward(self, x: Any) -> Any:
             y = self.second(t.functional.relu(self.first(x)))
-            return t.functional.relu(y + self.around(x))
+            return t.functional.relu(y + self.skip(x))
 
     stages = [Block(32, 32, 1), Block(32, 32, 1), Block(32, 64, 2), Block(64, 64, 1)]
     stages += [Block(64, 128, 2), Block(128, 128, 1)]
@@ -57,7 +57,7 @@ def _model(
     targets: tuple[int, ...],
     words: int = 0,
 ) -> Model:
-    """A model on random numbers, or on words of a language of so many."""
+    """A model on random numbers, or on random tokens."""
 
     def data(rng: np.random.Generator) -> Any:
         return rng.integers(0, words, inputs) if words else rng.standard_normal(inputs, np.float32)
@@ -69,7 +69,7 @@ def _model(
 
 
 def _no_function(xp: Any, p: Any, x: Any) -> Any:
-    raise TypeError("this model is made of layers only")
+    raise TypeError("this model has no functional form")
 
 
 MODELS = [

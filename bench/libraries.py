@@ -1,6 +1,6 @@
-"""The libraries that are measured: how each takes its inputs, compiles, and finishes its work.
+"""The benchmarked libraries: input conversion, compilation, synchronisation.
 
-A peer that is not installed is simply absent from `available`.
+`available` has those that are installed.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ def _same(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Library:
-    """How to run a function of one library's arrays to its end."""
+    """How to run a function of one library's arrays to completion."""
 
     name: str
-    speaks: str  # which column of a workload it runs: torch.compile speaks torch
+    dialect: str  # whose functions it runs: torch.compile runs torch's
     array: Callable[[NDArray[Any]], Any]
     compile: Callable[[Function], Function] = _same
-    wait: Callable[[Any], Any] = _same  # until the result is there
+    wait: Callable[[Any], Any] = _same  # for the result
 
     def bind(self, function: Function, inputs: list[NDArray[Any]]) -> Callable[[], Any]:
-        """A call without arguments that computes `function(*inputs)` here."""
+        """A closure that computes `function(*inputs)`."""
         arrays = [self.array(value) for value in inputs]
         compiled, wait = self.compile(function), self.wait
         return lambda: wait(compiled(*arrays))
@@ -53,7 +53,7 @@ def _module(name: str) -> Any:
         return None
 
 
-# JAX makes every float64 a float32 unless it is told not to before it is imported.
+# JAX demotes float64 to float32 unless this is set before its import.
 os.environ.setdefault("JAX_ENABLE_X64", "1")
 torch = _module("torch")
 jax = _module("jax")
@@ -61,7 +61,7 @@ jnp = _module("jax.numpy")
 
 
 def available(*, torch_compile: bool = False, jitted: bool = False) -> list[Library]:
-    """numus and the peers that can be imported, numus first."""
+    """numus and the installed peers, numus first."""
     libraries = [
         Library("numus", "numus", _numus_array, nm.jit if jitted else _same, wait=nm.eval),
         Library("numpy", "numpy", np.asarray),

@@ -1,11 +1,11 @@
-"""Loading: batches of records from one warm file, beside PyTorch's loader on the same file.
+"""Data loading: batches of records from one warm file, against PyTorch's loader.
 
     python -m bench loading
 
-PyTorch's dataset maps the file as well, and makes a tensor of each record where it lies; its
-loader collates them. Both have as many workers (threads here, processes there). Records are dicts
-of an array and a number, or raw bytes. `first` is the epoch in which checksums are looked at;
-`processes` are workers of numus that are processes, and stay between epochs.
+PyTorch's dataset memory-maps the file as well, and makes a tensor of each record; its loader
+collates them. Both have the same number of workers (threads in numus, processes in PyTorch).
+Records are dicts of an array and a number, or raw bytes. `first` is the epoch that verifies
+checksums; `processes` are persistent worker processes of numus.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from numus import data
 from .libraries import torch
 from .table import Table
 
-SIZES = {4 << 10: 30_000, 64 << 10: 3_000, 1 << 20: 200}  # bytes of a record, and how many
+SIZES = {4 << 10: 30_000, 64 << 10: 3_000, 1 << 20: 200}  # record bytes: number of records
 BATCHES = {4 << 10: (32, 64, 256, 1024), 64 << 10: (32, 128), 1 << 20: (8, 32)}
 WORKERS = (0, 1, 2)
 
@@ -40,7 +40,7 @@ def write(path: Path, size: int, count: int) -> None:
 
 
 def seconds(loader: Any, count: int, epochs: int = 4) -> tuple[float, float]:
-    """The best epoch after one that warms up (and checks the records), and that one."""
+    """The best epoch, and the first, which verifies checksums."""
     times = []
     for _ in range(epochs + 1):
         began = time.perf_counter()
@@ -51,7 +51,7 @@ def seconds(loader: Any, count: int, epochs: int = 4) -> tuple[float, float]:
 
 
 def torch_records(path: Path, offset: int, size: int) -> Any:
-    """The records as PyTorch's users would read them: the mapped file, an offset for each."""
+    """The records as a PyTorch dataset over the memory-mapped file."""
     index = data.RecordDataset.open(path)._index
 
     class Records(torch.utils.data.Dataset):  # type: ignore[misc]
@@ -71,13 +71,13 @@ def torch_records(path: Path, offset: int, size: int) -> Any:
 
 
 def rates(loader: Any, size: int, count: int) -> tuple[float, float]:
-    """GB/s of a loader, in its best epoch and in its first."""
+    """GB/s of the best epoch and of the first."""
     best, first = seconds(loader, count)
     return size * count / best / 1e9, size * count / first / 1e9
 
 
 def copying() -> float:
-    """GB/s of one thread that copies memory, caches aside."""
+    """GB/s of a single-threaded copy larger than the caches."""
     source, target = np.ones(1 << 27, np.uint8), np.ones(1 << 27, np.uint8)
     times = []
     for _ in range(5):
@@ -125,7 +125,7 @@ def _report(table: Table, folder: Path, size: int, count: int) -> None:
             writer.write_record(struct.pack("<q", i) * (size // 8))
     records, plain = data.RecordDataset.open(path), data.RecordDataset.open(raw)
     for batch, workers in itertools.product(BATCHES[size], WORKERS):
-        fresh = data.RecordDataset.open(path)  # whose records have not been looked at
+        fresh = data.RecordDataset.open(path)  # with unverified checksums
         loader = data.DataLoader(fresh, batch, True, num_workers=workers)
         own, first = rates(loader, size, count)
         bare, _ = rates(data.DataLoader(plain, batch, True, num_workers=workers), size, count)

@@ -1,9 +1,8 @@
-"""What a training step takes of memory, beside PyTorch: bytes at its peak, above what is there
-before and after it (parameters, moments, the batch).
+"""Peak memory of a training step, against PyTorch, above parameters, moments and the batch.
 
-Both sides count what their allocators are asked for, numus through its pool, PyTorch through the
-records of its profiler. What kernels need for themselves (packed operands and the like) is part of
-numus's figure, and told in a column of its own; what PyTorch's libraries need there nobody records.
+Both figures are requests to the allocator: numus's pool, PyTorch's profiler. Kernel scratch (packed
+operands) is included for numus, with a column of its own; that of PyTorch's libraries is not
+recorded.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ MIB = 1 << 20
 
 
 class Count:
-    """Bytes that are in use, and the most that have been."""
+    """Bytes in use, and their peak."""
 
     def __init__(self) -> None:
         self.taken = self.peak = 0
@@ -39,7 +38,7 @@ class Count:
 
 @contextlib.contextmanager
 def _counting(runtime: Any) -> Iterator[Count]:
-    """Count what is asked of the pool inside, until it is given back."""
+    """Count allocations of the pool inside the context."""
     pool, count = runtime.memory, Count()
     allocate = pool.allocate
 
@@ -54,11 +53,11 @@ def _counting(runtime: Any) -> Iterator[Count]:
         yield count
     finally:
         runtime.allocate = allocate
-        del pool.allocate  # the class's own is there again
+        del pool.allocate  # restores the class's method
 
 
 def numus_peak(model: Model, modules: bool) -> tuple[int, int]:
-    """The bytes at the peak, and how many of them are scratch memory of kernels."""
+    """Peak bytes, and kernel scratch among them."""
     runtime = nm.device("cpu").runtime
     found: list[ProgramReport] = []
     with _counting(runtime) as count:
@@ -75,7 +74,7 @@ def numus_peak(model: Model, modules: bool) -> tuple[int, int]:
 
 
 def torch_peak(model: Model) -> int:
-    """From after the first step, which makes the optimiser's moments, and without its gradients."""
+    """Peak bytes after the first step, which creates the moments, without its gradients."""
     step = torch_step(model)
     step()
     for thing in gc.get_objects():
@@ -94,8 +93,8 @@ def torch_peak(model: Model) -> int:
 
 
 def report(modules: bool, large: bool, markdown: bool) -> bool:
-    """Print both peaks of each model; whether numus asks for no more than PyTorch."""
-    head = ("MiB", "numus", "of it scratch", "torch", "torch/numus")
+    """Print both peaks of each model; False if numus needs more than PyTorch."""
+    head = ("MiB", "numus", "scratch of it", "torch", "torch/numus")
     table = Table(head, (28, 13, 13, 13, 12), markdown)
     fine = True
     for model in larger.MODELS if large else MODELS:

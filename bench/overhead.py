@@ -1,7 +1,6 @@
-"""What Python costs: building an operation, evaluating a cached graph, gradients, importing.
+"""Python overhead: building an operation, evaluating a cached graph, gradients, importing.
 
-Each figure is a ratio to NumPy's on the same machine, because a ratio is what stays the same from
-one machine to the next.
+Each figure is relative to NumPy's on the same machine, which makes it comparable across machines.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ class Figure(NamedTuple):
     name: str
     seconds: float
     numpy_seconds: float
-    budget: float  # the largest ratio we allow ourselves
+    budget: float  # maximum ratio
 
     @property
     def ratio(self) -> float:
@@ -52,12 +51,12 @@ def _loop(operation: Callable[[], Any]) -> Callable[[], float]:
 
 
 def _import_seconds(module: str) -> float:
-    """Import `module` in a fresh interpreter and let it tell how long that took."""
+    """Import time of `module` in a fresh interpreter."""
     code = f"import time; t = time.perf_counter(); import {module}; print(time.perf_counter() - t)"
-    # byte code is kept from one start to the next, as it is for users
-    kept = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    # cache byte code between starts, as for users
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     answer = subprocess.run(
-        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=kept
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, env=environment
     )
     return float(answer.stdout)
 
@@ -86,7 +85,7 @@ def measure() -> list[Figure]:
         _loop(lambda: nm.eval(nm.vjp(nm.layer_norm, *normalised)[1](normalised[0])))
     )
 
-    _import_seconds("numus")  # writes the byte code, which only the first start has to
+    _import_seconds("numus")  # writes the byte code
     pairs = [(_import_seconds("numpy"), _import_seconds("numus")) for _ in range(IMPORTS)]
     numpy_import, numus_import = (min(column) for column in zip(*pairs, strict=True))
 
@@ -100,17 +99,17 @@ def measure() -> list[Figure]:
 
 
 def report(markdown: bool) -> bool:
-    """Print the table; tell whether every budget is kept."""
-    head = ("what it takes to", "numus", "numpy", "numus/numpy", "budget")
+    """Print the table; False if a budget is exceeded."""
+    head = ("time to", "numus", "numpy", "numus/numpy", "budget")
     table = Table(head, (36, 11, 11, 11, 12), markdown)
-    kept = True
+    passed = True
     for figure in measure():
         within = figure.ratio <= figure.budget
-        kept &= within
+        passed &= within
         times = (_readable(figure.seconds), _readable(figure.numpy_seconds))
         budget = f"<= {figure.budget:g}" if within else f"over {figure.budget:g}"
         table.row(figure.name, *times, f"{figure.ratio:.1f}", budget)
-    return kept
+    return passed
 
 
 def _readable(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""Tables that are printed row by row: in columns, or as Markdown."""
+"""Tables printed row by row, as text or Markdown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Timing that is fair to several libraries in one process."""
+"""Interleaved timing of several libraries in one process."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# A sample lasts at least this long, so that the clock and a cold start weigh nothing in it.
+# Minimum length of a sample, to hide clock resolution and cold starts.
 SAMPLE_SECONDS = 2e-3
-# Libraries leave their worker threads spinning for a while after a call (OpenBLAS for more than
-# 100 ms); on few cores that would slow down whoever comes next. Wait until they sleep.
+# Worker threads spin for a while after a call (OpenBLAS: more than 100 ms), which would slow down
+# the next library on few cores: wait until they sleep.
 PAUSE_SECONDS = 10e-3
-PATIENCE_SECONDS = 0.5  # with threads that never do
+MAX_WAIT_SECONDS = 0.5  # for threads that never sleep
 
 
 def once(call: Callable[[], Any]) -> float:
@@ -23,9 +23,9 @@ def once(call: Callable[[], Any]) -> float:
     return time.perf_counter() - start
 
 
-def settle() -> None:
+def wait_until_idle() -> None:
     """Return when the threads of this process sleep."""
-    end = time.perf_counter() + PATIENCE_SECONDS
+    end = time.perf_counter() + MAX_WAIT_SECONDS
     while time.perf_counter() < end:
         before = time.process_time()
         time.sleep(PAUSE_SECONDS)
@@ -36,11 +36,10 @@ def settle() -> None:
 def best_times(
     calls: Mapping[str, Callable[[], Any]], *, seconds: float = 1.0, rounds: int = 3
 ) -> dict[str, float]:
-    """The best time of each call in seconds, measured in turns.
+    """The best time of each call in seconds, interleaved.
 
-    Turns, not one library after the other: a machine that slows down or speeds up half-way then
-    does so for everybody. There are at least `rounds` rounds, and as many as fit into `seconds` per
-    call. Their order changes from round to round, so that nobody always follows the same one.
+    Interleaving distributes changes of the clock speed over all libraries. There are at least
+    `rounds` rounds, and as many as fit into `seconds` per call, in varying order.
     """
     repeats = {}
     for name, call in calls.items():
@@ -55,10 +54,10 @@ def best_times(
     random.Random(0).shuffle(orders)
     while done < rounds or time.perf_counter() < end:
         for name, call in orders[done % len(orders)]:
-            settle()
+            wait_until_idle()
             count = repeats[name]
             if count > 1:
-                call()  # wakes this library's own threads and brings its data into the caches
+                call()  # wakes worker threads and warms the caches
             start = time.perf_counter()
             for _ in range(count):
                 call()

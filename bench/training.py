@@ -1,4 +1,4 @@
-"""Whole training steps: loss, gradients and AdamW, as each library's users would write them.
+"""Training steps: loss, gradients and AdamW, in idiomatic code for each library.
 
 The models are written once as functions, for numus and JAX (the namespace is an argument), and once
 as layers, for PyTorch and `numus.nn`.
@@ -333,7 +333,7 @@ def torch_step(model: Model, compiled: bool = False) -> Step:
 
 
 def steps(model: Model, *, torch_compile: bool, modules: bool) -> dict[str, Callable[[], Step]]:
-    """What makes a training step of each library that is there."""
+    """Constructors of a training step, by installed library."""
     own = trainer_step if modules else numus_step
     found: dict[str, Callable[[], Step]] = {"numus": lambda: own(model)}
     if torch is not None:
@@ -345,7 +345,7 @@ def steps(model: Model, *, torch_compile: bool, modules: bool) -> dict[str, Call
     return found
 
 
-# -- optimisers alone -----------------------------------------------------------------------------
+# -- optimisers -----------------------------------------------------------------------------------
 
 
 def adamw_shapes() -> list[tuple[int, ...]]:
@@ -357,7 +357,7 @@ def adamw_shapes() -> list[tuple[int, ...]]:
 
 
 def optimizer_steps() -> dict[str, Callable[[], Step]]:
-    """One step of AdamW over two hundred parameters, gradients given."""
+    """One AdamW step over two hundred parameters, with given gradients."""
 
     def numus_optimizer() -> Step:
         rng = np.random.default_rng(0)

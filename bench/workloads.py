@@ -1,4 +1,4 @@
-"""The workloads: inputs, and the same computation as each library's users would write it."""
+"""Workloads: inputs, and idiomatic code for each library."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _workload(
     every: Function | None = None,
     **functions: Function,
 ) -> None:
-    """Add a row. `every` serves the libraries that have no function of their own."""
+    """Add a row. `every` is for libraries without a function of their own."""
     if every is not None:
         functions = dict.fromkeys(("numus", "numpy", "torch", "jax"), every) | functions
     TABLE.append(Workload(name, inputs, functions))
@@ -43,7 +43,7 @@ def _normal(*shapes: tuple[int, ...], dtype: type = np.float32) -> Callable[...,
     return lambda rng: [rng.standard_normal(shape, dtype=dtype) for shape in shapes]
 
 
-# Maps and reductions: bound by memory when they are fused.
+# Pointwise operations and reductions: memory-bound when fused.
 
 _workload(
     "ew_relu_sum_16M",
@@ -73,7 +73,7 @@ _workload("sum_axis0_4096x4096", _normal((4096, 4096)), lambda x: x.sum(0))
 _workload("transpose_add_4096", _normal((4096, 4096)), lambda x: x + x.T)
 
 
-# Row programs: a reduction whose result the same row then needs.
+# Row reductions followed by a pointwise pass over the same row.
 
 
 def _jax_layer_norm(x: Any, weight: Any, bias: Any) -> Any:
@@ -97,9 +97,9 @@ _workload(
 )
 
 
-# Contractions: bound by the multiply-add units.
+# Matmuls: compute-bound.
 
-# Each comes in a round shape, and with "off" in its name in one that fits no tile.
+# "off" in a name: sizes that are no multiple of a tile.
 
 for n in (64, 256, 1024, 2048, 65, 257, 1000, 2047):
     off = "" if n % 64 == 0 else "off_"
@@ -153,7 +153,7 @@ for shape in ((4, 8, 512, 64), (4, 8, 512, 80), (4, 3, 500, 64)):
     )
 
 
-# Attention: two products around a softmax, none of whose scores has to reach memory.
+# Attention: two matmuls around a softmax, fused without storing the scores.
 
 
 def _jax_attention(q: Any, k: Any, v: Any) -> Any:
@@ -173,8 +173,7 @@ for _shape in ((4, 8, 512, 64), (2, 3, 500, 80), (8, 4, 64, 32)):
     )
 
 
-# Random numbers, scans and sorts. The seed is an input because JAX would otherwise compute its
-# numbers once, while compiling.
+# Random numbers, scans and sorts. The seed is an input, or JAX would fold its numbers to constants.
 
 _philox = np.random.Generator(np.random.Philox(0))
 _workload(
@@ -205,6 +204,6 @@ for name, shape in (("1M", (M,)), ("off_1000003", (1_000_003,)), ("off_rows_1000
     )
 
 
-# What a call costs that has next to nothing to do.
+# Call overhead.
 
 _workload("small_add", _normal((4,)), lambda x: x + x)

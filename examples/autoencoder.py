@@ -1,9 +1,9 @@
-"""A variational autoencoder that learns to draw rings of any size and place.
+"""A variational autoencoder for images of rings.
 
     python examples/autoencoder.py                       # writes out/rings.png
 
-Its loss draws random numbers inside the traced step; the picture shows rings that were never seen
-above what the model makes of them, and new ones from nothing but noise.
+Its loss draws random numbers inside the compiled step; the picture shows unseen rings above their
+reconstructions, and new samples.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A language model of characters that learns a small text by heart, and goes on writing it.
+"""A character-level language model that memorises a small text and continues it.
 
     python examples/characters.py                        # --text FILE for one of your own
 
-Shows `compute=` for batches that are one tensor, a schedule, and writing character by character
-with a cache of keys and values.
+Shows `compute=` for single-tensor batches, a learning-rate scheduler, and incremental decoding with
+a KV cache.
 """
 
 from __future__ import annotations

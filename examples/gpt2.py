@@ -1,11 +1,11 @@
-"""Train GPT-2 on a file or on noise: the model of 124 million parameters, or a tiny one.
+"""Train GPT-2 on a file or on noise: 124 million parameters, or a tiny variant.
 
     python examples/gpt2.py                                # tiny, on the CPU, on its own source
     python examples/gpt2.py --device webgpu
     python examples/gpt2.py --device cuda --size 124M --batch 16 --length 1024 --precision bf16
 
-Weights are float32; with `--precision bf16` products are computed in bfloat16 (`nm.autocast`). A
-step is jitted as it stands: loss, gradients and AdamW are one program.
+Weights are float32; with `--precision bf16` matmuls run in bfloat16 (`nm.autocast`). A step is
+jitted as it stands: loss, gradients and AdamW are one program.
 """
 
 from __future__ import annotations
@@ -183,7 +183,7 @@ def main() -> None:
         batch = nm.asarray(rows, device=given.device)
         loss = training.step(batch[:, :-1], batch[:, 1:])
         if number in (0, 2) or number % 10 == 9:
-            value = loss.item()  # waits for the device
+            value = loss.item()  # synchronises
             now = time.perf_counter()
             print(f"step {number + 1:4}  loss {value:.4f}")
             if number == 2:  # traced and compiled

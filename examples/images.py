@@ -1,9 +1,9 @@
-"""A convolutional network that tells shapes apart: circles, squares, triangles and crosses.
+"""A CNN that classifies shapes: circles, squares, triangles and crosses.
 
     python examples/images.py                            # --device webgpu, or cuda
 
-The pictures are drawn here, each with its own place, size and noise. `Trainer.fit` does the rest:
-progress, validation, early stopping, checkpoints (run it again to go on) and curves.
+The images are generated with random position, size and noise. `Trainer.fit` does the rest:
+progress, validation, early stopping, checkpoints (run it again to resume) and plots.
 """
 
 from __future__ import annotations

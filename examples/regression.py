@@ -4,7 +4,7 @@
     python examples/regression.py --device webgpu
 
 Fits y = a exp(-b x) + c to noisy points by Newton's method: gradient and Hessian come from the
-formula itself, and the whole of a step is one program.
+formula itself, and a whole step is one program.
 """
 
 from __future__ import annotations

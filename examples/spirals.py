@@ -40,7 +40,7 @@ class Network:
     """tanh(x @ w1 + b1) @ w2 + b2: a score above 0 means the second spiral."""
 
     def __init__(self) -> None:
-        # A wide first layer puts the bends of tanh where the spirals are.
+        # Large first-layer weights place the bends of tanh across the spirals.
         w1 = 5.0 * nm.random.normal((2, HIDDEN))
         b1 = 2.5 * nm.random.normal((HIDDEN,))
         w2 = nm.random.normal((HIDDEN, 1)) / HIDDEN**0.5
@@ -61,7 +61,7 @@ class Adam:
         self.means = [nm.zeros(p.shape) for p in parameters]
         self.squares = [nm.zeros(p.shape) for p in parameters]
         self.steps = 0
-        nm.eval(*self.state)  # so that the first step is like all others
+        nm.eval(*self.state)  # so that all steps have the same structure
 
     @property
     def state(self) -> list[nm.Tensor]:
@@ -69,7 +69,7 @@ class Adam:
 
     def step(self) -> None:
         self.steps += 1
-        # The running averages start at zero; these factors make up for it.
+        # Adam's bias correction.
         mean_scale = 1 / (1 - BETA1**self.steps)
         square_scale = 1 / (1 - BETA2**self.steps)
         with nm.no_grad():
@@ -90,7 +90,7 @@ def train_step(network: Network, optimiser: Adam, x: nm.Tensor, labels: nm.Tenso
     loss = loss_of(network(x), labels)
     loss.backward()
     optimiser.step()
-    # One evaluation for the whole step: forward, backward and update are fused across each other.
+    # One evaluation of the whole step fuses across forward, backward and update.
     nm.eval(loss, *optimiser.state)
     return loss
 

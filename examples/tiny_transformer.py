@@ -1,9 +1,9 @@
-"""A small transformer that learns to say which token of a sequence comes most often.
+"""A small transformer that learns the most frequent token of a sequence.
 
     python examples/tiny_transformer.py                  # --device webgpu, or cuda
 
-The model and the loop are those of a usual training script: modules, `Trainer.train_step` with a
-function that computes the loss, a mean for each epoch, weights as safetensors in the end.
+A usual training script: modules, `Trainer.train_step` with a loss function, the mean loss of each
+epoch, weights saved as safetensors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class TinyTransformer(nn.Module):
         x = self.block1(x)  # attention and feed-forward net
         x = self.block2(x)
         x = self.ln_final(x)
-        last = x.select(1, -1)  # what the last token has gathered: [B, D]
+        last = x.select(1, -1)  # the last token's state: [B, D]
         return self.fc_out(last)
 
 

@@ -1,7 +1,7 @@
-"""What each table of numus/kernels/math/_coefficients.py approximates, where and how well.
+"""Definitions of the approximations in numus/kernels/math/_coefficients.py.
 
-The functions are written as the kernels use them: leading terms that a kernel adds exactly are
-taken out, and the weight says how much an error of the rest counts in the result.
+The functions are in the form that the kernels use: leading terms that a kernel adds exactly are
+removed, and the weight is the effect of an error on the result.
 """
 
 from __future__ import annotations

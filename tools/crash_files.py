@@ -1,10 +1,9 @@
-"""Kill writers at random moments, and see that what they leave behind can be read.
+"""Crash tests of file writers: kill them at random moments, and read the files.
 
     python -m tools.crash_files                  200 times each: checkpoints and record files
     python -m tools.crash_files --times 20
 
-A checkpoint that was there stays until the next is whole. Of a record file, `RecordWriter.recover`
-finds every record that the writer had handed over.
+Checkpoints are replaced atomically. `RecordWriter.recover` finds every record that was flushed.
 """
 
 from __future__ import annotations
@@ -25,29 +24,29 @@ from numus.errors import RecordError
 _SIZE = 40_000  # elements of a tensor: enough that writing takes a while
 
 
-def write_checkpoints(path: Path, told: Any) -> None:
-    """Checkpoint after checkpoint, each told when it is written."""
+def write_checkpoints(path: Path, sent: Any) -> None:
+    """Write checkpoints; send the step after each."""
     for step in range(1, 1_000_000):
         nn.save_checkpoint(path, model={"w": np.full(_SIZE, step, np.float32)}, step=step)
-        told.send(step)
+        sent.send(step)
 
 
-def write_records(path: Path, told: Any) -> None:
-    """Record after record, told when they are handed over; now and then a file is finished."""
+def write_records(path: Path, sent: Any) -> None:
+    """Write records; send their number after each flush; finish the file now and then."""
     writer = data.RecordWriter.create(path)
     for i in range(1_000_000):
         writer.write_record({"x": np.full(1000, i, np.int32), "i": i})
         if i % 7 == 6:
             writer.flush()
-            told.send(i + 1)
+            sent.send(i + 1)
         if i % 40 == 39:
             writer.finish()
-            told.send(i + 1)
+            sent.send(i + 1)
             writer = data.RecordWriter.append(path)
 
 
 def check_checkpoint(path: Path, least: int) -> None:
-    """The file is whole, and no older than what was told of."""
+    """The checkpoint is complete, and at least as new as the last step sent."""
     if not path.exists():
         assert least == 0, f"step {least} was written, and there is no file"
         return
@@ -57,7 +56,7 @@ def check_checkpoint(path: Path, least: int) -> None:
 
 
 def check_records(path: Path, least: int) -> None:
-    """Every record that was told of can be recovered, and those there are, are whole."""
+    """Every record sent can be recovered, and all records are complete."""
     if not path.exists() or path.stat().st_size < 64:
         assert least == 0, f"{least} records were written, and there is no file"
         return
@@ -79,7 +78,7 @@ KINDS = {
 
 
 def crash(kind: str, times: int, seed: int = 0) -> int:
-    """Kill so many writers; gives how many had written something by then."""
+    """Kill writers; the number of those that had written something."""
     write, check = KINDS[kind]
     draw = random.Random(seed)
     context = multiprocessing.get_context("forkserver")
@@ -88,18 +87,18 @@ def crash(kind: str, times: int, seed: int = 0) -> int:
     with tempfile.TemporaryDirectory() as folder:
         for i in range(times):
             path = Path(folder) / f"{i}.file"
-            hears, told = context.Pipe(duplex=False)
-            writer = context.Process(target=write, args=(path, told), daemon=True)
+            received, sent = context.Pipe(duplex=False)
+            writer = context.Process(target=write, args=(path, sent), daemon=True)
             writer.start()
-            told.close()
-            hears.poll(30 if draw.random() < 0.8 else 0)  # most have begun, some have not
+            sent.close()
+            received.poll(30 if draw.random() < 0.8 else 0)  # most have started
             time.sleep(draw.uniform(0, 0.05))
             writer.kill()
             writer.join()
             least = 0
             try:
-                while hears.poll():
-                    least = hears.recv()
+                while received.poll():
+                    least = received.recv()
             except (EOFError, OSError):
                 pass
             check(path, least)
@@ -115,8 +114,8 @@ def main() -> None:
         began = time.perf_counter()
         useful = crash(kind, options.times)
         print(
-            f"{kind}: {options.times} writers killed ({useful} had written something), always a "
-            f"state that can be read; {time.perf_counter() - began:.0f} s"
+            f"{kind}: {options.times} writers killed ({useful} had written something), all files "
+            f"readable; {time.perf_counter() - began:.0f} s"
         )
 
 

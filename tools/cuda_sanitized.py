@@ -1,4 +1,4 @@
-"""Kernels of every family, run once each: what compute-sanitizer looks at (`tools.cuda_state`).
+"""One run of every kernel family, for compute-sanitizer (`tools.cuda_state`).
 
 python -m tools.cuda_sanitized [device]
 """
@@ -28,7 +28,7 @@ def wide(x: Any) -> Any:
 
 
 def gradients(function: Any, *operands: Any) -> Any:
-    """Of a sum of squares, so that no gradient is the same everywhere."""
+    """Gradients of a sum of squares, which are not constant."""
 
     def total(*xs: Any) -> Any:
         return (wide(function(*xs)) ** 2).sum()
@@ -43,7 +43,7 @@ def maps() -> Iterator[Any]:
 
 
 def rows(dtype: str) -> Iterator[Any]:
-    """Short ones share a block, others have one, long ones several."""
+    """Sub-warp rows, one CTA per row, and several CTAs per row."""
     for length in (7, 333, 1024, 8193, 40_000):
         x, w, b = put(5, length, dtype=dtype), put(length, dtype=dtype), put(length, dtype=dtype)
         yield from (nm.softmax(x, axis=-1), nm.layer_norm(x, w, b), nm.layer_norm(x))
@@ -100,7 +100,7 @@ def indices() -> Iterator[Any]:
 
 
 def training() -> Iterator[Any]:
-    """A jitted step that comes again, and is replayed as a graph; its loss is read meanwhile."""
+    """A jitted step replayed as a CUDA graph, with its loss read each time."""
     layers = (nn.Linear(64, 128), nn.LayerNorm(128), nn.GELU(), nn.Dropout(0.1), nn.Linear(128, 10))
     model: Any = nn.Sequential(*layers)
     optimizer: Any = optim.AdamW(model.parameters(), 1e-3)

@@ -1,12 +1,11 @@
-"""Damaged and hostile files: each is read or refused with a clear error, and nothing else.
+"""Fuzzing of file readers: corrupt and malicious files are read correctly or rejected.
 
     python -m tools.fuzz_files                   10,000 cases
     python -m tools.fuzz_files --cases 500 --seed 3
 
-Files (safetensors, .rrec, checkpoints) are cut, bits of them turned over, parts put elsewhere; and
-headers are written that lie, with checksums that are right. Reading them may raise `RecordError`;
-another error, a crash, or more memory than a few times the file's size is a failure; and so is a
-record that can be read from a damaged file and is not what was written.
+Files (safetensors, .rrec, checkpoints) are truncated, bits flipped, parts moved; and headers are
+forged with valid checksums. Reading may raise `RecordError`; another error, a crash, excessive
+memory, or a record read from a corrupt file that differs from what was written is a failure.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from numus import data, nn
 from numus.data.encoding import encode
 from numus.errors import RecordError, ShapeError
 
-_MOST_MEMORY = 8 << 20  # the files have some kilobytes
+_MAX_MEMORY_BYTES = 8 << 20  # the files have some kilobytes
 
 # -- whole files ----------------------------------------------------------------------------------
 
@@ -48,7 +47,7 @@ def whole_files(folder: Path) -> dict[str, bytes]:
     return {p.suffix[1:]: p.read_bytes() for p in folder.iterdir()}
 
 
-# -- what is done to them -------------------------------------------------------------------------
+# -- mutations ------------------------------------------------------------------------------------
 
 
 def cut(content: bytes, draw: random.Random) -> bytes:
@@ -63,7 +62,7 @@ def flip(content: bytes, draw: random.Random) -> bytes:
 
 
 def flip_early(content: bytes, draw: random.Random) -> bytes:
-    """Headers are where lies are believed."""
+    """Overwrite a byte of the header."""
     out = bytearray(content)
     out[draw.randrange(min(len(out), 96))] = draw.randrange(256)
     return bytes(out)
@@ -87,18 +86,18 @@ VALUES = (*NUMBERS, None, True, "", "x", [], {}, [[1]], float("nan"), "F32", "F6
 
 
 def mangle(tree: Any, draw: random.Random) -> Any:
-    """Another tree: one place in it is something else."""
-    places: list[tuple[Any, Any]] = []
+    """Replace random entries of a tree."""
+    entries: list[tuple[Any, Any]] = []
 
     def walk(x: Any) -> None:
         items = x.items() if isinstance(x, dict) else enumerate(x) if isinstance(x, list) else ()
         for key, value in items:
-            places.append((x, key))
+            entries.append((x, key))
             walk(value)
 
     walk(tree)
     for _ in range(draw.choice((1, 1, 2, 4))):
-        holder, key = draw.choice(places)
+        holder, key = draw.choice(entries)
         if draw.random() < 0.15 and isinstance(holder, dict):
             holder.pop(key, None)
         elif draw.random() < 0.1:
@@ -112,14 +111,14 @@ def mangle(tree: Any, draw: random.Random) -> Any:
 
 
 def text_of(tree: Any) -> bytes:
-    """JSON, also of trees that are too deep for the module."""
+    """JSON; a fixed text for trees too deep for the module."""
     try:
         return json.dumps(tree).encode()
     except RecursionError:
         return b"[" * 50_000
 
 
-def lying_safetensors(content: bytes, draw: random.Random) -> bytes:
+def forged_safetensors(content: bytes, draw: random.Random) -> bytes:
     (length,) = struct.unpack_from("<Q", content)
     head = json.loads(content[8 : 8 + length])
     if "tree" in head.get("__metadata__", {}) and draw.random() < 0.6:  # a checkpoint
@@ -132,8 +131,8 @@ def lying_safetensors(content: bytes, draw: random.Random) -> bytes:
     return struct.pack("<Q", said) + text + content[8 + length :]
 
 
-def lying_records(content: bytes, draw: random.Random) -> bytes:
-    """A record, the index or the header lies; all checksums are right."""
+def forged_records(content: bytes, draw: random.Random) -> bytes:
+    """Forge a record, the index or the header, with valid checksums."""
     magic, version, count, index_at, _ = struct.unpack_from("<4sIQQI", content)
     body, index = (
         bytearray(content[:index_at]),
@@ -186,7 +185,7 @@ def read_checkpoint(path: Path) -> None:
 
 
 def read_records(path: Path) -> list[bytes]:
-    """What is in the records, as far as their checksums say that it is what was written."""
+    """The contents of the records whose checksums are verified."""
     found: list[bytes] = []
     for verify in (False, True):
         single, batched = (data.RecordDataset.open(path, verify) for _ in range(2))
@@ -197,22 +196,22 @@ def read_records(path: Path) -> list[bytes]:
                 found.append(encode(read))
             try:
                 batched.get_batch([i, i])
-            except (TypeError, ShapeError) as error:  # what cannot be collated is no damage
+            except (TypeError, ShapeError) as error:  # records that cannot be collated are valid
                 if "default_collate" not in str(error):
                     raise
     return found
 
 
 KINDS: dict[str, tuple[Callable[[Path], Any], Callable[[bytes, random.Random], bytes]]] = {
-    "safetensors": (read_safetensors, lying_safetensors),
-    "ckpt": (read_checkpoint, lying_safetensors),
-    "rrec": (read_records, lying_records),
+    "safetensors": (read_safetensors, forged_safetensors),
+    "ckpt": (read_checkpoint, forged_safetensors),
+    "rrec": (read_records, forged_records),
 }
-DAMAGES = (cut, flip, flip_early, overwrite, splice)
+MUTATIONS = (cut, flip, flip_early, overwrite, splice)
 
 
 def fuzz(cases: int, seed: int = 0) -> Counter[str]:
-    """Read so many bad files; gives how many were refused, and how many could be read."""
+    """Read mutated files; counts of files rejected and read."""
     draw = random.Random(seed)
     found: Counter[str] = Counter()
     tracemalloc.start()
@@ -223,8 +222,8 @@ def fuzz(cases: int, seed: int = 0) -> Counter[str]:
         written = read_records(folder / "whole.rrec")
         for case in range(cases):
             kind = draw.choice(list(KINDS))
-            read, lie = KINDS[kind]
-            damage = lie if draw.random() < 0.5 else draw.choice(DAMAGES)
+            read, forge = KINDS[kind]
+            damage = forge if draw.random() < 0.5 else draw.choice(MUTATIONS)
             path = folder / f"case.{kind}"
             path.write_bytes(damage(whole[kind], draw))
             tracemalloc.reset_peak()
@@ -232,19 +231,19 @@ def fuzz(cases: int, seed: int = 0) -> Counter[str]:
             try:
                 got = read(path)
                 found["read"] += 1
-                if kind == "rrec" and damage is not lie:
-                    assert got == written, "what was read is not what was written"
+                if kind == "rrec" and damage is not forge:
+                    assert got == written, "the contents differ from what was written"
             except RecordError:
-                found["refused"] += 1
+                found["rejected"] += 1
             except BaseException as error:
-                kept = Path(f"fuzz-{seed}-{case}.{kind}")
-                kept.write_bytes(path.read_bytes())
+                saved = Path(f"fuzz-{seed}-{case}.{kind}")
+                saved.write_bytes(path.read_bytes())
                 raise AssertionError(
-                    f"case {case} of seed {seed}, kept as {kept}: {damage.__name__} of a {kind} "
+                    f"case {case} of seed {seed}, saved as {saved}: {damage.__name__} of a {kind} "
                     f"file gave {type(error).__name__}: {error}"
                 ) from error
             used = tracemalloc.get_traced_memory()[1] - before
-            assert used < _MOST_MEMORY, (
+            assert used < _MAX_MEMORY_BYTES, (
                 f"case {case} of seed {seed}: {used} bytes for a {kind} file"
             )
     tracemalloc.stop()

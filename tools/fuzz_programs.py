@@ -1,15 +1,15 @@
-"""Random programs, on two devices: what they come to is the same, and so are the gradients.
+"""Differential fuzzing: random programs and their gradients on two devices.
 
     python -m tools.fuzz_programs --device cuda --seconds 60 --workers 14
     python -m tools.fuzz_programs --device cuda --seed 4711 --programs 1     one again
     python -m tools.fuzz_programs --device cpu --against reference --seconds 60
 
-A program has a few leaves and steps: maps, views, joins, reductions, scans, sorts, reads and writes
-at indices, products, windows. All numbers are small whole ones, so that any order of adding up is
-exact and results must be equal to the last bit; only the rows at the end (softmax, norms) have a
-tolerance. Extents of 0 and 1 are frequent, as are those beside powers of two. Each program runs in
-one of several ways (evaluated at once, step by step, under `nm.jit`, `nm.grad` or `nm.vmap`), a few
-times with other numbers, because numus remembers what it has seen.
+A program has a few leaves and steps: pointwise operations, views, concatenations, reductions,
+scans, sorts, gathers and scatters, matmuls, convolutions. All numbers are small integers, so that
+sums are exact in any order and results must be bit-identical; only final softmax and norms have a
+tolerance. Extents of 0, 1 and next to powers of two are frequent. Each program runs in one of
+several modes (evaluated at once, step by step, under `nm.jit`, `nm.grad` or `nm.vmap`), a few times
+with other numbers, to exercise the caches.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ FLOATS = ("float32", "float32", "float64")
 DTYPES = (*FLOATS, "int32", "int64", "bfloat16", "float16", "uint8")
 EXTENTS = (1, 1, 2, 3, 4, 5, 7, 8, 16, 17, 31, 32, 33, 64, 65, 100, 128, 255, 257)
 LARGE = (512, 1000, 1024, 1025, 2048, 4099)
-WAYS = ("whole", "whole", "steps", "jit", "grad", "grad", "jit grad", "vmap")
+MODES = ("whole", "whole", "steps", "jit", "grad", "grad", "jit grad", "vmap")
 
-TURNS = 4  # of each program, with other numbers: what has come before may be remembered
-_NARROW = (nm.bfloat16, nm.float16)
+REPEATS = 4  # of each program, with other numbers: later ones run from caches
+_LOW_PRECISION = (nm.bfloat16, nm.float16)
 _UNSIGNED = (nm.uint8, nm.uint64)
 
 Shape = tuple[int, ...]
@@ -42,14 +42,14 @@ Step = Callable[..., Any]
 
 
 class Draw(random.Random):
-    """What programs are made of, by chance."""
+    """Random parts of programs."""
 
-    most = 20_000  # elements of a tensor
+    max_elements = 20_000  # of a tensor
 
     def shape(self, low: int = 0, high: int = 4) -> Shape:
         shape: list[int] = []
         for _ in range(self.randint(low, high)):
-            fits = [n for n in (*EXTENTS, *LARGE) if n * math.prod(shape) <= self.most]
+            fits = [n for n in (*EXTENTS, *LARGE) if n * math.prod(shape) <= self.max_elements]
             shape.append(self.choice([*fits[:10], *fits]))
         if shape and self.random() < 0.03:
             shape[self.randrange(len(shape))] = 0
@@ -57,7 +57,7 @@ class Draw(random.Random):
         return tuple(shape)
 
     def whole(self, shape: Shape, dtype: str, low: int = -4, high: int = 5) -> np.ndarray:
-        """Small whole numbers; bfloat16 by way of float32."""
+        """Small integers; bfloat16 is converted from float32."""
         values = np.random.default_rng(self.getrandbits(32)).integers(low, high, shape)
         return np.abs(values) if dtype.startswith("u") else values
 
@@ -69,14 +69,14 @@ class Draw(random.Random):
 
 
 def small(draw: Draw, f: Step) -> Step:
-    """What may have grown is brought back to small numbers."""
+    """Clip to small numbers, in case values have grown."""
     cut = draw.random() < 0.5
 
     def g(*xs: Any) -> Any:
         y = f(*xs)
         if y.dtype == nm.bool:
             return y.astype("int32")
-        if y.dtype in _NARROW or (cut and y.dtype not in _UNSIGNED):
+        if y.dtype in _LOW_PRECISION or (cut and y.dtype not in _UNSIGNED):
             return nm.clip(y, -9, 9)
         if y.dtype in (nm.float32, nm.float64):
             return y - 16 * nm.floor(y * 0.0625)
@@ -104,7 +104,7 @@ def a_map(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
 
 
 def with_another(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
-    """A map of two operands, of which one may be spread along some axes."""
+    """A binary operation; one operand may be broadcast."""
     shape = tuple(n if draw.random() < 0.7 else 1 for n in x.shape)
     shape = shape[draw.choice((0, 0, draw.randint(0, len(shape)))) :]
     ops = [nm.add, nm.multiply, nm.maximum, nm.minimum, lambda a, b: nm.where(a > b, a, b)]
@@ -320,27 +320,27 @@ KINDS = (
 
 
 class Program:
-    """Leaves, and steps each of which takes an earlier value and leaves of its own."""
+    """Leaves and steps; each step takes an earlier value and new leaves."""
 
     def __init__(self, seed: int, most: int) -> None:
         draw = Draw(seed)
         draw.most = most
-        self.seed, self.way = seed, draw.choice(WAYS)
-        self.dtype = draw.choice(FLOATS if "grad" in self.way else DTYPES)
-        shape = (draw.randint(1, 3), *draw.shape(0, 3)) if self.way == "vmap" else draw.shape()
+        self.seed, self.mode = seed, draw.choice(MODES)
+        self.dtype = draw.choice(FLOATS if "grad" in self.mode else DTYPES)
+        shape = (draw.randint(1, 3), *draw.shape(0, 3)) if self.mode == "vmap" else draw.shape()
         self.leaves = [draw.whole(shape, self.dtype)]
         self.steps: list[tuple[str, Step, int, list[int]]] = []
         first = self._tensors("cpu")[0]
-        values = [first[0] if self.way == "vmap" else first]
+        values = [first[0] if self.mode == "vmap" else first]
         for _ in range(draw.randint(1, 7)):
             taken = draw.choice((len(values) - 1, len(values) - 1, draw.randrange(len(values))))
             kind = draw.choice(KINDS)
             step, more = kind(draw, values[taken])
             new = [len(self.leaves) + k for k in range(len(more))]
             for s in more:
-                lead = shape[:1] if self.way == "vmap" else ()
+                lead = shape[:1] if self.mode == "vmap" else ()
                 self.leaves.append(draw.whole((*lead, *s), self.dtype))
-            own = [t[0] if self.way == "vmap" else t for t in self._tensors("cpu", new)]
+            own = [t[0] if self.mode == "vmap" else t for t in self._tensors("cpu", new)]
             value = step(values[taken], *own)
             if value.size > 4 * most:
                 continue
@@ -352,7 +352,7 @@ class Program:
             self.steps.append(("rows_at_the_end", rows_at_the_end(draw, last), len(values) - 1, []))
 
     def _tensors(self, device: str, which: Sequence[int] | None = None, turn: int = 0) -> list[Any]:
-        """Leaves; other numbers in every turn."""
+        """Leaves, with other numbers in every repeat."""
         which = range(len(self.leaves)) if which is None else which
         arrays = [np.roll(self.leaves[k], turn).astype(np.int32) for k in which]
         return [nm.asarray(a, device=device).astype(self.dtype) for a in arrays]
@@ -361,12 +361,12 @@ class Program:
         values = [leaves[0]]
         for _, step, taken, new in self.steps:
             values.append(step(values[taken], *(leaves[k] for k in new)))
-            if self.way == "steps":
+            if self.mode == "steps":
                 values[-1].numpy()
         return values[1:]
 
     def loss(self, *leaves: Any) -> Any:
-        """Gradients of all that is a float, each element weighed by where it is."""
+        """Gradients of all floats, with position-dependent cotangents."""
         total: Any = 0
         for value in self.run(*leaves):
             if value.dtype in (nm.float32, nm.float64):
@@ -375,30 +375,32 @@ class Program:
         return total if not isinstance(total, int) else leaves[0].sum()
 
     def results(self, device: str) -> list[np.ndarray]:
-        """All results of all turns."""
+        """The results of all repeats."""
         run: Callable[..., Any] = self.run
-        if "grad" in self.way:
+        if "grad" in self.mode:
             run = nm.grad(self.loss, argnums=tuple(range(len(self.leaves))))
-        if self.way == "vmap":
+        if self.mode == "vmap":
             run = nm.vmap(run)
-        if "jit" in self.way:
+        if "jit" in self.mode:
             run = nm.jit(run)
         found: list[np.ndarray] = []
-        for turn in range(TURNS):
+        for turn in range(REPEATS):
             for t in run(*self._tensors(device, turn=turn)):
                 assert str(t.device).startswith(device), f"a result is on {t.device}"
-                found.append(t.astype("float32").numpy() if t.dtype in _NARROW else t.numpy())
+                found.append(
+                    t.astype("float32").numpy() if t.dtype in _LOW_PRECISION else t.numpy()
+                )
         return found
 
     def differs(self, device: str, against: str) -> str:
-        """Where results differ; nothing where they do not."""
+        """Differences between results; empty if there are none."""
         ours, theirs = self.results(device), self.results(against)
         for k, (a, b) in enumerate(zip(ours, theirs, strict=True)):
             if a.shape != b.shape or a.dtype != b.dtype:
                 return f"result {k}: {a.dtype}{a.shape} where {against} has {b.dtype}{b.shape}"
-            each = len(ours) // TURNS
-            close = self.tolerant and ("grad" in self.way or k % each == each - 1)
-            grown = "grad" in self.way  # sums of what steps have multiplied may need more digits
+            each = len(ours) // REPEATS
+            close = self.tolerant and ("grad" in self.mode or k % each == each - 1)
+            grown = "grad" in self.mode  # sums of large values may round
             scale = float(np.abs(b).max(initial=1.0)) if b.dtype.kind == "f" else 1.0
             most = (2e-5 if close else 2e-6 if grown else 0.0) * scale
             with np.errstate(invalid="ignore"):
@@ -412,7 +414,7 @@ class Program:
         return ""
 
     def __str__(self) -> str:
-        lines = [f"seed {self.seed}, {self.way}, {self.dtype}, leaf {self.leaves[0].shape}"]
+        lines = [f"seed {self.seed}, {self.mode}, {self.dtype}, leaf {self.leaves[0].shape}"]
         for k, (name, _, taken, new) in enumerate(self.steps):
             more = "".join(f", leaf {self.leaves[n].shape}" for n in new)
             lines.append(f"  {k + 1}: {name} of {taken}{more}")
@@ -426,7 +428,7 @@ def fuzz(
     seconds: float = math.inf,
     against: str = "reference",
 ) -> tuple[Counter[str], list[str]]:
-    """How many programs ran in which way, and what was wrong."""
+    """Counts of programs by mode, and failures."""
     ran: Counter[str] = Counter()
     wrong: list[str] = []
     end = time.monotonic() + seconds
@@ -436,9 +438,9 @@ def fuzz(
         program = Program(seed, most)
         try:
             found = program.differs(device, against)
-        except Exception as e:  # whatever it is, it must not happen on one device alone
+        except Exception as e:  # must occur on both devices or on neither
             found = f"{type(e).__name__}: {str(e)[:300]}"
-        ran[program.way] += 1
+        ran[program.mode] += 1
         if found:
             wrong.append(f"{program}\n  {found}")
     return ran, wrong

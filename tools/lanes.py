@@ -1,4 +1,4 @@
-"""Run expressions over arrays: the shortest way from the math library to numbers and machine code.
+"""Run IR expressions over NumPy arrays, for tests of the math library.
 
 `Lanes(f, dtypes)` is a kernel of one lanes loop, rendered and compiled as the CPU backend does it,
 for this machine or another target it can execute; called on NumPy arrays it returns f of them.
@@ -31,7 +31,7 @@ def _jit(target: LlvmTarget) -> Jit:
 
 
 def kernel(f: Callable[..., Any], dtypes: Sequence[DType]) -> tuple[ir.Kernel, bool]:
-    """f over flat buffers, in one block; whether it has one result."""
+    """f over flat buffers, in one block; True if it has one result."""
     ir.new_build()
     i = ir.var("i")
     inputs = [ir.Buffer(f"x{k}", d, "read") for k, d in enumerate(dtypes)]
@@ -60,13 +60,13 @@ class Lanes:
         self._native = _NATIVE(jit.link(jit.object_code(self.source), ("kernel",))[0])
 
     def __call__(self, *arrays: Any) -> Any:
-        held = [np.ascontiguousarray(a, d.np) for a, d in zip(arrays, self.inputs, strict=True)]
-        out = [np.empty(len(held[0]), d.np) for d in self._outputs]
-        self.run(held, out)
+        inputs = [np.ascontiguousarray(a, d.np) for a, d in zip(arrays, self.inputs, strict=True)]
+        out = [np.empty(len(inputs[0]), d.np) for d in self._outputs]
+        self.run(inputs, out)
         return out[0] if self._single else tuple(out)
 
     def run(self, arrays: Sequence[Any], out: Sequence[Any]) -> None:
-        """From contiguous arrays into others that are there."""
+        """Run on contiguous arrays, with preallocated results."""
         buffers = [*arrays, *out]
         addresses = (ctypes.c_void_p * len(buffers))(*(b.ctypes.data for b in buffers))
         self._native(0, 1, 0, addresses, (ctypes.c_int64 * 1)(len(buffers[0])))
@@ -75,10 +75,9 @@ class Lanes:
         return str(self._assemble())
 
     def hot_loop(self) -> list[str]:
-        """The instructions that an iteration on full vectors runs when no guard is taken.
+        """The instructions of a full-vector iteration when no slow path is taken.
 
-        Followed through the first loop of the listing: conditional jumps out of the loop's order
-        are not taken, the jump back ends it.
+        The shortest vector loop of the listing, with forward branches not taken.
         """
         lines = [s.split("#")[0].strip() for s in self.assembly().splitlines()]
         lines = [s for s in lines if s and not (s.startswith(".") and not s.endswith(":"))]

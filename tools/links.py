@@ -1,4 +1,4 @@
-"""Internal links of the documentation: `python -m tools.links` names those that lead nowhere.
+"""Check of internal links in the documentation: `python -m tools.links`.
 
 A link to another page must name a file, one with an anchor a heading of it.
 """
@@ -21,14 +21,14 @@ def pages() -> list[Path]:
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub and the site make them."""
+    """Anchors of a page's headings, as on GitHub and the site."""
     text = _FENCE.sub("", page.read_text())
     names = (re.sub(r"[`*]", "", heading).strip().lower() for heading in _HEADING.findall(text))
     return {re.sub(r"\s", "-", re.sub(r"[^\w\s-]", "", name)) for name in names}
 
 
 def broken(page: Path) -> list[str]:
-    """Links of a page that lead nowhere."""
+    """Broken links of a page."""
     found = []
     for link in _LINK.findall(_FENCE.sub("", page.read_text())):
         if re.match(r"[a-z]+:", link):
@@ -44,7 +44,7 @@ def broken(page: Path) -> list[str]:
 
 def main() -> int:
     missing = [f"{page.relative_to(ROOT)}: {link}" for page in pages() for link in broken(page)]
-    print("\n".join(missing) or "all internal links lead somewhere")
+    print("\n".join(missing) or "no broken internal links")
     return bool(missing)
 
 

@@ -26,13 +26,13 @@ class Methods:
 {body}
 '''
 
-# Methods that are named like types would stand for them in the lines after.
+# Methods named like builtin types would shadow them in later lines.
 _BUILTIN_TYPES = [n for n, t in vars(builtins).items() if isinstance(t, type)]
 _BARE_BUILTIN = re.compile(rf"(?<![\w.])({'|'.join(_BUILTIN_TYPES)})\b(?!=)")
 
 
 def stub() -> str:
-    """What the file should hold."""
+    """The contents of the file."""
     body = "\n".join(_declared(name, what) for name, what in sorted(_added().items()))
     body = body.replace("numus.tensor.Tensor", "Tensor")
     modules = sorted(set(re.findall(r"\b((?:\w+\.)+)[A-Za-z]\w*", body)))
@@ -42,7 +42,7 @@ def stub() -> str:
 
 
 def _added() -> dict[str, Any]:
-    """What Tensor has beyond what its own file gives it."""
+    """Methods of Tensor that other modules install."""
     (own,) = ast.parse(inspect.getsource(Tensor)).body
     assert isinstance(own, ast.ClassDef)
     names = {n.name for n in own.body if isinstance(n, ast.FunctionDef)}
@@ -58,7 +58,7 @@ def _declared(name: str, what: Any) -> str:
         return f"    @property\n    def {name}(self) -> {_type(_signature(what.fget)[1])}: ..."
     parameters, result = _signature(what)
     declared = f"    def {name}({parameters}) -> {_type(result)}: ..."
-    # anything can be compared with an object, but of a tensor we promise a tensor
+    # object's comparisons return bool, a tensor's a tensor
     return declared + ("  # type: ignore[override]" if name in ("__eq__", "__ne__") else "")
 
 

@@ -1,11 +1,10 @@
-"""The polynomial coefficients of the math library, made again from their definitions.
+"""Minimax polynomial coefficients of the math library (Remez exchange).
 
     python -m tools.minimax [NAME ...]      all of tools/coefficients.py, or those named
 
-rewrites numus/kernels/math/_coefficients.py. A fit is a Remez exchange in mpmath: the polynomial
-whose largest weighted error on an interval is smallest. Its coefficients are then rounded to the
-target's precision one after the other, the lowest power first, and after each the others are
-adjusted, so that what a rounded coefficient spoils its neighbours make good.
+rewrites numus/kernels/math/_coefficients.py. A fit is a Remez exchange in mpmath. Coefficients are
+then rounded to the target's precision one by one, the lowest power first, and after each the others
+are refitted to compensate for its rounding.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ PRECISION = 240
 
 
 class Problem:
-    """f and its weight sampled once on [a, b], densest at the ends as Chebyshev's points are."""
+    """f and its weight sampled once on [a, b], at Chebyshev points."""
 
     def __init__(self, f: Function, a: Any, b: Any, weight: Function, samples: int) -> None:
         a, b = mp.mpf(a), mp.mpf(b)
@@ -61,7 +60,7 @@ def remez(p: Problem, degree: int) -> list[Any]:
 
 
 def exchange(rows: Sequence[Sequence[Any]], right: Sequence[Any]) -> list[Any]:
-    """Coefficients c that make the largest of |rows c - right| smallest; neighbours are alike."""
+    """Coefficients c that minimise max |rows c - right|, for smoothly varying rows."""
     n, samples = len(rows[0]), len(rows) - 1
     chosen = [round(i * samples / n) for i in range(n + 1)]
     best: tuple[Any, list[Any]] = (mp.inf, [])

@@ -1,8 +1,8 @@
-"""A plugin of pytest by which several processes share out tests; `tools.device_tests` starts them.
+"""pytest plugin that distributes tests over processes; `tools.device_tests` starts them.
 
-Every process collects all tests, begins at a place of its own, and takes a few at a time until none
-are left. Neighbours become the same kernels more often than not: who compiled them goes on with
-them, and who is done helps the others. What becomes of each test is written down as it happens.
+Every process collects all tests, starts at its own offset, and claims chunks until none are left.
+Adjacent tests often share kernels, so a process continues with those it has compiled; idle
+processes steal from others. Outcomes are logged as they happen.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 
 import pytest
 
-_FEW = 8  # tests that are taken at a time
+_CHUNK_TESTS = 8  # claimed at a time
 
 
 def pytest_addoption(parser: Any) -> None:
-    parser.addoption("--shares", help="a folder that the processes have in common")
-    parser.addoption("--share", help="which process this is, of how many: 0/14")
-    parser.addoption("--until", type=float, help="a time after which no test is begun")
+    parser.addoption("--shares", help="folder shared by the processes")
+    parser.addoption("--share", help="index and number of processes: 0/14")
+    parser.addoption("--until", type=float, help="time after which no test is started")
 
 
 def pytest_configure(config: Any) -> None:
@@ -37,10 +37,10 @@ class _Shares:
 
     def _write(self, *words: Any) -> None:
         self._notes.write(json.dumps(words) + "\n")
-        self._notes.flush()  # whatever happens next
+        self._notes.flush()  # in case the process dies
 
-    def _taken(self, number: int) -> bool:
-        """Take a few tests that nobody has taken: of all processes, one makes the file."""
+    def _claim(self, number: int) -> bool:
+        """Claim a chunk of tests: one process succeeds in creating the file."""
         try:
             (self._folder / f"taken.{number}").open("x").close()
         except FileExistsError:
@@ -48,18 +48,18 @@ class _Shares:
         return True
 
     def _own(self, items: list[Any]) -> Iterator[Any]:
-        count = -(-len(items) // _FEW)
+        count = -(-len(items) // _CHUNK_TESTS)
         begin = self._process * count // self._processes
         for number in (*range(begin, count), *range(begin)):
-            if time.time() < self._until and self._taken(number):
-                for item in items[number * _FEW : (number + 1) * _FEW]:
+            if time.time() < self._until and self._claim(number):
+                for item in items[number * _CHUNK_TESTS : (number + 1) * _CHUNK_TESTS]:
                     if time.time() < self._until:
                         yield item
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtestloop(self, session: Any) -> bool | None:
         if session.testsfailed:
-            return None  # collecting them went wrong: pytest's own loop says so
+            return None  # collection failed: pytest's own loop reports it
         if self._process == 0:
             names = [item.nodeid for item in session.items]
             (self._folder / "names").write_text(json.dumps(names))

@@ -1,7 +1,7 @@
-"""Hooks of the documentation site (mkdocs.yml): pages that are made of other sources.
+"""Hooks of the documentation site (mkdocs.yml): generated pages.
 
-The API reference is read off the docstrings of the public names, whose examples the tests run;
-CONTRIBUTING.md and CHANGELOG.md are pages as they are.
+The API reference consists of the docstrings of public names, whose examples the tests run;
+CONTRIBUTING.md and CHANGELOG.md are included as pages.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from mkdocs.structure.files import File, Files
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = {"contributing.md": "CONTRIBUTING.md", "changelog.md": "CHANGELOG.md"}
-# Namespaces of the reference: a page each; the first is parted by the module of each function.
+# Namespaces of the reference, a page each; the first is divided by module.
 NAMESPACES = (
     *("numus", "numus.nn", "numus.nn.functional", "numus.nn.init", "numus.nn.utils"),
     *("numus.optim", "numus.optim.lr_scheduler", "numus.optim.training", "numus.data"),
@@ -40,14 +40,14 @@ def on_files(files: Files, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Links to files outside of docs/ lead to their pages, where there are any."""
+    """Redirect links to files outside of docs/ to their pages."""
     for name, source in PAGES.items():
         markdown = markdown.replace(f"](../{source})", f"]({name})")
     return markdown
 
 
 def _moved(text: str) -> str:
-    """Links of a page at the root, as from docs/; files that are no pages become plain names."""
+    """Rebase the links of a page at the root to docs/."""
 
     def link(match: re.Match[str]) -> str:
         to = match[1]

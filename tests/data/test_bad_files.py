@@ -12,9 +12,9 @@ from tools.crash_files import KINDS, crash
 from tools.fuzz_files import fuzz
 
 
-def test_bad_files_are_refused_or_read():
+def test_bad_files_are_rejected_or_read():
     found = fuzz(400, seed=1)
-    assert found["refused"] > 200
+    assert found["rejected"] > 200
     assert sum(found.values()) == 400
 
 
@@ -24,7 +24,7 @@ def test_what_killed_writers_leave_can_be_read(kind):
     assert crash(kind, 6, seed=2) > 0
 
 
-def test_an_index_that_lies_is_refused(tmp_path):
+def test_forged_index_is_rejected(tmp_path):
     tensors = {f"t{i}": np.full(100, i, np.float32) for i in range(4)}
     nn.save_safetensors(tensors, tmp_path / "m.safetensors", max_shard_size=500)
     index = tmp_path / "m.safetensors.index.json"
@@ -38,7 +38,7 @@ def test_an_index_that_lies_is_refused(tmp_path):
         nn.load_safetensors(index)
 
 
-def test_tensors_that_overlap_are_refused(tmp_path):
+def test_overlapping_tensors_are_rejected(tmp_path):
     path = tmp_path / "a.safetensors"
     entries = {"a": [0, 8], "b": [4, 12]}
     head = {n: {"dtype": "F32", "shape": [2], "data_offsets": at} for n, at in entries.items()}
