@@ -208,7 +208,7 @@ def losses(smoothing):
 def test_cross_entropy_walks_the_scores_once(smoothing):
     """How many targets count; all that is done with a row of scores; the mean."""
     counts = losses(smoothing)
-    assert counts.names == ["rows"] * 3
+    assert counts.names == ["row_reduction"] * 3
     assert counts.bytes_written < (ROWS * COLUMNS + 8 * ROWS) * FLOAT
 
 
@@ -222,7 +222,7 @@ def test_log_softmax_and_its_gradient_are_one_walk():
         return y, x.grad
 
     counts = cost(both)
-    assert counts.names == ["rows"]
+    assert counts.names == ["row_reduction"]
     assert counts.bytes_written <= 2 * x.nbytes + 4 * ROWS * FLOAT
 
 
@@ -253,7 +253,7 @@ def test_a_linear_layer_over_sequences_stores_its_result_once():
         return y.softmax(-1), y @ w
 
     found = cost(block, x)
-    assert sorted(found.names) == ["gemm", "gemm", "rows"]
+    assert sorted(found.names) == ["gemm", "gemm", "row_reduction"]
     assert found.bytes_written == 3 * 4 * 16 * 32 * FLOAT
 
 
@@ -286,7 +286,7 @@ def test_windows_side_by_side_are_only_parted():
     """The gradient of means over blocks reads one element for each of its own."""
     x = given(2, 4, 16, 16)
     for pool in (lambda x: nm.adaptive_avg_pool2d(x, 1), lambda x: nm.avg_pool2d(x, 4)):
-        assert cost_of_backward(pool, x).names == ["map"]
+        assert cost_of_backward(pool, x).names == ["pointwise"]
 
 
 def test_what_follows_quickly_from_what_is_there_is_not_stored():

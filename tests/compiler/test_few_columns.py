@@ -1,4 +1,4 @@
-"""Short rows of which few lie side by side, and many such: on NVIDIA GPUs a thread for each."""
+"""Reductions of few, short columns on NVIDIA GPUs: a thread for each."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ def machine():
 
 
 def run(machine, function, *arrays):
-    """What comes of it there and on the CPU, and in how many blocks."""
+    """The results there and on the CPU, and the kernels."""
     given = [nm.asarray(a, device="columns") for a in arrays]
     nm.eval(*given)
     (found,) = nm.explain(function, *given, timed=False).programs

@@ -77,7 +77,11 @@ IN_ORDER = {
         "scan_sum_subwarp",
     ),
     "a selection": (lambda x: nm.topk(x, 9).indices, (1, 2100), "topk"),
-    "batches turned over": (lambda x: nm.copy(x.swapaxes(1, 2)), (2, 64, 70), "tiled_map"),
+    "a batched transpose": (
+        lambda x: nm.copy(x.swapaxes(1, 2)),
+        (2, 64, 70),
+        "pointwise_transpose",
+    ),
 }
 
 
@@ -112,13 +116,14 @@ def test_rows_of_several_blocks(name, blocks, threads, board, length, machine, m
     most = 1 if board else 8
     target = replace(machine.target, forward_progress=True, num_cores=8, max_cluster_size=most)
     monkeypatch.setattr(machine, "target", target)
-    ways = reduce_rows_cluster.ways_to_hold
+    tilings = reduce_rows_cluster.register_tilings
 
-    def one_way(work, space, lane, many=1):
-        return [h for h in ways(work, space, lane, many) if (many, h.threads) == (blocks, threads)]
+    def one_tiling(work, nest, lane, ctas=1):
+        found = tilings(work, nest, lane, ctas)
+        return [tiling for tiling in found if (ctas, tiling.threads) == (blocks, threads)]
 
     for module in (loops, reduce_rows_cluster):
-        monkeypatch.setattr(module, "ways_to_hold", one_way)
+        monkeypatch.setattr(module, "register_tilings", one_tiling)
     x = np.random.default_rng(0).standard_normal((3, length)).astype(np.float32)
     machine.rendered.clear()
     plans.clear_plans()

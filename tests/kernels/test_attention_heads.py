@@ -58,7 +58,7 @@ def test_heads_of_one_projection(device, length):
         assert np.linalg.norm(a - b) <= (1e-2 if dtype == "bfloat16" else 1e-5) * np.linalg.norm(b)
     attention = [p for p in programs if "attention" in p.name]
     names = [p.name for p in programs]
-    assert "map" not in names, "cotangents of the parts are stored as one, without a copy"
+    assert "pointwise" not in names, "cotangents of the parts are stored as one, without a copy"
     if device == "tiles":
         for program in attention:
             assert "copy 16" in program.text, "operands are copied in runs, not read one by one"

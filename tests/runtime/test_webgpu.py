@@ -275,7 +275,7 @@ def test_64_bit_indices_for_large_sizes(device):
     """A kernel whose index arithmetic overflows 32 bits is rendered with 64."""
     x = on_gpu(np.arange(12, dtype=np.float32))
     nm.eval(x[::2] * 2)
-    program = next(r.program for r in reversed(nm.compile_log("webgpu")) if r.name == "map")
+    program = next(r.program for r in reversed(nm.compile_log("webgpu")) if r.name == "pointwise")
     slots = [slot for slot, _ in program.kernel.scalars]
     assert not program.variant_of(dict.fromkeys(slots, 64))[0]
     sizes = {slot: 1 << 33 if slot[0] == "n" else 64 for slot in slots}

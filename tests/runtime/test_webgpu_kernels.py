@@ -9,6 +9,7 @@ import pytest
 import numus as nm
 from numus.compiler.lower.conv import gpu as gpu_conv
 from numus.compiler.lower.loops import stages
+from numus.compiler.lower.loops.tuning import LoopTuning
 from numus.runtime.devices import count
 
 pytestmark = pytest.mark.skipif(not count("webgpu"), reason="there is no adapter for WebGPU here")
@@ -126,7 +127,7 @@ def softmax(x):
 
 @pytest.mark.parametrize("columns", [64, 100, 168, 257, 512, 1001])
 def test_softmax_of_special_rows(columns, monkeypatch):
-    monkeypatch.setattr(stages, "SMALL", 0)
+    monkeypatch.setattr(stages, "TUNING", LoopTuning(small_elements=0))
     x = np.random.default_rng(0).standard_normal((200, columns)).astype(np.float32) * 4
     x[0, ::3] = -np.inf
     x[1] = -np.inf
@@ -145,7 +146,7 @@ def test_softmax_of_special_rows(columns, monkeypatch):
 
 
 def test_norms_places_gradients_and_dtypes_of_rows(monkeypatch):
-    monkeypatch.setattr(stages, "SMALL", 0)
+    monkeypatch.setattr(stages, "TUNING", LoopTuning(small_elements=0))
     rng = np.random.default_rng(1)
     x = rng.standard_normal((11, 168)).astype(np.float32)
     w, g = rng.standard_normal((2, 168)).astype(np.float32)

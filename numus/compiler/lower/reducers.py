@@ -36,7 +36,7 @@ class Reducer:
         return {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[self.op]
 
     @property
-    def by_vectors(self) -> bool:
+    def simd(self) -> bool:
         """Whether lanes of vectors can be combined."""
         return self.lanes is not None
 
@@ -117,7 +117,7 @@ class ArgReducer(Reducer):
         return None
 
     @property
-    def by_vectors(self) -> bool:
+    def simd(self) -> bool:
         return self.acc is not dt.bool_
 
     def initial(self) -> State:

@@ -1,12 +1,12 @@
-"""Schedules: the ways of computing one family of fusion groups, as objects in ordered lists.
+"""Schedules of fusion groups: objects in ordered lists, one list for each family.
 
-A family (matmul, convolution, attention...) has a problem and a list of schedules for it. The first
-of least cost among those that support the problem lowers it; where costs are equal, the order of
-the list decides, so a list without cost models reads as "the first that can".
+A family (matmul, convolution, attention...) has a problem and a list of schedules. The one of least
+cost among those that support the problem lowers it; of equal costs, the first in the list.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -44,7 +44,7 @@ class Schedule(Protocol[P]):
     def name(self) -> str: ...
 
     def supports(self, problem: P, target: Target) -> bool:
-        """The schedule computes such a problem on such a target, and is meant for it."""
+        """The schedule can compute the problem on the target, and is meant for it."""
         ...
 
     def cost(self, problem: P, target: Target) -> float:
@@ -57,9 +57,21 @@ class Schedule(Protocol[P]):
 
 
 def select(schedules: Sequence[Schedule[P]], problem: P) -> Schedule[P]:
-    """The schedule of least cost among those that support the problem, the first of equal ones."""
-    supported = [s for s in schedules if s.supports(problem, problem.target)]
-    if not supported:
+    """The schedule of least cost among those that support the problem, the first of equal ones.
+
+    Costs are not negative: a supported schedule of cost 0 ends the search.
+    """
+    best: Schedule[P] | None = None
+    least = math.inf
+    for s in schedules:
+        if not s.supports(problem, problem.target):
+            continue
+        cost = s.cost(problem, problem.target)
+        if best is None or cost < least:
+            best, least = s, cost
+        if cost == 0:
+            break
+    if best is None:
         names = ", ".join(s.name for s in schedules)
         raise AssertionError(f"no schedule for {problem.group!r} among {names}")
-    return min(supported, key=lambda s: s.cost(problem, problem.target))
+    return best

@@ -1,53 +1,44 @@
-"""Loop groups as kernels: maps, and row programs (stages of reductions and maps over rows).
+"""Loop groups: pointwise kernels and (fused, multi-stage) reductions.
 
-A group is emitted twice: first with one variable per axis, to see by which strides it touches
-memory (`space`); then, with neighbouring axes merged and the lanes chosen, for real.
-
-    maps       blocks of rows; lanes along the axis that most accesses have next to each other
-    rows       one row after another, lanes along the row; or lanes across rows, where neighbours in
-               memory belong to different rows; every stage is a loop over the row
-    streams    the same for plain reductions: blocks of whole lines pass by in memory order, and the
-               running results of many rows lie in a scratch line
-    narrow     short rows where lanes are threads: a few threads for each of many
-    held       rows that the registers of a group have room for
-    spread     the same for groups of several blocks
-    splits     few long rows: blocks of a row reduce into partial results, a second kernel merges
-               them in a fixed order, so the thread count never shows in the result
+A group is emitted twice: first with one variable per axis, to analyse the strides of its accesses
+(`nest.py`); then for real, with axes collapsed and lanes chosen. The first schedule of a list that
+supports the problem lowers it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from numus import dtypes as dt
 from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import LoweredKernel
-from numus.compiler.lower.loops.nest import Dim, Space, analyse, blocks_of
-from numus.compiler.lower.loops.pointwise import lower_map
-from numus.compiler.lower.loops.reduce_columns import lower_stream
+from numus.compiler.lower.loops.nest import Loop, LoopNest, analyse, ceil_div
+from numus.compiler.lower.loops.pointwise import POINTWISE, pointwise_lane
+from numus.compiler.lower.loops.problem import LoopProblem, LoopSchedule
+from numus.compiler.lower.loops.reduce_columns import lower_columns
 from numus.compiler.lower.loops.reduce_rows import lower_rows
-from numus.compiler.lower.loops.reduce_rows_cluster import lower_spread, spreading
-from numus.compiler.lower.loops.reduce_rows_registers import holding, ways_to_hold
-from numus.compiler.lower.loops.reduce_rows_subwarp import fits_narrow, lower_narrow
-from numus.compiler.lower.loops.reduce_split import (
-    FEW_ROWS,
-    IN_A_ROW,
-    SPLIT,
-    group_blocks,
-    group_part,
-    lower_split,
+from numus.compiler.lower.loops.reduce_rows_cluster import cluster_tiling, lower_cluster_rows
+from numus.compiler.lower.loops.reduce_rows_registers import (
+    best_tiling,
+    lower_register_rows,
+    register_tilings,
 )
-from numus.compiler.lower.loops.stages import SMALL, Redirect, Work
+from numus.compiler.lower.loops.reduce_rows_subwarp import lower_subwarp_rows, supports_subwarp
+from numus.compiler.lower.loops.reduce_split import (
+    full_row_blocks,
+    lower_split,
+    simt_split_elements,
+)
+from numus.compiler.lower.loops.row_emitter import RegisterTiling
+from numus.compiler.lower.loops.stages import Redirect, StagedGroup
+from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import reducer
+from numus.compiler.lower.schedule import Schedule, select
 from numus.shapes import Shape
 from numus.target import Target
 
-__all__ = ["SMALL", "lower_concat", "lower_loops", "lower_product_loops", "lower_sum"]
-
-SHORT_ROW = 16  # elements: rows that a thread takes by itself
-LITTLE = 1 << 16  # elements that are there soon, however they lie,
-LEAST_ALONG = 32  # of rows that long
-LONG_ROW = 1 << 20  # elements: longer rows are split, even if there are enough of them
-PARTS = 32  # of a concatenation, that a kernel computes at most: code, and time to make it, grow
+__all__ = ["lower_concat", "lower_gemm_as_reduction", "lower_loops", "lower_sum"]
 
 
 def lower_loops(
@@ -57,79 +48,155 @@ def lower_loops(
     redirect: Redirect | None = None,
     aliases: dict[Value, Value] | None = None,
 ) -> list[LoweredKernel]:
-    """The kernels of a loop group: one, or two where long rows are split.
+    """The kernels of a loop group: one, or two where rows are split.
 
-    `redirect` stores a member as part of another value; `aliases` says which member computes a
-    value that others of the group refer to.
+    `redirect` stores a member as a slice of another value; `aliases` has the members that compute
+    values which others of the group refer to.
     """
-    work = Work(group, layouts, target, redirect, aliases)
-    space = analyse(work)
-    if not work.reduces:
-        return [lower_map(work, space)]
-    lane = _lane(work, space)
-    if work.threads:
-        return _lower_for_groups(work, space, lane)
-    across = lane is not None and not lane.reduced
-    points = space.row_size * space.row_count
-    if work.in_one_pass and points > SMALL:
-        if lane is not None and across and points >= 4 * SPLIT and space.row_size >= 64:
-            return lower_stream(work, space, lane)
-        side_by_side = blocks_of(space.row_count, 64) if across else space.row_count
-        few = side_by_side < FEW_ROWS and space.row_size > SMALL // FEW_ROWS
-        if few or space.row_size > 4 * SPLIT:  # long sums are kept accurate by being split
-            return lower_split(work, space, lane)
-    return [lower_rows(work, space, lane)]
+    work = StagedGroup(group, layouts, target, redirect, aliases)
+    nest = analyse(work)
+    schedules = POINTWISE
+    if work.reductions:
+        schedules = SIMT_REDUCTIONS if target.simt else SIMD_REDUCTIONS
+    lane = (_reduction_lane if work.reductions else pointwise_lane)(work, nest)
+    problem = LoopProblem(group, layouts, target, work, nest, lane)
+    return select(schedules, problem).lower(problem)
 
 
-def _lower_for_groups(work: Work, space: Space, lane: Dim | None) -> list[LoweredKernel]:
-    """The same where lanes are threads: a group (or, across rows, a thread) for each row, but parts
-    of rows where there are not enough of them or where they are long."""
-    along = lane is None or lane.reduced
-    if fits_narrow(work, space, lane):
-        return [lower_narrow(work, space)]
-    if work.in_one_pass:
-        few = group_blocks(work, space, lane) < work.enough_blocks() // 2
-        worth = space.row_size >= 2 * group_part(work, space, lane)
-        long = space.row_size > (LONG_ROW if along else 2 * IN_A_ROW)
-        if (few and worth) or long:
-            return lower_split(work, space, lane)
-    alone = ways_to_hold(work, space, lane)
-    how = holding(work, space, alone) or spreading(work, space, lane)
-    if how is not None and lane is not None:
-        return lower_spread(work, space, lane, how)
-    return [lower_rows(work, space, lane)]
-
-
-def _lane(work: Work, space: Space) -> Dim | None:
+def _reduction_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
     """The loop whose iterations are lanes: along the row, or across rows; None: neither."""
-    width = work.lanes()
-    if work.threads and space.row_size <= SHORT_ROW and space.row_count >= work.threads:
-        # a row is less than a group could share: a thread for each
-        return max(space.rows, key=lambda d: (space.neighbours(d), d.extent))
+    width, n = work.vector_lanes(), nest.row_size
+    if work.threads and n <= TUNING.thread_row and nest.row_count >= work.threads:
+        # a row is less than a block could share: a thread for each
+        return max(nest.rows, key=lambda d: (nest.unit_strides(d), d.extent))
 
-    little = space.row_size * space.row_count <= LITTLE and space.row_size >= LEAST_ALONG
-    if little and work.target.vector_access_bytes and len(space.inner) == 1:
-        # memory is crossed, which is little, and nobody waits for a whole row of loads by turns
-        return space.inner[0]
+    few = n * nest.row_count <= TUNING.scattered_elements and n >= TUNING.scattered_min_row
+    if few and work.target.vector_access_bytes and len(nest.inner) == 1:
+        # uncoalesced, but few loads, and all of a row in flight
+        return nest.inner[0]
 
-    def weight(d: Dim) -> float:
-        return (space.neighbours(d) + 0.01) * (min(d.extent, width) / width)
+    def weight(d: Loop) -> float:
+        return (nest.unit_strides(d) + 0.01) * (min(d.extent, width) / width)
 
-    candidates = [d for d in space.rows if d.extent >= 2]
-    mergeable = bool(work.threads) or all(reducer(r).by_vectors for r in work.reduces)
-    if space.inner and mergeable:
-        candidates.append(space.inner[-1])
+    candidates = [d for d in nest.rows if d.extent >= 2]
+    mergeable = bool(work.threads) or all(reducer(r).simd for r in work.reductions)
+    if nest.inner and mergeable:
+        candidates.append(nest.inner[-1])
     return max(candidates, key=lambda d: (weight(d), d.reduced), default=None)
+
+
+# -- SIMD reductions ------------------------------------------------------------------------------
+
+
+def _across_rows(p: LoopProblem) -> bool:
+    return p.lane is not None and not p.lane.reduced
+
+
+def _is_large_splittable(p: LoopProblem) -> bool:
+    return p.work.splittable and p.nest.row_size * p.nest.row_count > TUNING.small_elements
+
+
+def _supports_columns(p: LoopProblem) -> bool:
+    n = p.nest.row_size
+    large = n * p.nest.row_count >= 4 * TUNING.split_elements and n >= 64
+    return _is_large_splittable(p) and _across_rows(p) and large
+
+
+def _supports_simd_split(p: LoopProblem) -> bool:
+    """Too few rows for the cores, or so long that splitting keeps their sums accurate."""
+    rows, n = p.nest.row_count, p.nest.row_size
+    parallel = ceil_div(rows, 64) if _across_rows(p) else rows
+    few = parallel < TUNING.few_rows and n > TUNING.small_elements // TUNING.few_rows
+    return _is_large_splittable(p) and (few or n > 4 * TUNING.split_elements)
+
+
+def _lower_columns(p: LoopProblem) -> list[LoweredKernel]:
+    assert p.lane is not None
+    return lower_columns(p.work, p.nest, p.lane)
+
+
+def _lower_split(p: LoopProblem) -> list[LoweredKernel]:
+    return lower_split(p.work, p.nest, p.lane)
+
+
+ROW_REDUCTION = LoopSchedule(
+    "row reduction", lambda p: True, lambda p: [lower_rows(p.work, p.nest, p.lane)]
+)
+
+SIMD_REDUCTIONS: Sequence[Schedule[LoopProblem]] = (
+    LoopSchedule("column reduction", _supports_columns, _lower_columns),
+    LoopSchedule("split reduction", _supports_simd_split, _lower_split),
+    ROW_REDUCTION,
+)
+
+
+# -- SIMT reductions ------------------------------------------------------------------------------
+
+
+def _supports_simt_split(p: LoopProblem) -> bool:
+    """Too few blocks to saturate the device, or rows too long for one."""
+    work, nest, lane = p.work, p.nest, p.lane
+    if not work.splittable:
+        return False
+    few = full_row_blocks(work, nest, lane) < work.saturating_blocks() // 2
+    worth = nest.row_size >= 2 * simt_split_elements(work, nest, lane)
+    longest = 2 * TUNING.serial_elements if _across_rows(p) else TUNING.simt_max_row
+    return (few and worth) or nest.row_size > longest
+
+
+def _register_tiling(p: LoopProblem) -> RegisterTiling | None:
+    return best_tiling(p.work, p.nest, register_tilings(p.work, p.nest, p.lane))
+
+
+def _cluster_tiling(p: LoopProblem) -> RegisterTiling | None:
+    return cluster_tiling(p.work, p.nest, p.lane)
+
+
+def _lower_registers(p: LoopProblem) -> list[LoweredKernel]:
+    tiling = p.find("register tiling", _register_tiling)
+    assert tiling is not None
+    assert p.lane is not None
+    return [lower_register_rows(p.work, p.nest, p.lane, tiling)]
+
+
+def _lower_cluster(p: LoopProblem) -> list[LoweredKernel]:
+    tiling = p.find("cluster tiling", _cluster_tiling)
+    assert tiling is not None
+    assert p.lane is not None
+    return lower_cluster_rows(p.work, p.nest, p.lane, tiling)
+
+
+SIMT_REDUCTIONS: Sequence[Schedule[LoopProblem]] = (
+    LoopSchedule(
+        "sub-warp rows",
+        lambda p: supports_subwarp(p.work, p.nest, p.lane),
+        lambda p: [lower_subwarp_rows(p.work, p.nest)],
+    ),
+    LoopSchedule("split reduction", _supports_simt_split, _lower_split),
+    LoopSchedule(
+        "register-resident rows",
+        lambda p: p.find("register tiling", _register_tiling) is not None,
+        _lower_registers,
+    ),
+    LoopSchedule(
+        "cluster rows",
+        lambda p: p.find("cluster tiling", _cluster_tiling) is not None,
+        _lower_cluster,
+    ),
+    ROW_REDUCTION,
+)
+
+
+# -- other groups as loops ------------------------------------------------------------------------
 
 
 def lower_concat(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    """Each part is computed where it belongs in the whole; parts of one shape share a kernel, as
-    far as they are not too many."""
+    """Each part is computed straight into the whole; parts of one shape share a kernel."""
     whole = group.members[0]
     axis = whole.params
-    parts: dict[Shape, list[Value]] = {}
+    by_shape: dict[Shape, list[Value]] = {}
     redirect: Redirect = {}
     start = 0
     for x in whole.inputs:
@@ -137,39 +204,36 @@ def lower_concat(
         redirect[part] = (whole, axis, start)
         start += x.shape[axis]
         if part.size:
-            parts.setdefault(x.shape, []).append(part)
+            by_shape.setdefault(x.shape, []).append(part)
     steps: list[LoweredKernel] = []
-    for alike in parts.values():
-        for first in range(0, len(alike), PARTS):
-            same = alike[first : first + PARTS]
-            piece = FusionGroup(same[0], group.position)
-            piece.members = same
-            piece.stored = set(same)
-            steps += lower_loops(piece, layouts, target, redirect)
+    for parts in by_shape.values():
+        for first in range(0, len(parts), TUNING.concat_max_parts):
+            some = parts[first : first + TUNING.concat_max_parts]
+            fused = FusionGroup.of(some, set(some), group.position)
+            steps += lower_loops(fused, layouts, target, redirect)
     return steps
 
 
 def lower_sum(
     group: FusionGroup, total: Value, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    """A group whose first value is this reduction, with what is fused behind it."""
-    product, *tail = group.members
-    rows = FusionGroup(total, group.position)
-    rows.members = [total, *tail]
-    rows.stored = {total if v is product else v for v in group.stored}
-    return lower_loops(rows, layouts, target, {total: (product, 0, 0)}, {product: total})
+    """A group whose first value is this reduction, with its epilogue."""
+    gemm, *epilogue = group.members
+    stored = {total if v is gemm else v for v in group.stored}
+    rows = FusionGroup.of([total, *epilogue], stored, group.position)
+    return lower_loops(rows, layouts, target, {total: (gemm, 0, 0)}, {gemm: total})
 
 
-def lower_product_loops(
+def lower_gemm_as_reduction(
     group: FusionGroup, layouts: dict[Value, Shape], target: Target
 ) -> list[LoweredKernel]:
-    """A contraction as a plain sum of products: for dtypes and sizes that need no tiles."""
-    product = group.members[0]
-    a, b = product.inputs
-    batch, m, n = product.shape
+    """A GEMM as a plain sum of products: for dtypes and sizes that need no tiles."""
+    gemm = group.members[0]
+    a, b = gemm.inputs
+    batch, m, n = gemm.shape
     k = a.shape[2]
-    wide = product.dtype
-    if wide.is_floating:  # products of narrow floats are not rounded one by one
+    wide = gemm.dtype
+    if wide.is_floating:  # products of 16-bit floats are not rounded one by one
         wide = dt.promote(dt.compute_dtype(wide), a.dtype)
 
     def operand(x: Value, shape: Shape) -> Value:
@@ -178,8 +242,8 @@ def lower_product_loops(
         return Value.fresh("reshape", "view", (x,), shape, shape, wide)
 
     left = operand(a, (batch, m, 1, k))
-    swapped = Value.fresh("permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
-    right = operand(swapped, (batch, 1, n, k))
+    transposed = Value.fresh("permute", "view", (b,), (0, 2, 1), (batch, n, k), b.dtype)
+    right = operand(transposed, (batch, 1, n, k))
     terms = Value.fresh("mul", "elementwise", (left, right), None, (batch, m, n, k), wide)
-    total = Value.fresh("reduce_sum", "reduce", (terms,), (3,), product.shape, product.dtype)
+    total = Value.fresh("reduce_sum", "reduce", (terms,), (3,), gemm.shape, gemm.dtype)
     return lower_sum(group, total, layouts, target)

@@ -1,6 +1,6 @@
-"""The loops of a group: neighbouring axes that memory sees as one become one loop.
+"""Loop nests: adjacent axes that are contiguous in all accesses are collapsed into one loop.
 
-The group is emitted once with a variable per axis, only to see by which strides it touches memory.
+The group is emitted once with a variable per axis, to analyse the strides of its accesses.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.affine import Coefficients, accesses, collapsible, unit_stride_count
 from numus.compiler.lower.emitter import Emitter
-from numus.compiler.lower.loops.stages import Work
+from numus.compiler.lower.loops.stages import StagedGroup
 from numus.ir import Expr, const
 
 ZERO, ONE = const(0), const(1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Dim:
-    """A loop. `axis` is the last of the axes it runs over: the index of the others stays 0. With
-    each step, the index of that one grows by `step`."""
+class Loop:
+    """A loop over collapsed axes, of which `axis` is the last: its index grows by `step`, that of
+    the others stays 0."""
 
     extent: int
     reduced: bool
@@ -32,82 +32,81 @@ class Dim:
     step: int = 1
 
 
-At = dict[Dim, Expr]  # where each loop stands
+Position = dict[Loop, Expr]  # the iteration of each loop
 
 
 @dataclass(slots=True)
-class Space:
-    """All loops of a group, outermost first, and how memory is touched along them."""
+class LoopNest:
+    """All loops of a group, outermost first, and the strides of its accesses."""
 
-    axes: int  # of the space, before any were merged
-    reduced: Sequence[int]  # those that reductions run over
-    dims: list[Dim]
+    axes: int  # of the space, before collapsing
+    reduced: Sequence[int]  # of these, the reduced ones
+    loops: list[Loop]
     accesses: list[Coefficients]
-    variables: list[Expr]  # by which `accesses` names the axes
+    variables: list[Expr]  # of the axes, in `accesses`
 
     @property
-    def rows(self) -> list[Dim]:
+    def rows(self) -> list[Loop]:
         """The loops over rows."""
-        return [d for d in self.dims if not d.reduced]
+        return [d for d in self.loops if not d.reduced]
 
     @property
-    def inner(self) -> list[Dim]:
+    def inner(self) -> list[Loop]:
         """The loops within a row."""
-        return [d for d in self.dims if d.reduced]
+        return [d for d in self.loops if d.reduced]
 
     @property
     def row_count(self) -> int:
-        return count(self.rows)
+        return iterations(self.rows)
 
     @property
     def row_size(self) -> int:
-        return count(self.inner)
+        return iterations(self.inner)
 
-    def neighbours(self, d: Dim) -> float:
-        """How many accesses have neighbours along this loop next to each other in memory; those
-        that happen once per row count for little.
+    def unit_strides(self, loop: Loop) -> float:
+        """The number of accesses that are contiguous along a loop; accesses that happen once per
+        row count for little.
         """
-        variable = self.variables[d.axis]
+        variable = self.variables[loop.axis]
         along = [self.variables[i] for i in self.reduced]
-        inside = [p for p in self.accesses if any(p.get(v, 0) for v in along)]
-        found = unit_stride_count(inside, variable)
+        within = [p for p in self.accesses if any(p.get(v, 0) for v in along)]
+        found = unit_stride_count(within, variable)
         return found + (unit_stride_count(self.accesses, variable) - found) / max(1, self.row_size)
 
-    def crosses(self, d: Dim, other: Dim) -> bool:
-        """Whether some access has its neighbours along `d` and jumps along `other`."""
-        v, w = self.variables[d.axis], self.variables[other.axis]
+    def strided_along(self, lane: Loop, other: Loop) -> bool:
+        """Some access is contiguous along the other loop and strided along the lanes."""
+        v, w = self.variables[other.axis], self.variables[lane.axis]
         return any(abs(p.get(v, 0)) == 1 and abs(p.get(w, 0)) > 1 for p in self.accesses)
 
-    def in_runs(self, d: Dim, run: int) -> bool:
-        """Whether all memory that a loop goes along begins at whole runs of so many neighbours,
-        wherever the other loops are."""
-        variable = self.variables[d.axis]
+    def vectorizable(self, loop: Loop, width: int) -> bool:
+        """All accesses along a loop are contiguous and aligned to vectors of this width."""
+        variable = self.variables[loop.axis]
         for strides in self.accesses:
             along = strides.get(variable, 0)
             others = (s for v, s in strides.items() if v is not variable)
-            if along not in (0, 1) or (along and any(s % run for s in others)):
+            if along not in (0, 1) or (along and any(s % width for s in others)):
                 return False
         return True
 
-    def index(self, at: At) -> list[Expr]:
-        """One index per axis; of merged axes only the last counts."""
+    def index(self, at: Position) -> list[Expr]:
+        """One index per axis; of collapsed axes, that of the last."""
         out: list[Expr] = [ZERO] * self.axes
         for d, v in at.items():
             out[d.axis] = ir.mul(v, const(d.step))
         return out
 
-    def row_index(self, at: At) -> list[Expr]:
+    def row_index(self, at: Position) -> list[Expr]:
         """The index of a row: one per axis that is not reduced."""
         return [v for i, v in enumerate(self.index(at)) if i not in self.reduced]
 
 
-def analyse(work: Work) -> Space:
-    """The loops of a group."""
+def analyse(work: StagedGroup) -> LoopNest:
+    """The loop nest of a group."""
     group = work.group
     e = work.emitter()
     names = [e.variable(f"p{i}", e.dim(n)) for i, n in enumerate(group.space)]
     rows = [v for i, v in enumerate(names) if i not in group.axes]
-    for v in (*work.reduces, *work.aliases, *work.counts):
+    for v in (*work.reductions, *work.aliases, *work.counts):
         e.bind(v, _dummy(v))
     for m in work.members:
         source = m.inputs[0] if m.kind == "reduce" else m
@@ -115,58 +114,57 @@ def analyse(work: Work) -> Space:
         e.value(source, index_of(source.shape, names if full else rows))
     for m in work.stored:
         e.store(m, index_of(m.shape, names if work.is_full(m) else rows), (None, None))
-    touched = accesses(e)
-    for r in work.reduces:  # positions of arg reductions count along their axis
+    found = accesses(e)
+    for r in work.reductions:  # arg-reductions count positions along their axis
         if r.op in ("argmax", "argmin"):
-            touched.append({names[a]: 1 for a in group.axes})
-    dims: list[Dim] = []
+            found.append({names[a]: 1 for a in group.axes})
+    loops: list[Loop] = []
     for i, n in enumerate(group.space):
-        d = Dim(n, i in group.axes, i)
-        alike = bool(dims) and dims[-1].reduced == d.reduced
-        if alike and collapsible(names[i - 1], names[i], n, touched):
-            d = Dim(dims.pop().extent * n, d.reduced, i)
-        dims.append(d)
-    return Space(len(group.space), group.axes, dims, touched, names)
+        d = Loop(n, i in group.axes, i)
+        adjacent = bool(loops) and loops[-1].reduced == d.reduced
+        if adjacent and collapsible(names[i - 1], names[i], n, found):
+            d = Loop(loops.pop().extent * n, d.reduced, i)
+        loops.append(d)
+    return LoopNest(len(group.space), group.axes, loops, found, names)
 
 
 def _dummy(v: Value) -> Expr | tuple[Expr, Expr]:
-    """Stands for what the kernel will hold in registers."""
+    """A placeholder of a value that the kernel will have in registers."""
     slot = ir.scalar(f"k{v.id}", dt.real_of(v.dtype))
     return (slot, slot) if v.dtype.is_complex else slot
 
 
-# -- numbers of loops -----------------------------------------------------------------------------
+# -- iteration counts -----------------------------------------------------------------------------
 
 
-def count(dims: Sequence[Dim]) -> int:
-    """How many steps these loops have together."""
-    return math.prod(d.extent for d in dims)
+def iterations(loops: Sequence[Loop]) -> int:
+    return math.prod(d.extent for d in loops)
 
 
-def extent_of(e: Emitter, dims: Sequence[Dim]) -> Expr:
-    """The same, as a value of the kernel."""
+def total_extent(e: Emitter, loops: Sequence[Loop]) -> Expr:
+    """The iterations, as a value of the kernel."""
     total = ONE
-    for d in dims:
+    for d in loops:
         total = ir.mul(total, e.dim(d.extent))
     return total
 
 
-def joined(e: Emitter, dims: Sequence[Dim], at: At) -> Expr:
-    """Where several loops stand, as one running number."""
+def linearize(e: Emitter, loops: Sequence[Loop], at: Position) -> Expr:
+    """The position of several loops as one index."""
     number = ZERO
-    for d in dims:
+    for d in loops:
         number = ir.add(ir.mul(number, e.dim(d.extent)), at[d])
     return number
 
 
-def digits(e: Emitter, number: Expr, dims: Sequence[Dim]) -> At:
-    """The reverse: one running number split over several loops, the last running fastest."""
-    at: At = {}
-    for i, d in enumerate(dims):
+def delinearize(e: Emitter, number: Expr, loops: Sequence[Loop]) -> Position:
+    """An index as the position of several loops, the last running fastest."""
+    at: Position = {}
+    for i, d in enumerate(loops):
         digit = number
-        below = extent_of(e, dims[i + 1 :])
-        if below is not ONE:
-            digit = ir.idiv(digit, below)
+        inner = total_extent(e, loops[i + 1 :])
+        if inner is not ONE:
+            digit = ir.idiv(digit, inner)
         if i:
             digit = ir.irem(digit, e.dim(d.extent))
         e.extents[digit] = e.dim(d.extent)
@@ -174,11 +172,16 @@ def digits(e: Emitter, number: Expr, dims: Sequence[Dim]) -> At:
     return at
 
 
-def blocks_of(total: int, size: int) -> int:
-    """How many blocks of a size cover a total."""
+def store_point(e: Emitter, m: Value, index: Sequence[Expr]) -> list[ir.Stmt]:
+    """Compute and store an element, by an index of the (squeezed) space."""
+    point = index_of(m.shape, index)
+    return e.store(m, point, e.value(m, point))
+
+
+def ceil_div(total: int, size: int) -> int:
     return -(-total // size)
 
 
-def block(start: Expr, size: Expr, end: Expr) -> tuple[Expr, Expr]:
-    """The range of a block that begins at `start`; the last one is cut off."""
+def block_range(start: Expr, size: Expr, end: Expr) -> tuple[Expr, Expr]:
+    """The iterations of a block; the last block is cut off at the end."""
     return start, ir.minimum(ir.add(start, size), end)

@@ -1,208 +1,229 @@
-"""Maps: groups without reductions."""
+"""Pointwise kernels: loop groups without reductions."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from numus import ir
-from numus.compiler.fusion.group import index_of
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ONE,
     ZERO,
-    At,
-    Dim,
-    Space,
-    block,
-    blocks_of,
-    count,
-    digits,
-    extent_of,
+    Loop,
+    LoopNest,
+    Position,
+    block_range,
+    ceil_div,
+    delinearize,
+    iterations,
+    store_point,
+    total_extent,
 )
-from numus.compiler.lower.loops.pointwise_horizontal import lower_beside
-from numus.compiler.lower.loops.pointwise_transpose import lower_turned
-from numus.compiler.lower.loops.reduce_rows_registers import ACCESS, itemsize, vector_width
-from numus.compiler.lower.loops.stages import Work
+from numus.compiler.lower.loops.pointwise_horizontal import lower_horizontal
+from numus.compiler.lower.loops.pointwise_transpose import lower_transpose
+from numus.compiler.lower.loops.problem import LoopProblem, LoopSchedule, attempt
+from numus.compiler.lower.loops.reduce_rows_registers import min_itemsize, vector_width
+from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.tuning import TUNING, WARP
+from numus.compiler.lower.schedule import Schedule
 from numus.ir import Stmt
 
-SIDE = 64  # of a tile, where two loops cross
-GROUP_SIDE = 32  # the same for a group of threads, which takes all of the tile at once
-# Of groups on NVIDIA GPUs: threads and vectors of each, for little arithmetic and for more.
-LITTLE, MORE = (256, 1), (128, 2)
-LIGHT, LONG = 24, 400  # operations that are little; and up to which code is written so often
-VECTOR = 4  # elements of the usual dtype that a thread loads at a time
-CROSSING = 32  # steps that two crossing loops have at least
 
-
-def lower_map(work: Work, space: Space) -> LoweredKernel:
-    """Blocks of rows, or of columns where rows are long; in tiles where memory is crossed."""
-    if not space.dims:
-        return _scalar(work, space)
-    lane = _lane(work, space)
-    outer = [d for d in space.dims if d is not lane]
-    if lane.extent >= CROSSING:
-        for d in outer:
-            if d.extent >= CROSSING and space.crosses(d, lane):
-                if not work.threads:
-                    return _tiled(work, space, lane, d)
-                turned = lower_turned(work, space, lane, d)
-                return turned or _tiled_group(work, space, lane, d)
-    beside = lower_beside(work, space, lane)
-    if beside is not None:
-        return beside
-    if outer and lane.extent < work.threads:
-        return _by_vectors(work, space, lane, outer) or _flat(work, space)
-    short = lane.extent < work.share() and work.target.subgroup_size > 0
-    if outer and short and work.rows_at_once() > 1:
-        return _several_rows(work, space, lane, outer)
-    return _blocked(work, space, lane, outer)
-
-
-def _lane(work: Work, space: Space) -> Dim:
+def pointwise_lane(work: StagedGroup, nest: LoopNest) -> Loop | None:
     """The innermost loop, unless it is too short to fill a vector and another does better."""
-    width = work.lanes()
-    last = space.dims[-1]
+    if not nest.loops:
+        return None
+    width = work.vector_lanes()
+    last = nest.loops[-1]
     if last.extent * 2 > width:
         return last
-    return max(space.dims, key=lambda d: (min(d.extent, 4 * width), d.axis))
+    return max(nest.loops, key=lambda d: (min(d.extent, 4 * width), d.axis))
 
 
-def _scalar(work: Work, space: Space) -> LoweredKernel:
-    e = work.emitter()
-    body = _stores(work, space, e, {})
-    return e.finish("scalar", [ir.For(ir.var("g"), ZERO, ONE, "grid", body)], 1, work.notes)
+def _outer(p: LoopProblem) -> list[Loop]:
+    return [d for d in p.nest.loops if d is not p.lane]
 
 
-def _held(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> LoweredKernel | None:
-    """Many small groups, whose threads have a vector or two: some load while others store."""
-    width = vector_width(work, lane.extent)
-    if not work.target.vector_access_bytes or width * itemsize(work) < ACCESS // 2:
+def _lane(p: LoopProblem) -> Loop:
+    assert p.lane is not None
+    return p.lane
+
+
+def _strided_loop(p: LoopProblem) -> Loop | None:
+    """A loop along which an access is contiguous that is strided along the lanes."""
+    least = TUNING.tiled_min_extent
+    if _lane(p).extent < least:
         return None
-    e = work.emitter()
-    g, t = ir.var("g"), ir.var("t")
-    number, row = g, ZERO
-    many = e.scalar_arg(0)
-    if outer:
-        number, row = ir.irem(g, many), ir.idiv(g, many)
-    size = e.scalar_arg(0)
-    extent = e.dim(lane.extent)
-    start = ir.mul(number, size)
-    j = ir.add(start, t)
-    e.extents[j] = extent
-    stores = _stores(work, space, e, {**digits(e, row, outer), lane: j})
-    found = {x for s in stores if isinstance(s, ir.Store) for x in ir.walk(s.value, lambda x: True)}
-    masked = any(x.op == "load" and len(x.args) > 1 for x in found)
-    if masked or len(found) > LONG:
-        return None
-    reads = [x for x in found if x.op == "load" and t in ir.walk(x.args[0], lambda x: True)]
-    e.block_size, vectors = LITTLE if len(found) <= LIGHT else MORE
-    if len(reads) > 1:  # one of each: the assembler moves further ones behind what it can compute
-        vectors = 1
-    share = e.block_size * vectors * width
-    blocks = blocks_of(lane.extent, share)
-    e.scalar_args[:] = [blocks, share]
-    exact = lane.extent % share == 0
-    end = ir.const(share) if exact else ir.minimum(size, ir.sub(extent, start))
-    loop = ir.For(t, ZERO, end, "lanes", stores, unroll=vectors, width=width, resident=True)
-    return e.grid_kernel("map", g, [loop], blocks * count(outer), work.notes)
+    found = (d for d in _outer(p) if d.extent >= least and p.nest.strided_along(_lane(p), d))
+    return next(found, None)
 
 
-def _by_vectors(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> LoweredKernel | None:
-    """Rows that are too short for a group, several of them: every thread has a vector of one. None
-    where some memory does not lie in whole vectors."""
-    width = vector_width(work, lane.extent)
-    if not space.in_runs(lane, width):
-        return None
-    if not work.target.vector_access_bytes or width * itemsize(work) < ACCESS // 2:
-        return None
-    e = work.emitter()
-    e.alignment = width
-    e.block_size = LITTLE[0]
-    per_block = max(1, e.block_size * width // lane.extent)
-    g, t = ir.var("g"), ir.var("t")
-    extent, total, rows = e.dim(lane.extent), extent_of(e, outer), e.scalar_arg(per_block)
-    first = ir.mul(g, rows)
-    j = ir.irem(t, extent)
-    e.extents[j] = extent
-    at = digits(e, ir.add(first, ir.idiv(t, extent)), outer)
-    stores = _stores(work, space, e, {**at, lane: j})
-    found = {x for s in stores if isinstance(s, ir.Store) for x in ir.walk(s.value, lambda x: True)}
-    if any(x.op == "load" and len(x.args) > 1 for x in found) or len(found) > LONG:
-        return None
-    exact = count(outer) % per_block == 0 and per_block * lane.extent == e.block_size * width
-    end = ir.mul(ir.minimum(rows, ir.sub(total, first)), extent)
-    if exact:
-        end = ir.const(e.block_size * width)
-    loop = ir.For(t, ZERO, end, "lanes", stores, unroll=1, width=width, resident=True)
-    return e.grid_kernel("map", g, [loop], blocks_of(count(outer), per_block), work.notes)
+def _stores(p: LoopProblem, e: Emitter, at: Position) -> list[Stmt]:
+    index = p.nest.index(at)
+    return [s for m in p.work.stored for s in store_point(e, m, index)]
 
 
-def _blocked(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> LoweredKernel:
-    held = _held(work, space, lane, outer)
-    if held is not None:
-        return held
-    share, threads = work.share(), work.threads
-    columns = min(lane.extent, max(share, 256))
-    if lane.extent - columns < columns // 2:  # no short rest
+# -- scalars and blocks ---------------------------------------------------------------------------
+
+
+def _scalar(p: LoopProblem) -> list[LoweredKernel]:
+    e = p.work.emitter()
+    grid = ir.For(ir.var("g"), ZERO, ONE, "grid", _stores(p, e, {}))
+    return [e.finish("scalar", [grid], 1, p.work.notes)]
+
+
+def _blocked(p: LoopProblem) -> list[LoweredKernel]:
+    """Blocks of rows, or of columns where rows are long."""
+    work, lane, outer = p.work, _lane(p), _outer(p)
+    columns = min(lane.extent, max(work.block_elements(), 256))
+    if lane.extent - columns < columns // 2:  # no short remainder
         columns = lane.extent
-    column_blocks = blocks_of(lane.extent, columns)
-    rows = max(1, share // columns) if outer else 1
+    column_blocks = ceil_div(lane.extent, columns)
+    rows = max(1, work.block_elements() // columns) if outer else 1
     e = work.emitter()
-    e.block_size = threads
     g = ir.var("g")
     width = e.scalar_arg(columns)
     extent = e.dim(lane.extent)
     j = e.variable("j", extent)
     body: list[Stmt]
     if not outer:
-        stores = _stores(work, space, e, {lane: j})
-        body = [ir.For(j, *block(ir.mul(g, width), width, extent), "lanes", stores)]
+        span = block_range(ir.mul(g, width), width, extent)
+        body = [ir.For(j, *span, "lanes", _stores(p, e, {lane: j}))]
     else:
         row_block, span = g, (ZERO, extent)
         if column_blocks > 1:
-            many = e.scalar_arg(column_blocks)
-            row_block = ir.idiv(g, many)
-            span = block(ir.mul(ir.irem(g, many), width), width, extent)
-        per = e.scalar_arg(rows)
-        total = extent_of(e, outer)
+            blocks = e.scalar_arg(column_blocks)
+            row_block = ir.idiv(g, blocks)
+            span = block_range(ir.mul(ir.irem(g, blocks), width), width, extent)
+        per_block = e.scalar_arg(rows)
+        total = total_extent(e, outer)
         r = ir.var("r")
-        stores = _stores(work, space, e, {**digits(e, r, outer), lane: j})
+        stores = _stores(p, e, {**delinearize(e, r, outer), lane: j})
         inner = ir.For(j, *span, "lanes", stores)
-        body = [ir.For(r, *block(ir.mul(row_block, per), per, total), "serial", [inner])]
-    return e.grid_kernel("map", g, body, column_blocks * blocks_of(count(outer), rows), work.notes)
+        row_span = block_range(ir.mul(row_block, per_block), per_block, total)
+        body = [ir.For(r, *row_span, "serial", [inner])]
+    grid = column_blocks * ceil_div(iterations(outer), rows)
+    return [e.grid_kernel("pointwise", g, body, grid, work.notes)]
 
 
-def _several_rows(work: Work, space: Space, lane: Dim, outer: list[Dim]) -> LoweredKernel:
-    """Rows that are too short to keep enough loads of a group under way: some of them at once."""
-    at_once = work.rows_at_once()
+# -- vectors of threads ---------------------------------------------------------------------------
+
+
+def _has_vectors(p: LoopProblem, width: int) -> bool:
+    nbytes = width * min_itemsize(p.work)
+    return bool(p.target.vector_access_bytes) and nbytes >= TUNING.max_vector_bytes // 2
+
+
+def _expressions(stores: Sequence[Stmt]) -> set[ir.Expr]:
+    values = (s.value for s in stores if isinstance(s, ir.Store))
+    return {x for value in values for x in ir.walk(value, lambda x: True)}
+
+
+def _is_unrollable(found: set[ir.Expr]) -> bool:
+    predicated = any(x.op == "load" and len(x.args) > 1 for x in found)
+    return not predicated and len(found) <= TUNING.unrolled_max_ops
+
+
+def _vectors(p: LoopProblem) -> LoweredKernel | None:
+    """Many small blocks, whose threads have a vector or two: some load while others store."""
+    work, lane, outer = p.work, _lane(p), _outer(p)
+    width = vector_width(work, lane.extent)
+    if not _has_vectors(p, width):
+        return None
+    e = work.emitter()
+    g, t = ir.var("g"), ir.var("t")
+    number, row = g, ZERO
+    count = e.scalar_arg(0)
+    if outer:
+        number, row = ir.irem(g, count), ir.idiv(g, count)
+    size = e.scalar_arg(0)
+    extent = e.dim(lane.extent)
+    start = ir.mul(number, size)
+    j = ir.add(start, t)
+    e.extents[j] = extent
+    stores = _stores(p, e, {**delinearize(e, row, outer), lane: j})
+    found = _expressions(stores)
+    if not _is_unrollable(found):
+        return None
+    reads = [x for x in found if x.op == "load" and t in ir.walk(x.args[0], lambda x: True)]
+    light = len(found) <= TUNING.light_max_ops
+    e.block_size, vectors = TUNING.light_block if light else TUNING.heavy_block
+    if len(reads) > 1:  # ptxas sinks further loads below arithmetic
+        vectors = 1
+    per_block = e.block_size * vectors * width
+    blocks = ceil_div(lane.extent, per_block)
+    e.scalar_args[:] = [blocks, per_block]
+    exact = lane.extent % per_block == 0
+    end = ir.const(per_block) if exact else ir.minimum(size, ir.sub(extent, start))
+    loop = ir.For(t, ZERO, end, "lanes", stores, unroll=vectors, width=width, resident=True)
+    return e.grid_kernel("pointwise", g, [loop], blocks * iterations(outer), work.notes)
+
+
+def _short_row_vectors(p: LoopProblem) -> LoweredKernel | None:
+    """Several rows per block, a vector per thread; None where accesses are not aligned to it."""
+    work, lane, outer = p.work, _lane(p), _outer(p)
+    width = vector_width(work, lane.extent)
+    if not p.nest.vectorizable(lane, width) or not _has_vectors(p, width):
+        return None
+    e = work.emitter()
+    e.alignment = width
+    e.block_size = TUNING.light_block[0]
+    per_block = max(1, e.block_size * width // lane.extent)
+    g, t = ir.var("g"), ir.var("t")
+    extent, total = e.dim(lane.extent), total_extent(e, outer)
+    rows = e.scalar_arg(per_block)
+    first = ir.mul(g, rows)
+    j = ir.irem(t, extent)
+    e.extents[j] = extent
+    at = delinearize(e, ir.add(first, ir.idiv(t, extent)), outer)
+    stores = _stores(p, e, {**at, lane: j})
+    if not _is_unrollable(_expressions(stores)):
+        return None
+    elements = e.block_size * width
+    exact = iterations(outer) % per_block == 0 and per_block * lane.extent == elements
+    end = ir.mul(ir.minimum(rows, ir.sub(total, first)), extent)
+    if exact:
+        end = ir.const(elements)
+    loop = ir.For(t, ZERO, end, "lanes", stores, unroll=1, width=width, resident=True)
+    return e.grid_kernel("pointwise", g, [loop], ceil_div(iterations(outer), per_block), work.notes)
+
+
+# -- short rows of threads ------------------------------------------------------------------------
+
+
+def _multi_row(p: LoopProblem) -> list[LoweredKernel]:
+    """Rows too short to keep enough loads in flight: several of them at a time."""
+    work, lane, outer = p.work, _lane(p), _outer(p)
+    rows = work.rows_per_block()
     e = work.emitter()
 
     def idle(threads: int) -> int:
-        return -lane.extent % (threads * VECTOR)
+        return -lane.extent % (threads * TUNING.multi_row_vector)
 
     sizes = (work.threads, work.threads // 2, work.threads // 4)
-    e.block_size = min((n for n in sizes if n >= 32), key=idle, default=work.threads)
+    e.block_size = min((n for n in sizes if n >= WARP), key=idle, default=work.threads)
     g, r, rest = ir.var("g"), ir.var("r"), ir.var("rest")
-    extent, total = e.dim(lane.extent), extent_of(e, outer)
-    start, stop = block(ir.mul(g, ir.const(at_once)), ir.const(at_once), total)
-    whole = ir.add(start, ir.const(at_once)) <= total
+    extent, total = e.dim(lane.extent), total_extent(e, outer)
+    start, stop = block_range(ir.mul(g, ir.const(rows)), ir.const(rows), total)
+    whole = ir.add(start, ir.const(rows)) <= total
 
     def stores(row: ir.Expr, tag: str) -> ir.Stmt:
         j = e.variable(f"j{tag}", extent)
-        count = at_once if not tag else 1
-        rows = [ir.add(row, ir.const(k)) for k in range(count)]
-        found = [_stores(work, space, e, {**digits(e, x, outer), lane: j}) for x in rows]
-        every = [s for one in found for s in one]
-        return ir.For(j, ZERO, extent, "lanes", [*_loads(every, tag), *every])
+        found: list[Stmt] = []
+        for k in range(rows if not tag else 1):
+            at = delinearize(e, ir.add(row, ir.const(k)), outer)
+            found += _stores(p, e, {**at, lane: j})
+        return ir.For(j, ZERO, extent, "lanes", [*_hoisted_loads(found, tag), *found])
 
     body: list[Stmt] = [
         ir.If(whole, [ir.Let(r, start), stores(r, "")]),
         ir.If(~whole, [ir.For(rest, start, stop, "serial", [stores(rest, "rest")])]),
     ]
-    return e.grid_kernel("map", g, body, blocks_of(count(outer), at_once), work.notes)
+    return [e.grid_kernel("pointwise", g, body, ceil_div(iterations(outer), rows), work.notes)]
 
 
-def _loads(stores: list[Stmt], tag: str) -> list[Stmt]:
-    """Names for all that stores read, to be written before them: loads that do not wait for each
-    other are under way at the same time."""
+def _hoisted_loads(stores: list[Stmt], tag: str) -> list[Stmt]:
+    """All independent loads, before the stores: they are in flight together."""
     found: dict[ir.Expr, None] = {}
     for s in stores:
         assert isinstance(s, ir.Store)
@@ -212,62 +233,88 @@ def _loads(stores: list[Stmt], tag: str) -> list[Stmt]:
     return [ir.Let(ir.var(f"l{tag}{i}", e.dtype), e) for i, e in enumerate(found)]
 
 
-def _flat(work: Work, space: Space) -> LoweredKernel:
-    """All loops as one: rows are too short to keep a group of threads busy."""
+def _flat(p: LoopProblem) -> list[LoweredKernel]:
+    """All loops linearised: rows are too short for a block."""
+    work, loops = p.work, p.nest.loops
     e = work.emitter()
     g = ir.var("g")
-    total = extent_of(e, space.dims)
+    total = total_extent(e, loops)
     i = e.variable("i", total)
-    stores = _stores(work, space, e, digits(e, i, space.dims))
-    size = e.scalar_arg(work.share())
-    loop = ir.For(i, *block(ir.mul(g, size), size, total), "lanes", stores)
-    return e.grid_kernel("map", g, [loop], blocks_of(count(space.dims), work.share()), work.notes)
+    stores = _stores(p, e, delinearize(e, i, loops))
+    per_block = work.block_elements()
+    size = e.scalar_arg(per_block)
+    loop = ir.For(i, *block_range(ir.mul(g, size), size, total), "lanes", stores)
+    return [
+        e.grid_kernel("pointwise", g, [loop], ceil_div(iterations(loops), per_block), work.notes)
+    ]
 
 
-def _tiled_group(work: Work, space: Space, lane: Dim, cross: Dim) -> LoweredKernel:
-    """The same with a lane for every element of the tile."""
-    rest = [d for d in space.dims if d not in (lane, cross)]
-    across, down = blocks_of(lane.extent, GROUP_SIDE), blocks_of(cross.extent, GROUP_SIDE)
+# -- tiles ----------------------------------------------------------------------------------------
+
+
+def _tiled(p: LoopProblem) -> list[LoweredKernel]:
+    """Square tiles over the lanes and a strided loop, so that each cache line is read once: rows of
+    SIMD lanes, or a thread for every element.
+    """
+    work, lane, strided = p.work, _lane(p), _strided_loop(p)
+    assert strided is not None
+    side = TUNING.simt_tile if work.threads else TUNING.tile
+    rest = [d for d in p.nest.loops if d not in (lane, strided)]
+    columns, rows = ceil_div(lane.extent, side), ceil_div(strided.extent, side)
     e = work.emitter()
     g, t = ir.var("g"), ir.var("t")
-    lane_tiles, cross_tiles = e.scalar_arg(across), e.scalar_arg(down)
-    side = ir.const(GROUP_SIDE)
-    tile = ir.idiv(g, lane_tiles)
-    i = ir.add(ir.mul(ir.irem(tile, cross_tiles), side), ir.idiv(t, side))
-    j = ir.add(ir.mul(ir.irem(g, lane_tiles), side), ir.irem(t, side))
-    at = digits(e, ir.idiv(tile, cross_tiles), rest)
-    lane_extent, cross_extent = e.dim(lane.extent), e.dim(cross.extent)
-    e.extents[i], e.extents[j] = cross_extent, lane_extent
-    stores = _stores(work, space, e, {**at, lane: j, cross: i})
-    inside = ir.If((i < cross_extent) & (j < lane_extent), stores)
-    body: list[Stmt] = [ir.For(t, ZERO, ir.const(GROUP_SIDE**2), "lanes", [inside])]
-    return e.grid_kernel("tiled_map", g, body, across * down * count(rest), work.notes)
+    column_tiles, row_tiles = e.scalar_arg(columns), e.scalar_arg(rows)
+    size = ir.const(side) if work.threads else e.scalar_arg(side)
+    tile = ir.idiv(g, column_tiles)
+    j0 = ir.mul(ir.irem(g, column_tiles), size)
+    i0 = ir.mul(ir.irem(tile, row_tiles), size)
+    at = delinearize(e, ir.idiv(tile, row_tiles), rest)
+    lane_extent, strided_extent = e.dim(lane.extent), e.dim(strided.extent)
+    body: list[Stmt]
+    if work.threads:
+        i, j = ir.add(i0, ir.idiv(t, size)), ir.add(j0, ir.irem(t, size))
+        e.extents[i], e.extents[j] = strided_extent, lane_extent
+        stores = _stores(p, e, {**at, lane: j, strided: i})
+        inside = ir.If((i < strided_extent) & (j < lane_extent), stores)
+        body = [ir.For(t, ZERO, ir.const(side**2), "lanes", [inside])]
+    else:
+        i, j = e.variable("i", strided_extent), e.variable("j", lane_extent)
+        stores = _stores(p, e, {**at, lane: j, strided: i})
+        inner = ir.For(j, *block_range(j0, size, lane_extent), "lanes", stores)
+        body = [ir.For(i, *block_range(i0, size, strided_extent), "serial", [inner])]
+    grid = columns * rows * iterations(rest)
+    return [e.grid_kernel("pointwise_tiled", g, body, grid, work.notes)]
 
 
-def _tiled(work: Work, space: Space, lane: Dim, cross: Dim) -> LoweredKernel:
-    """Square tiles over the two crossing loops, so that each cache line is read once."""
-    rest = [d for d in space.dims if d not in (lane, cross)]
-    across, down = blocks_of(lane.extent, SIDE), blocks_of(cross.extent, SIDE)
-    e = work.emitter()
-    g = ir.var("g")
-    lane_tiles, cross_tiles = e.scalar_arg(across), e.scalar_arg(down)
-    size = e.scalar_arg(SIDE)
-    t = ir.idiv(g, lane_tiles)
-    j0 = ir.mul(ir.irem(g, lane_tiles), size)
-    i0 = ir.mul(ir.irem(t, cross_tiles), size)
-    at = digits(e, ir.idiv(t, cross_tiles), rest)
-    lane_extent, cross_extent = e.dim(lane.extent), e.dim(cross.extent)
-    i, j = e.variable("i", cross_extent), e.variable("j", lane_extent)
-    stores = _stores(work, space, e, {**at, lane: j, cross: i})
-    inner = ir.For(j, *block(j0, size, lane_extent), "lanes", stores)
-    body: list[Stmt] = [ir.For(i, *block(i0, size, cross_extent), "serial", [inner])]
-    return e.grid_kernel("tiled_map", g, body, across * down * count(rest), work.notes)
+def _transpose(p: LoopProblem) -> LoweredKernel | None:
+    strided = _strided_loop(p)
+    return None if strided is None else lower_transpose(p.work, p.nest, _lane(p), strided)
 
 
-def _stores(work: Work, space: Space, e: Emitter, at: At) -> list[Stmt]:
-    index = space.index(at)
-    out: list[Stmt] = []
-    for m in work.stored:
-        point = index_of(m.shape, index)
-        out += e.store(m, point, e.value(m, point))
-    return out
+def _horizontal(p: LoopProblem) -> LoweredKernel | None:
+    return lower_horizontal(p.work, p.nest, _lane(p))
+
+
+# -- selection ------------------------------------------------------------------------------------
+
+
+def _fills_no_block(p: LoopProblem) -> bool:
+    return bool(_outer(p)) and _lane(p).extent < p.work.threads
+
+
+def _wants_several_rows(p: LoopProblem) -> bool:
+    short = _lane(p).extent < p.work.block_elements() and p.target.subgroup_size > 0
+    return bool(_outer(p)) and short and p.work.rows_per_block() > 1
+
+
+POINTWISE: Sequence[Schedule[LoopProblem]] = (
+    LoopSchedule("scalar", lambda p: not p.nest.loops, _scalar),
+    attempt("transpose", lambda p: bool(p.work.threads), _transpose),
+    LoopSchedule("tiled", lambda p: _strided_loop(p) is not None, _tiled),
+    attempt("horizontal", lambda p: True, _horizontal),
+    attempt("short-row vectors", _fills_no_block, _short_row_vectors),
+    LoopSchedule("flat", _fills_no_block, _flat),
+    LoopSchedule("multi-row", _wants_several_rows, _multi_row),
+    attempt("vectors", lambda p: True, _vectors),
+    LoopSchedule("blocked", lambda p: True, _blocked),
+)

@@ -1,7 +1,7 @@
-"""Streams: reductions across whole lines of memory.
+"""Column (outer-axis) reductions on SIMD targets, with accumulators in scratch memory.
 
-Where neighbours in memory belong to different rows, lines pass by in memory order, each adding to
-running results of many rows, which lie in scratch lines.
+Where adjacent elements in memory belong to different rows, each line adds to the accumulators of
+many rows, which are a scratch line in L1.
 """
 
 from __future__ import annotations
@@ -15,161 +15,160 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Index, LoweredKernel
 from numus.compiler.lower.loops.nest import (
     ZERO,
-    At,
-    Dim,
-    Space,
-    block,
-    blocks_of,
-    count,
-    digits,
-    joined,
+    Loop,
+    LoopNest,
+    Position,
+    block_range,
+    ceil_div,
+    delinearize,
+    iterations,
+    linearize,
+    store_point,
 )
-from numus.compiler.lower.loops.reduce_rows import Span, store_per_row
-from numus.compiler.lower.loops.reduce_split import IN_A_ROW, SPLIT, Parts, lower_merge
-from numus.compiler.lower.loops.stages import Work
+from numus.compiler.lower.loops.reduce_combine import RowSplit, lower_combine
+from numus.compiler.lower.loops.row_emitter import Span, store_per_row
+from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.tuning import TUNING
 from numus.compiler.lower.reducers import reducer
 from numus.ir import Expr, Stmt, const
 
-WIDTH = 2048  # rows whose running results lie in a scratch line
-TOGETHER = 4  # cheap lines that are added at a time: running results are loaded less often
+
+def lower_columns(work: StagedGroup, nest: LoopNest, lane: Loop) -> list[LoweredKernel]:
+    """Each block takes a split of the rows and as many columns as a scratch line has."""
+    width = min(lane.extent, TUNING.column_block)
+    inner = nest.row_size // nest.inner[0].extent
+    lines = max(16, 8 * TUNING.split_elements // (width * inner))
+    lines = min(lines, max(1, TUNING.serial_elements // inner))
+    if lines < nest.inner[0].extent:
+        work = work.with_residuals()
+    split = RowSplit.of(work, nest, lines)
+    step = _Columns(work, nest, lane, split, width).kernel()
+    return [step] if split.count == 1 else [step, lower_combine(work, nest, split)]
 
 
-def lower_stream(work: Work, space: Space, lane: Dim) -> list[LoweredKernel]:
-    """Each block takes a part of the rows and, of these, as many as a scratch line holds."""
-    width = min(lane.extent, WIDTH)
-    below = space.row_size // space.inner[0].extent
-    lines = min(max(16, 8 * SPLIT // (width * below)), max(1, IN_A_ROW // below))
-    if lines < space.inner[0].extent:
-        work = work.leaning()
-    parts = Parts.of(work, space, lines)
-    step = _Stream(work, space, lane, parts, width).kernel()
-    return [step] if parts.count == 1 else [step, lower_merge(work, space, parts)]
+class _Columns:
+    """The kernel that reads; it stores results, or partial ones of a split."""
 
-
-class _Stream:
-    """The kernel that reads: stages of lines, then results, or partial ones if there are parts."""
-
-    def __init__(self, work: Work, space: Space, lane: Dim, parts: Parts, width: int) -> None:
-        self.work, self.space, self.lane, self.parts = work, space, lane, parts
+    def __init__(
+        self, work: StagedGroup, nest: LoopNest, lane: Loop, split: RowSplit, width: int
+    ) -> None:
+        self.work, self.nest, self.lane, self.split = work, nest, lane, split
         e = self.e = work.emitter()
         g = self.g = ir.var("g")
-        others = [d for d in space.rows if d is not lane]
-        column_blocks = blocks_of(lane.extent, width)
-        self.grid = parts.count * column_blocks * count(others)
-        size, many = e.scalar_arg(parts.size), e.scalar_arg(parts.count)
+        others = [d for d in nest.rows if d is not lane]
+        column_blocks = ceil_div(lane.extent, width)
+        self.grid = split.count * column_blocks * iterations(others)
+        size, count = e.scalar_arg(split.size), e.scalar_arg(split.count)
         self.line, blocks = e.scalar_arg(width), e.scalar_arg(column_blocks)
-        self.part, rest = ir.irem(g, many), ir.idiv(g, many)
-        self.at: At = digits(e, ir.idiv(rest, blocks), others)
-        self.steps = parts.span(e, self.part, size)
+        self.part, rest = ir.irem(g, count), ir.idiv(g, count)
+        self.at: Position = delinearize(e, ir.idiv(rest, blocks), others)
+        self.span = split.span(e, self.part, size)
         left = ir.mul(ir.irem(rest, blocks), self.line)
-        self.columns = block(left, self.line, e.dim(lane.extent))
-        self.held: dict[Value, list[ir.Buffer]] = {}  # running results of each reduction
+        self.columns = block_range(left, self.line, e.dim(lane.extent))
+        self.accumulators: dict[Value, list[ir.Buffer]] = {}
 
     def kernel(self) -> LoweredKernel:
         e, work = self.e, self.work
-        first, last = self.steps
-        size = ir.mul(ir.sub(last, first), e.dim(self.parts.below))
+        first, last = self.span
+        size = ir.mul(ir.sub(last, first), e.dim(self.split.inner))
         for v in work.counts:
             e.bind(v, size.cast(v.dtype))
         body: list[Stmt] = []
-        for stage in range(work.rounds):
-            reduces = work.reduces_of(stage)
-            for r in reduces:
-                body.append(self._start(r))
+        for stage in range(work.passes):
+            reductions = work.reductions_in(stage)
+            for r in reductions:
+                body.append(self._initialize(r))
             body += self._stage(stage)
-            for r in reduces:
-                e.bindings[r] = self._running(r)
+            for r in reductions:
+                e.bindings[r] = self._result(r)
             for m, r in work.aliases.items():
-                if r in reduces:
+                if r in reductions:
                     e.bindings[m] = e.bindings[r]
         body.append(self._over_line("save", self._save))
-        return e.grid_kernel("stream_rows", self.g, body, self.grid, work.notes)
+        return e.grid_kernel("column_reduction", self.g, body, self.grid, work.notes)
 
     def _over_line(self, name: str, make: Callable[[Expr], list[Stmt]]) -> Stmt:
-        """A loop over the rows of the line; `make` is given the place in it."""
+        """A loop over the columns of the line; `make` is given the offset in it."""
         j = self.e.variable(name, self.e.dim(self.lane.extent))
         self.at[self.lane] = j
-        return ir.For(j, *self.columns, "lanes", make(self._place()))
+        return ir.For(j, *self.columns, "lanes", make(self._offset()))
 
-    def _place(self) -> Expr:
-        """Where the running results of the row being written are in a scratch line."""
+    def _offset(self) -> Expr:
+        """The offset of the current column in a scratch line."""
         return ir.sub(self.at[self.lane], self.columns[0])
 
-    def _start(self, r: Value) -> Stmt:
-        """A scratch line for each part of a reduction's state, and the loop that clears them."""
+    def _initialize(self, r: Value) -> Stmt:
+        """Scratch lines of a reduction's accumulators, and the loop that initialises them."""
         how, e = reducer(r), self.e
-        self.held[r] = [
+        found = self.accumulators[r] = [
             ir.Buffer(f"h{len(e.scratch) + i}", t, "scratch", self.line)
             for i, t in enumerate(how.dtypes)
         ]
-        e.scratch += self.held[r]
+        e.scratch += found
         return self._over_line(
             f"z{r.id}",
-            lambda k: [ir.Store(b, k, x) for b, x in zip(self.held[r], how.initial(), strict=True)],
+            lambda k: [ir.Store(b, k, x) for b, x in zip(found, how.initial(), strict=True)],
         )
 
-    def _running(self, r: Value) -> Callable[[Index], Any]:
-        """How later stages read a result: from its scratch line, in whichever loop they are."""
-
-        def known(index: Index) -> Any:
-            return reducer(r).finish([ir.load(b, self._place()) for b in self.held[r]])
-
-        return known
+    def _result(self, r: Value) -> Callable[[Index], Any]:
+        """A result as later stages read it: from its scratch line, in whichever loop they are."""
+        return lambda index: reducer(r).finish(
+            [ir.load(b, self._offset()) for b in self.accumulators[r]]
+        )
 
     def _save(self, k: Expr) -> list[Stmt]:
-        if self.parts.count == 1:
-            return store_per_row(self.work, self.space, self.e, self.at)
-        row = joined(self.e, self.space.rows, self.at)
+        if self.split.count == 1:
+            return store_per_row(self.work, self.nest, self.e, self.at)
+        row = linearize(self.e, self.nest.rows, self.at)
         return [
             s
-            for r, vals in self.parts.partials.items()
-            for v, b in zip(vals, self.held[r], strict=True)
+            for r, vals in self.split.partials.items()
+            for v, b in zip(vals, self.accumulators[r], strict=True)
             for s in self.e.store(v, (self.part, row), ir.load(b, k))
         ]
 
     # -- stages -----------------------------------------------------------------------------------
 
     def _stage(self, stage: int) -> list[Stmt]:
-        """The loops of one stage: several lines at a time, then those that are left."""
-        first, last = self.steps
-        plain = len(self.space.inner) == 1 and self.work.cost() == 1
-        if not plain or self.work.maps_of(stage):
-            return self._lines(stage, "a", self.steps, 1)
-        many = const(TOGETHER)
-        middle = ir.add(first, ir.mul(ir.idiv(ir.sub(last, first), many), many))
+        """The loops of one stage: several lines at a time, then the remainder."""
+        first, last = self.span
+        cheap = len(self.nest.inner) == 1 and self.work.cost() == 1
+        if not cheap or self.work.stores_in(stage):
+            return self._lines(stage, "a", self.span, 1)
+        unroll = const(TUNING.column_unroll)
+        middle = ir.add(first, ir.mul(ir.idiv(ir.sub(last, first), unroll), unroll))
         return [
-            *self._lines(stage, "a", (first, middle), TOGETHER),
+            *self._lines(stage, "a", (first, middle), TUNING.column_unroll),
             *self._lines(stage, "b", (middle, last), 1),
         ]
 
-    def _lines(self, stage: int, tag: str, span: Span, many: int) -> list[Stmt]:
-        """Loops over lines, taking `many` at a time."""
-        e, inner = self.e, self.space.inner
+    def _lines(self, stage: int, tag: str, span: Span, unroll: int) -> list[Stmt]:
+        e, inner = self.e, self.nest.inner
         steps = [e.variable(f"y{stage}{tag}{i}", e.dim(d.extent)) for i, d in enumerate(inner)]
-        reduces, maps = self.work.reduces_of(stage), self.work.maps_of(stage)
+        reductions, stored = self.work.reductions_in(stage), self.work.stores_in(stage)
 
         def body(k: Expr) -> list[Stmt]:
             out: list[Stmt] = []
-            states = {r: [ir.load(b, k) for b in self.held[r]] for r in reduces}
-            for u in range(many):
+            states = {r: [ir.load(b, k) for b in self.accumulators[r]] for r in reductions}
+            for u in range(unroll):
                 self.at.update(zip(inner, steps, strict=True))
                 self.at[inner[0]] = ir.add(steps[0], const(u))
-                index = self.space.index(self.at)
-                position = joined(e, inner, self.at)
-                for r in reduces:
+                index = self.nest.index(self.at)
+                position = linearize(e, inner, self.at)
+                for r in reductions:
                     value = e.value(r.inputs[0], index_of(r.inputs[0].shape, index))
                     states[r] = reducer(r).step(states[r], value, position)
-                for m in maps:
-                    point = index_of(m.shape, index)
-                    out += e.store(m, point, e.value(m, point))
-            for r in reduces:
+                for m in stored:
+                    out += store_point(e, m, index)
+            for r in reductions:
                 # all parts are computed before any is stored
                 names = [ir.var(f"w{r.id}{tag}{i}", x.dtype) for i, x in enumerate(states[r])]
                 out += [ir.Let(n, x) for n, x in zip(names, states[r], strict=True)]
-                out += [ir.Store(b, k, n) for b, n in zip(self.held[r], names, strict=True)]
+                pairs = zip(self.accumulators[r], names, strict=True)
+                out += [ir.Store(b, k, n) for b, n in pairs]
             return out
 
         nest = [self._over_line(f"l{stage}{tag}", body)]
         for d, v in reversed(list(zip(inner[1:], steps[1:], strict=True))):
             nest = [ir.For(v, ZERO, e.dim(d.extent), "serial", nest)]
-        return [ir.For(steps[0], *span, "serial", nest, step=const(many))]
+        return [ir.For(steps[0], *span, "serial", nest, step=const(unroll))]

@@ -1,9 +1,8 @@
-"""Short rows on targets whose lanes are threads: a few neighbouring threads for each of them.
+"""Sub-warp row reductions: a few adjacent threads for each of many short rows.
 
-The threads of a row take its elements in turns and merge what they found by exchanges in pairs, so
-each of them knows the outcome; nobody waits for threads of other rows. Where there are several
-stages, turns are written out: all of a row is under way from memory at a time, and what the stages
-have in common is read, or computed, once.
+The threads of a row take its elements in turn and combine by butterfly shuffles, without a barrier.
+Kernels of several stages are unrolled: the whole row is in flight at a time, and values that
+several stages use are loaded, or computed, once.
 """
 
 from __future__ import annotations
@@ -13,132 +12,144 @@ from numus import ir
 from numus.compiler.fusion.group import index_of
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops.nest import ZERO, At, Dim, Space, blocks_of, digits, extent_of
-from numus.compiler.lower.loops.reduce_rows import Row, in_turn
-from numus.compiler.lower.loops.reduce_rows_registers import ways_to_hold
-from numus.compiler.lower.loops.stages import Work
+from numus.compiler.lower.loops.nest import (
+    ZERO,
+    Loop,
+    LoopNest,
+    Position,
+    ceil_div,
+    delinearize,
+    store_point,
+    total_extent,
+)
+from numus.compiler.lower.loops.reduce_rows_registers import register_tilings
+from numus.compiler.lower.loops.row_emitter import (
+    RowEmitter,
+    by_first_use,
+    set_registers,
+    store_per_row,
+)
+from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.compiler.lower.reducers import reducer
 from numus.ir import Expr, Stmt, const
 
-LONGEST = 256  # elements of a row
-HELD_FROM = 128  # elements of a row that is worth a whole warp, if that can hold it
-EACH = 8  # elements that are worth a thread
-WIDEST = 32  # threads that can exchange
+Accumulators = dict[Value, list[ir.Register]]
 
 
-def fits_narrow(work: Work, space: Space, lane: Dim | None) -> bool:
-    """Whether rows are short and many, their neighbours next to each other in memory, and threads
-    can exchange what they have."""
+def supports_subwarp(work: StagedGroup, nest: LoopNest, lane: Loop | None) -> bool:
+    """Rows are short, contiguous and many, and threads can shuffle."""
+    n = nest.row_size
     return (
         work.target.subgroup_size > 0
         and lane is not None
-        and [lane] == space.inner
-        and EACH < space.row_size <= LONGEST
-        and space.row_count >= work.enough_blocks()
+        and [lane] == nest.inner
+        and TUNING.subwarp_elements_per_thread < n <= TUNING.subwarp_max_row
+        and nest.row_count >= work.saturating_blocks()
         and not (
-            work.rounds > 1 and space.row_size >= HELD_FROM and ways_to_hold(work, space, lane)
+            work.passes > 1
+            and n >= TUNING.subwarp_multistage_max_row
+            and register_tilings(work, nest, lane)
         )
     )
 
 
-def lower_narrow(work: Work, space: Space) -> LoweredKernel:
+def lower_subwarp_rows(work: StagedGroup, nest: LoopNest) -> LoweredKernel:
     """One kernel for all stages of all rows."""
-    return _Narrow(work, space).step()
+    return _SubwarpRows(work, nest).kernel()
 
 
-class _Narrow:
-    def __init__(self, work: Work, space: Space) -> None:
-        self.work, self.space = work, space
+class _SubwarpRows:
+    def __init__(self, work: StagedGroup, nest: LoopNest) -> None:
+        self.work, self.nest = work, nest
         self.e: Emitter = work.emitter()
-        (self.along,) = space.inner
-        wanted = blocks_of(space.row_size, EACH)
-        self.width = min(WIDEST, 1 << (wanted - 1).bit_length())
-        # of what several stages need: since when, and a name for each turn
-        self.kept: dict[Value, tuple[int, list[Expr]]] = {}
-        if work.rounds > 1:
-            turns = range(blocks_of(space.row_size, self.width))
-            row = Row(work, space, self.e, {}, [], self.along)
-            for v, stages in in_turn(row.needed_again()[0]):
-                names: list[Expr] = [ir.var(f"k{v.id}_{i}", v.dtype) for i in turns]
-                self.kept[v] = min(stages), names
+        (self.along,) = nest.inner
+        wanted = ceil_div(nest.row_size, TUNING.subwarp_elements_per_thread)
+        self.width = min(WARP, 1 << (wanted - 1).bit_length())  # threads of a row
+        # values that several stages use: the first of these, and a name for each iteration
+        self.cached: dict[Value, tuple[int, list[Expr]]] = {}
+        if work.passes > 1:
+            count = ceil_div(nest.row_size, self.width)
+            row = RowEmitter(work, nest, self.e, {}, [], self.along)
+            for v, stages in by_first_use(row.reused_values()[0]):
+                names: list[Expr] = [ir.var(f"k{v.id}_{i}", v.dtype) for i in range(count)]
+                self.cached[v] = min(stages), names
 
-    def step(self) -> LoweredKernel:
-        e, space, width = self.e, self.space, const(self.width)
-        per_block = self.work.threads // self.width
+    def kernel(self) -> LoweredKernel:
+        e, nest, width = self.e, self.nest, const(self.width)
+        rows_per_block = self.work.threads // self.width
         g, lane = ir.var("g"), ir.var("lane")
-        number = ir.add(ir.mul(g, const(per_block)), ir.idiv(lane, width))
-        rows = extent_of(e, space.rows)
-        self.exists, self.turn = ir.var("exists", dt.bool_), ir.var("turn")
-        row = ir.var("row")  # past the end, threads go along with the last one, and store nothing
+        number = ir.add(ir.mul(g, const(rows_per_block)), ir.idiv(lane, width))
+        rows = total_extent(e, nest.rows)
+        self.exists, self.sublane = ir.var("exists", dt.bool_), ir.var("turn")
+        row = ir.var("row")  # past the end, threads recompute the last one and store nothing
         e.extents[row] = rows
         body: list[Stmt] = [
             ir.Let(self.exists, number < rows),
-            ir.Let(self.turn, ir.irem(lane, width)),
+            ir.Let(self.sublane, ir.irem(lane, width)),
             ir.Let(row, ir.minimum(number, rows - 1)),
         ]
-        at = digits(e, row, space.rows)
+        at = delinearize(e, row, nest.rows)
         for v in self.work.counts:
-            e.bind(v, e.dim(space.row_size).cast(v.dtype))
-        for stage in range(self.work.rounds):
-            if self.work.reduces_of(stage) or self.work.maps_of(stage):
+            e.bind(v, e.dim(nest.row_size).cast(v.dtype))
+        for stage in range(self.work.passes):
+            if self.work.reductions_in(stage) or self.work.stores_in(stage):
                 body += self._stage(stage, at)
-        body.append(ir.If(self.exists & self.turn.eq(0), self._per_row(at)))
+        per_row = store_per_row(self.work, nest, e, at)
+        body.append(ir.If(self.exists & self.sublane.eq(0), per_row))
         loop = ir.For(lane, ZERO, const(self.work.threads), "lanes", body)
-        grid = blocks_of(space.row_count, per_block)
-        return e.grid_kernel("narrow_rows", g, [loop], grid, self.work.notes)
+        grid = ceil_div(nest.row_count, rows_per_block)
+        return e.grid_kernel("subwarp_row_reduction", g, [loop], grid, self.work.notes)
 
-    def _stage(self, stage: int, at: At) -> list[Stmt]:
-        """Reductions of this stage, and maps that are ready."""
+    def _stage(self, stage: int, at: Position) -> list[Stmt]:
         e, work = self.e, self.work
         extent = e.dim(self.along.extent)
         out: list[Stmt] = []
-        state: dict[Value, list[ir.Register]] = {}
-        for r in work.reduces_of(stage):
+        state: Accumulators = {}
+        for r in work.reductions_in(stage):
             how = reducer(r)
             state[r] = [
                 ir.Register(f"a{r.id}_{i}", t, lanes=True) for i, t in enumerate(how.dtypes)
             ]
             out += [ir.Set(a, start) for a, start in zip(state[r], how.initial(), strict=True)]
-        if work.rounds > 1:
-            out += self._turns(stage, at, extent, state)
+        if work.passes > 1:
+            out += self._unrolled(stage, at, extent, state)
         else:
             x = e.variable(f"x{stage}", extent)
-            body = self._element(stage, self.space.index({**at, self.along: x}), x, state, None)
-            out.append(ir.For(x, self.turn, extent, "serial", body, step=const(self.width)))
+            body = self._element(stage, self.nest.index({**at, self.along: x}), x, state, None)
+            out.append(ir.For(x, self.sublane, extent, "serial", body, step=const(self.width)))
         for r, registers in state.items():
-            out += self._merged(r, registers)
+            out += self._butterfly(r, registers)
         for m, r in work.aliases.items():
             if r in state:
                 e.bindings[m] = e.bindings[r]
         return out
 
-    def _turns(
-        self, stage: int, at: At, extent: Expr, state: dict[Value, list[ir.Register]]
-    ) -> list[Stmt]:
-        """The turns of a thread, one after the other; past the end of a row, the last element is
-        looked at once more, and counts for nothing."""
-        e, size = self.e, self.space.row_size
-        places: list[tuple[Expr, list[Expr], Expr | None]] = []
+    def _unrolled(self, stage: int, at: Position, extent: Expr, state: Accumulators) -> list[Stmt]:
+        """The iterations of a thread; past the end of a row, they are predicated off."""
+        e, size = self.e, self.nest.row_size
+        points: list[tuple[Expr, list[Expr], Expr | None]] = []
         out: list[Stmt] = []
-        for i in range(blocks_of(size, self.width)):
-            x, own = e.variable(f"x{stage}_{i}", extent), ir.add(self.turn, const(i * self.width))
-            there = None if (i + 1) * self.width <= size else own < extent
-            out.append(ir.Let(x, own if there is None else ir.minimum(own, extent - 1)))
-            places.append((x, self.space.index({**at, self.along: x}), there))
-        for v, (first, names) in self.kept.items():
-            if stage == first and v in self.work.layouts:  # all loads begin before anything waits
-                pairs = zip(names, places, strict=True)
+        for i in range(ceil_div(size, self.width)):
+            x = e.variable(f"x{stage}_{i}", extent)
+            own = ir.add(self.sublane, const(i * self.width))
+            inside = None if (i + 1) * self.width <= size else own < extent
+            out.append(ir.Let(x, own if inside is None else ir.minimum(own, extent - 1)))
+            points.append((x, self.nest.index({**at, self.along: x}), inside))
+        for v, (first, names) in self.cached.items():
+            if stage == first and v in self.work.layouts:  # all loads start before any use
+                pairs = zip(names, points, strict=True)
                 out += [
                     ir.Let(n, e.value(v, index_of(v.shape, index))) for n, (_, index, _) in pairs
                 ]
-        for i, (x, index, there) in enumerate(places):
-            for v, (first, names) in self.kept.items():
+        for i, (x, index, inside) in enumerate(points):
+            for v, (first, names) in self.cached.items():
                 point = index_of(v.shape, index)
                 if stage == first and v not in self.work.layouts:
                     out.append(ir.Let(names[i], e.value(v, point)))
                 if stage >= first:
                     e.bind(v, names[i], point)
-            out += self._element(stage, index, x, state, there)
+            out += self._element(stage, index, x, state, inside)
         return out
 
     def _element(
@@ -146,10 +157,10 @@ class _Narrow:
         stage: int,
         index: list[Expr],
         x: Expr,
-        state: dict[Value, list[ir.Register]],
-        there: Expr | None,
+        state: Accumulators,
+        inside: Expr | None,
     ) -> list[Stmt]:
-        """One element of a row, if it is there."""
+        """One element of a row, predicated by `inside`."""
         e, work = self.e, self.work
         body: list[Stmt] = []
         for r, registers in state.items():
@@ -157,42 +168,25 @@ class _Narrow:
             value = e.value(source, index_of(source.shape, index))
             olds = [ir.read(a) for a in registers]
             new = reducer(r).step(olds, value, x)
-            if there is not None:
-                new = [ir.select(there, n, old) for n, old in zip(new, olds, strict=True)]
-            names = [ir.var(f"t{r.id}_{i}_{x.attr}", a.dtype) for i, a in enumerate(registers)]
-            body += [ir.Let(n, v) for n, v in zip(names, new, strict=True)]
-            body += [ir.Set(a, n) for a, n in zip(registers, names, strict=True)]
-        stores: list[Stmt] = []
-        for m in work.maps_of(stage):
-            point = index_of(m.shape, index)
-            stores += e.store(m, point, e.value(m, point))
+            if inside is not None:
+                new = [ir.select(inside, n, old) for n, old in zip(new, olds, strict=True)]
+            body += set_registers(registers, new, f"t{r.id}_{x.attr}")
+        stores = [s for m in work.stores_in(stage) for s in store_point(e, m, index)]
         if stores:
-            inside = self.exists if there is None else self.exists & there
-            body.append(ir.If(inside, stores))
+            body.append(ir.If(self.exists if inside is None else self.exists & inside, stores))
         return body
 
-    def _merged(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
-        """Exchange what the threads of a row have until each knows all of it."""
+    def _butterfly(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
+        """Combine the accumulators of a row's threads by xor shuffles: each gets the result."""
         how = reducer(r)
         found: list[Expr] = [ir.read(a) for a in registers]
         out: list[Stmt] = []
         mask = 1
         while mask < self.width:
             names = [ir.var(f"f{r.id}_{i}_{mask}", a.dtype) for i, a in enumerate(registers)]
-            other = [ir.lanes_xor(x, mask) for x in found]
-            merged = how.combine(found, other)
-            out += [ir.Let(n, v) for n, v in zip(names, merged, strict=True)]
+            combined = how.combine(found, [ir.lanes_xor(x, mask) for x in found])
+            out += [ir.Let(n, v) for n, v in zip(names, combined, strict=True)]
             found = list(names)
             mask *= 2
         self.e.bind(r, how.finish(found))
-        return out
-
-    def _per_row(self, at: At) -> list[Stmt]:
-        e, rows = self.e, self.space.row_index(at)
-        out: list[Stmt] = []
-        for m in self.work.stored:
-            if not self.work.is_full(m):
-                index = index_of(m.shape, rows)
-                value = e.bindings[m](index) if m.kind == "reduce" else e.value(m, index)
-                out += e.store(m, index, value)
         return out

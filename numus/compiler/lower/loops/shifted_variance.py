@@ -1,42 +1,41 @@
-"""Squared deviations around the mean of a sample, where that of all would be one more walk.
+"""Shifted-data variance (Chan, Golub & LeVeque 1983): one pass around an estimated mean.
 
-Threads that walk rows, or parts of them, which they have no room for read a few elements first.
-What deviates from the mean of these is summed up with its squares in one walk; what squares around
-the mean of all come to follows from the two sums.
+Threads whose rows do not fit on chip read a sample first. The deviations from its mean are summed
+with their squares in one pass, and the squares around the true mean follow from the two sums.
 """
 
 from __future__ import annotations
 
 from numus import ir
-from numus.compiler.lower.loops.nest import Dim
-from numus.compiler.lower.loops.stages import PER_THREAD, Work
+from numus.compiler.lower.loops.nest import Loop
+from numus.compiler.lower.loops.stages import StagedGroup
+from numus.compiler.lower.loops.tuning import TUNING
 from numus.ir import Expr, const
 
-SHARE = 16  # which part of what is walked is a sample
 
-
-def samples(work: Work) -> bool:
-    """Whether lanes are threads, and there is a dtype to compare means of parts in without loss."""
+def supports_sampling(work: StagedGroup) -> bool:
+    """Lanes are threads, and float64 combines the means of splits without loss."""
     return bool(work.threads) and "float64" in work.target.dtypes
 
 
-def sample_of(work: Work, lane: Dim | None, steps: int, below: int = 1) -> int:
-    """How many steps of so many tell what squared deviations are taken around, so that all of them
-    are walked once; 0 where a mean of all of them is known first, and memory read again.
+def sample_iterations(work: StagedGroup, lane: Loop | None, total: int, inner: int = 1) -> int:
+    """Iterations that are the sample, of the outermost loop; 0 where the mean comes from a pass of
+    its own.
 
-    What is lost where those few are unlike the rest is as many times a rounding error as there are
-    more of the rest: what they are is part of the deviations, too.
+    A sample unlike the rest multiplies the rounding error by the ratio of their sizes at most,
+    because its own deviations are part of the sum.
     """
-    if not work.squares or not samples(work):
+    if not work.sqdevs or not supports_sampling(work):
         return 0
-    if lane is None or lane.reduced:  # what a group reads at a time
-        sample = max(1, work.share() // below)
+    if lane is None or lane.reduced:  # as much as a block reads at a time
+        sample = max(1, work.block_elements() // inner)
     else:
-        sample = max(PER_THREAD, steps // SHARE // PER_THREAD * PER_THREAD)
-    return sample if 2 * sample <= steps else 0
+        step = TUNING.elements_per_thread
+        sample = max(step, total // TUNING.sample_fraction // step * step)
+    return sample if 2 * sample <= total else 0
 
 
-def first_of(span: tuple[Expr, Expr], sample: int) -> tuple[Expr, Expr] | None:
-    """The first steps of so many; None where there is no sample."""
+def sample_span(span: tuple[Expr, Expr], sample: int) -> tuple[Expr, Expr] | None:
+    """The first iterations of a span; None where there is no sample."""
     start, stop = span
     return (start, ir.minimum(ir.add(start, const(sample)), stop)) if sample else None

@@ -1,7 +1,7 @@
-"""What a loop group computes, and in which rounds: the part of lowering that knows no loops yet.
+"""Stages of a fused reduction: the group's values by the passes over a row they need.
 
-Sums of squared deviations become two plain sums here, and every member learns how many rounds of
-reductions over the row must be finished before its own turn.
+Sums of squared deviations become two plain sums, and every member gets the number of reduction
+passes that must finish before it.
 """
 
 from __future__ import annotations
@@ -14,23 +14,18 @@ from numus.compiler.fusion.group import FusionGroup, squeeze
 from numus.compiler.graph.cost_model import EXPENSIVE_OPS
 from numus.compiler.graph.value import Value, walk
 from numus.compiler.lower.emitter import Emitter
+from numus.compiler.lower.loops.tuning import TUNING, WARP
 from numus.shapes import Shape, size_of
 from numus.target import Target
 
-SMALL = 1 << 13  # elements up to which a kernel's code is kept short
-BLOCK = 1 << 15  # elements that one block of a cheap kernel handles, at least
-PER_THREAD = 16  # the same for a thread of a group: enough loads under way to hide their latency
-MOST_AT_ONCE = 160  # operations on a column of several rows
-BLOCKS_PER_UNIT = 16  # of groups: enough to keep a unit busy while some of them wait
-
-Redirect = dict[Value, tuple[Value, int, int]]  # part -> (whole, axis, where it starts)
+Redirect = dict[Value, tuple[Value, int, int]]  # slice -> (whole, axis, start)
 
 
-class Work:
-    """The values of a loop group, made ready to be laid out as loops.
+class StagedGroup:
+    """The values of a loop group, in stages.
 
-    `redirect` stores a member as part of another value; `aliases` says which member computes a
-    value that others of the group refer to.
+    `redirect` stores a member as a slice of another value; `aliases` has the members that compute
+    values which others of the group refer to.
     """
 
     def __init__(
@@ -44,25 +39,25 @@ class Work:
         self.group = group
         self.target = target
         self.redirect = redirect or {}
-        self.members, deviations = _expanded(group.members)
-        self.aliases = {**(aliases or {}), **deviations}
-        self.squares = set(deviations.values())  # sums that are taken around a mean
-        self.leans: dict[Value, Value] = {}  # for each of them, the plain sum of the deviations
-        inside = {*self.members, *group.members, *self.aliases}
-        self.layouts = {v: s for v, s in layouts.items() if v not in inside}
-        self.reduces = [m for m in self.members if m.kind == "reduce"]
+        self.members, sqdevs = _expand_sqdevs(group.members)
+        self.aliases = {**(aliases or {}), **sqdevs}
+        self.sqdevs = set(sqdevs.values())  # sums of squared deviations from a mean
+        self.residuals: dict[Value, Value] = {}  # of each, the plain sum of the deviations
+        own = {*self.members, *group.members, *self.aliases}
+        self.layouts = {v: s for v, s in layouts.items() if v not in own}
+        self.reductions = [m for m in self.members if m.kind == "reduce"]
         self.stored = [m for m in group.members if m in group.stored]  # always in this order
         self.stage = self._stages()
-        self.notes = tuple(m.op for m in group.members)
-        # how many elements a mean is taken over: known only where the loops are
+        self.notes = group.notes
+        # element counts of means: known only where the loops are
         self.counts = [v for v in self._inlined(self.members) if v.op == "count"]
 
     def _stages(self) -> dict[Value, int]:
-        """For each member, how many rounds of reductions must have run before it is computed."""
-        after: dict[Value, int] = {}
+        """The number of reduction passes that must finish before each member."""
+        stage: dict[Value, int] = {}
         inverse = {b: a for a, b in self.aliases.items()}
         for m in self.members:
-            rounds = 0
+            passes = 0
             seen: set[Value] = set()
             stack = list(m.inputs)
             while stack:
@@ -71,84 +66,82 @@ class Work:
                     continue
                 seen.add(x)
                 x = self.aliases.get(x, x)
-                if x.kind == "reduce" and x in after:
-                    rounds = max(rounds, after[x] + 1)
+                if x.kind == "reduce" and x in stage:
+                    passes = max(passes, stage[x] + 1)
                 elif x not in self.layouts:
                     stack.extend(x.inputs)
-            after[m] = rounds
+            stage[m] = passes
             if m in inverse:
-                after[inverse[m]] = rounds
-        return after
+                stage[inverse[m]] = passes
+        return stage
 
-    def leaning(self) -> Work:
-        """The same, with the deviations summed up beside their squares. The sum would be 0, were
-        the mean exact; it tells what squares around a rounded one lack.
+    def with_residuals(self) -> StagedGroup:
+        """A copy that also sums the deviations. That sum would be 0 for an exact mean; it corrects
+        the squares around a rounded one.
         """
-        if not self.squares:
+        if not self.sqdevs:
             return self
         found = copy(self)
-        found.leans = {r: _lean(r) for r in self.members if r in self.squares}
+        found.residuals = {r: _residual(r) for r in self.members if r in self.sqdevs}
         found.members = [
-            x for m in self.members for x in ((found.leans[m], m) if m in found.leans else (m,))
+            x
+            for m in self.members
+            for x in ((found.residuals[m], m) if m in found.residuals else (m,))
         ]
-        found.reduces = [m for m in found.members if m.kind == "reduce"]
-        found.stage = {**self.stage, **{v: self.stage[r] for r, v in found.leans.items()}}
+        found.reductions = [m for m in found.members if m.kind == "reduce"]
+        found.stage = {**self.stage, **{v: self.stage[r] for r, v in found.residuals.items()}}
         return found
 
-    def sampling(self) -> Work:
-        """The same, leaning, for one walk of all there is to reduce, after one of a sample, of
-        which the sums are that deviations are taken around the mean of."""
-        found = self.leaning()
-        sums = {sum_behind(r) for r in self.squares}
+    def one_pass(self) -> StagedGroup:
+        """A copy that reduces in one pass, around a mean estimated from a sample."""
+        found = self.with_residuals()
+        sums = {sum_of(r) for r in self.sqdevs}
         found.stage = {m: 0 if m in sums else max(1, n) for m, n in found.stage.items()}
         return found
 
     def _inlined(self, values: Iterable[Value]) -> Iterator[Value]:
-        """These values and all that is computed for them, each once; nothing that is in memory."""
+        """Values and their transitive operands that are not in memory, each once."""
         found = walk(values, lambda x: x not in self.layouts)
         return (x for x in found if x not in self.layouts)
 
-    def read(self) -> list[Value]:
-        """What the members are computed from that is in memory."""
-        found = walk(self.members, lambda x: x not in self.layouts)
-        return [x for x in found if x in self.layouts]
-
     def emitter(self, partials: dict[Value, Shape] | None = None) -> Emitter:
-        """What builds one kernel of this work; `partials` are more values that are in memory."""
+        """An emitter of one kernel; `partials` are further values in memory."""
         e = Emitter({**self.layouts, **(partials or {})}, self.is_small, self.threads)
         e.redirect = self.redirect
         return e
 
     @property
     def threads(self) -> int:
-        """Threads of a group, 0 where lanes are SIMD."""
+        """Threads of a block, 0 where lanes are SIMD."""
         return self.target.block_size
 
-    def threads_for(self, lanes: int, most: int = 0) -> int:
-        """Threads of a group that has this many lanes to fill: a power of two."""
-        return max(32, min(most or self.threads, 1 << max(0, lanes - 1).bit_length()))
+    def threads_for(self, lanes: int, maximum: int = 0) -> int:
+        """Threads of a block with this many lanes to fill: a power of two."""
+        return max(WARP, min(maximum or self.threads, 1 << max(0, lanes - 1).bit_length()))
 
     @property
     def is_small(self) -> bool:
-        """Whether there is so little data that short code beats quick code."""
-        return size_of(self.group.space) <= SMALL
+        """So little data that short code beats fast code."""
+        return size_of(self.group.space) <= TUNING.small_elements
 
     # -- members ----------------------------------------------------------------------------------
 
     def is_full(self, m: Value) -> bool:
-        """Whether a member is computed at every point: it is no reduction, nor once per row."""
-        return m.kind != "reduce" and (not self.group.axes or squeeze(m.shape) == self.group.space)
+        """The member is computed at every point: not a reduction, nor once per row."""
+        if m.kind == "reduce":
+            return False
+        return not self.group.axes or squeeze(m.shape) == self.group.space
 
     @property
-    def rounds(self) -> int:
-        """How many times a row is walked."""
+    def passes(self) -> int:
+        """Passes over a row."""
         return 1 + max(self.stage.values())
 
-    def reduces_of(self, stage: int) -> list[Value]:
-        return [r for r in self.reduces if self.stage[r] == stage]
+    def reductions_in(self, stage: int) -> list[Value]:
+        return [r for r in self.reductions if self.stage[r] == stage]
 
-    def maps_of(self, stage: int) -> list[Value]:
-        """What is stored at every point and can be computed in this round."""
+    def stores_in(self, stage: int) -> list[Value]:
+        """Members stored at every point that this stage computes."""
         return [
             m
             for m in self.members
@@ -156,55 +149,52 @@ class Work:
         ]
 
     @property
-    def in_one_pass(self) -> bool:
-        """Whether parts of a row can be walked by themselves and their results merged: nothing
-        waits for a whole row, but squared deviations, which can be taken around another mean.
+    def splittable(self) -> bool:
+        """Parts of a row can be reduced independently and combined: nothing needs a whole row but
+        squared deviations, which can be taken around another mean.
         """
         return not any(
             self.stage[m] > 0
             for m in self.members
-            if (m.kind == "reduce" and m not in self.squares) or self.is_full(m)
+            if (m.kind == "reduce" and m not in self.sqdevs) or self.is_full(m)
         )
 
-    # -- how much there is to do ------------------------------------------------------------------
+    # -- cost -------------------------------------------------------------------------------------
 
     def cost(self) -> int:
-        """How heavy an element is, as a multiple of a plain memory-bound one."""
-        heavy = sum(x.op in EXPENSIVE_OPS for x in self._inlined(self.members))
-        return min(16, 1 + heavy * 2)
+        """Arithmetic of an element, as a multiple of a memory-bound one."""
+        expensive = sum(x.op in EXPENSIVE_OPS for x in self._inlined(self.members))
+        return min(16, 1 + expensive * 2)
 
-    def share(self) -> int:
-        """How many elements a block handles."""
-        return self.threads * PER_THREAD or BLOCK // self.cost()
+    def block_elements(self) -> int:
+        return self.threads * TUNING.elements_per_thread or TUNING.block_elements // self.cost()
 
-    def rows_at_once(self) -> int:
-        """How many rows a group maps at a time, so that enough loads are under way."""
+    def rows_per_block(self) -> int:
+        """Rows that a block takes at a time, so that enough loads are in flight."""
         light = [x for x in self._inlined(self.members) if x.kind == "elementwise"]
-        work = len(light) + 8 * (self.cost() - 1)
-        return next((n for n in (4, 2) if n * work <= MOST_AT_ONCE), 1)
+        ops = len(light) + 8 * (self.cost() - 1)
+        return next((n for n in (4, 2) if n * ops <= TUNING.multi_row_max_ops), 1)
 
-    def enough_blocks(self) -> int:
-        """How many groups keep the whole device busy."""
-        return self.target.num_cores * BLOCKS_PER_UNIT
+    def saturating_blocks(self) -> int:
+        """Blocks that saturate the device."""
+        return self.target.num_cores * TUNING.blocks_per_sm
 
-    def lanes(self) -> int:
-        """How many elements a vector register holds, going by the widest."""
+    def vector_lanes(self) -> int:
+        """Elements of a vector register, of the widest dtype."""
         sizes = [dt.real_of(m.dtype).itemsize for m in self.members if m.dtype is not dt.bool_]
         return max(1, self.target.vector_bytes // max(4, max(sizes, default=4)))
 
 
-# -- squared deviations ---------------------------------------------------------------------------
+# -- sums of squared deviations -------------------------------------------------------------------
 
 
-def _expanded(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]]:
-    """Members with each sum of squared deviations written as two sums over the row; and which sum
-    stands for which of them.
-    """
+def _expand_sqdevs(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]]:
+    """Members with each sum of squared deviations as two plain sums, and the second of these."""
     out: list[Value] = []
-    stands_for: dict[Value, Value] = {}
+    expanded: dict[Value, Value] = {}
     sums = {(m.inputs[0], m.params): m for m in members if m.op == "reduce_sum"}
     for m in members:
-        if m in out:  # a sum that had to come before its squared deviations
+        if m in out:  # a sum that squared deviations needed before
             continue
         if m.op != "reduce_sqdev":
             out.append(m)
@@ -221,35 +211,33 @@ def _expanded(members: Sequence[Value]) -> tuple[list[Value], dict[Value, Value]
             out.append(total)
         count = Value.fresh("count", "source", (), None, (), wide)
         mean = Value.fresh("div", "elementwise", (total, count), None, m.shape, wide)
-        kept = tuple(1 if i in m.params else n for i, n in enumerate(x.shape))
-        flat = Value.fresh("reshape", "view", (mean,), kept, kept, wide)
-        off = Value.fresh("sub", "elementwise", (x, flat), None, x.shape, wide)
-        square = Value.fresh("mul", "elementwise", (off, off), None, x.shape, wide)
-        result = Value.fresh("reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
-        stands_for[m] = result
-        out.append(result)
-    return out, stands_for
+        keepdims = tuple(1 if i in m.params else n for i, n in enumerate(x.shape))
+        mean = Value.fresh("reshape", "view", (mean,), keepdims, keepdims, wide)
+        deviation = Value.fresh("sub", "elementwise", (x, mean), None, x.shape, wide)
+        square = Value.fresh("mul", "elementwise", (deviation, deviation), None, x.shape, wide)
+        expanded[m] = Value.fresh("reduce_sum", "reduce", (square,), m.params, m.shape, m.dtype)
+        out.append(expanded[m])
+    return out, expanded
 
 
-def _lean(square: Value) -> Value:
-    off = square.inputs[0].inputs[0]
-    shape = square.shape
-    return Value.fresh("reduce_sum", "reduce", (off,), square.params, shape, off.dtype)
+def _deviation(sqdev: Value) -> Value:
+    return sqdev.inputs[0].inputs[0]
 
 
-def deviating(square: Value) -> Value:
-    """What deviates."""
-    off = square.inputs[0].inputs[0]
-    return off.inputs[0]
+def _residual(sqdev: Value) -> Value:
+    x = _deviation(sqdev)
+    return Value.fresh("reduce_sum", "reduce", (x,), sqdev.params, sqdev.shape, x.dtype)
 
 
-def mean_behind(square: Value) -> Value:
-    """The mean that squared deviations are taken around."""
-    off = square.inputs[0].inputs[0]
-    flat = off.inputs[1]
-    return flat.inputs[0]
+def source_of(sqdev: Value) -> Value:
+    """The value whose deviations are summed."""
+    return _deviation(sqdev).inputs[0]
 
 
-def sum_behind(square: Value) -> Value:
-    """The plain sum that this mean is taken of."""
-    return mean_behind(square).inputs[0]
+def mean_of(sqdev: Value) -> Value:
+    return _deviation(sqdev).inputs[1].inputs[0]
+
+
+def sum_of(sqdev: Value) -> Value:
+    """The plain sum of which the mean is taken."""
+    return mean_of(sqdev).inputs[0]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from numus import ir
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.emitter import LoweredKernel
 from numus.compiler.lower.matmul.cpu_operands import CpuMatmul, CpuOperand
 from numus.compiler.lower.matmul.problem import MatmulProblem, MatmulSchedule
@@ -146,7 +146,7 @@ def _pack(
     count = -(-x.value.shape[x.axis] // panels.extent)
     padded_k = -(-work.k // shape.width) * shape.width
     size = work.batch * count * panels.extent * padded_k * work.parts
-    packed = Value.fresh("packed", "barrier", (), None, (size,), work.dtype)
+    packed = Value.fresh(PACKED, "barrier", (), None, (size,), work.dtype)
     buffer = e.buffer(packed, "write")
     task_panels = 1 if panels.k_major else min(count, TUNING.pack_panels)
     task_k = work.k if panels.k_major else min(work.k, TUNING.pack_rows)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from numus.compiler.fusion.group import FusionGroup, index_of, squeeze
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops import lower_loops, lower_product_loops
+from numus.compiler.lower.loops import lower_gemm_as_reduction, lower_loops
 from numus.compiler.lower.schedule import Problem
 from numus.ir import Expr, Stmt
 from numus.shapes import Shape, row_major
@@ -119,4 +119,4 @@ class Loops(MatmulSchedule):
         return target.simt and dtype.is_complex
 
     def lower(self, problem: MatmulProblem) -> list[LoweredKernel]:
-        return lower_product_loops(problem.group, problem.layouts, problem.target)
+        return lower_gemm_as_reduction(problem.group, problem.layouts, problem.target)

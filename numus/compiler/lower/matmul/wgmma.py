@@ -5,7 +5,7 @@ from __future__ import annotations
 from numus import dtypes as dt
 from numus import ir
 from numus.compiler.fusion.group import FusionGroup
-from numus.compiler.graph.value import Value
+from numus.compiler.graph.value import PACKED, Value
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.matmul.gpu_operands import (
     MatrixLayout,
@@ -155,7 +155,7 @@ def _repack(
     rows, columns = (extent, k) if k_major else (k, extent)
     vector = 16 // x.dtype.itemsize
     ld = -(-columns // vector) * vector
-    packed = Value.fresh("packed", "barrier", (), None, (batches * rows * ld,), x.dtype)
+    packed = Value.fresh(PACKED, "barrier", (), None, (batches * rows * ld,), x.dtype)
     e = Emitter(layouts, block_size=repack.THREADS)
     tiles = [-(-extent // repack.TILE) for extent in (rows, columns)]
 

@@ -23,7 +23,7 @@ from numus.compiler.lower.axis import (
     temporary,
 )
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops import SMALL
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.problem import ScanProblem
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.ir import Expr, Stmt
@@ -130,7 +130,7 @@ SCHEDULES: tuple[Schedule[CpuScanProblem], ...] = (RowScan(), ReduceThenScan())
 
 
 def _emitter(p: ScanProblem) -> Emitter:
-    return Emitter(p.layouts, p.val.size <= SMALL)
+    return Emitter(p.layouts, p.val.size <= LOOPS.small_elements)
 
 
 def _scan_pass(

@@ -18,7 +18,7 @@ from numus.compiler.lower.axis import (
 )
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
-from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.gpu_columns import ColumnScan
 from numus.compiler.lower.scan.gpu_lookback import LookbackScan
 from numus.compiler.lower.scan.gpu_subwarp import SubwarpScan
@@ -49,7 +49,7 @@ def _part_size(problem: ScanProblem) -> int:
     """Elements of a part such that all parts of all rows fill the device."""
     target = problem.target
     tile = target.block_size * ITEMS_PER_THREAD
-    wanted = -(-target.num_cores * BLOCKS_PER_UNIT // problem.rows)
+    wanted = -(-target.num_cores * LOOPS.blocks_per_sm // problem.rows)
     size = max(4 * tile, -(-problem.length // wanted))
     return -(-size // tile) * tile
 

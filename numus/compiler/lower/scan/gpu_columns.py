@@ -14,7 +14,7 @@ from numus import ir
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ONE, ZERO, Layouts, row_index, scan_order, temporary
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.problem import ScanProblem
 from numus.compiler.lower.schedule import InOrder
 from numus.ir import Expr, Stmt, const
@@ -95,7 +95,7 @@ class _Columns:
         cores = self.target.num_cores
         if self.blocks >= cores or self.length < 4 * TUNING.min_part:
             return self.length
-        wanted = -(-cores * BLOCKS_PER_UNIT // self.blocks)
+        wanted = -(-cores * LOOPS.blocks_per_sm // self.blocks)
         size = max(TUNING.min_part, -(-self.length // wanted))
         return min(self.length, -(-size // self.in_flight) * self.in_flight)
 

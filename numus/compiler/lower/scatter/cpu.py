@@ -18,7 +18,8 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ONE, ZERO, Layouts, delinearize, temporary, without
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, Index, LoweredKernel
-from numus.compiler.lower.loops import SMALL, lower_loops
+from numus.compiler.lower.loops import lower_loops
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.ir import Expr, Stmt, const
@@ -132,7 +133,7 @@ def _merge_tables(problem: ScatterProblem, memory: Value, tables: int) -> Lowere
     val, mode = problem.val, problem.mode
     e = Emitter(problem.layouts)
     g, t, i = ir.var("g"), ir.var("table"), e.variable("i", e.dim(val.size))
-    stop = ir.minimum(ir.add(g, const(SMALL)), e.dim(val.size))
+    stop = ir.minimum(ir.add(g, const(LOOPS.small_elements)), e.dim(val.size))
     total = ir.Register("total", val.dtype, lanes=True)
     part = ir.load(e.buffer(memory), ir.add(ir.mul(t, e.dim(val.size)), i))
     at = tuple(delinearize(e, i, list(val.shape)))
@@ -141,8 +142,9 @@ def _merge_tables(problem: ScatterProblem, memory: Value, tables: int) -> Lowere
     store = e.store(val, at, ir.read(total))
     body = [ir.Set(total, e.value(val.inputs[0], at)), merge, *store]
     loop = ir.For(i, g, stop, "lanes", body)
-    grid = ir.For(g, ZERO, e.dim(val.size), "grid", [loop], step=const(SMALL))
-    return e.finish(f"scatter_{mode}_merge", [grid], -(-val.size // SMALL), (val.op,))
+    size = LOOPS.small_elements
+    grid = ir.For(g, ZERO, e.dim(val.size), "grid", [loop], step=const(size))
+    return e.finish(f"scatter_{mode}_merge", [grid], -(-val.size // size), (val.op,))
 
 
 class OwnerComputesScatter(InOrder):
@@ -161,7 +163,7 @@ class OwnerComputesScatter(InOrder):
         kernels = lower_loops(first, problem.layouts, target, redirect={copy: (val, 0, 0)})
         if updates.size == 0:
             return kernels
-        e = Emitter(problem.layouts, val.size <= SMALL)
+        e = Emitter(problem.layouts, val.size <= LOOPS.small_elements)
         u = _Updates(e, problem)
         # whole cache lines per block, and one block per core: every block reads all the indices
         line = max(1, target.vector_bytes // val.dtype.itemsize)

@@ -17,7 +17,8 @@ from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ONE, ZERO, Layouts, delinearize, temporary, without
 from numus.compiler.lower.elementwise import lower
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops.reduce_rows_registers import ACCESS, PACK, WARP
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
+from numus.compiler.lower.loops.tuning import WARP
 from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
 from numus.compiler.lower.schedule import InOrder, Schedule
 from numus.compiler.lower.schedule import select as select_schedule
@@ -140,8 +141,9 @@ class _GatherUpdates:
     def by_warps(self) -> LoweredKernel:
         """A warp per vector of columns, all of one destination: uniform loop bounds."""
         e = Emitter(self.layouts, block_size=WARP)
-        e.packed_blocks = PACK
-        width = 1 if self.val.dtype.is_complex else max(1, ACCESS // self.val.dtype.itemsize)
+        e.packed_blocks = LOOPS.packed_rows
+        itemsize = self.val.dtype.itemsize
+        width = 1 if self.val.dtype.is_complex else max(1, LOOPS.max_vector_bytes // itemsize)
         while self.columns % width:
             width //= 2
         size = WARP * width

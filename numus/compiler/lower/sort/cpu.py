@@ -24,7 +24,7 @@ from numus.compiler.lower.axis import (
     without,
 )
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops import SMALL
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.compiler.lower.sort.problem import SortProblem
 from numus.dtypes import DType
@@ -82,7 +82,7 @@ class CpuSortProblem(SortProblem):
         return (self.target.l1_bytes // CACHE_LINE_BYTES).bit_length() - 1
 
     def emitter(self) -> Emitter:
-        return Emitter(self.layouts, self.val.size <= SMALL)
+        return Emitter(self.layouts, self.val.size <= LOOPS.small_elements)
 
     def index(self, e: Emitter, row: Expr) -> RowIndex:
         return row_index(e, row, self.source.shape, self.axis)

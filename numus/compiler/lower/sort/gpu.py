@@ -19,7 +19,7 @@ from numus.compiler.lower.axis import (
 )
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.grid_sync import clear_flags
-from numus.compiler.lower.loops.stages import BLOCKS_PER_UNIT
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.gpu import MIN_BLOCK_THREADS, lower_scan_gpu
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.compiler.lower.sort.problem import SortProblem
@@ -152,7 +152,7 @@ def _histogram(
     problem: SortProblem, layout: gpu_onesweep.StatusWords, status: Value
 ) -> LoweredKernel:
     val, target, length, rows = problem.val, problem.target, problem.length, problem.rows
-    wanted = max(1, target.num_cores * BLOCKS_PER_UNIT // rows)
+    wanted = max(1, target.num_cores * LOOPS.blocks_per_sm // rows)
     size = max(HISTOGRAM_MIN_ITEMS * target.block_size, -(-length // wanted))
     parts = -(-length // size)
     e = Emitter(problem.layouts, block_size=target.block_size)

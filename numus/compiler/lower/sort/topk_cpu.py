@@ -10,7 +10,8 @@ from numus.compiler.fusion.group import FusionGroup
 from numus.compiler.graph.value import Value
 from numus.compiler.lower.axis import ZERO, Layouts, row_index, temporary, without
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
-from numus.compiler.lower.loops import SMALL, lower_loops
+from numus.compiler.lower.loops import lower_loops
+from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.schedule import InOrder, Schedule, select
 from numus.compiler.lower.sort.cpu import lower_sort
 from numus.compiler.lower.sort.problem import TopkProblem
@@ -100,7 +101,7 @@ def _insertion_pass(
     found: list[Value] | None,
 ) -> LoweredKernel:
     """From the operand, or the `given` records of parts, to the result, or the `found` records."""
-    e = Emitter(p.layouts, p.source.size <= SMALL)
+    e = Emitter(p.layouts, p.source.size <= LOOPS.small_elements)
     g = ir.var("g")
     per_row = parts if found is not None else 1
     blocks = e.scalar_arg(per_row)

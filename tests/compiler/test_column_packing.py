@@ -1,4 +1,4 @@
-"""Columns of narrow matrices, reduced by groups of threads that are wider than they are."""
+"""Column reductions of matrices narrower than a block: rows are packed."""
 
 import group_machine
 import numpy as np
@@ -10,8 +10,8 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.BACKENDS["holding"] = lambda index: group_machine.Machine(group_machine.HOPPER)
-    return nm.device("holding").runtime
+    devices.BACKENDS["packing"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    return nm.device("packing").runtime
 
 
 PROGRAMS = {
@@ -20,11 +20,11 @@ PROGRAMS = {
     "max": lambda x: nm.max(x, axis=0),
     "several": lambda x: nm.stack([nm.sum(x, axis=0), nm.min(x, axis=0)]),
     "weights": lambda x: nm.sum(x * nm.arange(x.shape[1], device=x.device), axis=0),
-    "places": lambda x: nm.argmax(x, axis=0).astype(nm.float32),
+    "argmax": lambda x: nm.argmax(x, axis=0).astype(nm.float32),
     "deviations": lambda x: nm.var(x, axis=0),
-    "narrow": lambda x: nm.sum(x.astype(nm.bfloat16), axis=0).astype(nm.float32),
-    "turned": lambda x: nm.sum(x[::-1], axis=0),
-    "a part": lambda x: nm.sum(x[:, : max(1, x.shape[1] // 2)], axis=0),
+    "bfloat16": lambda x: nm.sum(x.astype(nm.bfloat16), axis=0).astype(nm.float32),
+    "reversed": lambda x: nm.sum(x[::-1], axis=0),
+    "slice": lambda x: nm.sum(x[:, : max(1, x.shape[1] // 2)], axis=0),
     "two axes": lambda x: nm.sum(x.reshape(4, -1, x.shape[1]), axis=(0, 1)),
 }
 
@@ -33,18 +33,18 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_columns_of_narrow_matrices(name, shape, machine):
     x = np.random.default_rng(shape[1]).standard_normal(shape).astype(np.float32)
-    got = PROGRAMS[name](nm.asarray(x, device="holding")).numpy()
+    got = PROGRAMS[name](nm.asarray(x, device="packing")).numpy()
     want = PROGRAMS[name](nm.asarray(x)).numpy()
-    np.testing.assert_allclose(got, want, rtol=2e-2 if name == "narrow" else 1e-4, atol=2e-3)
+    np.testing.assert_allclose(got, want, rtol=2e-2 if name == "bfloat16" else 1e-4, atol=2e-3)
 
 
-def test_rows_lie_side_by_side(machine):
-    """Plain sums of narrow columns keep threads busy; those that read weights by column do not."""
+def test_rows_are_packed(machine):
+    """Plain sums of narrow matrices are packed; those with operands of one row are not."""
 
     def steps(f):
         machine.launched.clear()
-        nm.eval(f(nm.asarray(np.ones((8192, 16), np.float32), device="holding")))
-        first = next(p for p in machine.launched if p.name == "split_rows")
+        nm.eval(f(nm.asarray(np.ones((8192, 16), np.float32), device="packing")))
+        first = next(p for p in machine.launched if p.name == "split_reduction")
         return first.kernel.block_size
 
     assert steps(PROGRAMS["sum"]) > steps(PROGRAMS["weights"])

@@ -1,4 +1,4 @@
-"""Places of the largest and smallest, by vectors along rows: the first of equals, and NaN wins."""
+"""SIMD argmax and argmin along rows: the first of equal elements, and NaN wins."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def compare(array, dtype, axis=None):
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 7, 17, 64, 65, 1000, 70_001])
-def test_equals_and_extremes(dtype, size):
+def test_ties_and_extreme_values(dtype, size):
     rng = np.random.default_rng(size)
     compare(rng.integers(0, 4, size), dtype)
     compare(rng.integers(0, 100, size), dtype)
@@ -44,7 +44,7 @@ def test_along_an_axis(shape, axis):
 
 
 @pytest.mark.on_cpu("vectors of its kernels")
-def test_whole_arrays_are_walked_by_vectors():
+def test_whole_arrays_are_vectorized():
     x = nm.ones((1 << 16,))
     kernel = nm.explain(nm.argmax(x), timed=False).kernels[0]
     assert "lanes_min_where" in kernel.ir

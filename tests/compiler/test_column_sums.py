@@ -1,4 +1,4 @@
-"""Sums along the first axes, where every line has numbers of its own: they come from memory."""
+"""Column sums with values of each line: those are materialised, not recomputed."""
 
 from dataclasses import replace
 
@@ -18,8 +18,8 @@ def machine():
 
 
 @pytest.mark.parametrize("shape", [(200, 96), (8, 25, 96)])
-def test_gradients_of_weights_divide_nothing(shape, machine):
-    """What a layer norm divides by is stored once a row, not computed for each of its columns."""
+def test_gradients_of_weights_recompute_no_division(shape, machine):
+    """The divisor of a layer norm is stored once a row, not computed for each column."""
     rng = np.random.default_rng(0)
     numbers = [rng.standard_normal(s).astype(np.float32) for s in (shape, shape[-1:], shape[-1:])]
 

@@ -1,4 +1,4 @@
-"""Reshapes inside kernels: right for every way in which extents divide, and cheap where they do."""
+"""Index arithmetic of reshapes in kernels: correct for all extents, cheap for divisible ones."""
 
 import itertools
 
@@ -12,15 +12,15 @@ SHAPES = [(24,), (2, 12), (6, 4), (3, 8), (4, 3, 2), (2, 2, 6), (2, 2, 2, 3)]
 
 
 @pytest.mark.parametrize(("before", "after"), list(itertools.product(SHAPES, SHAPES)))
-def test_a_reshape_of_what_is_turned(before, after):
+def test_reshape_of_a_transpose(before, after):
     x = np.arange(24, dtype=np.float32).reshape(before)
     want = x.T.reshape(after) * 3 + 1
     found = nm.asarray(x).T.reshape(after) * 3 + nm.ones(after)
     np.testing.assert_array_equal(found.numpy(), want)
 
 
-def test_groups_of_channels_are_found_without_dividing_pixels():
-    """Pixels stay one loop with lanes; what belongs to a group is loaded once for all of them."""
+def test_channel_groups_divide_no_pixel_index():
+    """Pixels stay one vectorised loop; values of a group are loaded once for all of them."""
     x = nm.asarray(np.zeros((4, 16, 14, 14), np.float32), device=NULL)
     scale = nm.asarray(np.zeros((4, 4), np.float32), device=NULL)
     NULL.runtime.reset()

@@ -1,4 +1,4 @@
-"""Functions whose results are rounded to 16 bits: by units of the target, where it has them."""
+"""Approximate math: hardware functions where results are rounded to 16 bits."""
 
 import group_machine
 import numpy as np
@@ -36,7 +36,7 @@ FUNCTIONS = {
     "its gradient": lambda x: nm.vjp(nm.gelu, x)[1](x)[0],
     "tanh": nm.tanh,
 }
-POWERS = {"exp": nm.exp, "expm1": nm.expm1}
+EXPONENTIALS = {"exp": nm.exp, "expm1": nm.expm1}
 LOGARITHMS = {"log": nm.log, "log2": nm.log2, "log10": nm.log10, "log1p": nm.log1p}
 
 
@@ -51,18 +51,18 @@ def test_activations_of_16_bit_floats(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_shares_of_nothing_are_positive_zeros(dtype):
+def test_ndtr_underflows_to_positive_zero(dtype):
     x = nm.asarray(np.array([-np.inf, -6e4, -9e3, -30, 0, 6e4, np.inf]), device="tiles")
     y = nm.ndtr(x.astype(dtype)).astype("float32").numpy()
     assert y.tolist() == [0, 0, 0, 0, 0.5, 1, 1]
     assert not np.signbit(y).any()
 
 
-@pytest.mark.parametrize("name", POWERS)
+@pytest.mark.parametrize("name", EXPONENTIALS)
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_powers(name, dtype):
-    got, text = run(POWERS[name], dtype)
-    want, _ = run(POWERS[name], dtype, "cpu")
+def test_exponentials(name, dtype):
+    got, text = run(EXPONENTIALS[name], dtype)
+    want, _ = run(EXPONENTIALS[name], dtype, "cpu")
     assert "exp2(" in text
     step = 2.0 ** -getattr(nm, dtype).mantissa
     smallest = 2.0**-133 if dtype == "bfloat16" else 2.0**-24
@@ -86,21 +86,21 @@ def test_zero_keeps_its_sign(function):
     np.testing.assert_array_equal(signs, [True, False])
 
 
-def test_differences_keep_their_digits():
+def test_differences_are_exact():
     _, text = run(lambda x: (nm.exp(x.astype("float32")) - 1).astype("bfloat16"), "bfloat16")
     assert "exp2(" not in text
     _, text = run(lambda x: (nm.exp(x.astype("float32")) * 2).astype("bfloat16"), "bfloat16")
     assert "exp2(" in text
 
 
-def test_float32_keeps_its_digits():
+def test_float32_is_exact():
     got, text = run(FUNCTIONS["gelu"], "float32")
     assert "reciprocal(" not in text
     want, _ = run(FUNCTIONS["gelu"], "float32", "cpu")
     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-30)
 
 
-def test_what_is_asked_for_itself_keeps_its_digits():
+def test_float32_results_are_exact():
     def both(x):
         share = nm.sigmoid(x.astype("float32"))
         return nm.concat([(share * 2).astype("bfloat16").astype("float32"), share])
@@ -112,7 +112,7 @@ def test_what_is_asked_for_itself_keeps_its_digits():
 
 
 @pytest.mark.parametrize("scale", [1e-3, 1.0, 30.0])
-def test_the_loss_of_scores(scale):
+def test_cross_entropy_of_16_bit_scores(scale):
     """Powers of how far 16-bit scores are below the largest; loss and gradient are as exact as with
     those of float32, also where one score is far above all others."""
     rng = np.random.default_rng(0)
@@ -138,13 +138,13 @@ def test_the_loss_of_scores(scale):
     np.testing.assert_allclose(gradient, slope, rtol=2.0**-7, atol=1e-9)
 
 
-def test_powers_that_are_not_of_scores_keep_their_digits():
+def test_exponentials_without_a_max_are_exact():
     """The logarithm of a sum of powers, of what is no difference from the largest."""
     _, text = run(lambda x: nm.log(nm.exp(x.astype("float32")).sum()), "bfloat16")
     assert "exp2(" not in text
 
 
-def test_logarithms_of_single_powers_keep_their_digits():
+def test_logarithms_of_single_exponentials_are_exact():
     """Close to the largest, the logarithm is a small difference from that of 1."""
 
     def back(x):

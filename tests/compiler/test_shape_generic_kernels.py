@@ -22,7 +22,7 @@ def test_a_graph_that_is_built_anew_becomes_the_same_kernels(shape, axis):
     nm.eval(x)
     texts = set()
 
-    def watch(place, plan, leaves, constants):
+    def watch(device, plan, leaves, constants):
         texts.add(tuple(ir.kernel_text(step.kernel) for step in plan.steps))
 
     hooks.before_run.append(watch)

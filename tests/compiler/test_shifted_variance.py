@@ -1,4 +1,4 @@
-"""Squared deviations around the mean of a sample, so that memory is read once."""
+"""Shifted-data variance: around the mean of a sample, in one pass over memory."""
 
 import group_machine
 import numpy as np
@@ -21,7 +21,7 @@ def columns(rows=2103, many=24):
 
 
 def unlike(first, rest):
-    """The steps of which the sample is are all that tells what the others are not."""
+    """A sample that is not representative."""
     x = columns()
     x[: x.shape[0] // 2] += first
     x[x.shape[0] // 2 :] += rest
@@ -44,7 +44,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("name", NUMBERS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-def test_digits_are_kept(name, dtype):
+def test_variances_are_accurate(name, dtype):
     x = NUMBERS[name]().astype(dtype)
     found = nm.var(nm.asarray(x, device="sampling"), axis=0).numpy()
     want = x.astype(np.longdouble).var(0)
@@ -53,7 +53,7 @@ def test_digits_are_kept(name, dtype):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-def test_of_short_floats(dtype):
+def test_of_16_bit_floats(dtype):
     x = nm.asarray(columns() + 3, device="sampling").astype(getattr(nm, dtype))
     exact = x.astype(nm.float64).numpy()
     found = nm.var(x.astype(nm.float32), axis=0).numpy()
@@ -62,7 +62,7 @@ def test_of_short_floats(dtype):
     np.testing.assert_allclose(rounded, exact.var(0), rtol=2e-2 if dtype == "bfloat16" else 2e-3)
 
 
-def test_what_else_there_is_to_reduce_is_walked_along(machine):
+def test_with_other_reductions(machine):
     x = columns(3000, 90).astype(np.float32)
     t = nm.asarray(x, device="sampling")
     wanted = [x.mean(0), x.var(0), x.max(0), (x * 2).sum(0), x.argmin(0)]
@@ -83,7 +83,7 @@ def test_along_axes_in_the_middle(shape, axis):
 
 @pytest.mark.parametrize("row", [0, 3, 300, 2102])
 @pytest.mark.parametrize("number", [np.inf, -np.inf, np.nan])
-def test_means_tell_what_is_not_finite(row, number):
+def test_values_that_are_not_finite(row, number):
     x = columns().astype(np.float32)
     x[row, 5:9] = number
     t = nm.asarray(x, device="sampling")
@@ -96,7 +96,7 @@ def test_means_tell_what_is_not_finite(row, number):
 
 
 @pytest.mark.parametrize("shape", [(70_000,), (3, 41_111), (9, 5, 30, 31)])
-def test_along_memory(shape):
+def test_along_rows(shape):
     axes = (0, 2, 3) if len(shape) == 4 else (len(shape) - 1,)
     x = (RNG.standard_normal(shape) - 30).astype(np.float32)
     x[..., 0] = 1e3
@@ -107,9 +107,9 @@ def test_along_memory(shape):
     np.testing.assert_allclose(var.numpy(), x.astype(np.float64).var(axes), rtol=4e-6)
 
 
-def test_one_kernel_reads(machine):
+def test_memory_is_read_once(machine):
     x = nm.asarray(columns(4096, 64).astype(np.float32), device="sampling")
     nm.eval(x)
     machine.launched.clear()
     nm.eval(x.mean(0), x.var(0))
-    assert [p.name for p in machine.launched] == ["split_rows", "merge"]
+    assert [p.name for p in machine.launched] == ["split_reduction", "combine_partials"]

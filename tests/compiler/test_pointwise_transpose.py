@@ -1,4 +1,4 @@
-"""Maps that cross memory, on groups of threads: tiles are turned in the group's own memory."""
+"""Pointwise kernels with transposed operands, through shared memory, on an emulated GPU."""
 
 import dataclasses
 
@@ -18,9 +18,9 @@ TARGET = dataclasses.replace(group_machine.TARGET, shared_bytes=227 << 10)
 
 @pytest.fixture(params=[64, 256])
 def machine(request):
-    """In large groups, threads have so few elements that all are under way before they meet."""
-    target = dataclasses.replace(TARGET, group=request.param)
-    name = f"turning{request.param}"
+    """In large blocks, threads have so few elements that all are in flight before the barrier."""
+    target = dataclasses.replace(TARGET, block_size=request.param)
+    name = f"transpose{request.param}"
     devices.BACKENDS[name] = lambda index: group_machine.Machine(target)
     runtime = nm.device(name).runtime
     runtime.programs.clear()  # what one test makes is no other's
@@ -42,11 +42,11 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_turned_maps(name, machine):
+def test_transposes(name, machine):
     shape, dtype, f = CASES[name]
     x = (np.random.default_rng(0).standard_normal(shape) * 8).astype(dtype)
     got = f(nm.asarray(x, device=machine)).numpy()
     np.testing.assert_array_equal(got, f(x))
     made = [p.kernel for p in machine.runtime.programs.values()]
-    (kernel,) = [k for k in made if k.name == "tiled_map"]
+    (kernel,) = [k for k in made if k.name == "pointwise_transpose"]
     assert any(b.access == "scratch" for b in kernel.buffers)

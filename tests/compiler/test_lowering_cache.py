@@ -1,4 +1,4 @@
-"""Groups that are alike are lowered once."""
+"""Structurally equal fusion groups are lowered once."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ from numus.compiler.plan import clear_plans
 
 @pytest.fixture
 def lowered(monkeypatch):
-    """The groups that were lowered, and not taken from others."""
+    """The groups that were lowered: cache misses."""
     found = []
     lower = autotune.lower
 
@@ -48,7 +48,7 @@ def test_layers_are_lowered_once(lowered):
     assert run(8) == run(3)
 
 
-def test_constants_are_each_groups_own(lowered):
+def test_groups_keep_their_constants(lowered):
     x = nm.ones((3000,))
     parts = [nm.cumsum(x * (i + 2.5)) - (3.5 + i) for i in range(6)]
     nm.eval(*parts)
@@ -57,7 +57,7 @@ def test_constants_are_each_groups_own(lowered):
     assert len(lowered) < 12
 
 
-def test_what_differs_is_lowered_by_itself(lowered):
+def test_different_groups_are_lowered_separately(lowered):
     x = nm.asarray(np.arange(12.0, dtype=np.float32).reshape(3, 4))
     found = [nm.cumsum(x, axis=0), nm.cumsum(x, axis=1), nm.cumsum(x.T, axis=0), nm.cumprod(x, 1)]
     nm.eval(*found)
@@ -67,7 +67,7 @@ def test_what_differs_is_lowered_by_itself(lowered):
         np.testing.assert_array_equal(got.numpy(), want)
 
 
-def test_partial_sums_of_each_are_its_own(lowered):
+def test_partial_sums_are_not_shared(lowered):
     a = np.random.default_rng(0).standard_normal((5, 70001)).astype(np.float32)
     x = nm.asarray(a)
     rows = [x[i] for i in range(5)]

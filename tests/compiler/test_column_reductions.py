@@ -1,4 +1,4 @@
-"""Rows that lie side by side in memory: when their stages are one kernel, on an imitated GPU."""
+"""Column reductions of several stages on an emulated GPU: one kernel, or several."""
 
 from dataclasses import replace
 
@@ -15,8 +15,8 @@ RNG = np.random.default_rng(5)
 @pytest.fixture(scope="module", autouse=True)
 def machine():
     target = replace(group_machine.HOPPER, forward_progress=True)
-    devices.BACKENDS["beside"] = lambda index: group_machine.Machine(target)
-    return nm.device("beside").runtime
+    devices.BACKENDS["columns"] = lambda index: group_machine.Machine(target)
+    return nm.device("columns").runtime
 
 
 def softmax(x, axis):
@@ -25,18 +25,18 @@ def softmax(x, axis):
 
 
 def kernels(machine, function, x):
-    """The names of the kernels, and what they compute."""
-    t = nm.asarray(x, device="beside")
+    """The names of the kernels, and the result."""
+    t = nm.asarray(x, device="columns")
     nm.eval(t)
     machine.launched.clear()
     found = function(t).numpy()
     return [p.name for p in machine.launched], found
 
 
-def test_long_ones_are_reduced_first(machine):
+def test_long_columns_are_reduced_first(machine):
     x = RNG.standard_normal((700, 100)).astype(np.float32)
     names, found = kernels(machine, lambda x: nm.softmax(x, axis=0), x)
-    assert names == ["split_rows", "merge", "split_rows", "merge", "map"]
+    assert names == [*["split_reduction", "combine_partials"] * 2, "pointwise"]
     np.testing.assert_allclose(found, softmax(x, 0), rtol=2e-5)
 
 
@@ -44,23 +44,23 @@ def normalised(x):
     return (x - x.mean(1, keepdims=True)) / x.std(1, keepdims=True)
 
 
-def test_deviations_are_mapped_in_the_end(machine):
+def test_normalisation_ends_pointwise(machine):
     x = (RNG.standard_normal((3, 300, 80)) + 4).astype(np.float32)
     names, found = kernels(machine, normalised, x)
     assert len(names) > 1
-    assert names[-1] == "map"
+    assert names[-1] == "pointwise"
     np.testing.assert_allclose(found, normalised(x.astype(np.float64)), rtol=2e-4, atol=2e-5)
 
 
 @pytest.mark.parametrize("shape", [(60, 1200), (100, 600), (70, 2100)])
-def test_short_or_little_or_many_are_one_kernel(shape, machine):
+def test_short_few_or_many_columns_are_one_kernel(shape, machine):
     x = RNG.standard_normal(shape).astype(np.float32)
     names, found = kernels(machine, lambda x: nm.softmax(x, axis=0), x)
     assert len(names) == 1
     np.testing.assert_allclose(found, softmax(x, 0), rtol=2e-5)
 
 
-def test_those_that_only_look_so_are_one_kernel(machine):
+def test_transposed_rows_are_one_kernel(machine):
     x = RNG.standard_normal((100, 700)).astype(np.float32)
     for function in (
         lambda x: nm.softmax(x.T, axis=0),
@@ -68,8 +68,8 @@ def test_those_that_only_look_so_are_one_kernel(machine):
     ):
         names, _ = kernels(machine, function, x)
         assert len(names) == 1
-    turned = nm.asarray(x, device="beside").T
-    nm.eval(turned)
+    transposed = nm.asarray(x, device="columns").T
+    nm.eval(transposed)
     machine.launched.clear()
-    nm.eval(nm.softmax(turned, axis=0))
+    nm.eval(nm.softmax(transposed, axis=0))
     assert len(machine.launched) == 1

@@ -1,4 +1,4 @@
-"""Small maps that have nothing in common, where lanes are threads of groups: no GPU is needed."""
+"""Horizontal fusion of small pointwise results, on an emulated GPU."""
 
 import group_machine
 import numpy as np
@@ -24,7 +24,7 @@ def updated(count, size, device):
     return [x.numpy() for x in found]
 
 
-def test_each_has_groups_of_its_own(monkeypatch):
+def test_each_result_has_its_own_blocks(monkeypatch):
     monkeypatch.setattr(MACHINE, "target", group_machine.replace(MACHINE.target, num_cores=8))
     for count, size in ((5, 700), (2, 1), (3, 512)):
         want = updated(count, size, "cpu")
@@ -33,10 +33,10 @@ def test_each_has_groups_of_its_own(monkeypatch):
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
     (program,) = MACHINE.launched
-    assert program.name == "map"
+    assert program.name == "pointwise"
 
 
-def test_one_or_large_ones_are_plain_maps(monkeypatch):
+def test_results_with_common_inputs_share_blocks(monkeypatch):
     monkeypatch.setattr(MACHINE, "target", group_machine.replace(MACHINE.target, num_cores=8))
     x = nm.asarray(np.ones(700, np.float32), device="tiles")
     y = [x + 1, x * 2]  # one reads what the other reads

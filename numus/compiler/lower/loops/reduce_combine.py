@@ -1,0 +1,225 @@
+"""The second kernel of split reductions: partial results of each row, combined in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from numus import dtypes as dt
+from numus import ir
+from numus.compiler.graph.value import Value
+from numus.compiler.lower.emitter import Emitter, LoweredKernel
+from numus.compiler.lower.loops.nest import (
+    ZERO,
+    Loop,
+    LoopNest,
+    block_range,
+    ceil_div,
+    delinearize,
+)
+from numus.compiler.lower.loops.row_emitter import (
+    Span,
+    reduce_lanes,
+    set_registers,
+    store_per_row,
+)
+from numus.compiler.lower.loops.stages import StagedGroup, sum_of
+from numus.compiler.lower.loops.tuning import TUNING, WARP
+from numus.compiler.lower.reducers import Reducer, reducer
+from numus.ir import Expr, Stmt, const
+from numus.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class RowSplit:
+    """Rows split along the outermost of their loops, and the partial results."""
+
+    along: Loop
+    size: int  # iterations of that loop in one split
+    count: int  # of splits
+    inner: int  # elements of a row in one iteration
+    partials: dict[Value, list[Value]]  # of each reduction, one value per register
+    sample: int = 0  # first iterations of a split, around whose mean it deviates; 0: of all
+    packed_rows: int = 1  # `reduce_columns_packing.py`
+
+    @staticmethod
+    def of(
+        work: StagedGroup, nest: LoopNest, size: int, sample: int = 0, packed_rows: int = 1
+    ) -> RowSplit:
+        """Splits of `size` iterations each."""
+        along = nest.inner[0]
+        count = ceil_div(along.extent, size)
+        shape = (count, nest.row_count)
+        partials = {
+            r: [Value.fresh("partial", "partial", (), None, shape, t) for t in reducer(r).dtypes]
+            for r in work.reductions
+        }
+        inner = nest.row_size // along.extent
+        return RowSplit(along, size, count, inner, partials, sample, packed_rows)
+
+    def span(self, e: Emitter, part: Expr, size: Expr) -> Span:
+        """The iterations of a split, whose size is a scalar argument."""
+        return block_range(ir.mul(part, size), size, e.dim(self.along.extent))
+
+    def row_size(self, e: Emitter) -> Expr:
+        return ir.mul(e.dim(self.along.extent * self.packed_rows), e.dim(self.inner))
+
+
+def lower_combine(work: StagedGroup, nest: LoopNest, split: RowSplit) -> LoweredKernel:
+    """The kernel that combines the partial results, then stores the values of each row."""
+    return _Combine(work, nest, split).kernel()
+
+
+class _Combine:
+    def __init__(self, work: StagedGroup, nest: LoopNest, split: RowSplit) -> None:
+        self.work, self.nest, self.split = work, nest, split
+        rows = self.row_count = nest.row_count
+        e = work.emitter({v: (rows, 1) for vals in split.partials.values() for v in vals})
+        self.e = e
+        self.count, self.stride = e.dim(split.count), e.dim(rows)
+        # a block combines the partial results of one row, in a fixed tree; or a lane does
+        threads = work.threads
+        self.block_per_row = bool(threads) and (rows < threads or split.count >= threads)
+        self.lane_per_row = rows >= TUNING.few_rows and not self.block_per_row
+        if self.block_per_row:
+            e.block_size = work.threads_for(split.count)
+        elif threads:
+            e.block_size = min(WARP, threads)  # as many blocks as there can be
+        self.g = ir.var("g")
+        self.row = self.g if nest.rows else ZERO
+        if self.lane_per_row:
+            self.row = e.variable("row", self.stride)
+        self.at = delinearize(e, self.row, nest.rows)
+        self.total = split.row_size(e)
+        for v in work.counts:
+            e.bind(v, self.total.cast(v.dtype))
+        self.sqdev_of = {residual: r for r, residual in work.residuals.items()}
+        self.residual_of = {sum_of(r): residual for r, residual in work.residuals.items()}
+        self.means: dict[Value, Expr] = {}  # of rows, around which those of splits are combined
+        self.size = e.scalar_arg(split.size) if self.residual_of else ZERO
+        self.combined: dict[Value, list[Expr]] = {}
+
+    def kernel(self) -> LoweredKernel:
+        e, work = self.e, self.work
+        body: list[Stmt] = []
+        for i, r in enumerate(work.reductions):
+            body += self._reduction(i, r)
+        for m, r in work.aliases.items():
+            e.bindings[m] = e.bindings[r]
+        body += store_per_row(work, self.nest, e, self.at)
+        grid = self.row_count
+        if self.lane_per_row:
+            per_block = e.block_size or TUNING.combine_rows
+            rows = const(per_block)
+            span = block_range(ir.mul(self.g, rows), rows, self.stride)
+            body = [ir.For(self.row, *span, "lanes", body)]
+            grid = ceil_div(grid, per_block)
+        return e.grid_kernel("combine_partials", self.g, body, grid, ("combine",))
+
+    def _reduction(self, i: int, r: Value) -> list[Stmt]:
+        e, work, split, how = self.e, self.work, self.split, reducer(r)
+        dtypes = [_combined_dtype(t, how, work.target) for t in how.dtypes]
+        if r in self.sqdev_of and split.sample and dtypes != how.dtypes:
+            # around a mean of so many more digits, the residual vanishes
+            self.combined[r] = [const(0, dtypes[0])]
+            return []
+        lanes = self.lane_per_row or self.block_per_row
+        registers = [ir.Register(f"m{i}_{k}", t, lanes) for k, t in enumerate(dtypes)]
+        body: list[Stmt] = [
+            ir.Set(register, start.cast(register.dtype))
+            for register, start in zip(registers, how.initial(), strict=True)
+        ]
+        body.append(self._loop(i, r, registers))
+        finals = [ir.var(f"f{i}_{k}", x.dtype) for k, x in enumerate(registers)]
+        if self.block_per_row:
+            body += reduce_lanes(how, registers, finals)
+        else:
+            body += [ir.Let(f, ir.read(x)) for f, x in zip(finals, registers, strict=True)]
+        if r in work.sqdevs:  # around a rounded mean
+            (residual,) = self.combined[work.residuals[r]]
+            finals = [finals[0] - residual * (residual / self.total.cast(residual.dtype))]
+        if r in self.residual_of:  # one division for all splits
+            (found,) = finals
+            self.means[r] = ir.var(f"mean{i}", found.dtype)
+            body.append(ir.Let(self.means[r], found / self.total.cast(found.dtype)))
+        self.combined[r] = finals
+        e.bind(r, how.finish([f.cast(t) for f, t in zip(finals, how.dtypes, strict=True)]))
+        return body
+
+    def _loop(self, i: int, r: Value, registers: list[ir.Register]) -> Stmt:
+        """The loop over the splits of a row; on GPUs, several loads are in flight at a time."""
+        if not self.work.threads:
+            part = ir.var(f"c{i}")
+            body = self._accumulate(i, r, registers, part, "")
+            return ir.For(part, ZERO, self.count, "serial", body)
+        first, lane = ir.var(f"c{i}s"), ir.var(f"c{i}l")
+        pitch = self.e.block_size if self.block_per_row else 1
+        few, many = TUNING.combine_loads
+        unroll = many if self.split.count > few else few
+        if self.block_per_row:  # no more than each thread has
+            unroll = min(few, 1 << (ceil_div(self.split.count, pitch) - 1).bit_length())
+        body = []
+        for k in range(unroll):
+            number = ir.add(first, const(k * pitch))
+            clamped = ir.minimum(number, ir.sub(self.count, const(1)))
+            inside = number < self.count
+            body += self._accumulate(i, r, registers, clamped, f"s{k}", inside)
+        step = const(unroll * pitch)
+        if not self.block_per_row:
+            return ir.For(first, ZERO, self.count, "serial", body, step=step)
+        own = ir.For(first, lane, self.count, "serial", body, step=step)
+        return ir.For(lane, ZERO, const(self.e.block_size), "lanes", [own])
+
+    def _accumulate(
+        self,
+        i: int,
+        r: Value,
+        registers: list[ir.Register],
+        part: Expr,
+        tag: str,
+        inside: Expr | None = None,
+    ) -> list[Stmt]:
+        """Combine the partial result of one split, predicated by `inside`."""
+        olds = [ir.read(x) for x in registers]
+        new = reducer(r).merge(olds, self._partials(r, part, [x.dtype for x in registers]))
+        if inside is not None:
+            new = [ir.select(inside, x, old) for x, old in zip(new, olds, strict=True)]
+        return set_registers(registers, new, f"u{i}{tag}")
+
+    def _partials(self, r: Value, part: Expr, dtypes: list[dt.DType]) -> list[Expr]:
+        """The partial result of a split, in terms of the whole row's mean."""
+        partials, work = self.split.partials, self.work
+        pairs = zip(partials[r], dtypes, strict=True)
+        found = [self._load(v, part).cast(t) for v, t in pairs]
+        wide = dtypes[0]
+        if self.split.sample and r in self.residual_of:  # a mean is stored instead of a sum
+            count, mean = self._mean(part, self._load(partials[r][0], part))
+            residual = self._load(partials[self.residual_of[r]][0], part).cast(wide)
+            return [mean.cast(wide) * count.cast(wide) + residual]
+        if r in work.sqdevs or r in self.sqdev_of:
+            plain = sum_of(self.sqdev_of.get(r, r))
+            count, mean = self._mean(part, self._load(partials[plain][0], part))
+            shift = mean.cast(wide) - self.means[plain].cast(wide)
+            if r in self.sqdev_of:
+                return [found[0] + count.cast(wide) * shift]
+            residual = self._load(partials[work.residuals[r]][0], part).cast(wide)
+            return [found[0] + shift * (residual + residual + count.cast(wide) * shift)]
+        return found
+
+    def _load(self, v: Value, part: Expr) -> Expr:
+        return ir.load(self.e.buffer(v), ir.add(ir.mul(part, self.stride), self.row))
+
+    def _mean(self, part: Expr, partial: Expr) -> tuple[Expr, Expr]:
+        """The elements of a split, and the mean it deviated from: the stored one, or that of the
+        stored sum, rounded as the split rounded it."""
+        split, e = self.split, self.e
+        number = part if split.packed_rows == 1 else ir.idiv(part, const(split.packed_rows))
+        start, stop = split.span(e, number, self.size)
+        count = ir.mul(ir.sub(stop, start), e.dim(split.inner))
+        return count, partial if split.sample else partial / count.cast(partial.dtype)
+
+
+def _combined_dtype(dtype: dt.DType, how: Reducer, target: Target) -> dt.DType:
+    """Partial sums of float32 are combined in float64 where the device has it."""
+    if dtype is dt.float32 and how.op in ("sum", "prod") and "float64" in target.dtypes:
+        return dt.float64
+    return dtype

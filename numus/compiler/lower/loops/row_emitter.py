@@ -1,0 +1,373 @@
+"""Emission of one row of a fused reduction: a loop per stage, which reduces, stores, or both."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from numus import ir
+from numus.compiler.fusion.group import index_of, squeeze
+from numus.compiler.graph.cost_model import EXPENSIVE_OPS
+from numus.compiler.graph.value import Value, walk
+from numus.compiler.lower.emitter import Emitter
+from numus.compiler.lower.loops.nest import (
+    ONE,
+    ZERO,
+    Loop,
+    LoopNest,
+    Position,
+    delinearize,
+    linearize,
+    store_point,
+    total_extent,
+)
+from numus.compiler.lower.loops.stages import StagedGroup, mean_of, sum_of
+from numus.compiler.lower.loops.tuning import TUNING
+from numus.compiler.lower.reducers import ArgReducer, Reducer, reducer
+from numus.dtypes import DType
+from numus.ir import Expr, Stmt, const
+
+Cache = ir.Buffer | ir.Register  # of a value that several stages use
+Span = tuple[Expr, Expr]  # first iteration, and the one after the last
+Stages = dict[Value, set[int]]  # that use a value
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterTiling:
+    """The distribution of a row over the registers of a block."""
+
+    threads: int  # of a CTA
+    vectors: int  # of each thread
+    width: int  # elements of a vector
+    ctas: int = 1
+    full_vectors: int = 0  # of every thread; the last may be predicated
+
+    @property
+    def per_thread(self) -> int:
+        """Elements of a thread."""
+        return self.vectors * self.width
+
+
+def full_spans(e: Emitter, nest: LoopNest) -> list[Span]:
+    """All of a row."""
+    return [(ZERO, e.dim(d.extent)) for d in nest.inner]
+
+
+def store_per_row(work: StagedGroup, nest: LoopNest, e: Emitter, at: Position) -> list[Stmt]:
+    """Stores of the values that exist once per row."""
+    rows = nest.row_index(at)
+    out: list[Stmt] = []
+    for m in work.stored:
+        if not work.is_full(m):
+            index = index_of(m.shape, rows)
+            value = e.bindings[m](index) if m.kind == "reduce" else e.value(m, index)
+            out += e.store(m, index, value)
+    return out
+
+
+def fits_shared(work: StagedGroup, nest: LoopNest, itemsize: int = 4) -> bool:
+    """Shared memory has room for cached rows, of a size that launches choose."""
+    needed = nest.row_size * itemsize * TUNING.cached_rows_per_sm
+    return not work.target.static_shared and needed <= work.target.shared_bytes
+
+
+@dataclass(slots=True)
+class RowEmitter:
+    """A row (or a part of one) being emitted, and the results of its reductions."""
+
+    work: StagedGroup
+    nest: LoopNest
+    e: Emitter
+    at: Position  # of the row
+    spans: list[Span]  # of each loop within the row
+    lane: Loop | None = None  # the one of these whose iterations are lanes
+    varying: bool = False  # the row itself is one of several lanes
+    tiling: RegisterTiling | None = None  # of register-resident rows
+    # the first iterations of the outermost loop, whose mean the one pass over the row deviates from
+    sample: Span | None = None
+    finals: dict[Value, list[Expr]] = field(default_factory=dict)  # unfinished results
+    cached: dict[Value, tuple[Cache, int]] = field(default_factory=dict)  # since a stage
+
+    def results(self) -> list[Stmt]:
+        """Stores after the stages."""
+        return store_per_row(self.work, self.nest, self.e, self.at)
+
+    def stages(self) -> list[Stmt]:
+        """The loops over the row."""
+        spans = self.spans
+        if self.sample is not None:
+            self.spans = [self.sample, *spans[1:]]
+        size = self._size()
+        for v in self.work.counts:
+            self.e.bind(v, size.cast(v.dtype))
+        out: list[Stmt] = []
+        for stage in range(self.work.passes):
+            if self.work.reductions_in(stage) or self.work.stores_in(stage):
+                out += self._stage(stage)
+            if stage == 0 and self.sample is not None:
+                self.spans = spans
+                out += self._shift(size)
+            elif stage == 1 and self.sample is not None:
+                self._unshift()
+        return out
+
+    def _size(self) -> Expr:
+        size = ONE
+        for start, stop in self.spans:
+            size = ir.mul(size, ir.sub(stop, start))
+        return size
+
+    def _shift(self, count: Expr) -> list[Stmt]:
+        """Replace the means (and sums) of rows by those of samples of `count` elements."""
+        out: list[Stmt] = []
+        for r in (m for m in self.work.members if m in self.work.sqdevs):
+            total = sum_of(r)
+            (found,) = self.finals[total]
+            name = ir.var(f"shift{total.id}", found.dtype)
+            if f"shift{total.id}" != found.attr:  # several may deviate from one mean
+                mean = found / count.cast(found.dtype)
+                zero = const(0, mean.dtype)
+                # a shift that is not finite would hide the values
+                out.append(ir.Let(name, ir.select((mean - mean).eq(zero), mean, zero)))
+                self.finals[total] = [name]
+            self.e.bind(mean_of(r), name)
+        return out
+
+    def _unshift(self) -> None:
+        """From sums around the means of samples to plain ones."""
+        size = self._size()
+        for r, residual_of in self.work.residuals.items():
+            total = sum_of(r)
+            (squares,), (residual,), (mean,) = (self.finals[x] for x in (r, residual_of, total))
+            count = size.cast(residual.dtype)
+            self.e.bind(total, reducer(total).finish([mean * count + residual]))
+            self.e.bind(r, reducer(r).finish([squares - residual * (residual / count)]))
+        for m, r in self.work.aliases.items():
+            self.e.bindings[m] = self.e.bindings[r]
+
+    def _stage(self, stage: int) -> list[Stmt]:
+        """One loop over the row."""
+        e, inner = self.e, self.nest.inner
+        variables = [e.variable(f"x{stage}_{i}", e.dim(d.extent)) for i, d in enumerate(inner)]
+        at = {**self.at, **dict(zip(inner, variables, strict=True))}
+        position = linearize(e, inner, at)
+        if self.is_flat:
+            position = e.variable(f"x{stage}", total_extent(e, inner))
+            at.update(delinearize(e, position, inner))
+        index = self.nest.index(at)
+        saves = self._bind_cached(stage, index, position)
+        reductions, stored = self.work.reductions_in(stage), self.work.stores_in(stage)
+        out: list[Stmt] = []
+        body: list[Stmt] = []
+        state: dict[Value, list[ir.Register]] = {}
+        for r in reductions:
+            state[r] = self._registers(r, out)
+            body += self._accumulate(r, state[r], index, position)
+        for m in stored:
+            body += store_point(e, m, index)
+        body += saves  # last: they may overwrite what was cached before
+        # several vectors at a time hide the latency of a reduction
+        unroll = 4 if reductions and not stored and not saves else 1
+        loops = list(zip(inner, variables, self.spans, strict=True))
+        if self.is_flat:
+            size = total_extent(e, inner[1:])
+            start, stop = (ir.mul(x, size) for x in self.spans[0])
+            body = [ir.For(position, start, stop, "lanes", body)]
+            loops = []
+        for d, v, span in reversed(loops):
+            if self.tiling is not None:
+                body = [_resident_loop(self.tiling, v, span, body)]
+            elif d is self.lane:
+                body = [ir.For(v, *span, "lanes", body, unroll=unroll)]
+            else:
+                body = [ir.For(v, *span, "serial", body)]
+        out += body
+        for r in reductions:
+            out += self._finish(r, state[r])
+        for m, r in self.work.aliases.items():
+            if r in reductions:
+                e.bindings[m] = e.bindings[r]
+        return out
+
+    @property
+    def is_flat(self) -> bool:
+        """All loops over the row are linearised: the one with lanes is too short for a block."""
+        lane = self.lane
+        return lane is not None and len(self.spans) > 1 and lane.extent < self.e.block_size
+
+    # -- reductions -------------------------------------------------------------------------------
+
+    def _registers(self, r: Value, out: list[Stmt]) -> list[ir.Register]:
+        """Accumulators of a reduction, initialised by statements added to `out`."""
+        how = reducer(r)
+        lanes = self.lane is not None or self.varying
+        registers = [ir.Register(f"a{r.id}_{i}", t, lanes) for i, t in enumerate(how.dtypes)]
+        out += [ir.Set(x, start) for x, start in zip(registers, how.initial(), strict=True)]
+        return registers
+
+    def _accumulate(
+        self, r: Value, registers: list[ir.Register], index: list[Expr], position: Expr
+    ) -> list[Stmt]:
+        source = r.inputs[0]
+        value = self.e.value(source, index_of(source.shape, index))
+        new = reducer(r).step([ir.read(x) for x in registers], value, position)
+        if len(registers) == 1:
+            return [ir.Set(registers[0], new[0])]
+        return set_registers(registers, new, f"t{r.id}")
+
+    def _finish(self, r: Value, registers: list[ir.Register]) -> list[Stmt]:
+        """Bind the result of a reduction for the stages after it."""
+        how = reducer(r)
+        self.finals[r] = [ir.var(f"f{r.id}_{i}", x.dtype) for i, x in enumerate(registers)]
+        self.e.bind(r, how.finish(list(self.finals[r])))
+        if self.lane is not None:
+            return reduce_lanes(how, registers, self.finals[r], not self.work.threads)
+        pairs = zip(self.finals[r], registers, strict=True)
+        return [ir.Let(final, ir.read(register)) for final, register in pairs]
+
+    # -- values that several stages use -----------------------------------------------------------
+
+    def cache_in_scratch(self) -> None:
+        """Cache reused values in scratch rows (shared memory on GPUs)."""
+        for reused in self.reused_values():
+            rows, dtypes = self._scratch_rows(reused)
+            size = self._scratch_size(dtypes)
+            if size is not None:
+                break
+        else:
+            return  # too long: memory is read again
+        first = len(self.e.scratch)
+        for i, dtype in enumerate(dtypes):
+            self.e.scratch.append(ir.Buffer(f"w{first + i}", dtype, "scratch", size))
+        for v, row in rows.items():
+            self.cached[v] = (self.e.scratch[first + row], min(reused[v]))
+
+    def cache_in_registers(self) -> None:
+        """Cache reused values in registers of the threads that hold the row."""
+        for v, stages in by_first_use(self.reused_values()[0]):
+            self.cached[v] = (ir.Register(f"k{v.id}", v.dtype, lanes=True), min(stages))
+
+    def _scratch_rows(self, reused: Stages) -> tuple[dict[Value, int], list[DType]]:
+        """The scratch row of each value, and the dtypes of the rows."""
+        free: list[tuple[int, int]] = []  # the stage from which on a row is free
+        dtypes: list[DType] = []
+        rows: dict[Value, int] = {}
+        for v, stages in by_first_use(reused):
+            fits = [x for x in free if x[0] <= min(stages) and dtypes[x[1]] is v.dtype]
+            if self.work.threads and fits:
+                free.remove(fits[0])
+                rows[v] = fits[0][1]
+            else:
+                rows[v] = len(dtypes)
+                dtypes.append(v.dtype)
+            free.append((max(stages), rows[v]))
+        return rows, dtypes
+
+    def reused_values(self) -> list[Stages]:
+        """Expensive values that several stages use, on GPUs also loaded ones; then a smaller
+        choice, for where all are too many."""
+        work = self.work
+        users: Stages = {}
+
+        def inline(x: Value) -> bool:
+            return x not in work.layouts and x.kind != "reduce"
+
+        def whole(x: Value) -> bool:
+            return squeeze(x.shape) == work.group.space and not x.dtype.is_complex
+
+        def cacheable(x: Value) -> bool:
+            return inline(x) and x.op in EXPENSIVE_OPS and whole(x)
+
+        roots = [
+            (m.inputs[0] if m.kind == "reduce" else m, work.stage[m])
+            for m in work.members
+            if m.kind == "reduce" or (m in work.group.stored and work.is_full(m))
+        ]
+        for source, stage in roots:
+            # operands of a cached value are computed once with it
+            for x in walk([source], lambda x: inline(x) and not cacheable(x)):
+                if cacheable(x):
+                    users.setdefault(x, set()).add(stage)
+        expensive = {v: stages for v, stages in users.items() if len(stages) > 1}
+        if not work.threads:
+            return [expensive]
+        # shared memory is nearer than L2
+        loads: Stages = {}
+        for source, stage in roots:
+
+            def enter(x: Value, stage: int = stage) -> bool:
+                return inline(x) and not (x in expensive and min(expensive[x]) < stage)
+
+            for x in walk([source], enter):
+                if x in work.layouts and whole(x):
+                    loads.setdefault(x, set()).add(stage)
+        reloaded = {v: stages for v, stages in loads.items() if len(stages) > 1}
+        return [{**expensive, **reloaded}, expensive]
+
+    def _scratch_size(self, dtypes: list[DType]) -> Expr | None:
+        """Elements of a scratch row; None where shared memory has no room."""
+        if self.work.threads:
+            sizes = [dtype.itemsize for dtype in dtypes]
+            if not fits_shared(self.work, self.nest, max(sizes, default=1)):
+                return None
+            if self.nest.row_size * sum(sizes) > self.work.target.shared_bytes // 2:
+                return None
+        return total_extent(self.e, self.nest.inner)
+
+    def _bind_cached(self, stage: int, index: list[Expr], position: Expr) -> list[Stmt]:
+        """Bind values cached before this stage; the statements that cache those it computes."""
+        saves: list[Stmt] = []
+        for v, (cache, first) in self.cached.items():
+            point = index_of(v.shape, index)
+            if stage > first:
+                if isinstance(cache, ir.Register):
+                    found = ir.read(cache)
+                else:
+                    found = ir.load(cache, position)
+                self.e.bind(v, found, point)
+            elif stage == first:
+                value = self.e.value(v, point)
+                if isinstance(cache, ir.Register):
+                    saves.append(ir.Set(cache, value))
+                else:
+                    saves.append(ir.Store(cache, position, value))
+        return saves
+
+
+def _resident_loop(tiling: RegisterTiling, v: Expr, span: Span, body: list[Stmt]) -> ir.For:
+    return ir.For(
+        *(v, *span, "lanes", body),
+        unroll=tiling.vectors,
+        width=tiling.width,
+        resident=True,
+        full_vectors=tiling.full_vectors,
+    )
+
+
+def by_first_use(values: Stages) -> list[tuple[Value, set[int]]]:
+    """Values in the order of their first stages: others are computed from them."""
+    return sorted(values.items(), key=lambda item: (min(item[1]), item[0].id))
+
+
+def reduce_lanes(
+    how: Reducer, registers: list[ir.Register], finals: list[Expr], simd: bool = False
+) -> list[Stmt]:
+    """Reduce the accumulators of all lanes, threads or SIMD, to names."""
+    if simd and isinstance(how, ArgReducer):
+        value, position = registers
+        best = ir.lanes_reduce(how.op.removeprefix("arg"), value)
+        first = ir.lanes_min_where(position, value, finals[0])
+        return [ir.Let(finals[0], best), ir.Let(finals[1], first)]
+    if how.lanes is not None:
+        pairs = zip(finals, registers, strict=True)
+        return [ir.Let(final, ir.lanes_reduce(how.lanes, r)) for final, r in pairs]
+    left, right = (
+        [ir.var(f"{f.attr}_{side}", f.dtype) for f in finals] for side in ("left", "right")
+    )
+    return [ir.BlockReduce(registers, left, right, how.combine(list(left), list(right)), finals)]
+
+
+def set_registers(registers: list[ir.Register], new: list[Expr], name: str) -> list[Stmt]:
+    """Set registers in parallel: each new value may read all of the old ones."""
+    names = [ir.var(f"{name}_{i}", x.dtype) for i, x in enumerate(registers)]
+    out: list[Stmt] = [ir.Let(n, x) for n, x in zip(names, new, strict=True)]
+    return out + [ir.Set(x, n) for x, n in zip(registers, names, strict=True)]

@@ -1,0 +1,88 @@
+"""Tuning numbers of pointwise kernels and reductions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class LoopTuning:
+    """GPU numbers were measured on one H200, CPU numbers on 2-core Neoverse N1 and x86-64 (Cascade
+    Lake class) machines."""
+
+    # All kernels.
+    small_elements: int = 1 << 13  # up to which a kernel's code is kept short
+    block_elements: int = 1 << 15  # of a block of a cheap SIMD kernel, at least
+    elements_per_thread: int = 16  # loads in flight that hide their latency
+    blocks_per_sm: int = 16  # that saturate it while some of them wait
+    concat_max_parts: int = 32  # of one kernel: code and compile time grow
+    max_vector_bytes: int = 16  # of an access
+    max_vector_elements: int = 8
+
+    # Pointwise.
+    tile: int = 64  # side of a SIMD tile over two loops with strided accesses
+    simt_tile: int = 32  # of threads, an element each
+    tiled_min_extent: int = 32  # of both loops
+    light_block: tuple[int, int] = (256, 1)  # threads, and vectors of each, for little arithmetic
+    heavy_block: tuple[int, int] = (128, 2)  # for more
+    light_max_ops: int = 24
+    unrolled_max_ops: int = 400  # of kernels whose code is written once for each vector
+    multi_row_max_ops: int = 160  # of all rows that a block takes at a time
+    multi_row_vector: int = 4  # elements
+    horizontal_threads: int = 256  # of a block, an element each
+    transpose_tile: int = 64
+    transpose_blocks_per_sm: int = 4  # that shared memory has room for, at least
+    transpose_in_flight: int = 16  # elements of a thread,
+    transpose_heavy_ops: int = 32  # fewer from so many operations on
+
+    # Rows and columns.
+    thread_row: int = 16  # elements: up to which a thread takes a row by itself
+    scattered_elements: int = 1 << 16  # in all, below which access order does not matter,
+    scattered_min_row: int = 32  # for rows of so many
+    row_max_threads: int = 256  # of a block: several rows at a time hide barriers
+    reread_row_max_threads: int = 1024  # few rows at a time stay in L1 between passes
+    cached_rows_per_sm: int = 3  # that shared memory has room for, at least
+    few_columns: int = 16  # up to which threads go on with the next rows,
+    few_columns_max_row: int = 64  # if those have so few elements
+    column_vector_bytes: int = 8  # of a thread's adjacent columns: more would be fewer threads
+
+    # Sub-warp rows.
+    subwarp_max_row: int = 256  # elements
+    subwarp_multistage_max_row: int = 128  # longer ones are worth a whole warp
+    subwarp_elements_per_thread: int = 8
+
+    # Register-resident rows.
+    register_row_bytes: int = 64  # of a thread, where it can choose
+    register_max_elements: int = 32  # of a thread
+    register_max_words: int = 48  # of a thread that live from stage to stage
+    register_few_threads: int = 512  # more leave too few blocks on an SM
+    register_slack: float = 1.1  # room over the row's size that costs nothing
+    packed_rows: int = 8  # of a block of one warp each, where they are many and
+    packed_row_max_bytes: int = 5 << 10  # memory moves each while a block starts
+
+    # Split reductions.
+    split_elements: int = 1 << 15  # of a row, for one SIMD block
+    serial_elements: int = 1 << 10  # summed one after the other: bounds the rounding error
+    few_rows: int = 16
+    simt_max_row: int = 1 << 20  # elements: longer rows are split even if there are enough
+    splits_per_sm: tuple[int, int] = (8, 64)  # at least and at most: a short tail, cheap combining
+    split_bytes: int = 1 << 18  # in between
+    two_pass_split_bytes: int = 1 << 16  # of splits that stay in L1 for a second pass
+    column_splits_per_sm: int = 4
+    load_elements: int = 4  # that a thread reads at once
+    busy_fraction: float = 0.8  # of the best: larger blocks are fewer
+    combine_rows: int = 1024  # of a SIMD block
+    combine_loads: tuple[int, int] = (16, 32)  # in flight of a thread: of few, of many partials
+
+    # Column reductions.
+    column_block: int = 2048  # columns whose accumulators are in a scratch line
+    column_unroll: int = 4  # cheap lines at a time: accumulators are loaded less often
+    column_pack_used: float = 0.94  # of threads: packing more rows is not worth combining them
+
+    # Shifted-data variance.
+    sample_fraction: int = 16  # 1/n of a column is the sample
+
+
+TUNING = LoopTuning()
+
+WARP = 32  # threads
