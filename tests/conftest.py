@@ -23,10 +23,10 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    if "groups" in os.environ.get("NUMUS_TEST_DEVICES", "").split(","):
-        import group_machine
+    if "simt" in os.environ.get("NUMUS_TEST_DEVICES", "").split(","):
+        import simt_machine
 
-        group_machine.install()
+        simt_machine.install()
 
 
 def pytest_collection_modifyitems(items):

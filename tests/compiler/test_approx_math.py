@@ -1,13 +1,13 @@
 """Approximate math: hardware functions where results are rounded to 16 bits."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 
-group_machine.install()
-MACHINE = nm.device("tiles").runtime
+simt_machine.install()
+MACHINE = nm.device("simt_wgmma").runtime
 X = np.concatenate(
     [
         *(np.linspace(-12, 12, 500), np.linspace(0.9, 1.1, 99), np.geomspace(1e-6, 0.3, 50)),
@@ -16,15 +16,15 @@ X = np.concatenate(
 )
 
 
-def run(function, dtype, device="tiles"):
+def run(function, dtype, device="simt_wgmma"):
     x = nm.asarray(X.astype(np.float32), device=device).astype(dtype)
     nm.eval(x)
     runtime = nm.device(device).runtime
-    if device == "tiles":
+    if device == "simt_wgmma":
         runtime.launched.clear()
     y = function(x)
     nm.eval(y)
-    text = "".join(p.text for p in MACHINE.launched) if device == "tiles" else ""
+    text = "".join(p.text for p in MACHINE.launched) if device == "simt_wgmma" else ""
     return y.astype("float32").numpy(), text
 
 
@@ -52,7 +52,7 @@ def test_activations_of_16_bit_floats(name, dtype):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_ndtr_underflows_to_positive_zero(dtype):
-    x = nm.asarray(np.array([-np.inf, -6e4, -9e3, -30, 0, 6e4, np.inf]), device="tiles")
+    x = nm.asarray(np.array([-np.inf, -6e4, -9e3, -30, 0, 6e4, np.inf]), device="simt_wgmma")
     y = nm.ndtr(x.astype(dtype)).astype("float32").numpy()
     assert y.tolist() == [0, 0, 0, 0, 0.5, 1, 1]
     assert not np.signbit(y).any()
@@ -81,7 +81,7 @@ def test_logarithms(name):
 
 @pytest.mark.parametrize("function", [nm.tanh, nm.expm1, nm.log1p])
 def test_zero_keeps_its_sign(function):
-    x = nm.asarray(np.array([-0.0, 0.0], np.float32), device="tiles").astype("bfloat16")
+    x = nm.asarray(np.array([-0.0, 0.0], np.float32), device="simt_wgmma").astype("bfloat16")
     signs = np.signbit(function(x).astype("float32").numpy())
     np.testing.assert_array_equal(signs, [True, False])
 
@@ -131,7 +131,7 @@ def test_cross_entropy_of_16_bit_scores(scale):
         return value.numpy(), gradient.astype("float32").numpy()
 
     MACHINE.launched.clear()
-    value, gradient = both("tiles")
+    value, gradient = both("simt_wgmma")
     assert "exp2(" in "".join(p.text for p in MACHINE.launched)
     wanted, slope = both("cpu")
     np.testing.assert_allclose(value, wanted, rtol=1e-6)

@@ -1,8 +1,8 @@
 """Column reductions of matrices narrower than a block: rows are packed."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.runtime import devices
@@ -10,7 +10,7 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.BACKENDS["packing"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["packing"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
     return nm.device("packing").runtime
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.runtime import devices
@@ -12,8 +12,8 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    target = replace(group_machine.HOPPER, num_cores=4)
-    devices.BACKENDS["lines"] = lambda index: group_machine.Machine(target)
+    target = replace(simt_machine.HOPPER, num_cores=4)
+    devices.BACKENDS["lines"] = lambda index: simt_machine.Machine(target)
     return nm.device("lines").runtime
 
 

@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.runtime import devices
@@ -14,8 +14,8 @@ RNG = np.random.default_rng(4)
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.BACKENDS["columns"] = lambda index: group_machine.Machine(
-        replace(group_machine.HOPPER, forward_progress=True)
+    devices.BACKENDS["columns"] = lambda index: simt_machine.Machine(
+        replace(simt_machine.HOPPER, forward_progress=True)
     )
     return nm.device("columns").runtime
 

@@ -1,21 +1,21 @@
 """Kernels for thread groups, run on an imitation of such a machine: no GPU is needed."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 
-group_machine.install()
+simt_machine.install()
 rng = np.random.default_rng(0)
 
 
 def on_groups(function, *arrays):
     """The results of a function on the imitated machine."""
-    xs = [nm.asarray(a, device="groups") for a in arrays]
+    xs = [nm.asarray(a, device="simt") for a in arrays]
     out = function(*xs)
     outs = out if isinstance(out, tuple) else (out,)
-    assert all(o.device == "groups" for o in outs)
+    assert all(o.device == "simt" for o in outs)
     return [o.numpy() for o in outs]
 
 
@@ -122,9 +122,9 @@ def test_attention_and_its_gradients(causal):
 
 
 def on_ordered(function, array):
-    runtime = nm.device("ordered").runtime
+    runtime = nm.device("simt_ordered").runtime
     runtime.launched.clear()
-    found = function(nm.asarray(array, device="ordered")).numpy()
+    found = function(nm.asarray(array, device="simt_ordered")).numpy()
     return found, [program.name for program in runtime.launched]
 
 

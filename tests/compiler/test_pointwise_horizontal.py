@@ -1,13 +1,13 @@
 """Horizontal fusion of small pointwise results, on an emulated GPU."""
 
-import group_machine
 import numpy as np
+import simt_machine
 
 import numus as nm
 from numus.compiler.plan import clear_plans
 
-group_machine.install()
-MACHINE = nm.device("tiles").runtime
+simt_machine.install()
+MACHINE = nm.device("simt_wgmma").runtime
 
 
 def updated(count, size, device):
@@ -25,11 +25,11 @@ def updated(count, size, device):
 
 
 def test_each_result_has_its_own_blocks(monkeypatch):
-    monkeypatch.setattr(MACHINE, "target", group_machine.replace(MACHINE.target, num_cores=8))
+    monkeypatch.setattr(MACHINE, "target", simt_machine.replace(MACHINE.target, num_cores=8))
     for count, size in ((5, 700), (2, 1), (3, 512)):
         want = updated(count, size, "cpu")
         MACHINE.launched.clear()
-        got = updated(count, size, "tiles")
+        got = updated(count, size, "simt_wgmma")
         for a, b in zip(got, want, strict=True):
             np.testing.assert_allclose(a, b, rtol=1e-6, atol=1e-6)
     (program,) = MACHINE.launched
@@ -37,8 +37,8 @@ def test_each_result_has_its_own_blocks(monkeypatch):
 
 
 def test_results_with_common_inputs_share_blocks(monkeypatch):
-    monkeypatch.setattr(MACHINE, "target", group_machine.replace(MACHINE.target, num_cores=8))
-    x = nm.asarray(np.ones(700, np.float32), device="tiles")
+    monkeypatch.setattr(MACHINE, "target", simt_machine.replace(MACHINE.target, num_cores=8))
+    x = nm.asarray(np.ones(700, np.float32), device="simt_wgmma")
     y = [x + 1, x * 2]  # one reads what the other reads
     clear_plans()
     MACHINE.launched.clear()

@@ -2,18 +2,18 @@
 
 import dataclasses
 
-import group_machine
 import ml_dtypes
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.compiler.plan import clear_plans
 from numus.runtime import devices
 
-group_machine.install()
+simt_machine.install()
 
-TARGET = dataclasses.replace(group_machine.TARGET, shared_bytes=227 << 10)
+TARGET = dataclasses.replace(simt_machine.TARGET, shared_bytes=227 << 10)
 
 
 @pytest.fixture(params=[64, 256])
@@ -21,7 +21,7 @@ def machine(request):
     """In large blocks, threads have so few elements that all are in flight before the barrier."""
     target = dataclasses.replace(TARGET, block_size=request.param)
     name = f"transpose{request.param}"
-    devices.BACKENDS[name] = lambda index: group_machine.Machine(target)
+    devices.BACKENDS[name] = lambda index: simt_machine.Machine(target)
     runtime = nm.device(name).runtime
     runtime.programs.clear()  # what one test makes is no other's
     clear_plans()

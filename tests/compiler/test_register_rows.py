@@ -2,9 +2,9 @@
 
 from dataclasses import replace
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.runtime import devices
@@ -12,18 +12,18 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    devices.BACKENDS["registers"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["registers"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
     return nm.device("registers").runtime
 
 
 @pytest.fixture(scope="module")
 def waiting():
     target = replace(
-        group_machine.HOPPER,
+        simt_machine.HOPPER,
         forward_progress=True,
         num_cores=40,
     )
-    devices.BACKENDS["waiting"] = lambda index: group_machine.Machine(target)
+    devices.BACKENDS["waiting"] = lambda index: simt_machine.Machine(target)
     return nm.device("waiting").runtime
 
 

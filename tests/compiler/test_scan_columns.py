@@ -2,25 +2,25 @@
 
 from dataclasses import replace
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.compiler.lower.scan import gpu_columns
 from numus.compiler.plan import clear_plans
 
-group_machine.install()
+simt_machine.install()
 rng = np.random.default_rng(0)
 WHOLE = ["scan_sum"]
 PARTS = ["scan_sum_totals", "scan_sum", "scan_sum"]
 
 
 def scanned(function, array):
-    runtime = nm.device("groups").runtime
+    runtime = nm.device("simt").runtime
     runtime.launched.clear()
     clear_plans()
-    found = function(nm.asarray(array, device="groups")).numpy()
+    found = function(nm.asarray(array, device="simt")).numpy()
     return found, [program.name for program in runtime.launched]
 
 
@@ -77,7 +77,7 @@ def test_complex_numbers_and_fused_operands():
 def test_short_rows_get_small_blocks():
     """A block is no larger than a row can use."""
     x = rng.integers(-50, 50, (5, 250)).astype(np.int32)
-    runtime = nm.device("groups").runtime
+    runtime = nm.device("simt").runtime
     found, launched = scanned(lambda x: nm.cumsum(x, axis=1, dtype=nm.int32), x)
     assert launched == WHOLE
     assert runtime.launched[0].kernel.block_size == 32

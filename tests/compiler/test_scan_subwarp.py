@@ -1,8 +1,8 @@
 """Sub-warp scans of short rows on an interpreted GPU, against NumPy."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.runtime import devices
@@ -12,7 +12,7 @@ RNG = np.random.default_rng(3)
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    devices.BACKENDS["subwarp"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["subwarp"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
     return nm.device("subwarp").runtime
 
 

@@ -1,8 +1,8 @@
 """Shifted-data variance: around the mean of a sample, in one pass over memory."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.runtime import devices
@@ -12,7 +12,7 @@ RNG = np.random.default_rng(7)
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    devices.BACKENDS["sampling"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["sampling"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
     return nm.device("sampling").runtime
 
 

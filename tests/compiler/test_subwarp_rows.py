@@ -1,19 +1,19 @@
 """Sub-warp row reductions on an emulated GPU: a few threads for each short row."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 
-group_machine.install()
-MACHINE = nm.device("tiles").runtime
+simt_machine.install()
+MACHINE = nm.device("simt_wgmma").runtime
 RNG = np.random.default_rng(3)
 
 
 def run(function, *arrays):
     """The results, and the names of the kernels."""
-    given = [nm.asarray(a, device="tiles") for a in arrays]
+    given = [nm.asarray(a, device="simt_wgmma") for a in arrays]
     nm.eval(*given)
     MACHINE.launched.clear()
     found = function(*given)

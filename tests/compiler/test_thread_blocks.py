@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import thread_blocks
+import simt_threads
 
 import numus as nm
 from numus.compiler import plan as plans
@@ -15,7 +15,7 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module")
 def machine():
-    made = thread_blocks.Machine()
+    made = simt_threads.Machine()
     devices.BACKENDS["blocks"] = lambda index: made
     return nm.device("blocks").runtime
 

@@ -2,24 +2,24 @@
 
 from dataclasses import replace
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.compiler.lower.sort import topk_gpu
 from numus.compiler.plan import clear_plans
 
-group_machine.install()
+simt_machine.install()
 rng = np.random.default_rng(0)
 
 
 def selected(array, k, axis=-1, largest=True):
     """Indices, and which kernels found them."""
-    runtime = nm.device("ordered").runtime
+    runtime = nm.device("simt_ordered").runtime
     runtime.launched.clear()
     clear_plans()
-    found = nm.topk(nm.asarray(array, device="ordered"), k, axis, largest).indices.numpy()
+    found = nm.topk(nm.asarray(array, device="simt_ordered"), k, axis, largest).indices.numpy()
     return found, [p.name for p in runtime.launched]
 
 
@@ -71,7 +71,7 @@ def test_other_axes_and_fused_operands():
     x = rng.standard_normal((3000, 4)).astype(np.float32)
     found, _ = selected(x, 6, axis=0)
     np.testing.assert_array_equal(found, wanted(x, 6, axis=0))
-    y = nm.asarray(x, device="ordered")
+    y = nm.asarray(x, device="simt_ordered")
     best = nm.topk(nm.abs(y) * 2, 3, 0)
     np.testing.assert_array_equal(best.values.numpy(), -np.sort(-2 * np.abs(x), axis=0)[:3])
 

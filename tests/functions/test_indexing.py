@@ -188,12 +188,12 @@ def test_out_of_range_is_named(index):
 
 
 def test_indices_that_went_to_a_device_are_checked_at_the_call():
-    import group_machine
+    import simt_machine
 
-    group_machine.install()
-    t = nm.asarray(np.arange(3.0), device="groups")
-    far = nm.asarray(np.array([1, 7]), device="groups")
-    for index in (far, far[1:], far.reshape(2, 1), nm.asarray(np.array([1, 7])).to("groups")):
+    simt_machine.install()
+    t = nm.asarray(np.arange(3.0), device="simt")
+    far = nm.asarray(np.array([1, 7]), device="simt")
+    for index in (far, far[1:], far.reshape(2, 1), nm.asarray(np.array([1, 7])).to("simt")):
         with pytest.raises(IndexRangeError, match="index 7 is out of range for axis 0"):
             t[index]
     assert t[far[:1]].tolist() == [1]

@@ -1,13 +1,13 @@
 """Attention of heads that are parts of one projection, as transformers have it, on the imitated
 thread groups: operands are copied where they lie, results are stored where they are wanted."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 
-group_machine.install()
+simt_machine.install()
 
 
 def heads(x, length, count):
@@ -41,9 +41,9 @@ def launched(device, function, *arrays, dtype):
     return [x.astype("float32").numpy() for x in found], programs
 
 
-@pytest.mark.parametrize(("device", "length"), [("tiles", 130), ("groups", 20)])
+@pytest.mark.parametrize(("device", "length"), [("simt_wgmma", 130), ("simt", 20)])
 def test_heads_of_one_projection(device, length):
-    dtype = "bfloat16" if device == "tiles" else "float32"
+    dtype = "bfloat16" if device == "simt_wgmma" else "float32"
     rng, count, width = np.random.default_rng(0), 2, 32
     shapes = ((2, length, width), (width, width), (width, 3 * width))
     arrays = [rng.standard_normal(s).astype(np.float32) / 3 for s in shapes]
@@ -59,7 +59,7 @@ def test_heads_of_one_projection(device, length):
     attention = [p for p in programs if "attention" in p.name]
     names = [p.name for p in programs]
     assert "pointwise" not in names, "cotangents of the parts are stored as one, without a copy"
-    if device == "tiles":
+    if device == "simt_wgmma":
         for program in attention:
             assert "copy 16" in program.text, "operands are copied in runs, not read one by one"
 
@@ -74,6 +74,6 @@ def test_results_are_stored_as_they_are_and_as_they_are_wanted():
         return y, y.permute(0, 2, 1, 3).reshape(40, 24) @ w, y.permute(3, 0, 1, 2) + 1
 
     want = [x.numpy() for x in run(*map(nm.asarray, (q, k, v, w)))]
-    got, _ = launched("groups", run, q, k, v, w, dtype="float32")
+    got, _ = launched("simt", run, q, k, v, w, dtype="float32")
     for a, b in zip(got, want, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-5)

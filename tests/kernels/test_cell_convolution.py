@@ -7,10 +7,10 @@ which then also pretends to be older than it is.
 
 import os
 
-import group_machine
 import numpy as np
 import pytest
-import thread_blocks
+import simt_machine
+import simt_threads
 
 import numus as nm
 from numus import ir
@@ -22,7 +22,7 @@ from numus.kernels.conv.gpu import padded_gemm as padded_gemm_kernel
 from numus.kernels.conv.gpu import winograd as kernels
 from numus.runtime import devices
 
-group_machine.install()
+simt_machine.install()
 ON_GPU = "cuda" in os.environ.get("NUMUS_TEST_DEVICES", "").split(",")
 
 
@@ -38,18 +38,18 @@ def older(capability):
 
 
 if ON_GPU:
-    for name, capability in (("groups_90", None), ("groups_80", 80), ("groups_75", 75)):
+    for name, capability in (("simt_sm90", None), ("simt_sm80", 80), ("simt_sm75", 75)):
         devices.BACKENDS[name] = older(capability)
 # What there is for a dtype: the device, and whether float32 may be rounded.
 UNITS = {
-    "tiles bfloat16": ("groups_90", "bfloat16", False),
-    "tiles float16": ("groups_90", "float16", False),
-    "tiles tf32": ("groups_90", "float32", True),
-    "warps bfloat16": ("groups_80", "bfloat16", False),
-    "warps float16": ("groups_75", "float16", False),
-    "warps tf32": ("groups_80", "float32", True),
-    "warps float64": ("groups_80", "float64", False),
-    "threads float32": ("groups_80", "float32", False),
+    "tiles bfloat16": ("simt_sm90", "bfloat16", False),
+    "tiles float16": ("simt_sm90", "float16", False),
+    "tiles tf32": ("simt_sm90", "float32", True),
+    "warps bfloat16": ("simt_sm80", "bfloat16", False),
+    "warps float16": ("simt_sm75", "float16", False),
+    "warps tf32": ("simt_sm80", "float32", True),
+    "warps float64": ("simt_sm80", "float64", False),
+    "threads float32": ("simt_sm80", "float32", False),
 }
 TOLERANCE = {"bfloat16": 2.0**-8, "float16": 2.0**-11, "float32": 2e-6, "float64": 1e-13}
 
@@ -102,7 +102,7 @@ def compare(function, unit, x, w, kind=None):
     kinds = kind or (f"cell_convolution_by_{unit.split()[0]}",)
     used = [p.name for p in launched if p.name in kinds]
     assert ON_GPU or len(used) == 3, used
-    if device == "groups_75":  # where nothing copies by itself
+    if device == "simt_sm75":  # where nothing copies by itself
         found = [s for p in launched for s in statements(p.kernel.body)]
         assert not any(isinstance(s, ir.AsyncCopy) for s in found)
     # units of a GPU look at 11 bits of what may be rounded
@@ -188,7 +188,7 @@ def test_what_lies_beside_a_window_is_not_in_its_sum(take):
     x, w = (drawn(i, s, "bfloat16") for i, s in enumerate([(2, 3, 6, 7), (4, 3, 2, 3)]))
     x = nm.where(nm.arange(x.size).reshape(x.shape) == 40, nm.inf, x).astype("bfloat16")
     want = nm.isfinite(nm.conv2d(x, w, padding=(0, 1))).numpy()
-    got = nm.isfinite(nm.conv2d(x.to("groups_90"), w.to("groups_90"), padding=(0, 1))).numpy()
+    got = nm.isfinite(nm.conv2d(x.to("simt_sm90"), w.to("simt_sm90"), padding=(0, 1))).numpy()
     assert 0 < want.sum() < want.size
     assert (got == want).all()
 
@@ -250,7 +250,7 @@ def test_sums_over_single_windows(name, gathers, by_sums, monkeypatch):
 
 def as_rendered(function, x, w):
     """Against float64 on the CPU, by threads of the host that run what a GPU would be given."""
-    devices.BACKENDS.setdefault("blocks", lambda index: thread_blocks.Machine())
+    devices.BACKENDS.setdefault("blocks", lambda index: simt_threads.Machine())
     x, w = drawn(0, x, "float32"), drawn(1, w, "float32")
     up = drawn(2, function(x, w).shape, "float32")
     want = both_ways(function, *(v.astype("float64") for v in (x, w, up)), False)
@@ -317,7 +317,7 @@ def test_what_follows_is_done_along_with_it(take):
         return nm.maximum(nm.conv2d(x, w, b, padding=1), 0)
 
     want = layer(*(v.astype("float32") for v in given)).numpy()
-    for device, kind in (("groups_90", "tiles"), ("groups_80", "warps")):
+    for device, kind in (("simt_sm90", "tiles"), ("simt_sm80", "warps")):
         machine = nm.device(device).runtime
         xs = [v.to(device) for v in given]
         nm.eval(xs)

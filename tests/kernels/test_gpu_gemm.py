@@ -11,10 +11,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import group_machine
 import ml_dtypes
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.compiler.lower.matmul import wgmma
@@ -24,7 +24,7 @@ from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
 from numus.kernels.matmul.gpu.cost_model import Candidate, fastest
 from numus.runtime import devices
 
-group_machine.install()
+simt_machine.install()
 
 
 def older(capability: int) -> Callable[[int], Any]:
@@ -45,7 +45,7 @@ def native_kernels() -> Any:
 
 
 ON_GPU = "cuda" in os.environ.get("NUMUS_TEST_DEVICES", "").split(",")
-NAMES = ["groups_75", "groups_80", "groups_90"]
+NAMES = ["simt_sm75", "simt_sm80", "simt_sm90"]
 if ON_GPU:
     NAMES = ["cuda", "cuda_70", "cuda_75", "cuda_80"]
     for capability in (70, 75, 80):
@@ -188,10 +188,10 @@ CASES = _cases()
 
 # The emulated GPU is slow: a few of each schedule, with every way of loading and storing.
 IMITATED = {
-    "groups_75": "f16 fused,f16 20 rows,f32 few rows nn,f32 shallow cut,c64 ragged",
-    "groups_80": "f16 nn,bf16 nt,f64 cut,f64 tt,tf32 ragged,i8,u8 nt,f32 fused,f64 few rows nt,"
+    "simt_sm75": "f16 fused,f16 20 rows,f32 few rows nn,f32 shallow cut,c64 ragged",
+    "simt_sm80": "f16 nn,bf16 nt,f64 cut,f64 tt,tf32 ragged,i8,u8 nt,f32 fused,f64 few rows nt,"
     "bf16 few columns,f32 outer,c128 tn",
-    "groups_90": "bf16 nn,bf16 tt,bf16 ragged,bf16 batch,bf16 fused,f32 nn,f32 tt,f32 ragged,"
+    "simt_sm90": "bf16 nn,bf16 tt,bf16 ragged,bf16 batch,bf16 fused,f32 nn,f32 tt,f32 ragged,"
     "f32 one for all,f64 nt,tf32 nt,i8 nt,i8 wraps,e4m3 nt,e5m2,i32,bf16 few rows nn,"
     "bf16 few rows nt,bf16 few rows batch,bf16 few rows fused,bf16 a row,f32 few rows nn,"
     "f32 few rows tt,f64 few columns,f32 few rows fused,bf16 shallow nn,bf16 shallow tn,"
@@ -242,7 +242,7 @@ REPACKED = {
 @pytest.mark.parametrize("name", REPACKED)
 def test_repacked_operands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(wgmma, "REPACK_MIN_EXTENT", dict.fromkeys((1, 2, 4), 64))
-    check(REPACKED[name], REPACKED[name].arrays(), NAMES[0] if ON_GPU else "groups_90")
+    check(REPACKED[name], REPACKED[name].arrays(), NAMES[0] if ON_GPU else "simt_sm90")
 
 
 FEW_ROWS = {
@@ -259,7 +259,7 @@ FEW_ROWS = {
 def test_wgmma_tiles_of_64_rows(name: str, offset: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each warpgroup has half of the columns."""
     dtype, ours, tolerance = FEW_ROWS[name]
-    device = NAMES[0] if ON_GPU else "groups_90"
+    device = NAMES[0] if ON_GPU else "simt_sm90"
     tiles = wgmma_kernel.TileShape(64, 3, 64)
     monkeypatch.setattr(wgmma_kernel, "choose_tile", lambda *given, **how: (tiles, 1))
     monkeypatch.setattr(wgmma, "REPACK_MIN_EXTENT", dict.fromkeys((1, 2, 4), 64))
@@ -298,7 +298,7 @@ def test_every_tile_shape(tile: Any, trans: str, k: int, monkeypatch: pytest.Mon
     shapes = ((m, k) if trans[0] == "n" else (k, m), (k, n) if trans[1] == "n" else (n, k))
     clear_plans()
     case = _case(dtype, *shapes, TRANS[trans])
-    check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
+    check(case, case.arrays(), NAMES[0] if ON_GPU else "simt_sm90")
     clear_plans()
 
 
@@ -318,7 +318,7 @@ def test_square_warps(name: str, trans: str, monkeypatch: pytest.MonkeyPatch) ->
     tile = simt_async.WIDE_TILE if trans[0] == "n" else simt_async.TALL_TILE
     monkeypatch.setattr(simt_async, "choose_tile", lambda *given: (tile, 1))
     m, n, k, wide, offset = SQUARE_WARPS[name]
-    device = NAMES[0] if ON_GPU else "groups_90"
+    device = NAMES[0] if ON_GPU else "simt_sm90"
     rng = np.random.default_rng(m)
     bias = rng.standard_normal(n, "f4")
     a = rng.standard_normal((m, k) if trans[0] == "n" else (k, m), "f4")
@@ -339,7 +339,7 @@ def test_square_warps(name: str, trans: str, monkeypatch: pytest.MonkeyPatch) ->
 def test_square_warps_are_for_large_matmuls() -> None:
     import dataclasses
 
-    target = dataclasses.replace(group_machine.TARGET, num_cores=132)
+    target = dataclasses.replace(simt_machine.TARGET, num_cores=132)
     for size, large in ((256, False), (1024, False), (2048, True), (4096, True)):
         for tile in (simt_async.WIDE_TILE, simt_async.TALL_TILE):
             tiles, split_k = simt_async.choose_tile(target, 1, size, size, size, tile)
@@ -374,12 +374,12 @@ def test_square_warps_need_aligned_float32(
     )
     case = _case(dtype, left, right, TRANS[trans])
     clear_plans()
-    check(case, case.arrays(), NAMES[0] if ON_GPU else "groups_90")
+    check(case, case.arrays(), NAMES[0] if ON_GPU else "simt_sm90")
     clear_plans()
     assert asked == [tile]
 
 
-@pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
+@pytest.mark.parametrize("device", NAMES if ON_GPU else ["simt_sm90"])
 @pytest.mark.parametrize("dtype", [BF16, "f4", "f8"] if ON_GPU else [BF16, "f4"])
 def test_split_k(dtype: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     depth = 20480 if ON_GPU else 1024 if dtype is BF16 else 512
@@ -393,7 +393,7 @@ def test_split_k(dtype: Any, device: str, monkeypatch: pytest.MonkeyPatch) -> No
     check(case, case.arrays(), device)
 
 
-@pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
+@pytest.mark.parametrize("device", NAMES if ON_GPU else ["simt_sm90"])
 @pytest.mark.parametrize("dtype", [BF16, "f4", "f8"])
 @pytest.mark.parametrize("away", [1, 2] if ON_GPU else [1])
 def test_misaligned_memory(dtype: Any, offset: int, device: str) -> None:
@@ -405,7 +405,7 @@ def test_misaligned_memory(dtype: Any, offset: int, device: str) -> None:
     compare(case, (moved @ nm.asarray(arrays[1], device=device)).numpy(), arrays)
 
 
-@pytest.mark.parametrize("device", NAMES if ON_GPU else ["groups_90"])
+@pytest.mark.parametrize("device", NAMES if ON_GPU else ["simt_sm90"])
 @pytest.mark.parametrize("dtype", [BF16, "f4"])
 @pytest.mark.parametrize("side", [0, 1])
 @pytest.mark.parametrize(
@@ -423,7 +423,7 @@ def test_misaligned_vectors(dtype: Any, side: int, shapes: Any, device: str) -> 
 
 
 def test_split_k_fills_all_sms() -> None:
-    target = group_machine.TARGET
+    target = simt_machine.TARGET
     sms = target.num_cores
     small = Candidate("small", 1, 64, (1e4, 1.2e4), 5)
     large = Candidate("large", 8 * sms, 64, (3e4,), 5)

@@ -8,20 +8,20 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import group_machine
 import ml_dtypes
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.compiler.lower.matmul import wgmma
 from numus.compiler.plan import clear_plans
 from numus.kernels.matmul.gpu import wgmma as wgmma_kernel
 
-group_machine.install()
+simt_machine.install()
 
 ON_GPU = "cuda" in os.environ.get("NUMUS_TEST_DEVICES", "").split(",")
-DEVICE = "cuda" if ON_GPU else "groups_90"
+DEVICE = "cuda" if ON_GPU else "simt_sm90"
 BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
 TILES = [(64, 64), (128, 64), (128, 128), (128, 256)] if ON_GPU else [(64, 64)]
 TOLERANCE = {"bfloat16": 1.6e-2, "float16": 2e-3, "float32": 2e-3, "float8_e4m3fn": 1.6e-2}

@@ -1,8 +1,8 @@
 """Scatters by sorted updates on an interpreted GPU."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.functions._base import wrap
@@ -12,7 +12,7 @@ from numus.runtime import devices
 
 @pytest.fixture(scope="module", autouse=True)
 def machine():
-    devices.BACKENDS["scattering"] = lambda index: group_machine.Machine(group_machine.HOPPER)
+    devices.BACKENDS["scattering"] = lambda index: simt_machine.Machine(simt_machine.HOPPER)
     return nm.device("scattering").runtime
 
 

@@ -1,17 +1,17 @@
 """Convolution by units that multiply tiles, and by threads that share out tiles, on the imitated
 thread groups: no GPU is needed."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.compiler.lower.conv import gpu as gpu_conv
 from numus.compiler.plan import clear_plans
 from numus.kernels.conv.gpu import implicit_gemm_wgmma
 
-group_machine.install()
-MACHINE = nm.device("tiles").runtime
+simt_machine.install()
+MACHINE = nm.device("simt_wgmma").runtime
 
 
 @pytest.fixture(autouse=True)
@@ -44,7 +44,7 @@ def compare(function, *shapes, dtype="bfloat16", kind="tile_convolution"):
     cotangent = drawn(9, *function(*map(nm.asarray, arrays)).shape, dtype=dtype)
     want = found(function, arrays, cotangent)
     MACHINE.launched.clear()
-    got = found(function, arrays, cotangent, dtype, "tiles")
+    got = found(function, arrays, cotangent, dtype, "simt_wgmma")
     assert [p.name for p in MACHINE.launched].count(kind) == 3
     step = max(2.0 ** -getattr(nm, dtype).mantissa, 4e-7)  # what we compare with is float32
     for a, b in zip(got, want, strict=True):
@@ -87,7 +87,7 @@ def test_what_follows_is_fused():
     x, w = (nm.asarray(drawn(i, *s, dtype="bfloat16")) for i, s in enumerate(shapes))
     bias = nm.asarray(drawn(3, 12, dtype="bfloat16"))
     want = nm.relu(nm.conv2d(x, w, bias, padding="same")).numpy()
-    x, w, bias = (t.to("tiles").astype("bfloat16") for t in (x, w, bias))
+    x, w, bias = (t.to("simt_wgmma").astype("bfloat16") for t in (x, w, bias))
     nm.eval([x, w, bias])
     MACHINE.launched.clear()
     y = nm.relu(nm.conv2d(x, w, bias, padding="same"))
@@ -115,6 +115,6 @@ def test_views_and_expressions_are_laid_out_at_once():
     ],
 )
 def test_tiles_follow_from_sizes(rows, outputs, depth, columns, pieces):
-    target = group_machine.replace(group_machine.WITH_TILES, num_cores=132)
+    target = simt_machine.replace(simt_machine.WGMMA, num_cores=132)
     assert implicit_gemm_wgmma.columns_of(target, 1, rows, outputs, depth) == columns
     assert implicit_gemm_wgmma.pieces_of(target, 1, rows, outputs, columns, depth) == pieces

@@ -1,15 +1,15 @@
 """Matmuls by a vendor's library; the library is NumPy."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus import dtypes as dt
 from numus.kernels.vendor import registry
 from numus.kernels.vendor.matmul import MATMUL_BIAS, GemmProblem, StridedMatrix, is_faster
 
-group_machine.install()
+simt_machine.install()
 rng = np.random.default_rng(0)
 
 
@@ -66,9 +66,9 @@ def by_numpy(monkeypatch):
 
 
 def run(function, *arrays):
-    runtime = nm.device("groups").runtime
+    runtime = nm.device("simt").runtime
     runtime.launched.clear()
-    out = function(*[nm.asarray(a, device="groups") for a in arrays]).numpy()
+    out = function(*[nm.asarray(a, device="simt") for a in arrays]).numpy()
     return out, [p.name for p in runtime.launched]
 
 
@@ -175,7 +175,7 @@ def test_bias_is_added_before_rounding():
 
 
 def test_bias_gradients():
-    x, w, b = (nm.asarray(a, device="groups") for a in (draw(6, 5), draw(4, 5), draw(4)))
+    x, w, b = (nm.asarray(a, device="simt") for a in (draw(6, 5), draw(4, 5), draw(4)))
     loss = lambda w, b: nm.tanh(x @ w.T + b).sum()
     got = nm.jit(nm.grad(loss, argnums=(0, 1)))(w, b)
     with nm.kernels.prefer("native"):
@@ -198,7 +198,7 @@ def test_vendor_without_bias(monkeypatch):
 
 
 def test_jit_and_gradients():
-    x, w = (nm.asarray(draw(6, 6), device="groups") for _ in range(2))
+    x, w = (nm.asarray(draw(6, 6), device="simt") for _ in range(2))
 
     def loss(w, x):
         return nm.tanh(x @ w @ w).sum()
@@ -283,9 +283,9 @@ def test_winograd_matmuls_by_a_vendor(monkeypatch):
         y, pull = nm.vjp(lambda x, w: nm.conv2d(x, w, padding=1), x, w)
         return (y, *pull(up))
 
-    runtime = nm.device("groups_80").runtime
+    runtime = nm.device("simt_sm80").runtime
     runtime.launched.clear()
-    got = both_ways(*(nm.asarray(a, device="groups_80") for a in (x, w, up)))
+    got = both_ways(*(nm.asarray(a, device="simt_sm80") for a in (x, w, up)))
     nm.eval(got)
     assert [p.name for p in runtime.launched].count("numpy") == 3
     want = both_ways(*(nm.asarray(a.astype(np.float64)) for a in (x, w, up)))

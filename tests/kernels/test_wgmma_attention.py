@@ -1,15 +1,15 @@
 """Attention by units that multiply tiles, and by threads that share out tiles, on the imitated
 thread groups: no GPU is needed."""
 
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 
-group_machine.install()
+simt_machine.install()
 attend = nm.scaled_dot_product_attention
-MACHINE = nm.device("tiles").runtime
+MACHINE = nm.device("simt_wgmma").runtime
 
 
 def drawn(seed, *shape, dtype):
@@ -40,7 +40,7 @@ def compare(arrays, options, dtype, prepare=lambda x: x, kernels=3, kind="attent
     cotangent = drawn(9, *q.shape[:-1], v.shape[-1], dtype=dtype)
     want = found(arrays, cotangent, options, prepare=prepare)
     MACHINE.launched.clear()
-    got = found(arrays, cotangent, options, dtype, "tiles", prepare)
+    got = found(arrays, cotangent, options, dtype, "simt_wgmma", prepare)
     names = [p.name for p in MACHINE.launched if "attention" in p.name]
     assert names == [kind, *[f"{kind}_grad"] * (kernels - 1)]
     step = max(2.0 ** -getattr(nm, dtype).mantissa, 4e-7)  # what we compare with is float32
@@ -125,9 +125,9 @@ def test_operands_that_are_views_or_expressions(prepare):
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
 def test_what_is_hidden_from_all_queries_does_not_matter(dtype):
     q, k, v = (drawn(i, n, 16, dtype=dtype) for i, n in enumerate((20, 40, 40)))
-    want = found([q, k, v], q, {"is_causal": True}, dtype, "tiles")
+    want = found([q, k, v], q, {"is_causal": True}, dtype, "simt_wgmma")
     k[20:], v[20:] = np.nan, np.inf
-    got = found([q, k, v], q, {"is_causal": True}, dtype, "tiles")
+    got = found([q, k, v], q, {"is_causal": True}, dtype, "simt_wgmma")
     for a, b in zip(got, want, strict=True):
         np.testing.assert_array_equal(a, b)
 
@@ -135,6 +135,6 @@ def test_what_is_hidden_from_all_queries_does_not_matter(dtype):
 def test_not_a_number_is_passed_on():
     q, k, v = (drawn(i, n, 16, dtype="bfloat16") for i, n in enumerate((20, 40, 40)))
     q[1, 3] = np.nan
-    y = found([q, k, v], q * 0, {}, "bfloat16", "tiles")[0]
+    y = found([q, k, v], q * 0, {}, "bfloat16", "simt_wgmma")[0]
     assert np.isnan(y[1]).all()
     assert np.isfinite(y[[0, *range(2, 20)]]).all()

@@ -3,10 +3,10 @@
 import ctypes
 import types
 
-import group_machine
-import group_tiles
 import ml_dtypes
 import numpy as np
+import simt_machine
+import simt_tensor_core
 
 import numus as nm
 from numus.codegen.nvptx import renderer
@@ -63,7 +63,7 @@ class Driver:
 
 def matmul_kernel():
     runtime = NullRuntime()
-    runtime.target = group_tiles.facts_of(group_machine.TARGET, 90)
+    runtime.target = simt_tensor_core.target_of(simt_machine.TARGET, 90)
     found = []
     runtime.compile = lambda kernel: (found.append(kernel), NullRuntime.compile(runtime, kernel))[1]
     devices.BACKENDS["launches"] = lambda index: runtime

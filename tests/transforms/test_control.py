@@ -1,9 +1,9 @@
 """Loops and branches in the graph, against the same written out in Python."""
 
 import derivatives
-import group_machine
 import numpy as np
 import pytest
+import simt_machine
 
 import numus as nm
 from numus.errors import GradientError, ShapeError, TracingError
@@ -565,23 +565,23 @@ def on_device(place):
 
 def test_operands_on_a_device_that_is_not_the_default():
     """Zeros that derivatives begin with are evaluated where the loop runs."""
-    group_machine.install()
-    for want, found in zip(on_device("cpu"), on_device("groups"), strict=True):
-        assert found.device == "groups"
+    simt_machine.install()
+    for want, found in zip(on_device("cpu"), on_device("simt"), strict=True):
+        assert found.device == "simt"
         np.testing.assert_allclose(found.numpy(), want.numpy(), rtol=1e-5, atol=1e-6)
 
 
 def test_derivatives_that_are_constant_are_where_their_tensors_are():
-    group_machine.install()
-    x = nm.asarray(np.ones((2, 3), np.float32), device="groups").requires_grad_()
+    simt_machine.install()
+    x = nm.asarray(np.ones((2, 3), np.float32), device="simt").requires_grad_()
     x.sum().backward()
     found = [
         *(x.grad, nm.grad(lambda x: x.sum())(x), nm.grad(lambda x: nm.round(x).sum())(x)),
         *(nm.linearize(lambda x: nm.sin(x * 2.0), x)[1](x), nm.imag(x)),
         *(nm.jvp(lambda x: nm.round(x), (x,), (x,))[1], nm.jacrev(lambda x: x[0] * 2)(x)),
-        nm.vjp(lambda x: x.T, x)[1](nm.ones((3, 2), device="groups"))[0],
+        nm.vjp(lambda x: x.T, x)[1](nm.ones((3, 2), device="simt"))[0],
     ]
     for g in found:
         nm.eval(g)
-        assert g.device == "groups"
+        assert g.device == "simt"
     assert (x - found[0]).numpy().tolist() == [[0, 0, 0]] * 2

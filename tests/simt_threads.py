@@ -1,11 +1,9 @@
-"""Kernels as rendered for NVIDIA GPUs, run without one: the LLVM IR is compiled for the host, and
-every thread of a block is a thread of this process.
+"""Rendered GPU kernels on host threads: LLVM IR compiled for the host, one thread per GPU thread.
 
-What threads ask the device for (who they are, what a neighbour has, a barrier) are calls to here.
-Blocks run one after the other; those of a group that is spread over several run together, each by a
-copy of the code that has shared memory of its own.
-Kernels with tiles are left to the machine of `group_machine`, and so are those with scratch memory
-(which take many barriers) unless a test asks for them.
+NVVM intrinsics (thread indices, shuffles, barriers) are calls to this module. CTAs run one after
+the other; those of a cluster together, each by its own copy of the code and its shared memory.
+Kernels with scratch memory are interpreted by `simt_machine`, unless a test asks for them: they
+take many barriers.
 """
 
 from __future__ import annotations
@@ -16,83 +14,82 @@ import threading
 import time
 from typing import Any
 
-import group_machine
 import llvmlite.binding as llvm
 import numpy as np
+import simt_machine
 
 from numus.codegen.nvptx import renderer
 from numus.ir import kernel_text
 
-PATIENCE = 120  # seconds that threads wait for each other
+BARRIER_TIMEOUT = 120  # seconds
 _me = threading.local()
 _INT, _FLOAT = ctypes.c_int32, ctypes.c_float
 _SHARED = re.compile(r"^@shared\d+ = internal", re.MULTILINE)
 
 
 class _Cluster:
-    """What the blocks of a group have in common. A barrier is arrived at, and waited for later: an
-    arrival that nobody waits for yet must not be mistaken for the next one."""
+    """Split arrive/wait barrier and distributed shared memory of a cluster's CTAs."""
 
     def __init__(self, threads: int) -> None:
-        self.blocks: list[_Block] = []
-        self.threads, self.arrived, self.turn = threads, 0, threading.Condition()
+        self.blocks: list[_Cta] = []
+        self.threads, self.arrived, self.condition = threads, 0, threading.Condition()
 
     def arrive(self) -> None:
-        with self.turn:
+        with self.condition:
             _me.arrivals += 1
             assert self.arrived < _me.arrivals * self.threads
             self.arrived += 1
-            self.turn.notify_all()
+            self.condition.notify_all()
 
     def wait(self) -> None:
-        with self.turn:
+        with self.condition:
             wanted = _me.arrivals * self.threads
-            assert self.turn.wait_for(lambda: self.arrived >= wanted, PATIENCE)
+            assert self.condition.wait_for(lambda: self.arrived >= wanted, BARRIER_TIMEOUT)
 
-    def place(self, address: int, rank: int) -> int:
-        """Where in another block's shared memory the same thing lies."""
+    def map_shared(self, address: int, rank: int) -> int:
+        """The address of the same variable in another CTA's shared memory."""
         own = max(x for x in _me.block.shared if x <= address)
         there = self.blocks[rank].shared[_me.block.shared.index(own)]
         return there + address - own
 
 
-class _Block:
-    """What the threads of a block have in common."""
+class _Cta:
+    """State shared by the threads of a CTA."""
 
     def __init__(self, threads: int, number: int, shared: list[int], cluster: _Cluster) -> None:
         self.number, self.shared, self.cluster = number, shared, cluster
         self.barrier = threading.Barrier(threads)
         self.warps = [threading.Barrier(32) for _ in range(threads // 32)]
-        self.told = [0] * threads
+        self.exchanged = [0] * threads
 
 
-def _told(value: int, lane: int) -> int:
-    """What a lane of the same warp has."""
+def _shuffle(value: int, lane: int) -> int:
+    """The value of a lane of the same warp."""
     block, warp = _me.block, _me.block.warps[_me.thread // 32]
-    block.told[_me.thread] = value
-    warp.wait(PATIENCE)
-    found = block.told[_me.thread // 32 * 32 + lane]
-    warp.wait(PATIENCE)
+    block.exchanged[_me.thread] = value
+    warp.wait(BARRIER_TIMEOUT)
+    found = block.exchanged[_me.thread // 32 * 32 + lane]
+    warp.wait(BARRIER_TIMEOUT)
     return found
 
 
-def _exchanged(mask: int, value: int, lane: int, clamp: int) -> int:
-    return _told(value, _me.thread % 32 ^ lane)
+def _shuffle_bfly(mask: int, value: int, lane: int, clamp: int) -> int:
+    return _shuffle(value, _me.thread % 32 ^ lane)
 
 
-def _from_below(mask: int, value: int, distance: int, clamp: int) -> int:
+def _shuffle_up(mask: int, value: int, distance: int, clamp: int) -> int:
     own = _me.thread % 32
-    return _told(value, own - distance if own >= distance else own)
+    return _shuffle(value, own - distance if own >= distance else own)
 
 
-def _from(mask: int, value: int, lane: int, clamp: int) -> int:
-    return _told(value, lane)
+def _shuffle_idx(mask: int, value: int, lane: int, clamp: int) -> int:
+    return _shuffle(value, lane)
 
 
-def _awaited(address: int) -> int:
-    """A word of a board, once it is there: nobody spins."""
+def _wait_flag(address: int) -> int:
+    """A flag word, once it is set: without spinning."""
     word = ctypes.c_int64.from_address(address)
-    for _ in range(1000 * PATIENCE):
+    for _ in range(1000 * BARRIER_TIMEOUT):
         if word.value:
             break
         time.sleep(0.001)
@@ -100,9 +97,9 @@ def _awaited(address: int) -> int:
     return word.value
 
 
-def _inverse_root(x: float) -> float:
+def _rsqrt(x: float) -> float:
     with np.errstate(all="ignore"):
-        # as far off as the unit may be
+        # the error bound of rsqrt.approx
         return float(np.float32(1 / np.sqrt(np.float64(x)) * (1 - 2.0**-22)))
 
 
@@ -122,50 +119,50 @@ _DEVICE: dict[str, Any] = {
     "llvm.nvvm.barrier.cluster.wait.aligned": (None, (), lambda: _me.block.cluster.wait()),
     "llvm.nvvm.mapa.shared.cluster": (
         *(ctypes.c_void_p, (ctypes.c_void_p, _INT)),
-        lambda address, rank: _me.block.cluster.place(address, rank),
+        lambda address, rank: _me.block.cluster.map_shared(address, rank),
     ),
     "llvm.nvvm.barrier.cta.sync.aligned.all": (
         *(None, (_INT,)),
-        lambda which: _me.block.barrier.wait(PATIENCE) and None,
+        lambda which: _me.block.barrier.wait(BARRIER_TIMEOUT) and None,
     ),
-    "llvm.nvvm.shfl.sync.bfly.i32": (_INT, (_INT,) * 4, _exchanged),
-    "llvm.nvvm.shfl.sync.up.i32": (_INT, (_INT,) * 4, _from_below),
-    "llvm.nvvm.shfl.sync.idx.i32": (_INT, (_INT,) * 4, _from),
+    "llvm.nvvm.shfl.sync.bfly.i32": (_INT, (_INT,) * 4, _shuffle_bfly),
+    "llvm.nvvm.shfl.sync.up.i32": (_INT, (_INT,) * 4, _shuffle_up),
+    "llvm.nvvm.shfl.sync.idx.i32": (_INT, (_INT,) * 4, _shuffle_idx),
     "llvm.nvvm.rcp.approx.ftz.f": (_FLOAT, (_FLOAT,), _reciprocal),
-    "llvm.nvvm.rsqrt.approx.f": (_FLOAT, (_FLOAT,), _inverse_root),
+    "llvm.nvvm.rsqrt.approx.f": (_FLOAT, (_FLOAT,), _rsqrt),
 }
-_AWAITED = re.compile(r"load atomic i64, ptr addrspace\(1\) (\S+) .*")
-_WORD = "device_word"
+_FLAG_LOAD = re.compile(r"load atomic i64, ptr addrspace\(1\) (\S+) .*")
+_FLAG = "device_flag"
 _NAMES = {name: f"device_{i}" for i, name in enumerate(_DEVICE)}
 _calls = {
     _NAMES[name]: ctypes.CFUNCTYPE(result, *taken)(call)
     for name, (result, taken, call) in _DEVICE.items()
 }
-_calls[_WORD] = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_awaited)
+_calls[_FLAG] = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(_wait_flag)
 
 
-class Machine(group_machine.Machine):
-    """A runtime whose kernels run so, where they can."""
+class Machine(simt_machine.Machine):
+    """A runtime that executes rendered kernels where it can."""
 
     def __init__(self) -> None:
-        super().__init__(group_machine.HOPPER)
+        super().__init__(simt_machine.HOPPER)
         self.compiled: dict[str, Any] = {}
-        self.rendered: list[Any] = []  # the kernels that ran as they were rendered
-        self.with_scratch = False  # whether those with scratch memory do
+        self.rendered: list[Any] = []  # kernels executed as rendered
+        self.with_scratch = False  # whether kernels with scratch are
         llvm.initialize_native_target()
         llvm.initialize_native_asmprinter()
         for name, call in _calls.items():
             llvm.add_symbol(name, ctypes.cast(call, ctypes.c_void_p).value)
 
-    def run_kernel(self, kernel: Any, places: list[Any], scalars: Any, grid: int) -> None:
+    def run_kernel(self, kernel: Any, arguments: list[Any], scalars: Any, grid: int) -> None:
         scratch = [b for b in kernel.buffers if b.access == "scratch"]
         nbytes, shared = renderer.static_scratch(kernel)
         in_shared = scratch == shared and nbytes <= renderer.STATIC_SHARED
         if scratch and not (in_shared and self.with_scratch):
-            group_machine.run(kernel, places, scalars, grid)
+            simt_machine.run(kernel, arguments, scalars, grid)
             return
         self.rendered.append(kernel)
-        given = [p for p, b in zip(places, kernel.buffers, strict=True) if b not in shared]
+        given = [p for p, b in zip(arguments, kernel.buffers, strict=True) if b not in shared]
         values: list[Any] = [raw.ctypes.data + offset for raw, offset in given]
         kinds: list[Any] = [ctypes.c_void_p] * len(values)
         for (_, dtype), value in zip(kernel.scalars, scalars, strict=True):
@@ -178,11 +175,11 @@ class Machine(group_machine.Machine):
             cluster = _Cluster(renderer.cta_threads(kernel) * kernel.cluster_size)
             for rank, (_, shared) in enumerate(codes):
                 number = first + rank
-                cluster.blocks.append(_Block(renderer.cta_threads(kernel), number, shared, cluster))
+                cluster.blocks.append(_Cta(renderer.cta_threads(kernel), number, shared, cluster))
             _run(functions, values, renderer.cta_threads(kernel), cluster.blocks)
 
     def _codes(self, kernel: Any) -> list[tuple[int, list[int]]]:
-        """For each block of a group the address of the code, and those of its shared memory."""
+        """(code address, addresses of shared variables) for each CTA of a cluster."""
         text = kernel_text(kernel)
         if text not in self.compiled:
             source = renderer.render(kernel, renderer.NvptxTarget(90)).replace("ptx_kernel ", "")
@@ -190,8 +187,8 @@ class Machine(group_machine.Machine):
             lines = source.splitlines()
             unknown = ("griddepcontrol", "target triple")
             source = "\n".join(x for x in lines if not any(word in x for word in unknown))
-            source = _AWAITED.sub(rf"call i64 @{_WORD}(ptr addrspace(1) \1)", source)
-            source += f"declare i64 @{_WORD}(ptr addrspace(1))\n"
+            source = _FLAG_LOAD.sub(rf"call i64 @{_FLAG}(ptr addrspace(1) \1)", source)
+            source += f"declare i64 @{_FLAG}(ptr addrspace(1))\n"
             for name, ours in _NAMES.items():
                 source = source.replace(name, ours)
             self.compiled[text] = [_compiled(source) for _ in range(kernel.cluster_size)]
@@ -214,7 +211,7 @@ def _compiled(source: str) -> Any:
     return code
 
 
-def _run(functions: list[Any], values: list[Any], threads: int, blocks: list[_Block]) -> None:
+def _run(functions: list[Any], values: list[Any], threads: int, blocks: list[_Cta]) -> None:
     def go(rank: int, thread: int) -> None:
         _me.thread, _me.block, _me.arrivals = thread, blocks[rank], 0
         functions[rank](*values)

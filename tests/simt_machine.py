@@ -1,8 +1,7 @@
-"""A machine of thread groups, imitated: kernels for GPUs run here without one.
+"""An interpreter of GPU kernels: a SIMT machine in NumPy.
 
-Kernels are interpreted statement by statement, all threads of a group at once as NumPy arrays. That
-is slow, and exact about what a kernel may do: an access outside of a buffer, a register that was
-never set, or a barrier where threads could miss each other is an error. Scratch starts as garbage.
+Statements are executed one by one, for all threads of a block at once. Out-of-bounds accesses,
+registers that were never set, and divergent barriers are errors. Scratch starts as garbage.
 """
 
 from __future__ import annotations
@@ -10,24 +9,23 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import group_tiles
 import numpy as np
-import tile_machine
+import simt_async
+import simt_tensor_core
 
 from numus import dtypes as dt
 from numus import ir
-from numus.codegen.nvptx.analysis import registers_of
-from numus.ir import statements
+from numus.codegen.nvptx.analysis import registers_of, resident_loops
 from numus.runtime import devices
 from numus.runtime.contract import Backend, Launch, LaunchList
 from numus.runtime.cuda.properties import capability_fields
 from numus.target import Target
 
-GROUP = 64
+BLOCK_SIZE = 64
 
 TARGET = Target(
-    name="groups",
-    description="thread groups, imitated",
+    name="simt",
+    description="a SIMT machine, interpreted",
     dtypes=frozenset(d.name for d in dt.ALL),
     vector_bytes=128,
     vector_registers=64,
@@ -35,19 +33,19 @@ TARGET = Target(
     l2_bytes=1 << 20,
     num_cores=2,
     language="none",
-    block_size=GROUP,
+    block_size=BLOCK_SIZE,
     shared_bytes=48 << 10,
 )
-WITH_TILES = replace(
+WGMMA = replace(
     TARGET,
-    name="tiles",
+    name="simt_wgmma",
     wgmma=True,
     approx_math=True,
     subgroup_size=32,
     block_size=256,
     shared_bytes=227 << 10,
 )
-HOPPER = replace(  # as far as rows that stay in registers care
+HOPPER = replace(  # for register-resident reductions
     TARGET,
     block_size=256,
     shared_bytes=227 << 10,
@@ -57,11 +55,11 @@ HOPPER = replace(  # as far as rows that stay in registers care
         **{"wgmma": False, "approx_math": False, "forward_progress": False},
     },
 )
-ORDERED = replace(TARGET, name="ordered", block_size=256, forward_progress=True)
+ORDERED = replace(TARGET, name="simt_ordered", block_size=256, forward_progress=True)
 
 
-class Block:
-    """Memory of the machine."""
+class Memory:
+    """An allocation of the machine."""
 
     def __init__(self, nbytes: int) -> None:
         self.nbytes = nbytes
@@ -88,7 +86,7 @@ class Prepared(LaunchList):
             count = len(kernel.scalars)
             grid, scalars = values[at], values[at + 1 : at + 1 + count]
             at += count + 1
-            places = [
+            arguments = [
                 None if b is None else self.runtime.view(addresses[b[0]] + b[1])
                 for b in step.buffers
             ]
@@ -96,7 +94,7 @@ class Prepared(LaunchList):
                 launch = kernel.vendor.start(self.runtime, kernel.problem)
                 launch([addresses[slot] + offset for slot, offset in step.buffers], 0)
             else:
-                self.runtime.run_kernel(kernel, places, scalars, grid)
+                self.runtime.run_kernel(kernel, arguments, scalars, grid)
             self.runtime.launched.append(step.program)
 
 
@@ -105,34 +103,34 @@ class Machine(Backend):
 
     def __init__(self, target: Target = TARGET) -> None:
         self.target = target
-        self.blocks: dict[int, Any] = {}
+        self.allocations: dict[int, Any] = {}
         self.programs: dict[str, Program] = {}
         self.launched: list[Program] = []
 
-    def allocate(self, nbytes: int) -> Block:
+    def allocate(self, nbytes: int) -> Memory:
         import weakref
 
-        block = Block(nbytes)
-        self.blocks[block.address] = weakref.ref(block)
-        return block
+        memory = Memory(nbytes)
+        self.allocations[memory.address] = weakref.ref(memory)
+        return memory
 
     def view(self, address: int) -> tuple[np.ndarray[Any, Any], int]:
-        """The bytes of the block that an address lies in, and how far inside it lies."""
-        for start, ref in self.blocks.items():
-            block = ref()
-            if block is not None and start <= address <= start + block.nbytes:
-                return block.array[: block.nbytes], address - start
+        """(bytes of the allocation that contains an address, offset in it)."""
+        for start, ref in self.allocations.items():
+            memory = ref()
+            if memory is not None and start <= address <= start + memory.nbytes:
+                return memory.array[: memory.nbytes], address - start
         raise AssertionError(f"no memory at {address}")
 
-    def upload(self, memory: Block, array: np.ndarray[Any, Any]) -> None:
+    def upload(self, memory: Memory, array: np.ndarray[Any, Any]) -> None:
         memory.array[: array.nbytes] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
 
-    def download(self, memory: Block, dtype: Any, count: int, start: int = 0) -> Any:
+    def download(self, memory: Memory, dtype: Any, count: int, start: int = 0) -> Any:
         size = dtype.itemsize
         return memory.array[start * size : (start + count) * size].copy().view(dtype.np)
 
     def compile(self, kernel: ir.Kernel) -> Program:
-        kernel.block_size = kernel.block_size or 32  # lanes that were meant to be SIMD
+        kernel.block_size = kernel.block_size or 32  # SIMD kernels
         return self.programs.setdefault(ir.kernel_text(kernel), Program(kernel))
 
     def prepare(self, steps: Any, slots: int) -> Prepared:
@@ -140,11 +138,11 @@ class Machine(Backend):
 
     def run(self, launches: list[Launch]) -> None:
         for launch in launches:
-            places = [None if m is None else (m.array[: m.nbytes], 0) for m in launch.memories]
-            self.run_kernel(launch.program.kernel, places, launch.scalars, launch.grid)
+            arguments = [None if m is None else (m.array[: m.nbytes], 0) for m in launch.memories]
+            self.run_kernel(launch.program.kernel, arguments, launch.scalars, launch.grid)
 
-    def run_kernel(self, kernel: ir.Kernel, places: list[Any], scalars: Any, grid: int) -> None:
-        run(kernel, places, scalars, grid)
+    def run_kernel(self, kernel: ir.Kernel, arguments: list[Any], scalars: Any, grid: int) -> None:
+        run(kernel, arguments, scalars, grid)
 
     def synchronize(self) -> None:
         pass
@@ -154,68 +152,68 @@ class Machine(Backend):
 
 
 def install() -> None:
-    """From now on there are devices "groups"; "tiles", whose groups multiply tiles; and "ordered",
-    whose blocks start in order."""
-    devices.BACKENDS.setdefault("groups", lambda index: Machine())
-    devices.BACKENDS.setdefault("tiles", lambda index: Machine(WITH_TILES))
-    devices.BACKENDS.setdefault("ordered", lambda index: Machine(ORDERED))
+    """Add devices "simt"; "simt_wgmma"; "simt_ordered", whose blocks start in order; and
+    "simt_sm75" … by compute capability."""
+    devices.BACKENDS.setdefault("simt", lambda index: Machine())
+    devices.BACKENDS.setdefault("simt_wgmma", lambda index: Machine(WGMMA))
+    devices.BACKENDS.setdefault("simt_ordered", lambda index: Machine(ORDERED))
     for capability in (75, 80, 90):
-        target = group_tiles.facts_of(TARGET, capability)
-        devices.BACKENDS.setdefault(f"groups_{capability}", lambda index, f=target: Machine(f))
+        target = simt_tensor_core.target_of(TARGET, capability)
+        devices.BACKENDS.setdefault(f"simt_sm{capability}", lambda index, f=target: Machine(f))
 
 
 # -- interpretation -------------------------------------------------------------------------------
 
 
-def run(kernel: ir.Kernel, places: list[Any], scalars: Any, grid: int) -> None:
+def run(kernel: ir.Kernel, arguments: list[Any], scalars: Any, grid: int) -> None:
     values = {}
     for (slot, dtype), v in zip(kernel.scalars, scalars, strict=True):
         values[slot] = np.asarray(v).astype(dtype.np)
     with np.errstate(all="ignore"):
         count = grid * kernel.packed_blocks // kernel.cluster_size
         for g in range(count):
-            _Group(kernel, places, values, g, count).run()
+            _Block(kernel, arguments, values, g, count).run()
 
 
 class _Context:
-    """What a thread, or all of them, can see: variables, and which threads are here."""
+    """Variables and active threads."""
 
     def __init__(self, env: dict[Any, Any], ids: Any = None, slot: int = 0) -> None:
         self.env, self.ids = env, ids  # ids None: outside lanes loops
-        self.slot = slot  # which of a thread's iterations, where it holds several
+        self.slot = slot  # iteration of a thread in a resident loop
 
-    def narrowed(self, keep: Any) -> _Context:
+    def masked(self, keep: Any) -> _Context:
         n = len(self.ids)
         env = {k: v[keep] if np.shape(v) == (n,) else v for k, v in self.env.items()}
         return _Context(env, self.ids[keep], self.slot)
 
 
-class _Group:
+class _Block:
     def __init__(
-        self, kernel: ir.Kernel, places: list[Any], scalars: Any, g: int, groups: int
+        self, kernel: ir.Kernel, arguments: list[Any], scalars: Any, index: int, count: int
     ) -> None:
-        self.kernel, self.g, self.groups, self.scalars = kernel, g, groups, scalars
+        self.kernel, self.index, self.count, self.scalars = kernel, index, count, scalars
         self.registers: dict[ir.Register, Any] = {}
-        held = [s for s in statements(kernel.body) if isinstance(s, ir.For) and s.resident]
-        self.slots = max((s.unroll * s.width for s in held), default=1)
-        seen = [r for s in held for r in {r for y in s.body for r in registers_of(y)}]
-        self.kept = {r for r in seen if seen.count(r) > 1}  # with a place for every iteration
+        loops = resident_loops(kernel)
+        self.slots = max((s.unroll * s.width for s in loops), default=1)
+        seen = [r for s in loops for r in {r for y in s.body for r in registers_of(y)}]
+        self.resident = {r for r in seen if seen.count(r) > 1}  # a slot per iteration
         self.memory: dict[ir.Buffer, Any] = {}
-        self.tiles = tile_machine.Tiles(self)
-        self.origins: dict[ir.Buffer, int] = {}  # where addresses point, in elements
+        self.pipeline = simt_async.Pipeline(self)
+        self.origins: dict[ir.Buffer, int] = {}  # offsets of addresses, in elements
         top = _Context({})
         for i, b in enumerate(kernel.buffers):
             if b.aliases is not None:
                 raw = self.memory[b.aliases].view(np.uint8)
                 size = int(self.value(b.size, top)) * b.dtype.itemsize
-                assert size <= len(raw), f"{b.name} does not fit in the place of {b.aliases.name}"
+                assert size <= len(raw), f"{b.name} is larger than {b.aliases.name}"
                 self.memory[b] = raw[:size].view(b.dtype.np)
             elif b.access == "scratch":
                 size = int(self.value(b.size, top))
                 raw = np.full(size * b.dtype.itemsize, 0xA5, np.uint8)
                 self.memory[b] = raw.view(np.uint8 if b.dtype is dt.bool_ else b.dtype.np)
             else:
-                raw, offset = places[i]
+                raw, offset = arguments[i]
                 size = b.dtype.itemsize
                 first = offset % size
                 raw = raw[first : first + (len(raw) - first) // size * size]
@@ -242,32 +240,32 @@ class _Group:
                 if condition:
                     self.block(s.body, c)
             elif condition.any():
-                self.block(s.body, c.narrowed(np.nonzero(condition)[0]))
+                self.block(s.body, c.masked(np.nonzero(condition)[0]))
         elif isinstance(s, ir.For):
             self.loop(s, c)
         elif isinstance(s, (ir.BlockReduce, ir.BlockScan)):
-            assert c.ids is None, "threads may not be all here"
-            self.across(s, c)
+            assert c.ids is None, "a divergent block operation"
+            self.collective(s, c)
         elif isinstance(s, (ir.AtomicAdd, ir.WarpMultisplit, ir.SetFlag, ir.SpinWait)):
-            assert c.ids is not None, "this is for lanes"
-            self.between(s, c)
-        elif isinstance(s, group_tiles.KINDS):
-            group_tiles.statement(self, s, c)
+            assert c.ids is not None, "outside a lanes loop"
+            self.sync(s, c)
+        elif isinstance(s, simt_tensor_core.STATEMENTS):
+            simt_tensor_core.statement(self, s, c)
         else:
-            self.tiles.statement(s, c)
+            self.pipeline.statement(s, c)
 
-    def between(self, s: ir.Stmt, c: _Context) -> None:
+    def sync(self, s: ir.Stmt, c: _Context) -> None:
         n = len(c.ids)
-        given = [np.broadcast_to(self.value(e, c), n) for e in ir.operands(s)]
+        args = [np.broadcast_to(self.value(e, c), n) for e in ir.operands(s)]
         if isinstance(s, ir.WarpMultisplit):
-            assert n == self.kernel.block_size, "somebody is missing"
-            assert (given[1] < 1 << s.bits).all()
-            teams = given[0].reshape(-1, 32)
-            assert (teams == teams[:, :1]).all()
-            assert len(set(teams[:, 0])) == len(teams)
-            memory, places = self.memory[s.counters], given[0] + given[1].astype(np.int64)
+            assert n == self.kernel.block_size, "a divergent multisplit"
+            assert (args[1] < 1 << s.bits).all()
+            warps = args[0].reshape(-1, 32)
+            assert (warps == warps[:, :1]).all()
+            assert len(set(warps[:, 0])) == len(warps)
+            memory, indices = self.memory[s.counters], args[0] + args[1].astype(np.int64)
             result = np.empty(n, s.rank.dtype.np)
-            for i, at in enumerate(places):
+            for i, at in enumerate(indices):
                 result[i] = memory[at]
                 memory[at] += 1
             c.env[s.rank] = result
@@ -281,45 +279,45 @@ class _Group:
             )
 
         if isinstance(s, ir.SpinWait):
-            for run, index, count in zip(s.reads, given[::2], given[1::2], strict=True):
-                for k, name in enumerate(run.results):
+            for read, index, count in zip(s.reads, args[::2], args[1::2], strict=True):
+                for k, name in enumerate(read.results):
                     here = k < count
-                    at = np.where(here, index + origin + k * run.stride, 0)
+                    at = np.where(here, index + origin + k * read.stride, 0)
                     check(at)
-                    told = np.where(here, memory[at], 0).astype(memory.dtype)
-                    assert (told[here] != 0).all(), "a word that nobody has posted is waited for"
-                    c.env[name] = told
+                    words = np.where(here, memory[at], 0).astype(memory.dtype)
+                    assert (words[here] != 0).all(), "a deadlock: the flag is not set"
+                    c.env[name] = words
             return
-        at = given[0] + origin
+        at = args[0] + origin
         check(at)
         if isinstance(s, ir.AtomicAdd):
-            np.add.at(memory, at, given[1])
+            np.add.at(memory, at, args[1])
         else:
-            assert (given[1] != 0).all()
-            assert (memory[at] == 0).all(), "a word is posted twice"
-            memory[at] = given[1]
+            assert (args[1] != 0).all()
+            assert (memory[at] == 0).all(), "a flag is set twice"
+            memory[at] = args[1]
 
     def set(self, s: ir.Set, c: _Context) -> None:
         v = self.value(s.value, c)
         assert v.dtype == s.register.dtype.np, (v.dtype, s.register.dtype)
         if not s.register.lanes:
-            assert np.ndim(v) == 0, "a uniform register is given a varying value"
+            assert np.ndim(v) == 0, "a uniform register is set to a varying value"
             self.registers[s.register] = v
             return
-        held = self.registers.get(s.register)
-        if held is None:
-            kept = s.register in self.kept
-            shape = (self.slots, self.kernel.block_size) if kept else self.kernel.block_size
-            held = self.registers[s.register] = np.zeros(shape, s.register.dtype.np)
+        values = self.registers.get(s.register)
+        if values is None:
+            slots = s.register in self.resident
+            shape = (self.slots, self.kernel.block_size) if slots else self.kernel.block_size
+            values = self.registers[s.register] = np.zeros(shape, s.register.dtype.np)
         if c.ids is None:
-            held[...] = v
+            values[...] = v
         else:
-            held[(c.slot, c.ids) if held.ndim > 1 else c.ids] = v
+            values[(c.slot, c.ids) if values.ndim > 1 else c.ids] = v
 
     def store(self, s: ir.Store, c: _Context) -> None:
         index, value = self.value(s.index, c), self.value(s.value, c)
         index = index + self.origins.get(s.buffer, 0)
-        if np.ndim(value):  # lanes that meet in one element: the last one stays
+        if np.ndim(value):  # colliding lanes: the last one wins
             index = np.broadcast_to(index, np.shape(value))
         memory = self.memory[s.buffer]
         assert s.buffer.access != "read"
@@ -338,16 +336,16 @@ class _Group:
     def loop(self, s: ir.For, c: _Context) -> None:
         start, stop, step = (self.value(e, c) for e in (s.start, s.stop, s.step))
         if s.kind == "grid":
-            assert self.kernel.packed_blocks > 1 or self.g < stop
-            last = stop if self.kernel.persistent else min(stop, self.g + 1)
-            for g in range(self.g, int(last), self.groups):
+            assert self.kernel.packed_blocks > 1 or self.index < stop
+            last = stop if self.kernel.persistent else min(stop, self.index + 1)
+            for g in range(self.index, int(last), self.count):
                 c.env[s.var] = np.int64(start + g * step)
                 self.block(s.body, c)
         elif s.kind == "lanes":
-            assert c.ids is None, "a lanes loop inside a lanes loop"
+            assert c.ids is None, "nested lanes loops"
             every = np.arange(start, stop, step, dtype=np.int64)
             if s.resident:
-                self.held(s, c, len(every))
+                self.resident_loop(s, c, len(every))
                 return
             for first in range(0, len(every), self.kernel.block_size):
                 now = every[first : first + self.kernel.block_size]
@@ -362,27 +360,25 @@ class _Group:
             at = np.broadcast_to(start, n).copy()
             while (at < stop).any():
                 here = np.nonzero(at < stop)[0]
-                inner = c.narrowed(here)
+                inner = c.masked(here)
                 inner.env[s.var] = at[here]
                 self.block(s.body, inner)
                 at += step
 
-    def held(self, s: ir.For, c: _Context, count: int) -> None:
-        """All iterations of a thread have registers of their own."""
+    def resident_loop(self, s: ir.For, c: _Context, count: int) -> None:
+        """All iterations of a thread have slots of their own."""
         threads = np.arange(self.kernel.block_size)
-        assert count <= s.unroll * s.width * self.kernel.block_size, (
-            "threads have no room for so many"
-        )
-        assert count >= s.full_vectors * s.width * self.kernel.block_size, "vectors are missing"
+        assert count <= s.unroll * s.width * self.kernel.block_size, "more iterations than slots"
+        assert count >= s.full_vectors * s.width * self.kernel.block_size, "missing full vectors"
         for slot in range(s.unroll * s.width):
-            vector, place = divmod(slot, s.width)
-            at = (vector * self.kernel.block_size + threads) * s.width + place
+            vector, element = divmod(slot, s.width)
+            at = (vector * self.kernel.block_size + threads) * s.width + element
             here = at < count
             if here.any():
                 env = {**c.env, s.var: at[here]}
                 self.block(s.body, _Context(env, threads[here], slot))
 
-    def across(self, s: ir.BlockReduce | ir.BlockScan, c: _Context) -> None:
+    def collective(self, s: ir.BlockReduce | ir.BlockScan, c: _Context) -> None:
         states = list(zip(*(self.registers[r].reshape(-1) for r in s.registers), strict=True))
 
         def merge(a: Any, b: Any) -> Any:
@@ -432,11 +428,11 @@ class _Group:
         if e.op == "var":
             raise AssertionError(f"{e!r} has no value here")
         if e.op == "read":
-            held = self.registers[e.attr]
+            values = self.registers[e.attr]
             if not e.attr.lanes:
-                return held
+                return values
             assert c.ids is not None, "a register with lanes is read outside a lanes loop"
-            return held[(c.slot, c.ids) if held.ndim > 1 else c.ids].copy()
+            return values[(c.slot, c.ids) if values.ndim > 1 else c.ids].copy()
         if e.op == "lanes_reduce":
             assert c.ids is None
             return self.lanes_reduce(*e.attr)
@@ -446,7 +442,7 @@ class _Group:
             memory, origin = self.memory[e.attr], self.origins.get(e.attr, 0)
             return np.int64(memory.ctypes.data + origin * memory.itemsize)
         if e.op == "lanes_xor":
-            assert len(c.ids) == self.kernel.block_size, "threads may not be all here"
+            assert len(c.ids) == self.kernel.block_size, "a divergent shuffle"
             return args[0][c.ids ^ e.attr]
         result = _operation(e, args)
         assert result.dtype == e.dtype.np, (e.op, result.dtype, e.dtype)

@@ -1,0 +1,151 @@
+"""Tensor-core operations (mma.sync, wgmma) of the SIMT interpreter."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from simt_async import GARBAGE
+
+from numus import ir
+
+CONSUMER_THREADS = 256
+
+
+def _wide(dtype: Any) -> Any:
+    return np.int64 if dtype.is_integer else np.float64
+
+
+def _elements(words: Any, dtype: Any) -> Any:
+    """The elements of words, along a new last axis."""
+    raw = np.ascontiguousarray(words)[..., None]
+    return raw.view(dtype.np) if dtype.itemsize < raw.dtype.itemsize else raw
+
+
+def mma_sync(block: Any, s: ir.MmaSync, c: Any) -> None:
+    threads = block.kernel.block_size
+    assert len(c.ids) == threads, "a divergent MMA"
+    a_tile, b_tile = (
+        [_elements(np.broadcast_to(block.value(e, c), threads), s.dtype) for e in side]
+        for side in (s.a, s.b)
+    )
+    per = a_tile[0].shape[-1]
+    for first in range(0, threads, 32):
+        a = np.zeros((16, 8 * per), _wide(s.dtype))
+        b = np.zeros((8 * per, 8), _wide(s.dtype))
+        for t in range(32):
+            line, word = t // 4, t % 4
+            for j, x in enumerate(a_tile):
+                k = (word + j // 2 * 4) * per
+                a[line + j % 2 * 8, k : k + per] = x[first + t]
+            for j, y in enumerate(b_tile):
+                k = (word + j * 4) * per
+                b[k : k + per, line] = y[first + t]
+        _add(block, s.accumulators, first, a @ b)
+
+
+def _add(block: Any, accumulators: list[ir.Register], first: int, product: Any) -> None:
+    """Add 16 rows to the accumulators of a warp."""
+    for t in range(32):
+        for i, register in enumerate(accumulators):
+            row = t // 4 + i // 2 % 2 * 8
+            column = t % 4 * 2 + i // 4 * 8 + i % 2
+            values = block.registers[register]
+            values[first + t] = (values[first + t] + product[row, column]).astype(values.dtype)
+
+
+def wgmma_tile(block: Any, s: ir.WgmmaTile, c: Any) -> None:
+    dtype = s.scratch.dtype
+    itemsize = dtype.itemsize
+    depth, chunk = ir.SWIZZLE_BYTES // itemsize, 16 // itemsize
+
+    def tile(start: int, rows: int, k_major: bool) -> Any:
+        out = np.zeros((rows, depth), _wide(dtype))
+        for row in range(rows):
+            for k in range(depth):
+                lead = (row, k - k % chunk) if k_major else (row - row % chunk, k)
+                offset = ir.swizzle(k_major, *map(ir.const, lead), depth, itemsize)
+                at = int(block.value(offset, c)) + (k % chunk if k_major else row % chunk)
+                out[row, k] = block.memory[s.scratch][start + at]
+        return out
+
+    if s.accumulate is not None and int(block.value(s.accumulate, c)) == 0:
+        _clear(block, s.accumulators)
+    a_tile = tile(0, s.m, s.k_major[0])
+    _wgmma(block, s.accumulators, a_tile, tile(s.m * depth, s.n, s.k_major[1]))
+
+
+def mainloop(block: Any, s: ir.WgmmaMainloop, c: Any) -> None:
+    start, k_tiles = (int(block.value(e, c)) for e in (s.k_start, s.k_tiles))
+    depth = ir.SWIZZLE_BYTES // s.a.buffer.dtype.itemsize
+
+    def tile(o: ir.TmaTensor) -> Any:
+        inner, outer, batches = (int(block.value(e, c)) for e in o.extents)
+        row_stride, batch_stride = (int(block.value(e, c)) for e in o.strides)
+        first, batch = int(block.value(o.mn_offset, c)), int(block.value(o.batch, c))
+        assert 0 <= batch < batches
+        assert row_stride * o.buffer.dtype.itemsize % 16 == 0
+        assert o.k_major or o.buffer.dtype.itemsize == 2, "only 16-bit tiles may be MN-major"
+        out = np.zeros((o.tile_mn, k_tiles * depth), _wide(o.buffer.dtype))
+        memory, origin = block.memory[o.buffer], block.origins[o.buffer]
+        ks, begins = np.arange(start, start + k_tiles * depth), first
+        if o.origin is not None:
+            origins = []
+            for number in range(k_tiles):
+                here = type(c)({**c.env, o.k_tile: np.int64(number)}, c.ids)
+                origins.append([int(block.value(e, here)) for e in o.origin])
+            quick, slow = np.repeat(np.array(origins).reshape(-1, 2), depth, axis=0).T
+            ks, begins = (quick, slow) if o.k_major else (slow, quick)
+            ks = ks + np.arange(k_tiles * depth) % depth
+        for i in range(o.tile_mn):
+            line = np.full_like(ks, begins) + i
+            quick, slow = (ks, line) if o.k_major else (line, ks)
+            inside = (quick < inner) & (slow < outer) & (quick >= 0) & (slow >= 0)
+            at = origin + batch * batch_stride * (batches > 1) + slow * row_stride + quick
+            out[i, inside] = memory[at[inside]]
+        return out
+
+    block.memory[s.scratch].view(np.uint8)[:] = GARBAGE
+    if s.zero_init:
+        assert k_tiles > 0
+        _clear(block, s.accumulators)
+    _wgmma(block, s.accumulators, tile(s.a), tile(s.b))
+
+
+def _clear(block: Any, accumulators: list[ir.Register]) -> None:
+    for register in accumulators:
+        block.registers[register] = np.zeros(block.kernel.block_size, register.dtype.np)
+
+
+def _wgmma(block: Any, accumulators: list[ir.Register], a_tile: Any, b_tile: Any) -> None:
+    product = a_tile @ b_tile.T
+    own, band = 2 * len(accumulators), len(a_tile) // 16  # columns of a warp, warps along m
+    assert product.size == 16 * own * (CONSUMER_THREADS // 32)
+    for warp in range(CONSUMER_THREADS // 32):
+        n, m = divmod(warp, band)
+        part = product[16 * m : 16 * m + 16, own * n : own * n + own]
+        _add(block, accumulators, 32 * warp, part)
+
+
+STATEMENTS = (ir.MmaSync, ir.WgmmaTile, ir.WgmmaMainloop)
+
+
+def statement(block: Any, s: ir.Stmt, c: Any) -> None:
+    if isinstance(s, ir.MmaSync):
+        mma_sync(block, s, c)
+        return
+    assert c.ids is None, "a divergent wgmma"
+    if isinstance(s, ir.WgmmaTile):
+        wgmma_tile(block, s, c)
+    elif isinstance(s, ir.WgmmaMainloop):
+        mainloop(block, s, c)
+
+
+def target_of(target: Any, capability: int) -> Any:
+    """The interpreter's target with an NVIDIA GPU's capabilities."""
+    import dataclasses
+
+    from numus.runtime.cuda.properties import capability_fields
+
+    fields = {**capability_fields(capability), "forward_progress": False}
+    return dataclasses.replace(target, block_size=256, shared_bytes=200 << 10, **fields)
