@@ -1,4 +1,4 @@
-"""Attention: softmax(scale q k' + bias) v, whose scores never lie in memory.
+"""Fused attention (FlashAttention): softmax(scale q k' + bias) v without materialised scores.
 
 Three primitives on stacks of matrices, q (n, L, E), k (n, S, E), v (n, S, F):
 
@@ -6,17 +6,15 @@ Three primitives on stacks of matrices, q (n, L, E), k (n, S, E), v (n, S, F):
     attention        (n, L, F)  exp(scores - lse) v
     attention_grad   like q, k or v: the cotangent of one of them
 
-`attention` and `attention_grad` are given what they could compute themselves: `lse`, and `delta`,
-the inner product of the result with its cotangent. Both follow from the other operands, so
-derivatives are taken with respect to those alone. A query that may look at no key has the lse
-+inf: all its weights exp(scores - lse) are then 0, and so is its result.
+`lse`, and `delta`, the inner product of the result with its cotangent, are operands that follow
+from the others: derivatives are taken with respect to those alone. A fully masked query has the lse
++inf, so that its weights and its result are 0.
 
-`bias` is added to the scores, `keep` multiplies the weights after the softmax (dropout: 0 or 1 /
-(1 - p)). Both are read through whatever expression stands for them, (n, L, S), and never stored.
-`causal` lets query i look at keys 0 … i.
+`bias` is added to the scores, `keep` multiplies the weights (dropout: 0 or 1 / (1 - p)). Both are
+expressions of shape (n, L, S), fused and never stored. `causal` lets query i see keys 0 … i.
 
-The first derivative in reverse is a kernel like attention itself. Forward mode and derivatives of
-the derivative are compositions (`attention_rules.py`) that do hold scores in memory.
+The backward pass is a kernel; forward mode and second derivatives are compositions
+(`attention_rules.py`) that do materialise the scores.
 """
 
 from __future__ import annotations
@@ -41,7 +39,7 @@ from numus.shapes import Shape
 
 
 class Params(NamedTuple):
-    """What the inputs of a node are called; of a derivative also whose cotangent it is."""
+    """The names of a node's inputs; of a derivative, also the operand it is the cotangent of."""
 
     causal: bool
     names: tuple[str, ...]
@@ -79,16 +77,16 @@ def _named(node: Node, tangents: Sequence[Node | None]) -> dict[str, Node]:
 
 
 def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
-    """The new axis joins the stack; the scale is a number for all of them."""
+    """The new axis joins the stack; the scale is shared."""
 
-    def joined(x: Node, is_batched: bool) -> Node:
+    def flattened(x: Node, is_batched: bool) -> Node:
         if x.ndim == 0:
             return x
         if not is_batched:
             x = broadcast(x, (size, *x.shape))
         return reshape(x, (size * x.shape[1], *x.shape[2:]))
 
-    whole = tuple(joined(x, b) for x, b in zip(inputs, batched, strict=True))
+    whole = tuple(flattened(x, b) for x, b in zip(inputs, batched, strict=True))
     stack = size * node.shape[0]
     out = apply(node.prim, whole, node.params, (stack, *node.shape[1:]), node.dtype)
     return reshape(out, (size, *node.shape))

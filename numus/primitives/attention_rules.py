@@ -1,8 +1,8 @@
-"""Derivatives of attention as compositions: forward mode, and derivatives of the derivative.
+"""Forward-mode and second derivatives of attention as compositions, which materialise the scores.
 
-They hold scores in memory. In the notation of the formulas, for one matrix of the stack,
+In the notation of the formulas, for one matrix of the stack,
 
-    S = scale q k' + bias      P = exp(S - lse)       y = (P ∘ M) v        M: what dropout keeps
+    S = scale q k' + bias      P = exp(S - lse)       y = (P ∘ M) v        M: the dropout mask
     D = M ∘ (g v')             d = rows of P ∘ D      Z = P ∘ (D - d)
 
 Z is the cotangent of S when g is that of y. A tangent T of S changes P by P ∘ (T - r), where r
@@ -48,7 +48,7 @@ class Operands(NamedTuple):
         return self.lse.dtype
 
 
-def _turned(x: Node) -> Node:
+def _transposed(x: Node) -> Node:
     return permute(x, (0, 2, 1))
 
 
@@ -61,7 +61,7 @@ def _total(*terms: Node | None) -> Node | None:
 
 
 class _Formulas:
-    """The matrices above, each built when it is asked for."""
+    """The matrices above, built on demand."""
 
     def __init__(self, o: Operands, g: Node | None = None) -> None:
         self.o = o
@@ -87,12 +87,12 @@ class _Formulas:
     def scaled(self, x: Node) -> Node:
         return ew.mul(x, self.o.scale)
 
-    def kept(self, x: Node) -> Node:
+    def dropped_out(self, x: Node) -> Node:
         return x if self.o.keep is None else ew.mul(x, self.cast(self.o.keep))
 
     def _scores(self) -> Node:
         o = self.o
-        s = self.mul(self.scaled(self.q), _turned(self.k))
+        s = self.mul(self.scaled(self.q), _transposed(self.k))
         if o.bias is not None:
             s = ew.add(s, self.cast(o.bias))
         if o.causal:
@@ -105,7 +105,7 @@ class _Formulas:
     # -- in reverse -------------------------------------------------------------------------------
 
     def cotangent_of_weights(self, g: Node, v: Node) -> Node:
-        return self.kept(self.mul(g, _turned(v)))
+        return self.dropped_out(self.mul(g, _transposed(v)))
 
     @property
     def D(self) -> Node:
@@ -128,15 +128,15 @@ class _Formulas:
     def tangent_of_scores(
         self, q: Node | None, k: Node | None, bias: Node | None = None
     ) -> Node | None:
-        by_q = None if q is None else self.mul(self.scaled(self.cast(q)), _turned(self.k))
-        by_k = None if k is None else self.mul(self.scaled(self.q), _turned(self.cast(k)))
+        by_q = None if q is None else self.mul(self.scaled(self.cast(q)), _transposed(self.k))
+        by_k = None if k is None else self.mul(self.scaled(self.q), _transposed(self.cast(k)))
         return _total(by_q, by_k, None if bias is None else self.cast(bias))
 
     def tangent_of_weights(self, T: Node) -> Node:
         return ew.mul(self.P, ew.sub(T, self.rows(ew.mul(self.P, T))))
 
 
-Named = Mapping[str, Node]  # tangents by the names of their operands; what is not there is zero
+Named = Mapping[str, Node]  # tangents by operand; missing ones are zero
 Cotangents = dict[str, Node | None]
 
 
@@ -154,7 +154,7 @@ def lse_vjp(o: Operands, g: Node) -> Cotangents:
     weights = ew.mul(f.P, f.column(g))
     return {
         "q": ew.cast(f.scaled(f.mul(weights, f.k)), o.q.dtype),
-        "k": ew.cast(f.scaled(f.mul(_turned(weights), f.q)), o.k.dtype),
+        "k": ew.cast(f.scaled(f.mul(_transposed(weights), f.q)), o.k.dtype),
         "bias": None if o.bias is None else ew.cast(weights, o.bias.dtype),
     }
 
@@ -174,8 +174,8 @@ def _attention_tangent(
     T = f.tangent_of_scores(q, k, bias)
     assert f.v is not None
     return _total(
-        None if T is None else f.mul(f.kept(f.tangent_of_weights(T)), f.v),
-        None if v is None else f.mul(f.kept(f.P), f.cast(v)),
+        None if T is None else f.mul(f.dropped_out(f.tangent_of_weights(T)), f.v),
+        None if v is None else f.mul(f.dropped_out(f.P), f.cast(v)),
     )
 
 
@@ -199,8 +199,8 @@ def grad_jvp(o: Operands, g: Node, which: str, t: Named, dtype: DType) -> Node |
     dP = None if T is None else f.tangent_of_weights(T)
     if which == "v":
         found = _total(
-            None if dP is None else f.mul(_turned(f.kept(dP)), f.g),
-            None if tg is None else f.mul(_turned(f.kept(f.P)), f.cast(tg)),
+            None if dP is None else f.mul(_transposed(f.dropped_out(dP)), f.g),
+            None if tg is None else f.mul(_transposed(f.dropped_out(f.P)), f.cast(tg)),
         )
         return None if found is None else ew.cast(found, dtype)
     dD = _total(
@@ -217,12 +217,12 @@ def grad_jvp(o: Operands, g: Node, which: str, t: Named, dtype: DType) -> Node |
         dZ = _total(dZ, ew.mul(f.P, change))
     moved = t.get("k" if which == "q" else "q")
 
-    def turn(x: Node) -> Node:
-        return x if which == "q" else _turned(x)
+    def transposed_for(x: Node) -> Node:
+        return x if which == "q" else _transposed(x)
 
     found = _total(
-        None if dZ is None else f.mul(turn(dZ), f.k if which == "q" else f.q),
-        None if moved is None else f.mul(turn(f.Z), f.cast(moved)),
+        None if dZ is None else f.mul(transposed_for(dZ), f.k if which == "q" else f.q),
+        None if moved is None else f.mul(transposed_for(f.Z), f.cast(moved)),
     )
     return None if found is None else ew.cast(f.scaled(found), dtype)
 
@@ -245,16 +245,16 @@ def grad_vjp(o: Operands, g: Node, which: str, h: Node) -> Cotangents:
     if T is not None:
         r = f.rows(ew.mul(f.P, T))
         dP = ew.sub(ew.sub(ew.mul(T, f.D), ew.mul(T, f.d)), ew.mul(r, f.D))
-        dv = f.mul(_turned(f.kept(f.tangent_of_weights(T))), f.g)
+        dv = f.mul(_transposed(f.dropped_out(f.tangent_of_weights(T))), f.g)
     if hv is not None:
         dP = _total(dP, f.cotangent_of_weights(f.g, hv))
     assert dP is not None
     dS = ew.mul(f.P, ew.sub(dP, f.rows(ew.mul(f.P, dP))))
-    dq, dk = f.mul(dS, f.k), f.mul(_turned(dS), f.q)
+    dq, dk = f.mul(dS, f.k), f.mul(_transposed(dS), f.q)
     if hk is not None:
         dq = ew.add(dq, f.mul(f.Z, hk))
     if hq is not None:
-        dk = ew.add(dk, f.mul(_turned(f.Z), hq))
+        dk = ew.add(dk, f.mul(_transposed(f.Z), hq))
     assert tangent is not None
     assert o.v is not None
     return {

@@ -11,10 +11,10 @@ from numus.graph import Node
 
 
 def zero_vjp(node: Node, g: Node) -> tuple[None, ...]:
-    """For operations that are flat almost everywhere: no cotangent reaches their inputs."""
+    """The vjp of operations whose derivative is zero almost everywhere."""
     return (None,) * len(node.inputs)
 
 
 def zero_jvp(node: Node, tangents: Sequence[Node | None]) -> None:
-    """Likewise, forwards."""
+    """The jvp of operations whose derivative is zero almost everywhere."""
     return None

@@ -1,5 +1,6 @@
-"""The one contraction: a product of matrices, or of a batch of them. Everything else (einsum,
-tensordot, convolution) is views around it, and its kernel reads its operands through those views.
+"""Matrix multiplication, of matrices or batches of them.
+
+einsum, tensordot and 1×1 convolutions are views around it; its kernels read strided operands.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from numus.primitives.broadcast import broadcast
 from numus.primitives.views import permute, reshape
 from numus.shapes import size_of
 
-_TURNED = {2: (1, 0), 3: (0, 2, 1)}
+_SWAPPED = {2: (1, 0), 3: (0, 2, 1)}
 
 
 def _transpose(x: Node) -> Node:
-    return permute(x, _TURNED[x.ndim])
+    return permute(x, _SWAPPED[x.ndim])
 
 
 def _adjoint(x: Node) -> Node:
@@ -32,18 +33,17 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     a, b = node.inputs
     g = ew.cast(g, a.dtype)
     return (
-        _laid_out_like(a, g, _adjoint(b), node.params) if a.tracked else None,
-        _laid_out_like(b, _adjoint(a), g, node.params) if b.tracked else None,
+        _gradient_like(a, g, _adjoint(b), node.params) if a.tracked else None,
+        _gradient_like(b, _adjoint(a), g, node.params) if b.tracked else None,
     )
 
 
-def _laid_out_like(x: Node, left: Node, right: Node, precision: str | None) -> Node:
-    """The product of two matrices, for a gradient of x: where x is a matrix turned over (a layer's
-    weights), so is the gradient, and lies as the matrix itself does.
+def _gradient_like(x: Node, left: Node, right: Node, precision: str | None) -> Node:
+    """left @ right as a gradient of x; where x is a transposed matrix (a layer's weights), in the
+    memory layout of that matrix.
     """
-    if x.prim.name == "permute" and x.params == _TURNED[x.ndim]:
-        turned = contract(_transpose(right), _transpose(left), x.dtype, precision)
-        return _transpose(turned)
+    if x.prim.name == "permute" and x.params == _SWAPPED[x.ndim]:
+        return _transpose(contract(_transpose(right), _transpose(left), x.dtype, precision))
     return contract(left, right, x.dtype, precision)
 
 
@@ -65,10 +65,9 @@ def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: in
     *lead, rows, columns = node.shape
     depth = a.shape[-1]
     outer = size_of(tuple(lead))
-    if not batched[1] and outer == 1:  # fold the new axis into the rows: one larger product
+    if not batched[1] and outer == 1:  # the batch joins the rows: one larger matmul
         left, right = reshape(a, (size * rows, depth)), reshape(b, (depth, columns))
-        folded = contract(left, right, node.dtype, node.params)
-        return reshape(folded, (size, *node.shape))
+        return reshape(contract(left, right, node.dtype, node.params), (size, *node.shape))
     if not batched[0]:
         a = broadcast(a, (size, *a.shape))
     if not batched[1]:
@@ -93,9 +92,9 @@ _contract = Primitive(
 
 
 def contract(a: Node, b: Node, dtype: DType, precision: str | None = "as set") -> Node:
-    """(m, k) times (k, n) is (m, n), accumulated in (at least) `dtype`; both may be batches.
+    """(m, k) @ (k, n), accumulated in (at least) `dtype`; both may be batches.
 
-    `precision` TF32 lets units that look at 11 bits of a float32 multiply, None does not.
+    `precision` TF32 lets tensor cores round float32 operands to 11 bits, None does not.
     """
     if precision == "as set":
         precision = TF32 if mode.autocast is TF32 else None

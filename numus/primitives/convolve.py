@@ -1,13 +1,11 @@
-"""Convolution in all its directions: one primitive whose derivatives are itself.
+"""Convolution: one primitive, closed under differentiation.
 
-    out[n, g o, p] = sum over c, k of  x[n, g c, (p stride + k dilation - low) / gap]  w[g o, c, k]
+    out[n, g o, p] = sum over c, k of
+        x[n, g c, (p stride + k dilation - padding_low) / lhs_dilation]  w[g o, c, k]
 
-and a place that is no element of x counts as zero. `low` is the padding before x (negative: x is
-cut off), what comes after it follows from the extents of the result; `gap` is how far the elements
-of x are spread apart. The equation ties together places of three tensors, so it can be solved for
-each of them: the gradient by x is the same sum over g and w with the roles of stride and gap
-exchanged and the weights turned around, the gradient by w is one over x and g in which the places
-of g take the part of the window. Second derivatives need nothing new.
+where indices that are no element of x count as zero (XLA's general convolution). Padding after x
+follows from the extents of the result; negative padding crops. The input gradient is a convolution
+of g with flipped weights, stride and lhs_dilation exchanged; the weight gradient one of x with g.
 """
 
 from __future__ import annotations
@@ -29,12 +27,12 @@ from numus.shapes import Shape, check_size, size_of
 
 
 class Window(NamedTuple):
-    """How a window goes over one axis."""
+    """The window along one axis."""
 
-    stride: int = 1  # of the window
-    dilation: int = 1  # between the elements of the window
-    gap: int = 1  # between the elements of x
-    low: int = 0  # zeros before x
+    stride: int = 1
+    dilation: int = 1  # of the window
+    lhs_dilation: int = 1  # of x
+    padding_low: int = 0  # zeros before x; negative: cropped
 
 
 Windows = tuple[Window, ...]
@@ -44,23 +42,23 @@ def _spatial(x: Node) -> Shape:
     return x.shape[2:]
 
 
-def _exchanged(x: Node, groups: int) -> Node:
+def _swap_batch_channels(x: Node, groups: int) -> Node:
     """(a, group b, …) as (b, group a, …)."""
     a, b, rest = x.shape[0], x.shape[1] // groups, x.shape[2:]
     x = permute(reshape(x, (a, groups, b, *rest)), _lead(x, (2, 1, 0)))
     return reshape(x, (b, groups * a, *rest))
 
 
-def _turned(w: Node, groups: int) -> Node:
-    """(group o, c, k) as (group c, o, -k): the weights of the other direction."""
+def _flipped(w: Node, groups: int) -> Node:
+    """(group o, c, k) as (group c, o, -k): the weights of the input gradient."""
     outputs, c, rest = w.shape[0] // groups, w.shape[1], w.shape[2:]
-    turned = permute(reshape(w, (groups, outputs, c, *rest)), _lead(w, (0, 2, 1)))
-    turned = reshape(turned, (groups * c, outputs, *rest))
-    return flip(turned, tuple(range(2, turned.ndim)))
+    flipped = permute(reshape(w, (groups, outputs, c, *rest)), _lead(w, (0, 2, 1)))
+    flipped = reshape(flipped, (groups * c, outputs, *rest))
+    return flip(flipped, tuple(range(2, flipped.ndim)))
 
 
-def _batch_last(g: Node) -> Node:
-    """(n, group o, p) as (group o, n, p): what takes the part of weights."""
+def _as_weights(g: Node) -> Node:
+    """(n, group o, p) as (group o, n, p): g in the role of weights."""
     return permute(g, (1, 0, *range(2, g.ndim)))
 
 
@@ -73,7 +71,7 @@ def _conj(x: Node) -> Node:
     return ew.conj(x) if x.dtype.is_complex else x
 
 
-def by_data(
+def input_gradient(
     g: Node,
     w: Node,
     windows: Windows,
@@ -82,15 +80,15 @@ def by_data(
     dtype: DType,
     precision: str | None = "as set",
 ) -> Node:
-    """The x for which every element of a result was read: the transpose by x."""
+    """The transpose by x (dgrad)."""
     back = tuple(
-        Window(v.gap, v.dilation, v.stride, (k - 1) * v.dilation - v.low)
+        Window(v.lhs_dilation, v.dilation, v.stride, (k - 1) * v.dilation - v.padding_low)
         for v, k in zip(windows, _spatial(w), strict=True)
     )
-    return convolve(g, _turned(w, groups), back, extents, groups, dtype, precision)
+    return convolve(g, _flipped(w, groups), back, extents, groups, dtype, precision)
 
 
-def by_weights(
+def weight_gradient(
     x: Node,
     g: Node,
     windows: Windows,
@@ -99,19 +97,19 @@ def by_weights(
     dtype: DType,
     precision: str | None = "as set",
 ) -> Node:
-    """The transpose by w. Of two ways to write it, the one that spreads neither operand."""
+    """The transpose by w (wgrad), in the form that dilates neither operand."""
     rest = (extents, groups, dtype, precision)
-    if any(v.gap > 1 for v in windows) and all(v.stride == 1 for v in windows):
-        # the places of x take the part of the window, those of g that of the data
+    if any(v.lhs_dilation > 1 for v in windows) and all(v.stride == 1 for v in windows):
+        # x in the role of the window, g in that of the data
         back = tuple(
-            Window(v.dilation, v.gap, 1, (k - 1) * v.dilation - v.low)
+            Window(v.dilation, v.lhs_dilation, 1, (k - 1) * v.dilation - v.padding_low)
             for v, k in zip(windows, extents, strict=True)
         )
-        y = convolve(_exchanged(g, groups), _batch_last(x), back, *rest)
-        return _turned(_batch_last(y), groups)
-    back = tuple(Window(v.dilation, v.stride, v.gap, v.low) for v in windows)
-    y = convolve(_exchanged(x, groups), _batch_last(g), back, *rest)
-    return _batch_last(y)
+        y = convolve(_swap_batch_channels(g, groups), _as_weights(x), back, *rest)
+        return _flipped(_as_weights(y), groups)
+    back = tuple(Window(v.dilation, v.stride, v.lhs_dilation, v.padding_low) for v in windows)
+    y = convolve(_swap_batch_channels(x, groups), _as_weights(g), back, *rest)
+    return _as_weights(y)
 
 
 def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
@@ -119,10 +117,10 @@ def _vjp(node: Node, g: Node) -> tuple[Node | None, Node | None]:
     groups, windows, precision = node.params
     g = ew.cast(g, x.dtype)
     return (
-        by_data(g, _conj(w), windows, _spatial(x), groups, x.dtype, precision)
+        input_gradient(g, _conj(w), windows, _spatial(x), groups, x.dtype, precision)
         if x.tracked
         else None,
-        by_weights(_conj(x), g, windows, _spatial(w), groups, w.dtype, precision)
+        weight_gradient(_conj(x), g, windows, _spatial(w), groups, w.dtype, precision)
         if w.tracked
         else None,
     )
@@ -144,7 +142,7 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
 
 
 def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: int) -> Node:
-    """A batch of data is more data, a batch of weights more outputs, one of both more groups."""
+    """Batched data is a larger batch, batched weights more outputs, both more groups."""
     x, w = inputs
     groups, windows, precision = node.params
     n, q, *extents = node.shape
@@ -172,9 +170,9 @@ def _batch(node: Node, inputs: Sequence[Node], batched: Sequence[bool], size: in
     return reshape(y, (size, *node.shape))
 
 
-def _at(places: tuple[Any, ...]) -> Any:
-    """These places of space, of every batch, group and channel."""
-    return (*(slice(None),) * 3, *places)
+def _at(space: tuple[Any, ...]) -> Any:
+    """An index of space in every batch, group and channel."""
+    return (*(slice(None),) * 3, *space)
 
 
 def _reference(node: Node, x: Array, w: Array) -> Array:
@@ -187,12 +185,12 @@ def _reference(node: Node, x: Array, w: Array) -> Array:
     w = w.astype(wide).reshape(groups, q // groups, c, *taps)
     out = np.zeros((n, groups, q // groups, *extents), wide)
     for k in itertools.product(*map(range, taps)):
-        to, where = [], []  # the places of the result that this tap reaches, and of x
+        to, where = [], []  # the positions of the result that this tap contributes to, and of x
         for v, tap, count, extent in zip(windows, k, extents, size, strict=True):
-            at = np.arange(count) * v.stride + tap * v.dilation - v.low
-            inside = (at % v.gap == 0) & (at >= 0) & (at < extent * v.gap)
+            at = np.arange(count) * v.stride + tap * v.dilation - v.padding_low
+            inside = (at % v.lhs_dilation == 0) & (at >= 0) & (at < extent * v.lhs_dilation)
             to.append(np.flatnonzero(inside))
-            where.append(at[inside] // v.gap)
+            where.append(at[inside] // v.lhs_dilation)
         part = x[_at(np.ix_(*where))]
         shape = part.shape[3:]
         with np.errstate(all="ignore"):
@@ -218,14 +216,14 @@ def convolve(
     """(n, groups c, *space) by (groups o, c, *taps) is (n, groups o, *extents), accumulated in (at
     least) `dtype`. Callers have checked that the shapes fit.
 
-    `precision` TF32 lets units that look at 11 bits of a float32 multiply, None does not.
+    `precision` TF32 lets tensor cores round float32 operands to 11 bits, None does not.
     """
     if precision == "as set":
         precision = TF32 if mode.autocast is TF32 else None
     if x.dtype is not float32 or dtype is not float32:
         precision = None
     shape = check_size((x.shape[0], w.shape[0], *extents), "convolve")
-    if groups == 1 and size_of(_spatial(w)) == 1 and _sees_data_only(windows, extents, x):
+    if groups == 1 and size_of(_spatial(w)) == 1 and _is_strided_slice(windows, extents, x):
         steps = (1, 1, *(v.stride for v in windows))
         if extents != _spatial(x):
             x = slice_(x, (0,) * x.ndim, steps, (*x.shape[:2], *extents))
@@ -233,19 +231,19 @@ def convolve(
     return apply(_convolve, (x, w), (groups, windows, precision), shape, dtype)
 
 
-def _sees_data_only(windows: Windows, extents: Shape, x: Node) -> bool:
-    """Whether no window of one element falls beside the data or between its elements."""
+def _is_strided_slice(windows: Windows, extents: Shape, x: Node) -> bool:
+    """One-element windows read a strided slice of x: no padding, no lhs_dilation."""
     return all(
-        v.low == 0 and v.gap == 1 and (count - 1) * v.stride < size
+        v.padding_low == 0 and v.lhs_dilation == 1 and (count - 1) * v.stride < size
         for v, count, size in zip(windows, extents, _spatial(x), strict=True)
     )
 
 
 def _pointwise(x: Node, w: Node, shape: Shape, dtype: DType, precision: str | None) -> Node:
-    """Windows of one element are a product of matrices: (o, c) by (c, places) for every image."""
-    n, c, o, places = x.shape[0], x.shape[1], w.shape[0], size_of(_spatial(x))
-    if places == 1:
-        turned = permute(reshape(w, (1, o, c)), (0, 2, 1))
-        return reshape(contract(reshape(x, (1, n, c)), turned, dtype, precision), shape)
+    """A 1×1 convolution as a matmul: (o, c) by (c, pixels) for every image."""
+    n, c, o, pixels = x.shape[0], x.shape[1], w.shape[0], size_of(_spatial(x))
+    if pixels == 1:
+        flipped = permute(reshape(w, (1, o, c)), (0, 2, 1))
+        return reshape(contract(reshape(x, (1, n, c)), flipped, dtype, precision), shape)
     weights = broadcast(reshape(w, (1, o, c)), (n, o, c))
-    return reshape(contract(weights, reshape(x, (n, c, places)), dtype, precision), shape)
+    return reshape(contract(weights, reshape(x, (n, c, pixels)), dtype, precision), shape)

@@ -1,7 +1,4 @@
-"""Nodes that pass a value on and say for themselves where its derivative comes from.
-
-All are the identity on their first input: a compiler replaces them by it.
-"""
+"""Custom derivatives: identities on their first input, which the compiler elides."""
 
 from __future__ import annotations
 

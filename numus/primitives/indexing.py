@@ -1,7 +1,7 @@
-"""Reading and writing at computed places.
+"""Gather, scatter and nonzero.
 
-Indices are int64, already counted from the front (the functions above wrap negative ones). A read
-outside an axis is clamped to it; a write outside is dropped: no kernel leaves its buffers.
+Indices are int64 and not negative (the functions above wrap them). Reads out of bounds are clamped,
+writes dropped: no kernel leaves its buffers.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Random bits from keys and counters, and normal numbers from bits: elementwise, without state."""
+"""Counter-based random bits (Threefry, Salmon et al. 2011) and normals from bits (Box-Muller)."""
 
 from __future__ import annotations
 

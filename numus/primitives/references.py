@@ -1,4 +1,4 @@
-"""NumPy's side of elementwise primitives, where NumPy has no single function or means another."""
+"""NumPy references of elementwise primitives that are not a single NumPy function."""
 
 from __future__ import annotations
 

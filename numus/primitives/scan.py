@@ -1,4 +1,4 @@
-"""Running reductions along an axis: element i combines elements 0 … i (or i … end, reversed)."""
+"""Inclusive scans along an axis: element i combines elements 0 … i (reversed: i … end)."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numus.primitives.structure import concat
 from numus.primitives.views import pad, reshape, take_range
 
 
-def _places(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:
-    """For each element of a running max or min, where the extreme it took came from."""
+def _argextreme(node: Node) -> tuple[tuple[Node, ...], tuple[int, ...]]:
+    """Indices of the elements that a cumulative max or min takes."""
     x, axis = node.inputs[0], node.params[1]
     n = x.shape[axis]
     line = tuple(n if i == axis else 1 for i in range(x.ndim))
@@ -48,22 +48,20 @@ def _vjp(node: Node, g: Node) -> tuple[Node]:
     if op == "sum":
         return (scan("sum", g, axis, not reverse),)
     if op in ("max", "min"):
-        at, axes = _places(node)
+        at, axes = _argextreme(node)
         return (scatter(full(g.shape, 0, g.dtype), at, g, axes, "add"),)
-    # dy_i / dx_j is what x_j does to y_j, carried on to i
     links, own = _links(node), _own(node)
     if g.dtype.is_complex:
         links, own = ew.conj(links), ew.conj(own)
-    return (ew.mul(_carried(links, g, axis, back=not reverse), own),)
+    return (ew.mul(_linear_recurrence(links, g, axis, back=not reverse), own),)
 
 
-# Products and log-sums are recurrences: a change of x_i changes y_i by `_own` times as much, and a
-# change of y_i changes its successor by the link between them. Nothing is divided by an x or taken
-# out of a total, so that zeros, infinities and huge ranges do no harm, at any order of derivatives.
+# Tangents of cumprod and logcumsumexp are linear recurrences: t_i = link_i t_(i-1) + own_i dx_i.
+# Nothing is divided by x or subtracted from a total: zeros, infinities and large ranges are safe.
 
 
 def _own(node: Node) -> Node:
-    """How much y_i changes with x_i alone."""
+    """dy_i / dx_i with y_(i-1) fixed."""
     op, axis, reverse = node.params
     x = node.inputs[0]
     if op == "logsumexp":  # exp(x_i - y_i); where y_i is -inf nothing has been added yet
@@ -79,7 +77,7 @@ def _own(node: Node) -> Node:
 
 
 def _links(node: Node) -> Node:
-    """How much y changes with its predecessor, between neighbours: one fewer than the elements."""
+    """dy_i / dy_(i-1): one fewer than the elements."""
     op, axis, reverse = node.params
     n = node.shape[axis]
     first, second = (0, max(n - 1, 0)), (min(n, 1), n)
@@ -93,8 +91,8 @@ def _links(node: Node) -> Node:
     return ew.exp(ew.sub(ew.where(stays, zero, a), ew.where(stays, zero, b)))
 
 
-def _carried(links: Node, b: Node, axis: int, back: bool) -> Node:
-    """w_i = b_i + link w_{i-1} (w_{i+1}, if `back`), in log(n) passes over the axis."""
+def _linear_recurrence(links: Node, b: Node, axis: int, back: bool) -> Node:
+    """The recurrence w_i = b_i + link w_{i-1} (w_{i+1}, if `back`), in log(n) passes."""
     n = b.shape[axis]
     zeros = (0,) * b.ndim
     step = 1
@@ -123,9 +121,9 @@ def _jvp(node: Node, tangents: Sequence[Node | None]) -> Node | None:
     if op == "sum":
         return scan("sum", t, axis, reverse)
     if op in ("max", "min"):
-        at, axes = _places(node)
+        at, axes = _argextreme(node)
         return gather(t, at, axes)
-    return _carried(_links(node), ew.mul(t, _own(node)), axis, back=reverse)
+    return _linear_recurrence(_links(node), ew.mul(t, _own(node)), axis, back=reverse)
 
 
 _FUNCTIONS: dict[str, Callable[..., Array]] = {
@@ -160,5 +158,5 @@ _scan = Primitive("scan", "scan", reference=_reference, vjp=_vjp, jvp=_jvp, batc
 
 
 def scan(op: str, x: Node, axis: int, reverse: bool = False) -> Node:
-    """The running sum, prod, max, min or logsumexp of x along an axis."""
+    """The cumulative sum, prod, max, min or logsumexp of x along an axis."""
     return apply(_scan, (x,), (op, axis, reverse), x.shape, x.dtype)

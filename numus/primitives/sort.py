@@ -39,7 +39,7 @@ def _order_reference(x: Array, axis: int, descending: bool) -> Array:
         x = x.astype(np.float32)
     if not descending:
         return np.argsort(x, axis=axis, kind="stable")
-    # stable and descending: reverse, sort, and read the places backwards
+    # stable and descending: reverse, sort, reverse the indices
     flipped = np.argsort(np.flip(x, axis), axis=axis, kind="stable")
     return np.flip(x.shape[axis] - 1 - flipped, axis)
 
@@ -57,7 +57,7 @@ _argsort = Primitive(
 
 
 def argsort(x: Node, axis: int, descending: bool = False) -> Node:
-    """The places of the elements in sorted order (int64), ties in order of place."""
+    """The indices of the elements in sorted order (int64), ties in order of index."""
     return apply(_argsort, (x,), (axis, descending), x.shape, dt.int64)
 
 

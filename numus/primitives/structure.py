@@ -1,4 +1,4 @@
-"""Primitives about the graph itself: joining, forcing memory, moving between devices."""
+"""Concatenation, materialisation and device transfers."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _concat = Primitive(
 
 
 def concat(xs: tuple[Node, ...], axis: int) -> Node:
-    """Arrays laid end to end along an existing axis."""
+    """Concatenation along an existing axis."""
     if len(xs) == 1:
         return xs[0]
     first = xs[0]
@@ -88,12 +88,12 @@ _copy = _identity("copy")
 
 
 def copy(x: Node) -> Node:
-    """The same values in memory of their own, row-major."""
+    """A row-major copy."""
     return apply(_copy, (x,), None, x.shape, x.dtype)
 
 
-def copy_apart(x: Node, token: int) -> Node:
-    """A copy that shares its memory with no other, not even with a copy of the same value."""
+def distinct_copy(x: Node, token: int) -> Node:
+    """A copy that is never merged with another of the same value."""
     return apply(_copy, (x,), token, x.shape, x.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Other distributions, by what their inverse makes of a uniform number."""
+"""Distributions sampled by inversion of their CDF."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from numus.primitives import elementwise as ew
 from numus.primitives.reduce import argmax
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
-from numus.random import _words
-from numus.random._draws import Number
-from numus.random._keys import Words, words_of
+from numus.random import _bits
+from numus.random._keys import Words, key_words
+from numus.random._sampling import Number
 from numus.runtime.devices import Device
 from numus.shapes import normal_axis, size_of
 from numus.tensor import Tensor
@@ -25,7 +25,7 @@ from numus.tensor import Tensor
 Draw = Callable[[Words, int, Device, DType], Node]
 
 
-def _located(
+def _location_scale(
     op: str,
     draw: Draw,
     shape: Any,
@@ -36,13 +36,13 @@ def _located(
     key: Tensor | None,
 ) -> Tensor:
     """loc + scale * z for a standard distribution's z."""
-    dtype = _words.float_dtype(op, dtype)
+    dtype = _bits.float_dtype(op, dtype)
     wide = dt.compute_dtype(dtype)
-    source = words_of(op, key)
+    source = key_words(op, key)
     middle, width = (ew.cast(node_of(x, op), wide) for x in (loc, scale))
-    shape = _words.drawn_shape(op, shape, middle, width)
-    place = _words.device_of(device, *source, middle, width)
-    z = reshape(draw(source, size_of(shape), place, wide), shape)
+    shape = _bits.sample_shape(op, shape, middle, width)
+    dev = _bits.device_of(device, *source, middle, width)
+    z = reshape(draw(source, size_of(shape), dev, wide), shape)
     if isinstance(scale, Tensor) or scale != 1:
         z = ew.mul(z, width)
     if isinstance(loc, Tensor) or loc != 0:
@@ -53,8 +53,8 @@ def _located(
 # -- exponential and gumbel ----------------------------------------------------------------------
 
 
-def _standard_exponential(key: Words, count: int, place: Device, dtype: DType) -> Node:
-    return _words.each_positive(key, count, place, dtype, lambda u: ew.neg(ew.log(u)))
+def _standard_exponential(key: Words, count: int, device: Device, dtype: DType) -> Node:
+    return _bits.map_positive(key, count, device, dtype, lambda u: ew.neg(ew.log(u)))
 
 
 def exponential(
@@ -67,10 +67,10 @@ def exponential(
 ) -> Tensor:
     """Waiting times with mean `scale`."""
     draw = _standard_exponential
-    return _located("exponential", draw, shape, 0.0, scale, dtype, device, key)
+    return _location_scale("exponential", draw, shape, 0.0, scale, dtype, device, key)
 
 
-def _standard_gumbel(key: Words, count: int, place: Device, dtype: DType) -> Node:
+def _standard_gumbel(key: Words, count: int, device: Device, dtype: DType) -> Node:
     # -log(-log(1 - u)): u is finest near 0, where the upper tail comes from; just below 1 it stops
     largest = 1 - 2.0 ** -(dtype.mantissa + 1)
 
@@ -78,7 +78,7 @@ def _standard_gumbel(key: Words, count: int, place: Device, dtype: DType) -> Nod
         inside = ew.minimum(u, constant(largest, dtype))
         return ew.neg(ew.log(ew.neg(ew.log1p(ew.neg(inside)))))
 
-    return _words.each_positive(key, count, place, dtype, transform)
+    return _bits.map_positive(key, count, device, dtype, transform)
 
 
 def gumbel(
@@ -91,7 +91,7 @@ def gumbel(
     key: Tensor | None = None,
 ) -> Tensor:
     """Gumbel numbers: the largest of many exponential ones, shifted to `loc`."""
-    return _located("gumbel", _standard_gumbel, shape, loc, scale, dtype, device, key)
+    return _location_scale("gumbel", _standard_gumbel, shape, loc, scale, dtype, device, key)
 
 
 # -- truncated normal -----------------------------------------------------------------------------
@@ -109,10 +109,10 @@ def truncated_normal(
     """Standard normal numbers on the condition that they lie in [low, high]."""
     if not low < high:
         raise ValueError(f"truncated_normal: there is nothing from {low} to {high}")
-    dtype = _words.float_dtype("truncated_normal", dtype)
+    dtype = _bits.float_dtype("truncated_normal", dtype)
     wide = dt.compute_dtype(dtype)
-    source = words_of("truncated_normal", key)
-    shape = _words.drawn_shape("truncated_normal", shape)
+    source = key_words("truncated_normal", key)
+    shape = _bits.sample_shape("truncated_normal", shape)
     first, last = (math.erf(x / math.sqrt(2)) for x in (low, high))
 
     def transform(u: Node) -> Node:
@@ -121,8 +121,8 @@ def truncated_normal(
         z = ew.maximum(z, constant(float(low), wide))
         return ew.cast(ew.minimum(z, constant(float(high), wide)), dtype)
 
-    place = _words.device_of(device, *source)
-    return wrap(reshape(_words.each_unit(source, size_of(shape), place, wide, transform), shape))
+    dev = _bits.device_of(device, *source)
+    return wrap(reshape(_bits.map_uniform(source, size_of(shape), dev, wide, transform), shape))
 
 
 # -- categorical ----------------------------------------------------------------------------------
@@ -140,7 +140,7 @@ def categorical(logits: Tensor, axis: int = -1, *, key: Tensor | None = None) ->
     if node.shape[axis] == 0:
         raise ShapeError(f"categorical: axis {axis} of shape {node.shape} has no classes")
     wide = dt.compute_dtype(node.dtype)
-    source = words_of("categorical", key)
-    place = _words.device_of(None, node, *source)
-    noise = reshape(_standard_gumbel(source, size_of(node.shape), place, wide), node.shape)
+    source = key_words("categorical", key)
+    dev = _bits.device_of(None, node, *source)
+    noise = reshape(_standard_gumbel(source, size_of(node.shape), dev, wide), node.shape)
     return wrap(argmax(ew.add(ew.cast(node, wide), noise), axis))

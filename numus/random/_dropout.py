@@ -1,4 +1,4 @@
-"""Dropout: elements left out at random."""
+"""Dropout."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from numus.graph import Node
 from numus.primitives import elementwise as ew
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
-from numus.random import _words
-from numus.random._draws import below, threshold
-from numus.random._keys import Words, words_of
+from numus.random import _bits
+from numus.random._keys import Words, key_words
+from numus.random._sampling import below, threshold
 from numus.runtime.devices import Device
 from numus.shapes import Shape, as_shape, size_of
 from numus.tensor import Tensor
 
 
-def _kept(key: Words, shape: Shape, rate: float, place: Device) -> Node:
-    """Which elements stay. One counter each, its second word unused: so the mask is an expression
-    of the element's own place, which every kernel that needs it computes anew and none stores.
+def _keep_mask(key: Words, shape: Shape, rate: float, device: Device) -> Node:
+    """The mask of kept elements. One counter per element, its second word unused: the mask is a
+    function of the element's index, recomputed by every kernel and never stored.
     """
-    first, _ = _words.words(key, size_of(shape), place)
+    first, _ = _bits.words(key, size_of(shape), device)
     return reshape(below(first, (1 << 32) - threshold("dropout", rate)), shape)
 
 
@@ -30,9 +30,9 @@ def dropout_mask(
     shape: Any, rate: float = 0.5, *, device: Any = None, key: Tensor | None = None
 ) -> Tensor:
     """Booleans that are false with probability `rate`: the elements that dropout keeps."""
-    source = words_of("dropout_mask", key)
-    place = _words.device_of(device, *source)
-    return wrap(_kept(source, as_shape(shape, "dropout_mask"), rate, place))
+    source = key_words("dropout_mask", key)
+    dev = _bits.device_of(device, *source)
+    return wrap(_keep_mask(source, as_shape(shape, "dropout_mask"), rate, dev))
 
 
 @method()
@@ -47,8 +47,8 @@ def dropout(
     threshold("dropout", p)
     if not training or p == 0:
         return wrap(node)
-    source = words_of("dropout", key)
-    kept = _kept(source, node.shape, p, _words.device_of(None, node, *source))
+    source = key_words("dropout", key)
+    kept = _keep_mask(source, node.shape, p, _bits.device_of(None, node, *source))
     wide = ew.cast(node, dt.compute_dtype(node.dtype))
     scaled = ew.mul(wide, constant(0.0 if p == 1 else 1 / (1 - p), wide.dtype))
     return wrap(ew.cast(ew.where(kept, scaled, constant(0.0, wide.dtype)), node.dtype))

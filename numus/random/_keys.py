@@ -1,4 +1,4 @@
-"""Keys: where they come from, and the generator that hands them out."""
+"""PRNG keys (Threefry-2x32) and the process-wide generator that derives them."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ def _seed_words(seed: Any) -> tuple[int, int]:
     try:
         number = operator.index(seed)
     except TypeError as error:
-        raise TypeError(f"a seed is an integer, not {seed!r}") from error
+        raise TypeError(f"seed must be an integer, not {seed!r}") from error
     if not -(1 << 63) <= number < 1 << 64:
-        raise OverflowError(f"a seed has 64 bits; {number} does not fit")
+        raise OverflowError(f"seed must fit 64 bits, but is {number}")
     return (number >> 32) & _MASK, number & _MASK
 
 
@@ -56,7 +56,7 @@ def _seed_words(seed: Any) -> tuple[int, int]:
 
 
 class _Generator:
-    """A seed and how many keys have been taken from it."""
+    """A seed and the number of keys derived from it."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -70,7 +70,7 @@ class _Generator:
         return _threefry(words, ((taken >> 32) & _MASK, taken & _MASK))
 
     def give_back(self, count: int) -> None:
-        """The last draws did not happen after all."""
+        """Undo the last `count` draws."""
         with self.lock:
             self.taken -= count
 
@@ -78,7 +78,7 @@ class _Generator:
 _generator = _Generator()
 
 
-def _refuse_in_trace(what: str) -> None:
+def _require_no_trace(what: str) -> None:
     trace = current_trace()
     if trace is not None:
         raise TracingError(
@@ -102,14 +102,14 @@ def seed(seed: int) -> None:
 
 def get_state() -> tuple[int, int, int]:
     """The generator's state: the two words of its key, and how many draws it has given."""
-    _refuse_in_trace("get_state")
+    _require_no_trace("get_state")
     with _generator.lock:
         return (*_generator.words, _generator.taken)
 
 
 def set_state(state: tuple[int, int, int]) -> None:
     """Put the generator back to what `get_state` gave."""
-    _refuse_in_trace("seed and set_state")
+    _require_no_trace("seed and set_state")
     high, low, taken = (operator.index(n) for n in state)
     with _generator.lock:
         _generator.words, _generator.taken = (high & _MASK, low & _MASK), taken
@@ -129,16 +129,16 @@ def key(seed: int, *, device: Any = None) -> Tensor:
     return wrap(from_host(words, dt.uint32, find_device(device)))
 
 
-def words_of(op: str, key: Any) -> Words:
-    """The two words of a key, or of the next one of the generator where none is given."""
+def key_words(op: str, key: Any) -> Words:
+    """The two words of a key; by default of the generator's next one."""
     if key is None:
         words = _next_words()
         return words if mode.effects is None else mode.effects.draws(words)
     node = node_of(key, op)
     if node.dtype is not dt.uint32 or node.shape != (2,):
         raise ShapeError(
-            f"{op}: a key is uint32 of shape (2,), not {node.dtype.name} of {node.shape}; make one "
-            "with nm.random.key(seed)"
+            f"{op}: key must be uint32 of shape (2,), not {node.dtype.name} of {node.shape}; "
+            "make one with nm.random.key(seed)"
         )
     return reshape(take_range(node, 0, 0, 1), ()), reshape(take_range(node, 0, 1, 2), ())
 
@@ -161,20 +161,20 @@ def split(key: Any, n: int | tuple[int, ...] = 2) -> Tensor:
     shape = as_shape(n, "split")
     node = node_of(key, "split")
     counter = iota(size_of(shape), dt.uint32, node.device)
-    words = threefry(*words_of("split", key), constant(0, dt.uint32), reshape(counter, shape))
+    words = threefry(*key_words("split", key), constant(0, dt.uint32), reshape(counter, shape))
     return _as_keys(words)
 
 
 def fold_in(key: Any, data: int | Tensor) -> Tensor:
-    """A new key from a key and a number of 32 bits: a step, a rank, a layer's place."""
+    """A new key from a key and a number of 32 bits: a step, a rank, a layer's index."""
     if isinstance(data, Tensor):
         number = node_of(data, "fold_in")
         if number.shape != () or not number.dtype.is_integer:
             raise ShapeError(
-                f"fold_in: data is one integer, not {number.dtype.name} of shape {number.shape}"
+                f"fold_in: data must be one integer, not {number.dtype.name} of {number.shape}"
             )
         number = ew.cast(number, dt.uint32)
     else:
         number = constant(operator.index(data) & _MASK, dt.uint32)
-    words = threefry(*words_of("fold_in", key), constant(0, dt.uint32), number)
+    words = threefry(*key_words("fold_in", key), constant(0, dt.uint32), number)
     return _as_keys(words)

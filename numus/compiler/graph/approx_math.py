@@ -28,7 +28,7 @@ def approximated(
     16 bits, through arithmetic that keeps relative errors small. In a softmax of 16-bit scores the
     largest exponential is exactly 1, so the logarithm of their sum (the loss) may be float32.
     """
-    if not target.approx_math or not any(v.op in approximate.FORMS for v in values):
+    if not target.approx_math or not any(v.op in approximate.FUNCTIONS for v in values):
         return {}
     marked = _marked(values, set(roots))
     copies: dict[Value, Value] = {}
@@ -50,9 +50,9 @@ def _marked(values: Sequence[Value], roots: set[Value]) -> set[Value]:
     found: set[Value] = set()
     for v in reversed(values):
         rounded[v] = _uses_rounded(v, users, rounded, roots)
-        if v.op not in approximate.FORMS or v.params is not None:
+        if v.op not in approximate.FUNCTIONS or v.params is not None:
             continue
-        anywhere = v.op in approximate.ANYWHERE
+        anywhere = v.op in approximate.ANY_ARGUMENT
         at_once = v.dtype is dt.bfloat16 or (v.dtype is dt.float16 and anywhere)
         later = v.dtype is dt.float32 and anywhere and rounded[v][v.op in _BOUNDED]
         if at_once or later or (v.op == "exp" and rounded[v][2] and _is_minus_max(v.inputs[0])):

@@ -41,7 +41,7 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
     if any(s.is_complex for s in sources):
         return _complex(op, args, dtype)
     if params == "approx":
-        return approximate.FORMS[op](args[0].cast(dt.float32)).cast(dtype)
+        return approximate.FUNCTIONS[op](args[0].cast(dt.float32)).cast(dtype)
     if sources[0].is_narrow_float:
         if op == "nextafter":
             return _narrow_nextafter(*args)

@@ -37,6 +37,13 @@ class InOrder:
         return 0.0
 
 
+class Fallback(InOrder):
+    """Base of schedules for every problem, at the end of a list."""
+
+    def supports(self, problem: Problem, target: Target) -> bool:
+        return True
+
+
 class Schedule(Protocol[P]):
     """One way of computing a problem."""
 

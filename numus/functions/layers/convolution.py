@@ -26,7 +26,7 @@ from numus.functions.layers.window_arguments import (
 from numus.functions.template_cache import templated
 from numus.graph import Node
 from numus.primitives import elementwise as ew
-from numus.primitives.convolve import Window, by_data, convolve
+from numus.primitives.convolve import Window, convolve, input_gradient
 from numus.primitives.views import permute, reshape
 from numus.shapes import Shape
 from numus.tensor import ArrayLike, Tensor
@@ -246,7 +246,7 @@ def _conv_transpose(
     windows = tuple(
         Window(s, d, 1, low) for s, d, (low, _) in zip(strides, dilations, sides, strict=True)
     )
-    y = by_data(a, b, windows, tuple(extents), groups, a.dtype)
+    y = input_gradient(a, b, windows, tuple(extents), groups, a.dtype)
     return _with_bias(op, y, bias, has_batch)
 
 

@@ -1,4 +1,4 @@
-"""What the math functions share: bits of floats, polynomials, double-word arithmetic.
+"""Bit manipulation of floats, polynomial evaluation, double-word arithmetic (Dekker).
 
 A *double-word* number is an unevaluated sum (high, low) of two floats, |low| at most half an ulp of
 high. The sequences below are exact or good to a few units of 2**-2p; they hold only where the
@@ -108,17 +108,17 @@ def polynomial(x: Expr, table: Table) -> Expr:
     return horner(x, parts(x, table))
 
 
-# From this length on two interleaved chains, of even and odd powers, hide each other's latency.
-_LONG = 14
+# From so many terms on, even and odd powers are two interleaved chains (Estrin) for latency.
+_MIN_TWO_CHAIN_TERMS = 14
 
 
 def horner(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
-    """Coefficients of 1, x, x**2, ...; the last two steps are Horner's own for their rounding.
+    """A polynomial of coefficients of 1, x, x**2, ...; the last two steps are plain Horner.
 
     `loose` (see `fma`): where two roundings a step are good enough.
     """
     first, second, *rest = coefficients
-    if len(coefficients) < _LONG:
+    if len(coefficients) < _MIN_TWO_CHAIN_TERMS:
         return chain(x, coefficients, loose)
     square = x * x
     tail = fma(chain(square, rest[1::2], loose), x, chain(square, rest[0::2], loose), loose)
@@ -126,7 +126,7 @@ def horner(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
 
 
 def chain(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
-    """Horner's rule and nothing else."""
+    """Horner's rule."""
     result = like(x, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         result = fma(result, x, c, loose)
@@ -134,22 +134,21 @@ def chain(x: Expr, coefficients: Sequence[float], loose: bool = False) -> Expr:
 
 
 def nearest_integer(x: Expr, scale: float) -> Pair:
-    """rint(x * scale) as a float, and a float that holds it in its lowest bits.
-
-    For results below 2**(mantissa - 2); two instructions.
+    """rint(x * scale) by adding a magic number: the result, and the biased sum with it in its low
+    bits. For results below 2**(mantissa - 2).
     """
     rounder = format_of(x).rounder
-    held = fma(x, scale, rounder, allow_unfused=True)  # near a half, either neighbour is as good
-    return held - rounder, held
+    biased = fma(x, scale, rounder, allow_unfused=True)  # near a half, either neighbour is as good
+    return biased - rounder, biased
 
 
-def times_power_of_two(x: Expr, held: Expr) -> Expr:
+def times_power_of_two(x: Expr, biased: Expr) -> Expr:
     """x * 2**n by adding n, from `nearest_integer`'s second result, to the exponent of x.
 
     Right as long as x and the result are normal numbers.
     """
     shift = format_of(x).mantissa
-    return from_bits(bits(x) + (bits(held) << shift))
+    return from_bits(bits(x) + (bits(biased) << shift))
 
 
 def power_of_two(n: Expr) -> Expr:
@@ -169,8 +168,7 @@ def scaled_positive(x: Expr, n: Expr) -> Expr:
     and infinity come out where they should. x * 2**n is below 2**(bias + 2), and far above the
     square of the smallest number.
 
-    The exponent is moved by integers: processors take a hundred cycles and more for a product
-    that ends as a subnormal number or underflows to zero.
+    The exponent is changed by integer arithmetic: subnormal products take a hundred cycles.
     """
     f = format_of(x)
     moved = bits(x) + (n << f.mantissa)  # below the smallest normal number, or negative: too small

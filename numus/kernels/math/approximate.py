@@ -1,8 +1,7 @@
-"""Functions by a target's units for powers, logarithms and reciprocals, for what is rounded to 16
-bits afterwards (compiler/rounding.py): errors of 2**-15 at most, mostly of a few 2**-22.
+"""Approximate math on special-function units (ex2, lg2, rcp), for results rounded to 16 bits.
 
-The units take and give float32. They flush subnormal results to zero: a power is the square of its
-root, which is rounded where it should be.
+Errors of 2**-15 at most, mostly of a few 2**-22. The units are float32 and flush subnormals: an
+exponential is the square of its root, so that it underflows gradually.
 """
 
 from __future__ import annotations
@@ -11,15 +10,15 @@ import math
 from collections.abc import Callable
 
 from numus.ir import Expr, fma, reciprocal, select
-from numus.ir import exp2 as unit_exp2
-from numus.ir import log2 as unit_log2
+from numus.ir import exp2 as sfu_exp2
+from numus.ir import log2 as sfu_log2
 from numus.kernels.math._tools import absolute, chain, copysign, like
 
 _LOG2_E, _LN2 = math.log2(math.e), math.log(2)
 
 # The share of the normal distribution below -t is exp(-t**2 / 2) times this polynomial in
-# 1 / (1 + _BEND t), to 2e-6 for t up to 13.7.
-_BEND = 0.3
+# 1 / (1 + _TAIL_SCALE t), to 2e-6 for t up to 13.7.
+_TAIL_SCALE = 0.3
 _NORMAL_TAIL = (
     *(-7.97803e-05, 0.121274568, 0.106705278, 0.164762333),
     *(-0.0486411303, 0.240570232, -0.0845924392),
@@ -27,7 +26,7 @@ _NORMAL_TAIL = (
 
 
 def _root_of_exp(x: Expr, part: float = 0.5) -> Expr:
-    return unit_exp2(x * like(x, part * _LOG2_E))
+    return sfu_exp2(x * like(x, part * _LOG2_E))
 
 
 def exp(x: Expr) -> Expr:
@@ -36,7 +35,7 @@ def exp(x: Expr) -> Expr:
 
 
 def expm1(x: Expr) -> Expr:
-    near = x * chain(x, (1.0, 1 / 2, 1 / 6, 1 / 24))  # which keeps the sign of zero
+    near = x * chain(x, (1.0, 1 / 2, 1 / 6, 1 / 24))  # keeps the sign of zero
     return select(absolute(x) < 0.125, near, exp(x) - 1.0)
 
 
@@ -48,25 +47,25 @@ def sigmoid(x: Expr) -> Expr:
 def tanh(x: Expr) -> Expr:
     square = x * x
     near = x * chain(square, (1.0, -1 / 3, 2 / 15))
-    e = unit_exp2(absolute(x) * like(x, -2 * _LOG2_E))  # where that is flushed the result is 1
+    e = sfu_exp2(absolute(x) * like(x, -2 * _LOG2_E))  # flushed: the result is 1
     far = copysign((1.0 - e) * reciprocal(e + 1.0), x)
     return select(absolute(x) < 0.125, near, far)
 
 
 def ndtr(x: Expr) -> Expr:
     size = absolute(x)
-    scale = chain(reciprocal(fma(size, _BEND, 1.0)), _NORMAL_TAIL)
-    root = unit_exp2(size * size * like(x, -0.25 * _LOG2_E))
-    tail = root * (root * absolute(scale))  # it is below zero only where the root has become that
+    scale = chain(reciprocal(fma(size, _TAIL_SCALE, 1.0)), _NORMAL_TAIL)
+    root = sfu_exp2(size * size * like(x, -0.25 * _LOG2_E))
+    tail = root * (root * absolute(scale))  # negative only where the root underflows
     return select(x > 0.0, 1.0 - tail, tail)
 
 
 def log(x: Expr) -> Expr:
-    return unit_log2(x) * like(x, _LN2)
+    return sfu_log2(x) * like(x, _LN2)
 
 
 def log10(x: Expr) -> Expr:
-    return unit_log2(x) * like(x, math.log10(2))
+    return sfu_log2(x) * like(x, math.log10(2))
 
 
 def log1p(x: Expr) -> Expr:
@@ -74,19 +73,19 @@ def log1p(x: Expr) -> Expr:
     return select(absolute(x) < 2.0**-5, near, log(x + 1.0))
 
 
-# Those whose relative error is small wherever they are taken.
-ANYWHERE: dict[str, Callable[[Expr], Expr]] = {
+# Small relative error everywhere.
+ANY_ARGUMENT: dict[str, Callable[[Expr], Expr]] = {
     "exp": exp,
     "expm1": expm1,
     "ndtr": ndtr,
     "sigmoid": sigmoid,
     "tanh": tanh,
 }
-# Those that are near zero where their argument is near one: to which bfloat16 keeps its distance.
-OF_BFLOAT16: dict[str, Callable[[Expr], Expr]] = {
+# Cancellation near 1, where the arguments of bfloat16 are too coarse for it to matter.
+BFLOAT16_ONLY: dict[str, Callable[[Expr], Expr]] = {
     "log": log,
     "log10": log10,
     "log1p": log1p,
-    "log2": unit_log2,
+    "log2": sfu_log2,
 }
-FORMS = {**ANYWHERE, **OF_BFLOAT16}
+FUNCTIONS = {**ANY_ARGUMENT, **BFLOAT16_ONLY}

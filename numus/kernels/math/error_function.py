@@ -1,4 +1,4 @@
-"""erf, erfc, erfinv, ndtr."""
+"""erf, erfc, erfinv, ndtr: minimax polynomials and rational functions (Remez)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from numus.kernels.math._tools import (
     scaled_positive,
     times_power_of_two,
 )
-from numus.kernels.math.exponential import held_integer
+from numus.kernels.math.exponential import biased_integer
 from numus.kernels.math.logarithm import log_tail, reduce_log
 
 
@@ -68,18 +68,18 @@ def erfc(x: Expr) -> Expr:
     square = size * size
     square_low = fma(size, size, -square)
     high, low = parts(x, LN2)
-    n, held = nearest_integer(square, -parts(x, LOG2_E)[0])
+    n, biased = nearest_integer(square, -parts(x, LOG2_E)[0])
     r = fma(n, -low, fma(n, -high, -square)) - square_low
-    growth = fma(r * r, polynomial(r, EXP), r)  # exp(r) - 1
+    exp_reduced = fma(r * r, polynomial(r, EXP), r)  # exp(r) - 1
     k = 1.5 if is32(x) else 2.5
     below = size + k
     inverse = 1.0 / below
     top = polynomial((size - k) * inverse, ERFCX)
     rest = top * inverse
     rest = fma(fma(-rest, below, top), inverse, rest)  # top / below, rounded once
-    value = fma(rest, growth, rest)
-    usual = times_power_of_two(value, held)
-    slow = scaled_positive(value, held_integer(held))
+    value = fma(rest, exp_reduced, rest)
+    usual = times_power_of_two(value, biased)
+    slow = scaled_positive(value, biased_integer(biased))
     tail = slow_path_select(x > normal, slow, usual)
     far = select(x < 0.0, 2.0 - tail, tail)
     return select(absolute(x) >= 1.0, far, near)  # NaN is near, where nothing touches its bits
@@ -96,12 +96,12 @@ def ndtr(x: Expr) -> Expr:
     square = size * size
     square_low = fma(size, size, -square)
     high, low = parts(x, LN2)
-    n, held = nearest_integer(square, -parts(x, LOG2_E)[0] / 2)
+    n, biased = nearest_integer(square, -parts(x, LOG2_E)[0] / 2)
     r = fma(n, -2 * low, fma(n, -2 * high, -square)) - square_low
-    growth = horner(r, (1.0, 0.5, *(c / 2 ** (i + 2) for i, c in enumerate(parts(x, EXP)))))
-    value = approx_div(polynomial(size, NORMAL_TOP) * growth, polynomial(size, NORMAL_BELOW))
-    usual = times_power_of_two(value, held)
-    slow = scaled_positive(value, held_integer(held))
+    exp_reduced = horner(r, (1.0, 0.5, *(c / 2 ** (i + 2) for i, c in enumerate(parts(x, EXP)))))
+    value = approx_div(polynomial(size, NORMAL_TOP) * exp_reduced, polynomial(size, NORMAL_BELOW))
+    usual = times_power_of_two(value, biased)
+    slow = scaled_positive(value, biased_integer(biased))
     tail = slow_path_select(~(x >= -normal), slow, usual)  # NaN is rare, too
     return select(x > 0.0, 1.0 - tail, tail)
 

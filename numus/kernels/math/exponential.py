@@ -1,7 +1,7 @@
 """exp, exp2, expm1.
 
-All split x = n ln 2 + r with |r| <= ln 2 / 2 and multiply a polynomial in r by 2**n, which is an
-integer addition to the exponent as long as the result is a normal number; a guard handles the rest.
+Cody-Waite reduction x = n ln 2 + r with |r| <= ln 2 / 2, a minimax polynomial in r, and 2**n by
+integer addition to the exponent; results that are not normal numbers take a slow path.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _LN2_PARTS = (
 def reduce_exp(x: Expr) -> tuple[Expr, Expr]:
     """r with x = n ln 2 + r, and a float that holds n in its lowest bits; |x| < 2**10."""
     high, low = parts(x, _LN2_PARTS)
-    n, held = nearest_integer(x, parts(x, LOG2_E)[0])
-    return fma(n, -low, fma(n, -high, x, allow_unfused=True), allow_unfused=True), held
+    n, biased = nearest_integer(x, parts(x, LOG2_E)[0])
+    return fma(n, -low, fma(n, -high, x, allow_unfused=True), allow_unfused=True), biased
 
 
 def exp_of_reduced(r: Expr) -> Expr:
@@ -44,27 +44,27 @@ def exp_of_reduced(r: Expr) -> Expr:
     return horner(r, (1.0, 1.0, *parts(r, EXP)), loose=True)
 
 
-def held_integer(held: Expr) -> Expr:
+def biased_integer(biased: Expr) -> Expr:
     """The integer that `nearest_integer` left in the lowest bits, sign-extended."""
-    f = format_of(held)
-    return bits(held) - f.bits_of(f.rounder)
+    f = format_of(biased)
+    return bits(biased) - f.bits_of(f.rounder)
 
 
-def held_power(held: Expr) -> Expr:
+def biased_power(biased: Expr) -> Expr:
     """2**n for the n that `nearest_integer` left in the lowest bits, if that is a normal number."""
-    f = format_of(held)
-    return from_bits((bits(held) << f.mantissa) + f.one)
+    f = format_of(biased)
+    return from_bits((bits(biased) << f.mantissa) + f.one)
 
 
 def exp(x: Expr) -> Expr:
     """e**x. Overflow, subnormal results and NaN take the guarded path. 0.9 ulp."""
-    r, held = reduce_exp(x)
-    usual = times_power_of_two(exp_of_reduced(r), held)
+    r, biased = reduce_exp(x)
+    usual = times_power_of_two(exp_of_reduced(r), biased)
     top = 87.0 if is32(x) else 708.0
     # Beyond these the result is infinite or zero, and n stays in the reach of the scaling.
     near = at_most(at_least(x, -110.0 if is32(x) else -760.0), 89.0 if is32(x) else 710.0)
-    r, held = reduce_exp(near)
-    slow = scaled_positive(exp_of_reduced(r), held_integer(held))
+    r, biased = reduce_exp(near)
+    slow = scaled_positive(exp_of_reduced(r), biased_integer(biased))
     return slow_path_select(~(absolute(x) <= top), slow, usual)
 
 
@@ -74,8 +74,8 @@ def exp_decay(x: Expr) -> Expr:
     What a softmax needs, whose masked scores are all -inf.
     """
     lowest = -87.0 if is32(x) else -708.0
-    r, held = reduce_exp(at_least(x, lowest))
-    usual = times_power_of_two(exp_of_reduced(r), held)
+    r, biased = reduce_exp(at_least(x, lowest))
+    usual = times_power_of_two(exp_of_reduced(r), biased)
     return select(x < lowest, const(0.0, x.dtype), usual)
 
 
@@ -86,12 +86,12 @@ def exp2_of_reduced(r: Expr) -> Expr:
 
 def exp2(x: Expr) -> Expr:
     """2**x; exact for integers. 0.9 ulp."""
-    n, held = nearest_integer(x, 1.0)
-    usual = times_power_of_two(exp2_of_reduced(x - n), held)
+    n, biased = nearest_integer(x, 1.0)
+    usual = times_power_of_two(exp2_of_reduced(x - n), biased)
     top = 125.0 if is32(x) else 1021.0
     near = at_most(at_least(x, -160.0 if is32(x) else -1100.0), 128.0 if is32(x) else 1024.0)
-    n, held = nearest_integer(near, 1.0)
-    slow = scaled_positive(exp2_of_reduced(near - n), held_integer(held))
+    n, biased = nearest_integer(near, 1.0)
+    slow = scaled_positive(exp2_of_reduced(near - n), biased_integer(biased))
     return slow_path_select(~(absolute(x) <= top), slow, usual)
 
 
@@ -99,14 +99,14 @@ def expm1(x: Expr) -> Expr:
     """e**x - 1, which keeps its digits near 0: 2**n (exp(r) - 1) + (2**n - 1). 1.4 ulp."""
     high, low = parts(x, LN2)
     near = at_least(x, -20.0 if is32(x) else -40.0)  # -1 already
-    n, held = nearest_integer(near, parts(x, LOG2_E)[0])
+    n, biased = nearest_integer(near, parts(x, LOG2_E)[0])
     first = fma(n, -high, near)
     r = fma(n, -low, first)
     r_low = fma(n, -low, first - r)
     tail = fma(r * r, polynomial(r, EXP), r_low)
-    power = held_power(held)
+    power = biased_power(biased)
     usual = copysign(fma(power, tail, fma(power, r, power - 1.0)), x)
     top = 87.0 if is32(x) else 708.0
-    r, held = reduce_exp(at_most(x, 89.0 if is32(x) else 710.0))
-    slow = scaled_positive(exp_of_reduced(r), held_integer(held))  # the 1 no longer counts
+    r, biased = reduce_exp(at_most(x, 89.0 if is32(x) else 710.0))
+    slow = scaled_positive(exp_of_reduced(r), biased_integer(biased))  # the 1 no longer counts
     return slow_path_select(~(x <= top), slow, usual)

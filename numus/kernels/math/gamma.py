@@ -1,7 +1,7 @@
 """lgamma, digamma, trigamma.
 
-Positive arguments: a polynomial on a short interval that the recurrence leads to, and an asymptotic
-series for large ones. Negative arguments use the reflection formulas, behind a guard.
+Positive arguments: the recurrence to a short interval with a minimax polynomial, and Stirling's
+series for large ones. Negative arguments: reflection formulas, as a slow path.
 """
 
 from __future__ import annotations

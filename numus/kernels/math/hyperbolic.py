@@ -23,10 +23,10 @@ from numus.kernels.math._tools import (
     scaled_positive,
 )
 from numus.kernels.math.exponential import (
+    biased_integer,
+    biased_power,
     exp,
     exp_of_reduced,
-    held_integer,
-    held_power,
     reduce_exp,
 )
 from numus.kernels.math.logarithm import log1p_pair, natural, reduce_log
@@ -40,19 +40,19 @@ def _powers(size: Expr) -> tuple[Expr, Expr, Pair]:
     sinh and cosh of the sum need sinh(r) and cosh(r) only, and no division.
     """
     high, low = parts(size, LN2)
-    n, held = nearest_integer(size, parts(size, LOG2_E)[0])
+    n, biased = nearest_integer(size, parts(size, LOG2_E)[0])
     first = fma(n, -high, size)
     r = fma(n, -low, first)
     f = format_of(size)
     half = f.one - f.smallest_normal  # the bits of 1/2
-    shifted = bits(held) << f.mantissa
+    shifted = bits(biased) << f.mantissa
     return from_bits(shifted + half), from_bits(half - shifted), (r, fma(n, -low, first - r))
 
 
 def _half_exp(size: Expr) -> Expr:
     """exp(size) / 2 for large and infinite sizes and NaN."""
-    r, held = reduce_exp(at_most(size, 89.5 if is32(size) else 711.0))
-    return scaled_positive(exp_of_reduced(r), held_integer(held) - 1)
+    r, biased = reduce_exp(at_most(size, 89.5 if is32(size) else 711.0))
+    return scaled_positive(exp_of_reduced(r), biased_integer(biased) - 1)
 
 
 def sinh(x: Expr) -> Expr:
@@ -92,8 +92,8 @@ def tanh(x: Expr) -> Expr:
     square = x * x
     near = fma(square * x, polynomial(square, TANH), x)
     twice = at_most(size, 9.5 if is32(x) else 20.0) * 2.0  # 1 beyond
-    r, held = reduce_exp(twice)
-    far = 1.0 - approx_div(like(x, 2.0), fma(exp_of_reduced(r), held_power(held), 1.0))
+    r, biased = reduce_exp(twice)
+    far = 1.0 - approx_div(like(x, 2.0), fma(exp_of_reduced(r), biased_power(biased), 1.0))
     return copysign(select(size < 0.625, near, far), x)
 
 

@@ -2,7 +2,7 @@
 
 All split x = 2**e (1 + f) with 1 + f in [sqrt(1/2), sqrt(2)) by integer arithmetic on the bits of
 x, and use log(1 + f) = f - f**2 / 2 + f**3 Q(f): no division, and exact leading terms near x = 1.
-Zero, negative numbers, subnormals, infinity and NaN take a guarded path.
+Minimax polynomials; zero, negative numbers, subnormals, infinity and NaN take a slow path.
 """
 
 from __future__ import annotations

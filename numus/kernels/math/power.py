@@ -30,7 +30,7 @@ from numus.kernels.math._tools import (
     two_product,
     unsigned_bits,
 )
-from numus.kernels.math.exponential import exp2_of_reduced, held_integer
+from numus.kernels.math.exponential import biased_integer, exp2_of_reduced
 from numus.kernels.math.logarithm import reduce_log
 
 
@@ -73,8 +73,8 @@ def pow(x: Expr, y: Expr) -> Expr:
     """x**y with all special cases of C99; exact where the result is representable. 0.95 ulp."""
     g = format_of(x)
     exponent, low = _exponent(*reduce_log(x), y)
-    n, held = nearest_integer(exponent, 1.0)
-    usual = times_power_of_two(exp2_of_reduced((exponent - n) + low), held)
+    n, biased = nearest_integer(exponent, 1.0)
+    usual = times_power_of_two(exp2_of_reduced((exponent - n) + low), biased)
     outside = (unsigned_bits(x) - g.smallest_normal) >= (g.infinity - g.smallest_normal)
     rare = outside | ~(absolute(exponent) <= (125.0 if is32(x) else 1021.0))
     return slow_path_select(rare, _pow_slow(x, y), usual)
@@ -92,9 +92,9 @@ def _pow_slow(x: Expr, y: Expr) -> Expr:
     bound = 2.0**40 if small else 2.0**70  # enough to overflow with any base but 1
     exponent, low = _exponent(e, f, at_most(at_least(y, -bound), bound))
     near = at_most(at_least(exponent, -160.0 if small else -1100.0), 128.0 if small else 1024.0)
-    n, held = nearest_integer(near, 1.0)
+    n, biased = nearest_integer(near, 1.0)
     low = select(near.eq(exponent), low, like(x, 0.0))
-    result = scaled_positive(exp2_of_reduced((near - n) + low), held_integer(held))
+    result = scaled_positive(exp2_of_reduced((near - n) + low), biased_integer(biased))
 
     zero, infinite, one = like(x, 0.0), like(x, math.inf), like(x, 1.0)
     at_zero = size.eq(0.0)

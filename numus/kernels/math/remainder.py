@@ -35,7 +35,7 @@ def fmod(x: Expr, y: Expr) -> Expr:
 
 
 def _significand(a: Expr) -> tuple[Expr, Expr]:
-    """(m, e) with a = m 2**e, m an integer of full length held in a float. a positive, finite."""
+    """(m, e) with a = m 2**e, m an integer of full length biased in a float. a positive, finite."""
     g = format_of(a)
     subnormal = bits(a) < g.smallest_normal
     i = bits(select(subnormal, a * 2.0 ** (g.mantissa + 1), a))

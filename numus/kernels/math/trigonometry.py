@@ -1,9 +1,8 @@
 """sin, cos, tan and sincos.
 
-Arguments are reduced by multiples of pi (sin, cos) or pi/2 (tan, sincos) with Cody and Waite's
-method: pi as a sum of three floats, subtracted by fma, the first subtraction exact and the last
-part carried beside the remainder. Huge arguments are reduced by Payne and Hanek's method behind a
-guard: the product of the mantissa with the bits of 2/pi that matter, in integers.
+Cody-Waite reduction modulo pi/2: a sum of three floats subtracted by fma, the first exactly, the
+last kept as the low word of the remainder. Huge arguments take a slow path, Payne-Hanek reduction:
+the integer product of the mantissa with the relevant bits of 2/pi.
 """
 
 from __future__ import annotations
@@ -34,31 +33,31 @@ HUGE_32 = 65536.0
 HUGE_64 = 2.0**30
 
 # 2/pi, 32 bits a word, the first word of weight 2**-32. (Its integer part is 0.)
-_DIGITS = (
+_HEX = (
     "a2f9836e4e441529fc2757d1f534ddc0db6295993c439041fe5163abdebbc561b7246e3a424dd2e0"
     "06492eea09d1921cfe1deb1cb129a73ee88235f52ebb4484e99c7026b45f7e413991d639835339f4"
     "9c845f8bbdf9283b1ff897ffde05980fef2f118b5a0a6d1f6d367ecf27cb09b74f463f669e5fea2d"
     "7527bac7ebe5f17b3d0739f78a5292ea6bfb5fb11f8d5d0856033046fc7b6babf0cfbc209af4361d"
 )
-TWO_OVER_PI = tuple(int(_DIGITS[i : i + 8], 16) for i in range(0, len(_DIGITS), 8))
+TWO_OVER_PI = tuple(int(_HEX[i : i + 8], 16) for i in range(0, len(_HEX), 8))
 
 
 def _reduce(size: Expr) -> tuple[Expr, Expr]:
     """size - n pi/2, |n pi/2| <= HUGE, within one rounding; a float that holds n."""
     first, second, third = parts(size, PI_2)
-    n, held = nearest_integer(size, 2 / math.pi)
-    return fma(n, -third, fma(n, -second, fma(n, -first, size))), held
+    n, biased = nearest_integer(size, 2 / math.pi)
+    return fma(n, -third, fma(n, -second, fma(n, -first, size))), biased
 
 
 def _reduce_twice(size: Expr) -> tuple[Expr, Expr, Expr]:
     """size - n pi/2 as a double-word; a float that holds n."""
     first, second, third = parts(size, PI_2)
-    n, held = nearest_integer(size, 2 / math.pi)
+    n, biased = nearest_integer(size, 2 / math.pi)
     a = fma(n, -first, size)  # exact
     b = n * second
     r = a - b
     low = ((a - r) - b) + fma(n, -second, b)
-    return r, fma(n, -third, low), held
+    return r, fma(n, -third, low), biased
 
 
 def sin_reduced(r: Expr, low: Expr | None = None) -> Expr:
@@ -103,8 +102,8 @@ def sincos(x: Expr) -> tuple[Expr, Expr]:
 def tan(x: Expr) -> Expr:
     """The tangent, for every argument: sine over cosine of the remainder. 1.6 ulp."""
     size = absolute(x)
-    r, low, held = _reduce_twice(size)
-    usual = _tan_in_quadrant(r, low, bits(held))
+    r, low, biased = _reduce_twice(size)
+    usual = _tan_in_quadrant(r, low, bits(biased))
     slow = _tan_in_quadrant(*_payne_hanek(size))
     return negated_if(slow_path_select(_is_huge(size), slow, usual), x)
 
@@ -112,10 +111,10 @@ def tan(x: Expr) -> Expr:
 def _reduced(size: Expr) -> tuple[Expr, Expr | None, Expr]:
     """The remainder and its quadrant. In float32 half an ulp is given for five instructions."""
     if is32(size):
-        r, held = _reduce(size)
-        return r, None, bits(held)
-    r, low, held = _reduce_twice(size)
-    return r, low, bits(held)
+        r, biased = _reduce(size)
+        return r, None, bits(biased)
+    r, low, biased = _reduce_twice(size)
+    return r, low, bits(biased)
 
 
 def _tan_in_quadrant(r: Expr, low: Expr, quadrant: Expr) -> Expr:

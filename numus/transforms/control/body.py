@@ -19,7 +19,7 @@ from numus.graph import Node, View, checking_effects, grad_mode, mode
 from numus.primitives.broadcast import broadcast
 from numus.primitives.source import placeholder, value
 from numus.primitives.structure import copy as copied
-from numus.primitives.structure import copy_apart
+from numus.primitives.structure import distinct_copy
 from numus.runtime.devices import Device, default
 from numus.shapes import Shape, row_major, size_of
 from numus.tensor import Tensor
@@ -139,7 +139,7 @@ class Body:
             for i, (y, out) in enumerate(zip(outputs, found.outputs, strict=True)):
                 own = out.input is None and blocks.count(out.block) == 1
                 rows = out.strides == row_major(y.shape)
-                apart.append(y if own and rows else copy_apart(y, i))
+                apart.append(y if own and rows else distinct_copy(y, i))
         return found if apart == outputs else cached_plan(dev, apart, arguments, layout)
 
     # -- batches ----------------------------------------------------------------------------------
@@ -240,7 +240,7 @@ def block_bytes(kind: Type) -> int:
 def stable_carry(nodes: Sequence[Node], dev: Device) -> list[Node]:
     """Copies of carried values in memory of their own, which a loop may write to."""
     with grad_mode(False):
-        copies = [copy_apart(x, i) for i, x in enumerate(nodes)]
+        copies = [distinct_copy(x, i) for i, x in enumerate(nodes)]
     for x in copies:
         x.device = dev
     evaluate(copies)

@@ -69,7 +69,15 @@ def _sums(group: FusionGroup, layouts: dict[Value, Shape], target: Target) -> li
     data = reshaped(data, *data.shape, *(1,) * rank)
     data = view("broadcast", data, (n, q, *size, c, *taps), (n, q, *size, c, *taps))
     for i, v in enumerate(windows):
-        params = (2 + i, 3 + rank + i, extents[i], v.stride, v.dilation, -v.low, v.gap)
+        params = (
+            2 + i,
+            3 + rank + i,
+            extents[i],
+            v.stride,
+            v.dilation,
+            -v.padding_low,
+            v.lhs_dilation,
+        )
         shape = (*data.shape[: 2 + i], extents[i], *data.shape[3 + i :])
         data = view("shear", data, params, shape)
     weights = reshaped(w, 1, q, *(1,) * rank, c, *taps)

@@ -25,7 +25,7 @@ from numus.compiler.lower.axis import (
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.problem import ScanProblem
-from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
 from numus.ir import Expr, Stmt
 from numus.kernels.scan import cpu as cpu_scan
 from numus.target import Target
@@ -105,13 +105,10 @@ class RowScan(InOrder):
         return [_scan_pass(problem, f"scan_{problem.op}", None, None)]
 
 
-class ReduceThenScan(InOrder):
+class ReduceThenScan(Fallback):
     """Part totals, their exclusive scan, then every part with its carry-in."""
 
     name = "reduce-then-scan"
-
-    def supports(self, problem: CpuScanProblem, target: Target) -> bool:
-        return True
 
     def lower(self, problem: CpuScanProblem) -> list[LoweredKernel]:
         rows = num_rows(problem.val.shape, problem.axis)

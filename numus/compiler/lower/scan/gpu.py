@@ -23,7 +23,7 @@ from numus.compiler.lower.scan.gpu_columns import ColumnScan
 from numus.compiler.lower.scan.gpu_lookback import LookbackScan
 from numus.compiler.lower.scan.gpu_subwarp import SubwarpScan
 from numus.compiler.lower.scan.problem import ScanProblem
-from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
 from numus.ir import Expr, Stmt
 from numus.kernels.scan.gpu_block import ITEMS_PER_THREAD, TileScan
 from numus.shapes import row_major
@@ -66,13 +66,10 @@ class BlockScan(InOrder):
         return [_downsweep(problem, problem.layouts, 1, problem.length, None)]
 
 
-class ReduceThenScan(InOrder):
+class ReduceThenScan(Fallback):
     """Part totals, their exclusive scan, then every part with its carry-in."""
 
     name = "reduce-then-scan"
-
-    def supports(self, problem: ScanProblem, target: Target) -> bool:
-        return True
 
     def lower(self, problem: ScanProblem) -> list[LoweredKernel]:
         size = _part_size(problem)

@@ -21,7 +21,7 @@ from numus.compiler.lower.emitter import Emitter, Index, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
-from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.cpu import identity
 from numus.shapes import row_major
@@ -147,13 +147,10 @@ def _merge_tables(problem: ScatterProblem, memory: Value, tables: int) -> Lowere
     return e.finish(f"scatter_{mode}_merge", [grid], -(-val.size // size), (val.op,))
 
 
-class OwnerComputesScatter(InOrder):
+class OwnerComputesScatter(Fallback):
     """A copy of the base, then all updates in order, blocks owning columns."""
 
     name = "owner computes"
-
-    def supports(self, problem: ScatterProblem, target: Target) -> bool:
-        return True
 
     def lower(self, problem: ScatterProblem) -> list[LoweredKernel]:
         val, target = problem.val, problem.target

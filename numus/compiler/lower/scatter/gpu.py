@@ -20,7 +20,7 @@ from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.loops.tuning import WARP
 from numus.compiler.lower.scatter.problem import COMBINE, ScatterProblem
-from numus.compiler.lower.schedule import InOrder, Schedule
+from numus.compiler.lower.schedule import Fallback, InOrder, Schedule
 from numus.compiler.lower.schedule import select as select_schedule
 from numus.compiler.lower.sort.gpu import lower_sort_gpu
 from numus.ir import Expr, Stmt, const, select
@@ -68,13 +68,10 @@ class WarpScatter(InOrder):
         return [*kernels, gather.by_warps()]
 
 
-class ThreadScatter(InOrder):
+class ThreadScatter(Fallback):
     """A thread per element of the result."""
 
     name = "sorted updates, thread per element"
-
-    def supports(self, problem: GpuScatterProblem, target: Target) -> bool:
-        return True
 
     def lower(self, problem: GpuScatterProblem) -> list[LoweredKernel]:
         kernels, gather = _sorted_updates(problem)

@@ -25,7 +25,7 @@ from numus.compiler.lower.axis import (
 )
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
 from numus.compiler.lower.sort.problem import SortProblem
 from numus.dtypes import DType
 from numus.ir import Expr, Stmt
@@ -222,13 +222,10 @@ class TileSort(InOrder):
         return [p.kernel(e, "tile", g, body, p.rows)]
 
 
-class RadixSort(InOrder):
+class RadixSort(Fallback):
     """A row per thread, by LSD radix sort."""
 
     name = "radix sort"
-
-    def supports(self, problem: CpuSortProblem, target: Target) -> bool:
-        return True
 
     def lower(self, problem: CpuSortProblem) -> list[LoweredKernel]:
         p = problem

@@ -21,7 +21,7 @@ from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.grid_sync import clear_flags
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
 from numus.compiler.lower.scan.gpu import MIN_BLOCK_THREADS, lower_scan_gpu
-from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
 from numus.compiler.lower.sort.problem import SortProblem
 from numus.ir import Expr, Stmt, const
 from numus.kernels.scan.gpu_block import ITEMS_PER_THREAD, padded, padded_size
@@ -225,13 +225,10 @@ def _onesweep_pass(
 # -- three kernels per pass -----------------------------------------------------------------------
 
 
-class MultiPassSort(InOrder):
+class MultiPassSort(Fallback):
     """LSD radix sort by histogram, scan and scatter kernels: no forward progress needed."""
 
     name = "multi-pass radix sort"
-
-    def supports(self, problem: SortProblem, target: Target) -> bool:
-        return True
 
     def lower(self, problem: SortProblem) -> list[LoweredKernel]:
         target, length, rows = problem.target, problem.length, problem.rows

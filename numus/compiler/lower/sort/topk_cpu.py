@@ -12,7 +12,7 @@ from numus.compiler.lower.axis import ZERO, Layouts, row_index, temporary, witho
 from numus.compiler.lower.emitter import Emitter, LoweredKernel
 from numus.compiler.lower.loops import lower_loops
 from numus.compiler.lower.loops.tuning import TUNING as LOOPS
-from numus.compiler.lower.schedule import InOrder, Schedule, select
+from numus.compiler.lower.schedule import Fallback, InOrder, Schedule, select
 from numus.compiler.lower.sort.cpu import lower_sort
 from numus.compiler.lower.sort.problem import TopkProblem
 from numus.ir import Expr
@@ -62,7 +62,7 @@ class InsertionTopk(InOrder):
         ]
 
 
-class SortTopk(InOrder):
+class SortTopk(Fallback):
     """An argsort of whole rows, of which the first k are copied."""
 
     name = "sort"
@@ -71,9 +71,6 @@ class SortTopk(InOrder):
         self, lower_sort: Callable[[FusionGroup, Layouts, Target], list[LoweredKernel]]
     ) -> None:
         self.lower_sort = lower_sort
-
-    def supports(self, problem: TopkProblem, target: Target) -> bool:
-        return True
 
     def lower(self, problem: TopkProblem) -> list[LoweredKernel]:
         val, source, position = problem.val, problem.source, problem.group.position

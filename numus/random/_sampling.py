@@ -1,4 +1,4 @@
-"""Bits, uniform and normal numbers, integers, coin throws."""
+"""Random bits, uniform, normal, integer and Bernoulli samples."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from numus.primitives.broadcast import full
 from numus.primitives.random_bits import normal_pair
 from numus.primitives.source import constant
 from numus.primitives.views import reshape
-from numus.random import _words
-from numus.random._keys import Words, words_of
+from numus.random import _bits
+from numus.random._keys import Words, key_words
 from numus.runtime.devices import Device
 from numus.shapes import as_shape, size_of
 from numus.tensor import Tensor
@@ -30,11 +30,6 @@ Number = float | Tensor
 # -- bits -----------------------------------------------------------------------------------------
 
 
-def _bits64(key: Words, count: int, place: Device, start: int = 0) -> Node:
-    high, low = (ew.cast(w, dt.uint64) for w in _words.words(key, count, place, start))
-    return ew.or_(ew.shift_left(high, constant(32, dt.uint64)), low)
-
-
 def bits(
     shape: Any = (), *, dtype: Any = dt.uint32, device: Any = None, key: Tensor | None = None
 ) -> Tensor:
@@ -42,12 +37,12 @@ def bits(
     dtype = dt.as_dtype(dtype)
     if dtype.kind != "uint":
         raise DTypeError(f"bits: draws unsigned integers, not {dtype.name}")
-    shape, source = as_shape(shape, "bits"), words_of("bits", key)
-    place, count = _words.device_of(device, *source), size_of(shape)
+    shape, source = as_shape(shape, "bits"), key_words("bits", key)
+    dev, count = _bits.device_of(device, *source), size_of(shape)
     if dtype is dt.uint64:
-        flat = _bits64(source, count, place)
+        flat = _bits.words64(source, count, dev)
     else:
-        flat = _words.word_each(source, count, place, lambda w: ew.cast(w, dtype))
+        flat = _bits.map_words(source, count, dev, lambda w: ew.cast(w, dtype))
     return wrap(reshape(flat, shape))
 
 
@@ -80,19 +75,19 @@ def uniform(
     >>> nm.random.uniform((2, 3), key=nm.random.key(0)).shape
     (2, 3)
     """
-    dtype = _words.float_dtype("uniform", dtype)
+    dtype = _bits.float_dtype("uniform", dtype)
     wide = dt.compute_dtype(dtype)
-    source = words_of("uniform", key)
+    source = key_words("uniform", key)
     if isinstance(low, Tensor) or isinstance(high, Tensor):
         a, b = (ew.cast(node_of(x, "uniform"), dtype) for x in (low, high))
-        shape = _words.drawn_shape("uniform", shape, a, b)
-        place = _words.device_of(device, *source, a, b)
-        u = _words.each_unit(source, size_of(shape), place, wide, lambda u: u)
+        shape = _bits.sample_shape("uniform", shape, a, b)
+        dev = _bits.device_of(device, *source, a, b)
+        u = _bits.map_uniform(source, size_of(shape), dev, wide, lambda u: u)
         top = ew.cast(ew.nextafter(b, a), wide)
         a, b = ew.cast(a, wide), ew.cast(b, wide)
         y = ew.add(a, ew.mul(reshape(u, shape), ew.sub(b, a)))
         return wrap(ew.cast(ew.minimum(y, top), dtype))
-    first, last = _words.number("uniform", "low", low), _words.number("uniform", "high", high)
+    first, last = _bits.number("uniform", "low", low), _bits.number("uniform", "high", high)
     if not (first <= last and math.isfinite(last - first)):
         raise ValueError(f"uniform: [{low}, {high}) is not a finite interval")
 
@@ -103,25 +98,25 @@ def uniform(
             u = ew.minimum(u, constant(_below(last, first, dtype), wide))
         return ew.cast(u, dtype)
 
-    shape = _words.drawn_shape("uniform", shape)
-    place = _words.device_of(device, *source)
-    return wrap(reshape(_words.each_unit(source, size_of(shape), place, wide, scaled), shape))
+    shape = _bits.sample_shape("uniform", shape)
+    dev = _bits.device_of(device, *source)
+    return wrap(reshape(_bits.map_uniform(source, size_of(shape), dev, wide, scaled), shape))
 
 
 # -- normal ---------------------------------------------------------------------------------------
 
 
 def standard_normal(
-    key: Words, count: int, place: Device, dtype: DType, finish: _words.Transform
+    key: Words, count: int, device: Device, dtype: DType, finish: _bits.Transform
 ) -> Node:
-    """finish(z) for `count` standard normals z, by Box and Muller, in float32 or float64."""
+    """`finish(z)` for `count` standard normals (Box-Muller) in float32 or float64."""
     half = (count + 1) // 2
     if dtype is dt.float64:
-        bits = tuple(_words.long_words(key, half, place, start) for start in (0, half))
+        bits = tuple(_bits.words64(key, half, device, start) for start in (0, half))
     else:
-        bits = _words.words(key, half, place)
+        bits = _bits.words(key, half, device)
     first, second = normal_pair(*bits)
-    return _words.halves(finish(first), finish(second), count)
+    return _bits.join_halves(finish(first), finish(second), count)
 
 
 def normal(
@@ -141,16 +136,16 @@ def normal(
     >>> nm.random.normal((2, 3), key=nm.random.key(0)).shape
     (2, 3)
     """
-    dtype = _words.float_dtype("normal", dtype)
+    dtype = _bits.float_dtype("normal", dtype)
     wide = dt.compute_dtype(dtype)
-    source = words_of("normal", key)
+    source = key_words("normal", key)
     if isinstance(loc, Tensor) or isinstance(scale, Tensor):
         mean, deviation = (ew.cast(node_of(x, "normal"), wide) for x in (loc, scale))
-        shape = _words.drawn_shape("normal", shape, mean, deviation)
-        place = _words.device_of(device, *source, mean, deviation)
-        z = standard_normal(source, size_of(shape), place, wide, lambda z: z)
+        shape = _bits.sample_shape("normal", shape, mean, deviation)
+        dev = _bits.device_of(device, *source, mean, deviation)
+        z = standard_normal(source, size_of(shape), dev, wide, lambda z: z)
         return wrap(ew.cast(ew.add(mean, ew.mul(reshape(z, shape), deviation)), dtype))
-    middle, spread = _words.number("normal", "loc", loc), _words.number("normal", "scale", scale)
+    middle, spread = _bits.number("normal", "loc", loc), _bits.number("normal", "scale", scale)
     if spread < 0:
         raise ValueError(f"normal: scale must not be negative, but is {scale}")
 
@@ -161,16 +156,16 @@ def normal(
             z = ew.add(z, constant(middle, wide))
         return ew.cast(z, dtype)
 
-    shape = _words.drawn_shape("normal", shape)
-    place = _words.device_of(device, *source)
-    return wrap(reshape(standard_normal(source, size_of(shape), place, wide, scaled), shape))
+    shape = _bits.sample_shape("normal", shape)
+    dev = _bits.device_of(device, *source)
+    return wrap(reshape(standard_normal(source, size_of(shape), dev, wide, scaled), shape))
 
 
 # -- integers -------------------------------------------------------------------------------------
 
 
-def _high_product(a: Node, b: int) -> Node:
-    """The upper 64 bits of the 128 of a * b, from products of 32-bit halves."""
+def _mulhi64(a: Node, b: int) -> Node:
+    """The upper 64 bits of the 128 of a * b, from products of 32-bit join_halves."""
     shift, mask = constant(32, dt.uint64), constant(0xFFFFFFFF, dt.uint64)
     low, high = ew.and_(a, mask), ew.shift_right(a, shift)
     b_low, b_high = constant(b & 0xFFFFFFFF, dt.uint64), constant(b >> 32, dt.uint64)
@@ -180,23 +175,22 @@ def _high_product(a: Node, b: int) -> Node:
     return ew.add(top, ew.shift_right(carry, shift))
 
 
-def _any_range(key: Words, span: int, count: int, place: Device) -> Node:
-    """0 … span - 1 as uint64, for a span that is no power of two: a fraction of it, rounded down.
+def _below_span(key: Words, span: int, count: int, device: Device) -> Node:
+    """0 … span - 1 as uint64 by fixed-point multiplication, for any span.
 
-    The fraction has 64 bits for spans below 2**32 and 128 above, so that no value is more likely
-    than another by more than one part in 2**32.
+    The fraction has 64 bits for spans below 2**32, else 128: a bias below 2**-32.
     """
     if span < 1 << 32:
-        high, low = (ew.cast(w, dt.uint64) for w in _words.words(key, count, place))
+        high, low = (ew.cast(w, dt.uint64) for w in _bits.words(key, count, device))
         width, shift = constant(span, dt.uint64), constant(32, dt.uint64)
         carry = ew.shift_right(ew.mul(low, width), shift)
         return ew.shift_right(ew.add(ew.mul(high, width), carry), shift)
-    high = _bits64(key, count, place)
-    low = _bits64(key, count, place, start=count)
+    high = _bits.words64(key, count, device)
+    low = _bits.words64(key, count, device, start=count)
     product = ew.mul(high, constant(span, dt.uint64))
-    carry = _high_product(low, span)
+    carry = _mulhi64(low, span)
     overflow = ew.cast(ew.lt(ew.add(product, carry), product), dt.uint64)
-    return ew.add(_high_product(high, span), overflow)
+    return ew.add(_mulhi64(high, span), overflow)
 
 
 def integers(
@@ -224,45 +218,45 @@ def integers(
         raise DTypeError(f"integers: draws integers, not {dtype.name}")
     smallest, largest = dt.int_range(dtype)
     if first >= last:
-        raise ValueError(f"integers: there is none from {first} to below {last}")
+        raise ValueError(f"integers: low must be below high, but the range is [{first}, {last})")
     if first < smallest or last - 1 > largest:
         raise OverflowError(
             f"integers: {first} … {last - 1} does not fit {dtype.name}; ask for a wider dtype"
         )
-    shape, source = as_shape(shape, "integers"), words_of("integers", key)
-    place, count = _words.device_of(device, *source), size_of(shape)
+    shape, source = as_shape(shape, "integers"), key_words("integers", key)
+    dev, count = _bits.device_of(device, *source), size_of(shape)
     span = last - first
     power_of_two = span & (span - 1) == 0
 
-    def moved(offset: Node) -> Node:
+    def shifted(offset: Node) -> Node:
         start = constant(first % (1 << offset.dtype.bits), offset.dtype)
         return ew.cast(ew.add(offset, start) if first else offset, dtype)
 
     if not power_of_two:
-        flat = moved(_any_range(source, span, count, place))
+        flat = shifted(_below_span(source, span, count, dev))
     elif span <= 1 << 32:
         mask = constant(span - 1, dt.uint32)
         wide = dt.uint64 if dtype.itemsize == 8 else dt.uint32
-        flat = _words.word_each(
-            source, count, place, lambda w: moved(ew.cast(ew.and_(w, mask), wide))
+        flat = _bits.map_words(
+            source, count, dev, lambda w: shifted(ew.cast(ew.and_(w, mask), wide))
         )
     else:
-        flat = moved(ew.and_(_bits64(source, count, place), constant(span - 1, dt.uint64)))
+        flat = shifted(ew.and_(_bits.words64(source, count, dev), constant(span - 1, dt.uint64)))
     return wrap(reshape(flat, shape))
 
 
-# -- coins ----------------------------------------------------------------------------------------
+# -- Bernoulli ------------------------------------------------------------------------------------
 
 
 def threshold(op: str, p: float) -> int:
-    """How many of the 2**32 words mean true, for a probability."""
+    """The number of 32-bit words that map to true, for a probability."""
     if not 0 <= p <= 1:
-        raise ValueError(f"{op}: a probability lies between 0 and 1, but {p} was given")
+        raise ValueError(f"{op}: the probability must be in [0, 1], not {p}")
     return round(p * (1 << 32))
 
 
 def below(word: Node, limit: int) -> Node:
-    """Whether a word is less than a limit of up to 2**32."""
+    """word < limit, for limits up to 2**32."""
     if limit in (0, 1 << 32):
         return full(word.shape, limit != 0, dt.bool_)
     return ew.lt(word, constant(limit, dt.uint32))
@@ -272,17 +266,17 @@ def bernoulli(
     p: Number = 0.5, shape: Any = None, *, device: Any = None, key: Tensor | None = None
 ) -> Tensor:
     """Booleans that are true with probability p, to within 2**-32. p may be a tensor."""
-    source = words_of("bernoulli", key)
+    source = key_words("bernoulli", key)
     if isinstance(p, Tensor):
         node = node_of(p, "bernoulli")
         wide = dt.promote(dt.float32, node.dtype) if node.dtype.is_floating else dt.float32
-        shape = _words.drawn_shape("bernoulli", shape, node)
-        place = _words.device_of(device, *source, node)
-        u = _words.each_unit(source, size_of(shape), place, wide, lambda u: u)
+        shape = _bits.sample_shape("bernoulli", shape, node)
+        dev = _bits.device_of(device, *source, node)
+        u = _bits.map_uniform(source, size_of(shape), dev, wide, lambda u: u)
         return wrap(ew.lt(reshape(u, shape), ew.cast(node, wide)))
     limit = threshold("bernoulli", p)
-    shape, place = _words.drawn_shape("bernoulli", shape), _words.device_of(device, *source)
-    flat = _words.word_each(source, size_of(shape), place, lambda w: below(w, limit))
+    shape, dev = _bits.sample_shape("bernoulli", shape), _bits.device_of(device, *source)
+    flat = _bits.map_words(source, size_of(shape), dev, lambda w: below(w, limit))
     return wrap(reshape(flat, shape))
 
 

@@ -1,4 +1,4 @@
-"""From a key to words, and from words to numbers in [0, 1): at the level of nodes."""
+"""Threefry counters to 32-bit words, and words to floats in [0, 1), on nodes."""
 
 from __future__ import annotations
 
@@ -23,92 +23,92 @@ from numus.shapes import broadcast as broadcast_shapes
 Transform = Callable[[Node], Node]
 
 
-def words(key: Words, count: int, place: Device, start: int = 0) -> Words:
-    """The two words of counters start … start + count - 1."""
+def words(key: Words, count: int, device: Device, start: int = 0) -> Words:
+    """The two 32-bit words of counters start … start + count - 1."""
     zero = constant(0, dt.uint32)
     if start + count <= 1 << 32:
-        low = iota(count, dt.uint32, place)
+        low = iota(count, dt.uint32, device)
         if start:
             low = ew.add(low, constant(start, dt.uint32))
         return threefry(*key, low, zero)
-    wide = ew.add(iota(count, dt.uint64, place), constant(start, dt.uint64))
+    wide = ew.add(iota(count, dt.uint64, device), constant(start, dt.uint64))
     high = ew.cast(ew.shift_right(wide, constant(32, dt.uint64)), dt.uint32)
     return threefry(*key, ew.cast(wide, dt.uint32), high)
 
 
-def long_words(key: Words, count: int, place: Device, start: int = 0) -> Node:
-    """The two words of each counter as one uint64."""
-    high, low = (ew.cast(w, dt.uint64) for w in words(key, count, place, start))
+def words64(key: Words, count: int, device: Device, start: int = 0) -> Node:
+    """The two words of each counter as a uint64."""
+    high, low = (ew.cast(w, dt.uint64) for w in words(key, count, device, start))
     return ew.or_(ew.shift_left(high, constant(32, dt.uint64)), low)
 
 
-def halves(first: Node, second: Node, count: int) -> Node:
-    """Two parts end to end, cut to `count` elements."""
+def join_halves(first: Node, second: Node, count: int) -> Node:
+    """The concatenation of two halves, cut to `count` elements."""
     rest = count - first.shape[0]
     return first if rest <= 0 else concat((first, take_range(second, 0, 0, rest)), 0)
 
 
-def word_each(key: Words, count: int, place: Device, number: Transform) -> Node:
-    """`number` (a function of a word) for each of `count` words, two from each counter.
+def map_words(key: Words, count: int, device: Device, transform: Transform) -> Node:
+    """`transform(word)` for `count` words, two per counter.
 
-    It comes before the halves are joined: a kernel that writes both computes each counter once.
+    Applied before the halves are joined, so that one kernel computes each counter once.
     """
-    first, second = words(key, (count + 1) // 2, place)
-    return halves(number(first), number(second), count)
+    first, second = words(key, (count + 1) // 2, device)
+    return join_halves(transform(first), transform(second), count)
 
 
-# -- numbers between 0 and 1 ----------------------------------------------------------------------
+# -- uniform floats -------------------------------------------------------------------------------
 
 
-def unit32(word: Node) -> Node:
+def uniform32(word: Node) -> Node:
     """[0, 1) in float32: the multiples of 2**-24."""
     top = ew.bitcast(ew.shift_right(word, constant(8, dt.uint32)), dt.int32)
     return ew.mul(ew.cast(top, dt.float32), constant(2.0**-24, dt.float32))
 
 
-def positive32(word: Node) -> Node:
-    """(0, 1] in float32, as fine as 2**-33 near 0, where logarithms look closely."""
+def uniform32_positive(word: Node) -> Node:
+    """(0, 1] in float32, with steps of 2**-33 near 0 for logarithms."""
     scaled = ew.mul(ew.cast(word, dt.float32), constant(2.0**-32, dt.float32))
     return ew.add(scaled, constant(2.0**-33, dt.float32))
 
 
-def _whole53(pair: Words) -> Node:
-    """53 bits of two words as a whole number in float64."""
+def _integer53(pair: Words) -> Node:
+    """53 bits of two words as an integer in float64."""
     high = ew.mul(ew.cast(pair[0], dt.float64), constant(2.0**21, dt.float64))
     low = ew.cast(ew.shift_right(pair[1], constant(11, dt.uint32)), dt.float64)
     return ew.add(high, low)
 
 
-def unit64(pair: Words) -> Node:
+def uniform64(pair: Words) -> Node:
     """[0, 1) in float64: the multiples of 2**-53."""
-    return ew.mul(_whole53(pair), constant(2.0**-53, dt.float64))
+    return ew.mul(_integer53(pair), constant(2.0**-53, dt.float64))
 
 
-def positive64(pair: Words) -> Node:
+def uniform64_positive(pair: Words) -> Node:
     """(0, 1] in float64."""
-    one_more = ew.add(_whole53(pair), constant(1.0, dt.float64))
+    one_more = ew.add(_integer53(pair), constant(1.0, dt.float64))
     return ew.mul(one_more, constant(2.0**-53, dt.float64))
 
 
-def each_unit(key: Words, count: int, place: Device, dtype: DType, finish: Transform) -> Node:
-    """finish(u) for `count` numbers u in [0, 1), in float64 where that is the dtype."""
+def map_uniform(key: Words, count: int, device: Device, dtype: DType, finish: Transform) -> Node:
+    """`finish(u)` for `count` uniforms in [0, 1), in float64 or else float32."""
     if dtype is dt.float64:
-        return finish(unit64(words(key, count, place)))
-    return word_each(key, count, place, lambda w: finish(unit32(w)))
+        return finish(uniform64(words(key, count, device)))
+    return map_words(key, count, device, lambda w: finish(uniform32(w)))
 
 
-def each_positive(key: Words, count: int, place: Device, dtype: DType, finish: Transform) -> Node:
-    """finish(u) for `count` numbers u in (0, 1], in float64 where that is the dtype."""
+def map_positive(key: Words, count: int, device: Device, dtype: DType, finish: Transform) -> Node:
+    """`finish(u)` for `count` uniforms in (0, 1], in float64 or else float32."""
     if dtype is dt.float64:
-        return finish(positive64(words(key, count, place)))
-    return word_each(key, count, place, lambda w: finish(positive32(w)))
+        return finish(uniform64_positive(words(key, count, device)))
+    return map_words(key, count, device, lambda w: finish(uniform32_positive(w)))
 
 
 # -- arguments ------------------------------------------------------------------------------------
 
 
-def drawn_shape(op: str, shape: Any, *parameters: Node) -> Shape:
-    """The shape asked for, to which parameters must broadcast; theirs where none is given."""
+def sample_shape(op: str, shape: Any, *parameters: Node) -> Shape:
+    """The shape given, to which parameters must broadcast; by default that of the parameters."""
     own: Shape = ()
     for node in parameters:
         own = broadcast_shapes(own, node.shape, op)
@@ -121,7 +121,7 @@ def drawn_shape(op: str, shape: Any, *parameters: Node) -> Shape:
 
 
 def device_of(device: Any, *nodes: Node) -> Device:
-    """Where to draw: the device named, else that of the key or a parameter, else the default."""
+    """The device given, else that of the key or a parameter, else the default."""
     if device is None:
         for node in nodes:
             if node.device is not None:
@@ -130,17 +130,17 @@ def device_of(device: Any, *nodes: Node) -> Device:
 
 
 def number(op: str, name: str, given: Any) -> float:
-    """An argument that is a number; NumPy's order of arguments is a mistake that is named."""
+    """A float argument; the error names the usual mistake, NumPy's order of arguments."""
     try:
         return float(given)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"{op}: {name} is a number, not {given!r}; the shape is the first argument"
+            f"{op}: {name} must be a number, not {given!r}; the shape is the first argument"
         ) from error
 
 
 def float_dtype(op: str, dtype: Any) -> DType:
-    """The float dtype asked for; the default float where none is."""
+    """The float dtype given, else the default."""
     if dtype is None:
         return dt.default_float
     dtype = dt.as_dtype(dtype)

@@ -1,4 +1,4 @@
-"""Orders and selections."""
+"""Permutations and choices, with and without replacement."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from numus.primitives.scan import scan
 from numus.primitives.sort import argsort
 from numus.primitives.source import constant
 from numus.primitives.views import permute, reshape, take_range
+from numus.random._bits import device_of
 from numus.random._distributions import gumbel
-from numus.random._draws import bits, integers, uniform
-from numus.random._words import device_of
+from numus.random._sampling import bits, integers, uniform
 from numus.shapes import as_shape, normal_axis, size_of
 from numus.tensor import Tensor
 
 
 def _order(count: int, device: Any, key: Tensor | None) -> Node:
-    # 64 bits each: two alike, which would keep their order, are not to be met with
+    # 64-bit sort keys: ties, which would bias the order, are negligible
     return argsort(bits((count,), dtype=dt.uint64, device=device, key=key)._node, 0)
 
 
 def _take(x: Node, index: Node, axis: int) -> Node:
-    """x at places along an axis; the places' axes stand where it stood."""
+    """x at indices along an axis, replaced by the axes of the indices."""
     taken = gather(x, (index,), (axis,))
     lead = index.ndim
     front = range(lead, lead + axis)
@@ -38,11 +38,11 @@ def _take(x: Node, index: Node, axis: int) -> Node:
 
 
 def _source(op: str, x: int | Tensor, axis: int) -> tuple[Node | None, int, int]:
-    """The tensor chosen from (None for 0 … x - 1), the axis, and how many there are."""
+    """The population (None for 0 … x - 1), the axis, and its size."""
     if not isinstance(x, Tensor):
         count = operator.index(x)
         if count < 0:
-            raise ShapeError(f"{op}: there are not {count} numbers to choose from")
+            raise ShapeError(f"{op}: the number of elements must not be negative, but is {count}")
         return None, 0, count
     axis = normal_axis(axis, x.ndim, op)
     return x._node, axis, x.shape[axis]
@@ -88,43 +88,45 @@ def choice(
     size = size_of(shape)
     weights = None if p is None else require("choice", to_float(node_of(p, "choice")), "float")
     if weights is not None and weights.shape != (count,):
-        raise ShapeError(f"choice: p of shape {weights.shape} does not weigh {count} elements")
+        raise ShapeError(f"choice: p must have shape ({count},), not {weights.shape}")
     if size and not count:
-        raise ShapeError("choice: there is nothing to choose from")
+        raise ShapeError("choice: a must not be empty where shape is not")
     if not replace and size > count:
-        raise ShapeError(f"choice: {size} of {count} cannot be chosen without replacement")
+        raise ShapeError(
+            f"choice: without replacement at most {count} elements can be chosen, not {size}"
+        )
     if weights is not None:
         weights = ew.cast(weights, dt.compute_dtype(weights.dtype))
     keyed = None if key is None else key._node
-    place = device_of(device, *(n for n in (node, weights, keyed) if n is not None))
+    dev = device_of(device, *(n for n in (node, weights, keyed) if n is not None))
     if not size:
         index = full(shape, 0, dt.int64)
     elif replace and weights is None:
-        index = integers(0, count, shape, device=place, key=key)._node
+        index = integers(0, count, shape, device=dev, key=key)._node
     elif replace:
-        index = _weighted(weights, shape, place, key)
+        index = _inverse_cdf(weights, shape, dev, key)
     else:
         if weights is None:
-            order = _order(count, place, key)
-        else:  # the largest of log p + noise are a sample without replacement (Gumbel's top k)
-            noise = gumbel((count,), dtype=weights.dtype, device=place, key=key)._node
+            order = _order(count, dev, key)
+        else:  # Gumbel top-k: the largest of log p + noise
+            noise = gumbel((count,), dtype=weights.dtype, device=dev, key=key)._node
             order = argsort(ew.add(ew.log(weights), noise), 0, descending=True)
         index = reshape(take_range(order, 0, 0, size), shape)
     return wrap(index if node is None else _take(node, index, axis))
 
 
-def _shares(weights: Node) -> Node:
-    """Running sums that stay as they are where a weight is 0, and never fall: sums are rounded each
-    for itself, so that neighbours may differ by more than the weight between them."""
+def _cumulative_weights(weights: Node) -> Node:
+    """A monotone cumulative sum, constant where a weight is 0: the scan's prefixes are rounded
+    independently, so the raw sum may decrease."""
     none = constant(float("-inf"), weights.dtype)
     rises = ew.lt(constant(0.0, weights.dtype), weights)
     return scan("max", ew.where(rises, scan("sum", weights, 0), none), 0)
 
 
-def _weighted(weights: Any, shape: Any, device: Any, key: Tensor | None) -> Node:
-    """Places with these weights: where a uniform number falls among their running sums."""
+def _inverse_cdf(weights: Any, shape: Any, device: Any, key: Tensor | None) -> Node:
+    """Weighted indices by inversion of the cumulative weights."""
     count = weights.shape[0]
-    sums = _shares(weights)
+    sums = _cumulative_weights(weights)
     total = reshape(take_range(sums, 0, count - 1, count), ())
     u = uniform(shape, dtype=weights.dtype, device=device, key=key)._node
     # never up to the total itself, where elements of weight 0 may lie
