@@ -6,13 +6,13 @@ from tools.fuzz_programs import Program, fuzz
 
 
 def test_random_programs_agree_with_the_reference():
-    ran, wrong = fuzz("cpu", range(100, 160), most=5000)
+    ran, wrong = fuzz("cpu", range(100, 160), max_elements=5000)
     assert ran.total() == 60
     assert wrong == []
 
 
 def test_a_wrong_element_is_found(monkeypatch):
-    program = Program(7, most=200)
+    program = Program(7, max_elements=200)
     right = Program.results
 
     def one_is_wrong(self, device):

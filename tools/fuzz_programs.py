@@ -137,7 +137,7 @@ def a_view(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
         return lambda t: nm.roll(t, shift, axis=axis), []
     if kind == "spread":
         shape = tuple(draw.choice((1, 2, 3, 33)) if n == 1 else n for n in x.shape)
-        if math.prod(shape) > draw.most:
+        if math.prod(shape) > draw.max_elements:
             shape = x.shape
         return lambda t: nm.broadcast_to(t, shape), []
     if kind == "diagonal":
@@ -170,7 +170,7 @@ def _factors(draw: Draw, size: int) -> Shape:
 
 def a_join(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
     rank = len(x.shape)
-    if not rank or x.size > draw.most // 3:
+    if not rank or x.size > draw.max_elements // 3:
         return (lambda t: nm.stack([t, t + 0])), []
     axis = draw.randrange(rank)
     other = tuple(draw.choice((0, 1, 2, 5, 32)) if k == axis else n for k, n in enumerate(x.shape))
@@ -226,7 +226,7 @@ def at_indices(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
     axis = draw.randrange(rank)
     n = x.shape[axis]
     some = draw.shape(1, 3)
-    if math.prod(some) * x.size // n > 2 * draw.most:
+    if math.prod(some) * x.size // n > 2 * draw.max_elements:
         some = (2,)
     index = draw.whole(some, "int64", -n, n)
     kind = draw.choice(("take", "index", "along", "add", "add", "scatter", "write", "mask"))
@@ -236,7 +236,7 @@ def at_indices(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
         where = (*(slice(None),) * axis, index)
         return lambda t: t[where], []
     along = tuple(draw.choice((1, 3, 40)) if k == axis else m for k, m in enumerate(x.shape))
-    if math.prod(along) > draw.most:
+    if math.prod(along) > draw.max_elements:
         along = x.shape
     places = draw.whole(along, "int64", 0, n)
     if kind == "along":
@@ -265,7 +265,7 @@ def a_product(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
     if len(x.shape) < 1 or x.dtype == nm.uint8:
         return a_map(draw, x)
     deep, wide = x.shape[-1], draw.choice(EXTENTS)
-    if x.size // max(deep, 1) * wide > draw.most or deep > 2000:
+    if x.size // max(deep, 1) * wide > draw.max_elements or deep > 2000:
         return a_reduction(draw, x)
     if len(x.shape) < 2 or draw.random() < 0.6:
         if draw.random() < 0.5:
@@ -275,7 +275,7 @@ def a_product(draw: Draw, x: Any) -> tuple[Step, list[Shape]]:
         lead = tuple(n if draw.random() < 0.6 else 1 for n in x.shape[:-2])
         f = small(draw, lambda t, w: nm.matmul(t, w.astype(t.dtype)))
         return f, [(*lead, deep, wide)]
-    if x.size // max(deep, 1) * x.shape[-2] > draw.most:
+    if x.size // max(deep, 1) * x.shape[-2] > draw.max_elements:
         return a_reduction(draw, x)
     return small(draw, lambda t: nm.matmul(t, nm.swapaxes(t, -1, -2))), []
 
@@ -322,9 +322,9 @@ KINDS = (
 class Program:
     """Leaves and steps; each step takes an earlier value and new leaves."""
 
-    def __init__(self, seed: int, most: int) -> None:
+    def __init__(self, seed: int, max_elements: int) -> None:
         draw = Draw(seed)
-        draw.most = most
+        draw.max_elements = max_elements
         self.seed, self.mode = seed, draw.choice(MODES)
         self.dtype = draw.choice(FLOATS if "grad" in self.mode else DTYPES)
         shape = (draw.randint(1, 3), *draw.shape(0, 3)) if self.mode == "vmap" else draw.shape()
@@ -342,7 +342,7 @@ class Program:
                 self.leaves.append(draw.whole((*lead, *s), self.dtype))
             own = [t[0] if self.mode == "vmap" else t for t in self._tensors("cpu", new)]
             value = step(values[taken], *own)
-            if value.size > 4 * most:
+            if value.size > 4 * max_elements:
                 continue
             self.steps.append((kind.__name__, step, taken, new))
             values.append(value)
@@ -402,11 +402,11 @@ class Program:
             close = self.tolerant and ("grad" in self.mode or k % each == each - 1)
             grown = "grad" in self.mode  # sums of large values may round
             scale = float(np.abs(b).max(initial=1.0)) if b.dtype.kind == "f" else 1.0
-            most = (2e-5 if close else 2e-6 if grown else 0.0) * scale
+            tolerance = (2e-5 if close else 2e-6 if grown else 0.0) * scale
             with np.errstate(invalid="ignore"):
                 same = (a == b) | (np.isnan(a) & np.isnan(b)) if a.dtype.kind == "f" else a == b
-                if most:
-                    same = same | (np.abs(a - b) <= most)
+                if tolerance:
+                    same = same | (np.abs(a - b) <= tolerance)
             if not same.all():
                 at = tuple(int(i) for i in np.argwhere(~same)[0])
                 what = f"{(~same).sum()} of {same.size}, first at {at}: {a[at]} for {b[at]}"
@@ -424,7 +424,7 @@ class Program:
 def fuzz(
     device: str,
     seeds: Sequence[int],
-    most: int = 20_000,
+    max_elements: int = 20_000,
     seconds: float = math.inf,
     against: str = "reference",
 ) -> tuple[Counter[str], list[str]]:
@@ -435,7 +435,7 @@ def fuzz(
     for seed in seeds:
         if time.monotonic() > end:
             break
-        program = Program(seed, most)
+        program = Program(seed, max_elements)
         try:
             found = program.differs(device, against)
         except Exception as e:  # must occur on both devices or on neither
@@ -457,12 +457,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--programs", type=int, default=1_000_000)
     parser.add_argument("--seconds", type=float, default=math.inf)
-    parser.add_argument("--most", type=int, default=20_000, help="elements of a tensor")
+    parser.add_argument("--max-elements", type=int, default=20_000, help="elements of a tensor")
     parser.add_argument("--workers", type=int, default=1)
     given = parser.parse_args()
     each = range(given.seed, given.seed + given.programs)
     parts = [
-        (given.device, each[w :: given.workers], given.most, given.seconds, given.against)
+        (given.device, each[w :: given.workers], given.max_elements, given.seconds, given.against)
         for w in range(given.workers)
     ]
     ran: Counter[str] = Counter()
