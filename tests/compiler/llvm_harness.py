@@ -55,7 +55,7 @@ def run(
 ) -> None:
     """Run a kernel on arrays, in place."""
     native = native or compiled(kernel, target)
-    # after the addresses: how far apart the scratch memory of two workers is
+    # after the addresses: the pitch of scratch between workers
     addresses = (ctypes.c_void_p * (len(arrays) + 1))(*(a.ctypes.data for a in arrays))
     slots = b"".join(
         struct.pack("<d", v) if dtype.kind == "float" else struct.pack("<q", int(v))

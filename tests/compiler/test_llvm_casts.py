@@ -31,7 +31,7 @@ def samples(dtype):
         return np.concatenate(
             [bits.view(dtype.np), small.view(dtype.np), edges, (0 - edges).astype(dtype.np)]
         )
-    # floats: random bits; values near every narrow float's ties; integers and their neighbours
+    # floats: random bits; values near every low-precision float's ties; adjacent integers
     values = [bits.view(dtype.np)]
     for narrow in (dt.float16, dt.bfloat16, dt.float8_e4m3fn, dt.float8_e5m2):
         codes = np.arange(1 << (narrow.bits - 1)).astype(f"uint{narrow.bits}").view(narrow.np)

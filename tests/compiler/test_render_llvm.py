@@ -56,7 +56,7 @@ def test_map_has_every_tail(dtype, unroll, target):
 
 
 @pytest.mark.parametrize("unroll", [1, 4])
-def test_small_kernels_are_short_and_right(unroll, target):
+def test_small_kernels_are_short(unroll, target):
     x, y = buffers(f32)
     acc = Register("acc", f32, lanes=True)
     body = lanes(
@@ -106,7 +106,7 @@ def test_constant_extent(extent, target):
 
 
 @pytest.mark.parametrize("dtype", [f32, f64, dt.uint8], ids=lambda d: d.name)
-def test_large_results_are_stored_past_the_caches(dtype, target):
+def test_large_results_use_nontemporal_stores(dtype, target):
     """Streamed stores need whole, aligned vectors: everything else must fall back."""
     x, y = buffers(dtype)
     body = lanes([Store(y, lane() + scalar("k"), load(x, lane()) + 1)], unroll=2)
@@ -238,7 +238,7 @@ def test_columns_with_a_serial_loop_inside(target):
         assert np.array_equal(out, want)
 
 
-def test_rows_of_stages():
+def test_row_reduction_in_passes():
     """A row program: a reduction, then a map that uses its result, row after row."""
     x, y = buffers(f32)
     n, r = scalar("n"), var("r")
@@ -289,7 +289,7 @@ def test_tile_of_registers(target):
 # -- order of statements --------------------------------------------------------------------------
 
 
-def test_let_keeps_the_value_of_its_moment(target):
+def test_let_binds_the_current_value(target):
     x, y = buffers(f32)
     r, i = Register("r", f32, lanes=True), lane()
     body = lanes(
@@ -306,7 +306,7 @@ def test_let_keeps_the_value_of_its_moment(target):
     assert np.array_equal(out, a * 10 + (a + 1))
 
 
-def test_an_expression_sees_registers_and_buffers_as_they_are():
+def test_writes_invalidate_expressions():
     """The same expression object in three statements, with changes between them."""
     y = Buffer("y", f32, "write")
     r = Register("r", f32)
@@ -377,7 +377,7 @@ def test_uniform_values_inside_lanes(target):
     assert np.array_equal(out, a * 6)
 
 
-def test_scratch_is_each_worker_s_own():
+def test_scratch_is_per_worker():
     x, y = buffers(f32)
     t = Buffer("t", f32, "scratch", scalar("n"))
     i = lane()
@@ -396,48 +396,6 @@ def test_scratch_is_each_worker_s_own():
     assert (space[: 2 * stride] == 0).all()
 
 
-# -- guards ---------------------------------------------------------------------------------------
-
-
-def test_guard_computes_the_slow_side_where_needed(target):
-    x, y = buffers(f32)
-    v = load(x, lane())
-    slow = ir.sqrt(v) * 3.0
-    value = ir.slow_path_select(v > 1.0, slow, v + 1.0) * 2.0
-    kernel = Kernel(
-        "guard", (x, y), N, harness.one_block(lanes([Store(y, lane(), value)], unroll=2))
-    )
-    native = harness.compiled(kernel, target)
-    for n in (5, 16, 70):
-        for scale in (0.1, 1.0, 10.0):
-            a, out = np.abs(rand(n, f32)) * np.float32(scale), np.zeros(n, np.float32)
-            harness.run(kernel, [a, out], (n,), native=native)
-            want = np.where(a > 1, np.sqrt(a) * np.float32(3), a + np.float32(1)) * np.float32(2)
-            assert np.array_equal(out, want)
-
-
-def test_guard_nested_uniform_and_reused(target):
-    """A guard in a guard's slow side, a uniform one, and a slow side that is used again later."""
-    x, y = buffers(f32)
-    z = Buffer("z", f32, "write")
-    v = load(x, lane())
-    slow = v * 7.0
-    inner = ir.slow_path_select(v > 2.0, slow, v * 3.0)
-    outer = ir.slow_path_select(v > 1.0, inner + 1.0, v)
-    uniform = ir.slow_path_select(scalar("n") > 20, load(x, const(0)) * 2.0, const(5, f32))
-    body = lanes([Store(y, lane(), outer + uniform), Store(z, lane(), slow)])
-    kernel = Kernel("guards", (x, y, z), N, harness.one_block(body))
-    native = harness.compiled(kernel, target)
-    for n in (9, 40):
-        a, out, out2 = rand(n, f32) * 3, np.zeros(n, np.float32), np.zeros(n, np.float32)
-        a = a.astype(np.float32)
-        harness.run(kernel, [a, out, out2], (n,), native=native)
-        extra = a[0] * 2 if n > 20 else np.float32(5)
-        want = np.where(a > 1, np.where(a > 2, a * 7, a * 3) + 1, a) + extra
-        assert np.allclose(out, want, rtol=1e-6)
-        assert np.array_equal(out2, a * 7)
-
-
 def test_chains_may_be_thousands_deep():
     x, y = buffers(f32)
     v = load(x, lane())
@@ -448,7 +406,7 @@ def test_chains_may_be_thousands_deep():
     assert text.count("fadd") == 4000  # full vectors and the masked rest
 
 
-# -- what is refused ------------------------------------------------------------------------------
+# -- errors ---------------------------------------------------------------------------------------
 
 
 def test_errors_name_the_cause():
@@ -470,7 +428,7 @@ def test_errors_name_the_cause():
         render(Kernel("half", (narrow,), N, body), host())
 
 
-# -- other machines -------------------------------------------------------------------------------
+# -- other targets --------------------------------------------------------------------------------
 
 
 def test_text_compiles_for_arm():

@@ -1,4 +1,4 @@
-"""Kernels for NVIDIA GPUs, as far as they can be made without one: IR to LLVM IR to PTX."""
+"""Rendering for NVIDIA GPUs, without one: kernel IR to LLVM IR to PTX."""
 
 import dataclasses
 import re
@@ -37,7 +37,7 @@ TARGET = Target(
 
 
 class PtxRuntime(NullRuntime):
-    """Runs nothing, but makes the PTX of every kernel."""
+    """Compiles every kernel to PTX and runs nothing."""
 
     def __init__(self, capability=90):
         super().__init__()
@@ -94,7 +94,7 @@ def test_threads_load_and_store_vectors(machine):
     assert "ld.global.v2.b64" in text
 
 
-def test_llvm_does_not_look_into_random_bits(machine):
+def test_random_bit_adds_are_opaque_to_llvm(machine):
     """It compared their sums, each with all before it, and took a second for this kernel."""
     nm.eval(nm.random.bits((1 << 16,), key=nm.random.key(0, device="ptx")))
     text = max((text for _, text in machine.made), key=len)
@@ -109,7 +109,7 @@ def test_arithmetic_is_not_contracted(machine):
     assert "fma" not in text
 
 
-def test_threads_exchange_what_they_reduce(machine):
+def test_block_reduction_uses_shuffles(machine):
     (text,) = made(machine, lambda x: x.max(axis=-1), 4096, 4096)
     assert "shfl.sync.bfly" in text
     assert "bar.sync" in text
@@ -209,14 +209,14 @@ def test_float32_matmul_is_exact_by_default(machine):
     assert "wgmma.mma_async.sync.aligned.m64n32k8.f32.tf32.tf32" in text
 
 
-def skinny_text(dtype, left, right, name, turned=False):
+def skinny_text(dtype, left, right, name, transposed=False):
     """The PTX of the kernel of this name, of matrices of these shapes."""
     runtime = nm.device("ptx").runtime
     runtime.made.clear()
     clear_plans()
     a, b = (nm.asarray(np.zeros(s, dtype), device="ptx") for s in (left, right))
     with nm.kernels.prefer("native"):
-        nm.eval(a @ (b.T if turned else b))
+        nm.eval(a @ (b.T if transposed else b))
     (text,) = [text for kernel, text in runtime.made if kernel.name == name]
     assert "local" not in text, "registers are in memory"
     return text
@@ -225,7 +225,9 @@ def skinny_text(dtype, left, right, name, turned=False):
 def test_memory_bound_matmuls_use_vector_accesses(machine):
     text = skinny_text("float32", (8, 4096), (4096, 4096), "gemv")
     assert text.count("ld.global.v4.b32") == 13  # 4 steps of each, and one of the matrix alone
-    text = skinny_text(ml_dtypes.bfloat16, (8, 4096), (4096, 4096), "gemv_mma_sync", turned=True)
+    text = skinny_text(
+        ml_dtypes.bfloat16, (8, 4096), (4096, 4096), "gemv_mma_sync", transposed=True
+    )
     assert "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32" in text
     assert text.count("ld.global.v4.b32") == 10  # 4 at a time and one, of both
     text = skinny_text(ml_dtypes.bfloat16, (4096, 8), (8, 4096), "small_k_gemm")
@@ -254,7 +256,7 @@ def test_older_devices_use_mma_sync(capability, dtype, precision):
 
 
 @pytest.mark.parametrize("size", [33, 64, 128, 256])
-def test_attention_of_halves_uses_wgmma(machine, size):
+def test_half_precision_attention_uses_wgmma(machine, size):
     q, k, v = (nm.asarray(np.zeros((2, 500, size), "float16"), device="ptx") for _ in range(3))
     for x in (q, k, v):
         x.requires_grad = True
@@ -271,7 +273,7 @@ def test_attention_of_halves_uses_wgmma(machine, size):
         assert "local" not in text, "registers are in memory"
 
 
-def test_convolutions_of_halves_use_tiles_that_an_engine_brings(machine):
+def test_half_precision_convolutions_use_wgmma_and_tma(machine):
     x, w = (nm.ones(s, dtype="bfloat16", device="ptx") for s in ((8, 128, 28, 28), (64, 128, 3, 3)))
     w.requires_grad = True
     y = nm.conv2d(x, w, padding=1, stride=2)
@@ -285,7 +287,7 @@ def test_convolutions_of_halves_use_tiles_that_an_engine_brings(machine):
         assert "local" not in text
 
 
-def test_kernels_that_wait_read_no_constants(machine):
+def test_dependent_launch_has_no_invariant_loads(machine):
     """The driver's assembler moves loads of constants (`ld.global.nc`) before the wait."""
     nm.eval(nm.softmax(nm.asarray(np.zeros((64, 64), "float32"), device="ptx"), axis=-1))
     ((kernel, text),) = machine.made
@@ -306,7 +308,7 @@ def test_old_and_new_devices():
         assert all(assembler.cpu in text for _, text in machine.made)
 
 
-def test_tiles_in_a_kernels_own_memory_lie_at_whole_tiles(machine):
+def test_static_shared_tiles_are_aligned(machine):
     """Their runs are exchanged by the number of their row: that is told from the address."""
     q = nm.zeros((2, 40, 16), dtype="bfloat16", device="ptx")
     k = nm.zeros((2, 30, 16), dtype="bfloat16", device="ptx")
@@ -333,7 +335,7 @@ def test_broadcast_batches_are_not_copied(machine):
     assert kernels(1024)[-1] == "wgmma_gemm"
 
 
-def test_kernels_with_many_parameters_are_of_a_version_that_takes_them():
+def test_large_parameters_need_a_later_ptx_version():
     def version(capability, count, kind="i64"):
         parameters = ", ".join(f"{kind} %p{i}" for i in range(count))
         text = f"define ptx_kernel void @kernel({parameters}) {{ ret void }}"
@@ -345,7 +347,7 @@ def test_kernels_with_many_parameters_are_of_a_version_that_takes_them():
     assert version(120, 3) == version(120, 545) > 8.1
 
 
-def test_many_arrays_are_joined_by_a_few_kernels_of_one_kind(machine):
+def test_concat_of_many_arrays_shares_kernels(machine):
     """Not by one that has a branch, and parameters, for each of them."""
     xs = [nm.asarray(np.zeros((4, 37), "float32"), device="ptx") for _ in range(200)]
     for join in (nm.stack, nm.concat, lambda xs: nm.concat(xs, axis=1)):
