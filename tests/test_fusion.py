@@ -19,12 +19,12 @@ FLOAT = 4  # bytes
 
 
 def given(*shape, dtype="float32"):
-    """A tensor that lies in the null device's memory."""
+    """A tensor in the null device's memory."""
     return nm.asarray(np.zeros(shape, dtype), device=NULL)
 
 
 def cost(function, *tensors):
-    """What evaluating a function's results takes."""
+    """The cost of evaluating a function's results."""
     NULL.runtime.reset()
     results = function(*tensors)
     nm.eval(results)
@@ -32,7 +32,7 @@ def cost(function, *tensors):
 
 
 def cost_of_backward(function, *tensors):
-    """What the gradients of all tensors take, once the value has been computed."""
+    """The cost of the gradients of all tensors, after the value."""
     xs = [x.detach() for x in tensors]
     for x in xs:
         x.requires_grad = True
@@ -205,14 +205,14 @@ def losses(smoothing):
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
-def test_cross_entropy_walks_the_scores_once(smoothing):
+def test_cross_entropy_reads_the_scores_once(smoothing):
     """How many targets count; all that is done with a row of scores; the mean."""
     counts = losses(smoothing)
     assert counts.names == ["row_reduction"] * 3
     assert counts.bytes_written < (ROWS * COLUMNS + 8 * ROWS) * FLOAT
 
 
-def test_log_softmax_and_its_gradient_are_one_walk():
+def test_log_softmax_and_its_gradient_are_one_pass():
     x, g = given(*MATRIX), given(*MATRIX)
     x.requires_grad = True
 
@@ -243,7 +243,7 @@ def test_siblings_share_a_pass():
 
 
 def test_a_linear_layer_over_sequences_stores_its_result_once():
-    """Bias and residual are the product's tail although the product is reshaped, and although
+    """Bias and residual are the GEMM's epilogue although the GEMM is reshaped, and although
     several kernels read the sum.
     """
     x, w, b = given(4, 16, 32), given(32, 32), given(32)
@@ -257,8 +257,8 @@ def test_a_linear_layer_over_sequences_stores_its_result_once():
     assert found.bytes_written == 3 * 4 * 16 * 32 * FLOAT
 
 
-def test_an_activation_is_the_tail_of_its_product():
-    """Also in two dimensions, and although the next product could compute it while packing."""
+def test_an_activation_is_the_epilogue_of_its_gemm():
+    """Also in two dimensions, and although the next GEMM could compute it while packing."""
     x, w, b = given(64, 32), given(32, 32), given(32)
     found = cost(lambda x: nm.relu(nm.relu(x @ w + b) @ w + b) @ w, x)
     assert found.names == ["gemm"] * 3
@@ -267,8 +267,8 @@ def test_an_activation_is_the_tail_of_its_product():
     assert last == (64 * 32 + 32 * 32) * FLOAT
 
 
-def test_gradients_of_slices_are_laid_side_by_side():
-    """What arrives at the whole from its parts needs no zeros and no sums."""
+def test_gradients_of_slices_are_concatenated():
+    """The gradient of the whole needs no zeros and no sums."""
     x, w = given(4, 16, 24), given(24, 24)
 
     def cotangent(x):
@@ -282,14 +282,14 @@ def test_gradients_of_slices_are_laid_side_by_side():
     assert found.bytes_written <= (3 * 4 * 16 * 24 + 4 * 16 * 24) * FLOAT
 
 
-def test_windows_side_by_side_are_only_parted():
+def test_gradients_of_disjoint_windows_are_pointwise():
     """The gradient of means over blocks reads one element for each of its own."""
     x = given(2, 4, 16, 16)
     for pool in (lambda x: nm.adaptive_avg_pool2d(x, 1), lambda x: nm.avg_pool2d(x, 4)):
         assert cost_of_backward(pool, x).names == ["pointwise"]
 
 
-def test_what_follows_quickly_from_what_is_there_is_not_stored():
+def test_cheap_values_are_recomputed():
     """Between two convolutions only the result of the first is kept, and its statistics."""
     x, w1, w2 = given(8, 16, 16, 16), given(32, 16, 3, 3), given(32, 32, 3, 3)
     scale, shift = given(32), given(32)
@@ -306,9 +306,9 @@ def test_what_follows_quickly_from_what_is_there_is_not_stored():
 @pytest.mark.parametrize(
     ("activation", "most"), [(nm.gelu, 2.7), (nm.relu, 1.7), (nm.softmax, 3.4)]
 )
-def test_what_waits_for_the_gradient_is_the_least(activation, most):
-    """Of a gelu what it is applied to and its costly part, of a softmax its exponentials; the
-    cotangents of elementwise ones take the place of what is read for the last time.
+def test_the_fewest_bytes_are_saved_for_backward(activation, most):
+    """Of a gelu its input and its expensive part, of a softmax its exponentials; cotangents of
+    elementwise functions are written in place.
     """
     x, w1, w2, w3 = given(512, 64), given(64, 512), given(512, 64), given(64, 64)
 
@@ -364,7 +364,7 @@ def test_a_costly_number_that_many_kernels_use_is_computed_once():
 
 
 def test_intermediates_share_memory():
-    """A long program holds two intermediate values at a time, not all of them."""
+    """A long plan has two temporaries live at a time, not all of them."""
     x = given(64, 64)
 
     def program(y):
@@ -419,7 +419,7 @@ def test_a_second_process_compiles_nothing(tmp_path):
     assert second == (first[0], 0)
 
 
-def test_a_scan_has_its_operand_and_its_tail_inside():
+def test_a_scan_fuses_its_operand_and_its_epilogue():
     found = cost(lambda x: nm.cumsum(nm.exp(x), axis=1) * 2 + 1, given(*MATRIX))
     assert found.names == ["scan_sum"]
     # a long row: totals of its parts, what comes before them, and the parts

@@ -1,4 +1,4 @@
-"""What lies where while a program runs, and how much of it there is at the peak."""
+"""The memory plan: offsets of temporaries, and the peak."""
 
 from dataclasses import replace
 
@@ -16,7 +16,7 @@ NULL = nm.device("null")
 
 
 def plan_of(function, *args):
-    """The plan of the largest program that a function became."""
+    """The plan with the most kernels that a function runs."""
     found = []
 
     def watch(place, plan, leaves, constants):
@@ -48,7 +48,7 @@ def lives(plan):
 
 
 def network(n=512):
-    """The gradients of a small network; its layers' inputs are computed where they are read."""
+    """The gradients of a small network; its layers' inputs are inlined where they are read."""
     x, ws = given(n, n), [given(n, n) for _ in range(4)]
 
     def loss(*ws):
@@ -60,7 +60,7 @@ def network(n=512):
     return plan_of(lambda: nm.grad(loss, tuple(range(4)))(*ws))
 
 
-def test_scratch_is_as_much_as_a_worker_needs_at_a_time():
+def test_scratch_is_that_of_the_largest_kernel():
     x, ws = given(256, 256), [given(256, n) for n in (256, 192, 128)]
     plan = plan_of(lambda: [nm.tanh(x) @ w for w in ws])
     steps = iter(plan.steps)
@@ -73,7 +73,7 @@ def test_scratch_is_as_much_as_a_worker_needs_at_a_time():
     assert several  # waves in which more than one kernel has scratch memory
 
 
-def test_scratch_lies_where_nothing_lives():
+def test_scratch_overlaps_no_live_value():
     plan = network()
     workers = NULL.runtime.target.num_cores
     for wave, (start, pitch) in enumerate(plan.scratch):
@@ -84,7 +84,7 @@ def test_scratch_lies_where_nothing_lives():
                 assert at >= end or at + v.size * v.dtype.itemsize <= start
 
 
-def test_packed_operands_take_the_place_of_what_is_dead():
+def test_packed_operands_reuse_dead_memory():
     plan = network()
     life = lives(plan)
     packed = [v for v in life if v.op == "packed"]
@@ -101,7 +101,7 @@ def test_packed_operands_take_the_place_of_what_is_dead():
 
 @pytest.mark.parametrize("device", ["null", "cpu"])
 def test_parameters_are_updated_in_place_after_their_last_use(device):
-    """The cotangent of a layer's input reads its weights, also when their gradient is known."""
+    """The cotangent of a layer's input reads its weights after their gradient is computed."""
     n = 96
     x, ws = given(64, n, device=device), [given(n, n, device=device) for _ in range(4)]
     for w in ws:
@@ -129,8 +129,8 @@ def test_parameters_are_updated_in_place_after_their_last_use(device):
         assert addresses() == before
 
 
-def test_updates_that_can_not_be_in_place_are_right():
-    """What reads the old value may need the new one."""
+def test_updates_that_cannot_be_in_place_are_right():
+    """A reader of the old value may need the new one."""
     rng = np.random.default_rng(0)
     a = rng.standard_normal((40, 40)).astype("f")
     w = nm.asarray(a)
@@ -149,11 +149,11 @@ def test_updates_that_can_not_be_in_place_are_right():
         a = new
 
 
-# -- products --------------------------------------------------------------------------------------
+# -- GEMMs -----------------------------------------------------------------------------------------
 
 
-def test_a_sum_of_many_products_is_kept_once():
-    """The gradient of weights that are used again and again grows from use to use."""
+def test_a_sum_of_many_gemms_accumulates_in_place():
+    """The gradient of weights used several times is one accumulator."""
     n, times = 256, 24
     x, w = given(32, n), given(n, n)
 
@@ -167,7 +167,7 @@ def test_a_sum_of_many_products_is_kept_once():
     assert plan.arena < 4 * n * n * 4 + 2 * times * 32 * n * 4
 
 
-def test_sums_of_products_are_right():
+def test_sums_of_gemms_are_right():
     rng = np.random.default_rng(5)
     sizes = (7, 30, 64, 3, 9)
     pairs = [(rng.standard_normal((40, k)), rng.standard_normal((k, 50))) for k in sizes]
@@ -181,8 +181,8 @@ def test_sums_of_products_are_right():
     np.testing.assert_allclose(total.numpy(), want, rtol=1e-4, atol=1e-3)
 
 
-def test_products_at_the_peak_pack_one_operand_beforehand():
-    """Unless they take no more memory than a cache holds."""
+def test_gemms_at_the_peak_pack_one_operand():
+    """Unless the peak fits into the cache."""
     for n, low_memory in ((4096, True), (192, False)):
         x, y = given(n, 256), given(n, 256)
         plan = plan_of(lambda x, y: ((x * 2).T @ (y + 1)).sum(), x, y)
@@ -191,7 +191,7 @@ def test_products_at_the_peak_pack_one_operand_beforehand():
         assert sum(step.kernel.name == "pack" for step in plan.steps) <= 1 + (not low_memory)
 
 
-def test_low_memory_products_are_right(monkeypatch):
+def test_low_memory_gemms_are_right(monkeypatch):
     usual = blocking.choose_blocking
     rng = np.random.default_rng(6)
     for m, k, n in ((700, 500, 300), (300, 500, 700), (513, 257, 511)):
@@ -204,7 +204,7 @@ def test_low_memory_products_are_right(monkeypatch):
             np.testing.assert_allclose(found.numpy(), want, rtol=1e-3, atol=1e-2)
 
 
-# -- values made again ----------------------------------------------------------------------------
+# -- rematerialisation ----------------------------------------------------------------------------
 
 
 def blocks(depth, size=256, device="null"):
@@ -228,31 +228,31 @@ def blocks(depth, size=256, device="null"):
     return step
 
 
-def made_again(plan):
+def rematerialised(plan):
     return [g for g in plan.group_of_step if g not in plan.groups]
 
 
-def test_activations_are_partly_made_again():
+def test_activations_are_rematerialised():
     """At the peak each layer but the last has left one large value, not two."""
     depth, size = 6, 256
     step, x = blocks(depth, size), given(256, size)
     plan = plan_of(nm.jit(step), x)
     large, small = 256 * 4 * size * 4, 256 * size * 4
     assert plan.arena < (depth + 3) * large + 2 * depth * small
-    again = made_again(plan)
+    again = rematerialised(plan)
     assert 3 <= len(again) < depth
     assert {g.kind for g in again} == {"loop"}
 
 
-def test_little_is_made_again_for_little_memory():
-    """What a cache can hold is no reason to compute anything twice."""
+def test_peaks_that_fit_into_the_cache_are_ignored():
+    """Nothing is computed twice for a peak that fits into the cache."""
     plan = plan_of(nm.jit(blocks(6, 32)), given(32, 32))
     assert plan.arena < NULL.runtime.target.l2_bytes
-    assert not made_again(plan)
+    assert not rematerialised(plan)
 
 
 @pytest.mark.on_cpu("what programs do where memory is short is chosen by its cache")
-def test_values_made_again_are_the_same():
+def test_rematerialised_values_have_the_same_bits():
     """The same step, with and without: the same bits."""
     results = []
     for fraction in (TUNING.remat_flops_fraction, 1 << 60):
@@ -271,7 +271,7 @@ def test_values_made_again_are_the_same():
 
             step = nm.jit(nm.grad(loss))
             plan = plan_of(step, ws, x)
-            results.append((made_again(plan), [g.numpy() for g in step(ws, x)]))
+            results.append((rematerialised(plan), [g.numpy() for g in step(ws, x)]))
     (again, found), (none, want) = results
     assert again
     assert not none

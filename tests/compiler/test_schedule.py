@@ -55,8 +55,8 @@ def test_an_optimiser_step_in_one_wave_is_right():
             np.testing.assert_allclose(found[i].numpy(), expected, rtol=1e-5, atol=1e-7)
 
 
-def test_what_frees_memory_comes_first(counts):
-    """Sums of large products: each is taken as soon as its product is there."""
+def test_kernels_that_free_memory_run_first(counts):
+    """Sums of large GEMMs: each runs as soon as its GEMM has."""
     n = 256
     xs = [on_null(n, n) for _ in range(6)]
     device("null").runtime.reset()
@@ -71,7 +71,7 @@ def test_what_frees_memory_comes_first(counts):
 
 
 def test_waves_of_many_threads_are_right():
-    """Unequal kernels side by side, run again and again."""
+    """Unequal kernels run concurrently, many times."""
     rng = np.random.default_rng(1)
     a, b = (rng.standard_normal((130, 70)).astype("f") for _ in range(2))
     x, y = nm.asarray(a), nm.asarray(b)
@@ -86,8 +86,8 @@ def test_waves_of_many_threads_are_right():
 
 
 @pytest.mark.parametrize("activation", [nm.gelu, nm.relu, nm.softmax])
-def test_what_is_read_for_the_last_time_may_be_overwritten(activation):
-    """The cotangent of an activation takes its place; and the gradients are right."""
+def test_values_may_be_overwritten_at_their_last_use(activation):
+    """The cotangent of an activation is written over it, and gradients are right."""
 
     def step(x, w, v):
         def loss(w, v):
@@ -105,7 +105,7 @@ def test_what_is_read_for_the_last_time_may_be_overwritten(activation):
         np.testing.assert_allclose(a.numpy(), b.numpy(), rtol=0, atol=1e-5 * scale)
 
 
-def test_values_that_live_at_the_same_time_lie_apart():
+def test_live_values_do_not_overlap():
     rng = np.random.default_rng(2)
     lives = []
     for _ in range(200):

@@ -260,7 +260,7 @@ def test_errors_in_a_portable_kernel():
 
     with pytest.raises(TypeError, match="x is an input, which is never written to"):
         run(lambda k, x, y: x.__setitem__(k.index, 1.0))
-    with pytest.raises(TypeError, match="places are integers"):
+    with pytest.raises(TypeError, match="indices must be integers"):
         run(lambda k, x, y: x[1.5])
     with pytest.raises(AttributeError, match="have no 'softmax'; there are abs"):
         run(lambda k, x, y: k.softmax(x[k.index]))

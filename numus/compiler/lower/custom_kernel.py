@@ -1,8 +1,8 @@
-"""Kernels that users write in Python, an element of the work at a time, for every backend.
+"""Custom kernels in Python, traced element-wise to kernel IR for every backend.
 
 The user's function is called once per dtypes and target, with a `Builder`, an `Array` for each
-input and output and an expression for each scalar. What it does to them becomes kernel IR: SIMD
-lanes on a CPU (plain loops, where what it does differs from element to element), threads on a GPU.
+input and output and an expression for each scalar. Elements are SIMD lanes on a CPU (scalar loops
+where control flow diverges) and threads on a GPU.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from numus.target import Target
 _OPERATIONS = frozenset(FUNCTIONS) | frozenset(
     "abs ceil copysign floor floor_divide maximum minimum mod rint sign sqrt trunc".split()
 )
-_BLOCK = 4096  # elements that a thread of a CPU takes at a time
+_CPU_BLOCK = 4096  # elements
 
 Function = Callable[..., None]
-Place = Expr | int
+IndexLike = Expr | int
 
 
 @dataclass(frozen=True, slots=True)
-class Portable:
-    """A kernel, and how many elements one of its blocks covers."""
+class CustomKernel:
+    """A kernel, and the elements of one of its blocks."""
 
     kernel: ir.Kernel
     block: int
@@ -44,10 +44,10 @@ def build(
     outputs: Sequence[tuple[str, DType, int]],
     scalars: Sequence[tuple[str, DType]],
     target: Target,
-) -> Portable:
+) -> CustomKernel:
     """The kernel that a function describes. Arrays are (name, dtype, number of axes).
 
-    It is launched with the number of elements, the extents of all arrays, and the scalars.
+    Launches pass the number of elements, the extents of all arrays, and the scalars.
     """
     for array, dtype, _ in (*inputs, *outputs):
         if dtype.is_complex:
@@ -59,12 +59,12 @@ def build(
         return _built(name, function, inputs, outputs, scalars, target.block_size, True)
     try:
         return _built(name, function, inputs, outputs, scalars, 0, True)
-    except _VariesError:  # lanes cannot part ways: elements one by one
+    except _DivergenceError:  # SIMD lanes cannot diverge: elements one by one
         return _built(name, function, inputs, outputs, scalars, 0, False)
 
 
-class _VariesError(Exception):
-    """Elements do different things."""
+class _DivergenceError(Exception):
+    """Control flow differs between elements."""
 
 
 def _built(
@@ -73,11 +73,11 @@ def _built(
     inputs: Sequence[tuple[str, DType, int]],
     outputs: Sequence[tuple[str, DType, int]],
     scalars: Sequence[tuple[str, DType]],
-    group: int,
+    block_size: int,
     lanes: bool,
-) -> Portable:
+) -> CustomKernel:
     ir.new_build()
-    k = Builder(name, lanes, may_vary=bool(group) or not lanes)
+    k = Builder(name, lanes, may_diverge=bool(block_size) or not lanes)
     slots: list[tuple[str, DType]] = [("s0", dt.int64)]
     arrays = []
     for given, access in ((inputs, "read"), (outputs, "write")):
@@ -94,7 +94,7 @@ def _built(
         value = ir.scalar(f"c{i}", carried)
         values.append(value.ne(0) if dtype is dt.bool_ else value)
     function(k, *arrays, **dict(zip((n for n, _ in scalars), values, strict=True)))
-    block = group or _BLOCK
+    block = block_size or _CPU_BLOCK
     count, g = ir.scalar("s0"), ir.var("g")
     start = ir.mul(g, const(block))
     stop = ir.minimum(ir.add(start, const(block)), count)
@@ -102,12 +102,13 @@ def _built(
     blocks = ir.idiv(ir.add(count, const(block - 1)), const(block))
     body: list[Stmt] = [ir.For(g, const(0), blocks, "grid", [each])]
     buffers = tuple(a.buffer for a in arrays)
-    return Portable(ir.Kernel(name, buffers, tuple(slots), body, (name,), block_size=group), block)
+    kernel = ir.Kernel(name, buffers, tuple(slots), body, (name,), block_size=block_size)
+    return CustomKernel(kernel, block)
 
 
 class Array:
-    """An input or output in a kernel: `x[i]` is an element, counted row by row, `x[i, j]` one by
-    its place along each axis; `x.shape` has the extents. Places must lie inside.
+    """An input or output in a kernel: `x[i]` is an element by its row-major index, `x[i, j]` one by
+    an index for each axis; `x.shape` has the extents. Indices must be in bounds.
     """
 
     def __init__(self, k: Builder, name: str, buffer: ir.Buffer, shape: tuple[Expr, ...]) -> None:
@@ -118,32 +119,32 @@ class Array:
 
     @property
     def dtype(self) -> DType:
-        """The dtype of its elements; narrow floats are read as float32."""
+        """The dtype of its elements; 16-bit and smaller floats are read as float32."""
         return self.buffer.dtype
 
-    def __getitem__(self, at: Place | tuple[Place, ...]) -> Expr:
+    def __getitem__(self, at: IndexLike | tuple[IndexLike, ...]) -> Expr:
         return self.load(at)
 
-    def load(self, at: Place | tuple[Place, ...], where: Expr | None = None) -> Expr:
-        """An element; zero, with nothing read, where the condition does not hold."""
+    def load(self, at: IndexLike | tuple[IndexLike, ...], where: Expr | None = None) -> Expr:
+        """An element; zero, without a load, where the condition does not hold."""
         found = ir.load(self.buffer, self._at(at), where)
         if self.dtype.is_narrow_float:
             found = found.cast(dt.float32)
         return self._k.named(found) if self.buffer.access == "write" else found
 
-    def __setitem__(self, at: Place | tuple[Place, ...], value: Expr | float) -> None:
+    def __setitem__(self, at: IndexLike | tuple[IndexLike, ...], value: Expr | float) -> None:
         if self.buffer.access == "read":
             raise TypeError(f"{self._k.name}: {self.name} is an input, which is never written to")
         if not isinstance(value, Expr):
             value = const(value, dt.compute_dtype(self.dtype))
         self._k.do(ir.Store(self.buffer, self._at(at), value.cast(self.dtype)))
 
-    def _at(self, at: Place | tuple[Place, ...]) -> Expr:
-        places = at if isinstance(at, tuple) else (at,)
-        exprs = [const(p) if isinstance(p, int) else p for p in places]
+    def _at(self, at: IndexLike | tuple[IndexLike, ...]) -> Expr:
+        indices = at if isinstance(at, tuple) else (at,)
+        exprs = [const(p) if isinstance(p, int) else p for p in indices]
         for p in exprs:
             if not (isinstance(p, Expr) and p.dtype.is_integer):
-                raise TypeError(f"{self._k.name}: {self.name}[{p!r}]: places are integers")
+                raise TypeError(f"{self._k.name}: {self.name}[{p!r}]: indices must be integers")
         exprs = [p.cast(ir.INDEX) for p in exprs]
         if len(exprs) == 1:
             return exprs[0]
@@ -158,7 +159,7 @@ class Array:
 
 
 class Variable:
-    """A number that a kernel changes as it goes: `v.value`, `v.set(...)`, `v += ...`."""
+    """A mutable number of a kernel: `v.value`, `v.set(...)`, `v += ...`."""
 
     def __init__(self, k: Builder, register: ir.Register) -> None:
         self._k = k
@@ -166,11 +167,11 @@ class Variable:
 
     @property
     def value(self) -> Expr:
-        """What it is now."""
+        """The current value."""
         return self._k.named(ir.read(self._register))
 
     def set(self, value: Expr | float) -> None:
-        """Give it another value."""
+        """Assign a value."""
         if not isinstance(value, Expr):
             value = const(value, self._register.dtype)
         if value.dtype is not self._register.dtype:
@@ -194,27 +195,27 @@ class Variable:
 
 
 class Builder:
-    """What a kernel is written with: `k.index` is the number of the element that is computed.
+    """Builds a kernel: `k.index` is the index of the element that is computed.
 
-    Expressions know Python's operators; equality is `a.eq(b)` and `a.ne(b)`, and both sides have
-    one dtype. Math functions are methods (`k.exp(x)`), with the errors that numus's own have.
+    Expressions have Python's operators; equality is `a.eq(b)` and `a.ne(b)`, and both sides have
+    one dtype. Math functions are methods (`k.exp(x)`), as accurate as numus's own.
     """
 
-    def __init__(self, name: str, lanes: bool, may_vary: bool) -> None:
+    def __init__(self, name: str, lanes: bool, may_diverge: bool) -> None:
         self.name = name
         self.index = ir.var("i")
         self.body: list[Stmt] = []
         self._lanes = lanes
-        self._may_vary = may_vary
+        self._may_diverge = may_diverge
         self._count = 0
-        self._uniform: set[Expr] = set()  # variables of loops that all elements go through alike
+        self._uniform: set[Expr] = set()  # variables of loops that do not diverge
 
     def do(self, statement: Stmt) -> None:
-        """Add a statement to what is being written."""
+        """Append a statement."""
         self.body.append(statement)
 
     def named(self, value: Expr) -> Expr:
-        """A value as it is at this point."""
+        """The value at this point of the program."""
         name = ir.var(self._name(), value.dtype)
         self.do(ir.Let(name, value))
         return name
@@ -231,46 +232,47 @@ class Builder:
         return found
 
     @contextlib.contextmanager
-    def loop(self, start: Place, stop: Place | None = None, step: int = 1) -> Iterator[Expr]:
-        """`with k.loop(n) as j:` runs what is inside for j = 0 … n - 1."""
+    def loop(
+        self, start: IndexLike, stop: IndexLike | None = None, step: int = 1
+    ) -> Iterator[Expr]:
+        """`with k.loop(n) as j:` repeats the block for j = 0 … n - 1."""
         if stop is None:
             start, stop = 0, start
         first, last = (const(x) if isinstance(x, int) else x.cast(ir.INDEX) for x in (start, stop))
-        self._same_for_all(first)
-        self._same_for_all(last)
+        self._require_uniform(first)
+        self._require_uniform(last)
         j = ir.var(self._name())
         self._uniform.add(j)
-        with self._inside() as body:
+        with self._block() as body:
             yield j
         self.do(ir.For(j, first, last, "serial", body, step=const(step)))
 
     @contextlib.contextmanager
     def when(self, condition: Expr) -> Iterator[None]:
-        """`with k.when(c):` runs what is inside only where the condition holds."""
-        self._same_for_all(condition)
-        with self._inside() as body:
+        """`with k.when(c):` runs the block only where the condition holds."""
+        self._require_uniform(condition)
+        with self._block() as body:
             yield
         self.do(ir.If(condition, body))
 
     @contextlib.contextmanager
-    def _inside(self) -> Iterator[list[Stmt]]:
-        outside, self.body = self.body, []
-        inside = self.body
+    def _block(self) -> Iterator[list[Stmt]]:
+        outer, self.body = self.body, []
         try:
-            yield inside
+            yield self.body
         finally:
-            self.body = outside
+            self.body = outer
 
-    def _same_for_all(self, e: Expr) -> None:
-        """Lanes of a CPU go the same way together."""
-        if self._may_vary:
+    def _require_uniform(self, e: Expr) -> None:
+        """SIMD lanes share their control flow."""
+        if self._may_diverge:
             return
         for x in ir.walk(e, lambda x: True):
             if x.op in ("read", "load") or (x.op == "var" and x not in self._uniform):
-                raise _VariesError
+                raise _DivergenceError
 
     def cast(self, value: Expr | float, dtype: DType) -> Expr:
-        """A value in another dtype; narrow floats are kept as float32, rounded."""
+        """A value in another dtype; 16-bit and smaller floats are rounded, and kept as float32."""
         value = value if isinstance(value, Expr) else const(value, dt.compute_dtype(dtype))
         return value.cast(dtype).cast(dt.compute_dtype(dtype))
 

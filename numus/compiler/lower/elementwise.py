@@ -1,8 +1,7 @@
-"""Elementwise primitives as kernel-IR expressions.
+"""Elementwise primitives as kernel-IR expressions, pairs of them for complex values.
 
-`lower(op, args, dtype)` takes the operands as IR expressions (pairs of them for complex values) and
-gives the result likewise. Narrow floats are widened to float32, computed and rounded back, so that
-each operation rounds once and fusion never changes a result.
+Floats of 16 bits and less are widened to float32, computed and rounded back, so that each operation
+rounds once and fusion never changes a result.
 """
 
 from __future__ import annotations
@@ -44,7 +43,7 @@ def lower(op: str, args: list[Any], sources: list[DType], dtype: DType, params: 
         return approximate.FUNCTIONS[op](args[0].cast(dt.float32)).cast(dtype)
     if sources[0].is_narrow_float:
         if op == "nextafter":
-            return _narrow_nextafter(*args)
+            return _small_float_nextafter(*args)
         wide = [a.cast(dt.float32) for a in args]
         result = _real(op, wide, dt.float32)
         return result.cast(dtype) if dtype is not dt.bool_ else result
@@ -81,8 +80,8 @@ def _where(args: list[Any], dtype: DType) -> Any:
 # -- real -----------------------------------------------------------------------------------------
 
 
-def _narrow_nextafter(x: Expr, y: Expr) -> Expr:
-    """The neighbour among the narrow floats themselves: one step in the bits of x."""
+def _small_float_nextafter(x: Expr, y: Expr) -> Expr:
+    """The adjacent float of 16 bits or less: one step in the bits of x."""
     a, b = x.cast(dt.float32), y.cast(dt.float32)
     unsigned = dt.BY_NAME[f"uint{x.dtype.bits}"]
     zero, one = const(0.0, dt.float32), const(1, unsigned)
@@ -118,7 +117,7 @@ def _sign(x: Expr) -> Expr:
 
 
 def _float_divmod(a: Expr, b: Expr) -> tuple[Expr, Expr]:
-    """Python's floor division and modulo, special values as NumPy's."""
+    """Floor division and modulo as Python's, with NumPy's special values."""
     zero, one = const(0.0, a.dtype), const(1.0, a.dtype)
     rest = FUNCTIONS["fmod"](a, b)
     quotient = (a - rest) / b
@@ -301,7 +300,7 @@ def complex_mul(a: Pair, b: Pair) -> Pair:
 
 
 def _complex_div(a: Pair, b: Pair) -> Pair:
-    """Smith's method: scaled by the larger part of the divisor, so that nothing overflows early."""
+    """Smith's method: scaled by the larger part of the divisor against overflow."""
     wide = ir.unary("abs", b[0]) >= ir.unary("abs", b[1])
     big, small = select(wide, b[0], b[1]), select(wide, b[1], b[0])
     zero = const(0.0, big.dtype)

@@ -1,4 +1,4 @@
-"""How each reduction accumulates: its registers, one step, and the merging of partial results."""
+"""Reducers: accumulators of each reduction, their update and the combination of partial results."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ class Reducer:
 
     @property
     def lanes(self) -> str | None:
-        """The operation that combines lanes, None where lanes cannot be combined by one."""
+        """The cross-lane reduction, None where no single operation combines lanes."""
         if self.acc is dt.bool_:
             return {"max": "or", "min": "and", "sum": "or", "prod": "and"}[self.op]
         return {"sum": "add", "prod": "mul", "max": "max", "min": "min"}[self.op]
 
     @property
     def simd(self) -> bool:
-        """Whether lanes of vectors can be combined."""
+        """SIMD lanes can be combined."""
         return self.lanes is not None
 
     def initial(self) -> State:
@@ -61,7 +61,7 @@ class Reducer:
         return [ir.binary(op, x, y)]
 
     def combine(self, a: State, b: State) -> State:
-        """Merge states of which neither stands for earlier elements than the other."""
+        """Merge states of interleaved elements; `merge` takes those of earlier elements first."""
         return self.merge(a, b)
 
     def finish(self, state: State) -> Any:
@@ -69,7 +69,7 @@ class Reducer:
 
 
 class ComplexReducer(Reducer):
-    """Sum or product of pairs."""
+    """Sum or product of complex numbers."""
 
     @property
     def dtypes(self) -> list[DType]:
@@ -95,22 +95,21 @@ class ComplexReducer(Reducer):
 
 
 class ArgReducer(Reducer):
-    """The place of the first largest (smallest) element; NaN wins.
+    """The index of the first largest (smallest) element; NaN wins.
 
-    -1 stands for no place: that of elements which are no better than the start, of which the first
-    is meant if there are no others.
+    -1 is the index of the initial state; if no element is better than that, the first is meant.
     """
 
     @property
-    def place(self) -> DType:
-        """Of places: short where they have room, since there are as many of them as of elements."""
+    def index_dtype(self) -> DType:
+        """The smallest that fits: there is an index for every lane."""
         shape = self.val.inputs[0].shape
         size = math.prod(shape[a] for a in self.val.params)
         return dt.index_dtype(size)
 
     @property
     def dtypes(self) -> list[DType]:
-        return [self.acc, self.place]
+        return [self.acc, self.index_dtype]
 
     @property
     def lanes(self) -> str | None:
@@ -123,11 +122,11 @@ class ArgReducer(Reducer):
     def initial(self) -> State:
         return [
             lowest(self.acc) if self.op == "argmax" else highest(self.acc),
-            const(-1, self.place),
+            const(-1, self.index_dtype),
         ]
 
     def step(self, state: State, value: Any, position: Expr) -> State:
-        new = [self.widen(value), position.cast(self.place)]
+        new = [self.widen(value), position.cast(self.index_dtype)]
         return _chosen(self._better(state[0], new[0]), state, new)
 
     def merge(self, a: State, b: State) -> State:
@@ -141,7 +140,7 @@ class ArgReducer(Reducer):
         return _chosen(self._better(x, y) | (same & (b[1] < a[1])), a, b)
 
     def _better(self, x: Expr, y: Expr) -> Expr:
-        """Whether y is better than x."""
+        """y is better than x."""
         if self.acc is dt.bool_:
             return y & ~x if self.op == "argmax" else x & ~y
         better = y > x if self.op == "argmax" else y < x
@@ -150,7 +149,7 @@ class ArgReducer(Reducer):
         return better
 
     def finish(self, state: State) -> Any:
-        return ir.maximum(state[1], const(0, self.place)).cast(dt.int64)
+        return ir.maximum(state[1], const(0, self.index_dtype)).cast(dt.int64)
 
 
 def _chosen(better: Expr, a: State, b: State) -> State:
@@ -158,7 +157,7 @@ def _chosen(better: Expr, a: State, b: State) -> State:
 
 
 def reducer(val: Value) -> Reducer:
-    """The way a reduction value accumulates."""
+    """The reducer of a value."""
     if val.op in ("argmax", "argmin"):
         return ArgReducer(val)
     return ComplexReducer(val) if val.inputs[0].dtype.is_complex else Reducer(val)
